@@ -1,0 +1,178 @@
+"""The spec in code: scaled dot-product attention in float64 NumPy, one function per group of clauses.
+
+Written to be read beside SPEC.md, not to be fast.  It is not trusted: tests check it against examples
+computed by hand, a 50-digit evaluation, and the ONNX node tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+
+
+class InvalidInput(ValueError):
+    """An input that the spec says must be refused; ``clause`` names which clause says so."""
+
+    def __init__(self, clause: str, text: str) -> None:
+        super().__init__(f"{clause}: {text}")
+        self.clause = clause
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the spec says of one input, with the intermediate results that an error analysis needs.
+
+    Shapes: ``output`` (B, Hq, Sq, Dv); ``weights``, ``scores`` (final scores, −inf where not allowed),
+    ``raw`` (scaled scores before softcap) and ``allowed`` (B, Hq, Sq, Sk); ``lse`` (B, Hq, Sq);
+    ``k`` and ``v`` with one head per query head.  All float64 but ``allowed``, which is boolean.
+    """
+
+    output: Array
+    weights: Array
+    lse: Array
+    scores: Array
+    raw: Array
+    allowed: Array
+    q: Array
+    k: Array
+    v: Array
+
+
+def sdpa(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    mask: Array | None = None,
+    bias: Array | None = None,
+    is_causal: bool = False,
+    causal_offset: int | Array = 0,
+    window: tuple[int | None, int | None] | None = None,
+    kv_lengths: Array | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+) -> Expected:
+    """Scaled dot-product attention as SPEC.md defines it.
+
+    Shapes as in SDPA-1; every keyword as in SDPA-3 to SDPA-13.  Raises InvalidInput where SDPA-31 to
+    SDPA-36 require an exception.
+    """
+    check_inputs(q, k, v, mask, bias)
+    shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    q = q.astype(np.float64)
+    k = repeat_heads(k.astype(np.float64), q.shape[1])
+    v = repeat_heads(v.astype(np.float64), q.shape[1])
+    bias = None if bias is None else np.broadcast_to(bias.astype(np.float64), shape)
+
+    allowed = allowed_keys(shape, mask, bias, is_causal, causal_offset, window, kv_lengths)
+    with np.errstate(all="ignore"):  # NaN and inf in the inputs are cases, not accidents
+        raw = scaled_scores(q, k, scale)
+        scores = capped_scores(raw, softcap)
+        scores = scores if bias is None else scores + bias
+        scores = np.where(allowed, scores, -np.inf)
+        weights, lse = softmax(scores, allowed)
+        output = weighted_sum(weights, v, allowed)
+    return Expected(output, weights, lse, scores, raw, allowed, q, k, v)
+
+
+def check_inputs(q: Array, k: Array, v: Array, mask: Array | None, bias: Array | None) -> None:
+    """SDPA-31 to SDPA-36: refuse what does not fit together."""
+    if not q.ndim == k.ndim == v.ndim == 4:
+        raise InvalidInput("SDPA-34", f"q, k, v have ranks {q.ndim}, {k.ndim}, {v.ndim}")
+    if not q.dtype == k.dtype == v.dtype:
+        raise InvalidInput("SDPA-35", f"q, k, v have dtypes {q.dtype}, {k.dtype}, {v.dtype}")
+    if k.shape[2] != v.shape[2]:
+        raise InvalidInput("SDPA-31", f"k has {k.shape[2]} keys, v has {v.shape[2]}")
+    if not q.shape[0] == k.shape[0] == v.shape[0]:
+        raise InvalidInput("SDPA-31", f"q, k, v have batches {q.shape[0]}, {k.shape[0]}, {v.shape[0]}")
+    if q.shape[3] != k.shape[3]:
+        raise InvalidInput("SDPA-32", f"q has width {q.shape[3]}, k has width {k.shape[3]}")
+    if k.shape[1] != v.shape[1] or k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise InvalidInput("SDPA-33", f"q, k, v have {q.shape[1]}, {k.shape[1]}, {v.shape[1]} heads")
+    for name, array in (("mask", mask), ("bias", bias)):
+        if array is not None and not broadcasts(array.shape, (*q.shape[:3], k.shape[2])):
+            raise InvalidInput("SDPA-36", f"{name} {array.shape} does not broadcast")
+
+
+def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """SDPA-8: whether NumPy's rule takes ``shape`` to ``target``."""
+    aligned = (1,) * (len(target) - len(shape)) + shape
+    return len(aligned) == len(target) and all(a in (1, t) for a, t in zip(aligned, target, strict=True))
+
+
+def repeat_heads(array: Array, heads: int) -> Array:
+    """SDPA-17: query head h reads key/value head ⌊h / group⌋."""
+    return np.repeat(array, heads // array.shape[1], axis=1)
+
+
+def allowed_keys(
+    shape: tuple[int, ...],
+    mask: Array | None,
+    bias: Array | None,
+    is_causal: bool,
+    causal_offset: int | Array,
+    window: tuple[int | None, int | None] | None,
+    kv_lengths: Array | None,
+) -> Array:
+    """SDPA-7 to SDPA-13: which keys each row may attend to, (B, Hq, Sq, Sk)."""
+    batch, _, queries, keys = shape
+    j = np.arange(keys)
+    diagonal = np.arange(queries)[:, None] + np.reshape(causal_offset, (-1, 1, 1, 1))  # (B or 1, 1, Sq, 1)
+    allowed = np.ones(shape, bool)
+    if mask is not None:
+        allowed &= mask
+    if bias is not None:
+        allowed &= bias != -np.inf
+    if is_causal:
+        allowed &= j <= diagonal
+    left, right = window or (None, None)
+    if left is not None:
+        allowed &= j >= diagonal - left
+    if right is not None:
+        allowed &= j <= diagonal + right
+    if kv_lengths is not None:
+        allowed &= j < np.reshape(kv_lengths, (batch, 1, 1, 1))
+    return allowed
+
+
+def scaled_scores(q: Array, k: Array, scale: float | None) -> Array:
+    """SDPA-2 to SDPA-4: scale · q · k, for every row and key."""
+    if scale is None:
+        scale = 1 / np.sqrt(q.shape[3])
+    return scale * (q @ np.swapaxes(k, 2, 3))
+
+
+def capped_scores(scores: Array, softcap: float | None) -> Array:
+    """SDPA-5: c · tanh(s / c)."""
+    return scores if softcap is None else softcap * np.tanh(scores / softcap)
+
+
+def softmax(scores: Array, allowed: Array) -> tuple[Array, Array]:
+    """SDPA-14, SDPA-15, SDPA-19: weights and natural log-sum-exp; zeros and −inf where no key is allowed."""
+    empty = ~allowed.any(axis=3, keepdims=True)
+    top = np.max(scores, axis=3, keepdims=True, initial=-np.inf)
+    top = np.where(np.isneginf(top), 0.0, top)
+    powers = np.exp(scores - top)  # exp(−inf) = 0 at keys that are not allowed
+    total = powers.sum(axis=3, keepdims=True)
+    weights = np.where(empty, 0.0, powers / np.where(empty, 1.0, total))
+    lse = np.where(empty, -np.inf, top + np.log(np.where(empty, 1.0, total)))
+    return weights, lse[..., 0]
+
+
+def weighted_sum(weights: Array, v: Array, allowed: Array) -> Array:
+    """SDPA-16, SDPA-22, SDPA-23: Σ_j weight_j v_j over the allowed keys only.
+
+    A NaN or infinite value at a key that is not allowed must not enter as 0 · NaN, and at an allowed key
+    it must enter even where its weight has underflowed to 0; so those values are added apart.
+    """
+    output = weights @ np.where(np.isfinite(v), v, 0.0)
+    reaches: dict[str, Any] = {}
+    for name, where in (("nan", np.isnan(v)), ("inf", v == np.inf), ("neg", v == -np.inf)):
+        reaches[name] = allowed.astype(float) @ where > 0
+    output = np.where(reaches["inf"], output + np.inf, output)
+    output = np.where(reaches["neg"], output - np.inf, output)
+    return np.where(reaches["nan"], np.nan, output)

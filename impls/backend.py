@@ -1,0 +1,49 @@
+"""The frameworks' arrays: how each takes an array from NumPy, gives it back, and waits for its device.
+
+Each framework's folder has a module ``arrays`` that is a Backend; it is imported only when one of the
+framework's implementations is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Protocol
+
+import numpy as np
+
+from impls.contract import Framework
+
+_FOLDERS = {
+    Framework.NUMPY: "numpy",
+    Framework.TORCH: "torch",
+    Framework.JAX: "jax",
+    Framework.ONNXRUNTIME: "onnx",
+}
+
+
+class Backend(Protocol):
+    """What the worker needs of a framework."""
+
+    def devices(self) -> tuple[str, ...]:
+        """Devices found, "cpu" first; "cuda" when there is one."""
+
+    def put(self, array: np.ndarray, device: str) -> Any:
+        """A native array, with the strides of ``array`` where the framework has strides.
+
+        ``array`` was made for this call alone, so its memory may be shared; modifying the native array
+        must be visible to a later ``get``.
+        """
+
+    def get(self, array: Any) -> np.ndarray:
+        """The NumPy array of a native one, waiting for it; raises TypeError if it is not a native array."""
+
+    def synchronize(self, device: str) -> None:
+        """Wait until everything submitted to the device is done."""
+
+    def versions(self) -> dict[str, str]:
+        """Versions of the packages that decide what this framework computes."""
+
+
+def backend(framework: Framework) -> Backend:
+    """The module that handles a framework's arrays."""
+    return importlib.import_module(f"impls.{_FOLDERS[framework]}.arrays")  # type: ignore[return-value]

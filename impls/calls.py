@@ -1,0 +1,181 @@
+"""One call of an implementation, from NumPy arrays to NumPy arrays: what a worker process does with a case.
+
+Load, convert to the framework's arrays and layout, prepare (once per distinct call), run, convert back,
+and look whether an input was modified.  No result is judged or repaired here.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from impls import memory
+from impls.backend import Backend, backend
+from impls.contract import ARRAY_KEYWORDS, Call, Function, Implementation, ImplementationError, Layout
+from impls.loading import ATTRIBUTES, keywords, load
+
+#: Lines of a traceback that are kept: enough for the user's own frames.
+TRACEBACK_LINES = 12
+
+
+@dataclass(frozen=True)
+class Request:
+    """Inputs in layout (B, H, S, D), keywords as in the contract, and how to lay the inputs out in memory."""
+
+    device: str
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    keywords: dict[str, Any] = field(default_factory=dict)
+    memory: str = "contiguous"
+    #: Times to run; results after the first are only compared with it.
+    repeats: int = 1
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back: results by name, or why there are none.
+
+    ``status`` is "returned", "unsupported" (NotImplementedError) or "raised"; ``text`` is the exception's.
+    """
+
+    status: str
+    results: dict[str, np.ndarray] = field(default_factory=dict)
+    text: str = ""
+    trace: str = ""
+    modified: tuple[str, ...] = ()
+    unequal: tuple[str, ...] = ()  # results that differed between repeats
+    prepare_seconds: float = 0.0
+    run_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Description:
+    """What an implementation's function says of itself once it is imported."""
+
+    keywords: frozenset[str]
+    attributes: dict[str, Any]
+
+
+def describe(implementation: Implementation) -> Description:
+    """Import the function and read its signature.  Raises ImplementationError if it cannot be used."""
+    function = load(implementation.target, implementation.folder)
+    if not callable(function):
+        raise ImplementationError(f"{implementation.target} is a {type(function).__name__}, not a function")
+    found = {name: getattr(function, name) for name in ATTRIBUTES if hasattr(function, name)}
+    return Description(keywords(function), found)
+
+
+def devices(implementation: Implementation) -> tuple[str, ...]:
+    """The devices that the implementation's framework finds on this machine."""
+    return backend(implementation.framework).devices()
+
+
+def versions(implementation: Implementation) -> dict[str, str]:
+    """Versions of the packages that decide what the implementation computes."""
+    return backend(implementation.framework).versions()
+
+
+def call(implementation: Implementation, request: Request) -> Reply:
+    """Run one request.  Never raises for what the implementation does; that is the reply."""
+    arrays = backend(implementation.framework)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a library's remarks are not results
+            return _call(implementation, request, arrays)
+    except NotImplementedError as error:
+        return Reply("unsupported", text=_text(error))
+    except Exception as error:
+        trace = "".join(traceback.format_exception(error)[-TRACEBACK_LINES:])
+        return Reply("raised", text=_text(error), trace=trace)
+
+
+def _call(implementation: Implementation, request: Request, arrays: Backend) -> Reply:
+    function = load(implementation.target, implementation.folder)
+    given, native, specification = arguments(implementation, request)
+    started = time.perf_counter()
+    run = prepared(implementation, function, specification)
+    ready = time.perf_counter()
+    returned = run(**native)
+    arrays.synchronize(request.device)
+    ended = time.perf_counter()
+    results = collect(returned, specification, implementation.layout, arrays)
+    unequal = []
+    for _ in range(request.repeats - 1):
+        again = collect(run(**native), specification, implementation.layout, arrays)
+        unequal += [name for name in results if not same_bits(results[name], again[name])]
+    modified = [name for name, array in given.items() if not same_bits(arrays.get(native[name]), array)]
+    return Reply(
+        "returned",
+        results,
+        modified=tuple(modified),
+        unequal=tuple(dict.fromkeys(unequal)),
+        prepare_seconds=ready - started,
+        run_seconds=ended - ready,
+    )
+
+
+def arguments(implementation: Implementation, request: Request) -> tuple[dict[str, np.ndarray], dict[str, Any], Call]:
+    """The call's arrays as NumPy and as native arrays, in the implementation's layout, and its static part."""
+    arrays = backend(implementation.framework)
+    given = {name: to_layout(getattr(request, name), implementation.layout) for name in ("q", "k", "v")}
+    plain: dict[str, Any] = {}
+    for name, value in request.keywords.items():
+        if name in ARRAY_KEYWORDS and isinstance(value, np.ndarray):
+            given[name] = value
+        else:
+            plain[name] = value
+    native = {name: arrays.put(memory.lay_out(array, request.memory), request.device) for name, array in given.items()}
+    shapes = tuple((name, array.shape) for name, array in given.items())
+    options = tuple(sorted(plain.items()))
+    return given, native, Call(str(request.q.dtype), request.device, shapes, options)
+
+
+_PREPARED: dict[tuple[str, Call], Function] = {}
+
+
+def prepared(implementation: Implementation, function: Function, specification: Call) -> Function:
+    """The prepared function of a call, made once in this process."""
+    key = (implementation.name, specification)
+    if key not in _PREPARED:
+        prepare: Callable[[Function, Call], Function] = load(implementation.prepare)
+        _PREPARED[key] = prepare(function, specification)
+    return _PREPARED[key]
+
+
+def collect(returned: Any, specification: Call, layout: Layout, arrays: Backend) -> dict[str, np.ndarray]:
+    """Results by name, as NumPy arrays in layout (B, H, S, D).
+
+    Raises TypeError if there are not as many results as the call asks for.
+    """
+    names = specification.results()
+    values = returned if isinstance(returned, tuple) else (returned,)
+    if len(values) != len(names):
+        raise TypeError(f"expected {len(names)} results ({', '.join(names)}), got {len(values)}")
+    results = {name: arrays.get(value) for name, value in zip(names, values, strict=True)}
+    if layout is Layout.BSHD and results["output"].ndim == 4:
+        results["output"] = results["output"].transpose(0, 2, 1, 3)
+    return results
+
+
+def to_layout(array: np.ndarray, layout: Layout) -> np.ndarray:
+    """q, k or v from (B, H, S, D) to the wanted axis order; another rank is left to the implementation."""
+    if layout is Layout.BHSD or array.ndim != 4:
+        return array
+    return np.ascontiguousarray(array.transpose(0, 2, 1, 3))
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    """Equal dtype, shape and bytes, so that NaN equals NaN and 0.0 does not equal -0.0."""
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def _text(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:300]}"

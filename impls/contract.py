@@ -1,0 +1,154 @@
+"""What an implementation is: one function, the keywords it accepts, and a record that describes it.
+
+The function takes ``q (B, Hq, Sq, D)``, ``k (B, Hkv, Sk, D)`` and ``v (B, Hkv, Sk, Dv)`` as arrays of
+its framework and returns the output ``(B, Hq, Sq, Dv)``; with ``return_weights`` or ``return_lse`` it
+returns the tuple (output, weights, lse), in that order, without the ones not asked for.  A keyword that
+the function does not accept is a feature it does not have.  ``NotImplementedError`` says "unsupported";
+any other exception on a valid input is a failure.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+Function = Callable[..., Any]
+
+#: The keywords of ``sdpa``, exactly.  What each means is written in conformance/SPEC.md.
+KEYWORDS = (
+    "mask",  # bool, broadcastable to (B, Hq, Sq, Sk); True = may attend
+    "bias",  # dtype of q, broadcastable to (B, Hq, Sq, Sk); added to the scaled score
+    "is_causal",  # bool
+    "causal_offset",  # int, or an int64 array (B,); only with is_causal or window
+    "window",  # (left, right), each an int >= 0 or None for an open side
+    "kv_lengths",  # int64 array (B,)
+    "scale",  # float; None = 1/sqrt(D)
+    "softcap",  # float > 0
+    "return_weights",  # bool; weights (B, Hq, Sq, Sk)
+    "return_lse",  # bool; natural log-sum-exp (B, Hq, Sq)
+)
+
+#: Keywords whose value may be an array.  They reach the function as arrays of its framework; every other
+#: keyword is a plain Python value, known when the call is prepared.
+ARRAY_KEYWORDS = ("mask", "bias", "causal_offset", "kv_lengths")
+
+#: The order in which extra results follow the output.
+RESULTS = ("output", "weights", "lse")
+
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+
+
+class Framework(str, Enum):
+    """Whose arrays an implementation is handed."""
+
+    NUMPY = "numpy"
+    TORCH = "torch"
+    JAX = "jax"
+    ONNXRUNTIME = "onnxruntime"
+
+
+class Layout(str, Enum):
+    """Axis order of q, k, v and the output as the implementation wants them.
+
+    The worker converts before the call and back after it, outside anything that is timed.
+    """
+
+    BHSD = "BHSD"
+    BSHD = "BSHD"
+
+
+class Profile(str, Enum):
+    """Which intermediates are rounded to the storage dtype, from strict to loose (SDPA-25)."""
+
+    WIDE = "wide"  # scores and weights stay in the accumulator's precision
+    FUSED = "fused"  # weights are rounded before P @ V, as flash kernels do
+    STORAGE = "storage"  # every intermediate array is rounded
+    TF32 = "tf32"  # float32 matmul operands are rounded to 11 significant bits
+
+
+@dataclass(frozen=True)
+class Call:
+    """The part of a call that a compiler may specialise on.
+
+    ``options`` holds the plain Python keywords, ``shapes`` the shape of q, k, v and of every keyword
+    that is given as an array (in the implementation's own layout), ``dtype`` the dtype of q, k and v.
+    Two equal calls may share one prepared function.
+    """
+
+    dtype: str
+    device: str
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def static(self) -> dict[str, Any]:
+        """The plain Python keywords as a dictionary."""
+        return dict(self.options)
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """Names of the keywords that are given as arrays."""
+        return tuple(name for name, _ in self.shapes if name not in ("q", "k", "v"))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of one array, by its name."""
+        return dict(self.shapes)[name]
+
+    def results(self) -> tuple[str, ...]:
+        """Names of the results that this call returns, in order."""
+        static = self.static
+        return tuple(name for name in RESULTS if name == "output" or static.get(f"return_{name}"))
+
+
+#: ``prepare(function, call)`` does what is done once (partial, jit, compile, export, session) and returns
+#: ``run(q, k, v, **arrays)``, which is what is timed.
+Prepare = Callable[[Function, Call], Function]
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """An implementation as the suite knows it: where its function is, and what it says of itself.
+
+    Nothing here imports a framework: ``target`` (``module:function`` or ``file.py:function``) and
+    ``prepare`` (``module:function``) are resolved in the worker process that runs the implementation.
+    """
+
+    name: str
+    target: str
+    framework: Framework = Framework.NUMPY
+    prepare: str = "impls.prepare:partial"
+    layout: Layout = Layout.BHSD
+    dtypes: tuple[str, ...] = DTYPES
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    #: Precision profile per dtype; a dtype that is not named has Profile.WIDE if it is float32 or
+    #: float64 and Profile.STORAGE otherwise.
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    #: Packages to look for before use; the first one names the worker process that is shared.
+    requires: tuple[str, ...] = ("numpy",)
+    #: Modules are imported from here first (a plug-in's own folder), "" for none.
+    folder: str = ""
+    summary: str = ""
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.target))
+
+    def profile(self, dtype: str) -> Profile:
+        """The precision profile that the implementation declares for a dtype, or the default one."""
+        default = Profile.WIDE if dtype in ("float32", "float64") else Profile.STORAGE
+        return self.profiles.get(dtype, default)
+
+    def missing(self) -> tuple[str, ...]:
+        """The required packages that are not installed (found by name, without importing them)."""
+        return tuple(name for name in self.requires if importlib.util.find_spec(name) is None)
+
+    @property
+    def process(self) -> str:
+        """Name of the worker process that runs it: one per library, and one per plug-in."""
+        return self.name if self.folder else self.requires[0]
+
+
+class ImplementationError(Exception):
+    """A selection, path or signature that cannot be used; its text is one sentence for the user."""

@@ -1,0 +1,7 @@
+"""Implementations in jax."""
+
+from __future__ import annotations
+
+from impls.contract import Implementation
+
+IMPLEMENTATIONS: tuple[Implementation, ...] = ()

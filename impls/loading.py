@@ -1,0 +1,96 @@
+"""From ``module:function`` or ``file.py:function`` to the function, with one clear sentence when that fails."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from impls.contract import KEYWORDS, Function, ImplementationError
+
+#: Attributes that a plug-in may set on its function, and that become fields of its record.
+ATTRIBUTES = ("dtypes", "profiles", "layout")
+
+
+@functools.cache
+def load(target: str, folder: str = "") -> Any:
+    """The object that ``target`` names.  Raises ImplementationError if there is none.
+
+    Modules and files are looked for in ``folder`` first, as Python does for a script's own folder.
+    """
+    place, _, name = target.rpartition(":")
+    if folder and folder not in sys.path:
+        sys.path.insert(0, folder)
+    module = _module(place)
+    found: Any = module
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            names = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
+            raise ImplementationError(f"{place} has no function {name!r}{nearest(name, names)}") from None
+    return found
+
+
+def _module(place: str) -> ModuleType:
+    try:
+        if not place.endswith(".py"):
+            return importlib.import_module(place)
+        path = Path(place).resolve()
+        if not path.is_file():
+            raise ImplementationError(f"no file {place}, looked for at {path}")
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None and spec.loader is not None  # a .py file always has both
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        spec.loader.exec_module(module)
+        return module
+    except ImplementationError:
+        raise
+    except BaseException as error:  # SystemExit at import is a user's mistake like any other
+        raise ImplementationError(f"importing {place} raised {type(error).__name__}: {error}") from error
+
+
+def keywords(function: Function) -> frozenset[str]:
+    """The recognised keywords that a function accepts; ``**kwargs`` accepts all of them.
+
+    Raises ImplementationError if the function cannot be called as ``f(q, k, v, *, keyword=…)``.
+    """
+    name = getattr(function, "__name__", repr(function))
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise ImplementationError(f"{name} has no readable signature ({error})") from None
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < 3 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        raise ImplementationError(
+            f"{name}{inspect.signature(function)} takes {len(positional)} positional arguments;"
+            " expected (q, k, v, *, …)"
+        )
+    rest = [p for p in parameters if p not in positional[:3]]
+    unknown = [p.name for p in rest if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    unknown = [n for n in unknown if n not in KEYWORDS]
+    if unknown:
+        raise ImplementationError(
+            f"{name} requires the argument {unknown[0]!r}, which is not a keyword of sdpa"
+            f"{nearest(unknown[0], KEYWORDS)}; give it a default"
+        )
+    if any(p.kind is p.VAR_KEYWORD for p in rest):
+        return frozenset(KEYWORDS)
+    return frozenset(p.name for p in rest) & frozenset(KEYWORDS)
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Half a sentence with the names that a misspelt one may have meant, or with all of them if few."""
+    names = sorted(names)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if close:
+        return f"; did you mean {' or '.join(close)}?"
+    return f"; known: {', '.join(names)}" if names else ""

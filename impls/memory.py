@@ -1,0 +1,70 @@
+"""Memory layouts of the inputs: the same elements with other strides, or between guards (SDPA-30)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+#: Elements of NaN (or of garbage, for integers and booleans) before and behind a guarded array.
+GUARD = 64
+
+
+def contiguous(array: np.ndarray) -> np.ndarray:
+    """Row-major, in memory of its own."""
+    return np.array(array, order="C")
+
+
+def transposed(array: np.ndarray) -> np.ndarray:
+    """Heads and sequence swapped in memory, as a (B, S, H, D) projection leaves them."""
+    if array.ndim != 4:
+        return contiguous(array)
+    return np.ascontiguousarray(array.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+
+
+def inner(array: np.ndarray) -> np.ndarray:
+    """The last two axes swapped in memory, so that the innermost stride is not 1."""
+    if array.ndim < 2:
+        return contiguous(array)
+    return np.ascontiguousarray(array.swapaxes(-1, -2)).swapaxes(-1, -2)
+
+
+def sliced(array: np.ndarray) -> np.ndarray:
+    """Every second element of a buffer twice as wide, whose other elements are NaN or garbage."""
+    buffer = _garbage((*array.shape, 2), array.dtype)
+    buffer[..., 0] = array
+    return buffer[..., 0]
+
+
+def expanded(array: np.ndarray) -> np.ndarray:
+    """Stride 0 along every axis on which the array repeats its first entry."""
+    view = array
+    for axis in range(array.ndim):
+        first = view[(slice(None),) * axis + (slice(0, 1),)]
+        if array.shape[axis] > 1 and np.array_equal(np.broadcast_to(first, view.shape), view):
+            view = first
+    return np.broadcast_to(np.array(view), array.shape)
+
+
+def guarded(array: np.ndarray) -> np.ndarray:
+    """Contiguous, with NaN or garbage directly before and behind it."""
+    buffer = _garbage((array.size + 2 * GUARD,), array.dtype)
+    inside = buffer[GUARD : GUARD + array.size]
+    inside[:] = array.ravel()
+    return inside.reshape(array.shape)
+
+
+def _garbage(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    if dtype == np.bool_ or dtype.kind in "iu":
+        return np.ones(shape, dtype)
+    return np.full(shape, np.nan, dtype)
+
+
+LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    f.__name__: f for f in (contiguous, transposed, inner, sliced, expanded, guarded)
+}
+
+
+def lay_out(array: np.ndarray, name: str) -> np.ndarray:
+    """The array's elements in memory as ``name`` (a key of LAYOUTS) says; never shares memory with it."""
+    return LAYOUTS[name](array)

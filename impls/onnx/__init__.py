@@ -1,0 +1,7 @@
+"""Implementations in onnx."""
+
+from __future__ import annotations
+
+from impls.contract import Implementation
+
+IMPLEMENTATIONS: tuple[Implementation, ...] = ()
