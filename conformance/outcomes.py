@@ -1,0 +1,68 @@
+"""What can become of a case: one outcome per implementation, device, dtype and case, as an immutable record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Outcome(str, Enum):
+    """What became of one case on one implementation."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    #: Failed, in exactly the way that a record of the deviation ledger says.
+    DEVIATES = "deviates"
+    #: Did not do what a SHOULD clause asks; fails nothing.
+    ADVISED = "advised"
+    #: The implementation has no such feature, or refused with NotImplementedError.
+    UNSUPPORTED = "unsupported"
+
+
+#: Outcomes for which the implementation really ran.
+EXECUTED = (Outcome.PASSED, Outcome.FAILED, Outcome.DEVIATES, Outcome.ADVISED)
+
+
+class Failure(str, Enum):
+    """In which way a case failed."""
+
+    VALUE = "value"
+    SHAPE = "shape"
+    DTYPE = "dtype"
+    ERROR = "error"  # an exception, or a result that is no array
+    NO_ERROR = "no error"  # an invalid input was accepted
+    MODIFIED = "modified"  # an input was modified
+    UNREPEATABLE = "unrepeatable"  # two equal calls gave two results
+    CRASHED = "crashed"
+    TIMEOUT = "timeout"
+    #: A record of the deviation ledger says that this fails, and it passed.
+    STALE = "stale deviation"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one case: a line of the result file.
+
+    ``share`` is error/bound of the worst element under the declared profile, None where nothing was
+    compared, and may exceed 1 (inf for a NaN).  ``meets`` lists the profiles whose bound the results keep.
+    ``seconds`` are of the call in the worker, without and with its preparation.
+    """
+
+    implementation: str
+    device: str
+    dtype: str
+    case: str
+    clauses: tuple[str, ...]
+    outcome: Outcome
+    failure: Failure | None = None
+    #: The clause that was broken, where one can be named.
+    broken: str | None = None
+    #: One line: why unsupported, what is wrong, or what the deviation does instead.
+    reason: str = ""
+    #: The whole failure message.
+    message: str = ""
+    profile: str | None = None
+    meets: tuple[str, ...] = ()
+    share: float | None = None
+    run_seconds: float = 0.0
+    prepare_seconds: float = 0.0

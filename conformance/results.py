@@ -1,0 +1,128 @@
+"""The result file: JSON lines, a header first, one line per result, a footer last.
+
+Lines are written as they come, so that a run that is killed leaves what it measured; the footer's counts
+show that nothing is missing.  The schema is ``results.schema.json``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import platform
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from conformance import SPEC_VERSION
+from conformance.outcomes import Failure, Outcome, Result
+
+#: Version of this format.
+FORMAT = 1
+
+
+class ResultFileError(ValueError):
+    """A result file that cannot be used; the text is one sentence with the file and the line."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A result file, read: what ran where, and every result."""
+
+    header: dict[str, Any]
+    results: tuple[Result, ...]
+    #: False if the footer is missing: the run was cut off.
+    complete: bool
+
+
+class Writer:
+    """Writes a result file line by line.  A context manager; the footer is written when it is left."""
+
+    def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: TextIO = path.open("w", encoding="utf-8")
+        self._counts: Counter[str] = Counter()
+        self._line({"kind": "header", "format": FORMAT, "spec": SPEC_VERSION, **header})
+
+    def write(self, result: Result) -> None:
+        """Add one result, at once."""
+        self._counts[result.outcome.value] += 1
+        record = dataclasses.asdict(result)
+        record["share"] = _finite_or_text(result.share)
+        self._line({"kind": "result", **record})
+
+    def close(self) -> None:
+        """Write the footer and close the file."""
+        if not self._file.closed:
+            self._line({"kind": "footer", "counts": dict(sorted(self._counts.items()))})
+            self._file.close()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _line(self, record: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(record, allow_nan=False) + "\n")
+        self._file.flush()
+
+
+def fingerprint() -> dict[str, Any]:
+    """The machine and the interpreter that a run was made with, for its header."""
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": platform.machine(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def read(path: Path) -> Run:
+    """Read a result file.  Raises ResultFileError naming the file and line of the first thing wrong."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ResultFileError(f"{path} cannot be read: {error}") from None
+    records = [_record(path, number, line) for number, line in enumerate(lines, 1)]
+    if not records or records[0]["kind"] != "header":
+        raise ResultFileError(f"{path} is not a conformance result file: its first line is not a header")
+    if records[0].get("format") != FORMAT:
+        raise ResultFileError(f"{path} has format {records[0].get('format')}, expected {FORMAT}")
+    complete = records[-1]["kind"] == "footer"
+    body = records[1:-1] if complete else records[1:]
+    results = tuple(_result(path, number, record) for number, record in enumerate(body, 2))
+    if complete and sum(records[-1]["counts"].values()) != len(results):
+        raise ResultFileError(f"{path} has {len(results)} results, its footer counts {records[-1]['counts']}")
+    return Run(records[0], results, complete)
+
+
+def _record(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ResultFileError(f"{path}, line {number}: not JSON ({error.msg})") from None
+    if not isinstance(record, dict) or record.get("kind") not in ("header", "result", "footer"):
+        raise ResultFileError(f"{path}, line {number}: expected a header, result or footer record")
+    return record
+
+
+def _result(path: Path, number: int, record: dict[str, Any]) -> Result:
+    fields = {key: value for key, value in record.items() if key != "kind"}
+    try:
+        fields["outcome"] = Outcome(fields["outcome"])
+        fields["failure"] = None if fields["failure"] is None else Failure(fields["failure"])
+        fields["share"] = None if fields["share"] is None else float(fields["share"])
+        fields["clauses"], fields["meets"] = tuple(fields["clauses"]), tuple(fields["meets"])
+        return Result(**fields)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ResultFileError(f"{path}, line {number}: not a result ({error})") from None
+
+
+def _finite_or_text(share: float | None) -> float | str | None:
+    """JSON has no infinity: an infinite share is the text "inf"."""
+    return share if share is None or math.isfinite(share) else str(share)

@@ -1,0 +1,161 @@
+"""Worker processes: a crash or a hang is an answer about one job, and the next job finds a fresh process.
+
+POSIX (Linux, macOS): a worker inherits one end of a socket pair.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Protocol
+
+from impls.loading import load
+
+#: Lines of a dead worker's stderr that are kept for the message.
+STDERR_LINES = 8
+
+#: Seconds that a worker has to end by itself when it is closed.
+GRACE = 2.0
+
+
+class Crashed(Exception):
+    """The worker died during a job; the text says by what, ``stderr`` holds its last words."""
+
+    def __init__(self, text: str, stderr: str) -> None:
+        super().__init__(text)
+        self.stderr = stderr
+
+
+class TimedOut(Exception):
+    """The job took longer than it was given; the worker was killed."""
+
+
+class Runner(Protocol):
+    """Runs jobs: a function by its name, in some process."""
+
+    def call(self, function: str, *arguments: Any, timeout: float | None = None) -> Any:
+        """The function's result; raises what it raises, Crashed, or TimedOut."""
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+
+
+class InProcess:
+    """Runs jobs in this process, for a debugger: nothing is caught, nothing is bounded."""
+
+    def call(self, function: str, *arguments: Any, timeout: float | None = None) -> Any:
+        """The function's result, computed here; ``timeout`` cannot be kept."""
+        return load(function)(*arguments)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class Worker:
+    """A worker process that is started at the first job and started again after it died."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = {**os.environ, **(environment or {}), "PYTHONPATH": _python_path()}
+        self._process: subprocess.Popen | None = None
+        self._connection: Connection | None = None
+        self._stderr: Any = None
+        #: Processes started so far; more than one means that a job killed one.
+        self.started = 0
+
+    def call(self, function: str, *arguments: Any, timeout: float | None = None) -> Any:
+        """Run one job.  ``timeout`` is in seconds; None waits for ever.
+
+        Raises what the function raises, Crashed if the process died, TimedOut if it was killed.
+        """
+        connection = self._connect()
+        try:
+            connection.send((function, arguments))
+            if not connection.poll(timeout):
+                self._end()
+                raise TimedOut(f"no answer within {timeout:g} s")
+            succeeded, answer = connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._obituary() from error
+        except KeyboardInterrupt:
+            self._end()  # the answer to this job would be taken for the next one's
+            raise
+        if succeeded:
+            return answer
+        error, trace = answer
+        error.add_note(f"in the worker process:\n{trace}")
+        raise error
+
+    def close(self) -> None:
+        """End the process."""
+        self._end()
+
+    def _connect(self) -> Connection:
+        if self._process is not None and self._process.poll() is not None:
+            self._end()  # it died between two jobs
+        if self._connection is None:
+            ours, theirs = socket.socketpair()
+            self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
+            self._process = subprocess.Popen(  # noqa: S603  (our own module)
+                [sys.executable, "-m", "impls.worker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._stderr,
+                stderr=self._stderr,
+                env=self._environment,
+                start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends the worker
+            )
+            theirs.close()
+            self._connection = Connection(ours.detach())
+            self.started += 1
+        return self._connection
+
+    def _obituary(self) -> Crashed:
+        assert self._process is not None
+        try:
+            code = self._process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            code = -signal.SIGKILL
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").splitlines()
+        self._end()
+        return Crashed(_cause(code), "\n".join(lines[-STDERR_LINES:]))
+
+    def _end(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None:
+            _kill(self._process)
+        if self._stderr is not None:
+            self._stderr.close()
+        self._process = self._connection = self._stderr = None
+
+
+def _kill(process: subprocess.Popen) -> None:
+    """End a worker and whatever it started: they are one process session."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def _cause(code: int) -> str:
+    if code >= 0:
+        return f"the process ended itself with exit code {code}"
+    try:
+        return f"the process was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"the process was killed by signal {-code}"
+
+
+def _python_path() -> str:
+    """So that a worker finds this package wherever the parent found it."""
+    here = str(Path(__file__).resolve().parent.parent)
+    return os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))

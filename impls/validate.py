@@ -1,0 +1,51 @@
+"""What every implementation of attention has to refuse (SDPA-31 to SDPA-36), for arrays of any framework.
+
+Only ``.ndim``, ``.shape`` and ``.dtype`` are read, so NumPy arrays, torch tensors, JAX arrays and their
+tracers will do.  No value is looked at, so the checks cost nothing when a call is compiled or exported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: Axes of q, k and v: batch, heads, sequence, width.
+RANK = 4
+
+
+def check_inputs(q: Any, k: Any, v: Any, mask: Any = None, bias: Any = None) -> None:
+    """Refuse what does not fit together; q (B, Hq, Sq, D), k (B, Hkv, Sk, D), v (B, Hkv, Sk, Dv).
+
+    ``mask`` and ``bias`` have to broadcast to (B, Hq, Sq, Sk).  Raises TypeError for a dtype and
+    ValueError for a rank or a shape, with a sentence that gives the sizes concerned.
+    """
+    if not q.ndim == k.ndim == v.ndim == RANK:
+        raise ValueError(f"q, k and v must have rank {RANK} (B, H, S, D), got ranks {q.ndim}, {k.ndim} and {v.ndim}")
+    if not q.dtype == k.dtype == v.dtype:
+        raise TypeError(f"q, k and v must have one dtype, got {q.dtype}, {k.dtype} and {v.dtype}")
+    if k.shape[2] != v.shape[2]:
+        raise ValueError(f"k and v must have one length, got {k.shape[2]} and {v.shape[2]} keys")
+    if not q.shape[0] == k.shape[0] == v.shape[0]:
+        raise ValueError(f"q, k and v must have one batch size, got {q.shape[0]}, {k.shape[0]} and {v.shape[0]}")
+    if q.shape[3] != k.shape[3]:
+        raise ValueError(f"q and k must have one head width, got {q.shape[3]} and {k.shape[3]}")
+    if k.shape[1] != v.shape[1]:
+        raise ValueError(f"k and v must have one number of heads, got {k.shape[1]} and {v.shape[1]}")
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise ValueError(f"query heads must be a multiple of key heads, got {q.shape[1]} and {k.shape[1]}")
+    scores = (*q.shape[:3], k.shape[2])
+    if mask is not None:
+        if str(mask.dtype) not in ("bool", "torch.bool"):
+            raise TypeError(f"mask must be boolean, got {mask.dtype}")
+        _check_broadcast("mask", tuple(mask.shape), scores)
+    if bias is not None:
+        if bias.dtype != q.dtype:
+            raise TypeError(f"bias must have the dtype of q, {q.dtype}, got {bias.dtype}")
+        _check_broadcast("bias", tuple(bias.shape), scores)
+
+
+def _check_broadcast(name: str, shape: tuple[int, ...], target: tuple[int, ...]) -> None:
+    """NumPy's rule (SDPA-8): aligned at the right, each axis missing, of length 1, or equal."""
+    aligned = target[max(len(target) - len(shape), 0) :]
+    fits = len(shape) <= len(target) and all(a in (1, t) for a, t in zip(shape, aligned, strict=True))
+    if not fits:
+        raise ValueError(f"{name} of shape {shape} does not broadcast to (B, Hq, Sq, Sk) = {target}")

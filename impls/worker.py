@@ -1,0 +1,46 @@
+"""The process in which implementations run: takes jobs from its parent one by one until the parent is gone.
+
+A job is the name of a function (``module:function``) and its arguments; the answer is its result or its
+exception.  Started by ``impls.isolation`` as ``python -m impls.worker FD``.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import traceback
+from multiprocessing.connection import Connection
+
+from impls.loading import load
+
+
+def main(descriptor: int) -> None:
+    """Serve jobs from the connection with this file descriptor until it is closed."""
+    faulthandler.enable()
+    # What an implementation prints is kept apart from the answers, and behind what its crash says.
+    os.dup2(2, 1)
+    connection = Connection(descriptor)
+    while True:
+        try:
+            name, arguments = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer = (True, load(name)(*arguments))
+        except Exception as error:
+            answer = (False, (error, traceback.format_exc()))
+        _send(connection, answer)
+
+
+def _send(connection: Connection, answer: tuple[bool, object]) -> None:
+    try:
+        connection.send(answer)
+    except OSError:  # the parent is gone
+        raise SystemExit(0) from None
+    except Exception as error:  # an answer that cannot be pickled
+        connection.send((False, (TypeError(f"the answer cannot be sent: {error}"), traceback.format_exc())))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
