@@ -55,20 +55,25 @@ def sdpa(
     kv_lengths: Array | None = None,
     scale: float | None = None,
     softcap: float | None = None,
+    rows: Array | None = None,
 ) -> Expected:
     """Scaled dot-product attention as SPEC.md defines it.
 
-    Shapes as in SDPA-1; every keyword as in SDPA-3 to SDPA-13.  Raises InvalidInput where SDPA-31 to
-    SDPA-36 require an exception.
+    Shapes as in SDPA-1; every keyword as in SDPA-3 to SDPA-13.  With ``rows``, indices of query rows, only
+    those rows are computed, in that order.  Raises InvalidInput where SDPA-31 to SDPA-36 require an exception.
     """
     check_inputs(q, k, v, mask, bias)
+    positions = np.arange(q.shape[2])
+    if rows is not None:
+        positions = np.asarray(rows)
+        q, mask, bias = q[:, :, positions], take_rows(mask, positions), take_rows(bias, positions)
     shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     q = q.astype(np.float64)
     k = repeat_heads(k.astype(np.float64), q.shape[1])
     v = repeat_heads(v.astype(np.float64), q.shape[1])
     bias = None if bias is None else np.broadcast_to(bias.astype(np.float64), shape)
 
-    allowed = allowed_keys(shape, mask, bias, is_causal, causal_offset, window, kv_lengths)
+    allowed = allowed_keys(shape, positions, mask, bias, is_causal, causal_offset, window, kv_lengths)
     with np.errstate(all="ignore"):  # NaN and inf in the inputs are cases, not accidents
         raw = scaled_scores(q, k, scale)
         scores = capped_scores(raw, softcap)
@@ -109,8 +114,16 @@ def repeat_heads(array: Array, heads: int) -> Array:
     return np.repeat(array, heads // array.shape[1], axis=1)
 
 
+def take_rows(array: Array | None, rows: Array) -> Array | None:
+    """The query rows of a mask or bias, which may have one row for all."""
+    if array is None or array.ndim < 2 or array.shape[-2] == 1:
+        return array
+    return array[..., rows, :]
+
+
 def allowed_keys(
     shape: tuple[int, ...],
+    positions: Array,
     mask: Array | None,
     bias: Array | None,
     is_causal: bool,
@@ -118,10 +131,13 @@ def allowed_keys(
     window: tuple[int | None, int | None] | None,
     kv_lengths: Array | None,
 ) -> Array:
-    """SDPA-7 to SDPA-13: which keys each row may attend to, (B, Hq, Sq, Sk)."""
-    batch, _, queries, keys = shape
+    """SDPA-7 to SDPA-13: which keys each row may attend to, (B, Hq, Sq, Sk).
+
+    ``positions`` are the indices i of the query rows.
+    """
+    batch, _, _, keys = shape
     j = np.arange(keys)
-    diagonal = np.arange(queries)[:, None] + np.reshape(causal_offset, (-1, 1, 1, 1))  # (B or 1, 1, Sq, 1)
+    diagonal = positions[:, None] + np.reshape(causal_offset, (-1, 1, 1, 1))  # (B or 1, 1, Sq, 1)
     allowed = np.ones(shape, bool)
     if mask is not None:
         allowed &= mask

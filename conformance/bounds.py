@@ -1,0 +1,208 @@
+r"""How far a result may be from the reference: the one tolerance of this project, element by element.
+
+The bound follows the computation of one query row, with the unit roundoffs of the places where a correct
+program of the declared profile rounds (SDPA-25).  Write s_j for the exact score of key j, p_j for its weight,
+o = Σ p_j v_j for the output.
+
+1. *Score.*  A dot product of D terms has an error of at most g(D) Σ|q_d k_d|, with g(n) = min(n, λ√n) w, where w is the
+   unit roundoff of the accumulator.  n w holds always (Higham, Accuracy and Stability of Numerical Algorithms,
+   2002, §3.1, first order); λ√n w holds with probability at least 1 − 2 exp(−λ²/2) if rounding errors are
+   mean-independent (Higham & Mary, SIAM J. Sci. Comput. 41(5), 2019, Theorem 2.4).  Scaling, softcap and bias add
+   one rounding each; the slope of softcap, 1 − tanh², shrinks what came before.  This gives ε_j ≥ |δs_j|.
+2. *Softmax.*  With perturbed scores the output is Σ p_j r_j v_j / Σ p_m r_m, r_j = exp(δs_j), so exactly, not to first order,
+
+       |δo| ≤ Σ_j p_j (exp(ε_j) − 1) |v_j − o| / Σ_m p_m exp(−ε_m),
+
+   and, weights being positive and adding up to 1, never more than max_j |v_j − o|.  The errors of exp and of
+   its argument are errors of the score (Blanchard, Higham & Higham, IMA J. Numer. Anal. 41(4), 2021, §4).
+3. *Weighted sum.*  g(Sk) (Σ p_j |v_j| + |o|) for the sums above and below the fraction, and one rounding of every weight
+   where the profile rounds weights.
+4. *Storing.*  One rounding of the result to its dtype, and the dtype's smallest number where it underflows.
+
+The reference is computed in float64 and has an error of its own: the same bound with float64's roundoff, added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.reference import Expected
+from impls.contract import Profile
+
+#: λ of the probabilistic bound: a sum leaves it with probability below 2 exp(−18) = 3e-8.
+LAMBDA = 6.0
+
+#: Relative error of exp, in units of the accumulator's roundoff.  Library functions stay within 4; kernels that
+#: use polynomial approximations of 20 bits (2^-20 = 16 · 2^-24) are correct float32 programs too.
+EXP_ERROR = 16.0
+
+#: The same for tanh and log.
+FUNCTION_ERROR = 6.0
+
+#: Elements of the largest temporary array; rows are processed in blocks to stay below it.
+BLOCK_ELEMENTS = 4_000_000
+
+#: Half the distance between 1 and the next number: 2^-p for a significand of p bits.
+UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+#: What underflow may lose: half the subnormal spacing of float16, whose subnormals every device keeps; the smallest
+#: normal number of the others, which many flush to zero.
+UNDERFLOW = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-25, "bfloat16": 2.0**-126}
+
+#: Largest finite number, beyond which a result may be infinite.
+LARGEST = {
+    "float64": float(np.finfo(np.float64).max),
+    "float32": float(np.finfo(np.float32).max),
+    "float16": 65504.0,
+    "bfloat16": (2 - 2.0**-7) * 2.0**127,
+}
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Unit roundoffs of the places where a program rounds; 0 where it does not."""
+
+    accumulator: float
+    #: q, k and v as they enter a matrix product.
+    operand: float
+    #: Each stored stage of a score, its exponential and their sum.
+    score: float
+    #: Weights before they meet v.
+    weight: float
+    #: Results, as they are returned.
+    store: float
+    underflow: float
+
+
+def rounding(dtype: str, profile: Profile) -> Rounding:
+    """The roundings of a profile with this storage dtype.
+
+    float16 and bfloat16 accumulate in float32 in every profile: a sum of hundreds of terms in 8 or 11 bits is
+    wrong, not imprecise.
+    """
+    store = UNIT_ROUNDOFF[dtype]
+    accumulator = min(store, UNIT_ROUNDOFF["float32"])
+    tf32 = 2.0**-11 if profile is Profile.TF32 else 0.0
+    score = store if profile is Profile.STORAGE else 0.0
+    weight = store if profile in (Profile.STORAGE, Profile.FUSED) else tf32
+    return Rounding(accumulator, tf32, score, weight, store, UNDERFLOW[dtype])
+
+
+def profiles(dtype: str) -> tuple[Profile, ...]:
+    """The profiles that differ for a dtype, from strict to loose."""
+    if dtype in ("float16", "bfloat16"):
+        return (Profile.WIDE, Profile.FUSED, Profile.STORAGE)
+    return (Profile.WIDE, Profile.TF32) if dtype == "float32" else (Profile.WIDE,)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Bounds on |result − reference|, in the shapes of the results."""
+
+    output: np.ndarray
+    weights: np.ndarray
+    lse: np.ndarray
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a call that decide about roundings (SDPA-3 to SDPA-6)."""
+
+    scale: float | None = None
+    softcap: float | None = None
+    bias: np.ndarray | None = None
+
+
+def bound(expected: Expected, options: Options, dtype: str, profile: Profile) -> Bound:
+    """The bound for one input under one profile; rows whose reference is not finite are compared by class."""
+    with np.errstate(all="ignore"):
+        theirs = _bound(expected, options, rounding(dtype, profile))
+        ours = _bound(expected, options, rounding("float64", Profile.WIDE))
+    return Bound(theirs.output + ours.output, theirs.weights + ours.weights, theirs.lse + ours.lse)
+
+
+def growth(n: int, r: Rounding) -> float:
+    """g(n): relative error of a sum of n terms, against the sum of their absolute values."""
+    return min(n, LAMBDA * np.sqrt(n)) * r.accumulator
+
+
+def _bound(expected: Expected, options: Options, r: Rounding) -> Bound:
+    epsilon = score_error(expected, options, r)
+    keys = expected.v.shape[2]
+    p = expected.weights
+    low = np.sum(p * np.exp(-epsilon), axis=3, keepdims=True)
+    low = np.where(low > 0, low, 1.0)  # rows without a key
+    moved, magnitude = _moved(expected, epsilon, low)
+
+    sums = growth(keys, r) + 3 * r.accumulator
+    output = moved + (sums + r.weight + 2 * r.operand) * magnitude + (sums + r.score) * np.abs(expected.output)
+    output += _underflow_of_weights(expected, r) + r.store * np.abs(expected.output) + r.underflow
+
+    ratio = np.maximum(np.exp(epsilon) / low - 1, 0.0)
+    weights = np.minimum(p * (ratio + sums + 2 * r.score), np.maximum(p, 1 - p)) + r.store * p + r.underflow
+    weights = np.where(expected.allowed, weights, 0.0)  # SDPA-7: exactly zero
+
+    spread = np.maximum(np.log(np.sum(p * np.exp(epsilon), axis=3)), -np.log(low[..., 0]))
+    size = np.where(np.isfinite(expected.lse), np.abs(expected.lse), 0.0)
+    top = np.max(np.where(expected.allowed, np.abs(expected.scores), 0.0), axis=3, initial=0.0)
+    # SDPA-19: lse is stored in float32 or wider, whatever the dtype of the output.
+    lse = spread + sums + FUNCTION_ERROR * r.accumulator * (1 + size + top) + r.score * (2 + size)
+    return Bound(output, weights, lse)
+
+
+def score_error(expected: Expected, options: Options, r: Rounding) -> np.ndarray:
+    """ε of step 1, and the error of exp as an error of its argument; 0 at keys that are not allowed.  (B, Hq, Sq, Sk)."""
+    width = expected.q.shape[3]
+    scale = options.scale if options.scale is not None else 1 / np.sqrt(width)
+    q, k = np.abs(expected.q), np.swapaxes(np.abs(expected.k), 2, 3)
+    size = abs(scale) * (q @ k)
+    raw = np.abs(expected.raw)
+    # Elements of q and k scaled, or the product scaled; the scale itself is rounded once.
+    error = (growth(width, r) + 3 * r.accumulator + 2 * r.operand + 2 * r.score) * size + 4 * r.score * raw
+    if r.score:
+        error += r.underflow * (1 + q.sum(3)[..., None] + k.sum(2)[:, :, None, :])
+    score = raw
+    if options.softcap is not None:
+        error += (2 * r.accumulator + r.score) * raw
+        slope = 1 - np.tanh(np.maximum(raw - error, 0.0) / options.softcap) ** 2
+        score = options.softcap * np.tanh(raw / options.softcap)
+        error = slope * error + (FUNCTION_ERROR * r.accumulator + 3 * r.score) * score
+    if options.bias is not None:
+        error += (r.accumulator + r.score) * np.where(expected.allowed, np.abs(expected.scores), 0.0)
+    # exp(s − m): the subtraction, the argument (times log2 e for exp2), and exp itself.
+    top = np.max(expected.scores, axis=3, keepdims=True, initial=-np.inf)
+    distance = np.where(expected.allowed, top - expected.scores, 0.0)
+    final = np.where(expected.allowed, np.abs(expected.scores), 0.0)
+    error += (r.accumulator + r.score) * distance + 2 * r.accumulator * final + EXP_ERROR * r.accumulator + r.score
+    return np.where(expected.allowed, error, 0.0)
+
+
+def _moved(expected: Expected, epsilon: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Step 2's bound on |δo|, and Σ p|v| under the perturbed weights; both (B, Hq, Sq, Dv)."""
+    v = np.where(np.isfinite(expected.v), expected.v, 0.0)
+    b, h, rows, keys = epsilon.shape
+    moved = np.zeros((b, h, rows, v.shape[3]))
+    farthest, largest = np.zeros_like(moved), np.zeros_like(moved)
+    pull = expected.weights * np.expm1(epsilon) / low
+    block = max(1, BLOCK_ELEMENTS // max(1, b * h * keys * v.shape[3]))
+    for start in range(0, rows, block):
+        part = slice(start, start + block)
+        allowed = expected.allowed[:, :, part, :, None]
+        distance = np.where(allowed, np.abs(v[:, :, None] - expected.output[:, :, part, None]), 0.0)
+        moved[:, :, part] = np.einsum("bhij,bhijd->bhid", pull[:, :, part], distance)
+        farthest[:, :, part] = distance.max(3, initial=0.0)
+        largest[:, :, part] = np.where(allowed, np.abs(v[:, :, None]), 0.0).max(3, initial=0.0)
+    moved = np.where(np.isfinite(moved), np.minimum(moved, farthest), farthest)
+    factor = np.exp(2 * epsilon.max(3, keepdims=True, initial=0.0))
+    magnitude = np.minimum(np.nan_to_num(factor * (expected.weights @ np.abs(v)), nan=np.inf), largest)
+    return moved, magnitude
+
+
+def _underflow_of_weights(expected: Expected, r: Rounding) -> np.ndarray:
+    """Σ|v| over the allowed keys times what a weight loses when it underflows in storage."""
+    if not r.weight:
+        return np.zeros_like(expected.output)
+    v = np.abs(np.where(np.isfinite(expected.v), expected.v, 0.0))
+    return r.underflow * (expected.allowed.astype(float) @ v)
