@@ -1,0 +1,164 @@
+"""Softmax, rows without a key, weights and lse, accuracy and range: SDPA-14, 15, 18, 19, 25, 26."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from conformance.cases.base import (
+    ALL_DTYPES,
+    GROUPED,
+    HALVES,
+    LONG,
+    SMALL,
+    SQUARE,
+    TILES,
+    Case,
+    case,
+    constant_values,
+    full_mask,
+    integers,
+    lengths,
+    mask_without,
+    normal,
+    numbered,
+    random_bias,
+    random_mask,
+    repeated_keys,
+    shifted,
+    zero_queries,
+)
+
+
+def cases() -> Iterator[Case]:
+    """Every case of this group."""
+    yield from _softmax()
+    yield from _empty_rows()
+    yield from _results()
+    yield from _accuracy()
+    yield from _range()
+
+
+def _softmax() -> Iterator[Case]:
+    yield case("softmax-equal-keys", "SDPA-14", "Equal keys: every weight is 1/7, the output is the mean.", SMALL, data=repeated_keys, dtypes=ALL_DTYPES)
+    yield case("softmax-zero-queries", "SDPA-14", "q = 0: the output is the mean.", SMALL, data=zero_queries)
+    yield case("softmax-constant-values", "SDPA-14", "v = 1.5 everywhere: any weights that add up to 1 give 1.5.", SMALL, data=constant_values(1.5), dtypes=ALL_DTYPES)
+    yield case("softmax-constant-values-long", "SDPA-14", "v = 1.5 over 520 keys: a sum of weights in bfloat16 stops at 256 (executorch PR 20090).", LONG, data=constant_values(1.5), dtypes=ALL_DTYPES)
+    yield case("softmax-mean-long", "SDPA-14", "520 equal keys: every weight is 1/520.", LONG, data=repeated_keys, dtypes=ALL_DTYPES)
+    yield case("softmax-one-hot", "SDPA-14", "Scores some hundreds apart: one weight is 1, the others underflow.", SMALL, data=normal(20.0), dtypes=ALL_DTYPES)
+    yield case("softmax-tie", "SDPA-14", "Integer scores with ties for the maximum.", SMALL, data=integers(-1, 1))
+    for offset in (625.0, -625.0):
+        sign = "plus" if offset > 0 else "minus"
+        yield case(f"softmax-shift-{sign}-625", "SDPA-14 SDPA-25", f"All scores shifted by {offset:+g}, a no-op: scores stored in half precision lose it.", SMALL, data=shifted(offset), dtypes=ALL_DTYPES)
+    yield case("softmax-shift-minus-1e5", "SDPA-14", "All scores near −1e5, below the finite \"infinities\" of some kernels (flashinfer 4267).", SMALL, data=shifted(-1e5))
+    yield case("softmax-shift-plus-1e5", "SDPA-14", "All scores near +1e5: exp without the maximum taken off overflows.", SMALL, data=shifted(1e5))
+    yield case("softmax-shift-tiles", "SDPA-14", "Scores near −625 over several tiles: a running maximum that starts at 0 or at −1e2 is wrong.", TILES, data=shifted(-625.0))
+    yield case("softmax-bias-minus-1e5", "SDPA-14 SDPA-6", "A bias that moves all scores of a row to −1e5.", SMALL, bias=_row_bias(-1e5))
+
+
+def _empty_rows() -> Iterator[Case]:
+    row = mask_without(rows=slice(1, 2))
+    yield case("empty-row", "SDPA-15", "One row without a key, among others: zeros, not NaN and not the mean of v.", SMALL, mask=row, dtypes=ALL_DTYPES)
+    yield case("empty-row-one-batch", "SDPA-15", "A row without a key in the second batch only.", SMALL, mask=mask_without(rows=slice(1, 2), batch=slice(1, 2)))
+    yield case("empty-row-last", "SDPA-15", "The last row without a key.", SMALL, mask=mask_without(rows=slice(-1, None)))
+    yield case("empty-all", "SDPA-15", "No row has a key.", SMALL, mask=full_mask(False), zeros=True, dtypes=("float32", *HALVES))
+    yield case("empty-one-query", "SDPA-15", "One query without a key.", replace(SMALL, sq=1), mask=full_mask(False), zeros=True)
+    yield case("empty-row-broadcast", "SDPA-15 SDPA-8", "A key mask (B, 1, 1, Sk) that is False throughout for the second batch: a padded sample of length 0.", SMALL, mask=_no_keys_in_second_batch)
+    yield case("empty-row-tiles", "SDPA-15", "Rows without a key over several tiles.", TILES, mask=mask_without(rows=slice(3, 6)), dtypes=("float32", *HALVES))
+    yield case("empty-row-grouped", "SDPA-15 SDPA-17", "A row without a key with grouped heads.", GROUPED, mask=row)
+    yield case("empty-row-constant-values", "SDPA-15", "A row without a key where v is 1.5 everywhere: the mean of v would stand out.", SMALL, mask=row, data=constant_values(1.5))
+    yield case("empty-row-bias", "SDPA-15 SDPA-6", "A row without a key and a bias.", SMALL, mask=row, bias=random_bias())
+    yield case("empty-row-lse", "SDPA-15 SDPA-19", "lse of a row without a key is −inf, not a large negative number (flashinfer 4452).", SMALL, mask=row, return_lse=True)
+    yield case("empty-row-weights", "SDPA-15 SDPA-18", "Weights of a row without a key are zero, not 1/Sk.", SMALL, mask=row, return_weights=True)
+    yield case("empty-row-causal-lse", "SDPA-15 SDPA-19 SDPA-10", "lse with a negative offset.", SMALL, is_causal=True, causal_offset=-2, return_lse=True)
+
+
+def _results() -> Iterator[Case]:
+    yield case("weights", "SDPA-18", "Weights after softmax, per query head.", SMALL, return_weights=True, dtypes=ALL_DTYPES)
+    yield case("weights-mask", "SDPA-18 SDPA-7", "Weights are exactly zero where masked.", SMALL, return_weights=True, mask=random_mask(0.5), dtypes=("float32", *HALVES))
+    yield case("weights-grouped", "SDPA-18 SDPA-17", "Weights have one head per query head.", GROUPED, return_weights=True)
+    yield case("weights-softcap", "SDPA-18 SDPA-5", "Weights after softcap.", SMALL, return_weights=True, softcap=2.0)
+    yield case("weights-bias", "SDPA-18 SDPA-6", "Weights after the bias.", SMALL, return_weights=True, bias=random_bias())
+    yield case("weights-long", "SDPA-18", "520 weights of a row add up to 1.", LONG, return_weights=True, dtypes=("float32", *HALVES))
+    yield case("lse", "SDPA-19", "Natural logarithm, not base 2.", SMALL, return_lse=True, dtypes=ALL_DTYPES)
+    yield case("lse-scale", "SDPA-19 SDPA-4", "lse of the scaled scores.", SMALL, return_lse=True, scale=0.3)
+    yield case("lse-softcap", "SDPA-19 SDPA-5", "lse after softcap.", SMALL, return_lse=True, softcap=2.0)
+    yield case("lse-bias", "SDPA-19 SDPA-6", "lse includes the bias.", SMALL, return_lse=True, bias=random_bias(2.0))
+    yield case("lse-mask", "SDPA-19 SDPA-7", "lse is of the allowed keys only.", SMALL, return_lse=True, mask=random_mask(0.5))
+    yield case("lse-causal", "SDPA-19 SDPA-9", "lse, causal.", SQUARE, return_lse=True, is_causal=True)
+    yield case("lse-one-key", "SDPA-19", "lse over one key is its score.", replace(SMALL, sk=1), return_lse=True)
+    yield case("lse-zero-queries", "SDPA-19", "q = 0: lse is log 7.", SMALL, return_lse=True, data=zero_queries)
+    yield case("lse-shift", "SDPA-19 SDPA-14", "lse near −625.", SMALL, return_lse=True, data=shifted(-625.0))
+    yield case("lse-grouped", "SDPA-19 SDPA-17", "lse has one head per query head.", GROUPED, return_lse=True)
+    yield case("lse-tiles", "SDPA-19", "lse over several tiles.", TILES, return_lse=True, dtypes=("float32", *HALVES))
+    yield case("weights-and-lse", "SDPA-18 SDPA-19", "Output, weights, lse, in this order.", SMALL, return_weights=True, return_lse=True)
+
+
+def _accuracy() -> Iterator[Case]:
+    for spread, text in ((0.01, "tiny"), (1.0, "ordinary"), (3.0, "large"), (10.0, "very large")):
+        yield case(f"accuracy-spread-{spread:g}", "SDPA-25", f"{text.capitalize()} scores over 65 keys of width 16.", TILES, data=normal(spread), dtypes=ALL_DTYPES)
+    yield case("accuracy-width-64", "SDPA-25", "Scores of 64 products.", replace(TILES, d=64, dv=64), data=normal(1.0), dtypes=ALL_DTYPES)
+    yield case("accuracy-cancellation", "SDPA-25", "Values that cancel: the output is small against them.", LONG, data=_alternating, dtypes=ALL_DTYPES)
+    yield case("accuracy-large-values", "SDPA-25", "Values around 1000.", SMALL, data=_large_values, dtypes=ALL_DTYPES)
+    yield case("accuracy-small-values", "SDPA-25", "Values around 1e-4, near float16's subnormal numbers.", SMALL, data=_small_values, dtypes=ALL_DTYPES)
+    yield case("accuracy-outlier-key", "SDPA-25", "One key twenty times as long as the others, as trained models have them.", TILES, data=_outlier_key, dtypes=ALL_DTYPES)
+    yield case("accuracy-integers", "SDPA-25", "Small integers, whose scores are exact in every dtype.", SMALL, data=integers(-3, 3), dtypes=ALL_DTYPES)
+    yield case("accuracy-causal", "SDPA-25 SDPA-9", "The first rows average few values and have the largest errors.", replace(TILES, sq=65), is_causal=True, dtypes=ALL_DTYPES)
+
+
+def _range() -> Iterator[Case]:
+    yield case("range-product-overflows", "SDPA-26", "q · k = 131072, beyond float16, while the scaled score is 16384 (pytorch 119131).", replace(SMALL, d=64, dv=8), data=_product(131072.0), dtypes=ALL_DTYPES)
+    yield case("range-product-overflows-negative", "SDPA-26 SDPA-14", "q · k = −131072.", replace(SMALL, d=64, dv=8), data=_product(-131072.0), dtypes=ALL_DTYPES)
+    yield case("range-largest-values", "SDPA-26", "Values of 60000: their unnormalised weighted sum is beyond float16.", SMALL, data=constant_values(60000.0), dtypes=("float16",))
+    yield case("range-large-scores-mask", "SDPA-26 SDPA-7", "Scores of 16384 with a mask.", replace(SMALL, d=64, dv=8), data=_product(131072.0), mask=random_mask(0.5), dtypes=("float32", "float16"))
+    yield case("range-lengths-large", "SDPA-26 SDPA-12", "Scores of 16384 with lengths.", replace(SMALL, d=64, dv=8), data=_product(131072.0), kv_lengths=lengths(7, 3), dtypes=("float32", "float16"))
+
+
+def _row_bias(value: float):  # type: ignore[no-untyped-def]
+    def make(rng, s, dtype):  # type: ignore[no-untyped-def]
+        bias = np.zeros(s.scores, dtype)
+        bias[:, :, 1] = value
+        return bias
+
+    return make
+
+
+def _no_keys_in_second_batch(rng, s, dtype):  # type: ignore[no-untyped-def]
+    mask = np.ones((s.b, 1, 1, s.sk), bool)
+    mask[1] = False
+    return mask
+
+
+def _alternating(rng, s):  # type: ignore[no-untyped-def]
+    q, k, v = normal(0.1)(rng, s)
+    return q, k, v + 100.0 * (-1.0) ** np.arange(s.sk)[:, None]
+
+
+def _large_values(rng, s):  # type: ignore[no-untyped-def]
+    q, k, v = normal(1.0)(rng, s)
+    return q, k, 1000.0 * v
+
+
+def _small_values(rng, s):  # type: ignore[no-untyped-def]
+    q, k, v = normal(1.0)(rng, s)
+    return q, k, 1e-4 * v
+
+
+def _outlier_key(rng, s):  # type: ignore[no-untyped-def]
+    q, k, v = normal(0.5)(rng, s)
+    k[:, :, 11] *= 20.0
+    return q, k, v
+
+
+def _product(size: float):  # type: ignore[no-untyped-def]
+    """q · k is about ``size`` in every pair, and differs by key in a few hundreds."""
+
+    def make(rng, s):  # type: ignore[no-untyped-def]
+        q, k, v = numbered(rng, s)
+        q[:], k[:] = 32.0, size / 32.0 / s.d
+        k[..., 0] += rng.integers(-8, 9, k.shape[:-1])
+        return q, k, v
+
+    return make
