@@ -1,0 +1,189 @@
+"""Judging one case on one target: run it, compare every result, name the broken clause, consult the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from conformance import bounds
+from conformance.cases import Case, all_cases
+from conformance.clauses import Level, clauses
+from conformance.compare import Comparison, compare
+from conformance.deviations import Deviation, Ledger
+from conformance.message import comparison_lines, failure_message, share_text
+from conformance.outcomes import Failure, Outcome, Result
+from conformance.targets import Pool, Target
+from impls.calls import Reply, Request
+from impls.contract import Profile
+from impls.isolation import Crashed, TimedOut
+
+#: Clauses of failures that any case can have.
+SHAPE, DTYPE, MODIFIED, UNREPEATABLE, ACCURACY = "SDPA-1", "SDPA-27", "SDPA-28", "SDPA-29", "SDPA-25"
+#: The clause of an extra result that is wrong where the output is right.
+OF_RESULT = {"weights": "SDPA-18", "lse": "SDPA-19"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong: in which way, against which clause, in one line and in detail."""
+
+    failure: Failure
+    broken: str
+    reason: str
+    details: tuple[str, ...] = ()
+
+
+def judge(
+    target: Target,
+    case: Case,
+    pool: Pool,
+    keywords: frozenset[str],
+    ledger: Ledger,
+    versions: Mapping[str, str],
+    timeout: float | None,
+) -> Result:
+    """What becomes of one case on one target.  Never raises for what the implementation does."""
+    blank = Result(
+        implementation=target.implementation.name,
+        device=target.device,
+        dtype=target.dtype,
+        case=case.name,
+        clauses=case.clauses,
+        outcome=Outcome.PASSED,
+        profile=target.implementation.profile(target.dtype).value,
+    )
+    lacking = sorted(case.keywords - keywords)
+    if lacking:
+        result = replace(blank, outcome=Outcome.UNSUPPORTED, reason=f"no keyword {', '.join(lacking)}")
+    else:
+        result = _run(target, case, pool, timeout, blank)
+    deviation = ledger.find(blank.implementation, blank.device, blank.dtype, case.name, versions)
+    return result if deviation is None else _against_ledger(result, case, deviation)
+
+
+def _run(target: Target, case: Case, pool: Pool, timeout: float | None, blank: Result) -> Result:
+    try:
+        if case.after:
+            _call(target, all_cases()[case.after], pool, timeout)
+        reply = _call(target, case, pool, timeout)
+    except Crashed as error:
+        stderr = tuple(f"          {line}" for line in error.stderr.splitlines())
+        return _failed(blank, case, Finding(Failure.CRASHED, case.clauses[0], str(error), stderr))
+    except TimedOut as error:
+        return _failed(blank, case, Finding(Failure.TIMEOUT, case.clauses[0], str(error)))
+    return result_of(reply, case, blank)
+
+
+def _call(target: Target, case: Case, pool: Pool, timeout: float | None) -> Reply:
+    inputs = case.inputs(target.dtype)
+    request = Request(
+        target.device, inputs.q, inputs.k, inputs.v, inputs.keywords, memory=case.memory, repeats=case.repeats
+    )
+    return pool.call(target.implementation, "impls.calls:call", target.implementation, request, timeout=timeout)
+
+
+def result_of(reply: Reply, case: Case, blank: Result) -> Result:
+    """The result that a reply amounts to; ``blank`` holds what is known before."""
+    blank = replace(blank, run_seconds=reply.run_seconds, prepare_seconds=reply.prepare_seconds)
+    if reply.status == "unsupported":
+        return replace(blank, outcome=Outcome.UNSUPPORTED, reason=reply.text)
+    if case.invalid:
+        if reply.status == "raised":
+            return replace(blank, reason=reply.text)
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in reply.results.items())
+        reason = f"accepted, and returned {shapes}"
+        return _failed(blank, case, Finding(Failure.NO_ERROR, case.clauses[0], reason, (f"Accepted: {shapes}",)))
+    if reply.status == "raised":
+        trace = tuple(f"          {line}" for line in reply.trace.splitlines())
+        return _failed(blank, case, Finding(Failure.ERROR, case.clauses[0], reply.text, (f"Raised:   {reply.text}", *trace)))
+    finding = _form(reply, case, blank.dtype)
+    if finding is not None:
+        return _failed(blank, case, finding)
+    return _values(reply, case, blank)
+
+
+def _form(reply: Reply, case: Case, dtype: str) -> Finding | None:
+    """Shapes and dtypes of the results."""
+    expected = case.expected(dtype)
+    for name in case.results():
+        got, wanted = reply.results[name], getattr(expected, name)
+        if got.shape != wanted.shape:
+            reason = f"{name} has shape {got.shape}, expected {wanted.shape}"
+            return Finding(Failure.SHAPE, SHAPE, reason, (f"Shape:    {reason}",))
+        allowed = {"float64": ("float64",)}.get(dtype, ("float32", "float64")) if name == "lse" else (dtype,)
+        if str(got.dtype) not in allowed:
+            reason = f"{name} has dtype {got.dtype}, expected {' or '.join(allowed)}"
+            broken = OF_RESULT["lse"] if name == "lse" else DTYPE
+            return Finding(Failure.DTYPE, broken, reason, (f"Dtype:    {reason}",))
+    return None
+
+
+def _values(reply: Reply, case: Case, blank: Result) -> Result:
+    declared = Profile(blank.profile)
+    by_profile = {p: comparisons(reply, case, blank.dtype, p) for p in (*bounds.profiles(blank.dtype), declared)}
+    meets = tuple(p.value for p in bounds.profiles(blank.dtype) if all(c.ok for c in by_profile[p]))
+    compared = by_profile[declared]
+    blank = replace(blank, meets=meets, share=max(c.share for c in compared))
+    wrong = [c for c in compared if not c.ok]
+    if wrong:
+        return _failed(blank, case, _value_finding(wrong[0], case, declared, meets))
+    if reply.modified:
+        names = ", ".join(reply.modified)
+        reason = f"{names} modified"
+        return _failed(blank, case, Finding(Failure.MODIFIED, MODIFIED, reason, (f"Modified: {names}",)))
+    if reply.unequal:
+        names = ", ".join(reply.unequal)
+        reason = f"{names} differed between {case.repeats} equal calls"
+        return _failed(blank, case, Finding(Failure.UNREPEATABLE, UNREPEATABLE, reason, (f"Unequal:  {reason}",)))
+    return blank
+
+
+def comparisons(reply: Reply, case: Case, dtype: str, profile: Profile) -> list[Comparison]:
+    """Every result against its bound under a profile."""
+    expected, bound = case.expected(dtype), case.bound(dtype, profile)
+    stored = {"lse": "float64" if dtype == "float64" else "float32"}
+    return [
+        compare(name, reply.results[name], getattr(expected, name), getattr(bound, name), stored.get(name, dtype))
+        for name in case.results()
+    ]
+
+
+def _value_finding(worst: Comparison, case: Case, declared: Profile, meets: Sequence[str]) -> Finding:
+    broken = case.clauses[0] if worst.name == "output" else OF_RESULT[worst.name]
+    details = comparison_lines(worst)
+    reason = f"{worst.name} {share_text(worst.share)} the bound, {worst.wrong} of {worst.total} elements wrong"
+    if meets:
+        broken = ACCURACY
+        reason += f"; keeps the bound of profile {meets[0]}, declares {declared.value}"
+        details.append(f"Profile:  {declared.value} is declared; the result keeps the bound of {meets[0]}")
+    return Finding(Failure.VALUE, broken, reason, tuple(details))
+
+
+def _failed(blank: Result, case: Case, finding: Finding) -> Result:
+    """A failure, or an advice where the case's own clause only says SHOULD."""
+    should = clauses()[case.clauses[0]].level is Level.SHOULD and finding.failure is Failure.VALUE
+    result = replace(
+        blank,
+        outcome=Outcome.ADVISED if should else Outcome.FAILED,
+        failure=finding.failure,
+        broken=finding.broken,
+        reason=finding.reason,
+    )
+    return replace(result, message=failure_message(result, case, finding.details))
+
+
+def _against_ledger(result: Result, case: Case, deviation: Deviation) -> Result:
+    if result.outcome is Outcome.FAILED and result.failure is deviation.failure:
+        return replace(
+            result, outcome=Outcome.DEVIATES, broken=deviation.clause, reason=f"{deviation.instead} [{deviation.id}]"
+        )
+    if result.outcome is Outcome.FAILED:
+        kind = result.failure.value if result.failure else ""
+        note = f"Ledger:   record {deviation.id} expects it to fail by {deviation.failure.value}, not by {kind}"
+        return replace(result, message=f"{result.message}\n{note}")
+    reason = f"the deviation is gone ({result.outcome.value}): remove record {deviation.id}, or narrow what it covers"
+    stale = replace(
+        result, outcome=Outcome.FAILED, failure=Failure.STALE, broken=deviation.clause, reason=reason
+    )
+    details = (f"Ledger:   {reason}", f"          it says: {deviation.instead}")
+    return replace(stale, message=failure_message(stale, case, details))

@@ -1,0 +1,97 @@
+"""The words of a failure: clause, worst element, where the wrong elements lie, and how to run just this again.
+
+Only makes text; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+import numpy as np
+
+from conformance.cases import Case
+from conformance.clauses import clauses
+from conformance.compare import Comparison
+from conformance.outcomes import Result
+
+#: Names of the axes of each result, for "rows 1–4".
+AXES = {
+    "output": ("batch", "head", "row", "column"),
+    "weights": ("batch", "head", "row", "key"),
+    "lse": ("batch", "head", "row"),
+}
+
+#: Runs of indices that are listed before the list is cut.
+LISTED_RUNS = 6
+
+
+def failure_message(result: Result, case: Case, details: Sequence[str]) -> str:
+    """The whole message of a failed case: what is broken, the details, and the rerun line."""
+    kind = result.failure.value if result.failure else ""
+    lines = [f"{result.implementation} on {result.device} in {result.dtype}, case {case.name}: wrong by {kind}"]
+    if result.broken in clauses():
+        clause = clauses()[result.broken]
+        lines.append(f"{clause.id} · {clause.title} ({clause.level.value}): {clause.sentence}")
+    lines.append(f"The case: {case.why}")
+    lines.append(f"Inputs:   {inputs_line(case, result.dtype)}")
+    lines += details
+    lines.append(f"Rerun:    {rerun(result)}")
+    return "\n".join(lines)
+
+
+def rerun(result: Result) -> str:
+    """The command that runs this one case again."""
+    return (
+        f"pytest conformance --impl {shlex.quote(result.implementation)} --device {result.device}"
+        f" --dtype {result.dtype} --case {result.case}"
+    )
+
+
+def inputs_line(case: Case, dtype: str) -> str:
+    """Shapes of q, k, v and the options, in one line."""
+    inputs = case.inputs(dtype)
+    parts = [f"{name} {getattr(inputs, name).shape}" for name in ("q", "k", "v")]
+    for name, value in inputs.keywords.items():
+        if isinstance(value, np.ndarray) and value.size > 4:
+            parts.append(f"{name} {value.shape}")
+        else:
+            parts.append(f"{name}={value.tolist() if isinstance(value, np.ndarray) else value!r}")
+    if case.memory != "contiguous":
+        parts.append(f"memory: {case.memory}")
+    return ", ".join(parts)
+
+
+def comparison_lines(comparison: Comparison) -> list[str]:
+    """The worst element and where the wrong ones are."""
+    c = comparison
+    index = ", ".join(map(str, c.index))
+    error = abs(c.got - c.expected)
+    lines = [
+        f"Worst:    {c.name}[{index}] expected {c.expected:.9g}, got {c.got:.9g}:"
+        f" error {error:.3g}, bound {c.bound:.3g} ({share_text(c.share)} the bound)",
+        f"Wrong:    {c.wrong} of {c.total} elements of {c.name}",
+    ]
+    if 0 < c.wrong < c.total:
+        places = (f"{axis} {runs(where)}" for axis, where in zip(AXES[c.name], c.where, strict=True))
+        lines[-1] += ": " + "; ".join(places)
+    return lines
+
+
+def share_text(share: float) -> str:
+    """A share of the bound as a factor: "0.31 of", "4.2e+05 times"."""
+    if np.isinf(share):
+        return "beyond"
+    return f"{share:.2g} of" if share <= 1 else f"{share:.3g} times"
+
+
+def runs(indices: Sequence[int]) -> str:
+    """Sorted indices with runs joined: 0, 2–5, 9."""
+    found: list[list[int]] = []
+    for index in indices:
+        if found and index == found[-1][1] + 1:
+            found[-1][1] = index
+        else:
+            found.append([index, index])
+    texts = [f"{a}" if a == b else f"{a}–{b}" for a, b in found]
+    return ", ".join(texts[:LISTED_RUNS]) + (", …" if len(texts) > LISTED_RUNS else "")

@@ -1,0 +1,204 @@
+"""The pytest plugin: options that select what is judged, the result file, and the table at the end.
+
+Registered as an entry point, so that ``pytest conformance`` and ``pytest bench`` work from any directory
+once the package is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import conformance
+from conformance import results as result_file
+from conformance import targets
+from conformance.cases import Case, all_cases
+from conformance.deviations import Ledger, LedgerError, read
+from conformance.outcomes import Outcome, Result
+from conformance.summary import executed, summary, time_lines
+from impls.contract import ImplementationError
+from impls.loading import nearest
+
+ROOT = Path(conformance.__file__).resolve().parent.parent
+#: Folders that may be named on the command line from anywhere, and their own tests, which are not run then.
+ROOMS = ("impls", "conformance", "bench", "reports")
+
+_RECORDER = pytest.StashKey["Recorder"]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of ``pytest conformance`` and ``pytest bench``."""
+    group = parser.getgroup("attention-conformance")
+    group.addoption(
+        "--impl",
+        action="append",
+        default=[],
+        metavar="WHAT",
+        help="an implementation: a name, a glob over names, path.py:function[@framework] or"
+        " package.module:function[@framework]; may be repeated; default: all built-in and registered ones",
+    )
+    group.addoption("--device", action="append", default=[], metavar="NAME", help="cpu or cuda; default: all found")
+    group.addoption("--dtype", action="append", default=[], metavar="NAME", help="float64, float32, float16 or bfloat16")
+    group.addoption("--case", action="append", default=[], metavar="GLOB", help="only these cases; may be repeated")
+    group.addoption(
+        "--in-process", action="store_true", help="run implementations in this process, for a debugger: no isolation"
+    )
+    group.addoption(
+        "--case-timeout", type=float, default=300.0, metavar="SECONDS", help="time for one case, compilation included"
+    )
+    group.addoption("--conformance-json", metavar="FILE", help="write the results to this file, as JSON lines")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
+    """Let ``pytest conformance`` find the installed suite where there is no folder of that name."""
+    for names in (args, early_config.known_args_namespace.file_or_dir):
+        for index, name in enumerate(names):
+            if name in ROOMS and not os.path.exists(name):
+                names[index] = str(ROOT / name)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the recorder of results."""
+    recorder = Recorder(config)
+    config.stash[_RECORDER] = recorder
+    config.pluginmanager.register(recorder, "attention-conformance-recorder")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Naming a room judges or times implementations; the suite's own tests run by plain ``pytest`` or by name."""
+    if not collection_path.is_relative_to(ROOT):
+        return None
+    parts = collection_path.relative_to(ROOT).parts
+    if len(parts) < 2 or parts[0] not in ROOMS:
+        return None
+    plain = config.args_source is not pytest.Config.ArgsSource.ARGS
+    if parts[1] == "tests":
+        return None if plain or _names_inside(config, ROOT / parts[0] / "tests") else True
+    if parts[0] == "bench" and parts[1].startswith("test_") and plain:
+        return True  # timing is asked for by name
+    return None
+
+
+def _names_inside(config: pytest.Config, folder: Path) -> bool:
+    paths = (Path(config.invocation_params.dir, arg.partition("::")[0]).resolve() for arg in config.args)
+    return any(path.is_relative_to(folder) or path == ROOT for path in paths)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give every test with the arguments ``target`` and ``case`` one item per target and case."""
+    if not {"target", "case"} <= set(metafunc.fixturenames):
+        return
+    config = metafunc.config
+    try:
+        cases = chosen_cases(config.getoption("case"))
+        chosen = targets.selection(config).targets
+    except (ImplementationError, LedgerError) as error:
+        raise pytest.UsageError(str(error)) from None
+    pairs = [(t, c) for t in chosen for c in cases if t.dtype in c.dtypes]
+    metafunc.parametrize(("target", "case"), pairs, ids=[f"{t.id}-{c.name}" for t, c in pairs])
+
+
+def chosen_cases(patterns: list[str]) -> list[Case]:
+    """The cases that the globs name, all of them without globs.  Raises ImplementationError for one that names none."""
+    known = all_cases()
+    for pattern in patterns:
+        if not any(fnmatch(name, pattern) for name in known):
+            raise ImplementationError(f"--case {pattern}: no such case{nearest(pattern, known)}")
+    return [c for c in known.values() if not patterns or any(fnmatch(c.name, p) for p in patterns)]
+
+
+@pytest.fixture(scope="session")
+def recorder(request: pytest.FixtureRequest) -> Recorder:
+    """Where results are recorded."""
+    return request.config.stash[_RECORDER]
+
+
+class Recorder:
+    """Collects the results of a run, writes them as they come, and sums up."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.results: list[Result] = []
+        self.ledger = Ledger()
+        self._config = config
+        self._writer: result_file.Writer | None = None
+        self._started = time.perf_counter()
+
+    def start(self) -> None:
+        """Read the ledger and open the result file, at the first case."""
+        if self.ledger.deviations or self.results:
+            return
+        self.ledger = read()
+        path = self._config.getoption("conformance_json")
+        if path:
+            self._writer = result_file.Writer(Path(path), self._header())
+
+    def _header(self) -> dict[str, Any]:
+        selection = targets.selection(self._config)
+        return {
+            **result_file.fingerprint(),
+            "versions": selection.versions,
+            "not_installed": sorted(selection.not_installed),
+            "profiles": {
+                f"{t.implementation.name}/{t.dtype}": t.implementation.profile(t.dtype).value for t in selection.targets
+            },
+        }
+
+    def record(self, result: Result) -> None:
+        """Keep one result."""
+        self.results.append(result)
+        if self._writer is not None:
+            self._writer.write(result)
+
+    def _judged(self) -> bool:
+        """Whether the run was meant to judge anything."""
+        return targets._SELECTION in self._config.stash and not self._config.getoption("collectonly")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Close the result file; a run in which nothing was executed fails."""
+        if self._writer is not None:
+            self._writer.close()
+        if self._nothing_ran() and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _nothing_ran(self) -> bool:
+        return self._judged() and bool(self.results or self._asked()) and not executed(self.results)
+
+    def _asked(self) -> bool:
+        return not self.results and "conformance" in " ".join(self._config.args)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Print the table."""
+        if not self._judged() or not (self.results or self._asked()):
+            return
+        write = terminalreporter
+        write.section("conformance")
+        write.line(summary(self.results, targets.selection(self._config).not_installed))
+        if self.results:
+            write.line(time_lines(self.results, time.perf_counter() - self._started))
+        if self._writer is not None:
+            write.line(f"results: {self._config.getoption('conformance_json')}")
+        if self._nothing_ran():
+            write.line("FAILED: nothing was executed, so nothing is known", red=True)
+
+
+@pytest.fixture(scope="session")
+def pool(request: pytest.FixtureRequest) -> targets.Pool:
+    """The processes in which implementations run."""
+    return targets.pool(request.config)
+
+
+def report(result: Result) -> None:
+    """Turn a result into pytest's words: fail, skip, or xfail."""
+    if result.outcome is Outcome.FAILED:
+        pytest.fail(result.message, pytrace=False)
+    if result.outcome is Outcome.UNSUPPORTED:
+        pytest.skip(result.reason)
+    if result.outcome in (Outcome.DEVIATES, Outcome.ADVISED):
+        pytest.xfail(result.reason)

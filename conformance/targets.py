@@ -1,0 +1,140 @@
+"""What a run judges or times: implementation × device × dtype, and the processes that they run in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from impls.contract import DTYPES, Implementation, ImplementationError
+from impls.isolation import Crashed, InProcess, Runner, TimedOut, Worker
+from impls.loading import nearest
+from impls.select import select, with_attributes
+
+#: What ``--device`` may say.
+DEVICES = ("cpu", "cuda")
+
+#: Seconds that importing an implementation and asking for its devices may take.
+IMPORT_TIMEOUT = 300.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """An implementation on a device in a dtype; what the suite says anything of."""
+
+    implementation: Implementation
+    device: str
+    dtype: str
+
+    @property
+    def id(self) -> str:
+        """A name for test ids and reports."""
+        return f"{self.implementation.name}-{self.device}-{self.dtype}"
+
+
+class Pool:
+    """The processes of a run, one per library and one per plug-in, started when they are first needed."""
+
+    def __init__(self, in_process: bool) -> None:
+        self._in_process = in_process
+        self._runners: dict[str, Runner] = {}
+
+    def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
+        """Run a job (``module:function``) in the implementation's process; raises as ``Worker.call`` does."""
+        name = implementation.process
+        if name not in self._runners:
+            self._runners[name] = InProcess() if self._in_process else Worker()
+        return self._runners[name].call(function, *arguments, timeout=timeout)
+
+    def close(self) -> None:
+        """End all processes."""
+        for runner in self._runners.values():
+            runner.close()
+        self._runners.clear()
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a run is about, found before its first test."""
+
+    targets: tuple[Target, ...]
+    #: Features by implementation name.
+    keywords: dict[str, frozenset[str]]
+    #: Packages that are missing, by implementation name.
+    not_installed: dict[str, tuple[str, ...]]
+    #: Versions of packages that took part.
+    versions: dict[str, str]
+
+
+def choose(patterns: Sequence[str], devices: Sequence[str], dtypes: Sequence[str], pool: Pool) -> Selection:
+    """Select implementations, import them, and ask for their devices.
+
+    No devices or dtypes means all that there are.  Raises ImplementationError with one sentence for
+    anything that cannot be used.
+    """
+    _known("--device", devices, DEVICES)
+    _known("--dtype", dtypes, DTYPES)
+    targets: list[Target] = []
+    keywords, not_installed, versions, found_devices = {}, {}, {}, {}
+    for implementation in select(patterns):
+        missing = implementation.missing()
+        if missing:
+            not_installed[implementation.name] = missing
+            continue
+        description = _ask(pool, implementation, "impls.calls:describe")
+        if implementation.folder:
+            implementation = with_attributes(implementation, description.attributes)
+        keywords[implementation.name] = description.keywords
+        key = (implementation.process, implementation.framework)
+        if key not in found_devices:
+            found_devices[key] = _ask(pool, implementation, "impls.calls:devices")
+            versions.update(_ask(pool, implementation, "impls.calls:versions"))
+        for device in found_devices[key]:
+            if device in implementation.devices and device in (devices or DEVICES):
+                targets += [Target(implementation, device, d) for d in implementation.dtypes if d in (dtypes or DTYPES)]
+    return Selection(tuple(targets), keywords, not_installed, versions)
+
+
+def _ask(pool: Pool, implementation: Implementation, question: str) -> Any:
+    try:
+        return pool.call(implementation, question, implementation, timeout=IMPORT_TIMEOUT)
+    except (Crashed, TimedOut) as error:
+        raise ImplementationError(f"importing {implementation.name}: {error}") from None
+
+
+def _known(option: str, given: Sequence[str], names: Sequence[str]) -> None:
+    for name in given:
+        if name not in names:
+            raise ImplementationError(f"{option} {name}: unknown{nearest(name, names)}")
+
+
+_SELECTION = pytest.StashKey[Selection]()
+_POOL = pytest.StashKey[Pool]()
+
+
+def selection(config: pytest.Config) -> Selection:
+    """The run's selection, made once, from its command line."""
+    if _SELECTION not in config.stash:
+        option = config.getoption
+        config.stash[_SELECTION] = choose(option("impl"), option("device"), option("dtype"), pool(config))
+    return config.stash[_SELECTION]
+
+
+def targets(config: pytest.Config) -> tuple[Target, ...]:
+    """The targets of the run."""
+    return selection(config).targets
+
+
+def keywords(config: pytest.Config, implementation: Implementation) -> frozenset[str]:
+    """The features of an implementation that takes part in the run."""
+    return selection(config).keywords[implementation.name]
+
+
+def pool(config: pytest.Config) -> Pool:
+    """The run's processes; they end with the run."""
+    if _POOL not in config.stash:
+        config.stash[_POOL] = Pool(config.getoption("in_process"))
+        config.add_cleanup(config.stash[_POOL].close)
+    return config.stash[_POOL]
