@@ -123,8 +123,8 @@ def parse(text: str | int) -> Exact:
     if not found or not (found["coefficient"] or found["logs"]) or text.startswith((" ", "- ")):
         raise NotExact(f"{text!r} is not a number such as '3/7', '-2 ln 2', 'ln(7/2)' or '-inf'")
     logs = tuple(sorted(Fraction(a or b) for a, b in _LOG.findall(found["logs"])))
-    if Fraction(0) in logs:
-        raise NotExact(f"{text!r} has the logarithm of zero")
+    if any(base in (0, 1) for base in logs):
+        raise NotExact(f"{text!r} has the logarithm of 0 or 1")
     coefficient = Fraction(found["coefficient"] or 1)
     return _normal(-coefficient if found["sign"] else coefficient, logs)
 

@@ -19,6 +19,10 @@ from impls.isolation import Crashed, TimedOut
 
 #: Clauses of failures that any case can have.
 SHAPE, DTYPE, MODIFIED, UNREPEATABLE, ACCURACY = "SDPA-1", "SDPA-27", "SDPA-28", "SDPA-29", "SDPA-25"
+#: Clauses about how a result comes, not about what it is; a wrong value breaks another one.
+FORM = {"SDPA-25", "SDPA-27", "SDPA-28", "SDPA-29", "SDPA-30"}
+#: The clause that a wrong value breaks where the case names no other.
+WEIGHTED_SUM = "SDPA-16"
 #: The clause of an extra result that is wrong where the output is right.
 OF_RESULT = {"weights": "SDPA-18", "lse": "SDPA-19"}
 
@@ -149,7 +153,7 @@ def comparisons(reply: Reply, case: Case, dtype: str, profile: Profile) -> list[
 
 
 def _value_finding(worst: Comparison, case: Case, declared: Profile, meets: Sequence[str]) -> Finding:
-    broken = case.clauses[0] if worst.name == "output" else OF_RESULT[worst.name]
+    broken = OF_RESULT.get(worst.name) or blamed(case)
     details = comparison_lines(worst)
     reason = f"{worst.name} {share_text(worst.share)} the bound, {worst.wrong} of {worst.total} elements wrong"
     if meets:
@@ -157,6 +161,13 @@ def _value_finding(worst: Comparison, case: Case, declared: Profile, meets: Sequ
         reason += f"; keeps the bound of profile {meets[0]}, declares {declared.value}"
         details.append(f"Profile:  {declared.value} is declared; the result keeps the bound of {meets[0]}")
     return Finding(Failure.VALUE, broken, reason, tuple(details))
+
+
+def blamed(case: Case) -> str:
+    """The clause that a wrong value breaks: the first of the case's that says what the value is."""
+    if "SDPA-30" in case.clauses:
+        return "SDPA-30"  # the same input in another memory layout is a case of its own
+    return next((clause for clause in case.clauses if clause not in FORM), WEIGHTED_SUM)
 
 
 def _failed(blank: Result, case: Case, finding: Finding) -> Result:

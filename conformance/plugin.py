@@ -18,7 +18,7 @@ import conformance
 from conformance import results as result_file
 from conformance import targets
 from conformance.cases import Case, all_cases
-from conformance.deviations import Ledger, LedgerError, read
+from conformance.deviations import Ledger, read
 from conformance.outcomes import Outcome, Result
 from conformance.summary import executed, summary, time_lines
 from impls.contract import ImplementationError
@@ -90,17 +90,24 @@ def _names_inside(config: pytest.Config, folder: Path) -> bool:
     return any(path.is_relative_to(folder) or path == ROOT for path in paths)
 
 
+def pytest_collection(session: pytest.Session) -> None:
+    """Refuse a selection that cannot be used before anything is collected, in one sentence."""
+    config = session.config
+    if any(config.getoption(name) for name in ("impl", "device", "dtype", "case")):
+        try:
+            chosen_cases(config.getoption("case"))
+            targets.selection(config)
+        except ImplementationError as error:
+            raise pytest.UsageError(str(error)) from None
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give every test with the arguments ``target`` and ``case`` one item per target and case."""
     if not {"target", "case"} <= set(metafunc.fixturenames):
         return
     config = metafunc.config
-    try:
-        cases = chosen_cases(config.getoption("case"))
-        chosen = targets.selection(config).targets
-    except (ImplementationError, LedgerError) as error:
-        raise pytest.UsageError(str(error)) from None
-    pairs = [(t, c) for t in chosen for c in cases if t.dtype in c.dtypes]
+    cases = chosen_cases(config.getoption("case"))
+    pairs = [(t, c) for t in targets.targets(config) for c in cases if t.dtype in c.dtypes]
     metafunc.parametrize(("target", "case"), pairs, ids=[f"{t.id}-{c.name}" for t, c in pairs])
 
 

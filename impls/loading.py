@@ -18,6 +18,9 @@ from impls.contract import KEYWORDS, Function, ImplementationError
 #: Attributes that a plug-in may set on its function, and that become fields of its record.
 ATTRIBUTES = ("dtypes", "profiles", "layout")
 
+#: Names that are listed where none is near.
+LISTED = 30
+
 
 @functools.cache
 def load(target: str, folder: str = "") -> Any:
@@ -71,7 +74,7 @@ def keywords(function: Function) -> frozenset[str]:
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < 3 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
         raise ImplementationError(
-            f"{name}{inspect.signature(function)} takes {len(positional)} positional arguments;"
+            f"{name}{inspect.signature(function)} takes {len(positional)} positional argument(s);"
             " expected (q, k, v, *, …)"
         )
     rest = [p for p in parameters if p not in positional[:3]]
@@ -93,4 +96,5 @@ def nearest(name: str, names: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if close:
         return f"; did you mean {' or '.join(close)}?"
-    return f"; known: {', '.join(names)}" if names else ""
+    listed = ", ".join(names[:LISTED]) + (f", … ({len(names)} in all)" if len(names) > LISTED else "")
+    return f"; known: {listed}" if names else ""

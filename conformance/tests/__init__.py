@@ -1,0 +1,1 @@
+"""Tests of the suite itself: the reference, the bounds, the judge, and whatever else decides pass or fail."""

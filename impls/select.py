@@ -1,0 +1,128 @@
+"""From what a user names with ``--impl`` to implementations: built-ins, entry points, files and modules."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import functools
+import importlib.metadata
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from impls import jax, numpy, onnx, torch
+from impls.contract import DTYPES, Framework, Implementation, ImplementationError, Layout, Profile
+from impls.loading import nearest
+
+#: The group in which packages register implementations: name = "module:function" or "module:function@framework".
+ENTRY_POINTS = "attention_conformance.impls"
+
+#: What ``@framework`` may say, and the package that each needs.
+_REQUIRES = {
+    Framework.NUMPY: ("numpy",),
+    Framework.TORCH: ("torch",),
+    Framework.JAX: ("jax",),
+    Framework.ONNXRUNTIME: ("onnxruntime",),
+}
+_TARGET = re.compile(r"^(?P<place>[^:@]+(?:\.py)?):(?P<name>[A-Za-z_][\w.]*)(?:@(?P<framework>\w*))?$")
+
+
+@functools.cache
+def builtin() -> dict[str, Implementation]:
+    """The built-in implementations by name, whether or not their packages are installed."""
+    tables = (numpy, torch, jax, onnx)
+    return {each.name: each for table in tables for each in table.IMPLEMENTATIONS}
+
+
+def registered() -> dict[str, Implementation]:
+    """The implementations that installed packages register, by name."""
+    found = {}
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        found[entry.name] = plug_in(entry.value, name=entry.name)
+    return found
+
+
+def select(patterns: Sequence[str] = ()) -> tuple[Implementation, ...]:
+    """The implementations that the patterns name, each once, in order; all known ones without patterns.
+
+    A pattern is a name, a glob over names, or ``path.py:function[@framework]`` or
+    ``package.module:function[@framework]``.  Raises ImplementationError for one that names nothing.
+    """
+    known = {**builtin(), **registered()}
+    if not patterns:
+        return tuple(known.values())
+    chosen: dict[str, Implementation] = {}
+    for pattern in patterns:
+        if ":" in pattern:
+            chosen.setdefault(pattern, plug_in(pattern))
+            continue
+        names = fnmatch.filter(known, pattern)
+        if not names:
+            raise ImplementationError(_unknown(pattern, known))
+        chosen.update((name, known[name]) for name in names if name not in chosen)
+    return tuple(chosen.values())
+
+
+def plug_in(text: str, name: str = "") -> Implementation:
+    """The record of a function named by its file or module.  Raises ImplementationError if the text is malformed."""
+    match = _TARGET.match(text)
+    if match is None:
+        raise ImplementationError(
+            f"{text!r} is not path.py:function[@framework] or package.module:function[@framework]"
+        )
+    framework = _framework(match["framework"])
+    place = match["place"]
+    folder = os.getcwd()
+    if place.endswith(".py"):
+        path = Path(place).resolve()
+        if not path.is_file():
+            raise ImplementationError(f"--impl {text}: no file {place}, looked for at {path}")
+        place, folder = str(path), str(path.parent)
+    return Implementation(
+        name=name or text,
+        target=f"{place}:{match['name']}",
+        framework=framework,
+        requires=_REQUIRES[framework],
+        folder=folder,
+        summary="plugged in",
+    )
+
+
+def with_attributes(implementation: Implementation, attributes: dict[str, Any]) -> Implementation:
+    """The record of a plug-in with what its function says of itself (``dtypes``, ``profiles``, ``layout``).
+
+    Raises ImplementationError if a value is not one that the contract knows.
+    """
+    changes: dict[str, Any] = {}
+    try:
+        if "dtypes" in attributes:
+            changes["dtypes"] = tuple(attributes["dtypes"])
+            unknown = set(changes["dtypes"]) - set(DTYPES)
+            if unknown:
+                raise ValueError(f"{sorted(unknown)[0]!r} is not one of {', '.join(DTYPES)}")
+        if "profiles" in attributes:
+            changes["profiles"] = {dtype: Profile(value) for dtype, value in dict(attributes["profiles"]).items()}
+        if "layout" in attributes:
+            changes["layout"] = Layout(attributes["layout"])
+    except (TypeError, ValueError) as error:
+        raise ImplementationError(f"{implementation.name}: its attributes are not understood: {error}") from None
+    return dataclasses.replace(implementation, **changes)
+
+
+def _framework(text: str | None) -> Framework:
+    if text is None:
+        return Framework.NUMPY
+    try:
+        return Framework(text)
+    except ValueError:
+        names = [f.value for f in Framework]
+        raise ImplementationError(f"unknown framework {text!r}{nearest(text, names)}") from None
+
+
+def _unknown(pattern: str, known: dict[str, Implementation]) -> str:
+    hint = nearest(pattern, known)
+    if Path(pattern).suffix == ".py":
+        hint = f"; a file needs the name of its function: {pattern}:attention"
+    return f"unknown implementation {pattern!r}{hint}"

@@ -1,0 +1,1 @@
+"""Tests of the contract, of selection, isolation and calls, and of each framework's implementations."""

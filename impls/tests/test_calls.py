@@ -1,0 +1,131 @@
+"""One call from NumPy to NumPy: what the reply says of results, refusals, exceptions and inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from impls import calls, memory
+from impls.contract import Implementation, Layout
+
+
+def implementation(name: str, **rest: Any) -> Implementation:
+    """One of the fakes as an implementation."""
+    return Implementation(name, f"impls.tests.fakes:{name}", **rest)
+
+
+def request(**rest: Any) -> calls.Request:
+    """A small request with random inputs."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((2, 2, n, 4)).astype(np.float32) for n in (3, 5, 5))
+    return calls.Request("cpu", q, k, v, **rest)
+
+
+def test_results_come_by_name() -> None:
+    """Extra results are named in the order of the contract."""
+    reply = calls.call(implementation("right"), request(keywords={"return_lse": True}))
+    assert reply.status == "returned"
+    assert {name: a.shape for name, a in reply.results.items()} == {"output": (2, 2, 3, 4), "lse": (2, 2, 3)}
+
+
+def test_not_implemented_is_unsupported_with_its_reason() -> None:
+    """NotImplementedError means unsupported, and its message is the reason."""
+    reply = calls.call(implementation("refuses"), request())
+    assert (reply.status, reply.text) == ("unsupported", "NotImplementedError: only on Tuesdays")
+
+
+def test_an_exception_is_a_reply_with_its_traceback() -> None:
+    """Any other exception is reported with its type, text and the user's frames."""
+    reply = calls.call(implementation("raises"), request())
+    assert reply.status == "raised"
+    assert reply.text == "RuntimeError: no kernel for you"
+    assert "fakes.py" in reply.trace
+
+
+def test_a_list_is_not_a_result() -> None:
+    """What is not an array of the framework is refused, not converted."""
+    reply = calls.call(implementation("a_list"), request())
+    assert reply.status == "raised"
+    assert "expected a NumPy array, got builtins.list" in reply.text
+
+
+def test_missing_results_are_named() -> None:
+    """Fewer results than asked for is an error that says which were expected."""
+    reply = calls.call(implementation("careless"), request(keywords={}))
+    assert reply.status == "returned"
+    with pytest.raises(TypeError, match=r"expected 2 results \(output, lse\), got 1"):
+        calls.collect(
+            np.zeros(1),
+            calls.Call("float32", "cpu", (), (("return_lse", True),)),
+            Layout.BHSD,
+            calls.backend(implementation("right").framework),
+        )
+
+
+def test_a_modified_input_is_seen() -> None:
+    """An input that holds something else after the call is named."""
+    assert calls.call(implementation("modifies"), request()).modified == ("q",)
+    assert calls.call(implementation("right"), request()).modified == ()
+
+
+def test_unequal_repeats_are_seen() -> None:
+    """Results that differ between equal calls are named."""
+    assert calls.call(implementation("unrepeatable"), request(repeats=3)).unequal == ("output",)
+    assert calls.call(implementation("right"), request(repeats=3)).unequal == ()
+
+
+def test_native_layout_is_converted_both_ways() -> None:
+    """An implementation with layout (B, S, H, D) is handed it, and its output comes back as (B, H, S, D)."""
+    some = request()
+    plain = calls.call(implementation("right"), some).results["output"]
+    native = calls.call(
+        Implementation("bshd", "impls.tests.test_calls:right_bshd", layout=Layout.BSHD), some
+    ).results["output"]
+    np.testing.assert_array_equal(plain, native)
+
+
+def right_bshd(q: Any, k: Any, v: Any) -> Any:
+    """The right one, in layout (B, S, H, D)."""
+    from impls.tests.fakes import right
+
+    return right(*(a.transpose(0, 2, 1, 3) for a in (q, k, v))).transpose(0, 2, 1, 3)
+
+
+def test_a_call_is_prepared_once() -> None:
+    """Equal calls share one prepared function; another option or shape prepares another."""
+    some = implementation("right")
+    _, _, first = calls.arguments(some, request())
+    _, _, again = calls.arguments(some, request())
+    _, _, other = calls.arguments(some, request(keywords={"scale": 0.5}))
+    assert calls.prepared(some, len, first) is calls.prepared(some, len, again)
+    assert calls.prepared(some, len, first) is not calls.prepared(some, len, other)
+
+
+@pytest.mark.parametrize("name", sorted(memory.LAYOUTS))
+@pytest.mark.parametrize("dtype", [np.float32, np.bool_, np.int64])
+def test_memory_layouts_keep_the_elements(name: str, dtype: type) -> None:
+    """Whatever the strides, the elements are the same, in memory of their own."""
+    array = np.arange(48).reshape(2, 3, 4, 2).astype(dtype)
+    laid = memory.lay_out(array, name)
+    np.testing.assert_array_equal(laid, array)
+    assert not np.shares_memory(laid, array)
+
+
+def test_memory_layouts_have_their_strides() -> None:
+    """Each layout has the strides that it is named for."""
+    array = np.ones((2, 3, 4, 5), np.float32)
+    assert memory.lay_out(array, "inner").strides[-1] != 4
+    assert memory.lay_out(array, "sliced").strides[-1] == 8
+    assert memory.lay_out(array, "expanded").strides == (0, 0, 0, 0)
+    assert memory.lay_out(array, "transposed").strides[1] < memory.lay_out(array, "contiguous").strides[1]
+
+
+def test_a_guarded_array_has_nan_around_it() -> None:
+    """NaN lies directly before and behind a guarded array."""
+    guarded = memory.lay_out(np.ones((2, 3), np.float32), "guarded")
+    buffer = guarded.base
+    assert buffer is not None
+    assert np.isnan(buffer.ravel()[memory.GUARD - 1])
+    assert np.isnan(buffer.ravel()[memory.GUARD + 6])

@@ -1,0 +1,90 @@
+"""Worker processes: what a job does to its process is an answer, and the next job finds a fresh one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from impls.isolation import Crashed, InProcess, TimedOut, Worker
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    """A worker that is closed at the end."""
+    worker = Worker()
+    yield worker
+    worker.close()
+
+
+def test_a_job_returns_its_result(worker: Worker) -> None:
+    """A job's result comes back from the worker."""
+    assert worker.call("math:sqrt", 9.0) == 3.0
+
+
+def test_a_job_raises_its_exception(worker: Worker) -> None:
+    """A job's exception is raised in the parent, with the worker's traceback as a note."""
+    with pytest.raises(ZeroDivisionError) as caught:
+        worker.call("operator:truediv", 1, 0)
+    assert "in the worker process" in caught.value.__notes__[0]
+
+
+def test_an_abort_is_a_crash_with_its_signal(worker: Worker) -> None:
+    """A worker that aborts is reported by its signal, with its last words."""
+    with pytest.raises(Crashed, match="SIGABRT") as caught:
+        worker.call("os:abort")
+    assert "Aborted" in caught.value.stderr
+
+
+def test_an_exit_is_a_crash_with_its_code(worker: Worker) -> None:
+    """A worker that exits is reported by its exit code."""
+    with pytest.raises(Crashed, match="exit code 3"):
+        worker.call("os:_exit", 3)
+
+
+def test_a_hang_times_out(worker: Worker) -> None:
+    """A job that does not answer is killed."""
+    with pytest.raises(TimedOut, match=r"within 0\.2 s"):
+        worker.call("time:sleep", 60, timeout=0.2)
+
+
+def test_the_next_job_finds_a_fresh_process(worker: Worker) -> None:
+    """After a crash the next job runs in a new process."""
+    first = worker.call("os:getpid")
+    with pytest.raises(Crashed):
+        worker.call("os:abort")
+    assert worker.call("os:getpid") != first
+    assert worker.started == 2
+
+
+def test_the_same_process_serves_many_jobs(worker: Worker) -> None:
+    """Without a crash all jobs run in one process, so that what is prepared once serves many."""
+    assert worker.call("os:getpid") == worker.call("os:getpid")
+    assert worker.started == 1
+
+
+def test_printing_does_not_disturb_answers(worker: Worker) -> None:
+    """What a job prints is not taken for its answer."""
+    assert worker.call("builtins:print", "garbage" * 100_000) is None
+    assert worker.call("math:sqrt", 4.0) == 2.0
+
+
+def test_an_answer_that_cannot_be_sent_is_an_error(worker: Worker) -> None:
+    """A result that cannot be pickled is a TypeError, and the worker lives on."""
+    with pytest.raises(TypeError, match="cannot be sent"):
+        worker.call("threading:Lock")
+    assert worker.call("math:sqrt", 4.0) == 2.0
+
+
+def test_environment_reaches_the_worker() -> None:
+    """Variables given to a worker are set in it."""
+    worker = Worker({"ATTENTION_TEST": "7"})
+    assert worker.call("os:getenv", "ATTENTION_TEST") == "7"
+    worker.close()
+
+
+def test_in_process_runs_here() -> None:
+    """The runner for debuggers runs jobs in this very process."""
+    import os
+
+    assert InProcess().call("os:getpid") == os.getpid()

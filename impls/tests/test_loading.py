@@ -1,0 +1,83 @@
+"""From a target's text to its function, and what its signature says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from impls.contract import KEYWORDS, ImplementationError
+from impls.loading import keywords, load, nearest
+from impls.tests import fakes
+
+
+def test_a_function_of_a_module_is_found() -> None:
+    """``module:function`` names a function of an importable module."""
+    assert load("impls.tests.fakes:right") is fakes.right
+
+
+def test_a_function_of_a_file_is_found(tmp_path: Path) -> None:
+    """``file.py:function`` names a function of a file, and its folder is importable."""
+    (tmp_path / "helper_of_mine.py").write_text("answer = 42\n")
+    (tmp_path / "kernel_of_mine.py").write_text("import helper_of_mine\ndef f(): return helper_of_mine.answer\n")
+    assert load(f"{tmp_path / 'kernel_of_mine.py'}:f", str(tmp_path))() == 42
+
+
+def test_a_misspelt_function_names_the_nearest(tmp_path: Path) -> None:
+    """A function that a module lacks is refused with the nearest names."""
+    with pytest.raises(ImplementationError, match=r"no function 'rigth'; did you mean right"):
+        load("impls.tests.fakes:rigth")
+
+
+def test_a_file_that_does_not_import_is_refused(tmp_path: Path) -> None:
+    """An exception at import is reported with its type and text."""
+    (tmp_path / "broken_kernel.py").write_text("import nothing_of_this_name\n")
+    with pytest.raises(ImplementationError, match="ModuleNotFoundError"):
+        load(f"{tmp_path / 'broken_kernel.py'}:f")
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    """A path without a file is reported with where it was looked for."""
+    with pytest.raises(ImplementationError, match="no file"):
+        load(f"{tmp_path / 'absent.py'}:f")
+
+
+def test_keywords_are_the_recognised_ones() -> None:
+    """Only the contract's keywords count as features."""
+
+    def attention(q: Any, k: Any, v: Any, mask: Any = None, *, scale: Any = None, dropout: float = 0.0) -> None: ...
+
+    assert keywords(attention) == {"mask", "scale"}
+
+
+def test_any_keyword_means_all_of_them() -> None:
+    """A function with **kwargs is tested on every feature."""
+
+    def attention(q: Any, k: Any, v: Any, **options: Any) -> None: ...
+
+    assert keywords(attention) == set(KEYWORDS)
+
+
+def test_too_few_arguments_are_refused() -> None:
+    """A function that cannot take q, k, v is refused."""
+
+    def attention(x: Any) -> None: ...
+
+    with pytest.raises(ImplementationError, match="takes 1 positional"):
+        keywords(attention)
+
+
+def test_an_unknown_required_argument_is_refused() -> None:
+    """A required argument that is no keyword is refused with the nearest one."""
+
+    def attention(q: Any, k: Any, v: Any, *, casual_offset: int) -> None: ...
+
+    with pytest.raises(ImplementationError, match="did you mean causal_offset"):
+        keywords(attention)
+
+
+def test_nearest_lists_few_names_where_none_is_near() -> None:
+    """Where nothing is near, the known names are listed, and a long list is cut."""
+    assert nearest("zzz", ["a", "b"]) == "; known: a, b"
+    assert "100 in all" in nearest("zzz", [f"name{i}" for i in range(100)])

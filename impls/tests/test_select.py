@@ -1,0 +1,90 @@
+"""What ``--impl`` may say, and what becomes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from impls import select
+from impls.contract import Framework, ImplementationError, Profile
+
+
+def test_no_pattern_means_every_builtin() -> None:
+    """Without a pattern every built-in implementation is selected, installed or not."""
+    names = {i.name for i in select.select()}
+    assert set(select.builtin()) <= names
+    assert {i.framework for i in select.select()} == set(Framework)
+
+
+def test_a_glob_selects_by_name() -> None:
+    """A glob selects the names it matches, each once."""
+    names = [i.name for i in select.select(["numpy-*", "numpy-eager"])]
+    assert "numpy-eager" in names
+    assert len(names) == len(set(names))
+    assert all(name.startswith("numpy-") for name in names)
+
+
+def test_an_unknown_name_suggests_the_nearest() -> None:
+    """A misspelt name is refused with the nearest ones."""
+    with pytest.raises(ImplementationError, match="did you mean numpy-eager"):
+        select.select(["numpy-egaer"])
+
+
+def test_a_file_and_its_framework() -> None:
+    """``path.py:function@torch`` is handed that framework's arrays."""
+    found = select.plug_in(f"{Path(__file__).with_name('fakes.py')}:right@torch")
+    assert found.framework is Framework.TORCH
+    assert found.requires == ("torch",)
+    assert found.folder == str(Path(__file__).parent)
+
+
+def test_a_module_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``package.module:function`` is looked for in the working folder first."""
+    monkeypatch.chdir(tmp_path)
+    assert select.plug_in("mine.kernels:attention").folder == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("absent.py:f", "no file absent.py"),
+        ("mykernels.py", "needs the name of its function"),
+        ("a:b@troch", "did you mean torch"),
+        ("a:b c", "is not path.py:function"),
+    ],
+)
+def test_malformed_text_is_refused(text: str, message: str) -> None:
+    """Text that names no function is refused with what was expected."""
+    with pytest.raises(ImplementationError, match=message):
+        select.select([text])
+
+
+def test_a_missing_package_is_known_without_importing_it() -> None:
+    """An implementation knows which of its packages are missing."""
+    import dataclasses
+
+    some = dataclasses.replace(select.builtin()["numpy-eager"], requires=("numpy", "no_such_package"))
+    assert some.missing() == ("no_such_package",)
+
+
+def test_attributes_of_a_function_become_fields() -> None:
+    """A plug-in may declare dtypes, profiles and layout on its function."""
+    some = select.builtin()["numpy-eager"]
+    changed = select.with_attributes(some, {"dtypes": ["float16"], "profiles": {"float16": "fused"}, "layout": "BSHD"})
+    assert changed.dtypes == ("float16",)
+    assert changed.profile("float16") is Profile.FUSED
+
+
+@pytest.mark.parametrize("attributes", [{"dtypes": ["float17"]}, {"profiles": {"float16": "exact"}}, {"layout": "HBSD"}])
+def test_attributes_that_mean_nothing_are_refused(attributes: dict[str, object]) -> None:
+    """A declared value that the contract does not know is refused."""
+    with pytest.raises(ImplementationError, match="not understood"):
+        select.with_attributes(select.builtin()["numpy-eager"], attributes)
+
+
+def test_undeclared_profiles_have_a_default() -> None:
+    """Without a declaration float32 is held to wide and half precision to storage."""
+    some = select.plug_in("a.b:c")
+    assert some.profile("float32") is Profile.WIDE
+    assert some.profile("bfloat16") is Profile.STORAGE
