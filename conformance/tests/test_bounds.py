@@ -1,0 +1,182 @@
+"""The error bound: correct programs stay inside their profile, and small mistakes leave it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformance import bounds, reference
+from conformance.bounds import Options, bound, profiles, rounding
+from conformance.cases import all_cases
+from conformance.cases.base import ALL_DTYPES, HALVES, LONG, NUMPY_DTYPES, Shape, normal, shifted
+from conformance.compare import shares
+from impls.contract import Profile
+
+SHAPES = {
+    "small": Shape(),
+    "wide": Shape(b=1, sq=4, sk=33, d=128, dv=16),
+    "long": LONG,
+}
+
+
+def made(shape: Shape, dtype: str, spread: float = 1.0, seed: int = 0):  # type: ignore[no-untyped-def]
+    """Random q, k, v in a dtype, and what the reference says of them."""
+    arrays = (a.astype(NUMPY_DTYPES[dtype]) for a in normal(spread)(np.random.default_rng(seed), shape))
+    q, k, v = arrays
+    return q, k, v, reference.sdpa(q, k, v)
+
+
+def computed(q, k, v, dtype: str, profile: Profile) -> np.ndarray:  # type: ignore[no-untyped-def]
+    """Plain attention that rounds where the profile rounds, in float64 for float64 and in float32 otherwise."""
+    working = np.float64 if dtype == "float64" else np.float32
+    stored = NUMPY_DTYPES[dtype]
+
+    def kept(array: np.ndarray, *, rounds: bool) -> np.ndarray:
+        return array.astype(stored).astype(working) if rounds else array.astype(working)
+
+    storage, weights = profile is Profile.STORAGE, profile in (Profile.STORAGE, Profile.FUSED)
+    q, k, v = (a.astype(working) for a in (q, k, v))
+    scores = kept(kept(q * working(q.shape[3] ** -0.5), rounds=storage) @ k.swapaxes(2, 3), rounds=storage)
+    powers = kept(np.exp(kept(scores - scores.max(3, keepdims=True), rounds=storage)), rounds=storage)
+    total = kept(powers.sum(3, keepdims=True), rounds=storage)
+    p = kept(powers / total, rounds=weights)
+    return (p @ v).astype(stored)
+
+
+def worst(got: np.ndarray, expected: reference.Expected, limit: bounds.Bound, dtype: str) -> float:
+    """The largest share of the bound of an output."""
+    return float(shares(got.astype(np.float64), expected.output, limit.output, dtype).max())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("spread", [0.01, 1.0, 5.0])
+@pytest.mark.parametrize("dtype", ALL_DTYPES)
+def test_a_correct_program_keeps_the_bound_of_its_profile(dtype: str, spread: float, shape: str) -> None:
+    """Rounding exactly where a profile rounds stays inside that profile's bound."""
+    for profile in profiles(dtype):
+        for seed in range(5):
+            q, k, v, expected = made(SHAPES[shape], dtype, spread, seed)
+            limit = bound(expected, Options(), dtype, profile)
+            assert worst(computed(q, k, v, dtype, profile), expected, limit, dtype) <= 1
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(("done", "claimed"), [(Profile.STORAGE, Profile.FUSED), (Profile.FUSED, Profile.WIDE)])
+def test_rounding_more_than_the_profile_leaves_its_bound(dtype: str, done: Profile, claimed: Profile) -> None:
+    """A program that rounds more intermediates than its profile says is found out."""
+    q, k, v, expected = made(Shape(b=1, sq=16, sk=64, d=64, dv=8), dtype, 2.0)
+    limit = bound(expected, Options(), dtype, claimed)
+    assert worst(computed(q, k, v, dtype, done), expected, limit, dtype) > 1
+
+
+def test_scores_stored_in_half_precision_are_seen_when_shifted() -> None:
+    """A shift of all scores by 625 changes nothing, unless scores are stored in half precision."""
+    shape = Shape(sk=33)
+    q, k, v = (a.astype(np.float16) for a in shifted(625.0)(np.random.default_rng(1), shape))
+    expected = reference.sdpa(q, k, v)
+    limit = bound(expected, Options(), "float16", Profile.FUSED)
+    assert worst(computed(q, k, v, "float16", Profile.FUSED), expected, limit, "float16") <= 1
+    assert worst(computed(q, k, v, "float16", Profile.STORAGE), expected, limit, "float16") > 1
+
+
+def test_float64_computed_in_float32_is_always_caught() -> None:
+    """Every value case in float64 is beyond the bound if it is computed in float32."""
+    for name, case in all_cases().items():
+        if "float64" not in case.dtypes or case.zeros or case.clauses[0] in ("SDPA-15", "SDPA-23"):
+            continue
+        expected = case.expected("float64")
+        rounded = expected.output.astype(np.float32).astype(np.float64)
+        if np.allclose(rounded, expected.output, rtol=1e-10, atol=0):
+            continue  # the result is a float32 number: nothing to catch
+        limit = case.bound("float64", Profile.WIDE)
+        assert worst(rounded, expected, limit, "float64") > 1, name
+
+
+@pytest.mark.parametrize("what", ["scale", "score", "weight", "value", "output"])
+def test_one_part_in_ten_thousand_is_caught_in_float32(what: str) -> None:
+    """A relative error of 1e-4 in the scale, one score, one weight, one value or the output leaves the bound."""
+    q, k, v, expected = made(Shape(b=1, hq=1, hkv=1, sq=3, sk=4, d=8, dv=4), "float32")
+    limit = bound(expected, Options(), "float32", Profile.WIDE)
+    scores, p = expected.scores.copy(), expected.weights.copy()
+    values, output = expected.v.copy(), None
+    at = np.unravel_index(np.argmax(p), p.shape)
+    if what == "scale":
+        scores *= 1 + 1e-4
+    if what == "score":
+        scores[at] *= 1 + 1e-4
+    if what in ("scale", "score"):
+        p = np.exp(scores) / np.exp(scores).sum(3, keepdims=True)
+    if what == "weight":
+        p[at] *= 1 + 1e-4
+    if what == "value":
+        values[:, :, at[3]] *= 1 + 1e-4
+    output = p @ values
+    if what == "output":
+        output *= 1 + 1e-4
+    assert worst(output, expected, limit, "float32") > 1
+
+
+def test_rows_without_a_key_must_be_zero_exactly_or_underflow() -> None:
+    """The bound of a row without a key is the smallest number of the dtype, nothing more."""
+    case = all_cases()["empty-row"]
+    limit = case.bound("float32", Profile.WIDE)
+    assert limit.output[0, 0, 1].max() <= 2 * bounds.UNDERFLOW["float32"]
+
+
+def test_masked_weights_must_be_zero_exactly() -> None:
+    """The bound of a masked weight is zero: a fill of −1e9 that leaves anything behind is wrong."""
+    case = all_cases()["weights-mask"]
+    expected, limit = case.expected("bfloat16"), case.bound("bfloat16", Profile.STORAGE)
+    assert np.all(limit.weights[~expected.allowed] == 0)
+
+
+def test_the_bound_never_exceeds_the_distance_to_the_farthest_value() -> None:
+    """However imprecise the scores, a weighted mean stays between the values: the bound says so."""
+    case = all_cases()["softmax-shift-plus-1e5"]
+    expected, limit = case.expected("float32"), case.bound("float32", Profile.WIDE)
+    farthest = np.abs(expected.v[:, :, None] - expected.output[:, :, :, None]).max(3)
+    assert np.all(limit.output <= farthest * (1 + 1e-3))
+
+
+def test_every_bound_is_finite_and_positive() -> None:
+    """Where the reference is finite, the bound is a finite number, and not zero where rounding happens."""
+    for case in all_cases().values():
+        if case.invalid:
+            continue
+        for dtype in case.dtypes:
+            expected = case.expected(dtype)
+            limit = case.bound(dtype, Profile.STORAGE if dtype in HALVES else Profile.WIDE)
+            finite = np.isfinite(expected.output)
+            assert np.all(np.isfinite(limit.output[finite])), case.name
+            assert np.all(limit.output[finite] > 0), case.name
+
+
+@pytest.mark.parametrize("dtype", ALL_DTYPES)
+def test_profiles_are_ordered(dtype: str) -> None:
+    """A looser profile has nowhere a smaller bound."""
+    q, k, v, expected = made(SHAPES["small"], dtype)
+    limits = [bound(expected, Options(), dtype, profile) for profile in profiles(dtype)]
+    for strict, loose in zip(limits, limits[1:], strict=False):
+        assert np.all(strict.output <= loose.output)
+        assert np.all(strict.weights <= loose.weights)
+        assert np.all(strict.lse <= loose.lse)
+
+
+def test_half_precision_accumulates_in_float32() -> None:
+    """No profile allows sums in half precision: over 520 equal weights a bfloat16 sum stops at 256."""
+    case = all_cases()["softmax-constant-values-long"]
+    expected, limit = case.expected("bfloat16"), case.bound("bfloat16", Profile.STORAGE)
+    stuck = expected.output * 520 / 256
+    assert worst(stuck, expected, limit, "bfloat16") > 1
+    assert rounding("bfloat16", Profile.STORAGE).accumulator == 2.0**-24
+
+
+def test_softcap_shrinks_the_bound() -> None:
+    """Saturated scores forgive errors: the slope of tanh is part of the bound."""
+    q, k, v, _ = made(Shape(), "bfloat16", 20.0)
+    capped = reference.sdpa(q, k, v, softcap=1.0)
+    limit = bound(capped, Options(softcap=1.0), "bfloat16", Profile.STORAGE)
+    loose = bound(replace(capped, raw=capped.raw), Options(), "bfloat16", Profile.STORAGE)
+    assert limit.output.mean() < loose.output.mean()

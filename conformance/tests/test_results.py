@@ -1,0 +1,93 @@
+"""The result file: what is written is read again, and what is broken is refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from conformance.outcomes import Failure, Outcome, Result
+from conformance.results import ResultFileError, Writer, fingerprint, read
+
+SCHEMA = json.loads((Path(__file__).parents[1] / "results.schema.json").read_text())
+
+PASSED = Result("numpy-eager", "cpu", "float32", "plain", ("SDPA-1",), Outcome.PASSED, profile="wide", meets=("wide",), share=0.25)
+FAILED = Result(
+    "x", "cpu", "float16", "lse", ("SDPA-19",), Outcome.FAILED, Failure.VALUE, "SDPA-19", "nan", "text", "storage", (), float("inf")
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A complete file with two results."""
+    path = tmp_path / "folder" / "results.jsonl"
+    with Writer(path, {**fingerprint(), "versions": {"numpy": "2"}, "not_installed": [], "profiles": {}}) as writer:
+        writer.write(PASSED)
+        writer.write(FAILED)
+    return path
+
+
+def test_what_is_written_is_read_again(path: Path) -> None:
+    """Every field survives, an infinite share too."""
+    run = read(path)
+    assert run.results == (PASSED, FAILED)
+    assert run.complete
+    assert run.header["versions"] == {"numpy": "2"}
+
+
+def test_every_line_follows_the_schema(path: Path) -> None:
+    """The published schema describes each line."""
+    for line in path.read_text().splitlines():
+        jsonschema.validate(json.loads(line), SCHEMA)
+
+
+def test_the_schema_refuses_what_is_not_a_result() -> None:
+    """The schema can fail: an unknown outcome is refused."""
+    line = {"kind": "result", "outcome": "fine"}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(line, SCHEMA)
+
+
+def test_a_run_that_was_cut_off_is_seen(path: Path) -> None:
+    """Without its footer a file is incomplete, and its results still count."""
+    path.write_text("\n".join(path.read_text().splitlines()[:-1]))
+    run = read(path)
+    assert not run.complete
+    assert run.results == (PASSED, FAILED)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "first line is not a header"),
+        ("not json", "line 1: not JSON"),
+        ("[]", "expected a header, result or footer"),
+        ('{"kind": "result"}', "first line is not a header"),
+        ('{"kind": "header", "format": 99}', "has format 99, expected 1"),
+        ('{"kind": "header", "format": 1}\n{"kind": "result", "outcome": "fine"}', "line 2: not a result"),
+        ('{"kind": "header", "format": 1}\n{"kind": "footer", "counts": {"passed": 3}}', "has 0 results, its footer counts"),
+    ],
+)
+def test_a_broken_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    """The first thing wrong is named with its line."""
+    path = tmp_path / "broken.jsonl"
+    path.write_text(text)
+    with pytest.raises(ResultFileError, match=message):
+        read(path)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    """A file that is not there is named."""
+    with pytest.raises(ResultFileError, match="cannot be read"):
+        read(tmp_path / "absent.jsonl")
+
+
+def test_a_result_is_on_disk_before_the_next_one(tmp_path: Path) -> None:
+    """Lines are written as they come, so that a killed run loses nothing."""
+    path = tmp_path / "results.jsonl"
+    writer = Writer(path, {})
+    writer.write(PASSED)
+    assert len(path.read_text().splitlines()) == 2
+    writer.close()
