@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 
 SPEC = Path(__file__).with_name("SPEC.md")
@@ -13,7 +13,7 @@ SPEC = Path(__file__).with_name("SPEC.md")
 _HEADING = re.compile(r"^### (?P<id>[A-Z]+-\d+) · (?P<title>.+) · (?P<level>[A-Z]+)$")
 
 
-class Level(str, Enum):
+class Level(StrEnum):
     """What it means not to follow a clause."""
 
     MUST = "MUST"

@@ -69,9 +69,7 @@ class Ledger:
         self, implementation: str, device: str, dtype: str, case: str, versions: Mapping[str, str]
     ) -> Deviation | None:
         """The record in force for one case, or None.  Raises LedgerError if there are two."""
-        found = [
-            d for d in self.deviations if d.covers(implementation, device, dtype, case) and d.in_force(versions)
-        ]
+        found = [d for d in self.deviations if d.covers(implementation, device, dtype, case) and d.in_force(versions)]
         if len(found) > 1:
             names = " and ".join(d.id for d in found)
             raise LedgerError(f"records {names} both speak of {implementation}, {dtype}, case {case}")

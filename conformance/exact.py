@@ -63,7 +63,7 @@ class Exact:
         return self * Exact(Fraction(-1))
 
     def exp(self) -> Fraction:
-        """e to this number: b^n for n · ln b, 1 for 0, 0 for minus infinity; anything else is no fraction."""
+        """E to this number: b^n for n · ln b, 1 for 0, 0 for minus infinity; anything else is no fraction."""
         if self.infinite:
             return Fraction(0)
         if not self.coefficient:

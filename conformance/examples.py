@@ -239,7 +239,6 @@ def _table(name: str, key: str, value: Any, rank: int | None = None) -> Table:
         shape = tuple(value["shape"]) if set(value) == {"shape"} else ()
         if 0 not in shape:
             raise MalformedExample(f"{name}: {key} may give a shape only for an array without elements")
-        value = np.empty(shape).tolist()
         texts = np.empty(shape, object)
     elif _is_regular(value):
         texts = np.array(value, object)
@@ -284,3 +283,9 @@ def _fields(name: str, where: str, entry: Any, required: set[str], known: set[st
         raise MalformedExample(f"{prefix} lacks {', '.join(sorted(missing))}")
     if unknown := set(entry) - known:
         raise MalformedExample(f"{prefix} has unknown fields: {', '.join(sorted(unknown))}")
+
+
+if __name__ == "__main__":
+    from conformance.examples_page import write
+
+    print(f"wrote {write().name}")

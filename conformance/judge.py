@@ -99,11 +99,13 @@ def result_of(reply: Reply, case: Case, blank: Result) -> Result:
         return _failed(blank, case, Finding(Failure.NO_ERROR, case.clauses[0], reason, (f"Accepted: {shapes}",)))
     if reply.status == "raised":
         trace = tuple(f"          {line}" for line in reply.trace.splitlines())
-        return _failed(blank, case, Finding(Failure.ERROR, case.clauses[0], reply.text, (f"Raised:   {reply.text}", *trace)))
+        return _failed(
+            blank, case, Finding(Failure.ERROR, case.clauses[0], reply.text, (f"Raised:   {reply.text}", *trace))
+        )
     finding = _form(reply, case, blank.dtype)
     if finding is not None:
         return _failed(blank, case, finding)
-    return _values(reply, case, blank)
+    return _values(reply, case, blank, Profile(blank.profile or Profile.WIDE))
 
 
 def _form(reply: Reply, case: Case, dtype: str) -> Finding | None:
@@ -122,8 +124,7 @@ def _form(reply: Reply, case: Case, dtype: str) -> Finding | None:
     return None
 
 
-def _values(reply: Reply, case: Case, blank: Result) -> Result:
-    declared = Profile(blank.profile)
+def _values(reply: Reply, case: Case, blank: Result, declared: Profile) -> Result:
     by_profile = {p: comparisons(reply, case, blank.dtype, p) for p in (*bounds.profiles(blank.dtype), declared)}
     meets = tuple(p.value for p in bounds.profiles(blank.dtype) if all(c.ok for c in by_profile[p]))
     compared = by_profile[declared]
@@ -193,8 +194,6 @@ def _against_ledger(result: Result, case: Case, deviation: Deviation) -> Result:
         note = f"Ledger:   record {deviation.id} expects it to fail by {deviation.failure.value}, not by {kind}"
         return replace(result, message=f"{result.message}\n{note}")
     reason = f"the deviation is gone ({result.outcome.value}): remove record {deviation.id}, or narrow what it covers"
-    stale = replace(
-        result, outcome=Outcome.FAILED, failure=Failure.STALE, broken=deviation.clause, reason=reason
-    )
+    stale = replace(result, outcome=Outcome.FAILED, failure=Failure.STALE, broken=deviation.clause, reason=reason)
     details = (f"Ledger:   {reason}", f"          it says: {deviation.instead}")
     return replace(stale, message=failure_message(stale, case, details))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 
-class Outcome(str, Enum):
+class Outcome(StrEnum):
     """What became of one case on one implementation."""
 
     PASSED = "passed"
@@ -23,7 +23,7 @@ class Outcome(str, Enum):
 EXECUTED = (Outcome.PASSED, Outcome.FAILED, Outcome.DEVIATES, Outcome.ADVISED)
 
 
-class Failure(str, Enum):
+class Failure(StrEnum):
     """In which way a case failed."""
 
     VALUE = "value"

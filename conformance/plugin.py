@@ -43,7 +43,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         " package.module:function[@framework]; may be repeated; default: all built-in and registered ones",
     )
     group.addoption("--device", action="append", default=[], metavar="NAME", help="cpu or cuda; default: all found")
-    group.addoption("--dtype", action="append", default=[], metavar="NAME", help="float64, float32, float16 or bfloat16")
+    group.addoption(
+        "--dtype", action="append", default=[], metavar="NAME", help="float64, float32, float16 or bfloat16"
+    )
     group.addoption("--case", action="append", default=[], metavar="GLOB", help="only these cases; may be repeated")
     group.addoption(
         "--in-process", action="store_true", help="run implementations in this process, for a debugger: no isolation"

@@ -20,7 +20,9 @@ def summary(results: Sequence[Result], not_installed: Mapping[str, Sequence[str]
         groups[result.implementation, result.device].append(result)
     rows = [_row(*key, group) for key, group in groups.items()]
     rows += [(name, "not installed: " + ", ".join(packages)) for name, packages in not_installed.items()]
-    return tabulate(rows, HEADERS, tablefmt="simple", disable_numparse=True, colalign=("left", "left", *["right"] * 6, "left"))
+    return tabulate(
+        rows, HEADERS, tablefmt="simple", disable_numparse=True, colalign=("left", "left", *["right"] * 6, "left")
+    )
 
 
 def _row(implementation: str, device: str, results: Sequence[Result]) -> tuple[str, ...]:

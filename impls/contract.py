@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 Function = Callable[..., Any]
@@ -41,7 +41,7 @@ RESULTS = ("output", "weights", "lse")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
-class Framework(str, Enum):
+class Framework(StrEnum):
     """Whose arrays an implementation is handed."""
 
     NUMPY = "numpy"
@@ -50,7 +50,7 @@ class Framework(str, Enum):
     ONNXRUNTIME = "onnxruntime"
 
 
-class Layout(str, Enum):
+class Layout(StrEnum):
     """Axis order of q, k, v and the output as the implementation wants them.
 
     The worker converts before the call and back after it, outside anything that is timed.
@@ -60,7 +60,7 @@ class Layout(str, Enum):
     BSHD = "BSHD"
 
 
-class Profile(str, Enum):
+class Profile(StrEnum):
     """Which intermediates are rounded to the storage dtype, from strict to loose (SDPA-25)."""
 
     WIDE = "wide"  # scores and weights stay in the accumulator's precision

@@ -5,6 +5,7 @@ POSIX (Linux, macOS): a worker inherits one end of a socket pair.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -88,9 +89,9 @@ class Worker:
             raise
         if succeeded:
             return answer
-        error, trace = answer
-        error.add_note(f"in the worker process:\n{trace}")
-        raise error
+        raised, trace = answer
+        raised.add_note(f"in the worker process:\n{trace}")
+        raise raised
 
     def close(self) -> None:
         """End the process."""
@@ -139,10 +140,8 @@ class Worker:
 
 def _kill(process: subprocess.Popen) -> None:
     """End a worker and whatever it started: they are one process session."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 

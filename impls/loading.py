@@ -50,7 +50,8 @@ def _module(place: str) -> ModuleType:
         if not path.is_file():
             raise ImplementationError(f"no file {place}, looked for at {path}")
         spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None and spec.loader is not None  # a .py file always has both
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[path.stem] = module
         spec.loader.exec_module(module)

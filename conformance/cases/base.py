@@ -192,13 +192,13 @@ def numbered(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def zero_queries(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """q = 0, so that every allowed key has the same weight and the output is the mean of their values."""
+    """Q = 0, so that every allowed key has the same weight and the output is the mean of their values."""
     q, k, v = numbered(rng, s)
     return 0 * q, k, v
 
 
 def constant_values(value: float, data: Data | None = None) -> Data:
-    """v constant: any weights that add up to 1 must reproduce it."""
+    """V constant: any weights that add up to 1 must reproduce it."""
 
     def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         q, k, v = (data or normal(1.0))(rng, s)

@@ -14,6 +14,9 @@ from conformance.cases.base import (
     SQUARE,
     TILES,
     Case,
+    Maker,
+    Rng,
+    Shape,
     bias_from,
     case,
     constant_bias,
@@ -105,8 +108,8 @@ def _infinite_and_smallest() -> Iterator[Case]:
     yield case("bias-minus-1e4", "SDPA-24", "A bias of −1e4 everywhere is a common shift, not a mask.", SMALL, bias=constant_bias(-1e4))
 
 
-def _only_key(key: int):  # type: ignore[no-untyped-def]
-    def make(rng, s, dtype):  # type: ignore[no-untyped-def]
+def _only_key(key: int) -> Maker:
+    def make(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
         mask = np.zeros(s.scores, bool)
         mask[..., key] = True
         return mask
@@ -114,28 +117,28 @@ def _only_key(key: int):  # type: ignore[no-untyped-def]
     return make
 
 
-def _rows_off(rng, s, dtype):  # type: ignore[no-untyped-def]
+def _rows_off(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
     mask = np.ones((1, 1, s.sq, 1), bool)
     mask[:, :, 3:6] = False
     return mask
 
 
-def _zero_one(rng, s, dtype):  # type: ignore[no-untyped-def]
+def _zero_one(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
     return rng.integers(0, 2, s.scores).astype(dtype)
 
 
-def _alibi(rng, s, dtype):  # type: ignore[no-untyped-def]
+def _alibi(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
     h, i, j = np.ogrid[: s.hq, : s.sq, : s.sk]
     return (-(2.0 ** -(h + 1)) * np.abs(i - j))[None].astype(dtype)
 
 
-def _huge_first_key(rng, s):  # type: ignore[no-untyped-def]
+def _huge_first_key(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     q, k, v = numbered(rng, s)
     q[..., 0], k[:, :, 0, 0] = 30.0, 100.0
     return q, k, v
 
 
-def _allowed_very_small(rng, s):  # type: ignore[no-untyped-def]
+def _allowed_very_small(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     q, k, v = numbered(rng, s)
     q[..., 0], k[..., 0] = 512.0, -512.0
     k[:, :, :3, 0] = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from conformance.cases.base import (
     TALL,
     TILES,
     Case,
+    Maker,
     bias_from,
     case,
     lengths,
@@ -121,11 +123,11 @@ def _combined() -> Iterator[Case]:
     yield case("combined-mask-bias-minus-inf", "SDPA-13 SDPA-24", "A mask and a bias of −inf that overlap: −inf + −inf, and no key in common for some rows.", SMALL, mask=random_mask(0.5), bias=bias_from(mask_without(keys=slice(0, 3)), -np.inf), **one)
     yield case("combined-scale-softcap-bias-mask", "SDPA-13 SDPA-5 SDPA-6", "Scale, softcap, bias and mask in this order.", SMALL, scale=1.5, softcap=2.0, bias=random_bias(2.0), mask=random_mask(0.5))
     yield case("combined-broadcast", "SDPA-13 SDPA-8", "A key mask per batch, a bias per head, causal.", SMALL, mask=random_mask(0.6, (None, 1, 1, None)), bias=random_bias(2.0, (1, None, None, None)), is_causal=True)
-    yield case("combined-all", "SDPA-13", "Every option at once, grouped heads, all results.", GROUPED, **_everything())
+    yield case("combined-all", "SDPA-13", "Every option at once, grouped heads, all results.", GROUPED, **_everything(lengths(7, 5), (3, 2)))
     yield case("combined-all-tiles", "SDPA-13", "Every option at once over several tiles.", replace(TILES, b=2, hq=4), **_everything(lengths(60, 40), (24, 8)))
 
 
-def _everything(valid=lengths(7, 5), window=(3, 2)):  # type: ignore[no-untyped-def]
+def _everything(valid: Maker, window: tuple[int, int]) -> dict[str, Any]:
     return {
         "mask": random_mask(0.7),
         "bias": random_bias(1.0),

@@ -16,6 +16,10 @@ from conformance.cases.base import (
     SQUARE,
     TILES,
     Case,
+    Data,
+    Maker,
+    Rng,
+    Shape,
     case,
     constant_values,
     full_mask,
@@ -116,8 +120,8 @@ def _range() -> Iterator[Case]:
     yield case("range-lengths-large", "SDPA-26 SDPA-12", "Scores of 16384 with lengths.", replace(SMALL, d=64, dv=8), data=_product(131072.0), kv_lengths=lengths(7, 3), dtypes=("float32", "float16"))
 
 
-def _row_bias(value: float):  # type: ignore[no-untyped-def]
-    def make(rng, s, dtype):  # type: ignore[no-untyped-def]
+def _row_bias(value: float) -> Maker:
+    def make(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
         bias = np.zeros(s.scores, dtype)
         bias[:, :, 1] = value
         return bias
@@ -125,37 +129,37 @@ def _row_bias(value: float):  # type: ignore[no-untyped-def]
     return make
 
 
-def _no_keys_in_second_batch(rng, s, dtype):  # type: ignore[no-untyped-def]
+def _no_keys_in_second_batch(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
     mask = np.ones((s.b, 1, 1, s.sk), bool)
     mask[1] = False
     return mask
 
 
-def _alternating(rng, s):  # type: ignore[no-untyped-def]
+def _alternating(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     q, k, v = normal(0.1)(rng, s)
     return q, k, v + 100.0 * (-1.0) ** np.arange(s.sk)[:, None]
 
 
-def _large_values(rng, s):  # type: ignore[no-untyped-def]
+def _large_values(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     q, k, v = normal(1.0)(rng, s)
     return q, k, 1000.0 * v
 
 
-def _small_values(rng, s):  # type: ignore[no-untyped-def]
+def _small_values(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     q, k, v = normal(1.0)(rng, s)
     return q, k, 1e-4 * v
 
 
-def _outlier_key(rng, s):  # type: ignore[no-untyped-def]
+def _outlier_key(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     q, k, v = normal(0.5)(rng, s)
     k[:, :, 11] *= 20.0
     return q, k, v
 
 
-def _product(size: float):  # type: ignore[no-untyped-def]
-    """q · k is about ``size`` in every pair, and differs by key in a few hundreds."""
+def _product(size: float) -> Data:
+    """Q · k is about ``size`` in every pair, and differs by key in a few hundreds."""
 
-    def make(rng, s):  # type: ignore[no-untyped-def]
+    def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         q, k, v = numbered(rng, s)
         q[:], k[:] = 32.0, size / 32.0 / s.d
         k[..., 0] += rng.integers(-8, 9, k.shape[:-1])

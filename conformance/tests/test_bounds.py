@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -97,7 +98,7 @@ def test_float64_computed_in_float32_is_always_caught() -> None:
 @pytest.mark.parametrize("what", ["scale", "score", "weight", "value", "output"])
 def test_one_part_in_ten_thousand_is_caught_in_float32(what: str) -> None:
     """A relative error of 1e-4 in the scale, one score, one weight, one value or the output leaves the bound."""
-    q, k, v, expected = made(Shape(b=1, hq=1, hkv=1, sq=3, sk=4, d=8, dv=4), "float32")
+    _q, _k, _v, expected = made(Shape(b=1, hq=1, hkv=1, sq=3, sk=4, d=8, dv=4), "float32")
     limit = bound(expected, Options(), "float32", Profile.WIDE)
     scores, p = expected.scores.copy(), expected.weights.copy()
     values, output = expected.v.copy(), None
@@ -156,9 +157,9 @@ def test_every_bound_is_finite_and_positive() -> None:
 @pytest.mark.parametrize("dtype", ALL_DTYPES)
 def test_profiles_are_ordered(dtype: str) -> None:
     """A looser profile has nowhere a smaller bound."""
-    q, k, v, expected = made(SHAPES["small"], dtype)
+    _q, _k, _v, expected = made(SHAPES["small"], dtype)
     limits = [bound(expected, Options(), dtype, profile) for profile in profiles(dtype)]
-    for strict, loose in zip(limits, limits[1:], strict=False):
+    for strict, loose in itertools.pairwise(limits):
         assert np.all(strict.output <= loose.output)
         assert np.all(strict.weights <= loose.weights)
         assert np.all(strict.lse <= loose.lse)

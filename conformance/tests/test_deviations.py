@@ -51,7 +51,9 @@ def test_dtypes_and_devices_restrict(tmp_path: Path) -> None:
     assert found.find("torch-sdpa", "cuda", "float32", "empty-row", versions) is None
 
 
-@pytest.mark.parametrize(("version", "in_force"), [("2.13.0+cpu", True), ("2.13.1", True), ("2.14.0", False), ("2.12.1", False)])
+@pytest.mark.parametrize(
+    ("version", "in_force"), [("2.13.0+cpu", True), ("2.13.1", True), ("2.14.0", False), ("2.12.1", False)]
+)
 def test_a_record_names_versions(tmp_path: Path, version: str, in_force: bool) -> None:
     """A record is in force for the versions it names; a local part such as +cpu does not count."""
     assert ledger(tmp_path, RECORD).deviations[0].in_force({"torch": version}) is in_force

@@ -17,6 +17,7 @@ from impls.contract import Implementation, Profile
 from impls.tests import fakes
 
 VERSIONS = {"numpy": "2.0"}
+NOTHING_KNOWN = Ledger()
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +29,17 @@ def pool() -> Iterator[Pool]:
 
 
 def judged(
-    pool: Pool, name: str, case: str = "plain", dtype: str = "float32", ledger: Ledger = Ledger(), timeout: float = 60
+    pool: Pool,
+    name: str,
+    case: str = "plain",
+    dtype: str = "float32",
+    ledger: Ledger = NOTHING_KNOWN,
+    timeout: float = 60,
 ) -> Result:
     """What becomes of a fake on a case."""
     implementation = Implementation(name, f"impls.tests.fakes:{name}")
     keywords = loading.keywords(getattr(fakes, name))
-    return judge(
-        Target(implementation, "cpu", dtype), all_cases()[case], pool, keywords, ledger, VERSIONS, timeout
-    )
+    return judge(Target(implementation, "cpu", dtype), all_cases()[case], pool, keywords, ledger, VERSIONS, timeout)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
@@ -119,7 +123,9 @@ def test_a_should_clause_advises(pool: Pool) -> None:
 
 def deviation(case: str, failure: Failure = Failure.VALUE, versions: str = ">=1") -> Ledger:
     """A ledger with one record about the fake that scales wrongly."""
-    record = Deviation("known", ("wrong", "right"), "numpy", versions, "SDPA-3", (case,), failure, "scales by 1/D", "unreported")
+    record = Deviation(
+        "known", ("wrong", "right"), "numpy", versions, "SDPA-3", (case,), failure, "scales by 1/D", "unreported"
+    )
     return Ledger((record,))
 
 
@@ -172,7 +178,9 @@ def test_the_message_says_where_the_wrong_elements_are(pool: Pool) -> None:
 
 def test_imprecision_is_told_from_error(pool: Pool) -> None:
     """A result that keeps a looser profile's bound is blamed on accuracy, and the message names that profile."""
-    implementation = Implementation("half", "conformance.tests.test_judge:half_weights", profiles={"float16": Profile.WIDE})
+    implementation = Implementation(
+        "half", "conformance.tests.test_judge:half_weights", profiles={"float16": Profile.WIDE}
+    )
     result = judge(
         Target(implementation, "cpu", "float16"), all_cases()["tiles"], pool, frozenset(), Ledger(), VERSIONS, 60
     )

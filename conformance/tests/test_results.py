@@ -13,9 +13,23 @@ from conformance.results import ResultFileError, Writer, fingerprint, read
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "results.schema.json").read_text())
 
-PASSED = Result("numpy-eager", "cpu", "float32", "plain", ("SDPA-1",), Outcome.PASSED, profile="wide", meets=("wide",), share=0.25)
+PASSED = Result(
+    "numpy-eager", "cpu", "float32", "plain", ("SDPA-1",), Outcome.PASSED, profile="wide", meets=("wide",), share=0.25
+)
 FAILED = Result(
-    "x", "cpu", "float16", "lse", ("SDPA-19",), Outcome.FAILED, Failure.VALUE, "SDPA-19", "nan", "text", "storage", (), float("inf")
+    "x",
+    "cpu",
+    "float16",
+    "lse",
+    ("SDPA-19",),
+    Outcome.FAILED,
+    Failure.VALUE,
+    "SDPA-19",
+    "nan",
+    "text",
+    "storage",
+    (),
+    float("inf"),
 )
 
 
@@ -67,7 +81,10 @@ def test_a_run_that_was_cut_off_is_seen(path: Path) -> None:
         ('{"kind": "result"}', "first line is not a header"),
         ('{"kind": "header", "format": 99}', "has format 99, expected 1"),
         ('{"kind": "header", "format": 1}\n{"kind": "result", "outcome": "fine"}', "line 2: not a result"),
-        ('{"kind": "header", "format": 1}\n{"kind": "footer", "counts": {"passed": 3}}', "has 0 results, its footer counts"),
+        (
+            '{"kind": "header", "format": 1}\n{"kind": "footer", "counts": {"passed": 3}}',
+            "has 0 results, its footer counts",
+        ),
     ],
 )
 def test_a_broken_file_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 
 
-def right(q: Any, k: Any, v: Any, *, scale: float | None = None, is_causal: bool = False, return_lse: bool = False) -> Any:
+def right(
+    q: Any, k: Any, v: Any, *, scale: float | None = None, is_causal: bool = False, return_lse: bool = False
+) -> Any:
     """Correct for full and causal attention in any dtype, computed in float64."""
     q64, k64, v64 = (a.astype(np.float64) for a in (q, k, v))
     if q.shape[1] != k.shape[1]:
         raise NotImplementedError("grouped heads")
     scores = q64 @ k64.swapaxes(2, 3) * (q.shape[3] ** -0.5 if scale is None else scale)
     if is_causal:
-        scores = np.where(np.tri(*scores.shape[2:], dtype=bool), scores, -np.inf)
+        scores = np.where(np.tri(*scores.shape[2:]) > 0, scores, -np.inf)
     top = scores.max(3, keepdims=True)
     powers = np.exp(scores - top)
     total = powers.sum(3, keepdims=True)
@@ -29,6 +31,11 @@ def right(q: Any, k: Any, v: Any, *, scale: float | None = None, is_causal: bool
 def wrong(q: Any, k: Any, v: Any) -> Any:
     """Scale by 1/D instead of 1/√D."""
     return right(q, k, v, scale=1 / q.shape[3])
+
+
+def masked_nan_leaks(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:
+    """Correct for finite inputs; 0 · NaN lets masked values through."""
+    return right(q, k, v, is_causal=is_causal)
 
 
 def base_two(q: Any, k: Any, v: Any, *, return_lse: bool = False) -> Any:

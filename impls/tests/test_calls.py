@@ -80,9 +80,9 @@ def test_native_layout_is_converted_both_ways() -> None:
     """An implementation with layout (B, S, H, D) is handed it, and its output comes back as (B, H, S, D)."""
     some = request()
     plain = calls.call(implementation("right"), some).results["output"]
-    native = calls.call(
-        Implementation("bshd", "impls.tests.test_calls:right_bshd", layout=Layout.BSHD), some
-    ).results["output"]
+    native = calls.call(Implementation("bshd", "impls.tests.test_calls:right_bshd", layout=Layout.BSHD), some).results[
+        "output"
+    ]
     np.testing.assert_array_equal(plain, native)
 
 

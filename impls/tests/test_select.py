@@ -76,7 +76,9 @@ def test_attributes_of_a_function_become_fields() -> None:
     assert changed.profile("float16") is Profile.FUSED
 
 
-@pytest.mark.parametrize("attributes", [{"dtypes": ["float17"]}, {"profiles": {"float16": "exact"}}, {"layout": "HBSD"}])
+@pytest.mark.parametrize(
+    "attributes", [{"dtypes": ["float17"]}, {"profiles": {"float16": "exact"}}, {"layout": "HBSD"}]
+)
 def test_attributes_that_mean_nothing_are_refused(attributes: dict[str, object]) -> None:
     """A declared value that the contract does not know is refused."""
     with pytest.raises(ImplementationError, match="not understood"):
