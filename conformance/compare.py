@@ -5,7 +5,7 @@ Only compares; the words are made in message.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,6 +29,8 @@ class Comparison:
     bound: float = 0.0
     #: Where the wrong elements lie: per axis, the indices that have one.
     where: tuple[tuple[int, ...], ...] = ()
+    #: Which elements are outside the bound, in the result's shape.
+    outside: np.ndarray = field(default_factory=lambda: np.zeros(0, bool), repr=False, compare=False)
 
 
 def compare(name: str, got: np.ndarray, expected: np.ndarray, bound: np.ndarray, dtype: str) -> Comparison:
@@ -54,6 +56,7 @@ def compare(name: str, got: np.ndarray, expected: np.ndarray, bound: np.ndarray,
         got=float(got[worst]),
         bound=float(bound[worst]),
         where=tuple(tuple(int(i) for i in np.unique(axis)) for axis in np.nonzero(outside)),
+        outside=outside,
     )
 
 

@@ -25,16 +25,7 @@ INPUTS = ("q", "k", "v")
 #: From inputs to results, in the order in which they are computed.
 STEPS = ("products", "scaled", "capped", "scores", "shift", "powers", "totals")
 RESULTS = ("output", "weights", "lse")
-OPTIONS = (
-    "mask",
-    "bias",
-    "is_causal",
-    "causal_offset",
-    "window",
-    "kv_lengths",
-    "scale",
-    "softcap",
-)
+OPTIONS = ("mask", "bias", "is_causal", "causal_offset", "window", "kv_lengths", "scale", "softcap")
 #: How an open side of a window is written; TOML has no null.
 OPEN = "open"
 
@@ -172,7 +163,8 @@ def _example(entry: dict[str, Any]) -> Example:
     _fields(name, "results", entry["results"], {"output"}, set(RESULTS))
     inputs = {key: _table(name, key, value, 4) for key, value in entry["inputs"].items()}
     shapes = _shapes(inputs)
-    exact = {key: _table(name, key, options[key]) for key in ("bias", "scale", "softcap") if key in options}
+    ranks = {"bias": None, "scale": 0, "softcap": 0}
+    exact = {key: _table(name, key, options[key], rank) for key, rank in ranks.items() if key in options}
     return Example(
         name=name,
         clauses=tuple(entry["clauses"]),
@@ -224,7 +216,7 @@ def _option(name: str, key: str, value: Any, exact: Mapping[str, Table]) -> Any:
         return value
     if key in ("causal_offset", "kv_lengths") and isinstance(value, list) and all(map(_is_integer, value)):
         return np.array(value, np.int64)
-    if key == "window" and len(value) == 2 and all(side == OPEN or _is_integer(side) for side in value):
+    if key == "window" and _is_window(value):
         return tuple(None if side == OPEN else side for side in value)
     if key == "mask":
         array = np.array(value) if _is_regular(value) else None
@@ -249,9 +241,10 @@ def _table(name: str, key: str, value: Any, rank: int | None = None) -> Table:
     exact = np.empty(texts.shape, object)
     values, rounding = np.empty(texts.shape), np.empty(texts.shape)
     for index in np.ndindex(texts.shape):
-        number = _number(name, key, texts[index])
-        exact[index], values[index], rounding[index] = number, float(number), half_unit(texts[index])
-        texts[index] = str(texts[index])
+        text: Any = texts[index]
+        number = _number(name, key, text)
+        texts[index], exact[index], values[index] = str(text), number, float(number)
+        rounding[index] = half_unit(text)
     return Table(texts, exact, values, rounding)
 
 
@@ -264,6 +257,11 @@ def _number(name: str, key: str, text: Any) -> Exact:
 
 def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_window(value: Any) -> bool:
+    sides = value if isinstance(value, list) else []
+    return len(sides) == 2 and all(side == OPEN or _is_integer(side) for side in sides)
 
 
 def _is_regular(value: Any) -> bool:

@@ -59,7 +59,7 @@ def _section(example: Example) -> str:
         parts.append("Options: " + ", ".join(_options(example)) + ".")
     parts += _heads(example)
     if example.rejected:
-        wrong = [f"- {w.result} {_nested(w.value.texts)}: {w.because}" for w in example.rejected]
+        wrong = [f"- {w.result} = {_nested(_single(w.value.texts))}: {w.because}" for w in example.rejected]
         parts.append("\n".join(["Wrong:", "", *wrong]))
     return "\n\n".join(parts) + "\n"
 
@@ -81,7 +81,8 @@ def _heads(example: Example) -> Iterator[str]:
     q, k, v = (example.inputs[name] for name in ("q", "k", "v"))
     batches, heads = q.shape[:2]
     group = heads // k.shape[1]
-    columns = {name: table for name, table in {**example.steps, **example.results}.items() if name in _COLUMNS}
+    tables = {**example.steps, **example.results}
+    columns = {name: tables[name] for name in _COLUMNS if name in tables}
     for b, h in np.ndindex(batches, heads):
         if batches * heads > 1:
             shared = f", key head {h // group}" if group > 1 else ""
@@ -96,6 +97,11 @@ def _heads(example: Example) -> Iterator[str]:
 def _cell(table: Table, *index: int) -> str:
     part = table.texts[index]
     return _nested(part) if isinstance(part, np.ndarray) else str(part)
+
+
+def _single(array: np.ndarray) -> np.ndarray:
+    """Without the batch and head axes if there is one of each."""
+    return array[0, 0] if array.shape[:2] == (1, 1) else array
 
 
 def _nested(array: np.ndarray) -> str:

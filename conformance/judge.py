@@ -12,6 +12,7 @@ from conformance.compare import Comparison, compare
 from conformance.deviations import Deviation, Ledger
 from conformance.message import comparison_lines, failure_message, share_text
 from conformance.outcomes import Failure, Outcome, Result
+from conformance.resembles import resembles
 from conformance.targets import Pool, Target
 from impls.calls import Reply, Request
 from impls.contract import Profile
@@ -71,10 +72,10 @@ def _run(target: Target, case: Case, pool: Pool, timeout: float | None, blank: R
             _call(target, all_cases()[case.after], pool, timeout)
         reply = _call(target, case, pool, timeout)
     except Crashed as error:
-        stderr = tuple(f"          {line}" for line in error.stderr.splitlines())
-        return _failed(blank, case, Finding(Failure.CRASHED, case.clauses[0], str(error), stderr))
+        details = (f"Crashed:  {error}", *(f"          {line}" for line in error.stderr.splitlines()))
+        return _failed(blank, case, Finding(Failure.CRASHED, case.clauses[0], str(error), details))
     except TimedOut as error:
-        return _failed(blank, case, Finding(Failure.TIMEOUT, case.clauses[0], str(error)))
+        return _failed(blank, case, Finding(Failure.TIMEOUT, case.clauses[0], str(error), (f"Timeout:  {error}",)))
     return result_of(reply, case, blank)
 
 
@@ -131,7 +132,7 @@ def _values(reply: Reply, case: Case, blank: Result, declared: Profile) -> Resul
     blank = replace(blank, meets=meets, share=max(c.share for c in compared))
     wrong = [c for c in compared if not c.ok]
     if wrong:
-        return _failed(blank, case, _value_finding(wrong[0], case, declared, meets))
+        return _failed(blank, case, _value_finding(wrong[0], reply, case, blank, meets))
     if reply.modified:
         names = ", ".join(reply.modified)
         reason = f"{names} modified"
@@ -153,14 +154,18 @@ def comparisons(reply: Reply, case: Case, dtype: str, profile: Profile) -> list[
     ]
 
 
-def _value_finding(worst: Comparison, case: Case, declared: Profile, meets: Sequence[str]) -> Finding:
+def _value_finding(worst: Comparison, reply: Reply, case: Case, blank: Result, meets: Sequence[str]) -> Finding:
     broken = OF_RESULT.get(worst.name) or blamed(case)
     details = comparison_lines(worst)
     reason = f"{worst.name} {share_text(worst.share)} the bound, {worst.wrong} of {worst.total} elements wrong"
     if meets:
         broken = ACCURACY
-        reason += f"; keeps the bound of profile {meets[0]}, declares {declared.value}"
-        details.append(f"Profile:  {declared.value} is declared; the result keeps the bound of {meets[0]}")
+        reason += f"; keeps the bound of profile {meets[0]}, declares {blank.profile}"
+        details.append(f"Profile:  {blank.profile} is declared; the result keeps the bound of {meets[0]}")
+    elif worst.name == "output":
+        looks = resembles(reply.results["output"], case.expected(blank.dtype), worst.outside)
+        reason = f"{looks}: {reason}" if looks else reason
+        details += [f"Looks:    the wrong elements are {looks}"] if looks else []
     return Finding(Failure.VALUE, broken, reason, tuple(details))
 
 

@@ -1,0 +1,45 @@
+"""What a wrong output looks like, where that is plain to see: NaN, zeros, or the mean of the values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from conformance.reference import Expected
+
+#: How close an output has to be to a known wrong one to be called by its name, against the largest value.
+#: Far above any rounding in half precision (2^-8), far below a difference that matters.
+CLOSENESS = 0.02
+
+
+def resembles(got: np.ndarray, expected: Expected, wrong: np.ndarray) -> str:
+    """One word or phrase for the wrong elements of an output, or "" if they look like nothing known.
+
+    ``got`` is the output (B, Hq, Sq, Dv), ``wrong`` tells which of its elements are outside the bound.
+    """
+    got = got.astype(np.float64)
+    for name, known in _KNOWN.items():
+        if np.all(known(got, expected)[wrong]):
+            return name
+    return ""
+
+
+def _near(got: np.ndarray, value: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        size = np.max(np.abs(value[np.isfinite(value)]), initial=0.0)
+        return np.abs(got - value) <= CLOSENESS * size
+
+
+def _mean(got: np.ndarray, expected: Expected) -> np.ndarray:
+    if expected.v.shape[2] == 0:
+        return np.zeros(got.shape, bool)
+    return _near(got, np.broadcast_to(expected.v.mean(2, keepdims=True), got.shape))
+
+
+_KNOWN: dict[str, Callable[[np.ndarray, Expected], np.ndarray]] = {
+    "NaN": lambda got, expected: np.isnan(got),
+    "infinity": lambda got, expected: np.isinf(got),
+    "zeros": lambda got, expected: got == 0,
+    "the mean of v": _mean,
+}

@@ -1,0 +1,195 @@
+"""An example redone with exact numbers, step by step: each step from what the example states before it.
+
+Nothing here shares code with the reference: scalar loops over fractions, and floats only where a number is
+irrational (and then the example must state it rounded).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from conformance.exact import MINUS_INFINITY, ZERO, Exact, NotExact
+from conformance.examples import Example, Table
+
+Number = Exact | float
+Index = tuple[int, ...]
+
+#: Relative error of the few float operations between an irrational number and a rounded statement of it.
+FLOAT = 1e-13
+
+
+def mistakes(example: Example) -> list[str]:
+    """One line for every number of the example that does not follow from those before it."""
+    return [line for row in np.ndindex(*example.q.shape[:3]) for line in _Row(example, row).mistakes()]
+
+
+class _Row:
+    """One query row (b, h, i): every step recomputed, and compared with what is stated."""
+
+    def __init__(self, example: Example, row: Index) -> None:
+        self.example, self.row = example, row
+        batch, head, _ = row
+        group = example.q.shape[1] // example.k.shape[1]
+        self.source = (batch, head // group)
+        self.keys = range(example.k.shape[2])
+
+    def mistakes(self) -> Iterator[str]:
+        """Compare in the order of computation, so that the first line is the first mistake."""
+        steps, results = self.example.steps, self.example.results
+        products = [self._product(j) for j in self.keys]
+        yield from self._compare("products", steps["products"], products)
+        scaled = [_multiply(product, self._scale()) for product in products]
+        yield from self._compare("scaled", steps.get("scaled"), scaled)
+        capped = [self._cap(score) for score in scaled]
+        yield from self._compare("capped", steps.get("capped"), capped)
+        scores = [_add(capped[j], self._bias(j)) if self._allowed(j) else MINUS_INFINITY for j in self.keys]
+        yield from self._compare("scores", steps["scores"], scores)
+        shift = self._shift(scores)
+        powers = [_exp(self._less(j, scores[j], shift)) for j in self.keys]
+        yield from self._compare("powers", steps["powers"], powers)
+        total = _sum(powers)
+        yield from self._compare_one("totals", steps["totals"], total, self.row)
+        weights = [_divide(power, total) for power in powers]
+        yield from self._compare("weights", results.get("weights"), weights)
+        columns = range(self.example.v.shape[3])
+        values = self.example.inputs["v"].exact
+        output = [_sum([_multiply(weights[j], values[(*self.source, j, d)]) for j in self.keys]) for d in columns]
+        yield from self._compare("output", results["output"], output)
+        yield from self._compare_lse(shift, total)
+
+    def _product(self, j: int) -> Number:
+        q, k = self.example.inputs["q"].exact, self.example.inputs["k"].exact
+        width = range(self.example.q.shape[3])
+        return _sum([_multiply(q[(*self.row, d)], k[(*self.source, j, d)]) for d in width])
+
+    def _scale(self) -> Number:
+        given = self.example.exact.get("scale")
+        width = self.example.q.shape[3]
+        if given is not None:
+            scale: Exact = given.exact.item()
+            return scale
+        root = math.isqrt(width)
+        return Exact(Fraction(1, root)) if root * root == width else 1 / math.sqrt(width)
+
+    def _cap(self, score: Number) -> Number:
+        given = self.example.exact.get("softcap")
+        if given is None:
+            return score
+        cap: Exact = given.exact.item()
+        assert isinstance(score, Exact), "a capped example must be exact"
+        return cap * Exact((score / cap).tanh())
+
+    def _bias(self, j: int) -> Exact:
+        given = self.example.exact.get("bias")
+        if given is None:
+            return ZERO
+        bias: Exact = given.exact[self._aligned(given.exact, j)]
+        return bias
+
+    def _allowed(self, j: int) -> bool:
+        options, (batch, _, i) = self.example.options, self.row
+        offset = int(np.ravel(options.get("causal_offset", 0))[batch * (np.size(options.get("causal_offset", 0)) > 1)])
+        left, right = options.get("window", (None, None))
+        mask = options.get("mask")
+        reasons_against = (
+            mask is not None and not mask[self._aligned(mask, j)],
+            self._bias(j).infinite,
+            options.get("is_causal", False) and j > i + offset,
+            left is not None and j < i + offset - left,
+            right is not None and j > i + offset + right,
+            "kv_lengths" in options and j >= options["kv_lengths"][batch],
+        )
+        return not any(reasons_against)
+
+    def _aligned(self, array: np.ndarray, j: int) -> Index:
+        """The index of (b, h, i, j) in an array whose axes align at the right and may have length 1."""
+        full = (*self.row, j)[4 - array.ndim :]
+        return tuple(0 if length == 1 else index for length, index in zip(array.shape, full, strict=True))
+
+    def _shift(self, scores: list[Number]) -> Number:
+        """What is taken off the scores: as stated, or the computed score that is stated by the same text."""
+        table = self.example.steps.get("shift")
+        if table is None:
+            return ZERO
+        for j in self.keys:
+            if table.rounding[self.row] and self._states(j, table):
+                return scores[j]
+        stated: Exact = table.exact[self.row]
+        return stated
+
+    def _states(self, j: int, shift: Table) -> bool:
+        return bool(self.example.steps["scores"].texts[(*self.row, j)] == shift.texts[self.row])
+
+    def _less(self, j: int, score: Number, shift: Number) -> Number:
+        if "shift" in self.example.steps and self._states(j, self.example.steps["shift"]):
+            return ZERO
+        return _add(score, -shift)
+
+    def _compare(self, name: str, table: Table | None, numbers: list[Number]) -> Iterator[str]:
+        for column, number in enumerate(numbers if table is not None else ()):
+            assert table is not None
+            yield from self._compare_one(name, table, number, (*self.row, column))
+
+    def _compare_one(self, name: str, table: Table, number: Number, index: Index) -> Iterator[str]:
+        stated: Exact = table.exact[index]
+        if table.rounding[index]:
+            right = abs(float(stated) - float(number)) <= table.rounding[index] + FLOAT * abs(float(number))
+        else:
+            right = stated == number  # a float never equals an exact number: irrational numbers must be rounded
+        if not right:
+            yield f"{self.example.name}: {name}{list(index)} is stated as {table.texts[index]}, should be {number}"
+
+    def _compare_lse(self, shift: Number, total: Number) -> Iterator[str]:
+        """exp(lse − shift) is the sum of the powers."""
+        table = self.example.results.get("lse")
+        if table is None:
+            return
+        stated: Exact = table.exact[self.row]
+        if table.rounding[self.row]:
+            yield from self._compare_one("lse", table, float(shift) + math.log(float(total)), self.row)
+        elif _exp(_add(stated, -shift)) != total:
+            yield f"{self.example.name}: lse{list(self.row)} is stated as {stated}, the sum is {total}"
+
+
+def _apply(exactly: Callable[..., Exact], approximately: Callable[..., float], *numbers: Number) -> Number:
+    """Exact if all numbers are and the result is, else float."""
+    if all(isinstance(number, Exact) for number in numbers):
+        try:
+            return exactly(*numbers)
+        except NotExact:
+            pass
+    return approximately(*map(float, numbers))
+
+
+def _add(a: Number, b: Number) -> Number:
+    return _apply(lambda x, y: x + y, lambda x, y: x + y, a, b)
+
+
+def _multiply(a: Number, b: Number) -> Number:
+    if ZERO in (a, b):  # exact even beside an irrational number
+        return ZERO
+    return _apply(lambda x, y: x * y, lambda x, y: x * y, a, b)
+
+
+def _divide(a: Number, b: Number) -> Number:
+    if a == ZERO:  # also 0/0: a row without a key has weights 0
+        return ZERO
+    if a == b:  # the only key: exactly 1, also where the powers are irrational
+        return Exact(Fraction(1))
+    return _apply(lambda x, y: x / y, lambda x, y: x / y, a, b)
+
+
+def _exp(a: Number) -> Number:
+    return _apply(lambda x: Exact(x.exp()), math.exp, a)
+
+
+def _sum(numbers: list[Any]) -> Number:
+    total: Number = ZERO
+    for number in numbers:
+        total = _add(total, number)
+    return total

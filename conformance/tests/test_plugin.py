@@ -1,0 +1,165 @@
+"""The commands as a user types them: plug in a file, read the outcome, the messages and the result file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.outcomes import Outcome
+from conformance.results import read
+
+RIGHT = """
+import numpy as np
+
+def attention(q, k, v, *, mask=None, is_causal=False, scale=None):
+    if not q.dtype == k.dtype == v.dtype:
+        raise TypeError("q, k and v differ in dtype")
+    _, heads, keys, _ = k.shape
+    group = q.shape[1] // heads
+    k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)
+    s = q @ k.swapaxes(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    allowed = np.broadcast_to(True if mask is None else mask, s.shape)
+    if is_causal:
+        allowed = allowed & (np.arange(keys) <= np.arange(q.shape[2])[:, None] + PEEK)
+    s = np.where(allowed, s, -np.inf)
+    top = np.max(s, -1, keepdims=True, initial=-1e30)
+    p = np.exp(s - top)
+    total = p.sum(-1, keepdims=True)
+    return (p / np.where(total == 0, 1, total) @ v).astype(q.dtype)
+
+attention.dtypes = ("float32",)
+PEEK = 0
+"""
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """``pytest conformance …`` in a folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "conformance", "-q", "-p", "no:cacheprovider", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def plug_in(folder: Path, text: str = RIGHT) -> Path:
+    """A folder that holds nothing but a user's kernel."""
+    (folder / "mykernels.py").write_text(text)
+    return folder
+
+
+def test_a_right_function_passes(tmp_path: Path) -> None:
+    """A correct function of a dozen lines passes everything that its signature promises, from any folder."""
+    done = run(plug_in(tmp_path), "--impl", "mykernels.py:attention", "--conformance-json", "out.jsonl")
+    assert done.returncode == 0, done.stdout
+    results = read(tmp_path / "out.jsonl")
+    assert results.complete
+    outcomes = {r.outcome for r in results.results}
+    assert outcomes <= {Outcome.PASSED, Outcome.UNSUPPORTED, Outcome.ADVISED}
+    assert sum(r.outcome is Outcome.PASSED for r in results.results) > 100
+    assert "mykernels.py:attention  cpu" in done.stdout
+
+
+def test_a_peek_of_one_key_fails_with_its_clause(tmp_path: Path) -> None:
+    """A causal mask that peeks one key ahead fails, and the message names clause and worst element."""
+    text = RIGHT.replace("PEEK = 0", "PEEK = 1")
+    done = run(plug_in(tmp_path, text), "--impl", "mykernels.py:attention", "--case", "causal-*")
+    assert done.returncode == 1
+    assert "SDPA-9 · Causal (MUST): With `is_causal`, query row i may attend to key j only if" in done.stdout
+    assert "Worst:    output[" in done.stdout
+    assert "Rerun:    pytest conformance --impl mykernels.py:attention --device cpu" in done.stdout
+
+
+def test_a_module_of_the_folder_is_found(tmp_path: Path) -> None:
+    """``package.module:function`` works from the folder that holds the package."""
+    plug_in(tmp_path)
+    done = run(tmp_path, "--impl", "mykernels:attention", "--case", "plain*")
+    assert done.returncode == 0, done.stdout
+
+
+def test_in_process_gives_the_same(tmp_path: Path) -> None:
+    """For a debugger, cases run in pytest's own process."""
+    done = run(plug_in(tmp_path), "--impl", "mykernels.py:attention", "--in-process", "--case", "plain*")
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_crash_is_an_outcome_and_the_run_goes_on(tmp_path: Path) -> None:
+    """A kernel that kills its process for one query fails those cases, and the others pass."""
+    text = RIGHT.replace("    _, heads,", "    if q.shape[2] == 1:\n        __import__('os').abort()\n    _, heads,")
+    options = (
+        "--impl",
+        "mykernels.py:attention",
+        "--case",
+        "plain*",
+        "--case",
+        "one-*",
+        "--conformance-json",
+        "o.jsonl",
+    )
+    done = run(plug_in(tmp_path, text), *options)
+    assert done.returncode == 1
+    assert "killed by SIGABRT" in done.stdout
+    by_case = {r.case: r.outcome for r in read(tmp_path / "o.jsonl").results}
+    assert by_case["one-query"] is Outcome.FAILED
+    assert by_case["one-key"] is Outcome.PASSED
+    assert by_case["plain"] is Outcome.PASSED
+
+
+def test_a_hang_is_an_outcome(tmp_path: Path) -> None:
+    """A kernel that never returns is a timeout of that case."""
+    text = RIGHT.replace("    _, heads,", "    while q.shape[2] == 1:\n        pass\n    _, heads,")
+    options = ("--impl", "mykernels.py:attention", "--case", "one-query", "--case", "plain", "--case-timeout", "2")
+    done = run(plug_in(tmp_path, text), *options)
+    assert done.returncode == 1
+    assert "wrong by timeout" in done.stdout
+    assert "1 failed, 1 passed" in done.stdout
+
+
+def test_a_run_that_executed_nothing_fails(tmp_path: Path) -> None:
+    """If every case is unsupported, nothing is known, and the run says so."""
+    text = "def attention(q, k, v):\n    raise NotImplementedError('later')\n"
+    done = run(plug_in(tmp_path, text), "--impl", "mykernels.py:attention", "--case", "plain*")
+    assert done.returncode == 1
+    assert "nothing was executed" in done.stdout
+
+
+def test_a_missing_framework_is_not_an_error(tmp_path: Path) -> None:
+    """An implementation whose package is missing is shown as not installed, and the others are judged."""
+    (tmp_path / "hide.py").write_text(
+        "import importlib.util\nfound = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *rest: None if name == 'jax' else found(name, *rest)\n"
+    )
+    done = run(
+        tmp_path, "-p", "hide", "--impl", "numpy-eager", "--impl", "jax-*", "--case", "plain", "--dtype", "float32"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "not installed: jax" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--impl", "numpy-egaer"), "unknown implementation 'numpy-egaer'; did you mean numpy-eager"),
+        (("--impl", "absent.py:attention"), "no file absent.py, looked for at"),
+        (("--impl", "mykernels.py:atention"), "has no function 'atention'; did you mean attention?"),
+        (("--impl", "mykernels.py:attention@troch"), "unknown framework 'troch'; did you mean torch?"),
+        (("--impl", "mykernels.py:one"), "takes 1 positional argument(s); expected (q, k, v, *, …)"),
+        (("--impl", "broken.py:attention"), "raised SyntaxError"),
+        (("--impl", "numpy-eager", "--dtype", "float31"), "--dtype float31: unknown; did you mean float32"),
+        (("--impl", "numpy-eager", "--device", "gpu"), "--device gpu: unknown"),
+        (("--impl", "numpy-eager", "--case", "plian"), "--case plian: no such case; did you mean plain"),
+    ],
+)
+def test_bad_input_gives_one_clear_sentence(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
+    """A selection that cannot be used is refused with what was expected, and nothing else is printed."""
+    plug_in(tmp_path, RIGHT + "\ndef one(x):\n    return x\n")
+    (tmp_path / "broken.py").write_text("def attention(:\n")
+    done = run(tmp_path, *arguments)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert sentence in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
