@@ -1,0 +1,124 @@
+"""``python -m reports``: what it writes, prints and returns."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from conformance.outcomes import Outcome
+from reports.__main__ import main
+from reports.markdown import WIDEST, digits, escape, shortened
+from reports.tests.files import bench_file, cell, conformance_file, failed, result
+
+
+def report(folder: Path, *files: Path) -> str:
+    """The page made from the files."""
+    assert main([*map(str, files), "-o", str(folder / "out")]) == 0
+    return (folder / "out" / "report.md").read_text()
+
+
+def test_the_page_and_the_tables_are_written_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last line printed is the page's path."""
+    one = conformance_file(tmp_path / "a.jsonl", result("x", "c1"))
+    report(tmp_path, one, bench_file(tmp_path / "b.json", cell("x", 128, median_ms=1.5)))
+    assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "out" / "report.md")
+    assert pd.read_csv(tmp_path / "out" / "conformance.csv")["case"].tolist() == ["c1"]
+    assert pd.read_csv(tmp_path / "out" / "bench.csv")["median_ms"].tolist() == [1.5]
+    assert set(pd.read_csv(tmp_path / "out" / "matrix.csv")["clause"]) >= {"SDPA-1", "SDPA-36"}
+
+
+def test_only_tables_with_records_are_written(tmp_path: Path) -> None:
+    """A run of the bench alone has no conformance table."""
+    report(tmp_path, bench_file(tmp_path / "b.json", cell("x", 128, median_ms=1.5)))
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["bench.csv", "report.md"]
+
+
+def test_the_verdict_comes_first_and_names_who_failed(tmp_path: Path) -> None:
+    """One failure among two implementations is said in the first sentence."""
+    page = report(tmp_path, conformance_file(tmp_path / "a.jsonl", result("x", "c1"), failed("y", "c1")))
+    assert page.splitlines()[2].startswith("**Conformance: 1 of 2 implementations failed**: `y`. 2 results: 1 passed")
+
+
+def test_a_run_without_failures_says_who_deviates(tmp_path: Path) -> None:
+    """A recorded deviation fails nothing and is not hidden."""
+    deviates = result("y", "c1", Outcome.DEVIATES, reason="the mean of V")
+    page = report(tmp_path, conformance_file(tmp_path / "a.jsonl", result("x", "c1"), deviates))
+    assert "no new failure in 2 implementations**; 1 deviate as recorded: `y`" in page
+
+
+def test_a_run_in_which_nothing_was_executed_is_no_success(tmp_path: Path) -> None:
+    """Unsupported everywhere means that nothing is known."""
+    page = report(tmp_path, conformance_file(tmp_path / "a.jsonl", result("x", "c1", Outcome.UNSUPPORTED)))
+    assert "nothing was executed, so nothing is known" in page
+
+
+def test_an_incomplete_run_is_said_first(tmp_path: Path) -> None:
+    """A run without a footer is marked in the verdict and in the table of files."""
+    path = conformance_file(tmp_path / "a.jsonl", result("x", "c1"))
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    page = report(tmp_path, path)
+    assert page.splitlines()[2].startswith("**Incomplete run**: `a.jsonl`")
+    assert "**no: cut off**" in page
+
+
+def test_a_struck_out_cell_is_shown_with_its_clause(tmp_path: Path) -> None:
+    """It has no number in any table of speed."""
+    wrong = cell("bad", 128, "struck out", clause="SDPA-25", reason="64 elements are outside the bound")
+    page = report(tmp_path, bench_file(tmp_path / "b.json", cell("good", 128, median_ms=1.5), wrong))
+    rows = [line for line in page.splitlines() if line.startswith("| bad")]
+    assert [row.split("|")[2].strip() for row in rows[:2]] == ["✗ SDPA-25", "✗ SDPA-25"]
+    assert "64 elements are outside the bound" in rows[2]
+    assert "1 struck out for a wrong result (`bad`)" in page
+
+
+def test_environments_are_given_per_file(tmp_path: Path) -> None:
+    """Machine, libraries and thread settings stand beside the file's name."""
+    one = conformance_file(tmp_path / "a.jsonl", result("x", "c1"), not_installed=["jax-jit"])
+    page = report(tmp_path, one, bench_file(tmp_path / "b.json", cell("x", 128, median_ms=1.5)))
+    assert "`a.jsonl`: spec 1; machine m1; versions numpy 2.0" in page
+    assert "threads OMP_NUM_THREADS 2; versions torch 2.5" in page
+    assert "Not installed, so not run: jax-jit." in page
+
+
+def test_a_file_that_cannot_be_used_ends_with_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One sentence on stderr names the file; nothing is written."""
+    assert main([str(tmp_path / "no.json"), "-o", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == f"error: {tmp_path / 'no.json'} does not exist\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_framework_and_no_implementation_is_imported(tmp_path: Path) -> None:
+    """A report is made from files alone, where none of the libraries is installed."""
+    path = conformance_file(tmp_path / "a.jsonl", result("x", "c1"))
+    code = (
+        "import sys; from reports.__main__ import main;"
+        f"main([{str(path)!r}, '-o', {str(tmp_path / 'out')!r}]);"
+        "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'jax', 'onnx', 'onnxruntime', 'pytest')"
+        " or m.startswith(('impls.numpy', 'impls.torch', 'impls.jax', 'impls.onnx', 'bench'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(1234.5, "1234"), (98.76, "98.8"), (3.0, "3.00"), (0.04567, "0.0457"), (0.00000123, "1.2e-06"), (0.0, "0")],
+)
+def test_numbers_have_three_significant_digits(number: float, text: str) -> None:
+    """Whole numbers are not cut, small ones keep their digits."""
+    assert digits(number) == text
+
+
+def test_text_cannot_break_a_table() -> None:
+    """Bars and line breaks of a reason stay inside its cell."""
+    assert escape("a|b\nc <d>") == "a\\|b c &lt;d>"
+
+
+def test_a_long_reason_is_shortened_in_the_page() -> None:
+    """A library's message of many lines does not widen the table; the CSV keeps it."""
+    assert shortened("short") == "short"
+    assert len(shortened("x" * 1000)) == WIDEST
