@@ -24,7 +24,8 @@ from conformance.summary import executed, summary, time_lines
 from impls.contract import ImplementationError
 from impls.loading import nearest
 
-ROOT = Path(conformance.__file__).resolve().parent.parent
+HERE = Path(conformance.__file__).resolve().parent
+ROOT = HERE.parent
 #: Folders that may be named on the command line from anywhere, and their own tests, which are not run then.
 ROOMS = ("impls", "conformance", "bench", "reports")
 
@@ -88,8 +89,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def _names_inside(config: pytest.Config, folder: Path) -> bool:
-    paths = (Path(config.invocation_params.dir, arg.partition("::")[0]).resolve() for arg in config.args)
+    paths = [_path(config, arg) for arg in config.args]
     return any(path.is_relative_to(folder) or path == ROOT for path in paths)
+
+
+def _path(config: pytest.Config, argument: str) -> Path:
+    """The file or folder that an argument of the command line names."""
+    return Path(config.invocation_params.dir, argument.partition("::")[0]).resolve()
 
 
 def pytest_collection(session: pytest.Session) -> None:
@@ -177,10 +183,12 @@ class Recorder:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _nothing_ran(self) -> bool:
+        """Whether a run that was meant to judge judged nothing."""
         return self._judged() and bool(self.results or self._asked()) and not executed(self.results)
 
     def _asked(self) -> bool:
-        return not self.results and "conformance" in " ".join(self._config.args)
+        """Whether the command line names the conformance folder."""
+        return any(_path(self._config, arg).is_relative_to(HERE) for arg in self._config.args)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the table."""

@@ -87,9 +87,10 @@ def fingerprint() -> dict[str, Any]:
 def read(path: Path) -> Run:
     """Read a result file.  Raises ResultFileError naming the file and line of the first thing wrong."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ResultFileError(f"{path} cannot be read: {error}") from None
+    lines = text[: text.rfind("\n") + 1].splitlines()  # a line without its end was cut off while it was written
     records = [_record(path, number, line) for number, line in enumerate(lines, 1)]
     if not records or records[0]["kind"] != "header":
         raise ResultFileError(f"{path} is not a conformance result file: its first line is not a header")

@@ -7,7 +7,6 @@ Two kinds are known: the JSON lines of ``pytest conformance --conformance-json``
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,7 +81,7 @@ def read(paths: Sequence[Path]) -> Records:
     for path in paths:
         text = _text(path)
         if _is_conformance(text):
-            run = _conformance(path, text)
+            run = _conformance(path)
             spec, source = run.header["spec"], _use_results(path, run, results)
         else:
             document = _benchmark(path, text)
@@ -117,20 +116,11 @@ def _is_conformance(text: str) -> bool:
     return isinstance(first, dict) and "kind" in first
 
 
-def _conformance(path: Path, text: str) -> Run:
+def _conformance(path: Path) -> Run:
     try:
         return result_file.read(path)
     except ResultFileError as error:
-        if text.endswith("\n"):
-            raise ReportError(str(error)) from None
-        # A run that was cut off while it wrote a line: what stands before that line is whole.
-        with tempfile.TemporaryDirectory() as folder:
-            whole = Path(folder, path.name)
-            whole.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
-            try:
-                return result_file.read(whole)
-            except ResultFileError:
-                raise ReportError(str(error)) from None
+        raise ReportError(str(error)) from None
 
 
 def _use_results(path: Path, run: Run, known: dict[tuple, Result]) -> Source:

@@ -66,10 +66,18 @@ def test_the_schema_refuses_what_is_not_a_result() -> None:
 
 def test_a_run_that_was_cut_off_is_seen(path: Path) -> None:
     """Without its footer a file is incomplete, and its results still count."""
-    path.write_text("\n".join(path.read_text().splitlines()[:-1]))
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     run = read(path)
     assert not run.complete
     assert run.results == (PASSED, FAILED)
+
+
+def test_a_line_that_was_cut_off_does_not_count(path: Path) -> None:
+    """A run that was killed while it wrote a line keeps what stands before it."""
+    path.write_text(path.read_text()[: path.read_text().index("lse")])
+    run = read(path)
+    assert not run.complete
+    assert run.results == (PASSED,)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +98,7 @@ def test_a_run_that_was_cut_off_is_seen(path: Path) -> None:
 def test_a_broken_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     """The first thing wrong is named with its line."""
     path = tmp_path / "broken.jsonl"
-    path.write_text(text)
+    path.write_text(text and text + "\n")
     with pytest.raises(ResultFileError, match=message):
         read(path)
 
