@@ -1,7 +1,46 @@
-"""Implementations in jax."""
+"""Implementations in JAX."""
 
 from __future__ import annotations
 
-from impls.contract import Implementation
+from impls.contract import Framework, Implementation, Layout, Profile
 
-IMPLEMENTATIONS: tuple[Implementation, ...] = ()
+#: Half precision is computed in float32 and rounded once.
+_WIDE = dict.fromkeys(("float64", "float32", "float16", "bfloat16"), Profile.WIDE)
+
+#: jax.nn computes scores in float32, rounds the weights to the dtype of k, and multiplies them with v.
+_NN = {"float16": Profile.FUSED, "bfloat16": Profile.FUSED}
+
+IMPLEMENTATIONS: tuple[Implementation, ...] = (
+    Implementation(
+        name="jax-jit",
+        target="impls.jax.eager:attention",
+        framework=Framework.JAX,
+        prepare="impls.jax.prepare:jitted",
+        profiles=_WIDE,
+        requires=("jax",),
+        summary="matmul, softmax, matmul over the whole score matrix, compiled by XLA, following every clause",
+    ),
+    Implementation(
+        name="jax-nn",
+        target="impls.jax.nn:attention",
+        framework=Framework.JAX,
+        prepare="impls.jax.nn:prepare",
+        layout=Layout.BSHD,
+        profiles=_NN,
+        requires=("jax",),
+        summary="jax.nn.dot_product_attention as XLA compiles it",
+    ),
+    Implementation(
+        name="jax-nn-cudnn",
+        target="impls.jax.nn:cudnn_attention",
+        framework=Framework.JAX,
+        # cuDNN takes scale and window as attributes of the kernel, not as arguments.
+        prepare="impls.jax.prepare:jitted_static",
+        layout=Layout.BSHD,
+        dtypes=("float16", "bfloat16"),
+        devices=("cuda",),
+        profiles=dict.fromkeys(("float16", "bfloat16"), Profile.FUSED),
+        requires=("jax",),
+        summary="jax.nn.dot_product_attention in cuDNN's flash kernel",
+    ),
+)

@@ -2,6 +2,26 @@
 
 from __future__ import annotations
 
-from impls.contract import Implementation
+from impls.contract import Implementation, Profile
 
-IMPLEMENTATIONS: tuple[Implementation, ...] = ()
+#: Half precision is computed in float32 and rounded once.
+_PROFILES = {dtype: Profile.WIDE for dtype in ("float64", "float32", "float16", "bfloat16")}
+
+IMPLEMENTATIONS: tuple[Implementation, ...] = (
+    Implementation(
+        name="numpy-eager",
+        target="impls.numpy.eager:attention",
+        devices=("cpu",),
+        profiles=_PROFILES,
+        requires=("numpy", "ml_dtypes"),
+        summary="matmul, softmax, matmul over the whole score matrix, following every clause",
+    ),
+    Implementation(
+        name="numpy-tiled",
+        target="impls.numpy.tiled:attention",
+        devices=("cpu",),
+        profiles=_PROFILES,
+        requires=("numpy", "ml_dtypes"),
+        summary="online softmax over tiles, no array as large as the score matrix, following every clause",
+    ),
+)

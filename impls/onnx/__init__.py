@@ -1,7 +1,73 @@
-"""Implementations in onnx."""
+"""Implementations in ONNX: the standard operator, ONNX Runtime's own operators, and models exported from torch."""
 
 from __future__ import annotations
 
-from impls.contract import Implementation
+from impls.contract import Framework, Implementation, Layout, Profile
 
-IMPLEMENTATIONS: tuple[Implementation, ...] = ()
+#: ONNX Runtime has no bfloat16 kernels on the CPU for MatMul, Softmax and the attention operators.
+_WITH_FLOAT64 = ("float64", "float32", "float16")
+#: Nor has it a float64 kernel for the attention operators.  The Attention node runs in float64 nevertheless:
+#: the operator's function body takes its place, whose softmax is float32, and so is its accuracy.
+_KERNELS = ("float32", "float16")
+
+
+def _node(opset: int) -> Implementation:
+    return Implementation(
+        name=f"onnx-attention{opset}",
+        target=f"impls.onnx.attention:attention{opset}",
+        framework=Framework.ONNXRUNTIME,
+        prepare="impls.onnx.sessions:prepare",
+        dtypes=_KERNELS,
+        requires=("onnxruntime", "onnx"),
+        summary=f"One Attention node of opset {opset} in ONNX Runtime, which has kernels for float32 and float16"
+        " (float64 runs with float32's accuracy and is left out)",
+    )
+
+
+def _contrib(name: str, builder: str, operator: str) -> Implementation:
+    return Implementation(
+        name=name,
+        target=f"impls.onnx.contrib:{builder}",
+        framework=Framework.ONNXRUNTIME,
+        prepare="impls.onnx.sessions:prepare",
+        layout=Layout.BSHD,
+        dtypes=_KERNELS,
+        requires=("onnxruntime", "onnx"),
+        summary=f"ONNX Runtime's own operator {operator}, which has kernels for float32 and float16",
+    )
+
+
+def _export(opset: int, name: str, function: str, text: str, dtypes: tuple[str, ...]) -> Implementation:
+    return Implementation(
+        name=f"onnx-export{opset}-{name}",
+        target=function,
+        framework=Framework.ONNXRUNTIME,
+        prepare=f"impls.onnx.exported:prepare{opset}",
+        dtypes=dtypes,
+        requires=("onnxruntime", "onnx", "onnxscript", "torch"),
+        summary=f"{text}, exported at opset {opset} by torch.onnx.export and run by ONNX Runtime,"
+        f" which has kernels for {' and '.join(dtypes)}",
+    )
+
+
+_EAGER = ("torch-eager", "impls.torch.eager:attention", "Attention written out in torch operations")
+_SDPA = ("torch-sdpa", "impls.torch.sdpa:attention", "torch's scaled_dot_product_attention")
+
+IMPLEMENTATIONS: tuple[Implementation, ...] = (
+    _node(23),
+    _node(24),
+    _contrib("ort-mha", "multi_head", "MultiHeadAttention"),
+    _contrib("ort-gqa", "group_query", "GroupQueryAttention"),
+    Implementation(
+        name="onnx-reference",
+        target="impls.onnx.attention:attention24",
+        prepare="impls.onnx.evaluator:prepare",
+        devices=("cpu",),
+        requires=("onnx",),
+        summary="The Attention node of opset 24 in the evaluator of the ONNX specification, which is NumPy",
+    ),
+    _export(18, *_EAGER, _WITH_FLOAT64),
+    _export(23, *_EAGER, _WITH_FLOAT64),
+    _export(18, *_SDPA, _WITH_FLOAT64),
+    _export(23, *_SDPA, _KERNELS),  # one Attention node
+)

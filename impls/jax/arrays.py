@@ -1,0 +1,70 @@
+"""JAX arrays: put on a device, waited for, given back; 64-bit dtypes kept without changing the process.
+
+JAX computes in 32 bits unless told otherwise.  ``wide_types`` is the context in which float64 and int64 exist; an
+array made in it keeps its dtype outside, where JAX truncates the *results* of operations on it.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from importlib import metadata
+from typing import Any
+
+import jax
+import numpy as np
+
+#: Dtypes that JAX truncates unless 64-bit types are enabled.
+WIDE = ("float64", "int64")
+
+
+def wide_types(enabled: bool = True) -> AbstractContextManager[Any]:
+    """The context in which 64-bit dtypes are kept (``enabled``) or truncated, for this thread.
+
+    Source: https://docs.jax.dev/en/latest/default_dtypes.html; older versions have it in ``jax.experimental``.
+    """
+    enable_x64: Any = getattr(jax, "enable_x64", None)
+    if enable_x64 is None:
+        from jax import experimental
+
+        enable_x64 = experimental.enable_x64
+    return enable_x64(enabled)
+
+
+def device_of(name: str) -> Any:
+    """The first JAX device of a platform, "cpu" or "cuda".  Raises RuntimeError if there is none."""
+    return jax.devices(name)[0]
+
+
+def devices() -> tuple[str, ...]:
+    """ "cpu", and "cuda" if this jaxlib finds one."""
+    try:
+        jax.devices("cuda")
+    except RuntimeError:
+        return ("cpu",)
+    return ("cpu", "cuda")
+
+
+def put(array: np.ndarray, device: str) -> jax.Array:
+    """The array on the device, in its own dtype; JAX arrays have no strides, so it becomes contiguous."""
+    with wide_types(str(array.dtype) in WIDE):
+        return jax.device_put(np.ascontiguousarray(array), device_of(device))
+
+
+def get(array: Any) -> np.ndarray:
+    """The NumPy array of a JAX array, once it is computed.
+
+    Raises TypeError for anything else, NumPy arrays included.
+    """
+    if not isinstance(array, jax.Array):
+        raise TypeError(f"expected a JAX array, got {type(array).__module__}.{type(array).__qualname__}")
+    return np.asarray(array)
+
+
+def synchronize(device: str) -> None:
+    """Wait for every live array on the device: JAX returns before it has computed."""
+    jax.block_until_ready([a for a in jax.live_arrays(device) if not a.is_deleted()])
+
+
+def versions() -> dict[str, str]:
+    """Versions of jax, of jaxlib, which holds the compiler, and of the package that holds bfloat16."""
+    return {name: metadata.version(name) for name in ("jax", "jaxlib", "ml_dtypes")}

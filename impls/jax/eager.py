@@ -1,0 +1,110 @@
+"""Attention written out in jax.numpy: matmul, softmax, matmul, over the whole score matrix.
+
+Source: SPEC.md, clause by clause.  Half precision is computed in float32 and rounded once at the end.
+It expresses every keyword; its memory is a few arrays of B · Hq · Sq · Sk elements, fewer where a compiler fuses.
+
+The table has it jitted only.  Run operation by operation it gives the same results on every case, but each operation
+is compiled for each shape, which takes several times as long as one program for each.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import and_
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from impls.jax.parts import (
+    PRECISION,
+    Window,
+    add_special,
+    diagonal_tests,
+    finite_part,
+    grouped,
+    special_places,
+    split_scale,
+    working_dtype,
+)
+from impls.validate import check_inputs
+
+
+def attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    mask: jax.Array | None = None,
+    bias: jax.Array | None = None,
+    is_causal: bool = False,
+    causal_offset: Any = 0,
+    window: Window | None = None,
+    kv_lengths: jax.Array | None = None,
+    scale: Any = None,
+    softcap: Any = None,
+    return_weights: bool = False,
+    return_lse: bool = False,
+) -> Any:
+    """The output (B, Hq, Sq, Dv), and on request the weights (B, Hq, Sq, Sk) and the lse (B, Hq, Sq).
+
+    Shapes and keywords as in impls.contract; scale, softcap, causal_offset and the sides of the window may be traced
+    scalars.  lse is float32, or float64 for float64 inputs.  Raises ValueError or TypeError for inputs that
+    do not fit together (SDPA-31 to SDPA-36).
+    """
+    check_inputs(q, k, v, mask, bias)
+    dtype, work = q.dtype, working_dtype(q.dtype)
+    shape = (*q.shape[:3], k.shape[2])
+    before, after = split_scale(scale, q.shape[3], work)
+    scores = _matmul("bhgid,bhjd->bhgij", q.astype(work) * before, k.astype(work)).reshape(shape)
+    if after is not None:
+        scores = scores * after
+    if softcap is not None:
+        cap = jnp.asarray(softcap, work)
+        scores = cap * jnp.tanh(scores / cap)
+    if bias is not None:
+        scores = scores + bias.astype(work)
+
+    rows, keys = jnp.arange(shape[2])[:, None], jnp.arange(shape[3])
+    tests = list(diagonal_tests(rows, keys, is_causal, causal_offset, window, kv_lengths))
+    tests += [] if mask is None else [mask]
+    tests += [] if bias is None else [~jnp.isneginf(bias)]
+    allowed = reduce(and_, tests) if tests else None
+    scores = scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
+
+    weights, lse = _softmax(scores)
+    output = _weighted_sum(weights, v.astype(work), allowed)
+    results = [output.astype(dtype)]
+    results += [weights.astype(dtype)] if return_weights else []
+    results += [lse] if return_lse else []
+    return tuple(results) if len(results) > 1 else results[0]
+
+
+def _matmul(axes: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """A product of a (B, Hq, …) with b (B, Hkv, …), whose axes are b, h, g = query heads of h, i, j and d."""
+    return jnp.einsum(axes, grouped(a, b.shape[1]), b, precision=PRECISION)
+
+
+def _softmax(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Weights and natural log-sum-exp; zeros and −inf in a row whose scores are all −inf (SDPA-15)."""
+    top = jnp.max(scores, axis=3, keepdims=True, initial=-jnp.inf)
+    powers = jnp.exp(scores - jnp.where(jnp.isneginf(top), 0, top))
+    total = jnp.sum(powers, axis=3, keepdims=True)
+    total = jnp.where(total == 0, 1, total)
+    return powers / total, (top + jnp.log(total))[..., 0]
+
+
+def _weighted_sum(weights: jax.Array, v: jax.Array, allowed: jax.Array | None) -> jax.Array:
+    """SDPA-16, SDPA-22, SDPA-23: Σ_j weight_j v_j over the allowed keys, None for all of them; (B, Hq, Sq, Dv)."""
+    shape = (*weights.shape[:3], v.shape[3])
+    if allowed is None:
+        return _matmul("bhgij,bhjd->bhgid", weights, v).reshape(shape)
+    output = _matmul("bhgij,bhjd->bhgid", weights, finite_part(v)).reshape(shape)
+
+    def special(output: jax.Array) -> jax.Array:
+        seen = jnp.broadcast_to(allowed, weights.shape).astype(v.dtype)
+        reached = _matmul("bhgij,bhjd->bhgid", seen, special_places(v))
+        return add_special(output, reached.reshape(*shape[:3], 3 * shape[3]))
+
+    return lax.cond(jnp.isfinite(v).all(), lambda output: output, special, output)

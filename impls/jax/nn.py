@@ -1,0 +1,108 @@
+"""``jax.nn.dot_product_attention``: JAX's own attention, written out for XLA or handed to cuDNN.
+
+Source: https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html.  q, k, v and the output are
+(B, S, H, D); mask and bias are (B, H, Sq, Sk) with axes of length 1 where they repeat.  It has no causal_offset, no
+softcap, no weights, and no values of another width than the keys.  Validation is the library's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from impls.contract import Call, Function
+from impls.jax.parts import Window
+from impls.jax.prepare import jitted
+
+#: How XLA refuses a precision that the device does not have.
+_NO_SUCH_PRODUCT = "is not supported by dot_general"
+
+
+def attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    mask: jax.Array | None = None,
+    bias: jax.Array | None = None,
+    is_causal: bool = False,
+    window: Window | None = None,
+    kv_lengths: jax.Array | None = None,
+    scale: Any = None,
+    return_lse: bool = False,
+) -> Any:
+    """The output (B, Sq, Hq, Dv) of the XLA implementation, and on request the lse (B, Hq, Sq).
+
+    q (B, Sq, Hq, D), k (B, Sk, Hkv, D), v (B, Sk, Hkv, D).  Raises what the library raises.
+    """
+    return _attention("xla", q, k, v, mask, bias, is_causal, window, kv_lengths, scale, return_lse)
+
+
+def cudnn_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    mask: jax.Array | None = None,
+    bias: jax.Array | None = None,
+    is_causal: bool = False,
+    window: Window | None = None,
+    kv_lengths: jax.Array | None = None,
+    scale: float | None = None,
+    return_lse: bool = False,
+) -> Any:
+    """As ``attention``, in cuDNN's flash kernel; scale and window have to be Python numbers.
+
+    Raises NotImplementedError for a window that cuDNN has not: it has a left side, under a causal right side.
+    """
+    if window is not None and not (window[1] == 0 or (is_causal and kv_lengths is None)):
+        raise NotImplementedError("cuDNN has a window to the right only as is_causal")
+    return _attention("cudnn", q, k, v, mask, bias, is_causal, window, kv_lengths, scale, return_lse)
+
+
+def _attention(
+    implementation: Any,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None,
+    bias: jax.Array | None,
+    is_causal: bool,
+    window: Window | None,
+    kv_lengths: jax.Array | None,
+    scale: Any,
+    return_lse: bool,
+) -> Any:
+    if k.shape[:-1] == v.shape[:-1] and k.shape[-1] != v.shape[-1]:
+        raise NotImplementedError("jax.nn.dot_product_attention wants values as wide as the keys")
+    options: dict[str, Any] = {"is_causal": is_causal, "scale": scale, "implementation": implementation}
+    if window is not None:
+        # An open side is one as long as all keys and rows together.
+        whole = q.shape[1] + k.shape[1]
+        options["local_window_size"] = tuple(whole if side is None else side for side in window)
+    if kv_lengths is not None:
+        options["key_value_seq_lengths"] = kv_lengths.astype(jnp.int32)  # the only dtype that the library takes
+    if return_lse:
+        options["return_residual"] = True  # a keyword of recent versions only
+    result = jax.nn.dot_product_attention(q, k, v, bias, mask, **options)
+    if not return_lse:
+        return result
+    output, lse = result
+    return output, lse.swapaxes(1, 2)
+
+
+def prepare(function: Function, call: Call) -> Function:
+    """As ``impls.jax.prepare.jitted``.
+
+    The library asks for products of half precision with sums in float32 by name, which not every device has.  Its
+    fallback is a ``try`` around the operation, but a jitted program finds out only when it is compiled, so on the
+    CPU float16 works eagerly and not under ``jax.jit``.  Raises NotImplementedError with XLA's own sentence then.
+    """
+    try:
+        return jitted(function, call)
+    except ValueError as error:
+        if _NO_SUCH_PRODUCT not in str(error):
+            raise
+        raise NotImplementedError(f"jitted jax.nn.dot_product_attention: {error}") from error

@@ -1,0 +1,92 @@
+"""What the written-out JAX implementations share: precision, scale, allowed keys, values that are not finite.
+
+Numbers given as options may be Python numbers or traced scalars, so nothing here branches on their value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+#: The dtype computed in, by the dtype of q: half precision is computed in float32 and rounded once, at the end.
+WORKING = {"float64": "float64", "float32": "float32", "float16": "float32", "bfloat16": "float32"}
+
+#: Without it, JAX multiplies float32 matrices on NVIDIA GPUs in TF32, with 11 significant bits.
+PRECISION = lax.Precision.HIGHEST
+
+Window = tuple[Any, Any]
+
+
+def working_dtype(dtype: Any) -> jnp.dtype:
+    """The dtype to compute in.  Raises TypeError for a dtype that is not a floating-point one of the spec."""
+    try:
+        return jnp.dtype(WORKING[str(dtype)])
+    except KeyError:
+        raise TypeError(f"q, k and v must have one of the dtypes {', '.join(WORKING)}, got {dtype}") from None
+
+
+def split_scale(scale: Any, width: int, dtype: Any) -> tuple[Any, Any]:
+    """The factors for q before q · k, and for the scores after it; None is 1/√width (SDPA-3).
+
+    The scale goes to the side on which it cannot overflow where the scaled score does not (SDPA-26): a
+    factor of at most 1 to q, a larger one to the scores.  The second is None if it is known to be 1.
+    """
+    if scale is None:
+        return jnp.asarray(1 / math.sqrt(width) if width else 1.0, dtype), None
+    scale = jnp.asarray(scale, dtype)
+    small = jnp.abs(scale) <= 1
+    return jnp.where(small, scale, 1), jnp.where(small, 1, scale)
+
+
+def grouped(array: jax.Array, heads: int) -> jax.Array:
+    """(B, Hq, S, X) as (B, Hkv, Hq / Hkv, S, X): SDPA-17, query head h reads key/value head h // group."""
+    batch, query_heads, *rest = array.shape
+    return array.reshape(batch, heads, query_heads // heads, *rest)
+
+
+def diagonal_tests(
+    rows: jax.Array, keys: jax.Array, is_causal: bool, causal_offset: Any, window: Window | None, kv_lengths: Any
+) -> Iterator[jax.Array]:
+    """SDPA-9 to SDPA-12: what ``rows`` (Sq, 1) may attend to among ``keys`` (n,), broadcastable to (B, 1, Sq, n)."""
+    left, right = window or (None, None)
+    diagonal = rows + _per_batch(causal_offset)
+    if is_causal:
+        yield keys <= diagonal
+    if left is not None:
+        yield keys >= diagonal - left
+    if right is not None:
+        yield keys <= diagonal + right
+    if kv_lengths is not None:
+        yield keys < _per_batch(kv_lengths)
+
+
+def _per_batch(numbers: Any) -> jax.Array:
+    """A number, or one per batch, as (B or 1, 1, 1, 1); 64-bit indices are not needed."""
+    return jnp.asarray(numbers).astype(jnp.int32).reshape(-1, 1, 1, 1)
+
+
+def finite_part(v: jax.Array) -> jax.Array:
+    """The values with zeros for NaN and infinities, which ``add_special`` adds apart."""
+    return jnp.where(jnp.isfinite(v), v, 0)
+
+
+def special_places(v: jax.Array) -> jax.Array:
+    """Where v (…, Dv) holds NaN, +inf and −inf, as 1 and 0, side by side: (…, 3 · Dv)."""
+    return jnp.concatenate([jnp.isnan(v), jnp.isposinf(v), jnp.isneginf(v)], axis=-1).astype(v.dtype)
+
+
+def add_special(output: jax.Array, reached: jax.Array) -> jax.Array:
+    """The output with the values that are not finite; ``reached`` (…, 3 · Dv) counts those of allowed keys.
+
+    SDPA-22 and SDPA-23: in a plain product such a value would reach every row as 0 · NaN, masked or not; and one
+    whose weight has underflowed to zero must still be seen.
+    """
+    nan, positive, negative = jnp.split(reached > 0, 3, axis=-1)
+    output = jnp.where(positive, output + jnp.inf, output)
+    output = jnp.where(negative, output - jnp.inf, output)
+    return jnp.where(nan, jnp.nan, output)

@@ -1,0 +1,103 @@
+"""How a JAX call is prepared: jitted once per function, so that calls that differ in numbers alone share a compilation.
+
+Compiling takes longer than everything else that a small call does, so compiled programs are kept on disk, in
+``$JAX_COMPILATION_CACHE_DIR`` or else in ``attention-conformance/jax`` in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from impls.contract import Call, Function
+from impls.jax.arrays import device_of, wide_types
+
+#: Plain keywords that are numbers, or tuples of numbers and None; which of them are given is part of the program.
+NUMBERS = ("scale", "softcap", "causal_offset", "window")
+
+
+def eager(function: Function, call: Call) -> Function:
+    """Bind the plain keywords; every operation is compiled and run by itself."""
+    _keep_compilations()
+    return _in_types_of(call, functools.partial(function, **call.static))
+
+
+def jitted(function: Function, call: Call) -> Function:
+    """One program per shapes, booleans and *which* numbers are given; the numbers are arguments of it.
+
+    The program is compiled here, by a call with zeros, so that running is only running.
+    """
+    options = _given(function, call)
+    numbers = {name: value for name, value in options.items() if name in NUMBERS}
+    return _prepared(function, call, numbers, {n: v for n, v in options.items() if n not in numbers})
+
+
+def jitted_static(function: Function, call: Call) -> Function:
+    """One program per shapes and options: for libraries that need the numbers when they compile."""
+    return _prepared(function, call, {}, _given(function, call))
+
+
+@functools.cache
+def compiled(function: Function) -> Any:
+    """The one ``jax.jit`` of a function: ``program(arrays, numbers, static=((keyword, value), …))``."""
+
+    def program(arrays: dict[str, Any], numbers: dict[str, Any], static: tuple[tuple[str, Any], ...]) -> Any:
+        return function(**arrays, **numbers, **dict(static))
+
+    return jax.jit(program, static_argnames="static")
+
+
+def _prepared(function: Function, call: Call, numbers: Mapping[str, Any], static: Mapping[str, Any]) -> Function:
+    _keep_compilations()
+    program, fixed = compiled(function), tuple(sorted(static.items()))
+    device = device_of(call.device)
+    with wide_types(call.dtype == "float64"):
+        # A Python number becomes a weakly typed scalar: as wide as float64 calls need, and never widening others.
+        held = jax.tree.map(lambda number: jax.device_put(jnp.asarray(number), device), dict(numbers))
+    run = _in_types_of(call, lambda **arrays: program(arrays, held, static=fixed))
+    jax.block_until_ready(run(**_zeros(call, device)))
+    return run
+
+
+def _in_types_of(call: Call, run: Function) -> Function:
+    """The function in the context that its dtype needs: 64-bit types exist in float64 calls only."""
+    if call.dtype != "float64":
+        return run
+
+    def wide(*arguments: Any, **keywords: Any) -> Any:
+        with wide_types():
+            return run(*arguments, **keywords)
+
+    return wide
+
+
+def _given(function: Function, call: Call) -> dict[str, Any]:
+    """The plain keywords whose value is not the default anyway."""
+    parameters = inspect.signature(function).parameters
+    defaults = {name: parameter.default for name, parameter in parameters.items()}
+    return {name: value for name, value in call.options if value is not defaults.get(name, inspect.Parameter.empty)}
+
+
+def _zeros(call: Call, device: Any) -> dict[str, jax.Array]:
+    """Arrays as the call will get them, by name, holding zeros."""
+    dtypes = {"mask": "bool", "causal_offset": "int64", "kv_lengths": "int64"}
+    with wide_types():
+        return {name: jnp.zeros(shape, dtypes.get(name, call.dtype), device=device) for name, shape in call.shapes}
+
+
+@functools.cache
+def _keep_compilations() -> None:
+    """Let JAX keep every compiled program on disk, unless the user has said where or whether to."""
+    if getattr(jax.config, "jax_compilation_cache_dir", None) is not None:
+        return
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attention-conformance" / "jax"
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

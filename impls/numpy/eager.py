@@ -1,0 +1,110 @@
+"""Attention written out in NumPy: matmul, softmax, matmul, over the whole score matrix.
+
+Source: SPEC.md, clause by clause.  Half precision is computed in float32 and rounded once at the end.
+It expresses every keyword; its memory is a few arrays of B · Hq · Sq · Sk elements.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from impls.numpy.parts import add_special, finite_part, split_scale, working_dtype
+from impls.validate import check_inputs
+
+
+def attention(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    *,
+    mask: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+    is_causal: bool = False,
+    causal_offset: int | np.ndarray = 0,
+    window: tuple[int | None, int | None] | None = None,
+    kv_lengths: np.ndarray | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    return_weights: bool = False,
+    return_lse: bool = False,
+) -> Any:
+    """The output (B, Hq, Sq, Dv), and on request the weights (B, Hq, Sq, Sk) and the lse (B, Hq, Sq).
+
+    Shapes and keywords as in impls.contract; lse is float32, or float64 for float64 inputs.  Raises
+    ValueError or TypeError for inputs that do not fit together (SDPA-31 to SDPA-36).
+    """
+    check_inputs(q, k, v, mask, bias)
+    dtype, work = q.dtype, working_dtype(q.dtype)
+    with np.errstate(all="ignore"):  # NaN and inf are inputs like any other
+        k, v = (_one_per_query_head(array.astype(work, copy=False), q.shape[1]) for array in (k, v))
+        before, after = split_scale(scale, q.shape[3])
+        scores = np.matmul(q.astype(work, copy=False) * work(before), k.swapaxes(2, 3))
+        if after != 1:
+            scores *= work(after)
+        if softcap is not None:
+            scores = np.tanh(scores / work(softcap)) * work(softcap)
+        if bias is not None:
+            scores += bias.astype(work, copy=False)
+
+        allowed = _allowed(scores.shape, mask, bias, is_causal, causal_offset, window, kv_lengths)
+        scores = np.where(allowed, scores, work(-np.inf))
+        weights, lse = _softmax(scores)
+        finite = np.isfinite(v).all()
+        output = np.matmul(weights, v if finite else finite_part(v))
+        if not finite:
+            add_special(output, allowed, v)
+        results = [output.astype(dtype, copy=False)]
+        if return_weights:
+            results.append(weights.astype(dtype, copy=False))
+        if return_lse:
+            results.append(lse)
+    return tuple(results) if len(results) > 1 else results[0]
+
+
+def _one_per_query_head(array: np.ndarray, heads: int) -> np.ndarray:
+    """SDPA-17: key/value head h // group for query head h."""
+    group = heads // array.shape[1]
+    return array if group == 1 else np.repeat(array, group, axis=1)
+
+
+def _allowed(
+    shape: tuple[int, ...],
+    mask: np.ndarray | None,
+    bias: np.ndarray | None,
+    is_causal: bool,
+    causal_offset: int | np.ndarray,
+    window: tuple[int | None, int | None] | None,
+    kv_lengths: np.ndarray | None,
+) -> np.ndarray:
+    """SDPA-7 to SDPA-13: where a key may be attended to, (B, Hq, Sq, Sk)."""
+    batch, _, queries, keys = shape
+    key = np.arange(keys)
+    diagonal = np.arange(queries)[:, None] + np.reshape(causal_offset, (-1, 1, 1, 1))
+    left, right = window or (None, None)
+    allowed = np.ones(shape, bool)
+    if mask is not None:
+        allowed &= mask
+    if bias is not None:
+        allowed &= ~np.isneginf(bias)
+    if is_causal:
+        allowed &= key <= diagonal
+    if left is not None:
+        allowed &= key >= diagonal - left
+    if right is not None:
+        allowed &= key <= diagonal + right
+    if kv_lengths is not None:
+        allowed &= key < np.reshape(kv_lengths, (batch, 1, 1, 1))
+    return allowed
+
+
+def _softmax(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weights and natural log-sum-exp; zeros and −inf in a row whose scores are all −inf (SDPA-15)."""
+    top = scores.max(axis=3, keepdims=True, initial=-np.inf)
+    powers = np.exp(scores - np.where(np.isneginf(top), 0, top))
+    total = powers.sum(axis=3, keepdims=True)
+    empty = total == 0
+    weights = powers / np.where(empty, 1, total)
+    lse = top + np.log(np.where(empty, 1, total))
+    return weights, lse[..., 0]

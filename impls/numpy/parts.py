@@ -1,0 +1,54 @@
+"""What the written-out NumPy implementations share: the precision they work in, and values that are not finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
+import numpy as np
+
+#: The dtype computed in, by the dtype of q: half precision is computed in float32 and rounded once, at the end.
+WORKING = {"float64": np.float64, "float32": np.float32, "float16": np.float32, "bfloat16": np.float32}
+
+
+def working_dtype(dtype: np.dtype) -> type[np.floating]:
+    """The dtype to compute in.  Raises TypeError for a dtype that is not a floating-point one of the spec."""
+    try:
+        return WORKING[str(dtype)]
+    except KeyError:
+        raise TypeError(f"q, k and v must have one of the dtypes {', '.join(WORKING)}, got {dtype}") from None
+
+
+def split_scale(scale: float | None, width: int) -> tuple[float, float]:
+    """The factors for q before q · k, and for the scores after it; None is 1/√width (SDPA-3).
+
+    The scale goes to the side on which it cannot overflow where the scaled score does not (SDPA-26): a
+    factor of at most 1 to q, a larger one to the scores.
+    """
+    if scale is None:
+        scale = 1 / math.sqrt(width) if width else 1.0
+    return (scale, 1.0) if abs(scale) <= 1 else (1.0, scale)
+
+
+def finite_part(v: np.ndarray) -> np.ndarray:
+    """The values with zeros for NaN and infinities, which ``add_special`` adds apart."""
+    return np.where(np.isfinite(v), v, v.dtype.type(0))
+
+
+def special_places(v: np.ndarray) -> Iterator[tuple[float, np.ndarray]]:
+    """NaN, +inf and −inf, each with 1.0 where v holds it and 0.0 elsewhere; those that v does not hold are left out."""
+    for value, where in ((np.nan, np.isnan(v)), (np.inf, v == np.inf), (-np.inf, v == -np.inf)):
+        if where.any():
+            yield value, where.astype(v.dtype)
+
+
+def add_special(output: np.ndarray, allowed: np.ndarray, v: np.ndarray) -> None:
+    """Add to ``output`` (…, Sq, Dv), in place, the NaN and infinite values of allowed keys (SDPA-22, SDPA-23).
+
+    ``allowed`` (…, Sq, Sk), ``v`` (…, Sk, Dv).  As a plain product such a value would reach every row as
+    0 · NaN, masked or not; and one whose weight has underflowed to zero must still be seen.
+    """
+    for value, where in special_places(v):
+        reached = np.matmul(allowed.astype(v.dtype), where) > 0
+        np.add(output, value, out=output, where=reached)

@@ -1,0 +1,83 @@
+"""ONNX Runtime's arrays: an OrtValue shares a NumPy array's memory on the CPU, and is a copy of it on a GPU.
+
+NumPy has no bfloat16 of its own, so those elements cross as the 16-bit integers with the same bits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnxruntime
+
+#: TensorProto.BFLOAT16; the number is part of the ONNX file format.
+BFLOAT16 = 16
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def devices() -> tuple[str, ...]:
+    """The CPU, and the first GPU if this build of ONNX Runtime has the CUDA provider and finds one."""
+    found = "CUDAExecutionProvider" in onnxruntime.get_available_providers() and _has_gpu()
+    return ("cpu", "cuda") if found else ("cpu",)
+
+
+def put(array: np.ndarray, device: str) -> Any:
+    """An OrtValue; ONNX tensors have no strides, so an array that is not contiguous is copied once, here."""
+    array = np.ascontiguousarray(array).reshape(array.shape)  # the first makes rank 0 into rank 1
+    if array.dtype != _BFLOAT16:
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array, device)
+    value = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), BFLOAT16)
+    if device == "cpu":
+        return value
+    target = onnxruntime.OrtValue.ortvalue_from_shape_and_type(array.shape, BFLOAT16, device)
+    target.update_inplace(value)
+    return target
+
+
+def get(array: Any) -> np.ndarray:
+    """A NumPy copy of an OrtValue.  Raises TypeError for anything else."""
+    if not isinstance(array, onnxruntime.OrtValue):
+        raise TypeError(f"expected an OrtValue, got {type(array).__module__}.{type(array).__qualname__}")
+    if array.element_type() == BFLOAT16:
+        return _get_bfloat16(array)
+    return np.array(array.numpy())
+
+
+def synchronize(device: str) -> None:
+    """A run waits for its outputs itself (see impls.onnx.sessions), so nothing is left to wait for."""
+
+
+def versions() -> dict[str, str]:
+    """Versions of ONNX Runtime, and of the packages whose models it is given here, if they are imported."""
+    import importlib.metadata
+
+    found = {"onnxruntime": onnxruntime.__version__}
+    for name in ("onnx", "onnxscript", "torch"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _has_gpu() -> bool:
+    """The provider is built in even where there is no GPU; an allocation tells."""
+    try:
+        onnxruntime.OrtValue.ortvalue_from_shape_and_type((1,), np.float32, "cuda")
+    except Exception:  # ONNX Runtime has no narrower class for it
+        return False
+    return True
+
+
+def _get_bfloat16(value: Any) -> np.ndarray:
+    """Read the memory directly: ``OrtValue.numpy`` refuses bfloat16."""
+    if value.device_name() != "cpu":
+        target = onnxruntime.OrtValue.ortvalue_from_shape_and_type(value.shape(), BFLOAT16)
+        target.update_inplace(value)
+        value = target
+    size = value.tensor_size_in_bytes()
+    raw = ctypes.string_at(value.data_ptr(), size) if size else b""
+    return np.frombuffer(raw, np.uint16).reshape(value.shape()).view(_BFLOAT16).copy()

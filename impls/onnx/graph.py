@@ -1,0 +1,85 @@
+"""Models built node by node: what a builder is told of each input, and what it has to hand back.
+
+A builder is the ``target`` of an implementation: ``attention(q, k, v, *, mask=None, …)`` gets a description
+of each array instead of the array, and returns the model; ``prepare`` opens a session for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from impls.contract import Call, Function
+
+_TYPES = {
+    "float64": TensorProto.DOUBLE,
+    "float32": TensorProto.FLOAT,
+    "float16": TensorProto.FLOAT16,
+    "bfloat16": TensorProto.BFLOAT16,
+}
+#: Array keywords that do not have the dtype of q.
+_OTHER_TYPES = {"mask": TensorProto.BOOL, "kv_lengths": TensorProto.INT64, "causal_offset": TensorProto.INT64}
+
+#: The contrib operators of ONNX Runtime.
+MICROSOFT = "com.microsoft"
+
+#: The IR version that came with opset 23; ONNX Runtime refuses newer ones than it knows.
+IR_VERSION = 11
+
+
+@dataclass(frozen=True)
+class Input:
+    """An array that a model will be given: its name, the dtype of q, and its shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def type(self) -> int:
+        """The ONNX element type."""
+        return int(_OTHER_TYPES.get(self.name, _TYPES[self.dtype]))
+
+    @property
+    def info(self) -> ValueInfoProto:
+        """The declaration as a graph input, of this rank and of any lengths."""
+        return helper.make_tensor_value_info(self.name, self.type, [None] * len(self.shape))
+
+
+def build(function: Function, call: Call) -> ModelProto:
+    """The model that a builder makes for a call."""
+    inputs = {name: Input(name, call.dtype, shape) for name, shape in call.shapes}
+    return function(**inputs, **call.static)
+
+
+def model(
+    nodes: Sequence[NodeProto],
+    inputs: Sequence[Input | None],
+    outputs: Sequence[str],
+    opset: int,
+    constants: Sequence[TensorProto] = (),
+) -> ModelProto:
+    """A model of these nodes.  Outputs have the dtype of the first input; inputs that are None are left out."""
+    given = [each for each in inputs if each is not None]
+    results = [helper.make_tensor_value_info(name, given[0].type, None) for name in outputs]
+    graph = helper.make_graph(
+        list(nodes), "attention", [each.info for each in given], results, initializer=list(constants)
+    )
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+
+
+def float_attribute(name: str, value: float | None, dtype: str) -> dict[str, Any]:
+    """A float attribute, or none for None.
+
+    Raises NotImplementedError if an attribute, which is float32, does not hold what a float64 call asks for.
+    """
+    if value is None:
+        return {}
+    if dtype == "float64" and float(np.float32(value)) != value:
+        raise NotImplementedError(f"{name} is a float32 attribute of the operator and cannot hold {value!r}")
+    return {name: float(value)}

@@ -1,0 +1,67 @@
+"""ONNX Runtime sessions: from a model to a function that runs it on OrtValues through IO binding.
+
+Nothing is copied by a run: inputs are bound where they are, and outputs stay on the device.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import onnxruntime
+
+from impls.contract import Call, Function
+from impls.onnx.graph import build
+
+#: Fatal messages only: what fails is raised as an exception as well, and is the caller's to show.
+QUIET = 4
+
+_PROVIDERS = {
+    "cpu": ("CPUExecutionProvider",),
+    "cuda": ("CUDAExecutionProvider", "CPUExecutionProvider"),
+}
+
+
+@functools.cache
+def session(model: bytes, device: str) -> Any:
+    """The session of a serialised model, made once; default optimisation and default threads."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = QUIET
+    return onnxruntime.InferenceSession(model, options, providers=list(_PROVIDERS[device]))
+
+
+def bound(opened: Any, outputs: Sequence[str], device: str) -> Function:
+    """The function that runs a session: its inputs as keywords or in order, the named outputs as a tuple or alone.
+
+    Every call gets outputs of its own, so a result stays what it was when the next call is made.
+    """
+    inputs = tuple(each.name for each in opened.get_inputs())
+    options = onnxruntime.RunOptions()
+    options.log_severity_level = QUIET
+
+    def run(*arrays: Any, **named: Any) -> Any:
+        binding = opened.io_binding()
+        for name, value in zip(inputs, arrays, strict=False):
+            binding.bind_ortvalue_input(name, value)
+        for name, value in named.items():
+            binding.bind_ortvalue_input(name, value)
+        for name in outputs:
+            binding.bind_output(name, device)
+        opened.run_with_iobinding(binding, options)
+        if device != "cpu":
+            binding.synchronize_outputs()
+        results = tuple(binding.get_outputs())
+        return results if len(results) > 1 else results[0]
+
+    return run
+
+
+def prepare(function: Function, call: Call) -> Function:
+    """Build the model of a call and open its session; ``run(q, k, v, **arrays)`` takes and returns OrtValues.
+
+    ``function`` is a builder as ``impls.onnx.graph`` describes; it raises NotImplementedError for what the
+    operator cannot express.
+    """
+    opened = session(build(function, call).SerializeToString(), call.device)
+    return bound(opened, call.results(), call.device)

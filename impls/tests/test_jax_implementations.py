@@ -1,0 +1,178 @@
+"""The JAX built-ins: what jax-jit and jax-nn compute, how often they compile, and that 64-bit types do not leak."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance import reference
+from conformance.cases import all_cases
+from conformance.compare import compare
+from impls import calls
+from impls.contract import Framework, Implementation
+from impls.jax import IMPLEMENTATIONS
+
+jax = pytest.importorskip("jax")
+
+BY_NAME = {each.name: each for each in IMPLEMENTATIONS}
+
+#: One case or two for each feature and each way in which a row, a value or a length can be special.
+CASES = (
+    ("plain", "float32"),
+    ("plain", "float64"),
+    ("plain", "float16"),
+    ("plain", "bfloat16"),
+    ("heads-4-over-2", "float32"),
+    ("empty-queries", "float32"),
+    ("empty-batch", "float32"),
+    ("empty-row", "float32"),
+    ("scale-negative", "float64"),
+    ("softcap", "float32"),
+    ("softcap-bias", "float32"),
+    ("bias-minus-inf-row", "bfloat16"),
+    ("mask-tiles", "float32"),
+    ("causal-more-keys", "float32"),
+    ("offset-per-batch-negative", "float32"),
+    ("window-offset-negative", "float32"),
+    ("lengths-zero", "float32"),
+    ("masked-nan-values", "float32"),
+    ("masked-inf-values", "float32"),
+    ("nan-value", "float32"),
+    ("range-product-overflows", "float16"),
+    ("accuracy-cancellation", "float64"),
+    ("lse-tiles", "float16"),
+)
+WEIGHTS = (("combined-all", "float32"), ("weights-mask", "float32"))
+
+
+def reply(name: str, case_name: str, dtype: str) -> calls.Reply:
+    """What an implementation makes of a case."""
+    case = all_cases()[case_name]
+    given = case.inputs(dtype)
+    request = calls.Request("cpu", given.q, given.k, given.v, dict(given.keywords), case.memory, case.repeats)
+    return calls.call(BY_NAME[name], request)
+
+
+def check(name: str, case_name: str, dtype: str) -> None:
+    """The reply is within the bound of the declared profile, in the dtype that the spec wants, inputs unchanged."""
+    case, got = all_cases()[case_name], reply(name, case_name, dtype)
+    assert got.status == "returned", got.text
+    assert not got.modified
+    assert got.results["output"].dtype == case.inputs(dtype).q.dtype
+    bound = case.bound(dtype, BY_NAME[name].profile(dtype))
+    for result in case.results():
+        expected = getattr(case.expected(dtype), result)
+        assert got.results[result].shape == expected.shape
+        found = compare(result, got.results[result], expected, getattr(bound, result), str(got.results[result].dtype))
+        assert found.ok, found
+
+
+@pytest.mark.parametrize(("case_name", "dtype"), CASES + WEIGHTS)
+def test_jit_is_within_its_bound(case_name: str, dtype: str) -> None:
+    """jax-jit does what the spec says."""
+    check("jax-jit", case_name, dtype)
+
+
+@pytest.mark.parametrize("case_name", ["invalid-dtypes", "invalid-heads", "invalid-mask-keys", "invalid-ranks"])
+def test_jit_refuses_what_does_not_fit(case_name: str) -> None:
+    """Inputs that do not fit together are refused under jit too, where JAX could truncate a dtype silently."""
+    with pytest.raises(reference.InvalidInput):
+        all_cases()[case_name].expected("float32")
+    assert reply("jax-jit", case_name, "float32").status == "raised"
+
+
+def run(name: str, dtype: str = "float32", shape: tuple[int, ...] = (1, 2, 3, 4), **keywords: Any) -> np.ndarray:
+    """The output for ascending numbers; raises AssertionError if there is none."""
+    q = np.linspace(-1, 1, int(np.prod(shape))).reshape(shape).astype(dtype)
+    got = calls.call(BY_NAME[name], calls.Request("cpu", q, q, q, keywords))
+    assert got.status == "returned", got.text
+    return got.results["output"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"scale": 0.5}, {"scale": -3.0}),
+        ({"softcap": 2.0}, {"softcap": 30.0}),
+        ({"is_causal": True, "causal_offset": 1}, {"is_causal": True, "causal_offset": -1}),
+        ({"window": (2, 1)}, {"window": (0, 3)}),
+        ({"window": (None, 1)}, {"window": (None, 0)}),
+        ({}, {"is_causal": False, "scale": None}),
+    ],
+    ids=["scale", "softcap", "offset", "window", "half-open", "defaults"],
+)
+def test_numbers_share_one_program(first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Calls that differ in the value of a number are compiled once."""
+    from impls.jax.eager import attention
+    from impls.jax.prepare import compiled
+
+    run("jax-jit", **first)
+    programs = compiled(attention)._cache_size()
+    run("jax-jit", **second)
+    assert compiled(attention)._cache_size() == programs
+
+
+def test_running_compiles_nothing() -> None:
+    """The program is compiled when a call is prepared, so that what is timed is running alone."""
+    from impls.jax.eager import attention
+    from impls.jax.prepare import compiled
+
+    q = np.zeros((1, 1, 6, 4), np.float32)
+    request = calls.Request("cpu", q, q, q, {"scale": 0.5, "kv_lengths": np.array([3])})
+    _, native, specification = calls.arguments(BY_NAME["jax-jit"], request)
+    prepared = calls.prepared(BY_NAME["jax-jit"], attention, specification)
+    programs = compiled(attention)._cache_size()
+    prepared(**native)
+    assert compiled(attention)._cache_size() == programs
+
+
+def test_a_scale_is_as_wide_as_the_call() -> None:
+    """A Python number is used in float64 in a float64 call: 1/3 is not rounded to float32."""
+    q = np.full((1, 1, 1, 1), 3e5)
+    k = np.array([0.0, 1.0]).reshape(1, 1, 2, 1)
+    got = calls.call(BY_NAME["jax-jit"], calls.Request("cpu", q, k, k, {"scale": 1 / 3e5, "return_lse": True}))
+    assert got.results["lse"].item() == pytest.approx(np.log1p(np.e), rel=1e-14)
+
+
+def test_64_bit_types_do_not_leak() -> None:
+    """After a float64 call JAX computes in 32 bits again."""
+    before = jax.config.jax_enable_x64
+    assert run("jax-jit", "float64").dtype == np.float64
+    assert jax.config.jax_enable_x64 == before
+    assert run("jax-jit", "float32", scale=0.3).dtype == np.float32
+
+
+def test_nn_has_the_keywords_that_its_library_has() -> None:
+    """jax-nn accepts what jax.nn.dot_product_attention has a name for."""
+    found = calls.describe(BY_NAME["jax-nn"]).keywords
+    assert found == {"mask", "bias", "is_causal", "window", "kv_lengths", "scale", "return_lse"}
+
+
+@pytest.mark.parametrize("case_name", ["plain", "heads-4-over-2", "causal-more-keys", "window-open-left", "lengths"])
+def test_nn_is_within_its_bound(case_name: str) -> None:
+    """jax-nn follows the spec where jax.nn.dot_product_attention does, so the adapter translates rightly."""
+    check("jax-nn", case_name, "float32")
+
+
+def test_nn_is_not_repaired() -> None:
+    """A row without a key is the mean of the values in jax.nn, and the adapter leaves it."""
+    v = np.arange(6, dtype=np.float32).reshape(1, 1, 3, 2)
+    got = calls.call(BY_NAME["jax-nn"], calls.Request("cpu", v, v, v, {"mask": np.zeros((1, 1, 3, 3), bool)}))
+    assert np.array_equal(got.results["output"][0, 0], np.broadcast_to(v[0, 0].mean(axis=0), (3, 2)))
+
+
+def test_nn_says_what_its_library_has_not() -> None:
+    """Values of another width than the keys are unsupported, with the reason."""
+    got = reply("jax-nn", "value-width-larger", "float32")
+    assert got.status == "unsupported"
+    assert "as wide as the keys" in got.text
+
+
+def test_the_table_names_jax() -> None:
+    """Every record is JAX's and needs nothing else."""
+    for each in IMPLEMENTATIONS:
+        assert isinstance(each, Implementation)
+        assert each.framework is Framework.JAX
+        assert each.requires == ("jax",)

@@ -1,0 +1,116 @@
+"""The ONNX operators: what each computes, and what each says it cannot express."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+import numpy as np
+
+from conformance.cases import all_cases
+from conformance.compare import compare
+from impls import calls
+from impls.contract import Implementation
+from impls.onnx import IMPLEMENTATIONS
+
+BY_NAME = {each.name: each for each in IMPLEMENTATIONS}
+
+#: Shapes, grouped heads, a scale and a softcap, a mask of each rank that works, a bias, causal rows, lengths, weights.
+STANDARD = (
+    "plain", "plain-square", "plain-tall", "one-query", "values-tell-their-key", "width-64", "value-width-larger",
+    "heads-4-over-2", "heads-6-over-3", "heads-4-over-1", "heads-grouped-causal", "scale-given", "softcap", "mask",
+    "mask-all-true", "mask-broadcast-qk", "bias", "bias-minus-inf", "causal-square", "causal-more-keys", "empty-row",
+    "softmax-one-hot", "softmax-shift-plus-625", "weights", "memory-transposed-mask",
+)  # fmt: skip
+
+#: What has no mask per head, and takes every query to be before or at its key only if the lengths are equal.
+CONTRIB = ("plain-square", "scale-given", "causal-square")
+
+AGREEING = {
+    "onnx-attention23": STANDARD,
+    "onnx-attention24": STANDARD,
+    "onnx-reference": STANDARD,
+    "ort-mha": (*CONTRIB, "plain", "plain-tall", "one-query", "value-width-larger", "bias", "width-64"),
+    "ort-gqa": ("plain-square", "causal-square", "heads-grouped-causal"),
+}
+
+
+def reply(implementation: Implementation, name: str, dtype: str = "float32") -> calls.Reply:
+    """What an implementation answers to a case."""
+    case = all_cases()[name]
+    x = case.inputs(dtype)
+    return calls.call(implementation, calls.Request("cpu", x.q, x.k, x.v, dict(x.keywords), case.memory))
+
+
+def wrong(implementation: Implementation, name: str, dtype: str = "float32") -> list[str]:
+    """The results of a case that are outside their bounds; all of them if there are none."""
+    case, answer = all_cases()[name], reply(implementation, name, dtype)
+    if answer.status != "returned":
+        return [answer.text]
+    expected, bound = case.expected(dtype), case.bound(dtype, implementation.profile(dtype))
+    pairs = ((n, answer.results[n], getattr(expected, n), getattr(bound, n)) for n in case.results())
+    return [n for n, got, right, limit in pairs if not compare(n, got, right, limit, dtype).ok]
+
+
+@pytest.mark.parametrize("name", AGREEING)
+def test_agrees_with_the_reference(name: str) -> None:
+    """In float32 every operator is within its bounds on the inputs that it takes."""
+    found = {case: wrong(BY_NAME[name], case) for case in AGREEING[name]}
+    assert {case: what for case, what in found.items() if what} == {}
+
+
+@pytest.mark.parametrize("name", ["onnx-attention23", "onnx-attention24", "onnx-reference"])
+def test_a_scale_that_float32_rounds_is_refused_for_float64(name: str) -> None:
+    """0.3 is not a float32, so a float64 call with that scale is unsupported rather than silently less exact."""
+    answer = reply(BY_NAME[name], "scale-given", "float64")
+    assert (answer.status, "float32" in answer.text) == ("unsupported", True)
+
+
+@pytest.mark.parametrize("name", ["onnx-attention24", "onnx-reference"])
+def test_key_lengths_reach_opset_24(name: str) -> None:
+    """Key lengths are an input of opset 24, and no keyword of opset 23."""
+    assert wrong(BY_NAME[name], "lengths") == []
+    assert "kv_lengths" not in calls.describe(BY_NAME["onnx-attention23"]).keywords
+
+
+def test_causal_with_key_lengths_is_unsupported() -> None:
+    """Opset 24 moves the causal diagonal to the last valid key, which is not what is_causal means here."""
+    assert reply(BY_NAME["onnx-attention24"], "lengths-causal").status == "unsupported"
+
+
+@pytest.mark.parametrize("name", ["onnx-attention23", "onnx-attention24", "onnx-reference"])
+def test_mask_with_bias_is_unsupported(name: str) -> None:
+    """The standard operator has one attn_mask."""
+    assert reply(BY_NAME[name], "combined-mask-bias").status == "unsupported"
+
+
+def test_grouped_heads_are_unsupported_by_multi_head_attention() -> None:
+    """The contrib operator has one number of heads."""
+    assert reply(BY_NAME["ort-mha"], "heads-4-over-2").status == "unsupported"
+
+
+def test_a_wrong_operator_is_caught() -> None:
+    """The comparison used here can fail: ONNX Runtime's MultiHeadAttention aligns causal rows at the last key."""
+    assert wrong(BY_NAME["ort-mha"], "causal-more-keys") == ["output"]
+
+
+def test_onnxruntime_arrays_keep_every_dtype() -> None:
+    """Arrays of every dtype, rank 0 and empty ones included, come back bit for bit."""
+    import ml_dtypes
+
+    from impls.onnx import arrays
+
+    for dtype in (np.float64, np.float32, np.float16, ml_dtypes.bfloat16, np.bool_, np.int64):
+        for shape in ((2, 3), (), (0, 4)):
+            array = np.ones(shape, dtype)
+            assert calls.same_bits(arrays.get(arrays.put(array, "cpu")), array), (dtype, shape)
+
+
+def test_onnxruntime_arrays_refuse_what_is_not_theirs() -> None:
+    """A NumPy array is not taken for a result of ONNX Runtime."""
+    from impls.onnx import arrays
+
+    with pytest.raises(TypeError, match="OrtValue"):
+        arrays.get(np.zeros(2))

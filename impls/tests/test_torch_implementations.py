@@ -1,0 +1,105 @@
+"""Torch's implementations against the reference, inside the bound of the profile that each declares."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.cases import all_cases
+from conformance.compare import compare
+from impls.calls import Reply, Request, call, describe
+from impls.contract import Implementation
+from impls.torch import IMPLEMENTATIONS
+
+torch = pytest.importorskip("torch")
+
+BY_NAME = {each.name: each for each in IMPLEMENTATIONS}
+#: A case or two of every group that the written-out implementation has to get right, in each dtype of the case.
+WRITTEN_OUT = (
+    "plain", "one-query", "value-width-larger", "heads-4-over-2", "empty-keys", "empty-queries", "long",
+    "scale-zero", "scale-negative", "softcap", "mask", "bias", "causal-more-keys", "offset-negative", "window-both",
+    "lengths", "lse", "weights", "range-product-overflows", "masked-large-values", "nan-query",
+    "memory-inner", "memory-guarded", "inputs-unchanged", "repeat",
+)  # fmt: skip
+#: What scaled_dot_product_attention gets right on the CPU, whichever backend computes it.
+LIBRARY = ("plain", "one-query", "heads-4-over-2", "scale-given", "mask", "bias", "causal-more-keys", "tiles")
+
+
+def reply(implementation: Implementation, name: str, dtype: str) -> Reply:
+    """The implementation's reply to a case on the CPU."""
+    case = all_cases()[name]
+    x = case.inputs(dtype)
+    return call(implementation, Request("cpu", x.q, x.k, x.v, x.keywords, case.memory, case.repeats))
+
+
+def assert_within_bound(implementation: Implementation, name: str, dtype: str) -> None:
+    """Every result of the case is there, unmodified inputs, equal repeats, and inside the bound."""
+    case, answer = all_cases()[name], reply(implementation, name, dtype)
+    assert (answer.status, answer.modified, answer.unequal) == ("returned", (), ()), answer.text
+    assert tuple(answer.results) == case.results()
+    bound = case.bound(dtype, implementation.profile(dtype))
+    for result, got in answer.results.items():
+        expected = getattr(case.expected(dtype), result)
+        assert got.shape == expected.shape
+        assert compare(result, got, expected, getattr(bound, result), str(got.dtype)).ok, (name, dtype, result)
+
+
+@pytest.mark.parametrize("name", WRITTEN_OUT)
+def test_written_out(name: str) -> None:
+    """The written-out implementation follows the spec in every dtype of the case."""
+    for dtype in all_cases()[name].dtypes:
+        assert_within_bound(BY_NAME["torch-eager"], name, dtype)
+
+
+@pytest.mark.parametrize("implementation", ["torch-sdpa", "torch-sdpa-math", "torch-sdpa-flash"])
+@pytest.mark.parametrize("name", LIBRARY)
+def test_sdpa(implementation: str, name: str) -> None:
+    """The library's function is called so that ordinary inputs come out right, in the declared profile."""
+    for dtype in all_cases()[name].dtypes:
+        assert_within_bound(BY_NAME[implementation], name, dtype)
+
+
+def test_flex() -> None:
+    """flex_attention is called so that an input with grouped heads comes out right; each new rule costs it seconds."""
+    assert_within_bound(BY_NAME["torch-flex"], "heads-grouped-causal", "float32")
+
+
+def test_mask_and_bias_together_are_unsupported() -> None:
+    """scaled_dot_product_attention has one attn_mask, so mask and bias in one call are unsupported, not wrong."""
+    answer = reply(BY_NAME["torch-sdpa"], "combined-mask-bias", "float32")
+    assert answer.status == "unsupported"
+    assert "attn_mask" in answer.text
+
+
+def test_forced_kernel_that_refuses_is_unsupported() -> None:
+    """The flash kernel has no form with Dv other than D; that is unsupported, and never another kernel's result."""
+    assert reply(BY_NAME["torch-sdpa-flash"], "value-width-larger", "float32").status == "unsupported"
+    assert reply(BY_NAME["torch-sdpa-math"], "value-width-larger", "float32").status == "returned"
+
+
+def test_other_exceptions_are_passed_on() -> None:
+    """What torch raises for inputs that do not fit together is not taken for "unsupported"."""
+    assert reply(BY_NAME["torch-sdpa"], "invalid-dtypes", "float32").status == "raised"
+
+
+@pytest.mark.parametrize("implementation", sorted(BY_NAME))
+def test_signature_is_readable(implementation: str) -> None:
+    """Every target can be loaded and accepts at least the scale."""
+    assert "scale" in describe(BY_NAME[implementation]).keywords
+
+
+def test_eager_can_be_exported() -> None:
+    """The written-out function has no control flow on values: torch.export takes it with every array keyword."""
+    from impls.torch.eager import attention
+
+    class Layer(torch.nn.Module):
+        def forward(self, q, k, v, mask, bias, lengths, offset):  # type: ignore[no-untyped-def]
+            return attention(
+                q, k, v, mask=mask, bias=bias, kv_lengths=lengths, is_causal=True, causal_offset=offset,
+                window=(3, None), softcap=2.0, scale=0.3,
+            )  # fmt: skip
+
+    q, k = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8)
+    mask, bias = torch.rand(2, 1, 5, 7) < 0.5, torch.randn(4, 5, 7)
+    arguments = (q, k, k + 1, mask, bias, torch.tensor([7, 0]), torch.tensor([2, -1]))
+    exported = torch.export.export(Layer(), arguments).module()
+    assert torch.equal(exported(*arguments), Layer()(*arguments))

@@ -1,0 +1,69 @@
+"""Torch tensors: taken from NumPy with their strides, bfloat16 through its bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+
+def devices() -> tuple[str, ...]:
+    """The CPU, and the current CUDA device where there is one."""
+    return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+
+
+def put(array: np.ndarray, device: str) -> torch.Tensor:
+    """The tensor with the array's elements and strides; on the CPU it shares the array's memory.
+
+    On another device the stretch of memory that the strides span is copied as it is, so that what lies
+    between the elements is there too; what lies before and behind it is not.
+    """
+    repeated = tuple(stride == 0 and size > 1 for stride, size in zip(array.strides, array.shape, strict=True))
+    # With the Ellipsis an array of rank 0 stays an array.
+    once = array[(..., *(slice(0, 1) if again else slice(None) for again in repeated))]
+    if not once.flags.writeable:  # torch has no read-only tensors, and a broadcast array is read-only
+        once = once.copy(order="K")
+    if array.dtype == ml_dtypes.bfloat16:
+        tensor = torch.from_numpy(once.view(np.int16)).view(torch.bfloat16)
+    else:
+        tensor = torch.from_numpy(once)
+    if device != "cpu":
+        tensor = _moved(tensor, device)
+    return tensor.expand(array.shape)
+
+
+def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """A copy on a device with the same strides, which ``Tensor.to`` keeps only where no element is left out."""
+    if tensor.numel() == 0:
+        return tensor.to(device)
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((span,), (1,)).to(device).as_strided(tensor.shape, tensor.stride())
+
+
+def get(array: Any) -> np.ndarray:
+    """The NumPy array of a tensor, waiting for its device.
+
+    Raises TypeError for anything that is not a tensor.
+    """
+    if not isinstance(array, torch.Tensor):
+        raise TypeError(f"expected a torch tensor, got {type(array).__module__}.{type(array).__qualname__}")
+    host = array.detach().cpu()
+    if host.dtype == torch.bfloat16:
+        return host.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return host.numpy()
+
+
+def synchronize(device: str) -> None:
+    """Wait for the device's kernels; the CPU's are done when a call returns."""
+    if device != "cpu":
+        torch.cuda.synchronize(device)
+
+
+def versions() -> dict[str, str]:
+    """Versions of torch and of the libraries that its kernels come from."""
+    found = {"torch": str(torch.__version__)}
+    if torch.cuda.is_available():
+        found |= {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version())}
+    return found

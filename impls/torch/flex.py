@@ -1,0 +1,92 @@
+"""torch.nn.attention.flex_attention: the score and the mask given as functions of the indices.
+
+Source: https://pytorch.org/docs/stable/nn.attention.flex_attention.html.  Not compiled, which PyTorch offers
+for checking and warns about: it computes the whole score matrix.  It expresses every keyword but
+``return_weights``, which flex attention does not return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, and_masks, create_block_mask, flex_attention
+
+#: (score, batch, head, query, key) -> score, and (batch, head, query, key) -> allowed.
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    is_causal: bool = False,
+    causal_offset: int | Tensor = 0,
+    window: tuple[int | None, int | None] | None = None,
+    kv_lengths: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    return_lse: bool = False,
+) -> Any:
+    """The output (B, Hq, Sq, Dv), and on request the lse (B, Hq, Sq); keywords as in impls.contract."""
+    output, aux = flex_attention(
+        q,
+        k,
+        v,
+        score_mod=_score_mod(q, k, bias, softcap),
+        block_mask=_block_mask(q, k, mask, is_causal, causal_offset, window, kv_lengths),
+        scale=scale,
+        enable_gqa=q.ndim == k.ndim == 4 and q.shape[1] != k.shape[1],
+        return_aux=AuxRequest(lse=return_lse),
+    )
+    return (output, aux.lse) if return_lse else output
+
+
+def _score_mod(q: Tensor, k: Tensor, bias: Tensor | None, softcap: float | None) -> ScoreMod | None:
+    """Softcap, then bias; the score that comes in is scaled."""
+    if bias is None and softcap is None:
+        return None
+    added = None if bias is None else bias.expand(*q.shape[:3], k.shape[2])
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        return score if added is None else score + added[b, h, i, j]
+
+    return score_mod
+
+
+def _block_mask(
+    q: Tensor,
+    k: Tensor,
+    mask: Tensor | None,
+    is_causal: bool,
+    causal_offset: int | Tensor,
+    window: tuple[int | None, int | None] | None,
+    kv_lengths: Tensor | None,
+) -> BlockMask | None:
+    """The keys that each row may attend to, as flex attention's blocks; None if all."""
+    left, right = window or (None, None)
+    offsets = causal_offset if isinstance(causal_offset, Tensor) else torch.tensor(causal_offset, device=q.device)
+    offsets = offsets.expand(q.shape[0])
+    parts: list[MaskMod] = []
+    if mask is not None:
+        every = mask.expand(*q.shape[:3], k.shape[2])
+        parts.append(lambda b, h, i, j: every[b, h, i, j])
+    if is_causal:
+        parts.append(lambda b, h, i, j: j <= i + offsets[b])
+    if left is not None:
+        parts.append(lambda b, h, i, j: j >= i + offsets[b] - left)
+    if right is not None:
+        parts.append(lambda b, h, i, j: j <= i + offsets[b] + right)
+    if kv_lengths is not None:
+        parts.append(lambda b, h, i, j: j < kv_lengths[b])
+    if not parts:
+        return None
+    return create_block_mask(and_masks(*parts), *q.shape[:3], k.shape[2], device=q.device)

@@ -1,0 +1,87 @@
+"""torch.nn.functional.scaled_dot_product_attention: as PyTorch dispatches it, and each of its kernels by force.
+
+Source: https://pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html and
+``torch.nn.attention.sdpa_kernel``.  It has one ``attn_mask``, boolean or additive, so mask and bias
+together are not expressible; of the causal offsets it has 0 (``is_causal``) and Sk − Sq
+(``torch.nn.attention.bias.causal_lower_right``).  It has no window, lengths, softcap, weights or lse.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.functional import scaled_dot_product_attention
+
+#: How PyTorch says that a kernel, or the function, does not have a combination: start of the exception's text.
+REFUSALS = (
+    "No available kernel.",
+    "_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True",
+)
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    mask: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    is_causal: bool = False,
+    causal_offset: int | torch.Tensor = 0,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """The output (B, Hq, Sq, Dv), from the kernel that PyTorch chooses.
+
+    Raises NotImplementedError for what the function cannot express or refuses by name.
+    """
+    if mask is not None and bias is not None:
+        raise NotImplementedError("attn_mask is boolean or additive: mask and bias together have no place")
+    given: Any = mask if mask is not None else bias
+    if is_causal and not (isinstance(causal_offset, int) and causal_offset == 0):
+        if not isinstance(causal_offset, int) or causal_offset != k.shape[-2] - q.shape[-2]:
+            raise NotImplementedError("causal offsets are 0 (is_causal) or Sk - Sq (causal_lower_right)")
+        if given is not None:
+            raise NotImplementedError("causal_lower_right takes the place of attn_mask")
+        given, is_causal = causal_lower_right(q.shape[-2], k.shape[-2]), False
+    grouped = q.ndim == k.ndim >= 3 and q.shape[-3] != k.shape[-3]
+    try:
+        return scaled_dot_product_attention(
+            q, k, v, attn_mask=given, is_causal=is_causal, scale=scale, enable_gqa=grouped
+        )
+    except RuntimeError as error:
+        if str(error).startswith(REFUSALS):
+            raise NotImplementedError(str(error)) from error
+        raise
+
+
+def _forced(kernel: SDPBackend) -> Any:
+    """``attention`` with one kernel allowed and no other."""
+
+    def forced(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        mask: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+        is_causal: bool = False,
+        causal_offset: int | torch.Tensor = 0,
+        scale: float | None = None,
+    ) -> torch.Tensor:
+        with sdpa_kernel(kernel):
+            return attention(
+                q, k, v, mask=mask, bias=bias, is_causal=is_causal, causal_offset=causal_offset, scale=scale
+            )
+
+    forced.__name__ = forced.__qualname__ = kernel.name.lower()
+    forced.__doc__ = f"``attention`` by the kernel {kernel.name}; NotImplementedError where it refuses."
+    return forced
+
+
+math = _forced(SDPBackend.MATH)
+flash = _forced(SDPBackend.FLASH_ATTENTION)
+efficient = _forced(SDPBackend.EFFICIENT_ATTENTION)
+cudnn = _forced(SDPBackend.CUDNN_ATTENTION)
