@@ -9,8 +9,8 @@ o = Σ p_j v_j for the output.
    2002, §3.1, first order); λ√n w holds with probability at least 1 − 2 exp(−λ²/2) if rounding errors are
    mean-independent (Higham & Mary, SIAM J. Sci. Comput. 41(5), 2019, Theorem 2.4).  Scaling, softcap and bias add
    one rounding each; the slope of softcap, 1 − tanh², shrinks what came before.  This gives ε_j ≥ |δs_j|.
-2. *Softmax.*  With perturbed scores the output is Σ p_j r_j v_j / Σ p_m r_m with r_j = exp(δs_j).  As Σ p_j (v_j − o) = 0,
-   exactly and not only to first order,
+2. *Softmax.*  With perturbed scores the output is Σ p_j r_j v_j / Σ p_m r_m with r_j = exp(δs_j).  As Σ p_j (v_j − o)
+   is 0, exactly and not only to first order,
 
        |δo| ≤ Σ_j p_j (exp(ε_j) − 1) |v_j − o| / Σ_m p_m exp(−ε_m),
 
@@ -154,7 +154,7 @@ def _bound(expected: Expected, options: Options, r: Rounding) -> Bound:
 
 
 def score_error(expected: Expected, options: Options, r: Rounding) -> np.ndarray:
-    """ε of step 1, and the error of exp as an error of its argument, (B, Hq, Sq, Sk); 0 at keys that are not allowed."""
+    """ε of step 1, with the error of exp as one of its argument, (B, Hq, Sq, Sk); 0 at keys that are not allowed."""
     width = expected.q.shape[3]
     scale = options.scale if options.scale is not None else 1 / np.sqrt(width)
     q, k = np.abs(expected.q), np.swapaxes(np.abs(expected.k), 2, 3)

@@ -36,6 +36,7 @@ class Finding:
     broken: str
     reason: str
     details: tuple[str, ...] = ()
+    looks: str = ""
 
 
 def judge(
@@ -162,11 +163,12 @@ def _value_finding(worst: Comparison, reply: Reply, case: Case, blank: Result, m
         broken = ACCURACY
         reason += f"; keeps the bound of profile {meets[0]}, declares {blank.profile}"
         details.append(f"Profile:  {blank.profile} is declared; the result keeps the bound of {meets[0]}")
-    elif worst.name == "output":
+    looks = ""
+    if worst.name == "output":
         looks = resembles(reply.results["output"], case.expected(blank.dtype), worst.outside)
         reason = f"{looks}: {reason}" if looks else reason
         details += [f"Looks:    the wrong elements are {looks}"] if looks else []
-    return Finding(Failure.VALUE, broken, reason, tuple(details))
+    return Finding(Failure.VALUE, broken, reason, tuple(details), looks)
 
 
 def blamed(case: Case) -> str:
@@ -185,6 +187,7 @@ def _failed(blank: Result, case: Case, finding: Finding) -> Result:
         failure=finding.failure,
         broken=finding.broken,
         reason=finding.reason,
+        looks=finding.looks,
     )
     return replace(result, message=failure_message(result, case, finding.details))
 

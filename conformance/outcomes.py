@@ -59,6 +59,8 @@ class Result:
     broken: str | None = None
     #: One line: why unsupported, what is wrong, or what the deviation does instead.
     reason: str = ""
+    #: What a wrong output looks like: "NaN", "zeros", "the mean of v", or "" for nothing known.
+    looks: str = ""
     #: The whole failure message.
     message: str = ""
     profile: str | None = None

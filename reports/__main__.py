@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conformance.clauses import clauses
-from reports import tables
+from reports import divergence, tables
 from reports.markdown import page
 from reports.reading import Records, ReportError, read
 
@@ -44,6 +44,7 @@ def written(records: Records, folder: Path) -> list[Path]:
     if records.results:
         frame = tables.conformance(records.results)
         frames["conformance.csv"] = frame
+        frames["answers.csv"] = divergence.answers(frame).reset_index()
         frames["matrix.csv"] = tables.matrix(frame, clauses())
     if records.cells:
         frames["bench.csv"] = tables.bench(records.cells)

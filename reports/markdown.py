@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from conformance.clauses import Clause
-from reports import tables
+from reports import divergence, tables
 from reports.reading import Records, Source, incomplete
 
 #: What stands for a number that does not exist.
@@ -29,6 +29,7 @@ def page(records: Records, clauses: Mapping[str, Clause]) -> str:
     cells = tables.bench(records.cells)
     sections += [verdict(records, frame, cells)]
     if not frame.empty:
+        sections += ["## How libraries answer", _answers(frame)]
         sections += ["## Conformance", _implementations(frame), _matrix(frame, clauses), _differences(frame, clauses)]
     if not cells.empty:
         sections += ["## Speed", *_speed(cells, records.sources)]
@@ -75,6 +76,20 @@ def _conformance_verdict(frame: pd.DataFrame) -> str:
         start = f"**Conformance: {_many(len(everyone), 'implementation')}, no failure.**"
     numbers = ", ".join(f"{counts.get(outcome, 0)} {outcome}" for outcome in tables.OUTCOMES)
     return f"{start} {_many(len(frame), 'result')}: {numbers}."
+
+
+def _answers(frame: pd.DataFrame) -> str:
+    table = divergence.answers(frame)
+    if table.empty:
+        return "None of the questions was asked."
+    devices = table.index.get_level_values("device").nunique() > 1
+    names = [f"{name} {device}" if devices else name for name, device in table.index]
+    table = table.set_axis(names, axis="index").T.rename_axis("question", axis="index").reset_index()
+    note = (
+        f"In {divergence.DTYPE}; the question is asked by one case each (`conformance/questions.py`)."
+        " Bold is not what the spec says."
+    )
+    return f"{markdown(table)}\n\n{note}"
 
 
 def _implementations(frame: pd.DataFrame) -> str:

@@ -31,10 +31,10 @@ def limits(expected: Expected, unit: float, exact_scores: bool = False, **option
     scale = 1 / np.sqrt(width) if scale is None else abs(scale)
     allowed = expected.allowed
     sizes = scale * (np.abs(_finite(expected.q)) @ np.abs(_finite(expected.k)).swapaxes(2, 3))
-    scores = np.where(allowed, _finite(expected.scores), 0.0)
+    finals = np.abs(np.where(allowed, _finite(expected.scores), 0.0))
     biases = np.abs(_finite(np.asarray(options.get("bias", 0.0), np.float64)))
-    roundings = (width + 6) * sizes + 2 * (np.abs(scores) + biases)
-    top = np.max(np.abs(scores), axis=3, keepdims=True, initial=0.0)
+    roundings = (width + 6) * sizes + 2 * (finals + biases)
+    top = np.max(finals, axis=3, keepdims=True, initial=0.0)
     delta = np.where(allowed, unit * (roundings + 2 * top), 0.0) * (not exact_scores)
     worst = np.max(delta, axis=3, initial=0.0)
     relative = delta + worst[..., None] + (keys + 8) * unit
@@ -44,13 +44,9 @@ def limits(expected: Expected, unit: float, exact_scores: bool = False, **option
     output += (2 * keys + 9) * unit * (expected.weights @ np.abs(values))
     lse = worst + unit * (keys + 8 + np.abs(_finite(expected.lse)))
     raw = unit * (width + 6) * sizes
-    return {
-        "raw": raw,
-        "scores": np.maximum(raw, delta),
-        "weights": expected.weights * relative + TINY,
-        "output": output + TINY,
-        "lse": lse,
-    }
+    weights = expected.weights * relative
+    scores = np.maximum(raw, delta)
+    return {"raw": raw, "scores": scores, "weights": weights + TINY, "output": output + TINY, "lse": lse}
 
 
 def _finite(array: np.ndarray) -> np.ndarray:

@@ -24,12 +24,12 @@ FAILED = Result(
     ("SDPA-19",),
     Outcome.FAILED,
     Failure.VALUE,
-    "SDPA-19",
-    "nan",
-    "text",
-    "storage",
-    (),
-    float("inf"),
+    broken="SDPA-19",
+    reason="NaN",
+    looks="NaN",
+    message="text",
+    profile="storage",
+    share=float("inf"),
 )
 
 
