@@ -17,8 +17,10 @@ import pytest
 import conformance
 from conformance import results as result_file
 from conformance import targets
+from conformance.ahead import Ahead, default_parallel
 from conformance.cases import Case, all_cases
-from conformance.deviations import Ledger, read
+from conformance.deviations import read
+from conformance.judge import judge
 from conformance.outcomes import Outcome, Result
 from conformance.summary import executed, summary, time_lines
 from impls.contract import ImplementationError
@@ -53,6 +55,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--case-timeout", type=float, default=300.0, metavar="SECONDS", help="time for one case, compilation included"
+    )
+    group.addoption(
+        "--parallel",
+        type=int,
+        default=default_parallel(),
+        metavar="N",
+        help="how many libraries are judged at the same time (default: %(default)s)",
     )
     group.addoption("--conformance-json", metavar="FILE", help="write the results to this file, as JSON lines")
 
@@ -139,19 +148,35 @@ class Recorder:
 
     def __init__(self, config: pytest.Config) -> None:
         self.results: list[Result] = []
-        self.ledger = Ledger()
         self._config = config
+        self._ahead: Ahead[tuple[targets.Target, Case], Result] | None = None
         self._writer: result_file.Writer | None = None
         self._started = time.perf_counter()
 
-    def start(self) -> None:
-        """Read the ledger and open the result file, at the first case."""
-        if self.ledger.deviations or self.results:
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Plan the judging of the collected cases, and open the result file."""
+        pairs = [item.callspec.params for item in session.items if hasattr(item, "callspec")]
+        keys = [(p["target"], p["case"]) for p in pairs if {"target", "case"} <= set(p)]
+        if not keys or self._config.getoption("collectonly"):
             return
-        self.ledger = read()
+        selection, pool, ledger = targets.selection(self._config), targets.pool(self._config), read()
+        timeout = self._config.getoption("case_timeout")
+
+        def compute(key: tuple[targets.Target, Case]) -> Result:
+            target, case = key
+            keywords = selection.keywords[target.implementation.name]
+            return judge(target, case, pool, keywords, ledger, selection.versions, timeout)
+
+        parallel = 0 if self._config.getoption("in_process") else self._config.getoption("parallel")
+        self._ahead = Ahead(keys, lambda key: key[0].implementation.process, compute, parallel)
         path = self._config.getoption("conformance_json")
         if path:
             self._writer = result_file.Writer(Path(path), self._header())
+
+    def result(self, target: targets.Target, case: Case) -> Result:
+        """What becomes of a case on a target, once it is judged."""
+        assert self._ahead is not None
+        return self._ahead.get((target, case))
 
     def _header(self) -> dict[str, Any]:
         selection = targets.selection(self._config)
@@ -177,6 +202,8 @@ class Recorder:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Close the result file; a run in which nothing was executed fails."""
+        if self._ahead is not None:
+            self._ahead.stop()
         if self._writer is not None:
             self._writer.close()
         if self._nothing_ran() and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
@@ -203,12 +230,6 @@ class Recorder:
             write.line(f"results: {self._config.getoption('conformance_json')}")
         if self._nothing_ran():
             write.line("FAILED: nothing was executed, so nothing is known", red=True)
-
-
-@pytest.fixture(scope="session")
-def pool(request: pytest.FixtureRequest) -> targets.Pool:
-    """The processes in which implementations run."""
-    return targets.pool(request.config)
 
 
 def report(result: Result) -> None:

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
-from conformance import targets
 from conformance.cases import Case
-from conformance.judge import judge
 from conformance.plugin import Recorder, report
+from conformance.targets import Target
 
 
-def test_sdpa(
-    target: targets.Target, case: Case, pool: targets.Pool, recorder: Recorder, request: pytest.FixtureRequest
-) -> None:
+def test_sdpa(target: Target, case: Case, recorder: Recorder) -> None:
     """The implementation computes what the spec says of the case."""
-    recorder.start()
-    config = request.config
-    selection = targets.selection(config)
-    result = judge(
-        target,
-        case,
-        pool,
-        selection.keywords[target.implementation.name],
-        recorder.ledger,
-        selection.versions,
-        config.getoption("case_timeout"),
-    )
+    result = recorder.result(target, case)
     recorder.record(result)
     report(result)

@@ -24,7 +24,7 @@ from conformance.cases.base import (
 )
 
 #: One width for query and key that differs from the model width of two heads.
-WIDE = Shape(d=16)
+WIDE = Shape(d=16, dv=16)
 
 
 def cases() -> Iterator[Case]:

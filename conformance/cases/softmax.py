@@ -113,11 +113,11 @@ def _accuracy() -> Iterator[Case]:
 
 
 def _range() -> Iterator[Case]:
-    yield case("range-product-overflows", "SDPA-26", "q · k = 131072, beyond float16, while the scaled score is 16384 (pytorch 119131).", replace(SMALL, d=64, dv=8), data=_product(131072.0), dtypes=ALL_DTYPES)
-    yield case("range-product-overflows-negative", "SDPA-26 SDPA-14", "q · k = −131072.", replace(SMALL, d=64, dv=8), data=_product(-131072.0), dtypes=ALL_DTYPES)
+    yield case("range-product-overflows", "SDPA-26", "q · k = 131072, beyond float16, while the scaled score is 16384 (pytorch 119131).", replace(SMALL, d=64, dv=64), data=_product(131072.0), dtypes=ALL_DTYPES)
+    yield case("range-product-overflows-negative", "SDPA-26 SDPA-14", "q · k = −131072.", replace(SMALL, d=64, dv=64), data=_product(-131072.0), dtypes=ALL_DTYPES)
     yield case("range-largest-values", "SDPA-26", "Values of 60000: their unnormalised weighted sum is beyond float16.", SMALL, data=constant_values(60000.0), dtypes=("float16",))
-    yield case("range-large-scores-mask", "SDPA-26 SDPA-7", "Scores of 16384 with a mask.", replace(SMALL, d=64, dv=8), data=_product(131072.0), mask=random_mask(0.5), dtypes=("float32", "float16"))
-    yield case("range-lengths-large", "SDPA-26 SDPA-12", "Scores of 16384 with lengths.", replace(SMALL, d=64, dv=8), data=_product(131072.0), kv_lengths=lengths(7, 3), dtypes=("float32", "float16"))
+    yield case("range-large-scores-mask", "SDPA-26 SDPA-7", "Scores of 16384 with a mask.", replace(SMALL, d=64, dv=64), data=_product(131072.0), mask=random_mask(0.5), dtypes=("float32", "float16"))
+    yield case("range-lengths-large", "SDPA-26 SDPA-12", "Scores of 16384 with lengths.", replace(SMALL, d=64, dv=64), data=_product(131072.0), kv_lengths=lengths(7, 3), dtypes=("float32", "float16"))
 
 
 def _row_bias(value: float) -> Maker:
