@@ -22,12 +22,10 @@ def wide_types(enabled: bool = True) -> AbstractContextManager[Any]:
 
     Source: https://docs.jax.dev/en/latest/default_dtypes.html; older versions have it in ``jax.experimental``.
     """
-    enable_x64: Any = getattr(jax, "enable_x64", None)
-    if enable_x64 is None:
-        from jax import experimental
-
-        enable_x64 = experimental.enable_x64
-    return enable_x64(enabled)
+    module: Any = jax
+    if not hasattr(module, "enable_x64"):
+        from jax import experimental as module
+    return module.enable_x64(enabled)
 
 
 def device_of(name: str) -> Any:
@@ -36,7 +34,7 @@ def device_of(name: str) -> Any:
 
 
 def devices() -> tuple[str, ...]:
-    """ "cpu", and "cuda" if this jaxlib finds one."""
+    """The CPU, and "cuda" if this jaxlib finds one."""
     try:
         jax.devices("cuda")
     except RuntimeError:

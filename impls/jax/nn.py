@@ -75,7 +75,7 @@ def _attention(
     scale: Any,
     return_lse: bool,
 ) -> Any:
-    if k.shape[:-1] == v.shape[:-1] and k.shape[-1] != v.shape[-1]:
+    if q.shape[-1] == k.shape[-1] != v.shape[-1] and k.shape[:-1] == v.shape[:-1]:
         raise NotImplementedError("jax.nn.dot_product_attention wants values as wide as the keys")
     options: dict[str, Any] = {"is_causal": is_causal, "scale": scale, "implementation": implementation}
     if window is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from impls.contract import Implementation, Profile
 
 #: Half precision is computed in float32 and rounded once.
-_PROFILES = {dtype: Profile.WIDE for dtype in ("float64", "float32", "float16", "bfloat16")}
+_PROFILES = dict.fromkeys(("float64", "float32", "float16", "bfloat16"), Profile.WIDE)
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Implementation(

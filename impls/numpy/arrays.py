@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
+import ml_dtypes
 import numpy as np
 
 

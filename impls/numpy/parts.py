@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
 
 #: The dtype computed in, by the dtype of q: half precision is computed in float32 and rounded once, at the end.
-WORKING = {"float64": np.float64, "float32": np.float32, "float16": np.float32, "bfloat16": np.float32}
+WORKING: dict[str, type[np.floating[Any]]] = {
+    "float64": np.float64,
+    "float32": np.float32,
+    "float16": np.float32,
+    "bfloat16": np.float32,
+}
 
 
-def working_dtype(dtype: np.dtype) -> type[np.floating]:
+def working_dtype(dtype: np.dtype) -> type[np.floating[Any]]:
     """The dtype to compute in.  Raises TypeError for a dtype that is not a floating-point one of the spec."""
     try:
         return WORKING[str(dtype)]

@@ -88,7 +88,10 @@ def attention(
 
 @dataclass(frozen=True)
 class _Head:
-    """What a block of query rows needs of one key/value head: keys (Sk, D), values (Sk, Dv), mask and bias (G, Sq, Sk)."""
+    """What a block of query rows needs of one key/value head, and of the query heads that read it.
+
+    Shapes: keys (Sk, D), values (Sk, Dv), mask and bias (G, Sq, Sk) for the G query heads.
+    """
 
     keys: np.ndarray
     values: np.ndarray

@@ -2,7 +2,7 @@
 
 Source: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md.  They take
 (B, S, H · D), so the layout here is (B, S, H, D), of which that is another view.  They have kernels for
-float32 and float16, no type for float64, and no CPU kernel for bfloat16.
+float32 and float16, no type for float64, and no CPU kernel for bfloat16.  A model is for one shape.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def multi_head(
             **attributes,
         )
     )
-    _reshape(nodes, constants, "flat", "output", (0, 0, q.shape[2], v.shape[3]))
+    _reshape(nodes, constants, "flat", "output", (*q.shape[:3], v.shape[3]))
     return model(nodes, (q, k, v, mask, bias, kv_lengths), ("output",), OPSET, constants)
 
 
@@ -128,7 +128,7 @@ def group_query(
             **attributes,
         )
     )
-    _reshape(nodes, constants, "flat", "output", (0, 0, q.shape[2], v.shape[3]))
+    _reshape(nodes, constants, "flat", "output", (*q.shape[:3], v.shape[3]))
     results = ("output", "weights") if return_weights else ("output",)
     return model(nodes, (q, k, v, bias, kv_lengths), results, OPSET, constants)
 
@@ -156,16 +156,16 @@ def _local_window(window: tuple[int | None, int | None] | None, is_causal: bool)
 def _flatten(nodes: list[NodeProto], constants: list[TensorProto], inputs: Sequence[Input]) -> None:
     """(B, S, H, D) to (B, S, H · D) for each input."""
     for each in inputs:
-        _, _, heads, width = each.shape
-        _reshape(nodes, constants, each.name, f"{each.name}_flat", (0, 0, heads * width))
+        batch, length, heads, width = each.shape
+        _reshape(nodes, constants, each.name, f"{each.name}_flat", (batch, length, heads * width))
 
 
 def _reshape(
     nodes: list[NodeProto], constants: list[TensorProto], source: str, target: str, shape: tuple[int, ...]
 ) -> None:
-    """Add a Reshape node; 0 keeps an axis as it is."""
+    """Add a Reshape node to this very shape, in which a 0 is a length."""
     constants.append(numpy_helper.from_array(np.array(shape, np.int64), f"{target}_shape"))
-    nodes.append(helper.make_node("Reshape", [source, f"{target}_shape"], [target]))
+    nodes.append(helper.make_node("Reshape", [source, f"{target}_shape"], [target], allowzero=1))
 
 
 def _without_tail(names: list[str]) -> list[str]:

@@ -170,6 +170,11 @@ def test_nn_says_what_its_library_has_not() -> None:
     assert "as wide as the keys" in got.text
 
 
+def test_nn_refuses_by_itself() -> None:
+    """Keys of another width than the queries are not taken for values of another width: the library refuses them."""
+    assert reply("jax-nn", "invalid-widths", "float32").status == "raised"
+
+
 def test_the_table_names_jax() -> None:
     """Every record is JAX's and needs nothing else."""
     for each in IMPLEMENTATIONS:

@@ -9,9 +9,11 @@ import pytest
 
 from conformance.cases import all_cases
 from conformance.compare import compare
+from conformance.reference import sdpa
 from impls.calls import Request, call, describe
 from impls.contract import Implementation
 from impls.numpy import IMPLEMENTATIONS
+from impls.numpy import tiled as tiled_module
 from impls.numpy.tiled import attention as tiled
 
 
@@ -50,3 +52,39 @@ def test_tiled_allocates_no_score_matrix(options: dict[str, object]) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 2048 * 2048 * q.itemsize
+
+
+TILES = {
+    "plain": {},
+    "causal": {"is_causal": True, "causal_offset": 2},
+    "bottom-right": {"is_causal": True, "causal_offset": -4},
+    "window": {"window": (2, 1), "causal_offset": np.array([-3, 5])},
+    "lengths": {"kv_lengths": np.array([0, 7]), "softcap": 2.0, "scale": -3.0},
+    "bias": {"bias": np.where(np.arange(13) % 4, 0.5, -np.inf), "is_causal": True},
+    "mask": {"mask": (np.arange(17)[:, None] + np.arange(13)) % 5 > 2, "window": (None, 4)},
+}
+
+
+@pytest.mark.parametrize("options", TILES.values(), ids=TILES)
+def test_tiled_across_many_tiles(options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 4 query rows and tiles of 3 keys give the reference's output and lse, to rounding in float64."""
+    monkeypatch.setattr(tiled_module, "ROWS", 4)
+    monkeypatch.setattr(tiled_module, "KEYS", 3)
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal(shape) for shape in ((2, 4, 17, 8), (2, 2, 13, 8), (2, 2, 13, 5)))
+    output, lse = tiled(q, k, v, return_lse=True, **options)  # type: ignore[arg-type]
+    expected = sdpa(q, k, v, **options)  # type: ignore[arg-type]
+    np.testing.assert_allclose(output, expected.output, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(lse, expected.lse, rtol=0, atol=1e-12)
+
+
+def test_tiled_sees_nan_in_its_tile_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN in v reaches the rows that see its key, however small its weight, and no row that does not (SDPA-22, -23)."""
+    monkeypatch.setattr(tiled_module, "ROWS", 4)
+    monkeypatch.setattr(tiled_module, "KEYS", 3)
+    q, k, v = (np.ones((1, 1, 10, 4)) for _ in range(3))
+    k[0, 0, 5] = -4000  # its weight underflows to zero
+    v[0, 0, 5, 2] = np.nan
+    output = tiled(q, k, v, is_causal=True)
+    assert np.isnan(output[0, 0, 5:, 2]).all()
+    assert np.isfinite(output).sum() == output.size - 5

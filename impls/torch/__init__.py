@@ -4,13 +4,54 @@ from __future__ import annotations
 
 from impls.contract import Framework, Implementation, Profile
 
-IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
-    Implementation(name=f"torch-{n}", target=t, framework=Framework.TORCH, devices=d, profiles=p, requires=("torch", "ml_dtypes"), summary="")
-    for n, t, d, p in (
-        ("eager", "impls.torch.eager:attention", ("cpu", "cuda"), {}),
-        ("sdpa", "impls.torch.sdpa:attention", ("cpu", "cuda"), {}),
-        ("sdpa-math", "impls.torch.sdpa:math", ("cpu", "cuda"), {}),
-        ("sdpa-flash", "impls.torch.sdpa:flash", ("cpu", "cuda"), {}),
-        ("flex", "impls.torch.flex:attention", ("cpu", "cuda"), {}),
+#: The composition computes half precision in float32 throughout (unless torch.backends.cuda is told to reduce in it).
+_WIDE = dict.fromkeys(("float16", "bfloat16"), Profile.WIDE)
+#: Flash kernels keep scores in float32 and round the weights before they meet v; so does uncompiled flex attention.
+_FUSED = dict.fromkeys(("float16", "bfloat16"), Profile.FUSED)
+#: Every tensor between two operations is in the dtype of the inputs.
+_STORAGE = dict.fromkeys(("float16", "bfloat16"), Profile.STORAGE)
+
+
+def _entry(
+    name: str,
+    target: str,
+    summary: str,
+    profiles: dict[str, Profile],
+    devices: tuple[str, ...] = ("cpu", "cuda"),
+) -> Implementation:
+    """A record with what all of PyTorch's have in common; ``target`` is relative to this folder."""
+    return Implementation(
+        name=name,
+        target=f"impls.torch.{target}",
+        framework=Framework.TORCH,
+        requires=("torch", "ml_dtypes"),
+        devices=devices,
+        profiles=profiles,
+        summary=summary,
     )
+
+
+IMPLEMENTATIONS: tuple[Implementation, ...] = (
+    _entry("torch-eager", "eager:attention", "matmul, softmax, matmul in the dtype of the inputs", _STORAGE),
+    _entry("torch-sdpa", "sdpa:attention", "scaled_dot_product_attention, kernel as dispatched", _FUSED),
+    _entry("torch-sdpa-math", "sdpa:math", "scaled_dot_product_attention, composition forced", _WIDE),
+    _entry("torch-sdpa-flash", "sdpa:flash", "scaled_dot_product_attention, flash kernel forced", _FUSED),
+    _entry(
+        "torch-sdpa-efficient",
+        "sdpa:efficient",
+        "scaled_dot_product_attention, memory-efficient kernel forced",
+        _FUSED,
+        ("cuda",),
+    ),
+    _entry("torch-sdpa-cudnn", "sdpa:cudnn", "scaled_dot_product_attention, cuDNN kernel forced", _FUSED, ("cuda",)),
+    _entry("torch-flex", "flex:attention", "flex_attention, not compiled", _FUSED),
+    Implementation(
+        name="torch-compile",
+        target="impls.torch.compiled:attention",
+        framework=Framework.TORCH,
+        prepare="impls.torch.prepare:compiled",
+        requires=("torch", "ml_dtypes"),
+        dtypes=("float32",),
+        summary="torch-eager under torch.compile; three keywords and float32 alone, as each form compiles for seconds",
+    ),
 )

@@ -1,0 +1,129 @@
+"""Exported models: with every keyword, kept on disk, and what is refused."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("onnxscript")
+pytest.importorskip("onnxruntime")
+
+import numpy as np
+
+from conformance import reference
+from impls import calls
+from impls.calls import Request, call
+from impls.onnx import IMPLEMENTATIONS, exported
+
+BY_NAME = {each.name: each for each in IMPLEMENTATIONS}
+
+#: Largest difference from the reference, for scores and values of a few units in float32.
+CLOSE = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def _own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty cache on disk, and nothing remembered by this process, for the time of one test."""
+    monkeypatch.setenv("ATTENTION_CONFORMANCE_CACHE", str(tmp_path))
+    forget(monkeypatch)
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a new process does not know: which calls are prepared, and their models."""
+    monkeypatch.setattr(calls, "_PREPARED", {})
+    monkeypatch.setattr(exported, "_model", functools.cache(exported._model.__wrapped__))
+
+
+def agrees(name: str, sizes: tuple[int, int, int, int, int], **keywords: Any) -> None:
+    """Assert that an implementation agrees with the reference for (B, Hq, Hkv, Sq, Sk), D = 8."""
+    b, hq, hkv, sq, sk = sizes
+    rng = np.random.default_rng(sum(sizes))
+    shapes = ((b, hq, sq, 8), (b, hkv, sk, 8), (b, hkv, sk, 8))
+    q, k, v = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    reply = call(BY_NAME[name], Request("cpu", q, k, v, keywords))
+    assert reply.status == "returned", reply.text
+    known = {key: value for key, value in keywords.items() if not key.startswith("return_")}
+    expected = reference.sdpa(q, k, v, **known)
+    for result in reply.results:
+        np.testing.assert_allclose(reply.results[result], getattr(expected, result), rtol=0, atol=CLOSE)
+
+
+def mask(*shape: int) -> np.ndarray:
+    """A mask with some keys off and one row of keys, the first, without any."""
+    found = np.random.default_rng(4).random(shape) > 0.4
+    found[..., 0, :] = False
+    return found
+
+
+def test_export_with_every_keyword_agrees_and_serves_two_shapes() -> None:
+    """Arrays are inputs of the graph, so other masks and lengths need no other export."""
+    before = len(exported.exports)
+    for b, sq, sk in ((2, 5, 7), (3, 6, 8)):
+        agrees(
+            "onnx-export23-torch-eager",
+            (b, 4, 2, sq, sk),
+            mask=mask(b, 1, sq, sk),
+            bias=np.random.default_rng(5).standard_normal((4, sq, 1)).astype(np.float32),
+            kv_lengths=np.arange(b) + sk - b,
+            causal_offset=np.arange(b),
+            is_causal=True,
+            window=(3, 1),
+            scale=0.3,
+            softcap=2.0,
+            return_weights=True,
+            return_lse=True,
+        )
+    assert len(exported.exports) - before == 1
+
+
+def test_second_process_finds_the_model_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an empty memory and the same disk, nothing is exported."""
+    agrees("onnx-export18-torch-sdpa", (2, 2, 2, 5, 7))
+    before = len(exported.exports)
+    forget(monkeypatch)
+    agrees("onnx-export18-torch-sdpa", (2, 2, 2, 4, 9))
+    assert len(exported.exports) == before
+
+
+def test_log_works_after_an_export() -> None:
+    """The exporter's remarks are kept from the log, nobody else's."""
+    agrees("onnx-export18-torch-sdpa", (2, 2, 2, 5, 7), scale=0.4)
+    assert logging.root.manager.disable == logging.NOTSET
+
+
+def test_refusal_of_the_exporter_is_unsupported() -> None:
+    """is_causal together with a mask is what torch.onnx.export does not translate."""
+    q = np.zeros((2, 2, 5, 8), np.float32)
+    reply = call(
+        BY_NAME["onnx-export23-torch-sdpa"],
+        Request("cpu", q, q, q, {"is_causal": True, "mask": np.ones((5, 5), bool)}),
+    )
+    assert reply.status == "unsupported", reply.text
+
+
+def test_mismatched_lengths_are_refused() -> None:
+    """K and v of different lengths fit no model, so the function that would be exported refuses them."""
+    q, k, v = (np.zeros((2, 2, n, 8), np.float32) for n in (5, 7, 6))
+    assert call(BY_NAME["onnx-export18-torch-eager"], Request("cpu", q, k, v)).status == "raised"
+
+
+@pytest.mark.parametrize(
+    ("declared", "shape", "fit"),
+    [
+        ([["s1", 2], ["s1", 3]], [(4, 2), (4, 3)], True),
+        ([["s1", 2], ["s1", 3]], [(4, 2), (5, 3)], False),
+        ([["s1", 2]], [(4, 1)], False),
+        ([["s1 + 2"]], [(4,)], False),
+        ([["s1"]], [(4, 2)], False),
+        ([["s1"]], [(4,), (4,)], False),
+    ],
+)
+def test_shapes_fit_a_declaration(declared: list[list[Any]], shape: list[tuple[int, ...]], fit: bool) -> None:
+    """A symbol is one length wherever it stands; formulas are not solved."""
+    assert exported.fits([SimpleNamespace(shape=each) for each in declared], shape) is fit
