@@ -26,6 +26,8 @@ _REQUIRES = {
     Framework.JAX: ("jax",),
     Framework.ONNXRUNTIME: ("onnxruntime",),
 }
+#: How a plug-in's call is prepared where binding its options is not enough: JAX needs its 64-bit types enabled.
+_PREPARE = {Framework.JAX: "impls.jax.prepare:eager"}
 _TARGET = re.compile(r"^(?P<place>[^:@]+(?:\.py)?):(?P<name>[A-Za-z_][\w.]*)(?:@(?P<framework>\w*))?$")
 
 
@@ -84,6 +86,7 @@ def plug_in(text: str, name: str = "") -> Implementation:
         name=name or text,
         target=f"{place}:{match['name']}",
         framework=framework,
+        prepare=_PREPARE.get(framework, "impls.prepare:partial"),
         requires=_REQUIRES[framework],
         folder=folder,
         summary="plugged in",

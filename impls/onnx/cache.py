@@ -18,8 +18,8 @@ from pathlib import Path
 #: Packages whose versions decide what an export contains.
 _PACKAGES = ("torch", "onnx", "onnxscript", "onnx-ir")
 
-#: Where the sources are that decide it, under impls/.
-_SOURCES = ("*.py", "torch/*.py", "onnx/*.py")
+#: The sources that decide it, under impls/: what is exported, and how.
+_SOURCES = ("validate.py", "torch/*.py", "onnx/exported.py")
 
 
 def folder() -> Path | None:

@@ -91,7 +91,7 @@ def test_eager_can_be_exported() -> None:
     """The written-out function has no control flow on values: torch.export takes it with every array keyword."""
     from impls.torch.eager import attention
 
-    class Layer(torch.nn.Module):
+    class Layer(torch.nn.Module):  # type: ignore[name-defined, misc]
         def forward(self, q, k, v, mask, bias, lengths, offset):  # type: ignore[no-untyped-def]
             return attention(
                 q, k, v, mask=mask, bias=bias, kv_lengths=lengths, is_causal=True, causal_offset=offset,

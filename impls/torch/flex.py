@@ -6,7 +6,7 @@ about 0.1 s.  It expresses every keyword but ``return_weights``, which flex atte
 
 There is no compiled form in the table: on the CPU, torch 2.13 compiles it with dynamic shapes for a call without
 options only; causal and window fail in the C++ compiler, a captured softcap while tracing, and with fixed shapes
-each shape would be compiled by itself, for 10 to 20 s.
+each shape would be compiled by itself, for 7 to 10 s (1 to 2 s from a warm cache).
 """
 
 from __future__ import annotations
