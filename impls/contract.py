@@ -126,8 +126,10 @@ class Implementation:
     #: Precision profile per dtype; a dtype that is not named has Profile.WIDE if it is float32 or
     #: float64 and Profile.STORAGE otherwise.
     profiles: Mapping[str, Profile] = field(default_factory=dict)
-    #: Packages to look for before use; the first one names the worker process that is shared.
+    #: Packages to look for before use.
     requires: tuple[str, ...] = ("numpy",)
+    #: Name of the worker process that it shares; by default the first required package, or its own for a plug-in.
+    worker: str = ""
     #: Modules are imported from here first (a plug-in's own folder), "" for none.
     folder: str = ""
     summary: str = ""
@@ -147,7 +149,7 @@ class Implementation:
     @property
     def process(self) -> str:
         """Name of the worker process that runs it: one per library, and one per plug-in."""
-        return self.name if self.folder else self.requires[0]
+        return self.worker or (self.name if self.folder else self.requires[0])
 
 
 class ImplementationError(Exception):

@@ -44,7 +44,7 @@ def _masked_values() -> Iterator[Case]:
     off = mask_without(keys=POISONED)
     large = {"edit": _poison("kv", 1e4, POISONED), "data": numbered}
     yield case("masked-large-values", "SDPA-21", "Masked keys and values of 1e4 change nothing.", SMALL, mask=off, dtypes=("float32", *HALVES), **large)
-    yield case("masked-largest-values", "SDPA-21", "Masked keys and values of 1e37: their scores overflow and still change nothing.", SMALL, mask=off, edit=_poison("kv", 1e37, POISONED))
+    yield case("masked-largest-values", "SDPA-21", "Masked keys and values of 3e38: their scores overflow and still change nothing.", SMALL, mask=off, edit=_poison("kv", 3e38, POISONED))
     yield case("masked-large-causal", "SDPA-21 SDPA-9", "Keys above the diagonal hold 1e4.", SQUARE, is_causal=True, data=numbered, edit=_poison("kv", 1e4, slice(6, 7)), dtypes=("float32", *HALVES))
     yield case("masked-large-lengths", "SDPA-21 SDPA-12", "Keys behind the lengths hold 1e4, as a reused cache does.", SMALL, kv_lengths=lengths(5, 5), edit=_poison("kv", 1e4, slice(5, 7)), data=numbered, dtypes=("float32", *HALVES))
     yield case("masked-large-window", "SDPA-21 SDPA-11", "The first key, outside the window of most rows, holds 1e4.", SQUARE, window=(1, 1), data=numbered, edit=_poison("kv", 1e4, slice(0, 1)))

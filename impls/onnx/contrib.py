@@ -37,10 +37,11 @@ def multi_head(
     ``mask`` becomes key_padding_mask as (B, Sk) or (B, Sq, Sk), ``kv_lengths`` the same input as (B,),
     ``bias`` becomes attention_bias.  The value of a masked score is the operator's default, −10000.
     Raises NotImplementedError for grouped heads, for a mask that differs between heads or has another
-    shape, and for a mask together with key lengths.
+    shape, for a mask together with key lengths, and for a bias that repeats rows or keys.
     """
     if k.shape[2] != q.shape[2]:
         raise NotImplementedError("the operator has no grouped heads")
+    _refuse_repeated(bias, q, k)
     if mask is not None and kv_lengths is not None:
         raise NotImplementedError("the operator has one key_padding_mask input for masks and lengths")
     nodes: list[NodeProto] = []
@@ -88,7 +89,7 @@ def group_query(
 
     ``kv_lengths`` becomes seqlens_k (which is one less), ``bias`` becomes attention_bias, ``window``
     local_window_size (which counts the row's own key).  Raises NotImplementedError for Sq ≠ Sk, Dv ≠ D, a
-    width that is not a multiple of 8, and a window that is not causal.
+    width that is not a multiple of 8, a window that is not causal, and a bias that repeats rows or keys.
     """
     if q.shape[1] != k.shape[1]:
         raise NotImplementedError("the operator needs as many queries as keys where there is no cache")
@@ -96,6 +97,7 @@ def group_query(
         raise NotImplementedError("the operator has one width for keys and values")
     if q.shape[3] % 8:
         raise NotImplementedError("the operator needs a head width that is a multiple of 8")
+    _refuse_repeated(bias, q, k)
     left = _local_window(window, is_causal)
     nodes: list[NodeProto] = []
     constants: list[TensorProto] = [
@@ -131,6 +133,16 @@ def group_query(
     _reshape(nodes, constants, "flat", "output", (*q.shape[:3], v.shape[3]))
     results = ("output", "weights") if return_weights else ("output",)
     return model(nodes, (q, k, v, bias, kv_lengths), results, OPSET, constants)
+
+
+def _refuse_repeated(bias: Input | None, q: Input, k: Input) -> None:
+    """attention_bias is documented as (B or 1, H or 1, Sq, Sk); what does not fit at all is left to the operator."""
+    if bias is None:
+        return
+    rows_and_keys = (q.shape[1], k.shape[1])
+    last = bias.shape[-2:]
+    if len(bias.shape) < 4 or any(n == 1 != full for n, full in zip(last, rows_and_keys, strict=True)):
+        raise NotImplementedError("attention_bias is (B or 1, H or 1, Sq, Sk)")
 
 
 def _padding_shape(mask: Input, q: Input, k: Input) -> tuple[int, ...]:
