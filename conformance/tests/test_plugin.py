@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -163,3 +164,24 @@ def test_bad_input_gives_one_clear_sentence(tmp_path: Path, arguments: tuple[str
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert sentence in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_readme_shows_what_happens(tmp_path: Path) -> None:
+    """The function on the README's first screen gives the message that stands below it."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (kernel,) = re.findall(r"```python\n# mykernels\.py\n(.*?)```", readme, re.DOTALL)
+    (shown,) = re.findall(r"```text\n(.*?)```", readme, re.DOTALL)
+    options = ("--impl", "mykernels.py:attention", "--dtype", "float32", "--case", "causal-more-keys")
+    done = run(plug_in(tmp_path, kernel), *options)
+    assert done.returncode == 1
+    assert " ".join(shown.split()) in " ".join(done.stdout.split())
+
+
+def test_the_readme_function_is_right_but_for_the_peek(tmp_path: Path) -> None:
+    """Without its deliberate mistake the README's function passes."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (kernel,) = re.findall(r"```python\n# mykernels\.py\n(.*?)```", readme, re.DOTALL)
+    right = kernel.replace("[:, None] + 1,", "[:, None],")
+    assert right != kernel
+    done = run(plug_in(tmp_path, right), "--impl", "mykernels.py:attention", "--dtype", "float32")
+    assert done.returncode == 0, done.stdout

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from impls import calls, memory
-from impls.contract import Implementation, Layout
+from impls.backend import backend
+from impls.contract import Call, Implementation, Layout
 
 
 def implementation(name: str, **rest: Any) -> Implementation:
@@ -58,9 +59,9 @@ def test_missing_results_are_named() -> None:
     with pytest.raises(TypeError, match=r"expected 2 results \(output, lse\), got 1"):
         calls.collect(
             np.zeros(1),
-            calls.Call("float32", "cpu", (), (("return_lse", True),)),
+            Call("float32", "cpu", (), (("return_lse", True),)),
             Layout.BHSD,
-            calls.backend(implementation("right").framework),
+            backend(implementation("right").framework),
         )
 
 
@@ -107,7 +108,7 @@ def test_a_call_is_prepared_once() -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.bool_, np.int64])
 def test_memory_layouts_keep_the_elements(name: str, dtype: type) -> None:
     """Whatever the strides, the elements are the same, in memory of their own."""
-    array = np.arange(48).reshape(2, 3, 4, 2).astype(dtype)
+    array: np.ndarray = np.arange(48).reshape(2, 3, 4, 2).astype(dtype)
     laid = memory.lay_out(array, name)
     np.testing.assert_array_equal(laid, array)
     assert not np.shares_memory(laid, array)

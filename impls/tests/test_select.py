@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.metadata
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,20 @@ def test_a_module_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.Monk
     assert select.plug_in("mine.kernels:attention").folder == str(tmp_path)
 
 
+def test_entry_points_are_implementations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a package registers in the group is selected by its name, and by default."""
+    entry = importlib.metadata.EntryPoint("theirs", "their.package:attention@jax", select.ENTRY_POINTS)
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry] * (group == select.ENTRY_POINTS))
+    (found,) = select.select(["their*"])
+    assert (found.name, found.target, found.framework) == ("theirs", "their.package:attention", Framework.JAX)
+    assert "theirs" in {i.name for i in select.select()}
+
+
+def test_a_jax_plug_in_keeps_64_bits() -> None:
+    """A function that is handed JAX arrays runs where float64 exists."""
+    assert select.plug_in("a.b:c@jax").prepare == "impls.jax.prepare:eager"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -62,8 +78,6 @@ def test_malformed_text_is_refused(text: str, message: str) -> None:
 
 def test_a_missing_package_is_known_without_importing_it() -> None:
     """An implementation knows which of its packages are missing."""
-    import dataclasses
-
     some = dataclasses.replace(select.builtin()["numpy-eager"], requires=("numpy", "no_such_package"))
     assert some.missing() == ("no_such_package",)
 
