@@ -10,9 +10,8 @@ import pytest
 
 from conformance import reference
 from conformance.examples import OPTIONS, Example, disagreements, examples
+from conformance.tests import fifty_digits
 from conformance.tests.first_order import agree, limits
-
-fifty_digits = pytest.importorskip("conformance.fifty_digits", reason="mpmath is not installed")
 
 UNIT = 2.0**-53
 #: Cases per test, so that a failure names its seed and the tests stay short.

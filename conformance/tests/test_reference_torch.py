@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("expecttest", reason="PyTorch's samples need the package expecttest")
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
