@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 
 from conformance.cases import behaviour, masks, positions, scores, shapes, softmax
-from conformance.cases.base import Case, Inputs, Shape
+from conformance.cases.base import Case, Inputs
+from conformance.cases.data import Shape
 
 __all__ = ["Case", "Inputs", "Shape", "all_cases"]
 

@@ -8,16 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from conformance.cases.base import (
-    ALL_DTYPES,
+from conformance.cases.base import ALL_DTYPES, HALVES, Case, Inputs, case
+from conformance.cases.data import (
     GROUPED,
-    HALVES,
     SMALL,
     SQUARE,
     TILES,
-    Case,
-    Inputs,
-    case,
     constant_values,
     lengths,
     mask_without,

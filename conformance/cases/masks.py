@@ -7,18 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.cases.base import (
-    ALL_DTYPES,
-    HALVES,
+from conformance.cases.base import ALL_DTYPES, HALVES, Case, case
+from conformance.cases.data import (
     SMALL,
     SQUARE,
     TILES,
-    Case,
     Maker,
     Rng,
     Shape,
     bias_from,
-    case,
     constant_bias,
     full_mask,
     mask_without,

@@ -8,18 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from conformance.cases.base import (
-    ALL_DTYPES,
+from conformance.cases.base import ALL_DTYPES, HALVES, Case, case
+from conformance.cases.data import (
     GROUPED,
-    HALVES,
     SMALL,
     SQUARE,
     TALL,
     TILES,
-    Case,
     Maker,
     bias_from,
-    case,
     lengths,
     mask_without,
     numbered,

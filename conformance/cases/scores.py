@@ -6,14 +6,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from conformance.cases.base import (
-    ALL_DTYPES,
-    HALVES,
+from conformance.cases.base import ALL_DTYPES, HALVES, Case, case
+from conformance.cases.data import (
     SMALL,
     TILES,
-    Case,
     Shape,
-    case,
     full_mask,
     integers,
     mask_without,

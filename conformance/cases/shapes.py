@@ -5,22 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from conformance.cases.base import (
-    ALL_DTYPES,
-    HALVES,
-    LONG,
-    ONE_QUERY,
-    SMALL,
-    SQUARE,
-    TALL,
-    TILES,
-    Case,
-    Shape,
-    ascending,
-    case,
-    numbered,
-    peak,
-)
+from conformance.cases.base import ALL_DTYPES, HALVES, Case, case
+from conformance.cases.data import LONG, ONE_QUERY, SMALL, SQUARE, TALL, TILES, Shape, ascending, numbered, peak
 
 ONE = Shape(b=1, hq=1, hkv=1, sq=1, sk=1, d=1, dv=1)
 

@@ -7,20 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.cases.base import (
-    ALL_DTYPES,
+from conformance.cases.base import ALL_DTYPES, HALVES, Case, case
+from conformance.cases.data import (
     GROUPED,
-    HALVES,
     LONG,
     SMALL,
     SQUARE,
     TILES,
-    Case,
     Data,
     Maker,
     Rng,
     Shape,
-    case,
     constant_values,
     full_mask,
     integers,

@@ -11,7 +11,8 @@ import pytest
 from conformance import bounds, reference
 from conformance.bounds import Options, bound, profiles, rounding
 from conformance.cases import all_cases
-from conformance.cases.base import ALL_DTYPES, HALVES, LONG, NUMPY_DTYPES, Shape, normal, shifted
+from conformance.cases.base import ALL_DTYPES, HALVES, NUMPY_DTYPES
+from conformance.cases.data import LONG, Shape, normal, shifted
 from conformance.compare import shares
 from impls.contract import Profile
 

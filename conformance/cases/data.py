@@ -1,0 +1,198 @@
+"""What cases are made of: shapes, data with a purpose, masks, biases and lengths, each from a random generator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Lengths and widths of one input, named as in the spec."""
+
+    b: int = 2
+    hq: int = 2
+    hkv: int = 2
+    sq: int = 5
+    sk: int = 7
+    d: int = 8
+    dv: int = 8
+
+    @property
+    def scores(self) -> tuple[int, int, int, int]:
+        """(B, Hq, Sq, Sk)."""
+        return (self.b, self.hq, self.sq, self.sk)
+
+
+#: The default, with every axis of another length where the spec allows it, and none a power of two.
+SMALL = Shape()
+SQUARE = Shape(sq=7, sk=7)
+TALL = Shape(sq=7, sk=5)
+ONE_QUERY = Shape(sq=1)
+GROUPED = Shape(hq=4, hkv=2)
+#: Longer than the tiles of 16 and 32 keys, and one more than 64.
+TILES = Shape(b=1, hq=2, hkv=2, sq=17, sk=65, d=16, dv=16)
+#: More keys than bfloat16 can count (256).
+LONG = Shape(b=1, hq=2, hkv=2, sq=5, sk=520, d=16, dv=16)
+
+Rng = np.random.Generator
+#: Makes q, k, v in float64 from a seed; they are then rounded to the dtype.
+Data = Callable[[Rng, Shape], tuple[np.ndarray, np.ndarray, np.ndarray]]
+#: Makes a mask, bias or lengths.
+Maker = Callable[[Rng, Shape, np.dtype], np.ndarray]
+
+
+# Data of q, k, v.
+
+
+def normal(spread: float) -> Data:
+    """Independent normal numbers; ``spread`` is the standard deviation of q and k, v has 1."""
+
+    def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        q = spread * rng.standard_normal((s.b, s.hq, s.sq, s.d))
+        k = spread * rng.standard_normal((s.b, s.hkv, s.sk, s.d))
+        return q, k, rng.standard_normal((s.b, s.hkv, s.sk, s.dv))
+
+    return make
+
+
+def integers(low: int, high: int) -> Data:
+    """Small integers, exact in every dtype."""
+
+    def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        shapes = ((s.b, s.hq, s.sq, s.d), (s.b, s.hkv, s.sk, s.d), (s.b, s.hkv, s.sk, s.dv))
+        q, k, v = (rng.integers(low, high, shape, endpoint=True).astype(float) for shape in shapes)
+        return q, k, v
+
+    return make
+
+
+def numbered(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Normal q and k; v[b, h, j, d] tells its own batch, head and key, so that the keys seen can be read off."""
+    q, k, _ = normal(1.0)(rng, s)
+    b, h, j, d = np.ogrid[: s.b, : s.hkv, : s.sk, : s.dv]
+    return q, k, ((j + 1) % 61) + 0.25 * h + 0.125 * b - 0.5 * (d % 2) + 0.0 * d
+
+
+def zero_queries(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Q = 0, so that every allowed key has the same weight and the output is the mean of their values."""
+    q, k, v = numbered(rng, s)
+    return 0 * q, k, v
+
+
+def constant_values(value: float, data: Data | None = None) -> Data:
+    """V constant: any weights that add up to 1 must reproduce it."""
+
+    def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        q, k, v = (data or normal(1.0))(rng, s)
+        return q, k, np.full_like(v, value)
+
+    return make
+
+
+def shifted(offset: float, spread: float = 1.0) -> Data:
+    """All scores moved by about ``offset``, a no-op for softmax: the first coordinate of q and k is constant.
+
+    The offset is exact in every dtype: q[0] = offset · √D / 16 and k[0] = 16 with the default scale.
+    """
+
+    def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        q, k, v = normal(spread)(rng, s)
+        q[..., 0], k[..., 0] = offset * np.sqrt(s.d) / 16, 16.0
+        return q, k, v
+
+    return make
+
+
+def peak(key: int, size: float = 30.0) -> Data:
+    """The largest score of every row at one key (negative counts from the end), by about ``size`` over the rest."""
+
+    def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        q, k, v = numbered(rng, s)
+        q[..., 0] = np.sqrt(s.d)
+        k[..., 0] = 0.0
+        k[:, :, key, 0] = size
+        return q, k, v
+
+    return make
+
+
+def ascending(step: float = 1.0) -> Data:
+    """Scores that grow with the key, so that every tile brings a new maximum to rescale by."""
+
+    def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        q, k, v = normal(0.1)(rng, s)
+        q[..., 0] = np.sqrt(s.d)
+        k[..., 0] = step * np.arange(s.sk)
+        return q, k, v
+
+    return make
+
+
+def repeated_keys(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All keys equal and all values different: every weight is 1/n."""
+    q, k, v = normal(1.0)(rng, s)
+    return q, np.repeat(k[:, :, :1], s.sk, axis=2), v
+
+
+# Makers of masks, biases and lengths.
+
+
+def random_mask(keep: float, shape: tuple[int | None, ...] = (None, None, None, None)) -> Maker:
+    """Each key allowed with probability ``keep``, the first one of each row always; axes of ``shape`` override."""
+
+    def make(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
+        mask = rng.random(_broadcast_shape(s, shape)) < keep
+        mask[..., 0] = True
+        return mask
+
+    return make
+
+
+def full_mask(value: bool) -> Maker:
+    """The same everywhere, in full shape."""
+    return lambda rng, s, dtype: np.full(s.scores, value)
+
+
+def mask_without(rows: slice = slice(None), keys: slice = slice(None), batch: slice = slice(None)) -> Maker:
+    """All True but for a block of rows and keys (of some batches)."""
+
+    def make(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
+        mask = np.ones(s.scores, bool)
+        mask[batch, :, rows, keys] = False
+        return mask
+
+    return make
+
+
+def random_bias(spread: float = 1.0, shape: tuple[int | None, ...] = (None, None, None, None)) -> Maker:
+    """Normal numbers."""
+    return lambda rng, s, dtype: (spread * rng.standard_normal(_broadcast_shape(s, shape))).astype(dtype)
+
+
+def constant_bias(value: float) -> Maker:
+    """One number everywhere, in full shape."""
+    return lambda rng, s, dtype: np.full(s.scores, value, dtype)
+
+
+def bias_from(mask: Maker, value: float | None) -> Maker:
+    """0 where the mask allows and ``value`` where it does not; None is the dtype's smallest finite number."""
+
+    def make(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
+        fill = float(ml_dtypes.finfo(dtype).min) if value is None else value
+        return np.where(mask(rng, s, dtype), 0.0, fill).astype(dtype)
+
+    return make
+
+
+def lengths(*values: int) -> Maker:
+    """One length (or offset) per batch."""
+    return lambda rng, s, dtype: np.array(values, np.int64)
+
+
+def _broadcast_shape(s: Shape, shape: tuple[int | None, ...]) -> tuple[int, ...]:
+    full = s.scores[4 - len(shape) :]
+    return tuple(f if n is None else n for f, n in zip(full, shape, strict=True))

@@ -1,0 +1,81 @@
+"""Imports go one way, and a framework is imported only where its arrays are handled."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+#: What the modules of a room may import of the others.
+MAY_USE = {
+    "impls": {"impls"},
+    "conformance": {"conformance", "impls"},
+    "bench": {"bench", "conformance", "impls"},
+    "reports": {"reports", "conformance", "impls"},
+}
+#: Where each framework may be imported.
+FRAMEWORKS = {
+    "torch": {"impls/torch", "impls/onnx"},
+    "jax": {"impls/jax"},
+    "onnx": {"impls/onnx"},
+    "onnxruntime": {"impls/onnx"},
+}
+MODULES = [
+    path
+    for room in MAY_USE
+    for path in sorted((ROOT / room).rglob("*.py"))
+    if "tests" not in path.relative_to(ROOT).parts
+]
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The modules that a module imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_room_uses_only_the_rooms_below_it(path: Path) -> None:
+    """Bench and reports use conformance, which uses impls, which uses none of them."""
+    room = path.relative_to(ROOT).parts[0]
+    used = {name.split(".")[0] for name in imported(path)} & set(MAY_USE)
+    assert used <= MAY_USE[room]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_frameworks_stay_in_their_folders(path: Path) -> None:
+    """So that the suite runs with any subset of them installed."""
+    folder = "/".join(path.relative_to(ROOT).parts[:2])
+    for name in imported(path):
+        allowed = FRAMEWORKS.get(name.split(".")[0])
+        assert allowed is None or folder in allowed, f"{name} in {path}"
+
+
+def test_the_tables_import_no_framework() -> None:
+    """The names of all built-ins are known without importing what they need."""
+    for folder in ("numpy", "torch", "jax", "onnx"):
+        names = {name.split(".")[0] for name in imported(ROOT / "impls" / folder / "__init__.py")}
+        assert not names & set(FRAMEWORKS)
+
+
+def test_reports_never_run_an_implementation() -> None:
+    """Reports are made from files alone: of impls they use the contract's words only."""
+    for path in MODULES:
+        if path.relative_to(ROOT).parts[0] == "reports":
+            used = {name for name in imported(path) if name.startswith("impls")}
+            assert used <= {"impls.contract"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_module_is_one_idea(path: Path) -> None:
+    """A module says what it is, and is short enough to be it."""
+    text = path.read_text(encoding="utf-8")
+    assert ast.get_docstring(ast.parse(text))
+    assert len(text.splitlines()) <= 300
