@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
+from conformance import examples_page
 from conformance.cases import all_cases
 from conformance.clauses import clauses
 
@@ -31,11 +31,7 @@ def list_clauses() -> str:
 
 def write_examples() -> str:
     """Write EXAMPLES.md anew from examples.toml."""
-    from conformance import examples
-
-    path = Path(__file__).with_name("EXAMPLES.md")
-    path.write_text(examples.render(), encoding="utf-8")
-    return str(path)
+    return str(examples_page.write())
 
 
 COMMANDS: dict[str, tuple[Callable[[], str], str]] = {

@@ -281,16 +281,3 @@ def _fields(name: str, where: str, entry: Any, required: set[str], known: set[st
         raise MalformedExample(f"{prefix} lacks {', '.join(sorted(missing))}")
     if unknown := set(entry) - known:
         raise MalformedExample(f"{prefix} has unknown fields: {', '.join(sorted(unknown))}")
-
-
-def render() -> str:
-    """The page EXAMPLES.md, from the data."""
-    from conformance import examples_page  # which needs this module
-
-    return examples_page.render()
-
-
-if __name__ == "__main__":
-    from conformance.examples_page import write
-
-    print(f"wrote {write().name}")

@@ -14,7 +14,7 @@ PAGE = Path(__file__).with_name("EXAMPLES.md")
 _HEAD = """\
 # Attention by hand
 
-Made from [`examples.toml`](examples.toml) by `python -m conformance.examples`; change that file, not this page.
+Made from [`examples.toml`](examples.toml) by `python -m conformance examples`; change that file, not this page.
 
 Each example can be redone with a pencil, from left to right. For every query row: the products q · k with each
 key; the scores, after scale, softcap, bias and masks (−inf where the key is not allowed); the powers exp(score); their

@@ -8,6 +8,7 @@ together are not expressible; of the causal offsets it has 0 (``is_causal``) and
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -60,21 +61,10 @@ def attention(
 def _forced(kernel: SDPBackend) -> Any:
     """``attention`` with one kernel allowed and no other."""
 
-    def forced(
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        *,
-        mask: torch.Tensor | None = None,
-        bias: torch.Tensor | None = None,
-        is_causal: bool = False,
-        causal_offset: int | torch.Tensor = 0,
-        scale: float | None = None,
-    ) -> torch.Tensor:
+    @functools.wraps(attention)
+    def forced(*arguments: Any, **keywords: Any) -> torch.Tensor:
         with sdpa_kernel(kernel):
-            return attention(
-                q, k, v, mask=mask, bias=bias, is_causal=is_causal, causal_offset=causal_offset, scale=scale
-            )
+            return attention(*arguments, **keywords)
 
     forced.__name__ = forced.__qualname__ = kernel.name.lower()
     forced.__doc__ = f"``attention`` by the kernel {kernel.name}; NotImplementedError where it refuses."
