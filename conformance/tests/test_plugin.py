@@ -166,6 +166,11 @@ def test_bad_input_gives_one_clear_sentence(tmp_path: Path, arguments: tuple[str
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+def rounded(text: str) -> str:
+    """A text with single spaces, and its numbers cut to the digits that every processor agrees on."""
+    return re.sub(r"(\d\.\d{3})\d+", r"\1", " ".join(text.split()))
+
+
 def test_the_readme_shows_what_happens(tmp_path: Path) -> None:
     """The function on the README's first screen gives the message that stands below it."""
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -174,7 +179,7 @@ def test_the_readme_shows_what_happens(tmp_path: Path) -> None:
     options = ("--impl", "mykernels.py:attention", "--dtype", "float32", "--case", "causal-more-keys")
     done = run(plug_in(tmp_path, kernel), *options)
     assert done.returncode == 1
-    assert " ".join(shown.split()) in " ".join(done.stdout.split())
+    assert rounded(shown) in rounded(done.stdout)
 
 
 def test_the_readme_function_is_right_but_for_the_peek(tmp_path: Path) -> None:
