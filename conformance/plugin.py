@@ -151,6 +151,7 @@ class Recorder:
         self._config = config
         self._ahead: Ahead[tuple[targets.Target, Case], Result] | None = None
         self._writer: result_file.Writer | None = None
+        self._planned = 0
         self._started = time.perf_counter()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -159,6 +160,7 @@ class Recorder:
         keys = [(p["target"], p["case"]) for p in pairs if {"target", "case"} <= set(p)]
         if not keys or self._config.getoption("collectonly"):
             return
+        self._planned = len(keys)
         selection, pool, ledger = targets.selection(self._config), targets.pool(self._config), read()
         timeout = self._config.getoption("case_timeout")
 
@@ -205,7 +207,7 @@ class Recorder:
         if self._ahead is not None:
             self._ahead.stop()
         if self._writer is not None:
-            self._writer.close()
+            self._writer.close(complete=len(self.results) == self._planned)
         if self._nothing_ran() and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

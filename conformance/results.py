@@ -55,11 +55,13 @@ class Writer:
         record["share"] = _finite_or_text(result.share)
         self._line({"kind": "result", **record})
 
-    def close(self) -> None:
-        """Write the footer and close the file."""
-        if not self._file.closed:
+    def close(self, *, complete: bool = True) -> None:
+        """Write the footer, unless results are missing, and close the file."""
+        if self._file.closed:
+            return
+        if complete:
             self._line({"kind": "footer", "counts": dict(sorted(self._counts.items()))})
-            self._file.close()
+        self._file.close()
 
     def __enter__(self) -> Writer:
         return self
@@ -67,7 +69,7 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(complete=kind is None)
 
     def _line(self, record: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(record, allow_nan=False) + "\n")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -119,6 +121,22 @@ def test_a_hang_is_an_outcome(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "wrong by timeout" in done.stdout
     assert "1 failed, 1 passed" in done.stdout
+
+
+def test_a_run_that_is_interrupted_keeps_its_results(tmp_path: Path) -> None:
+    """Ctrl-C ends the run at once; the result file holds what was judged, and no footer."""
+    text = RIGHT.replace("    _, heads,", "    while q.shape[2] == 1:\n        pass\n    _, heads,")
+    plug_in(tmp_path, text)
+    command = [sys.executable, "-m", "pytest", "conformance", "-q", "--impl", "mykernels.py:attention"]
+    options = ["--case", "plain*", "--case", "one-query", "--conformance-json", "o.jsonl"]
+    with subprocess.Popen([*command, *options], cwd=tmp_path, stdout=subprocess.DEVNULL) as process:  # noqa: S603
+        written = tmp_path / "o.jsonl"
+        while not written.exists() or written.read_text().count("\n") < 4:  # the header and three results
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == pytest.ExitCode.INTERRUPTED
+    assert not read(written).complete
 
 
 def test_a_run_that_executed_nothing_fails(tmp_path: Path) -> None:

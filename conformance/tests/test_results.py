@@ -116,3 +116,13 @@ def test_a_result_is_on_disk_before_the_next_one(tmp_path: Path) -> None:
     writer.write(PASSED)
     assert len(path.read_text().splitlines()) == 2
     writer.close()
+
+
+def test_a_run_that_is_given_up_has_no_footer(tmp_path: Path) -> None:
+    """A run that ends with an exception leaves a file that is readable and known to be incomplete."""
+    path = tmp_path / "results.jsonl"
+    with pytest.raises(KeyboardInterrupt), Writer(path, {}) as writer:  # noqa: PT012
+        writer.write(PASSED)
+        raise KeyboardInterrupt
+    assert read(path).results == (PASSED,)
+    assert not read(path).complete
