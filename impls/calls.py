@@ -6,6 +6,7 @@ and look whether an input was modified.  No result is judged or repaired here.
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 import warnings
@@ -93,6 +94,7 @@ def call(implementation: Implementation, request: Request) -> Reply:
         return Reply("unsupported", text=_text(error))
     except Exception as error:
         trace = "".join(traceback.format_exception(error)[-TRACEBACK_LINES:])
+        trace = trace.replace(os.getcwd() + os.sep, "")  # as the user would name the files
         return Reply("raised", text=_text(error), trace=trace)
 
 
