@@ -157,7 +157,7 @@ class Recorder:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Plan the judging of the collected cases, and open the result file."""
         pairs = [item.callspec.params for item in session.items if hasattr(item, "callspec")]
-        keys = [(p["target"], p["case"]) for p in pairs if {"target", "case"} <= set(p)]
+        keys = [(p["target"], p["case"]) for p in pairs if isinstance(p.get("target"), targets.Target)]
         if not keys or self._config.getoption("collectonly"):
             return
         self._planned = len(keys)

@@ -14,15 +14,19 @@ HEADERS = ("implementation", "device", "passed", "failed", "deviates", "advised"
 
 
 def summary(results: Sequence[Result], not_installed: Mapping[str, Sequence[str]]) -> str:
-    """The table of a run, one row per implementation and device, and a row per implementation not installed."""
+    """The table of a run, one row per implementation and device, and below it what is not installed."""
     groups: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for result in results:
         groups[result.implementation, result.device].append(result)
     rows = [_row(*key, group) for key, group in groups.items()]
-    rows += [(name, "not installed: " + ", ".join(packages)) for name, packages in not_installed.items()]
-    return tabulate(
+    by_packages: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for name, packages in not_installed.items():
+        by_packages[tuple(packages)].append(name)
+    missing = [f"not installed: {', '.join(key)} ({', '.join(names)})" for key, names in by_packages.items()]
+    table = tabulate(
         rows, HEADERS, tablefmt="simple", disable_numparse=True, colalign=("left", "left", *["right"] * 6, "left")
     )
+    return "\n".join([table, *missing])
 
 
 def _row(implementation: str, device: str, results: Sequence[Result]) -> tuple[str, ...]:

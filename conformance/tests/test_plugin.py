@@ -160,6 +160,18 @@ def test_a_missing_framework_is_not_an_error(tmp_path: Path) -> None:
     assert "not installed: jax" in done.stdout
 
 
+def test_a_run_with_nothing_installed_fails(tmp_path: Path) -> None:
+    """If no selected implementation is installed, nothing was judged, and the run says so and fails."""
+    (tmp_path / "hide.py").write_text(
+        "import importlib.util\nfound = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *rest: None if name == 'jax' else found(name, *rest)\n"
+    )
+    done = run(tmp_path, "-p", "hide", "--impl", "jax-*")
+    assert done.returncode == 1, done.stdout
+    assert "not installed: jax" in done.stdout
+    assert "nothing was executed" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
