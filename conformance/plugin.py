@@ -216,8 +216,8 @@ class Recorder:
         return self._judged() and bool(self.results or self._asked()) and not executed(self.results)
 
     def _asked(self) -> bool:
-        """Whether the command line names the conformance folder."""
-        return any(_path(self._config, arg).is_relative_to(HERE) for arg in self._config.args)
+        """Whether the command line asks for conformance by name."""
+        return any(_path(self._config, arg) in (HERE, HERE / "test_conformance.py") for arg in self._config.args)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the table."""
