@@ -14,7 +14,8 @@ o = Σ p_j v_j for the output.
 
        |δo| ≤ Σ_j p_j (exp(ε_j) − 1) |v_j − o| / Σ_m p_m exp(−ε_m),
 
-   and, weights being positive and adding up to 1, never more than max_j |v_j − o|.  The errors of exp and of
+   and, weights being positive and adding up to 1, never more than max_j |v_j − o|.  A weight lies between
+   p_j exp(−ε_j) / Σ p_m exp(ε_m) and p_j exp(ε_j) / Σ p_m exp(−ε_m), and lse moves by log Σ p_m exp(±ε_m).  The errors of exp and of
    its argument are errors of the score (Blanchard, Higham & Higham, IMA J. Numer. Anal. 41(4), 2021, §4).
 3. *Weighted sum.*  g(Sk) (Σ p_j |v_j| + |o|) for the sums above and below the fraction, and one rounding of every
    weight where the profile rounds weights.
@@ -134,18 +135,19 @@ def _bound(expected: Expected, options: Options, r: Rounding) -> Bound:
     keys = expected.v.shape[2]
     p = expected.weights
     low = np.sum(p * np.exp(-epsilon), axis=3, keepdims=True)
-    low = np.where(low > 0, low, 1.0)  # rows without a key
+    high = np.sum(p * np.exp(epsilon), axis=3, keepdims=True)
+    low, high = np.where(low > 0, low, 1.0), np.where(low > 0, high, 1.0)  # 1 in rows without a key
     moved, magnitude = _moved(expected, epsilon, low)
 
     sums = growth(keys, r) + 3 * r.accumulator
     output = moved + (sums + r.weight + 2 * r.operand) * magnitude + (sums + r.score) * np.abs(expected.output)
     output += _underflow_of_weights(expected, r) + r.store * np.abs(expected.output) + r.underflow
 
-    ratio = np.maximum(np.exp(epsilon) / low - 1, 0.0)
+    ratio = np.maximum(np.exp(epsilon) / low - 1, 1 - np.exp(-epsilon) / high)
     weights = np.minimum(p * (ratio + sums + 2 * r.score), np.maximum(p, 1 - p)) + r.store * p + r.underflow
     weights = np.where(expected.allowed, weights, 0.0)  # SDPA-7: exactly zero
 
-    spread = np.maximum(np.log(np.sum(p * np.exp(epsilon), axis=3)), -np.log(low[..., 0]))
+    spread = np.maximum(np.log(high), -np.log(low))[..., 0]
     size = np.where(np.isfinite(expected.lse), np.abs(expected.lse), 0.0)
     top = np.max(np.where(expected.allowed, np.abs(expected.scores), 0.0), axis=3, initial=0.0)
     # SDPA-19: lse is stored in float32 or wider, whatever the dtype of the output.
