@@ -155,6 +155,23 @@ def test_every_bound_is_finite_and_positive() -> None:
             assert np.all(limit.output[finite] > 0), case.name
 
 
+@pytest.mark.parametrize("spread", [0.1, 1.0, 8.0])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_scores_moved_within_their_error_stay_inside(dtype: str, spread: float) -> None:
+    """However the scores move within their error, together or against each other, every result stays inside the bound."""
+    q, k, v, expected = made(SHAPES["small"], dtype, spread)
+    r = rounding(dtype, Profile.STORAGE)
+    epsilon = bounds.score_error(expected, Options(), r)
+    limit = bound(expected, Options(), dtype, Profile.STORAGE)
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        scores = expected.scores + epsilon * rng.choice([-1.0, 1.0], epsilon.shape)
+        weights, lse = reference.softmax(scores, expected.allowed)
+        assert np.all(np.abs(weights @ expected.v - expected.output) <= limit.output)
+        assert np.all(np.abs(weights - expected.weights) <= limit.weights)
+        assert np.all(np.abs(lse - expected.lse) <= limit.lse)
+
+
 @pytest.mark.parametrize("dtype", ALL_DTYPES)
 def test_profiles_are_ordered(dtype: str) -> None:
     """A looser profile has nowhere a smaller bound."""
