@@ -16,7 +16,8 @@ o = Σ p_j v_j for the output.
 
    and, weights being positive and adding up to 1, never more than max_j |v_j − o|.  A weight lies between
    p_j exp(−ε_j) / Σ p_m exp(ε_m) and p_j exp(ε_j) / Σ p_m exp(−ε_m), and lse moves by log Σ p_m exp(±ε_m).
-   The errors of exp and of its argument are errors of the score (Blanchard, Higham & Higham, IMA J. Numer. Anal. 41(4), 2021, §4).
+   The errors of exp and of its argument are errors of the score (Blanchard, Higham & Higham, IMA J. Numer. Anal.
+   41(4), 2021, §4).
 3. *Weighted sum.*  g(Sk) (Σ p_j |v_j| + |o|) for the sums above and below the fraction, and one rounding of every
    weight where the profile rounds weights.
 4. *Storing.*  One rounding of the result to its dtype, and the dtype's smallest number where it underflows.
