@@ -16,15 +16,12 @@ pytest.importorskip("onnxruntime")
 
 import numpy as np
 
-from conformance import reference
 from impls import calls
 from impls.calls import Request, call
 from impls.onnx import IMPLEMENTATIONS, exported
+from impls.tests.within import assert_within
 
 BY_NAME = {each.name: each for each in IMPLEMENTATIONS}
-
-#: Largest difference from the reference, for scores and values of a few units in float32.
-CLOSE = 1e-5
 
 
 @pytest.fixture(autouse=True)
@@ -48,10 +45,7 @@ def agrees(name: str, sizes: tuple[int, int, int, int, int], **keywords: Any) ->
     q, k, v = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
     reply = call(BY_NAME[name], Request("cpu", q, k, v, keywords))
     assert reply.status == "returned", reply.text
-    known = {key: value for key, value in keywords.items() if not key.startswith("return_")}
-    expected = reference.sdpa(q, k, v, **known)
-    for result in reply.results:
-        np.testing.assert_allclose(reply.results[result], getattr(expected, result), rtol=0, atol=CLOSE)
+    assert_within(reply.results, q, k, v, keywords)
 
 
 def mask(*shape: int) -> np.ndarray:

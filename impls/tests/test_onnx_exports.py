@@ -10,14 +10,11 @@ pytest.importorskip("onnxruntime")
 
 import numpy as np
 
-from conformance import reference
 from impls import calls
 from impls.onnx import IMPLEMENTATIONS
+from impls.tests.within import assert_within
 
 EXPORTS = {each.name: each for each in IMPLEMENTATIONS if each.name.startswith("onnx-export")}
-
-#: float32 rounding of scores of size 1 over 8 terms is far below this; a wrong mask or axis is far above.
-CLOSE = 1e-5
 
 
 @pytest.fixture(autouse=True)
@@ -34,19 +31,18 @@ def request(batch: int, queries: int, keys: int, **keywords: object) -> calls.Re
     return calls.Request("cpu", q, k, v, keywords)
 
 
-def error(name: str, given: calls.Request) -> float:
-    """The largest difference between an export and the reference."""
+def check(name: str, given: calls.Request) -> None:
+    """Assert that an export gives what the reference gives."""
     answer = calls.call(EXPORTS[name], given)
     assert answer.status == "returned", answer.text
-    right = reference.sdpa(given.q, given.k, given.v, **given.keywords).output
-    return float(np.abs(answer.results["output"] - right).max())
+    assert_within(answer.results, given.q, given.k, given.v, given.keywords)
 
 
 @pytest.mark.parametrize("name", EXPORTS)
 def test_an_export_agrees_with_the_reference(name: str) -> None:
     """Each exported function, with a mask, gives what the reference gives."""
     mask = np.tril(np.ones((2, 2, 6, 9), bool), 1)
-    assert error(name, request(2, 6, 9, mask=mask)) < CLOSE
+    check(name, request(2, 6, 9, mask=mask))
 
 
 def test_one_export_serves_two_shapes() -> None:
@@ -54,9 +50,9 @@ def test_one_export_serves_two_shapes() -> None:
     from impls.onnx import exported
 
     name = "onnx-export18-torch-sdpa"
-    assert error(name, request(2, 5, 7)) < CLOSE
+    check(name, request(2, 5, 7))
     before = len(exported.exports)
-    assert error(name, request(4, 11, 6)) < CLOSE
+    check(name, request(4, 11, 6))
     assert len(exported.exports) == before
 
 
@@ -65,9 +61,9 @@ def test_one_query_has_an_export_of_its_own() -> None:
     from impls.onnx import exported
 
     name = "onnx-export18-torch-sdpa"
-    assert error(name, request(2, 5, 7)) < CLOSE
+    check(name, request(2, 5, 7))
     before = len(exported.exports)
-    assert error(name, request(2, 1, 7)) < CLOSE
+    check(name, request(2, 1, 7))
     assert len(exported.exports) == before + 1
 
 
