@@ -9,15 +9,21 @@ from __future__ import annotations
 import faulthandler
 import os
 import sys
+import threading
+import time
 import traceback
 from multiprocessing.connection import Connection
 
 from impls.loading import load
 
+#: Seconds between two looks at whether the parent still lives.
+WATCH = 1.0
+
 
 def main(descriptor: int) -> None:
     """Serve jobs from the connection with this file descriptor until it is closed."""
-    faulthandler.enable()
+    faulthandler.enable(all_threads=False)
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     # What an implementation prints is kept apart from the answers, and behind what its crash says.
     os.dup2(2, 1)
     connection = Connection(descriptor)
@@ -31,6 +37,13 @@ def main(descriptor: int) -> None:
         except Exception as error:
             answer = (False, (error, traceback.format_exc()))
         _send(connection, answer)
+
+
+def _end_with_parent(parent: int) -> None:
+    """End this process when its parent is gone: one that was killed could not end it, and a job may never return."""
+    while os.getppid() == parent:
+        time.sleep(WATCH)
+    os._exit(1)
 
 
 def _send(connection: Connection, answer: tuple[bool, object]) -> None:

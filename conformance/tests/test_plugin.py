@@ -160,6 +160,17 @@ def test_a_missing_framework_is_not_an_error(tmp_path: Path) -> None:
     assert "not installed: jax" in done.stdout
 
 
+def test_frameworks_that_are_not_selected_are_not_imported(tmp_path: Path) -> None:
+    """Judging a NumPy function imports no other framework, even in the process that runs it."""
+    (tmp_path / "look.py").write_text(
+        "import sys\ndef pytest_unconfigure():\n"
+        "    print('imported:', sorted({'torch', 'jax', 'onnx', 'onnxruntime'} & set(sys.modules)))\n"
+    )
+    done = run(tmp_path, "-p", "look", "--in-process", "--impl", "numpy-eager", "--case", "plain")
+    assert done.returncode == 0, done.stdout
+    assert "imported: []" in done.stdout
+
+
 def test_a_run_with_nothing_installed_fails(tmp_path: Path) -> None:
     """If no selected implementation is installed, nothing was judged, and the run says so and fails."""
     (tmp_path / "hide.py").write_text(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -88,3 +92,30 @@ def test_in_process_runs_here() -> None:
     import os
 
     assert InProcess().call("os:getpid") == os.getpid()
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="processes are looked up in /proc")
+def test_a_worker_ends_with_its_parent() -> None:
+    """If the parent is killed, a worker that never returns is gone soon after."""
+    script = (
+        "import sys; from impls.isolation import Worker; worker = Worker();"
+        "print(worker.call('os:getpid'), flush=True); worker.call('time:sleep', 1000)"
+    )
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:  # noqa: S603
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.kill()
+    for _ in range(200):
+        if not alive(pid):
+            return
+        time.sleep(0.1)
+    pytest.fail("the worker outlived its parent")
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists and is not merely waiting to be collected."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
