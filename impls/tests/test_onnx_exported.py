@@ -76,6 +76,26 @@ def test_export_with_every_keyword_agrees_and_serves_two_shapes() -> None:
     assert len(exported.exports) - before == 1
 
 
+@pytest.mark.parametrize("name", [name for name in BY_NAME if name.startswith("onnx-export")])
+def test_an_export_agrees_with_the_reference(name: str) -> None:
+    """Each exported function, with a mask, gives what the reference gives."""
+    agrees(name, (2, 2, 2, 6, 9), mask=np.tril(np.ones((2, 2, 6, 9), bool), 1))
+
+
+def test_one_query_has_an_export_of_its_own() -> None:
+    """An axis of length 1 may broadcast, so it is never served by an export with an open axis."""
+    agrees("onnx-export18-torch-sdpa", (2, 2, 2, 5, 7))
+    before = len(exported.exports)
+    agrees("onnx-export18-torch-sdpa", (2, 2, 2, 1, 7))
+    assert len(exported.exports) == before + 1
+
+
+def test_an_export_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """The exporter's remarks do not reach the terminal."""
+    agrees("onnx-export18-torch-sdpa", (2, 2, 2, 5, 7))
+    assert capfd.readouterr() == ("", "")
+
+
 def test_second_process_finds_the_model_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """With an empty memory and the same disk, nothing is exported."""
     agrees("onnx-export18-torch-sdpa", (2, 2, 2, 5, 7))
