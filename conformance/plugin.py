@@ -199,7 +199,7 @@ class Recorder:
 
     def _judged(self) -> bool:
         """Whether the run was meant to judge anything."""
-        return targets._SELECTION in self._config.stash and not self._config.getoption("collectonly")
+        return targets.selected(self._config) and not self._config.getoption("collectonly")
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:

@@ -122,6 +122,11 @@ def selection(config: pytest.Config) -> Selection:
     return config.stash[_SELECTION]
 
 
+def selected(config: pytest.Config) -> bool:
+    """Whether the run has made its selection, so that asking for it costs nothing."""
+    return _SELECTION in config.stash
+
+
 def targets(config: pytest.Config) -> tuple[Target, ...]:
     """The targets of the run."""
     return selection(config).targets
