@@ -107,6 +107,25 @@ def shifted(offset: float, spread: float = 1.0) -> Data:
     return make
 
 
+def drawn(spread: float = 1.0, offset: float = 0.0, outlier: float = 1.0, values: float = 1.0) -> Data:
+    """What random problems are made of, every option of it at once.
+
+    Normal q and k of standard deviation ``spread`` and v of ``values``; one key ``outlier`` times as long, as trained
+    models have them; and all q · k / √D moved by about ``offset``, through a first coordinate that is nearly constant.
+    """
+
+    def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        q, k, v = normal(spread)(rng, s)
+        if s.sk:
+            k[:, :, rng.integers(s.sk)] *= outlier
+        if offset:
+            share = np.sqrt(abs(offset) * np.sqrt(s.d))
+            q[..., 0], k[..., 0] = np.copysign(share, offset), share
+        return q, k, values * v
+
+    return make
+
+
 def peak(key: int, size: float = 30.0) -> Data:
     """The largest score of every row at one key (negative counts from the end), by about ``size`` over the rest."""
 

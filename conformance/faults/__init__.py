@@ -1,0 +1,25 @@
+"""Known wrong ways to compute attention, each a few lines over a correct one, each from a real bug.
+
+They prove the suite (every one fails at least two cases, kills.py) and name mistakes (diagnosis.py).  Each can be
+plugged in like a user's function: ``pytest conformance --impl conformance.faults:causal_bottom_right``.
+"""
+
+from __future__ import annotations
+
+from conformance.faults import registry
+from conformance.faults.anatomy import Attention
+from conformance.faults.registry import FAULTS, Fault
+
+__all__ = ["FAULTS", "Fault"]
+
+_INSTANCES: dict[str, Attention] = {}
+
+
+def __getattr__(attribute: str) -> Attention:
+    """The instance of a fault, made once: ``conformance.faults.causal_bottom_right``."""
+    name = attribute.replace("_", "-")
+    if attribute.startswith("_") or name not in registry.FAULTS:
+        raise AttributeError(f"module {__name__!r} has no fault {attribute!r}")
+    if attribute not in _INSTANCES:
+        _INSTANCES[attribute] = registry.FAULTS[name].make()
+    return _INSTANCES[attribute]
