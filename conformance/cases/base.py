@@ -65,6 +65,8 @@ class Case:
     zeros: bool = False
     #: A case to run before this one on the same prepared implementation.
     after: str = ""
+    #: Why the case stays although no fault and no known deviation needs it (conformance/faults/kills.py).
+    stays: str = ""
 
     @property
     def keywords(self) -> frozenset[str]:
@@ -91,8 +93,8 @@ class Case:
         return hash(self.name)
 
 
-@functools.cache
-def _inputs(case: Case, dtype: str) -> Inputs:
+def make_inputs(case: Case, dtype: str) -> Inputs:
+    """The inputs of a case in a dtype, made anew: random problems are many, and are not kept as cases are."""
     rng = np.random.default_rng(zlib.crc32(case.name.encode()))
     target = NUMPY_DTYPES[dtype]
     with np.errstate(all="ignore"):
@@ -104,18 +106,30 @@ def _inputs(case: Case, dtype: str) -> Inputs:
     return inputs if case.edit is None else case.edit(inputs)
 
 
-@functools.cache
-def _expected(case: Case, dtype: str) -> Expected:
-    inputs = case.inputs(dtype)
+def reference_of(inputs: Inputs) -> Expected:
+    """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
     options = {name: value for name, value in inputs.keywords.items() if not name.startswith("return_")}
     return reference.sdpa(inputs.q, inputs.k, inputs.v, **options)
 
 
+def bound_of(inputs: Inputs, expected: Expected, dtype: str, profile: Profile) -> bounds.Bound:
+    """The error bound for inputs, of which ``expected`` is the reference, under a profile."""
+    keywords = inputs.keywords
+    options = bounds.Options(**{n: keywords[n] for n in ("scale", "softcap", "bias") if n in keywords})
+    return bounds.bound(expected, options, dtype, profile)
+
+
+_inputs = functools.cache(make_inputs)
+
+
+@functools.cache
+def _expected(case: Case, dtype: str) -> Expected:
+    return reference_of(case.inputs(dtype))
+
+
 @functools.cache
 def _bound(case: Case, dtype: str, profile: Profile) -> bounds.Bound:
-    keywords = case.inputs(dtype).keywords
-    options = bounds.Options(**{n: keywords[n] for n in ("scale", "softcap", "bias") if n in keywords})
-    return bounds.bound(case.expected(dtype), options, dtype, profile)
+    return bound_of(case.inputs(dtype), case.expected(dtype), dtype, profile)
 
 
 def case(name: str, clauses: str, why: str, shape: Shape = SMALL, **rest: Any) -> Case:

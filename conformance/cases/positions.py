@@ -11,6 +11,7 @@ import numpy as np
 from conformance.cases.base import ALL_DTYPES, HALVES, Case, case
 from conformance.cases.data import (
     GROUPED,
+    LONG,
     SMALL,
     SQUARE,
     TALL,
@@ -20,9 +21,10 @@ from conformance.cases.data import (
     lengths,
     mask_without,
     numbered,
+    peak,
     random_bias,
     random_mask,
-    zero_queries,
+    shifted,
 )
 
 
@@ -41,44 +43,39 @@ def _causal() -> Iterator[Case]:
     yield case("causal-more-queries", "SDPA-9", "Causal with Sq > Sk: the last rows see every key.", TALL, is_causal=True, data=numbered, dtypes=("float32", *HALVES))
     yield case("causal-one-query", "SDPA-9", "Causal with one query and seven keys: the first key only (onnxruntime 29020).", replace(SMALL, sq=1), is_causal=True, data=numbered, dtypes=("float32", *HALVES))
     yield case("causal-one-key", "SDPA-9", "Causal with one key: every row sees it.", replace(SMALL, sk=1), is_causal=True, data=numbered)
-    yield case("causal-means", "SDPA-9 SDPA-14", "q = 0, causal: row i is the mean of the first i + 1 values.", SQUARE, is_causal=True, data=zero_queries, dtypes=("float32", *HALVES))
-    yield case("causal-false", "SDPA-9", "is_causal=False masks nothing.", SQUARE, is_causal=False, data=numbered)
+    yield case("causal-false", "SDPA-9", "is_causal=False masks nothing.", SQUARE, is_causal=False, data=numbered, stays="the keyword given, and false")
+    yield case("causal-one-query-grouped", "SDPA-9 SDPA-17", "Causal with one query and grouped heads: the first key only, for every head of a group.", replace(GROUPED, sq=1), is_causal=True, data=numbered)
     yield case("causal-tiles", "SDPA-9", "Causal over several tiles with Sq < Sk.", TILES, is_causal=True, data=numbered, dtypes=("float32", *HALVES))
-    yield case("causal-tiles-square", "SDPA-9", "Causal over several tiles, 65 by 65: the diagonal crosses the last tile.", replace(TILES, sq=65), is_causal=True, data=numbered, dtypes=("float32", *HALVES))
-    yield case("causal-tiles-tall", "SDPA-9", "Causal, 65 queries and 17 keys.", replace(TILES, sq=65, sk=17), is_causal=True, data=numbered)
+    yield case("causal-tiles-square", "SDPA-9", "Causal over several tiles, 65 by 65: the diagonal crosses the last tile.", replace(TILES, sq=65), is_causal=True, data=numbered, dtypes=("float32", *HALVES), stays="the diagonal crosses the last tile")
     yield case("causal-rows-of-four", "SDPA-9", "Causal, 64 by 64 (pytorch 195910: one mask for every four rows in half precision).", replace(TILES, sq=64, sk=64, d=64, dv=64), is_causal=True, data=numbered, dtypes=("float32", *HALVES))
     yield case("causal-weights", "SDPA-9 SDPA-18", "Causal weights are exactly zero above the diagonal.", SQUARE, is_causal=True, return_weights=True)
 
 
 def _offset() -> Iterator[Case]:
     one = {"is_causal": True, "data": numbered}
-    yield case("offset-bottom-right", "SDPA-10 SDPA-9", "Offset Sk − Sq = 2: the last row sees every key.", SMALL, causal_offset=2, dtypes=("float32", *HALVES), **one)
-    yield case("offset-one", "SDPA-10", "Offset 1: one key more than causal.", SMALL, causal_offset=1, **one)
-    yield case("offset-zero", "SDPA-10", "Offset 0, given, is the default.", SMALL, causal_offset=0, **one)
-    yield case("offset-negative", "SDPA-10 SDPA-15", "Offset −2: the first two rows have no key.", SMALL, causal_offset=-2, dtypes=("float32", *HALVES), **one)
-    yield case("offset-negative-all", "SDPA-10 SDPA-15", "Offset −5: no row has a key.", SMALL, causal_offset=-5, zeros=True, **one)
-    yield case("offset-beyond", "SDPA-10", "Offset 100, beyond all keys: nothing is masked.", SMALL, causal_offset=100, **one)
+    yield case("offset-bottom-right", "SDPA-10 SDPA-9", "Offset Sk − Sq = 2: the last row sees every key.", SMALL, causal_offset=2, dtypes=("float32", *HALVES), **one, stays="the alignment of flash-attention, asked for")
+    yield case("offset-zero", "SDPA-10", "Offset 0, given, is the default.", SMALL, causal_offset=0, **one, stays="the keyword given, and 0")
+    yield case("offset-negative", "SDPA-10 SDPA-15", "Offset −2: the first two rows have no key.", SMALL, causal_offset=-2, dtypes=("float32", *HALVES), **one, stays="empty rows from an offset, in half precision too")
+    yield case("offset-beyond", "SDPA-10", "Offset 100, beyond all keys: nothing is masked.", SMALL, causal_offset=100, **one, stays="past the last key")
     yield case("offset-one-query", "SDPA-10", "One query with offset Sk − 1: a step of decoding sees every key.", replace(SMALL, sq=1), causal_offset=6, **one)
     yield case("offset-more-queries", "SDPA-10 SDPA-15", "Sq > Sk with offset Sk − Sq = −2, bottom right.", TALL, causal_offset=-2, **one)
-    yield case("offset-per-batch", "SDPA-10", "One offset per batch.", SMALL, causal_offset=lengths(2, 0), dtypes=("float32", *HALVES), **one)
-    yield case("offset-per-batch-negative", "SDPA-10 SDPA-15", "One offset per batch, one of them negative.", SMALL, causal_offset=lengths(-3, 4), **one)
-    yield case("offset-per-batch-grouped", "SDPA-10 SDPA-17", "One offset per batch with grouped heads, B = Hkv = 2.", GROUPED, causal_offset=lengths(1, 3), **one)
+    yield case("offset-per-batch", "SDPA-10", "One offset per batch.", SMALL, causal_offset=lengths(2, 0), dtypes=("float32", *HALVES), **one, stays="no other option beside it")
+    yield case("offset-long", "SDPA-10 SDPA-1", "Offset 256 over 520 keys, the largest score at key 257: bfloat16 takes it for key 256.", LONG, is_causal=True, causal_offset=256, data=peak(257), dtypes=("float32", "bfloat16"))
     yield case("offset-tiles", "SDPA-10", "Offset 48 over several tiles: bottom right.", TILES, causal_offset=48, **one)
     yield case("offset-tiles-negative", "SDPA-10 SDPA-15", "Offset −3 over several tiles.", replace(TILES, sq=65), causal_offset=-3, **one)
 
 
 def _window() -> Iterator[Case]:
     one = {"data": numbered}
-    yield case("window-both", "SDPA-11", "Two keys to the left, one to the right: at most four keys.", SQUARE, window=(2, 1), dtypes=("float32", *HALVES), **one)
-    yield case("window-self", "SDPA-11", "(0, 0): every row sees its own key only; the output is v.", SQUARE, window=(0, 0), **one)
+    yield case("window-both", "SDPA-11", "Two keys to the left, one to the right: at most four keys.", SQUARE, window=(2, 1), dtypes=("float32", *HALVES), **one, stays="both sides, in half precision too")
     yield case("window-left", "SDPA-11", "(2, 0): three keys, not two and not four (transformers 39408).", SQUARE, window=(2, 0), dtypes=("float32", *HALVES), **one)
     yield case("window-open-left", "SDPA-11", "(None, 1): everything up to one key ahead.", SQUARE, window=(None, 1), **one)
     yield case("window-open-right", "SDPA-11", "(1, None): from one key back on.", SQUARE, window=(1, None), **one)
     yield case("window-open", "SDPA-11", "(None, None) masks nothing.", SQUARE, window=(None, None), **one)
     yield case("window-wide", "SDPA-11", "Wider than the keys on both sides: masks nothing (libflash_attn PR 11).", SQUARE, window=(100, 100), **one)
-    yield case("window-causal", "SDPA-11 SDPA-13", "(3, 0) with causal is (3, 0).", SQUARE, window=(3, 0), is_causal=True, **one)
-    yield case("window-causal-right", "SDPA-11 SDPA-13", "(2, 2) with causal: the right side is cut by causal.", SQUARE, window=(2, 2), is_causal=True, **one)
-    yield case("window-wider-than-causal", "SDPA-11 SDPA-13", "(100, 0) with causal: causal is not lost when the window is longer than the keys.", SMALL, window=(100, 0), is_causal=True, **one)
+    yield case("window-wide-causal", "SDPA-11 SDPA-13", "(100, 100) with causal: a window longer than the keys leaves causal in force (libflash_attn PR 11).", SMALL, window=(100, 100), is_causal=True, **one)
+    yield case("window-wide-left-causal", "SDPA-11 SDPA-13", "(100, None) with causal: the same with an open side.", SQUARE, window=(100, None), is_causal=True, **one)
+    yield case("window-causal-right", "SDPA-11 SDPA-13", "(2, 2) with causal: the right side is cut by causal.", SQUARE, window=(2, 2), is_causal=True, **one, stays="two options that cut the same side")
     yield case("window-more-keys", "SDPA-11", "Sq < Sk: the window follows the top-left diagonal.", SMALL, window=(1, 1), **one)
     yield case("window-more-queries", "SDPA-11 SDPA-15", "Sq > Sk: the last rows are beyond the keys and empty.", replace(TALL, sq=9), window=(1, 0), **one)
     yield case("window-one-query", "SDPA-11", "One query.", replace(SMALL, sq=1), window=(2, 2), **one)
@@ -86,24 +83,23 @@ def _window() -> Iterator[Case]:
     yield case("window-offset-causal", "SDPA-11 SDPA-10 SDPA-13", "A window and causal, both shifted by 2: sliding-window decoding.", SMALL, window=(2, 0), is_causal=True, causal_offset=2, **one)
     yield case("window-offset-per-batch", "SDPA-11 SDPA-10", "A window shifted by another offset in each batch.", SMALL, window=(2, 0), is_causal=True, causal_offset=lengths(0, 2), **one)
     yield case("window-offset-negative", "SDPA-11 SDPA-10 SDPA-15", "A window shifted out of the keys for the first rows.", SMALL, window=(0, 0), causal_offset=-2, **one)
-    yield case("window-tiles", "SDPA-11", "(16, 0) over several tiles: whole tiles are outside.", replace(TILES, sq=65), window=(16, 0), is_causal=True, **one)
-    yield case("window-tiles-both", "SDPA-11", "(20, 20) over several tiles.", replace(TILES, sq=65), window=(20, 20), **one)
+    yield case("window-tiles", "SDPA-11", "(16, 0) over several tiles: whole tiles are outside.", replace(TILES, sq=65), window=(16, 0), is_causal=True, **one, stays="whole tiles outside a window")
+    yield case("window-tiles-low", "SDPA-11 SDPA-14", "(16, 0) over several tiles, all scores near −625: tiles outside the window leave no maximum behind.", replace(TILES, sq=65), window=(16, 0), data=shifted(-625.0))
     yield case("window-grouped", "SDPA-11 SDPA-17", "A window with grouped heads (vllm 17476).", replace(GROUPED, sq=7), window=(2, 0), is_causal=True, **one)
 
 
 def _lengths() -> Iterator[Case]:
     one = {"data": numbered}
     yield case("lengths", "SDPA-12", "Seven and three valid keys.", SMALL, kv_lengths=lengths(7, 3), dtypes=ALL_DTYPES, **one)
-    yield case("lengths-full", "SDPA-12", "All keys valid.", SMALL, kv_lengths=lengths(7, 7), **one)
-    yield case("lengths-one", "SDPA-12", "One valid key each: the output is its value.", SMALL, kv_lengths=lengths(1, 1), **one)
     yield case("lengths-zero", "SDPA-12 SDPA-15", "No valid key in the first batch: zeros there, and only there.", SMALL, kv_lengths=lengths(0, 5), dtypes=("float32", *HALVES), **one)
     yield case("lengths-all-zero", "SDPA-12 SDPA-15", "No valid key at all.", SMALL, kv_lengths=lengths(0, 0), zeros=True, **one)
     yield case("lengths-one-query", "SDPA-12", "One query over a padded cache.", replace(SMALL, sq=1), kv_lengths=lengths(4, 6), **one)
     yield case("lengths-causal", "SDPA-12 SDPA-9 SDPA-13", "Lengths with causal.", SMALL, kv_lengths=lengths(2, 6), is_causal=True, **one)
     yield case("lengths-decode", "SDPA-12 SDPA-10 SDPA-13", "Lengths with causal at the end of each: offset = length − Sq (onnx 8054).", SMALL, kv_lengths=lengths(7, 5), is_causal=True, causal_offset=lengths(2, 0), **one)
-    yield case("lengths-tiles", "SDPA-12", "64 of 65 keys: one key behind the tile.", TILES, kv_lengths=lengths(64), **one)
-    yield case("lengths-tiles-short", "SDPA-12", "3 of 65 keys: whole tiles are invalid.", TILES, kv_lengths=lengths(3), **one)
-    yield case("lengths-grouped", "SDPA-12 SDPA-17", "Lengths with grouped heads.", GROUPED, kv_lengths=lengths(7, 3), **one)
+    yield case("lengths-tiles", "SDPA-12", "64 of 65 keys: one key behind the tile.", TILES, kv_lengths=lengths(64), **one, stays="one key behind a tile")
+    yield case("lengths-tiles-short", "SDPA-12", "3 of 65 keys: whole tiles are invalid.", TILES, kv_lengths=lengths(3), **one, stays="whole tiles behind the length")
+    yield case("lengths-square-causal", "SDPA-12 SDPA-9 SDPA-13", "Lengths with causal and Sq = Sk: the diagonal stays at the top left, and rows behind a length are computed.", SQUARE, kv_lengths=lengths(7, 3), is_causal=True, **one)
+    yield case("lengths-long", "SDPA-12 SDPA-1", "261 of 520 keys, the largest score behind them: bfloat16 cannot tell key 261 from key 260.", LONG, kv_lengths=lengths(261), data=peak(261), dtypes=("float32", "bfloat16"))
     yield case("lengths-square", "SDPA-12", "Lengths with Sq = Sk: keys are cut, not queries.", SQUARE, kv_lengths=lengths(7, 3), **one)
 
 
@@ -112,13 +108,13 @@ def _combined() -> Iterator[Case]:
     off = mask_without(keys=slice(0, 2))
     yield case("combined-mask-causal", "SDPA-13", "A key is allowed only if mask and causal allow it (onnx PR 8068: 0 · −inf).", SMALL, mask=random_mask(0.5), is_causal=True, dtypes=("float32", *HALVES), **one)
     yield case("combined-mask-causal-empty", "SDPA-13 SDPA-15", "Mask and causal each leave keys, together none for the first rows (onnxruntime 28904).", SMALL, mask=off, is_causal=True, **one)
-    yield case("combined-mask-bias", "SDPA-13 SDPA-6", "A mask and a bias.", SMALL, mask=random_mask(0.5), bias=random_bias(2.0), **one)
     yield case("combined-mask-lengths", "SDPA-13", "A mask and lengths.", SMALL, mask=random_mask(0.5), kv_lengths=lengths(5, 3), **one)
     yield case("combined-mask-window", "SDPA-13", "A mask and a window.", SQUARE, mask=random_mask(0.6), window=(2, 1), **one)
     yield case("combined-bias-causal", "SDPA-13 SDPA-6", "A bias and causal.", SMALL, bias=random_bias(2.0), is_causal=True, **one)
-    yield case("combined-bias-lengths", "SDPA-13", "A bias and lengths.", SMALL, bias=random_bias(2.0), kv_lengths=lengths(7, 3), **one)
     yield case("combined-mask-bias-minus-inf", "SDPA-13 SDPA-24", "A mask and a bias of −inf that overlap: −inf + −inf, and no key in common for some rows.", SMALL, mask=random_mask(0.5), bias=bias_from(mask_without(keys=slice(0, 3)), -np.inf), **one)
     yield case("combined-scale-softcap-bias-mask", "SDPA-13 SDPA-5 SDPA-6", "Scale, softcap, bias and mask in this order.", SMALL, scale=1.5, softcap=2.0, bias=random_bias(2.0), mask=random_mask(0.5))
+    yield case("combined-mask-causal-empty-tiles", "SDPA-13 SDPA-15", "Mask and causal each leave keys, together none, over several tiles.", TILES, mask=off, is_causal=True, **one)
+    yield case("combined-one-query", "SDPA-13 SDPA-4 SDPA-5 SDPA-6", "Every option of a step of decoding, which often has a kernel of its own.", replace(SMALL, sq=1), scale=0.6, softcap=2.0, bias=random_bias(2.0), mask=random_mask(0.6), kv_lengths=lengths(6, 4))
     yield case("combined-broadcast", "SDPA-13 SDPA-8", "A key mask per batch, a bias per head, causal.", SMALL, mask=random_mask(0.6, (None, 1, 1, None)), bias=random_bias(2.0, (1, None, None, None)), is_causal=True)
     yield case("combined-all", "SDPA-13", "Every option at once, grouped heads, all results.", GROUPED, **_everything(lengths(7, 5), (3, 2)))
     yield case("combined-all-tiles", "SDPA-13", "Every option at once over several tiles.", replace(TILES, b=2, hq=4), **_everything(lengths(60, 40), (24, 8)))

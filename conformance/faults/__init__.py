@@ -6,11 +6,37 @@ plugged in like a user's function: ``pytest conformance --impl conformance.fault
 
 from __future__ import annotations
 
+import importlib
+
 from conformance.faults import registry
 from conformance.faults.anatomy import Attention
 from conformance.faults.registry import FAULTS, Fault
 
-__all__ = ["FAULTS", "Fault"]
+__all__ = ["FAULTS", "GROUPS", "Fault"]
+
+#: The modules that hold faults, one class of mistakes each, in the order of tables.
+GROUPS = (
+    "empty_rows",
+    "fills",
+    "masks",
+    "broadcasting",
+    "causal",
+    "windows",
+    "lengths",
+    "scaling",
+    "softcaps",
+    "grouping",
+    "online",
+    "indexing",
+    "precision",
+    "special",
+    "form",
+    "memory",
+    "state",
+    "validation",
+)
+for _group in GROUPS:
+    importlib.import_module(f"{__name__}.{_group}")
 
 _INSTANCES: dict[str, Attention] = {}
 

@@ -11,9 +11,12 @@ import numpy as np
 from conformance.faults.anatomy import Array, Attention, Inputs
 from impls.numpy.parts import add_special, finite_part
 
+#: Running maximum, sum (both (B, Hq, Sq, 1)) and output.
+State = tuple[Array, Array, Array]
+
 
 class Tiled(Attention):
-    """Correct attention over tiles of ``tile`` keys; the running state is (top, total, output)."""
+    """Correct attention over tiles of ``tile`` keys."""
 
     #: Keys of a tile.
     tile = 16
@@ -21,11 +24,11 @@ class Tiled(Attention):
     def mixed(self, x: Inputs, s: Array, allowed: Array, v: Array) -> tuple[Array, Array, Array]:
         """Output, weights (from the final lse, as a kernel recomputes them) and lse."""
         s, values = self.padded(x, s, allowed, finite_part(v))
-        top, total, output = self.start(x, (*s.shape[:3], 1), v.shape[3])
+        state = self.start(x, (*s.shape[:3], 1), v.shape[3])
         for index, first in enumerate(self.first_keys(x, s.shape[3])):
             part = slice(first, first + self.tile)
-            top, total, output = self.merged(x, index, s[..., part], values[:, :, part], top, total, output)
-        output, lse = self.finished(x, top, total, output)
+            state = self.merged(x, index, s[..., part], values[:, :, part], state)
+        output, lse = self.finished(x, state)
         if not np.isfinite(v).all():
             add_special(output, allowed, v)
         weights = np.exp(s[..., : x.shape[3]] - np.where(np.isneginf(lse), x.work(0), lse))
@@ -45,14 +48,13 @@ class Tiled(Attention):
         """First key of each tile, in the order of the visits."""
         return list(range(0, keys, self.tile))
 
-    def start(self, x: Inputs, shape: tuple[int, ...], width: int) -> tuple[Array, Array, Array]:
+    def start(self, x: Inputs, shape: tuple[int, ...], width: int) -> State:
         """The running state before the first tile."""
         return np.full(shape, -np.inf, x.work), np.zeros(shape, x.work), np.zeros((*shape[:3], width), x.work)
 
-    def merged(
-        self, x: Inputs, index: int, s: Array, v: Array, top: Array, total: Array, output: Array
-    ) -> tuple[Array, Array, Array]:
-        """The running state after one more tile."""
+    def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
+        """The running state after one more tile, the ``index``-th."""
+        top, total, output = state
         highest = np.maximum(top, s.max(axis=3, keepdims=True, initial=-np.inf))
         base = np.where(np.isneginf(highest), x.work(0), highest)  # −inf − (−inf) is NaN
         shrink = self.shrink(x, index, top, base)
@@ -63,7 +65,8 @@ class Tiled(Attention):
         """By what the state so far is multiplied when the maximum rises."""
         return np.exp(top - base)
 
-    def finished(self, x: Inputs, top: Array, total: Array, output: Array) -> tuple[Array, Array]:
-        """Output and lse from the last state."""
+    def finished(self, x: Inputs, state: State) -> tuple[Array, Array]:
+        """Output and lse (B, Hq, Sq, 1) from the last state."""
+        top, total, output = state
         divisor = np.where(total == 0, x.work(1), total)
         return output / divisor, np.where(total == 0, x.work(-np.inf), top + np.log(divisor))
