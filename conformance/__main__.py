@@ -1,14 +1,19 @@
-"""``python -m conformance``: the cases as a manual page, and the page of hand-computed examples."""
+"""``python -m conformance``: the cases as a manual page, the hand-computed examples, the evidence for the bounds."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from conformance import examples_page
+from conformance.ahead import default_parallel
 from conformance.cases import all_cases
 from conformance.clauses import clauses
+from conformance.evidence import page, record
+from conformance.faults import kills
 
 
 def list_cases() -> str:
@@ -20,7 +25,8 @@ def list_cases() -> str:
             lines += ["", f"{clause.id} · {clause.title} ({clause.level.value})"]
         for case in cases:
             also = f" [also {', '.join(case.clauses[1:])}]" if case.clauses[1:] else ""
-            lines.append(f"  {case.name} ({', '.join(case.dtypes)}): {case.why}{also}")
+            stays = f" Stays: {case.stays}." if case.stays else ""
+            lines.append(f"  {case.name} ({', '.join(case.dtypes)}): {case.why}{stays}{also}")
     return "\n".join(lines[1:])
 
 
@@ -34,10 +40,59 @@ def write_examples() -> str:
     return str(examples_page.write())
 
 
-COMMANDS: dict[str, tuple[Callable[[], str], str]] = {
-    "cases": (list_cases, "list every case, by clause"),
-    "clauses": (list_clauses, "list every clause"),
-    "examples": (write_examples, "regenerate EXAMPLES.md"),
+def write_faults(output: Path) -> str:
+    """Judge every fault on every case and write the kill table; takes a minute."""
+    return kills.write(output)
+
+
+def write_bounds() -> str:
+    """Write BOUNDS.md anew from page.md and evidence.json."""
+    return str(page.write())
+
+
+def write_evidence(problems: int, parallel: int, output: Path) -> str:
+    """Measure, and write the evidence and its page beside it; takes minutes."""
+    record.write(record.collect(problems, parallel), output)
+    return f"{output}\n{page.write(output)}"
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a command runs, what it says of itself, and the options that it passes on by name."""
+
+    run: Callable[..., str]
+    text: str
+    options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+
+
+def _faults_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-o", dest="output", type=Path, default=Path("faults.json"), metavar="FILE", help="default: %(default)s"
+    )
+
+
+def _evidence_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--problems", type=int, default=record.PROBLEMS, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--parallel", type=int, default=default_parallel(), metavar="N", help="processes; default: %(default)s"
+    )
+    parser.add_argument(
+        "-o",
+        dest="output",
+        type=Path,
+        default=record.EVIDENCE,
+        metavar="FILE",
+        help="the evidence, as JSON; BOUNDS.md is written beside it",
+    )
+
+
+COMMANDS: dict[str, Command] = {
+    "cases": Command(list_cases, "list every case, by clause"),
+    "clauses": Command(list_clauses, "list every clause"),
+    "examples": Command(write_examples, "regenerate EXAMPLES.md"),
+    "faults": Command(write_faults, "judge every known fault and write the kill table (a minute)", _faults_options),
+    "bounds": Command(write_bounds, "regenerate BOUNDS.md from evidence.json"),
+    "evidence": Command(write_evidence, "measure the error bounds anew (minutes)", _evidence_options),
 }
 
 
@@ -45,10 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; prints what it makes."""
     parser = argparse.ArgumentParser(prog="python -m conformance", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (_, text) in COMMANDS.items():
-        commands.add_parser(name, help=text)
-    chosen = parser.parse_args(arguments)
-    print(COMMANDS[chosen.command][0]())
+    for name, command in COMMANDS.items():
+        command.options(commands.add_parser(name, help=command.text))
+    options = vars(parser.parse_args(arguments))
+    print(COMMANDS[options.pop("command")].run(**options))
     return 0
 
 

@@ -18,8 +18,14 @@ o = Σ p_j v_j for the output.
    p_j exp(−ε_j) / Σ p_m exp(ε_m) and p_j exp(ε_j) / Σ p_m exp(−ε_m), and lse moves by log Σ p_m exp(±ε_m).
    The errors of exp and of its argument are errors of the score (Blanchard, Higham & Higham, IMA J. Numer. Anal.
    41(4), 2021, §4).
-3. *Weighted sum.*  g(Sk) (Σ p_j |v_j| + |o|) for the sums above and below the fraction, and one rounding of every
-   weight where the profile rounds weights.
+   Where a score may move far, p_j exp(±ε_j) is exp(s_j − lse ± ε_j): p_j alone may have underflowed in float64.
+3. *Weighted sum.*  g(Sk) Σ p_j |v_j| for the sum above the fraction, and one rounding of every weight where the profile
+   rounds weights; Sk counts the keys that the row may attend to, as adding 0 is exact.  Sk w |o| for the sum of powers
+   below it: they are positive and may be nearly equal, and where such numbers are added one by one their roundings go
+   the same way, and are not mean-independent.
+   A power exp(s_j − max s) that underflows loses at most η, which depends on the dtype that it is in.  The sum of the
+   powers is at least 1, as the largest is exp(0), so the weight loses at most η, the output η Σ|v_j| and the sum η Sk.
+   The same once more for a weight that is stored.
 4. *Storing.*  One rounding of the result to its dtype, and the dtype's smallest number where it underflows.
 
 The reference is computed in float64 and has an error of its own: the same bound with float64's roundoff, added.
@@ -76,7 +82,9 @@ class Rounding:
     weight: float
     #: Results, as they are returned.
     store: float
+    #: What underflow may lose of a number in the storage dtype, and in the dtype that is computed in.
     underflow: float
+    flushed: float
 
 
 def rounding(dtype: str, profile: Profile) -> Rounding:
@@ -90,7 +98,8 @@ def rounding(dtype: str, profile: Profile) -> Rounding:
     tf32 = 2.0**-11 if profile is Profile.TF32 else 0.0
     score = store if profile is Profile.STORAGE else 0.0
     weight = store if profile in (Profile.STORAGE, Profile.FUSED) else tf32
-    return Rounding(accumulator, tf32, score, weight, store, UNDERFLOW[dtype])
+    flushed = UNDERFLOW["float64" if dtype == "float64" else "float32"]
+    return Rounding(accumulator, tf32, score, weight, store, UNDERFLOW[dtype], flushed)
 
 
 def profiles(dtype: str) -> tuple[Profile, ...]:
@@ -126,34 +135,46 @@ def bound(expected: Expected, options: Options, dtype: str, profile: Profile) ->
     return Bound(theirs.output + ours.output, theirs.weights + ours.weights, theirs.lse + ours.lse)
 
 
-def growth(n: int, r: Rounding) -> float:
+def growth(n: int | np.ndarray, r: Rounding) -> np.ndarray:
     """g(n): relative error of a sum of n terms, against the sum of their absolute values."""
-    return min(n, LAMBDA * np.sqrt(n)) * r.accumulator
+    return np.minimum(n, LAMBDA * np.sqrt(n)) * r.accumulator
 
 
 def _bound(expected: Expected, options: Options, r: Rounding) -> Bound:
     epsilon = score_error(expected, options, r)
-    keys = expected.v.shape[2]
+    keys = expected.allowed.sum(axis=3, keepdims=True)
     p = expected.weights
-    low = np.sum(p * np.exp(-epsilon), axis=3, keepdims=True)
-    high = np.sum(p * np.exp(epsilon), axis=3, keepdims=True)
-    low, high = np.where(low > 0, low, 1.0), np.where(low > 0, high, 1.0)  # 1 in rows without a key
-    moved, magnitude = _moved(expected, epsilon, low)
+    raised, lowered = _weights_moved(expected, epsilon), _weights_moved(expected, -epsilon)
+    low, high = np.sum(lowered, axis=3, keepdims=True), np.sum(raised, axis=3, keepdims=True)
+    low, high = np.where(keys > 0, low, 1.0), np.where(keys > 0, high, 1.0)
+    moved, magnitude = _moved(expected, epsilon, raised, low)
 
-    sums = growth(keys, r) + 3 * r.accumulator
-    output = moved + (sums + r.weight + 2 * r.operand) * magnitude + (sums + r.score) * np.abs(expected.output)
+    values = growth(keys, r) + 3 * r.accumulator
+    # Powers that underflow where they are stored, against their sum, which is at least 1: the largest is exp(0).
+    powers = (keys + 3) * r.accumulator + (r.underflow * keys if r.score else 0.0)
+    output = moved + (values + r.weight + 2 * r.operand) * magnitude + (powers + r.score) * np.abs(expected.output)
     output += _underflow_of_weights(expected, r) + r.store * np.abs(expected.output) + r.underflow
 
-    ratio = np.maximum(np.exp(epsilon) / low - 1, 1 - np.exp(-epsilon) / high)
-    weights = np.minimum(p * (ratio + sums + 2 * r.score), np.maximum(p, 1 - p)) + r.store * p + r.underflow
+    farther = np.nan_to_num(np.maximum(raised / low - p, p - lowered / high), nan=np.inf)
+    weights = np.minimum(farther + p * (powers + 2 * r.score), np.maximum(p, 1 - p))
+    weights += r.store * p + (2 if r.score else 1) * r.underflow  # of the power and of the weight
     weights = np.where(expected.allowed, weights, 0.0)  # SDPA-7: exactly zero
 
-    spread = np.maximum(np.log(high), -np.log(low))[..., 0]
+    # No mean of exp(±ε) is farther from 1 than the largest.
+    spread = np.fmin(np.fmax(np.log(high), -np.log(low)), epsilon.max(3, keepdims=True, initial=0.0))[..., 0]
     size = np.where(np.isfinite(expected.lse), np.abs(expected.lse), 0.0)
     top = np.max(np.where(expected.allowed, np.abs(expected.scores), 0.0), axis=3, initial=0.0)
-    # SDPA-19: lse is stored in float32 or wider, whatever the dtype of the output.
-    lse = spread + sums + FUNCTION_ERROR * r.accumulator * (1 + size + top) + r.score * (2 + size)
+    logarithm = np.where(np.isfinite(expected.lse), expected.lse - expected.scores.max(3, initial=-np.inf), 0.0)
+    # SDPA-19: lse is stored in float32 or wider, whatever the dtype of the output; with stored scores the sum of the
+    # powers, its logarithm and that plus the largest score are rounded before.
+    lse = spread + powers[..., 0] + FUNCTION_ERROR * r.accumulator * (1 + size + top) + r.score * (1 + logarithm + size)
     return Bound(output, weights, lse)
+
+
+def _weights_moved(expected: Expected, change: np.ndarray) -> np.ndarray:
+    """The weights times exp(change), (B, Hq, Sq, Sk): from the scores where it is large, as p may have underflowed."""
+    logarithm = np.where(expected.allowed, expected.scores - expected.lse[..., None], -np.inf)
+    return np.where(np.abs(change) < 1, expected.weights * np.exp(change), np.exp(logarithm + change))
 
 
 def score_error(expected: Expected, options: Options, r: Rounding) -> np.ndarray:
@@ -165,8 +186,8 @@ def score_error(expected: Expected, options: Options, r: Rounding) -> np.ndarray
     raw = np.abs(expected.raw)
     # Elements of q and k scaled, or the product scaled; the scale itself is rounded once.
     error = (growth(width, r) + 3 * r.accumulator + 2 * r.operand + 2 * r.score) * size + 4 * r.score * raw
-    if r.score:
-        error += r.underflow * (1 + q.sum(3)[..., None] + k.sum(2)[:, :, None, :])
+    if r.score:  # of an element that is scaled, or of the product before it is scaled
+        error += max(1.0, abs(scale)) * r.underflow * (1 + q.sum(3)[..., None] + k.sum(2)[:, :, None, :])
     score = raw
     if options.softcap is not None:
         error += (2 * r.accumulator + r.score) * raw
@@ -183,13 +204,16 @@ def score_error(expected: Expected, options: Options, r: Rounding) -> np.ndarray
     return np.where(expected.allowed, error, 0.0)
 
 
-def _moved(expected: Expected, epsilon: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _moved(
+    expected: Expected, epsilon: np.ndarray, raised: np.ndarray, low: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Step 2's bound on |δo|, and Σ p|v| under the perturbed weights; both (B, Hq, Sq, Dv)."""
     v = np.where(np.isfinite(expected.v), expected.v, 0.0)
     b, h, rows, keys = epsilon.shape
     moved = np.zeros((b, h, rows, v.shape[3]))
     farthest, largest = np.zeros_like(moved), np.zeros_like(moved)
-    pull = expected.weights * np.expm1(epsilon) / low
+    p = expected.weights
+    pull = np.where(epsilon < 1, p * np.expm1(epsilon), raised - p) / low
     block = max(1, BLOCK_ELEMENTS // max(1, b * h * keys * v.shape[3]))
     for start in range(0, rows, block):
         part = slice(start, start + block)
@@ -205,8 +229,7 @@ def _moved(expected: Expected, epsilon: np.ndarray, low: np.ndarray) -> tuple[np
 
 
 def _underflow_of_weights(expected: Expected, r: Rounding) -> np.ndarray:
-    """Σ|v| over the allowed keys times what a weight loses when it underflows in storage."""
-    if not r.weight:
-        return np.zeros_like(expected.output)
+    """Σ|v| over the allowed keys times what a weight loses when it, and before it its power, underflows."""
+    lost = r.flushed + ((r.weight > 0) + (r.score > 0)) * r.underflow
     v = np.abs(np.where(np.isfinite(expected.v), expected.v, 0.0))
-    return r.underflow * (expected.allowed.astype(float) @ v)
+    return lost * (expected.allowed.astype(float) @ v)

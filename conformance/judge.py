@@ -24,6 +24,8 @@ SHAPE, DTYPE, MODIFIED, UNREPEATABLE, ACCURACY = "SDPA-1", "SDPA-27", "SDPA-28",
 FORM = {"SDPA-25", "SDPA-27", "SDPA-28", "SDPA-29", "SDPA-30"}
 #: The clause that a wrong value breaks where the case names no other.
 WEIGHTED_SUM = "SDPA-16"
+#: What an exception on a valid input may have been meant to be.
+UNSUPPORTED_HINT = "Hint:     raise NotImplementedError for what the implementation does not have"
 #: The clause of an extra result that is wrong where the output is right.
 OF_RESULT = {"weights": "SDPA-18", "lse": "SDPA-19"}
 
@@ -39,6 +41,14 @@ class Finding:
     looks: str = ""
 
 
+@dataclass(frozen=True)
+class Judged:
+    """A result, and the reply that it was made from where there was one."""
+
+    result: Result
+    reply: Reply | None = None
+
+
 def judge(
     target: Target,
     case: Case,
@@ -47,7 +57,7 @@ def judge(
     ledger: Ledger,
     versions: Mapping[str, str],
     timeout: float | None,
-) -> Result:
+) -> Judged:
     """What becomes of one case on one target.  Never raises for what the implementation does."""
     blank = Result(
         implementation=target.implementation.name,
@@ -60,32 +70,36 @@ def judge(
     )
     lacking = sorted(case.keywords - keywords)
     if lacking:
-        result = replace(blank, outcome=Outcome.UNSUPPORTED, reason=f"no keyword {', '.join(lacking)}")
+        judged = Judged(replace(blank, outcome=Outcome.UNSUPPORTED, reason=f"no keyword {', '.join(lacking)}"))
     else:
-        result = _run(target, case, pool, timeout, blank)
+        judged = _run(target, case, pool, timeout, blank)
     deviation = ledger.find(blank.implementation, blank.device, blank.dtype, case.name, versions)
-    return result if deviation is None else _against_ledger(result, case, deviation)
+    return judged if deviation is None else Judged(_against_ledger(judged.result, case, deviation), judged.reply)
 
 
-def _run(target: Target, case: Case, pool: Pool, timeout: float | None, blank: Result) -> Result:
+def _run(target: Target, case: Case, pool: Pool, timeout: float | None, blank: Result) -> Judged:
     try:
         if case.after:
-            _call(target, all_cases()[case.after], pool, timeout)
-        reply = _call(target, case, pool, timeout)
+            ask(target, request(all_cases()[case.after], target.dtype, target.device), pool, timeout)
+        reply = ask(target, request(case, target.dtype, target.device), pool, timeout)
     except Crashed as error:
         details = (f"Crashed:  {error}", *(f"          {line}" for line in error.stderr.splitlines()))
-        return _failed(blank, case, Finding(Failure.CRASHED, case.clauses[0], str(error), details))
+        return Judged(_failed(blank, case, Finding(Failure.CRASHED, case.clauses[0], str(error), details)))
     except TimedOut as error:
-        return _failed(blank, case, Finding(Failure.TIMEOUT, case.clauses[0], str(error), (f"Timeout:  {error}",)))
-    return result_of(reply, case, blank)
+        finding = Finding(Failure.TIMEOUT, case.clauses[0], str(error), (f"Timeout:  {error}",))
+        return Judged(_failed(blank, case, finding))
+    return Judged(result_of(reply, case, blank), reply)
 
 
-def _call(target: Target, case: Case, pool: Pool, timeout: float | None) -> Reply:
-    inputs = case.inputs(target.dtype)
-    request = Request(
-        target.device, inputs.q, inputs.k, inputs.v, inputs.keywords, memory=case.memory, repeats=case.repeats
-    )
-    return pool.call(target.implementation, "impls.calls:call", target.implementation, request, timeout=timeout)
+def request(case: Case, dtype: str, device: str) -> Request:
+    """What a worker is asked for a case."""
+    inputs = case.inputs(dtype)
+    return Request(device, inputs.q, inputs.k, inputs.v, inputs.keywords, memory=case.memory, repeats=case.repeats)
+
+
+def ask(target: Target, asked: Request, pool: Pool, timeout: float | None) -> Reply:
+    """The reply of a target's worker.  Raises Crashed or TimedOut."""
+    return pool.call(target.implementation, "impls.calls:call", target.implementation, asked, timeout=timeout)
 
 
 def result_of(reply: Reply, case: Case, blank: Result) -> Result:
@@ -100,18 +114,18 @@ def result_of(reply: Reply, case: Case, blank: Result) -> Result:
         reason = f"accepted, and returned {shapes}"
         return _failed(blank, case, Finding(Failure.NO_ERROR, case.clauses[0], reason, (f"Accepted: {shapes}",)))
     if reply.status == "raised":
-        trace = tuple(f"          {line}" for line in reply.trace.splitlines())
+        trace = (*(f"          {line}" for line in reply.trace.splitlines()), UNSUPPORTED_HINT)
         return _failed(
             blank, case, Finding(Failure.ERROR, case.clauses[0], reply.text, (f"Raised:   {reply.text}", *trace))
         )
-    finding = _form(reply, case, blank.dtype)
+    finding = malformed(reply, case, blank.dtype)
     if finding is not None:
         return _failed(blank, case, finding)
     return _values(reply, case, blank, Profile(blank.profile or Profile.WIDE))
 
 
-def _form(reply: Reply, case: Case, dtype: str) -> Finding | None:
-    """Shapes and dtypes of the results."""
+def malformed(reply: Reply, case: Case, dtype: str) -> Finding | None:
+    """What is wrong with the shapes and dtypes of the results, or None."""
     expected = case.expected(dtype)
     for name in case.results():
         got, wanted = reply.results[name], getattr(expected, name)

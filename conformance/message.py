@@ -22,6 +22,8 @@ AXES = {
     "lse": ("batch", "head", "row"),
 }
 
+PLURAL = {"batch": "batches"}
+
 #: Runs of indices that are listed before the list is cut.
 LISTED_RUNS = 6
 
@@ -38,6 +40,12 @@ def failure_message(result: Result, case: Case, details: Sequence[str]) -> str:
     lines += details
     lines.append(f"Rerun:    {rerun(result)}")
     return "\n".join(lines)
+
+
+def with_lines(message: str, lines: Sequence[str]) -> str:
+    """A failure message with more lines, before the one that says how to run it again."""
+    head, separator, rerun_line = message.rpartition("\nRerun: ")
+    return "\n".join([head, *lines]) + separator + rerun_line if lines else message
 
 
 def rerun(result: Result) -> str:
@@ -73,9 +81,19 @@ def comparison_lines(comparison: Comparison) -> list[str]:
         f"Wrong:    {c.wrong} of {c.total} elements of {c.name}",
     ]
     if 0 < c.wrong < c.total:
-        places = (f"{axis} {runs(where)}" for axis, where in zip(AXES[c.name], c.where, strict=True))
-        lines[-1] += ": " + "; ".join(places)
+        axes = zip(AXES[c.name], c.where, c.outside.shape, strict=True)
+        lines[-1] += ": " + ", ".join(place(*axis) for axis in axes)
     return lines
+
+
+def place(axis: str, indices: Sequence[int], length: int) -> str:
+    """Which indices of an axis are meant, in words: "every head", "rows 1–4 of 7", "every key but 3"."""
+    if len(indices) == length:
+        return f"every {axis}" if length > 1 else f"{axis} 0"
+    if len(indices) == length - 1 > 1:
+        return f"every {axis} but {next(i for i in range(length) if i not in indices)}"
+    name = axis if len(indices) == 1 else PLURAL.get(axis, f"{axis}s")
+    return f"{name} {runs(indices)} of {length}"
 
 
 def share_text(share: float) -> str:

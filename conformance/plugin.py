@@ -7,24 +7,21 @@ once the package is installed.
 from __future__ import annotations
 
 import os
-import time
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import conformance
-from conformance import results as result_file
 from conformance import targets
-from conformance.ahead import Ahead, default_parallel
+from conformance.ahead import default_parallel
 from conformance.cases import Case, all_cases
-from conformance.deviations import read
-from conformance.judge import judge
-from conformance.outcomes import Outcome, Result
-from conformance.summary import executed, summary, time_lines
+from conformance.recorder import Recorder
 from impls.contract import ImplementationError
 from impls.loading import nearest
+
+#: Options and tests of ``--fuzz N``.
+pytest_plugins = ["conformance.fuzz.plugin_part"]
 
 HERE = Path(conformance.__file__).resolve().parent
 ROOT = HERE.parent
@@ -64,6 +61,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how many libraries are judged at the same time (default: %(default)s)",
     )
     group.addoption("--conformance-json", metavar="FILE", help="write the results to this file, as JSON lines")
+    group.addoption(
+        "--scripts",
+        metavar="FOLDER",
+        default="conformance-scripts",
+        help="where the standalone script of each failure is written (default: %(default)s)",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -141,104 +144,3 @@ def chosen_cases(patterns: list[str]) -> list[Case]:
 def recorder(request: pytest.FixtureRequest) -> Recorder:
     """Where results are recorded."""
     return request.config.stash[_RECORDER]
-
-
-class Recorder:
-    """Collects the results of a run, writes them as they come, and sums up."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self.results: list[Result] = []
-        self._config = config
-        self._ahead: Ahead[tuple[targets.Target, Case], Result] | None = None
-        self._writer: result_file.Writer | None = None
-        self._planned = 0
-        self._started = time.perf_counter()
-
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Plan the judging of the collected cases, and open the result file."""
-        pairs = [item.callspec.params for item in session.items if hasattr(item, "callspec")]
-        keys = [(p["target"], p["case"]) for p in pairs if isinstance(p.get("target"), targets.Target)]
-        if not keys or self._config.getoption("collectonly"):
-            return
-        self._planned = len(keys)
-        selection, pool, ledger = targets.selection(self._config), targets.pool(self._config), read()
-        timeout = self._config.getoption("case_timeout")
-
-        def compute(key: tuple[targets.Target, Case]) -> Result:
-            target, case = key
-            keywords = selection.keywords[target.implementation.name]
-            return judge(target, case, pool, keywords, ledger, selection.versions, timeout)
-
-        parallel = 0 if self._config.getoption("in_process") else self._config.getoption("parallel")
-        self._ahead = Ahead(keys, lambda key: key[0].implementation.process, compute, parallel)
-        path = self._config.getoption("conformance_json")
-        if path:
-            self._writer = result_file.Writer(Path(path), self._header())
-
-    def result(self, target: targets.Target, case: Case) -> Result:
-        """What becomes of a case on a target, once it is judged."""
-        assert self._ahead is not None
-        return self._ahead.get((target, case))
-
-    def _header(self) -> dict[str, Any]:
-        selection = targets.selection(self._config)
-        return {
-            **result_file.fingerprint(),
-            "versions": selection.versions,
-            "not_installed": sorted(selection.not_installed),
-            "profiles": {
-                f"{t.implementation.name}/{t.dtype}": t.implementation.profile(t.dtype).value for t in selection.targets
-            },
-        }
-
-    def record(self, result: Result) -> None:
-        """Keep one result."""
-        self.results.append(result)
-        if self._writer is not None:
-            self._writer.write(result)
-
-    def _judged(self) -> bool:
-        """Whether the run was meant to judge anything."""
-        return targets.selected(self._config) and not self._config.getoption("collectonly")
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Close the result file; a run in which nothing was executed fails."""
-        if self._ahead is not None:
-            self._ahead.stop()
-        if self._writer is not None:
-            self._writer.close(complete=len(self.results) == self._planned)
-        if self._nothing_ran() and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def _nothing_ran(self) -> bool:
-        """Whether a run that was meant to judge judged nothing."""
-        return self._judged() and bool(self.results or self._asked()) and not executed(self.results)
-
-    def _asked(self) -> bool:
-        """Whether the command line asks for conformance by name."""
-        return any(_path(self._config, arg) in (HERE, HERE / "test_conformance.py") for arg in self._config.args)
-
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Print the table."""
-        if not self._judged() or not (self.results or self._asked()):
-            return
-        write = terminalreporter
-        write.section("conformance")
-        write.line(summary(self.results, targets.selection(self._config).not_installed))
-        if self.results:
-            write.line(time_lines(self.results, time.perf_counter() - self._started))
-        if self._writer is not None:
-            write.line(f"results: {self._config.getoption('conformance_json')}")
-        if self._nothing_ran():
-            write.line("FAILED: nothing was executed, so nothing is known", red=True)
-
-
-def report(result: Result) -> None:
-    """Turn a result into pytest's words: fail, skip, or xfail."""
-    if result.outcome is Outcome.FAILED:
-        pytest.fail(result.message, pytrace=False)
-    if result.outcome is Outcome.UNSUPPORTED:
-        pytest.skip(result.reason)
-    if result.outcome in (Outcome.DEVIATES, Outcome.ADVISED):
-        pytest.xfail(result.reason)

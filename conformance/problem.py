@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from conformance.cases.base import ALL_DTYPES, Case
-from conformance.cases.data import Shape, drawn, lengths, random_bias, random_mask
+from conformance.cases.data import SMALL, Shape, drawn, lengths, random_bias, random_mask
 
 #: Which axes of a mask or bias are full (None) and which have length 1.
 Axes = tuple[int | None, ...]
@@ -41,7 +41,7 @@ class Problem:
     """
 
     name: str
-    shape: Shape = Shape()
+    shape: Shape = SMALL
     spread: float = 1.0
     offset: float = 0.0
     outlier: float = 1.0
@@ -66,7 +66,7 @@ class Problem:
         options: dict[str, Any] = {
             name: getattr(self, name)
             for name in ("is_causal", "window", "scale", "softcap", "return_weights", "return_lse")
-            if getattr(self, name) not in (None, False)
+            if getattr(self, name) is not None and getattr(self, name) is not False  # a scale of 0 is given
         }
         if self.mask is not None:
             options["mask"] = random_mask(self.mask.keep, self.mask.axes)

@@ -12,7 +12,7 @@ import math
 import platform
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -55,12 +55,13 @@ class Writer:
         record["share"] = _finite_or_text(result.share)
         self._line({"kind": "result", **record})
 
-    def close(self, *, complete: bool = True) -> None:
+    def close(self, *, complete: bool = True, diagnoses: Sequence[Mapping[str, Any]] = ()) -> None:
         """Write the footer, unless results are missing, and close the file."""
         if self._file.closed:
             return
         if complete:
-            self._line({"kind": "footer", "counts": dict(sorted(self._counts.items()))})
+            counts = dict(sorted(self._counts.items()))
+            self._line({"kind": "footer", "counts": counts, "diagnoses": list(diagnoses)})
         self._file.close()
 
     def __enter__(self) -> Writer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.cases import Case
-from conformance.plugin import Recorder, report
+from conformance.recorder import Recorder, report
 from conformance.targets import Target
 
 

@@ -12,6 +12,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -83,26 +84,32 @@ def versions(implementation: Implementation) -> dict[str, str]:
     return backend(implementation.framework).versions()
 
 
-def call(implementation: Implementation, request: Request) -> Reply:
-    """Run one request.  Never raises for what the implementation does; that is the reply."""
+def call(implementation: Implementation, request: Request, function: Function | None = None) -> Reply:
+    """Run one request.  Never raises for what the implementation does; that is the reply.
+
+    With ``function`` that one is called instead of the implementation's own, and nothing of it is kept.
+    """
     arrays = backend(implementation.framework)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a library's remarks are not results
-            return _call(implementation, request, arrays)
+            return _call(implementation, request, arrays, function)
     except NotImplementedError as error:
         return Reply("unsupported", text=_text(error))
     except Exception as error:
-        trace = "".join(traceback.format_exception(error)[-TRACEBACK_LINES:])
+        trace = "".join(traceback.format_exception(type(error), error, _users(error))[-TRACEBACK_LINES:])
         trace = trace.replace(os.getcwd() + os.sep, "")  # as the user would name the files
         return Reply("raised", text=_text(error), trace=trace)
 
 
-def _call(implementation: Implementation, request: Request, arrays: Backend) -> Reply:
-    function = load(implementation.target, implementation.folder)
+def _call(implementation: Implementation, request: Request, arrays: Backend, other: Function | None) -> Reply:
+    function = other or load(implementation.target, implementation.folder)
     given, native, specification = arguments(implementation, request)
     started = time.perf_counter()
-    run = prepared(implementation, function, specification)
+    if other is None:
+        run = prepared(implementation, function, specification)
+    else:
+        run = load(implementation.prepare)(function, specification)
     ready = time.perf_counter()
     returned = run(**native)
     arrays.synchronize(request.device)
@@ -176,6 +183,14 @@ def to_layout(array: np.ndarray, layout: Layout) -> np.ndarray:
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     """Equal dtype, shape and bytes, so that NaN equals NaN and 0.0 does not equal -0.0."""
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def _users(error: BaseException) -> TracebackType | None:
+    """The traceback from the first frame that is not of this file; all of it if there is none."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    return frames or error.__traceback__
 
 
 def _text(error: BaseException) -> str:

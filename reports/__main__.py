@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conformance.clauses import clauses
-from reports import divergence, tables
+from reports import divergence, faults, tables
 from reports.markdown import page
 from reports.reading import Records, ReportError, read
 
@@ -20,8 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Read the files, write the report, print where it is.  Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m reports",
-        description="Write report.md and CSV tables from result files of `pytest conformance --conformance-json FILE`"
-        " and `pytest bench --benchmark-json FILE`.",
+        description="Write report.md and CSV tables from result files of `pytest conformance --conformance-json FILE`,"
+        " `pytest bench --benchmark-json FILE` and `python -m conformance faults -o FILE`.",
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a result file of either kind")
     parser.add_argument(
@@ -46,6 +46,8 @@ def written(records: Records, folder: Path) -> list[Path]:
         frames["conformance.csv"] = frame
         frames["answers.csv"] = divergence.answers(frame).reset_index()
         frames["matrix.csv"] = tables.matrix(frame, clauses())
+    if records.faults:
+        frames["faults.csv"] = faults.frame(records.faults)
     if records.cells:
         frames["bench.csv"] = tables.bench(records.cells)
     for name, frame in frames.items():

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from conformance.clauses import Clause
-from reports import divergence, tables
+from reports import divergence, faults, tables
 from reports.reading import Records, Source, incomplete
 
 #: What stands for a number that does not exist.
@@ -33,6 +33,8 @@ def page(records: Records, clauses: Mapping[str, Clause]) -> str:
         sections += ["## Conformance", _implementations(frame), _matrix(frame, clauses), _differences(frame, clauses)]
     if not cells.empty:
         sections += ["## Speed", *_speed(cells, records.sources)]
+    if records.faults:
+        sections += ["## What the suite catches", *_faults(records)]
     sections += ["## What this was made from", *_sources(records.sources)]
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -52,6 +54,8 @@ def verdict(records: Records, frame: pd.DataFrame, cells: pd.DataFrame) -> str:
         line = f"**Speed**: {_many(counts.get('timed', 0), 'cell')} timed, {counts.get('not timed', 0)} left out"
         line += f", {counts.get('struck out', 0)} struck out for a wrong result"
         lines.append(line + (f" ({_names(struck)})." if len(struck) else "."))
+    if records.faults:
+        lines.append(faults.verdict(records.faults, records.cases))
     return "\n\n".join(lines) or "**Nothing was recorded.**"
 
 
@@ -179,6 +183,18 @@ def _cell(number: float, otherwise: str, bold: bool) -> str:
     if math.isnan(number):
         return otherwise
     return f"**{digits(number)}**" if bold else digits(number)
+
+
+def _faults(records: Records) -> list[str]:
+    return [
+        "Each fault is a few lines over a correct attention, plugged in as a user's function is"
+        " (`conformance/faults`). *Cases*: how many of the ordinary cases it fails; *smallest*: the smallest of them."
+        ' Every case of every fault is in `faults.csv`; "cf." marks a thread about the same mechanism elsewhere.',
+        markdown(faults.groups(records.faults), left=1),
+        "<details><summary>All faults</summary>",
+        markdown(faults.table(records.faults)),
+        "</details>",
+    ]
 
 
 def _preparation(cells: pd.DataFrame) -> str:

@@ -1,7 +1,7 @@
 """From result files to records: each file is recognised by its content, and counted.
 
-Two kinds are known: the JSON lines of ``pytest conformance --conformance-json`` and the JSON of
-``pytest bench --benchmark-json``.
+Three kinds are known: the JSON lines of ``pytest conformance --conformance-json``, the JSON of
+``pytest bench --benchmark-json``, and the kill table of ``python -m conformance faults``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from conformance import results as result_file
 from conformance.outcomes import Result
 from conformance.results import ResultFileError, Run
+from reports import faults
 
 #: What ``pytest bench`` adds to pytest-benchmark's JSON, by which its files are known, and the version of that.
 BENCH_KEY = "attention_conformance"
@@ -38,6 +39,9 @@ PROPERTIES = (
 #: What identifies a cell, and a result.
 CELL = ("implementation", "device", "dtype", "workload")
 CASE = ("implementation", "device", "dtype", "case")
+
+#: What a fault of a kill table has.
+FAULT = ("name", "group", "clause", "title", "sources", "smallest", "caught")
 
 
 class ReportError(ValueError):
@@ -67,6 +71,9 @@ class Records:
     sources: tuple[Source, ...]
     results: tuple[Result, ...]
     cells: tuple[dict[str, Any], ...]
+    #: The kill table, and the number of cases that it is about.
+    faults: tuple[dict[str, Any], ...] = ()
+    cases: int = 0
 
 
 def read(paths: Sequence[Path]) -> Records:
@@ -78,8 +85,14 @@ def read(paths: Sequence[Path]) -> Records:
     results: dict[tuple, Result] = {}
     cells: dict[tuple, dict[str, Any]] = {}
     specs: dict[str, Path] = {}
+    kills: dict[str, Any] = {}
     for path in paths:
         text = _text(path)
+        if faults.FORMAT in text[:200]:
+            killed, source = _kill_table(path, text)
+            kills = kills or killed
+            sources.append(source)
+            continue
         if _is_conformance(text):
             run = _conformance(path)
             spec, source = run.header["spec"], _use_results(path, run, results)
@@ -93,7 +106,8 @@ def read(paths: Sequence[Path]) -> Records:
                 f"{other[1]} is of spec version {other[0]} and {first[1]} of {first[0]}: report on them apart"
             )
         sources.append(source)
-    return Records(tuple(sources), tuple(results.values()), tuple(cells.values()))
+    caught, cases = tuple(kills.get("faults", ())), kills.get("cases", 0)
+    return Records(tuple(sources), tuple(results.values()), tuple(cells.values()), caught, cases)
 
 
 def _text(path: Path) -> str:
@@ -114,6 +128,19 @@ def _is_conformance(text: str) -> bool:
     except json.JSONDecodeError:
         return False
     return isinstance(first, dict) and "kind" in first
+
+
+def _kill_table(path: Path, text: str) -> tuple[dict[str, Any], Source]:
+    try:
+        document = json.loads(text)
+        known = [fault for fault in document["faults"] if set(FAULT) <= set(fault)]
+        cases = int(document["cases"])
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError):
+        raise ReportError(f"{path} says that it is a kill table, and is not one") from None
+    refused = len(document["faults"]) - len(known)
+    why = {"not a fault": refused} if refused else {}
+    source = Source(path, "kill table", {"cases": cases}, len(document["faults"]), len(known), why)
+    return {"faults": known, "cases": cases}, source
 
 
 def _conformance(path: Path) -> Run:

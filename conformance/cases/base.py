@@ -73,6 +73,12 @@ class Case:
         """The features that an implementation needs for this case."""
         return frozenset(self.options)
 
+    @property
+    def size(self) -> tuple[int, str]:
+        """What orders cases from small to large: elements of q, k and v, then the name."""
+        s = self.shape
+        return s.b * (s.hq * s.sq * s.d + s.hkv * s.sk * (s.d + s.dv)), self.name
+
     def inputs(self, dtype: str) -> Inputs:
         """The inputs in a dtype, always the same ones."""
         return _inputs(self, dtype)

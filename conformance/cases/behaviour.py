@@ -46,6 +46,7 @@ def _masked_values() -> Iterator[Case]:
     for what, text in (("k", "keys"), ("v", "values")):
         for value in (np.nan, np.inf):
             yield case(f"masked-{value}-{text}", "SDPA-22", f"Masked {text} of {value} do not reach the output.", SMALL, mask=off, data=numbered, edit=_poison(what, value, POISONED), stays="a SHOULD, which no fault can fail")
+    yield case("masked-nan-causal", "SDPA-22 SDPA-9", "NaN in the last key and value reaches only the last row.", SQUARE, is_causal=True, data=numbered, edit=_poison("kv", np.nan, slice(6, 7)), stays="a SHOULD, which no fault can fail")
     yield case("masked-nan-lengths", "SDPA-22 SDPA-12", "NaN behind the lengths, as in an uninitialised cache.", SMALL, kv_lengths=lengths(5, 5), data=numbered, edit=_poison("kv", np.nan, slice(5, 7)), stays="a SHOULD, which no fault can fail")
     yield case("masked-nan-bias", "SDPA-22 SDPA-6", "NaN in the bias of masked keys.", SMALL, mask=off, bias=random_bias(), edit=_poison_bias(np.nan, POISONED), stays="a SHOULD, which no fault can fail")
     yield case("masked-nan-empty-row", "SDPA-22 SDPA-15", "NaN in every value, and a row without a key: that row is zero.", SMALL, mask=mask_without(rows=slice(1, 2)), edit=_poison("v", np.nan, slice(None)), stays="a SHOULD, which no fault can fail")

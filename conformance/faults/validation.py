@@ -145,7 +145,7 @@ class EqualLengthsRequired(Attention):
             raise ValueError("query and key lengths differ")
 
 
-@fault("SDPA-33", "the number of heads checked the wrong way round", "rocm-libraries 5888")
+@fault("SDPA-33", "an error for grouped heads", "rocm-libraries 5888")
 class HeadsCheckedBackwards(Attention):
     """Grouped heads raise: Hkv is not a multiple of Hq."""
 

@@ -1,0 +1,161 @@
+"""Naming the mistake: which known fault, or which two together, gives the results that failed.
+
+All failures of an implementation are looked at together.  The explanation that fits most of them comes first, and
+passed cases speak against one that they would fail with.  What is left is explained in the same way.  Where nothing
+fits, nothing is said.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from conformance.cases import Case
+from conformance.faults import FAULTS
+from conformance.faults.anatomy import Attention
+from conformance.faults.registry import Fault
+from conformance.faults.trials import Failed, explains, fails
+from conformance.outcomes import Failure
+from impls.contract import Profile
+
+#: Failures on which every fault is tried; the smallest are the quickest and the easiest to read.
+TRIED = 12
+
+#: Failures that are looked at in all.
+MOST = 80
+
+#: Failures that pairs of faults are searched for, one after the other, until a pair fits.
+PAIRED = 3
+
+#: Passed cases that may speak against an explanation, the smallest first.
+WITNESSES = 200
+
+#: Pairs of faults that are tried on one failure.
+PAIRS = 3000
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A case that passed."""
+
+    case: Case
+    dtype: str
+    profile: Profile
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One fault, or two together, and the failures that it gives."""
+
+    faults: tuple[Fault, ...]
+    fits: frozenset[Failed]
+    #: Passed cases that the fault would fail.
+    contradicted: int = 0
+
+    @property
+    def title(self) -> str:
+        """What is wrong, in words."""
+        return " together with ".join(f"“{fault.title}”" for fault in self.faults)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the faults."""
+        return tuple(fault.name for fault in self.faults)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Where it happened before."""
+        return tuple(dict.fromkeys(source for fault in self.faults for source in fault.sources))
+
+
+def examined(failures: Sequence[Failed]) -> list[Failed]:
+    """The failures that are looked at: the smallest ones, small first."""
+    return sorted(failures, key=lambda f: f.size)[:MOST]
+
+
+def diagnose(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Explanation]:
+    """Explanations of one implementation's failures, the best first; each fits failures that those before it do not."""
+    failures = examined(failures)
+    witnesses = sorted(passed, key=lambda p: p.case.size)
+    found: list[Explanation] = []
+    left = list(failures)
+    while left:
+        best = _single(left, failures, witnesses) or _pair(left, failures, witnesses)
+        if best is None:
+            break
+        # What explains all that an earlier one does, and more, takes its place: two mistakes at once.
+        found = [e for e in found if not e.fits < best.fits] + [best]
+        left = [failed for failed in left if failed not in best.fits]
+    return sorted(found, key=lambda e: -len(e.fits))
+
+
+def _single(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]) -> Explanation | None:
+    candidates = [(fault,) for fault in FAULTS.values() if any(explains(fault.make, f) for f in left[:TRIED])]
+    return _best(candidates, left, failures, passed)
+
+
+def _pair(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]) -> Explanation | None:
+    """Two faults together, searched where the fewest faults show, because every pair of them has to be tried."""
+    shows = {f: _showing(f) for f in left[:TRIED]}
+    for failed in sorted(shows, key=lambda f: len(shows[f]))[:PAIRED]:
+        pairs = itertools.islice(itertools.combinations(shows[failed], 2), PAIRS)
+        candidates = [p for p in pairs if (made := combined(p)) is not None and explains(made, failed)]
+        best = _best(candidates, left, failures, passed)
+        if best is not None:
+            return best
+    return None
+
+
+def _showing(failed: Failed) -> list[Fault]:
+    return [fault for fault in FAULTS.values() if fails(fault.make, failed.case, failed.dtype, failed.profile)]
+
+
+def _best(
+    candidates: Sequence[tuple[Fault, ...]],
+    left: Sequence[Failed],
+    failures: Sequence[Failed],
+    passed: Sequence[Passed],
+) -> Explanation | None:
+    """The candidate that fits most of what is left and that passed cases do not speak against."""
+    explanations = []
+    for faults in candidates:
+        make = combined(faults)
+        if make is not None:
+            explanations.append(Explanation(faults, frozenset(f for f in failures if explains(make, f))))
+
+    def new(explanation: Explanation) -> int:
+        return len(explanation.fits.intersection(left))
+
+    for _, level in itertools.groupby(sorted(explanations, key=new, reverse=True), key=new):
+        weighed = [replace(e, contradicted=_contradictions(e.faults, passed)) for e in level if new(e)]
+        best = min(weighed, key=lambda e: e.contradicted, default=None)
+        if best is not None and (not best.contradicted or _convincing(best, failures)):
+            return best
+    return None
+
+
+def _convincing(explanation: Explanation, failures: Sequence[Failed]) -> bool:
+    """Whether it is worth saying although cases passed that would fail with it: then it happens only sometimes."""
+    values = [failed for failed in failures if failed.failure is Failure.VALUE]
+    return 2 * len(explanation.fits.intersection(values)) > len(failures)
+
+
+def _contradictions(faults: tuple[Fault, ...], passed: Sequence[Passed]) -> int:
+    make = combined(faults)
+    if make is None:
+        return 0
+    return sum(fails(make, p.case, p.dtype, p.profile) for p in passed[:WITNESSES])
+
+
+def combined(faults: Sequence[Fault]) -> type[Attention] | None:
+    """An attention with all these faults, or None where one is a form of the other."""
+    made = [fault.make for fault in faults]
+    if len(made) == 1:
+        return made[0]
+    if any(issubclass(a, b) for a, b in itertools.permutations(made, 2)):
+        return None
+    try:
+        return type("Combined", tuple(made), {})
+    except TypeError:  # their orders of methods contradict each other
+        return None

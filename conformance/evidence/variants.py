@@ -1,0 +1,168 @@
+"""Honest variants: correct attention that uses up what a profile allows, and no more.
+
+The libraries round where they like; these round exactly where their profile says (conformance.bounds), add in the
+worst order, or use the coarsest exp that is still called correct.  Each can be plugged in like a user's function:
+``pytest conformance --impl conformance.evidence.variants:storage``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from conformance.faults.anatomy import Array, Attention, Inputs
+from conformance.faults.tiles import State, Tiled
+from impls.contract import DTYPES
+
+HALVES = ("float16", "bfloat16")
+
+
+class Variant(Attention):
+    """What a plug-in says of itself: its dtypes and the profile of each."""
+
+    dtypes: tuple[str, ...] = DTYPES
+    profiles: Mapping[str, str] = dict.fromkeys(DTYPES, "wide")
+
+
+class Storage(Variant):
+    """Every array between two operations is in the storage dtype; sums within one are in float32."""
+
+    dtypes = HALVES
+    profiles = dict.fromkeys(HALVES, "storage")
+
+    def scores(self, x: Inputs, q: Array, k: Array) -> Array:
+        """Scaled q, product and scaled product are stored."""
+        scale = self.scale(x)
+        before, after = (scale, 1.0) if abs(scale) <= 1 else (1.0, scale)
+        return kept(x, kept(x, kept(x, q * x.work(before)) @ k.swapaxes(2, 3)) * x.work(after))
+
+    def capped(self, x: Inputs, s: Array) -> Array:
+        """Three operations, three stored arrays."""
+        if x.softcap is None:
+            return s
+        return kept(x, x.work(x.softcap) * kept(x, np.tanh(kept(x, s / x.work(x.softcap)))))
+
+    def added(self, x: Inputs, s: Array) -> Array:
+        """The sum with the bias is stored."""
+        return kept(x, super().added(x, s))
+
+    def powers(self, x: Inputs, s: Array, top: Array) -> Array:
+        """The difference and its exponential are stored."""
+        return kept(x, np.exp(kept(x, s - top)))
+
+    def total(self, x: Inputs, powers: Array) -> Array:
+        """The sum is stored, once it is complete."""
+        return kept(x, super().total(x, powers))
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        """The weights are stored."""
+        return kept(x, super().normalized(x, powers, total, allowed))
+
+    def lse(self, x: Inputs, top: Array, total: Array, allowed: Array) -> Array:
+        """The logarithm and its sum with the maximum are stored, and returned in float32."""
+        logarithm = np.where(total == 0, x.work(-np.inf), np.log(np.where(total == 0, x.work(1), total)))
+        return kept(x, top + kept(x, logarithm))
+
+
+class Fused(Variant):
+    """Scores and their sum are in float32; the weights are stored before they meet v."""
+
+    dtypes = HALVES
+    profiles = dict.fromkeys(HALVES, "fused")
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        """The weights are stored."""
+        return kept(x, super().normalized(x, powers, total, allowed))
+
+
+class Flash(Tiled, Variant):
+    """Tile after tile; the powers are stored before they meet v, and divided by their unrounded sum at the end."""
+
+    dtypes = HALVES
+    profiles = dict.fromkeys(HALVES, "fused")
+    tile = 64
+
+    def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
+        """As in float32, with the product of stored powers."""
+        top, total, output = state
+        highest = np.maximum(top, s.max(axis=3, keepdims=True, initial=-np.inf))
+        base = np.where(np.isneginf(highest), x.work(0), highest)
+        shrink, powers = np.exp(top - base), np.exp(s - base)
+        total = total * shrink + powers.sum(axis=3, keepdims=True)
+        return highest, total, output * shrink + kept(x, powers) @ v
+
+
+class Online(Tiled, Variant):
+    """Tile after tile in the dtype computed in."""
+
+    tile = 64
+
+
+class Tf32(Variant):
+    """The operands of both products are rounded to 11 significant bits, as tensor cores do with float32."""
+
+    dtypes = ("float32",)
+    profiles: Mapping[str, str] = {"float32": "tf32"}
+
+    def scores(self, x: Inputs, q: Array, k: Array) -> Array:
+        """Rounded q and k; the scale is applied in float32, to q or to the product."""
+        scale = self.scale(x)
+        before, after = (scale, 1.0) if abs(scale) <= 1 else (1.0, scale)
+        return eleven_bits(q * x.work(before)) @ eleven_bits(k).swapaxes(2, 3) * x.work(after)
+
+    def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
+        """Rounded weights and values."""
+        return super().summed(x, eleven_bits(weights), allowed, eleven_bits(v))
+
+
+class Sequential(Variant):
+    """Every sum is one term after the other, in order: the most roundings that a sum can have."""
+
+    def scores(self, x: Inputs, q: Array, k: Array) -> Array:
+        """The terms of a dot product one by one."""
+        scale = self.scale(x)
+        before, after = (scale, 1.0) if abs(scale) <= 1 else (1.0, scale)
+        q = q * x.work(before)
+        s = np.zeros(x.shape, x.work)
+        for d in range(q.shape[3]):
+            s += q[..., d, None] * k[..., None, :, d]
+        return s * x.work(after)
+
+    def total(self, x: Inputs, powers: Array) -> Array:
+        """The powers one by one."""
+        return np.add.accumulate(powers, axis=3)[..., -1:] if powers.shape[3] else super().total(x, powers)
+
+    def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
+        """The weighted values one by one."""
+        output = np.zeros((*x.shape[:3], v.shape[3]), x.work)
+        for j in range(v.shape[2]):
+            output += weights[..., j, None] * v[:, :, None, j]
+        return output
+
+
+class Coarse(Variant):
+    """A base-2 exp whose result has 20 bits, as polynomial approximations in kernels do."""
+
+    dtypes = ("float32", *HALVES)
+    profiles = dict.fromkeys(dtypes, "wide")
+
+    def powers(self, x: Inputs, s: Array, top: Array) -> Array:
+        """exp(s − top) as 2^((s − top) · log2 e), cut after 20 bits."""
+        powers = np.exp2((s - top) * x.work(np.log2(np.e)))
+        return (powers.view(np.uint32) & np.uint32(0xFFFFFFF0)).view(np.float32)
+
+
+def kept(x: Inputs, array: Array) -> Array:
+    """The array as it comes back from memory in the storage dtype."""
+    return array.astype(x.dtype).astype(x.work)
+
+
+def eleven_bits(array: Array) -> Array:
+    """Float32 numbers rounded to 11 significant bits, halves away from zero, as ``cvt.rna.tf32`` does."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+storage, fused, flash, online = Storage(), Fused(), Flash(), Online()
+tf32, sequential, coarse = Tf32(), Sequential(), Coarse()

@@ -1,0 +1,119 @@
+"""The kill table: which cases catch which fault, and which cases nothing needs.
+
+A fault is plugged in as a user's function is, and judged on every case.  One that fails fewer than two cases is a hole
+in the suite.  The other way round a case has to earn its place: it is among the smallest that catch some fault,
+or one of few that do, a known deviation of a library fails it, it cites the bug that it is the regression
+test of, or it says why it stays.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from conformance.cases import Case, all_cases
+from conformance.deviations import Ledger, read
+from conformance.faults.registry import FAULTS, Fault, link
+from conformance.judge import judge
+from conformance.outcomes import Outcome
+from conformance.questions import QUESTIONS
+from conformance.targets import Pool, Target
+from impls.contract import Implementation
+from impls.select import plug_in
+
+#: Cases that have to catch a fault: one could be an accident of its data.
+LEAST = 2
+
+#: A case that is one of this many to catch some fault is needed.
+FEW = 4
+
+#: A thread in a case's sentence: "(pytorch 195910)", "(llama.cpp PR 29034)", "(pytorch 176767 returned D columns)".
+THREAD = re.compile(r"\((?:[\w.-]+ )(?:PR )?\d+(?::? [^)]*)?\)")
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A fault and the cases that catch it, each with the dtypes in which it does, smallest case first."""
+
+    fault: str
+    caught: Mapping[str, tuple[str, ...]]
+
+    @property
+    def smallest(self) -> str:
+        """The smallest case that catches the fault, "" for a survivor."""
+        return next(iter(self.caught), "")
+
+
+def implementation(fault: Fault) -> Implementation:
+    """The fault as a plug-in; all faults share one worker process."""
+    return replace(plug_in(f"conformance.faults:{fault.attribute}"), name=fault.name, worker="faults")
+
+
+def table(pool: Pool, faults: Iterable[str] = ()) -> tuple[Kill, ...]:
+    """Judge faults (all of them by default) on every case and dtype, on the CPU."""
+    return tuple(_kill(FAULTS[name], pool) for name in faults or FAULTS)
+
+
+def _kill(fault: Fault, pool: Pool) -> Kill:
+    plugged = implementation(fault)
+    keywords = pool.call(plugged, "impls.calls:describe", plugged).keywords
+    caught: dict[str, tuple[str, ...]] = {}
+    for case in sorted(all_cases().values(), key=lambda case: case.size):
+        targets = [Target(plugged, "cpu", dtype) for dtype in case.dtypes]
+        results = [judge(t, case, pool, keywords, Ledger(), {}, None).result for t in targets]
+        dtypes = tuple(r.dtype for r in results if r.outcome is Outcome.FAILED)
+        if dtypes:
+            caught[case.name] = dtypes
+    return Kill(fault.name, caught)
+
+
+def needed(kills: Iterable[Kill]) -> dict[str, str]:
+    """Why each case is in the suite, "" for one that nothing needs."""
+    reasons = {name: _own_reason(case) for name, case in all_cases().items()}
+    for kill in kills:
+        for name in tuple(kill.caught)[: max(LEAST, len(kill.caught) if len(kill.caught) <= FEW else 0)]:
+            reasons[name] = reasons[name] or f"catches {kill.fault}"
+    return reasons
+
+
+def _own_reason(case: Case) -> str:
+    failing = [d.id for d in read().deviations if any(fnmatch(case.name, pattern) for pattern in d.cases)]
+    if failing:
+        return f"fails in deviation {failing[0]}"
+    if case.name in {question.case for question in QUESTIONS}:
+        return "asks a question of the divergence matrix"
+    return case.stays or ("regression test" if THREAD.search(case.why) else "")
+
+
+def as_json(kills: Iterable[Kill]) -> dict[str, Any]:
+    """The table as plain data, for the report."""
+    return {
+        "format": "attention-conformance faults 1",
+        "cases": len(all_cases()),
+        "faults": [
+            {
+                "name": kill.fault,
+                "group": FAULTS[kill.fault].group,
+                "clause": FAULTS[kill.fault].clause,
+                "title": FAULTS[kill.fault].title,
+                "when": FAULTS[kill.fault].when,
+                "sources": {source: link(source) for source in FAULTS[kill.fault].sources},
+                "smallest": kill.smallest,
+                "caught": {name: " ".join(dtypes) for name, dtypes in kill.caught.items()},
+            }
+            for kill in kills
+        ],
+    }
+
+
+def write(path: Path) -> str:
+    """Make the table and write it to a file; says how it went in one line."""
+    kills = table(Pool(in_process=True))  # faults are this project's own code, and do not crash
+    path.write_text(json.dumps(as_json(kills), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    survivors = [kill.fault for kill in kills if len(kill.caught) < LEAST]
+    return f"{len(kills)} faults, {len(survivors)} caught by fewer than {LEAST} cases {' '.join(survivors)}: {path}"

@@ -1,0 +1,66 @@
+"""How the call of a target is written: by its room for a built-in implementation, by an import for a plug-in."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+from conformance.targets import Target
+from impls.contract import Call, Framework, Implementation
+from impls.script import Snippet, by_contract
+from impls.select import builtin
+
+_ROOMS = {
+    Framework.NUMPY: "impls.numpy",
+    Framework.TORCH: "impls.torch",
+    Framework.JAX: "impls.jax",
+    Framework.ONNXRUNTIME: "impls.onnx",
+}
+
+
+def snippet(target: Target, call: Call) -> Snippet:
+    """The call of a target.  Raises NotImplementedError for one that the implementation does not express."""
+    implementation = target.implementation
+    known = builtin().get(implementation.name)
+    if known is not None and (known.target, known.prepare) == (implementation.target, implementation.prepare):
+        written: Snippet = _script(_room(implementation)).CALLS[implementation.name](call)
+        return written
+    return _plugged_in(implementation, call)
+
+
+def _script(room: str) -> Any:
+    return importlib.import_module(f"{room}.script")
+
+
+def _room(implementation: Implementation) -> str:
+    """The folder whose module prepares the call, or, where nothing is prepared, makes it."""
+    place = implementation.prepare if implementation.prepare.count(".") > 1 else implementation.target
+    return ".".join(place.split(".")[:2])
+
+
+def _plugged_in(implementation: Implementation, call: Call) -> Snippet:
+    """A user's function, imported from where the user has it, and called by keyword as the suite calls it."""
+    terms = _script(_ROOMS[implementation.framework]).TERMS
+    place, _, name = implementation.target.rpartition(":")
+    folder = [f"sys.path.insert(0, {_quoted(implementation.folder)})"] if implementation.folder else []
+    if place.endswith(".py"):
+        stem = _quoted(Path(place).stem)
+        lines = [
+            *folder,
+            f"spec = importlib.util.spec_from_file_location({stem}, {_quoted(place)})",
+            "module = importlib.util.module_from_spec(spec)",
+            f"sys.modules[{stem}] = module",
+            "spec.loader.exec_module(module)",
+            f"attention = module.{name}",
+        ]
+    else:
+        lines = [*folder, f"attention = importlib.import_module({_quoted(place)}).{name}"]
+    imports = ("import importlib.util" if place.endswith(".py") else "import importlib", "import sys")
+    arguments = ("q=q", "k=k", "v=v", *by_contract(call)[3:])
+    return Snippet("attention", arguments, terms, imports, "\n".join(lines))
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

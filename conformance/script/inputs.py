@@ -1,0 +1,218 @@
+"""The inputs of a case in a script: small ones as numbers, others by the recipe that makes them from their seed.
+
+Either is tried when the script is written: what it makes has to be the case's inputs, bit for bit.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from conformance.cases import Case
+from conformance.cases.base import NUMPY_DTYPES
+from conformance.cases.data import Shape, normal
+from conformance.script.inline import CannotInline, Import, Inliner, import_lines
+from conformance.script.recipe import NoRecipe, expression
+from impls.script import INDENT, WIDTH, applied
+
+#: Numbers up to which inputs may be written out, and lines of them up to which they are, if there is a recipe: one
+#: takes 10 to 30 lines, and says what the numbers are.  Written numbers do without NumPy's random generator, whose
+#: stream may change between versions.
+LITERAL_NUMBERS = 1500
+LITERAL_LINES = 40
+
+#: How an edit in place begins; its body is a statement's right side.
+_LAMBDA = "(lambda x: "
+
+_NUMPY: Import = ("numpy", "", "np")
+
+
+@dataclass(frozen=True)
+class Statements:
+    """Statements that define q, k, v and the array keywords as NumPy arrays; bfloat16 stands in float32."""
+
+    lines: tuple[str, ...]
+    imports: frozenset[Import] = frozenset({_NUMPY})
+    #: Functions (``module:function``) that the statements use.
+    sources: tuple[str, ...] = ()
+
+
+def arrays(case: Case, dtype: str) -> dict[str, np.ndarray]:
+    """The arrays of a case by name: q, k, v, and the keywords that are given as arrays."""
+    inputs = case.inputs(dtype)
+    given = {name: value for name, value in inputs.keywords.items() if isinstance(value, np.ndarray)}
+    return {"q": inputs.q, "k": inputs.k, "v": inputs.v, **given}
+
+
+def statements(case: Case, dtype: str) -> Statements:
+    """How a script makes the inputs of a case."""
+    wanted = arrays(case, dtype)
+    written = Statements(tuple(_literal(name, array) for name, array in wanted.items())) if _few(wanted) else None
+    if written is not None and not _equal(_run(written), wanted):
+        written = None
+    if written is not None and sum(line.count("\n") for line in written.lines) <= LITERAL_LINES:
+        return written
+    return seeded(case, dtype) or written or packed(case, dtype)
+
+
+def _few(wanted: Mapping[str, np.ndarray]) -> bool:
+    return sum(array.size for array in wanted.values()) <= LITERAL_NUMBERS
+
+
+# By numbers.
+
+
+def _literal(name: str, array: np.ndarray) -> str:
+    """The assignment of an array written out."""
+    array = carried(array)
+    kind = "bool" if array.dtype == bool else f"np.{array.dtype}"
+    if array.size == 0:
+        return f"{name} = np.zeros({array.shape}, {kind})"
+    if array.size > 1 and len(np.unique(array.view(f"u{array.itemsize}"))) == 1:
+        return f"{name} = np.full({array.shape}, {_number(array.flat[0])}, {kind})"
+    text = _nested(array)
+    line = f"{name} = np.array({text}, {kind})"
+    if len(line) <= WIDTH:
+        return line
+    return "\n".join([f"{name} = np.array(", *_filled(f"{text},"), f"{INDENT}{kind},", ")"])
+
+
+def carried(array: np.ndarray) -> np.ndarray:
+    """The array in a dtype that NumPy has by itself."""
+    return array.astype(np.float32) if array.dtype == NUMPY_DTYPES["bfloat16"] else array
+
+
+def _nested(array: np.ndarray) -> str:
+    if array.ndim == 0:
+        return _number(array[()])
+    return f"[{', '.join(_nested(each) for each in array)}]"
+
+
+def _number(value: Any) -> str:
+    """The shortest text that gives this very number in its dtype."""
+    if isinstance(value, np.bool_):
+        return str(int(value))
+    text = str(value)
+    if text in ("nan", "inf", "-inf"):
+        return text.replace("nan", "np.nan").replace("inf", "np.inf")
+    return text.removesuffix(".0") if text != "-0.0" else text
+
+
+def _filled(text: str) -> list[str]:
+    """A long list over lines of full width."""
+    lines, line = [], INDENT
+    for word in text.split(" "):
+        if len(line) + len(word) > WIDTH:
+            lines.append(line.rstrip())
+            line = INDENT
+        line += f"{word} "
+    return [*lines, line.rstrip()]
+
+
+# By seed.
+
+
+def seeded(case: Case, dtype: str) -> Statements | None:
+    """The recipe of ``conformance.cases.base`` for this case, or None if it cannot be written down or makes others."""
+    wanted = arrays(case, dtype)
+    try:
+        recipe = _recipe(case, dtype, wanted)
+        made = _run(recipe)
+    except (NoRecipe, CannotInline):
+        return None
+    except Exception:  # whatever a maker raises that was called with the wrong arguments
+        return None
+    if not _equal(made, wanted):
+        return None
+    check = zlib.crc32(b"".join(made[name].tobytes() for name in wanted))
+    lines = (
+        f'if zlib.crc32(b"".join(a.tobytes() for a in ({", ".join(wanted)}))) != {check}:',
+        f'{INDENT}print("this version of NumPy draws other random numbers than the one this was found with")',
+        f"{INDENT}sys.exit(2)",
+    )
+    imports = recipe.imports | {("zlib", "", ""), ("sys", "", "")}
+    return replace(recipe, lines=(*recipe.lines, "\n".join(lines)), imports=imports)
+
+
+def _recipe(case: Case, dtype: str, wanted: Mapping[str, np.ndarray]) -> Statements:
+    """As ``conformance.cases.base`` makes inputs: the same draws in the same order."""
+    carrier = "float32" if dtype == "bfloat16" else dtype
+    sources: list[str] = []
+    sizes = [f"{field.name}={size}" for field, size in zip(fields(Shape), astuple(case.shape), strict=True)]
+    lines = [
+        applied("SimpleNamespace", [*sizes, f"scores={case.shape.scores}"], before="s = "),
+        f"rng = np.random.default_rng({zlib.crc32(case.name.encode())})",
+        f"q, k, v = (a.astype(np.{carrier}) for a in {expression(case.data or normal(1.0), sources)}(rng, s))",
+    ]
+    names = [name for name in wanted if name not in ("q", "k", "v")]
+    for name in names:
+        value = case.options[name]
+        if not callable(value):
+            raise NoRecipe(f"{name} is not drawn")
+        lines.append(f"{name} = {expression(value, sources)}(rng, s, np.{carrier})")
+    if case.edit is not None:
+        keywords = "".join(f', "{name}": {name}' for name in names)[2:]
+        edit = expression(case.edit, sources)
+        lines.append(f"x = Inputs(q, k, v, {{{keywords}}})")
+        lines.append(f"x = {edit[len(_LAMBDA) : -1] if edit.startswith(_LAMBDA) else f'{edit}(x)'}")
+        lines.append("q, k, v = (np.ascontiguousarray(a) for a in (x.q, x.k, x.v))")
+        lines += [f'{name} = x.keywords["{name}"]' for name in names]
+        sources.append("conformance.cases.base:Inputs")
+    imports = frozenset({_NUMPY, ("types", "SimpleNamespace", "")})
+    return Statements(tuple(lines), imports, tuple(dict.fromkeys(sources)))
+
+
+def definitions(written: Statements, inliner: Inliner) -> str:
+    """The functions that the statements use.  Scripts do without ml_dtypes: what they draw is not bfloat16 yet."""
+    text = inliner.add(written.sources).replace("ml_dtypes.finfo(", "np.finfo(")
+    inliner.imports.discard(("ml_dtypes", "", ""))
+    return text
+
+
+# By bytes.
+
+
+def packed(case: Case, dtype: str) -> Statements:
+    """Compressed bytes, for what can be written in no other way."""
+    lines = []
+    for name, array in arrays(case, dtype).items():
+        array = carried(array)
+        text = base64.b64encode(zlib.compress(array.tobytes(), 9)).decode()
+        width = WIDTH - len(INDENT) - 2
+        pieces = [f'{INDENT}"{text[i : i + width]}"' for i in range(0, len(text), width)]
+        lines.append("\n".join([f"{name} = (", *pieces, ")"]))
+        lines.append(
+            f"{name} = np.frombuffer(bytearray(zlib.decompress(base64.b64decode({name}))), np.{array.dtype})"
+            f".reshape({array.shape})"
+        )
+    return Statements(tuple(lines), frozenset({_NUMPY, ("base64", "", ""), ("zlib", "", "")}))
+
+
+# Trying.
+
+
+def _run(written: Statements) -> dict[str, Any]:
+    """The names that the statements define, run as a script of their own."""
+    inliner = Inliner()
+    defined = definitions(written, inliner)
+    text = "\n".join([import_lines(written.imports | inliner.imports), defined, *written.lines])
+    names: dict[str, Any] = {"__name__": __name__}  # a module that exists, as dataclasses want
+    with np.errstate(all="ignore"):
+        exec(compile(text, "inputs", "exec"), names)  # noqa: S102  (our own source)
+    return names
+
+
+def _equal(made: Mapping[str, Any], wanted: Mapping[str, np.ndarray]) -> bool:
+    """Whether all arrays are there, in row-major order, with the same bits once bfloat16 is rounded."""
+    for name, array in wanted.items():
+        got = made.get(name)
+        if not isinstance(got, np.ndarray) or got.dtype != carried(array).dtype or not got.flags.c_contiguous:
+            return False
+        if got.shape != array.shape or got.astype(array.dtype).tobytes() != array.tobytes():
+            return False
+    return True

@@ -1,0 +1,38 @@
+"""What the tests of the property tests share: a fake as a target, and one property run on it."""
+
+from __future__ import annotations
+
+from conformance.deviations import Deviation
+from conformance.fuzz.properties import PROPERTIES
+from conformance.fuzz.run import Setting, fuzz
+from conformance.fuzz.trial import Context
+from conformance.outcomes import Result
+from conformance.targets import Pool, Target
+from conformance.tests import fuzz_fakes
+from impls.contract import Implementation
+from impls.loading import keywords
+
+#: Enough for every fake to be found out, and a second or two.
+EXAMPLES = 150
+
+
+def context(
+    name: str,
+    dtype: str = "float32",
+    records: tuple[Deviation, ...] = (),
+    pool: Pool | None = None,
+    timeout: float | None = None,
+    accepts: frozenset[str] | None = None,
+) -> Context:
+    """A fake of fuzz_fakes as a target; ``accepts`` narrows its keywords."""
+    implementation = Implementation(name, f"conformance.tests.fuzz_fakes:{name}")
+    known = keywords(getattr(fuzz_fakes, name))
+    target = Target(implementation, "cpu", dtype)
+    return Context(
+        target, pool or Pool(in_process=True), known if accepts is None else known & accepts, records, timeout
+    )
+
+
+def run(prop: str, tested: Context, examples: int = EXAMPLES, seed: int = 1) -> Result:
+    """What becomes of a property."""
+    return fuzz(PROPERTIES[prop], tested, Setting(examples, seed))

@@ -1,0 +1,89 @@
+"""Correct attention in other honest ways: tile sizes, tiles from the last to the first, split keys, late division.
+
+The variants that round as a profile says are in conformance/evidence/variants.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from conformance.faults.anatomy import Array, Attention, Inputs
+from conformance.faults.online import Split
+from conformance.faults.tiles import State, Tiled
+
+
+class SmallTiles(Tiled):
+    """Tiles of 7 keys, which divide nothing."""
+
+    tile = 7
+
+
+class LargeTiles(Tiled):
+    """Tiles of 128 keys."""
+
+    tile = 128
+
+
+class TilesFromTheEnd(Tiled):
+    """The last tile first, as kernels for causal attention go."""
+
+    def first_keys(self, x: Inputs, keys: int) -> list[int]:
+        """First keys of the tiles, in the order of the visits."""
+        return super().first_keys(x, keys)[::-1]
+
+
+class LazyRescaling(Tiled):
+    """The maximum is only raised when it rises by more than 8, and the old one stays in use until then."""
+
+    def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
+        """The running state after one more tile."""
+        top, total, output = state
+        highest = np.maximum(top, s.max(axis=3, keepdims=True, initial=-np.inf))
+        highest = np.where(highest - top > 8, highest, top)
+        base = np.where(np.isneginf(highest), x.work(0), highest)
+        shrink, powers = np.exp(top - base), np.exp(s - base)
+        return highest, total * shrink + powers.sum(axis=3, keepdims=True), output * shrink + powers @ v
+
+
+class SplitKeys(Split):
+    """Two halves of the keys, each normalised, merged through their lse; from two keys on."""
+
+    least = 2
+
+
+class ScaledQueries(Attention):
+    """The whole scale on q, whatever its size."""
+
+    def scores(self, x: Inputs, q: Array, k: Array) -> Array:
+        """Scaled scores."""
+        return (q * x.work(self.scale(x))) @ k.swapaxes(2, 3)
+
+
+class KeysBackwards(Attention):
+    """Every sum over keys in the opposite order."""
+
+    def total(self, x: Inputs, powers: Array) -> Array:
+        """The denominator."""
+        return powers[..., ::-1].sum(axis=3, keepdims=True)
+
+    def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
+        """The output."""
+        return super().summed(x, weights[..., ::-1], allowed[..., ::-1], v[:, :, ::-1])
+
+
+class BaseTwo(Attention):
+    """Scores times log2 e and exp2, with lse converted back."""
+
+    def powers(self, x: Inputs, s: Array, top: Array) -> Array:
+        """2^((s − top) · log2 e)."""
+        return np.exp2((s - top) * x.work(np.log2(np.e)))
+
+    def lse(self, x: Inputs, top: Array, total: Array, allowed: Array) -> Array:
+        """The natural logarithm, from the one in base 2."""
+        logarithm = np.log2(np.where(total == 0, x.work(1), total)) * x.work(np.log(2))
+        return np.where(total == 0, x.work(-np.inf), top + logarithm)
+
+
+plain, tiles, small_tiles, large_tiles = Attention(), Tiled(), SmallTiles(), LargeTiles()
+tiles_from_the_end, lazy_rescaling, split_keys = TilesFromTheEnd(), LazyRescaling(), SplitKeys()
+scaled_queries, keys_backwards, base_two = ScaledQueries(), KeysBackwards(), BaseTwo()

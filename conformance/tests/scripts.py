@@ -1,0 +1,144 @@
+"""For tests of scripts: judge a case in a worker, write its script, and run many scripts without this suite."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from conformance.cases import Case, all_cases
+from conformance.judge import result_of
+from conformance.outcomes import Failure, Outcome, Result
+from conformance.script import Element, worst_elements, write
+from conformance.targets import Pool, Target
+from impls.calls import Reply, Request
+from impls.contract import Implementation, Profile
+from impls.isolation import Crashed, TimedOut
+
+#: An implementation, the name of a case, and a dtype.
+Job = tuple[Implementation, str, str]
+
+#: The reason in a script of a case that passed.
+NOTHING_WRONG = "nothing is wrong"
+
+#: Failures whose script ends the process, or does not end.
+DEADLY = (Failure.CRASHED, Failure.TIMEOUT)
+
+RUNNER = Path(__file__).with_name("run_scripts.py")
+VERSIONS = {"torch": "2.0", "jax": "0.5", "jaxlib": "0.5", "onnx": "1.19", "onnxruntime": "1.23", "unused": "7"}
+
+
+@dataclass(frozen=True)
+class Written:
+    """A script, the result that it is of, the elements that it checks, and the reply they were taken from."""
+
+    path: Path
+    result: Result
+    elements: tuple[Element, ...]
+    reply: Reply | None
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of a script."""
+
+    code: int
+    printed: str
+
+    @property
+    def values(self) -> list[str]:
+        """The values that it found at the elements, as it printed them."""
+        return re.findall(r"\] = (\S+), expected", self.printed)
+
+
+def answered(pool: Pool, target: Target, case: Case, timeout: float = 300) -> tuple[Result, Reply | None]:
+    """What the judge says of a case, without the ledger, and the reply that it says it of."""
+    implementation, dtype = target.implementation, target.dtype
+    profile = implementation.profile(dtype).value
+    blank = Result(implementation.name, target.device, dtype, case.name, case.clauses, Outcome.PASSED, profile=profile)
+    try:
+        for each in filter(None, (all_cases().get(case.after), case)):
+            x = each.inputs(dtype)
+            request = Request(target.device, x.q, x.k, x.v, x.keywords, memory=each.memory, repeats=each.repeats)
+            reply = pool.call(implementation, "impls.calls:call", implementation, request, timeout=timeout)
+    except (Crashed, TimedOut) as error:
+        failure = Failure.CRASHED if isinstance(error, Crashed) else Failure.TIMEOUT
+        return replace(blank, outcome=Outcome.FAILED, failure=failure, reason=str(error)), None
+    return result_of(reply, case, blank), reply
+
+
+def written(
+    pool: Pool, implementation: Implementation, case: str, dtype: str, folder: Path, timeout: float = 300
+) -> Written | None:
+    """The script of a case, None if it is unsupported.
+
+    Of a case that passes, one is written that checks the worst elements of its output all the same; of a refusal, one
+    that wants it; of an output without elements, one that checks its shape.
+    """
+    target, given = Target(implementation, "cpu", dtype), all_cases()[case]
+    if given.keywords - pool.call(implementation, "impls.calls:describe", implementation).keywords:
+        return None
+    result, reply = answered(pool, target, given, timeout)
+    elements: tuple[Element, ...] = ()
+    if result.outcome is Outcome.UNSUPPORTED:
+        return None
+    if reply is not None and result.failure in (None, Failure.VALUE) and not given.invalid:
+        profile = Profile(result.profile or Profile.WIDE)
+        elements = worst_elements(reply, given, dtype, profile, wrong=result.failure is not None)
+    if result.failure is None:
+        failure = Failure.NO_ERROR if given.invalid else Failure.VALUE if elements else Failure.SHAPE
+        result = replace(result, failure=failure, reason=NOTHING_WRONG)
+    return Written(write(result, target, given, elements, VERSIONS, folder), result, elements, reply)
+
+
+def written_and_run(
+    jobs: Iterable[Job], folder: Path, timeout: float = 300
+) -> tuple[dict[Job, Written], dict[Job, Ran]]:
+    """The scripts of jobs that are supported, and what came of them; a script of a crash is not run.
+
+    The libraries are taken side by side, each in one process that makes its results and one that runs its scripts.
+    """
+    pool = Pool(in_process=False)
+    groups: dict[str, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(job[0].process, []).append(job)
+
+    def group(name: str) -> tuple[dict[Job, Written], dict[Job, Ran]]:
+        made = {(i, c, d): written(pool, i, c, d, folder, timeout) for i, c, d in groups[name]}
+        scripts = {job: script for job, script in made.items() if script is not None}
+        alive = [job for job, script in scripts.items() if script.result.failure not in DEADLY]
+        ran = run([scripts[job].path for job in alive])
+        return scripts, {job: ran[scripts[job].path] for job in alive}
+
+    try:
+        with ThreadPoolExecutor() as threads:
+            found = list(threads.map(group, groups))
+    finally:
+        pool.close()
+    return {k: v for each, _ in found for k, v in each.items()}, {k: v for _, each in found for k, v in each.items()}
+
+
+def run(paths: Sequence[Path]) -> dict[Path, Ran]:
+    """Run scripts in a process without this suite, far from its folder."""
+    command = [sys.executable, "-I", str(RUNNER), *map(str, paths)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True, cwd="/")  # noqa: S603
+    return {Path(path): Ran(code, printed) for path, code, printed in map(json.loads, done.stdout.splitlines())}
+
+
+def shown(element: Element) -> str:
+    """The value of an element as a script prints it."""
+    return f"{element.got:.9g}"
+
+
+def alone(path: Path, timeout: float | None = None) -> int:
+    """The exit code of a script in a process of its own, in which this suite can be imported.
+
+    Raises subprocess.TimeoutExpired if it does not end within ``timeout`` seconds.
+    """
+    command = [sys.executable, "-I", str(path)]
+    return subprocess.run(command, capture_output=True, check=False, cwd="/", timeout=timeout).returncode  # noqa: S603

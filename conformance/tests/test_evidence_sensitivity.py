@@ -1,0 +1,143 @@
+"""How small an error is caught: the formulas against computing it, the search, and what is promised."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformance import bounds, reference
+from conformance.cases.data import Shape
+from conformance.evidence.sensitivity import (
+    PROMISED,
+    QUANTITIES,
+    Place,
+    computed_in_float32,
+    smallest,
+    value_cases,
+)
+from conformance.evidence.verdicts import once
+from conformance.problem import Problem, RandomBias, RandomMask
+from conformance.reference import Expected
+from impls.contract import Profile
+
+PROBLEM = Problem(
+    "everything",
+    Shape(b=2, hq=4, hkv=2, sq=3, sk=6, d=5, dv=4),
+    mask=RandomMask(0.7),
+    bias=RandomBias(0.5),
+    scale=0.6,
+    softcap=2.0,
+    is_causal=True,
+    causal_offset=2,
+    return_weights=True,
+    return_lse=True,
+)
+CASE = once(PROBLEM, "float32")
+PLACE = Place.of(CASE, "float32", Profile.WIDE)
+LARGE = 1e-3
+
+
+def used(output: np.ndarray, weights: np.ndarray | None = None, lse: np.ndarray | None = None) -> float:
+    """The largest share of the bound that results as they came out use."""
+    e, limit = CASE.expected("float32"), CASE.bound("float32", Profile.WIDE)
+    found = [np.abs(output - e.output) / limit.output]
+    if weights is not None:
+        found.append(np.abs(weights - e.weights)[e.allowed] / limit.weights[e.allowed])
+    if lse is not None:
+        found.append(np.abs(lse - e.lse) / limit.lse)
+    return float(max(np.nanmax(each) for each in found))
+
+
+def results(e: Expected, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Output, weights and lse of other scores."""
+    weights, lse = reference.softmax(scores, e.allowed)
+    return weights @ e.v, weights, lse
+
+
+def test_an_error_of_the_scale_is_what_it_computes() -> None:
+    """The share by formula is the share of attention computed with the wrong scale."""
+    x = CASE.inputs("float32")
+    options = {name: value for name, value in x.keywords.items() if not name.startswith("return_")}
+    other = reference.sdpa(x.q, x.k, x.v, **{**options, "scale": PROBLEM.scale * (1 + LARGE)})  # type: ignore[operator]
+    assert QUANTITIES["scale"](PLACE, LARGE) == pytest.approx(used(other.output, other.weights, other.lse), rel=1e-6)
+
+
+def test_an_error_of_one_score_is_the_one_that_shows_most() -> None:
+    """The share by formula is the largest over all scores of attention computed with that score wrong."""
+    e = CASE.expected("float32")
+    shares = []
+    for at in np.argwhere(e.allowed):
+        scores = e.scores.copy()
+        scores[tuple(at)] *= 1 + LARGE
+        output, weights, lse = results(e, scores)
+        only = np.where(np.arange(weights.shape[3]) == at[3], weights, e.weights)
+        shares.append(used(output, only, lse))
+    assert QUANTITIES["one score"](PLACE, LARGE) == pytest.approx(max(shares), rel=1e-6)
+
+
+@pytest.mark.parametrize("quantity", ["one weight", "one value"])
+def test_an_error_of_one_weight_or_value_is_the_one_that_shows_most(quantity: str) -> None:
+    """The share by formula is the largest over all weights, or values, of the sum computed with that one wrong."""
+    e = CASE.expected("float32")
+    array = e.weights if quantity == "one weight" else e.v
+    shares = []
+    for at in np.argwhere(array):
+        other = array.copy()
+        other[tuple(at)] *= 1 + LARGE
+        if quantity == "one weight":
+            shares.append(used(other @ e.v, other))
+        else:
+            shares.append(used(e.weights @ other))
+    assert QUANTITIES[quantity](PLACE, LARGE) == pytest.approx(max(shares), rel=1e-6)
+
+
+def test_an_error_of_the_output_is_its_own_share() -> None:
+    """The share by formula is that of the output with the error."""
+    output = CASE.expected("float32").output
+    assert QUANTITIES["output"](PLACE, LARGE) == pytest.approx(used(output * (1 + LARGE)), rel=1e-6)
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
+def test_the_smallest_error_is_just_outside(quantity: str) -> None:
+    """It leaves the bound, and one that is 1 % smaller does not."""
+    error = smallest(QUANTITIES[quantity], PLACE)
+    assert QUANTITIES[quantity](PLACE, error) > 1
+    assert QUANTITIES[quantity](PLACE, error * 0.99) <= 1
+
+
+def test_an_error_that_cannot_show_is_never_caught() -> None:
+    """Scores of 0 stay 0, and one key has the weight 1 whatever its score."""
+    zero = once(replace(PROBLEM, scale=0.0, bias=None), "float32")
+    assert smallest(QUANTITIES["scale"], Place.of(zero, "float32", Profile.WIDE)) == np.inf
+    one = once(Problem("one", Shape(sk=1)), "float32")
+    assert smallest(QUANTITIES["one score"], Place.of(one, "float32", Profile.WIDE)) == np.inf
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
+def test_one_part_in_ten_thousand_is_caught_in_float32(quantity: str) -> None:
+    """On at least one of the suite's cases, for each quantity."""
+    places = (Place.of(case, "float32", Profile.WIDE) for case in value_cases("float32"))
+    assert any(QUANTITIES[quantity](place, PROMISED) > 1 for place in places)
+
+
+def test_float64_computed_in_float32_is_always_caught() -> None:
+    """Every case of the suite, unless its exact result is a float32 number."""
+    fates = {case.name: computed_in_float32(case) for case in value_cases("float64")}
+    assert "missed" not in fates.values()
+    assert list(fates.values()).count("float32") < len(fates) / 10
+
+
+def test_float64_computed_in_float32_is_missed_by_a_loose_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With float32's roundoff for float64 there would be something to miss."""
+    problem = once(Problem("loose", Shape(b=1, hq=1, hkv=1, sq=2, sk=3, dv=1)), "float64")
+    assert computed_in_float32(problem) == "caught"
+    monkeypatch.setitem(bounds.UNIT_ROUNDOFF, "float64", 2.0**-24)
+    loose = once(Problem("loose", Shape(b=1, hq=1, hkv=1, sq=2, sk=3, dv=1)), "float64")
+    assert computed_in_float32(loose) in ("missed", "float32")
+
+
+def test_nothing_can_be_caught_where_no_row_has_a_key() -> None:
+    """Zeros are float32 numbers."""
+    assert computed_in_float32(once(Problem("empty", Shape(b=1), kv_lengths=(0,)), "float64")) == "float32"

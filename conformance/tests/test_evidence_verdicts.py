@@ -1,0 +1,206 @@
+"""The judge of random problems: correct programs are kept, wrong ones are alarms, records excuse what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance import bounds
+from conformance.cases.data import Shape
+from conformance.deviations import Ledger, read
+from conformance.evidence import found
+from conformance.evidence.measure import alarms, rows
+from conformance.evidence.problems import dtype_of, random_problem
+from conformance.evidence.verdicts import Jury, Kind, Verdict, once
+from conformance.problem import Problem, RandomMask
+from conformance.targets import Pool, Selection, Target, choose
+from impls import calls
+from impls.numpy import eager
+
+HERE = "conformance.tests.test_evidence_verdicts:"
+RANK_1 = RandomMask(0.5, (None,))
+SMALL = Shape(b=1, hq=2, hkv=1, sq=3, sk=5, d=4, dv=4)
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    """Implementations run in this process, in which none of their names is prepared yet."""
+    monkeypatch.setattr(calls, "_PREPARED", {})
+    held = Pool(in_process=True)
+    yield held
+    held.close()
+
+
+def jury(pool: Pool, *implementations: str, ledger: Ledger | None = None) -> Jury:
+    """A jury over some implementations."""
+    return Jury(pool, choose(implementations, ("cpu",), (), pool), ledger or read())
+
+
+def verdict(pool: Pool, function: str, problem: Problem, dtype: str = "float32", name: str = "") -> Verdict:
+    """What becomes of a problem on a function of this module, under the name of a library's implementation."""
+    selection = choose((HERE + function,), ("cpu",), (dtype,), pool)
+    (target,) = selection.targets
+    renamed = replace(target.implementation, name=name or function)
+    keywords = {renamed.name: selection.keywords[target.implementation.name]}
+    versions = {"torch": "2.13.0", "onnx": "1.23.2", "onnxruntime": "1.31.1", "jax": "0.10.2"}
+    selection = Selection((Target(renamed, "cpu", dtype),), keywords, {}, versions)
+    return Jury(pool, selection, read()).verdict(selection.targets[0], once(problem, dtype))
+
+
+def nan_for_negative_scale(q: Any, k: Any, v: Any, *, scale: float | None = None, is_causal: bool = False) -> Any:
+    """NaN everywhere where the scale is negative."""
+    output = eager.attention(q, k, v, scale=scale, is_causal=is_causal)
+    return np.full_like(output, np.nan) if scale is not None and scale < 0 else output
+
+
+def first_key_behind_the_first_row(q: Any, k: Any, v: Any, *, mask: Any = None, is_causal: bool = False) -> Any:
+    """Every row but the first sees the first key alone."""
+    output = eager.attention(q, k, v, mask=mask, is_causal=is_causal)
+    output[:, :, 1:] = np.repeat(v, q.shape[1] // k.shape[1], axis=1)[:, :, :1]
+    return output
+
+
+def only_the_first_key(q: Any, k: Any, v: Any, *, mask: Any = None, is_causal: bool = False) -> Any:
+    """Every row sees the first key alone, and the first row gets it negative."""
+    output = first_key_behind_the_first_row(q, k, v, mask=mask, is_causal=is_causal)
+    output[:, :, 0] = -output[:, :, 1]
+    return output
+
+
+def refuses(q: Any, k: Any, v: Any, *, kv_lengths: Any = None) -> Any:
+    """Raises whatever it is given."""
+    raise RuntimeError("no")
+
+
+def not_today(q: Any, k: Any, v: Any) -> Any:
+    """Says that it cannot."""
+    raise NotImplementedError("no")
+
+
+def test_a_correct_implementation_has_no_false_alarm(pool: Pool) -> None:
+    """A hundred problems, all executed and all inside."""
+    judge = jury(pool, "numpy-eager")
+    found = [each for index in range(100) for each in judge.verdicts(index)]
+    assert {each.kind for each in found} == {Kind.KEPT}
+    assert [each.dtype for each in found] == [dtype_of(index) for index in range(100)]
+
+
+def test_a_wrong_implementation_is_an_alarm(pool: Pool) -> None:
+    """A causal mask aligned at the bottom right is found on causal problems, and on no other."""
+    judge = jury(pool, "conformance.faults:causal_bottom_right")
+    found = {index: each for index in range(60) for each in judge.verdicts(index)}
+    alarms = {index for index, each in found.items() if each.kind is Kind.ALARM}
+    assert len(alarms) > 3
+    assert all(random_problem(index).is_causal for index in alarms)
+
+
+def test_a_bound_that_is_too_tight_is_an_alarm(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a unit roundoff a hundred times too small, correct results in float32 are outside."""
+    monkeypatch.setitem(bounds.UNIT_ROUNDOFF, "float32", 2.0**-24 / 100)
+    judge = jury(pool, "numpy-eager")
+    kinds = [each.kind for index in range(60) for each in judge.verdicts(index) if each.dtype == "float32"]
+    assert kinds.count(Kind.ALARM) > len(kinds) / 4
+
+
+def test_what_an_implementation_lacks_is_unsupported(pool: Pool) -> None:
+    """A keyword that it has not, or NotImplementedError."""
+    assert verdict(pool, "nan_for_negative_scale", Problem("p", SMALL, softcap=2.0)).kind is Kind.UNSUPPORTED
+    assert verdict(pool, "not_today", Problem("p", SMALL)).kind is Kind.UNSUPPORTED
+
+
+def test_a_record_excuses_its_own_trigger(pool: Pool) -> None:
+    """The ledger knows torch-sdpa to give NaN where is_causal meets a negative scale."""
+    problem = Problem("p", SMALL, is_causal=True, scale=-1.0)
+    got = verdict(pool, "nan_for_negative_scale", problem, name="torch-sdpa")
+    assert (got.kind, got.why) == (Kind.KNOWN, "torch-flash-causal-scale")
+
+
+@pytest.mark.parametrize("name", ["numpy-eager", "torch-sdpa-math"])
+def test_a_record_excuses_no_other_implementation(pool: Pool, name: str) -> None:
+    """The same failure is an alarm elsewhere."""
+    problem = Problem("p", SMALL, is_causal=True, scale=-1.0)
+    assert verdict(pool, "nan_for_negative_scale", problem, name=name).kind is Kind.ALARM
+
+
+def test_a_record_excuses_no_other_trigger(pool: Pool) -> None:
+    """Without is_causal the same failure is an alarm."""
+    got = verdict(pool, "nan_for_negative_scale", Problem("p", SMALL, scale=-1.0), name="torch-sdpa")
+    assert got.kind is Kind.ALARM
+
+
+def test_a_record_excuses_no_other_failure(pool: Pool) -> None:
+    """ort-gqa is known to refuse a length of 0, and not to refuse other lengths."""
+    refused = Problem("evidence-p", SMALL, kv_lengths=(0,))
+    assert verdict(pool, "refuses", refused, name="ort-gqa").why == "ort-gqa-length-zero"
+    assert verdict(pool, "refuses", replace(refused, kv_lengths=(1,)), name="ort-gqa").kind is Kind.ALARM
+    assert verdict(pool, "refuses", refused, name="onnx-reference").kind is Kind.ALARM
+
+
+def test_a_record_excuses_no_other_rows(pool: Pool) -> None:
+    """A record that speaks of all rows but the first does not excuse a wrong first row."""
+    problem = Problem("evidence-p", SMALL, mask=RandomMask(0.7, (1, 1, 1, None)), is_causal=True)
+    got = verdict(pool, "first_key_behind_the_first_row", problem, name="onnx-reference")
+    assert (got.kind, got.why) == (Kind.KNOWN, "onnx-reference-causal-one-row")
+    # In another dtype, as what is prepared is kept by name and call.
+    assert verdict(pool, "only_the_first_key", problem, "float64", name="onnx-reference").kind is Kind.ALARM
+
+
+def test_stored_scores_may_overflow(pool: Pool) -> None:
+    """Beyond the largest float16 number nothing is promised to a program that stores scores, and only to such."""
+    problem = Problem("p", replace(SMALL, d=64), spread=30.0, outlier=50.0, scale=10.0)
+    judge = jury(pool, "conformance.evidence.variants:storage", "conformance.evidence.variants:fused")
+    kinds = {
+        target.implementation.name.rpartition(":")[2]: judge.verdict(target, once(problem, "float16"))
+        for target in judge.selection.targets
+        if target.dtype == "float16"
+    }
+    assert (kinds["storage"].kind, kinds["storage"].why) == (Kind.KNOWN, "SDPA-26")
+    assert kinds["fused"].kind is Kind.KEPT
+
+
+def test_what_was_found_is_not_in_the_ledger() -> None:
+    """A record that moves to the ledger leaves the list of what was found."""
+    assert {record.id for record, _ in found.FOUND}.isdisjoint(record.id for record in read().deviations)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "problem"),
+    [
+        (
+            "onnx-reference-causal-rank-1",
+            "float32",
+            Problem("evidence-p", mask=RandomMask(0.5, (None,)), is_causal=True),
+        ),
+        ("jax-nn-bfloat16-vector", "bfloat16", Problem("evidence-p", replace(SMALL, hq=1, sq=1, d=1))),
+    ],
+)
+def test_what_was_found_has_a_trigger(pool: Pool, name: str, dtype: str, problem: Problem) -> None:
+    """The record is triggered by its problem, in its dtype, and not by a plain problem."""
+    (record,) = (each for each, _ in found.FOUND if each.id == name)
+    target = Target(replace(choose(("numpy-eager",), (), (), pool).targets[0].implementation), "cpu", dtype)
+    target = replace(target, implementation=replace(target.implementation, name=record.implementations[0]))
+    versions = {"onnx": "1.23.2", "jax": "0.10.2"}
+    assert [each.deviation.id for each in found.triggered(target, once(problem, dtype), versions)] == [name]
+    assert found.triggered(target, once(Problem("evidence-p"), dtype), versions) == ()
+    assert found.triggered(target, once(problem, dtype), {"onnx": "1.30", "jax": "0.20"}) == ()
+
+
+def test_rows_count_what_became_of_problems() -> None:
+    """Alarms are judged problems, shares are of those that were kept, and the worst problem is named."""
+    base = Verdict(0, "a", "float16", "fused", Kind.KEPT, 0.25, ("fused", "storage"))
+    verdicts = [
+        base,
+        replace(base, index=1, share=0.75, meets=("wide", "fused", "storage")),
+        replace(base, index=2, kind=Kind.ALARM, share=7.0, meets=(), why="too far"),
+        replace(base, index=3, kind=Kind.UNSUPPORTED, share=None, meets=()),
+        replace(base, index=4, kind=Kind.KNOWN, share=9.0, meets=(), why="x"),
+    ]
+    (row,) = rows(verdicts)
+    assert alarms(verdicts) == ["a in float16, problem 2: too far"]
+    assert (row["judged"], row["alarms"], row["unsupported"], row["known"]) == (3, 1, 1, {"x": 1})
+    assert (row["median"], row["largest"], row["largest_at"]) == (0.5, 0.75, 1)
+    assert row["meets"] == {"wide": 1, "fused": 2, "storage": 2}

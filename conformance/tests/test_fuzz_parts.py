@@ -1,0 +1,236 @@
+"""The parts of the property tests: bounds through arithmetic, exact changes of inputs, and what is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from conformance import reference
+from conformance.cases.base import Inputs, make_inputs, reference_of
+from conformance.cases.data import Shape
+from conformance.fuzz import exact, hidden, transform
+from conformance.fuzz.measured import Measured, constant
+from conformance.fuzz.merging import merged
+from conformance.fuzz.strategies import PALETTE, Space, pays_for_shapes, problems
+from conformance.problem import Problem, RandomBias, RandomMask
+from impls.contract import Implementation
+
+RNG = np.random.default_rng(5)
+quickly = hypothesis.settings(max_examples=100, deadline=None, database=None)
+
+
+def measured(exact_value: np.ndarray, bound: float, sign: float = 1.0) -> Measured:
+    """A quantity that uses its whole bound, up or down."""
+    return Measured(
+        exact_value + sign * bound, exact_value, np.full(exact_value.shape, bound), np.zeros(exact_value.shape, bool)
+    )
+
+
+def inside(each: Measured) -> bool:
+    """Whether the value is within its bound, but for the rounding of float64."""
+    with np.errstate(invalid="ignore"):
+        error = np.where(each.value == each.exact, 0.0, np.abs(each.value - each.exact))
+    return bool(np.all(error <= each.bound * (1 + 1e-12)))
+
+
+def test_a_sum_has_the_sum_of_the_bounds() -> None:
+    """Two quantities that use their whole bounds give a third that uses its whole bound, and no more."""
+    total = 2.0 * measured(np.array([1.0]), 0.25) + -0.5 * measured(np.array([3.0]), 0.5, -1)
+    assert [each.item() for each in (total.exact, total.value, total.bound)] == [0.5, 1.25, 0.75]
+
+
+def test_a_number_has_no_error() -> None:
+    """Adding what is known moves value and reference, and leaves the bound."""
+    moved = measured(np.array([1.0]), 0.25) + 2.0
+    assert [each.item() for each in (moved.exact, moved.value, moved.bound)] == [3.0, 3.25, 0.25]
+    assert not constant(np.ones(2)).bound.any()
+
+
+def merged_from(
+    l1: float, l2: float, o1: float, o2: float, bounds: tuple[float, ...], signs: tuple[float, ...]
+) -> tuple[Measured, Measured]:
+    """Two parts whose errors have these sizes and signs, merged."""
+    shape = (1, 1, 1)
+    parts = [
+        measured(np.full((*shape, 1) if index % 2 == 0 else shape, value), bound, sign)
+        for index, (value, bound, sign) in enumerate(zip((o1, l1, o2, l2), bounds, signs, strict=True))
+    ]
+    return merged(parts[0], parts[1], parts[2], parts[3])
+
+
+@quickly
+@hypothesis.given(
+    st.floats(-30, 30),
+    st.floats(-30, 30),
+    st.floats(-10, 10),
+    st.floats(-10, 10),
+    st.tuples(*[st.floats(0, 2)] * 4),
+    st.tuples(*[st.sampled_from((-1.0, 1.0))] * 4),
+)
+def test_merging_stays_within_its_bound(
+    l1: float, l2: float, o1: float, o2: float, bounds: tuple[float, ...], signs: tuple[float, ...]
+) -> None:
+    """However the errors of the parts combine, small or large, the merged result is within the merged bound."""
+    output, lse = merged_from(l1, l2, o1, o2, bounds, signs)
+    assert inside(output)
+    assert inside(lse)
+
+
+def test_the_merged_bound_is_not_empty_talk() -> None:
+    """A lse in base 2 moves the merged output by far more than its bound."""
+    output, _ = merged_from(3.0, 1.0, 1.0, -1.0, (1e-6,) * 4, (1.0,) * 4)
+    wrong, _ = merged_from(3.0 / np.log(2), 1.0 / np.log(2), 1.0, -1.0, (1e-6,) * 4, (1.0,) * 4)
+    assert np.abs(wrong.value - output.exact) > 1000 * output.bound
+
+
+def test_a_part_without_a_key_changes_nothing() -> None:
+    """Its lse is −inf and its output 0; two such parts give zeros and −inf."""
+    none = float("-inf")
+    for l1, l2, wanted in ((none, 2.0, 5.0), (2.0, none, 0.0), (none, none, 0.0)):
+        output, lse = merged_from(l1, l2, 0.0, 0.0 if l2 == none else 5.0, (0.0,) * 4, (1.0,) * 4)
+        assert output.value.item() == output.exact.item() == wanted
+        assert lse.value.item() == max(l1, l2)
+        assert np.isfinite(output.bound).all()
+
+
+FULL = Problem(
+    "fuzz-parts",
+    Shape(2, 4, 2, 3, 5, 4, 6),
+    mask=RandomMask(),
+    bias=RandomBias(),
+    is_causal=True,
+    causal_offset=(1, -1),
+    window=(3, 1),
+    kv_lengths=(5, 3),
+)
+
+
+def same(got: reference.Expected, wanted: np.ndarray) -> None:
+    """The reference's output is this, to the last digits of float64."""
+    np.testing.assert_allclose(got.output, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_a_batch_a_head_and_rows_are_taken_with_their_options() -> None:
+    """Masks, biases, lengths and offsets of a part are its own, whichever axes they have."""
+    for axes in ((None, None, None, None), (1, None, 1, None), (None, 1, 1), (1, None), (1,)):
+        problem = Problem(
+            "fuzz-axes", FULL.shape, mask=RandomMask(0.5, axes), bias=RandomBias(1.0, axes), kv_lengths=(5, 3)
+        )
+        x = make_inputs(problem.case(), "float64")
+        whole = reference_of(x).output
+        same(reference_of(transform.batch(x, 1)), whole[1:])
+        same(reference_of(transform.head(x, 3)), whole[:, 3:])
+        same(reference_of(transform.rows(x, [2, 0])), whole[:, :, [2, 0]])
+    x = make_inputs(FULL.case(), "float64")
+    same(reference_of(transform.batch(x, 1)), reference_of(x).output[1:])
+
+
+def test_later_keys_keep_their_positions() -> None:
+    """The second part of the keys, counted from 0, is allowed to the same rows as in the whole."""
+    x = make_inputs(FULL.case(), "float64")
+    part = reference_of(transform.shifted_keys(transform.keys(x, range(2, 5)), 2))
+    np.testing.assert_array_equal(part.allowed, reference_of(x).allowed[..., 2:])
+
+
+@pytest.mark.parametrize("way", list(hidden.Way))
+def test_hidden_keys_change_nothing(way: hidden.Way) -> None:
+    """Each way to hide keys hides them, behind the others and among them."""
+    plain = Problem("fuzz-hidden", FULL.shape, bias=RandomBias(1.0, (1, None)))
+    causal = Problem("fuzz-hidden", FULL.shape, is_causal=True, kv_lengths=(5, 3))
+    for problem in (plain, causal) if way is not hidden.Way.CAUSAL else (causal,):
+        x = make_inputs(problem.case(), "float64")
+        more, kept = hidden.added(x, way, 3, "seed")
+        assert more.k.shape[2] == 8
+        np.testing.assert_array_equal(more.v[:, :, kept], x.v)
+        got = reference_of(more)
+        same(got, reference_of(x).output)
+        assert got.allowed.sum() == reference_of(x).allowed.sum()
+
+
+def test_only_possible_ways_are_tried() -> None:
+    """A way needs its keyword; is_causal hides later keys only where the last row does not reach them."""
+    x = make_inputs(Problem("fuzz-ways", Shape(sq=3, sk=3), is_causal=True).case(), "float32")
+    assert hidden.ways(x, frozenset({"mask", "is_causal"})) == [hidden.Way.MASK, hidden.Way.CAUSAL]
+    short = make_inputs(Problem("fuzz-ways", Shape(sq=4, sk=3), is_causal=True).case(), "float32")
+    assert hidden.ways(short, frozenset({"is_causal"})) == []
+
+
+def _always(number: int) -> Callable[[Any], Any]:
+    """Draws one number from any strategy."""
+    return lambda strategy: number
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_shifts_are_exact(dtype: str) -> None:
+    """The scores of the two inputs differ by the stated number, as rounded in the dtype, at its largest."""
+    half = dtype in ("float16", "bfloat16")
+    problem = Problem("fuzz-shift", Shape(sq=3, sk=4, d=16), spread=3.0, bias=RandomBias(10.0))
+    x = make_inputs(problem.case(), dtype)
+    for shift, size, moves in (
+        (exact.shifted_by_bias, exact.BIAS_SHIFT if half else exact.WIDE_SHIFT, 1.0),
+        (exact.shifted_by_coordinate, exact.QUERY_COORDINATE, exact.KEY_COORDINATE / 4),
+    ):
+        before, after, by, _ = shift(x, _always(size))
+        moved = reference_of(after).scores - reference_of(before).scores
+        np.testing.assert_allclose(moved, np.broadcast_to(by[..., None], moved.shape), rtol=1e-12, atol=1e-11)
+        assert np.abs(by).max() == moves * size
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_combinations_of_values_are_exact(dtype: str) -> None:
+    """Every a·v + b·w is stored without rounding."""
+    x = make_inputs(Problem("fuzz-values", values=100.0).case(), dtype)
+    v, w = exact.two_values(x, "fuzz-values")
+    assert np.any(v != w)
+    for a in exact.FACTORS:
+        for b in exact.FACTORS:
+            wanted = a * v.astype(np.float64) + b * w.astype(np.float64)
+            np.testing.assert_array_equal(exact.combined(a, v, b, w).astype(np.float64), wanted)
+
+
+@quickly
+@hypothesis.given(problems(Space()))
+def test_every_problem_is_a_valid_case(problem: Problem) -> None:
+    """Whatever is drawn fits together: the reference takes it, in the dtype with the fewest bits too."""
+    x = make_inputs(problem.case(), "bfloat16")
+    assert np.isfinite(reference_of(x).output).all()
+    assert problem.name.startswith("fuzz-")
+
+
+@quickly
+@hypothesis.given(problems(Space(frozenset({"mask", "is_causal"}), frozenset({"is_causal"}), few=True)))
+def test_only_what_is_accepted_is_drawn(problem: Problem) -> None:
+    """Only the keywords of the space, always the ones it needs, and few shapes where each one costs."""
+    assert "is_causal" in problem.case().keywords <= {"mask", "is_causal"}
+    assert problem.shape in PALETTE
+
+
+def test_a_scale_of_zero_is_given() -> None:
+    """0 is a scale, not the lack of one, also in the line to paste."""
+    problem = Problem("fuzz-scale", scale=0.0)
+    assert problem.case().options == {"scale": 0.0}
+    assert "scale=0.0" in problem.source()
+
+
+def test_compiled_and_exported_ones_pay_for_shapes() -> None:
+    """What is prepared by more than binding options has few shapes."""
+    assert not pays_for_shapes(Implementation("plain", "module:function"))
+    assert pays_for_shapes(Implementation("compiled", "module:function", prepare="impls.torch.prepare:compiled"))
+
+
+def test_inputs_are_left_alone() -> None:
+    """A change of inputs is a copy: what was drawn is used again."""
+    x = make_inputs(FULL.case(), "float32")
+    before = Inputs(x.q.copy(), x.k.copy(), x.v.copy(), dict(x.keywords))
+    for change in (exact.shifted_by_bias, exact.shifted_by_coordinate):
+        change(x, _always(3))
+    hidden.added(x, hidden.Way.MASK, 2, "seed")
+    hidden.added(x, hidden.Way.BIAS, 2, "seed")
+    transform.shifted_keys(x, 2)
+    assert all(np.array_equal(getattr(x, name), getattr(before, name)) for name in "qkv")
+    assert x.keywords == before.keywords

@@ -1,0 +1,36 @@
+"""What the spec allows is accepted: correct attention in many honest ways passes every case."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.cases import all_cases
+from conformance.deviations import Ledger
+from conformance.judge import judge
+from conformance.outcomes import Outcome
+from conformance.targets import Pool, Target
+from impls.contract import DTYPES
+from impls.select import plug_in, with_attributes
+
+HONEST = "plain tiles small_tiles large_tiles tiles_from_the_end lazy_rescaling split_keys scaled_queries keys_backwards base_two"
+ROUNDED = "storage fused flash online tf32 sequential coarse"
+VARIANTS = [
+    *(f"conformance.tests.honest:{name}" for name in HONEST.split()),
+    *(f"conformance.evidence.variants:{name}" for name in ROUNDED.split()),
+]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_an_honest_variant_passes_every_case(variant: str) -> None:
+    """Order of summation, tiles, exp2, pre-scaled q, split keys and the roundings of a profile are all accepted."""
+    pool = Pool(in_process=True)
+    plugged = plug_in(variant)
+    description = pool.call(plugged, "impls.calls:describe", plugged)
+    plugged = with_attributes(plugged, description.attributes)
+    ran = 0
+    for case in all_cases().values():
+        for dtype in (d for d in case.dtypes if d in (plugged.dtypes or DTYPES)):
+            result = judge(Target(plugged, "cpu", dtype), case, pool, description.keywords, Ledger(), {}, None).result
+            assert result.outcome in (Outcome.PASSED, Outcome.ADVISED), result.message
+            ran += 1
+    assert ran > 50

@@ -1,0 +1,93 @@
+"""The kill table: every fault is caught, every case has a reason, and the published table is the one of today."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from conformance.cases import all_cases
+from conformance.clauses import clauses
+from conformance.faults import FAULTS, GROUPS, kills
+from conformance.faults.anatomy import Attention
+from conformance.faults.kills import LEAST, Kill
+from conformance.targets import Pool
+
+PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "faults.json"
+
+#: A fault that so few cases catch is a subtle one; see test_each_class_has_a_subtle_fault.
+SUBTLE = 12
+
+
+@pytest.fixture(scope="module")
+def table() -> tuple[Kill, ...]:
+    """Every fault on every case."""
+    return kills.table(Pool(in_process=True))
+
+
+def test_every_fault_is_caught_twice(table: tuple[Kill, ...]) -> None:
+    """No fault fails fewer than two of the ordinary cases, as a user's function would."""
+    assert len(table) == len(FAULTS) >= 80
+    assert {kill.fault: len(kill.caught) for kill in table if len(kill.caught) < LEAST} == {}
+
+
+def test_every_case_is_needed_or_says_why_it_stays(table: tuple[Kill, ...]) -> None:
+    """A case is among the smallest that catch a fault, fails in a deviation, cites its bug, or has a reason."""
+    assert [name for name, reason in kills.needed(table).items() if not reason] == []
+
+
+def test_each_class_has_a_subtle_fault(table: tuple[Kill, ...]) -> None:
+    """In each class some fault shows only at some lengths, dtypes or values, or only where two options meet."""
+    fewest: dict[str, int] = defaultdict(lambda: len(all_cases()))
+    for kill in table:
+        group = FAULTS[kill.fault].group
+        fewest[group] = min(fewest[group], len(kill.caught))
+    assert set(fewest) == set(GROUPS)
+    assert {group: n for group, n in fewest.items() if n > SUBTLE} == {}
+
+
+def test_the_published_table_is_todays(table: tuple[Kill, ...]) -> None:
+    """`python -m conformance faults` gives what is published."""
+    assert json.loads(PUBLISHED.read_text(encoding="utf-8")) == kills.as_json(table)
+
+
+def test_a_survivor_would_be_seen() -> None:
+    """A fault that does nothing wrong is caught by no case."""
+    harmless = Kill("none", {})
+    assert len(harmless.caught) < LEAST
+    assert harmless.smallest == ""
+
+
+def test_a_superfluous_case_would_be_seen() -> None:
+    """Without kills, cases that no deviation, question, thread or reason keeps are needed by nothing."""
+    reasons = kills.needed(())
+    assert [name for name, reason in reasons.items() if not reason]
+
+
+def test_every_fault_breaks_a_clause_and_has_a_source() -> None:
+    """A fault names a clause of the spec, and where it happened."""
+    for fault in FAULTS.values():
+        assert fault.clause in clauses()
+        assert fault.when.endswith(".")
+        for source in fault.sources:
+            assert kills.link(source).startswith("https://github.com/") or "source 00" in source
+
+
+def test_a_fault_is_registered_once() -> None:
+    """Two faults of one name, or one without a source, are refused."""
+    from conformance.faults.registry import fault
+
+    with pytest.raises(ValueError, match="registered twice"):
+        fault("SDPA-9", "again", "mlx 2835")(type("CausalBottomRight", (Attention,), {}))
+    with pytest.raises(ValueError, match="without a source"):
+        fault("SDPA-9", "from nowhere")(type("NeverSeen", (Attention,), {}))
+
+
+def test_an_unknown_fault_is_an_attribute_error() -> None:
+    """A misspelt plug-in is refused like any other missing name."""
+    import conformance.faults
+
+    with pytest.raises(AttributeError, match="no fault"):
+        _ = conformance.faults.causal_top_down

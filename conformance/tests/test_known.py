@@ -1,0 +1,111 @@
+"""What the ledger excuses of random inputs: records by their own predicate, in the rows that they spoil."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformance import known
+from conformance.cases import Case, all_cases
+from conformance.cases.base import make_inputs, reference_of
+from conformance.cases.data import Shape
+from conformance.deviations import Deviation, Ledger, read
+from conformance.outcomes import Failure
+from conformance.problem import Problem, RandomBias, RandomMask
+from impls.contract import DTYPES
+
+LEDGER = read()
+BY_ID = {record.id: record for record in LEDGER.deviations}
+
+
+def rows(record: str, problem: Problem) -> np.ndarray:
+    """The rows of a problem that a record spoils; none if it is not triggered."""
+    x = make_inputs(problem.case(), "float32")
+    expected = reference_of(x)
+    found = known.triggered([BY_ID[record]], x, expected)
+    return found[0].rows if found else np.zeros(expected.allowed.shape[:3], bool)
+
+
+def test_every_predicate_belongs_to_a_record() -> None:
+    """A predicate without a record of the ledger excuses nothing and would hide that the record is gone."""
+    assert set(known.SPOILS) <= set(BY_ID)
+
+
+def fixed_cases() -> list[tuple[str, Case, str]]:
+    """Each record with its cases and one dtype of each."""
+    found = []
+    for record in known.SPOILS:
+        for name in BY_ID[record].cases:
+            case = all_cases()[name]
+            dtype = next(d for d in DTYPES[::-1] if d in case.dtypes and d in (BY_ID[record].dtypes or case.dtypes))
+            found.append((record, case, dtype))
+    return found
+
+
+@pytest.mark.parametrize(("record", "case", "dtype"), fixed_cases(), ids=lambda each: getattr(each, "name", each))
+def test_a_record_is_triggered_by_its_own_cases(record: str, case: Case, dtype: str) -> None:
+    """What the ledger says of fixed cases, the predicate says too: each of them triggers it."""
+    assert known.triggered([BY_ID[record]], case.inputs(dtype), case.expected(dtype))
+
+
+def test_plain_problems_trigger_only_what_always_holds() -> None:
+    """Without options no record is triggered but those of a whole dtype."""
+    always = {record for record, spoils in known.SPOILS.items() if spoils is known._always}
+    for record in known.SPOILS:
+        assert rows(record, Problem("plain")).any() == (record in always), record
+
+
+def test_a_row_without_a_key_is_that_row() -> None:
+    """Negative offsets leave the first two rows without a key, and no other."""
+    spoiled = rows("jax-nn-empty-row-1", Problem("rows", Shape(sq=4, sk=4), is_causal=True, causal_offset=-2))
+    np.testing.assert_array_equal(spoiled[0, 0], [True, True, False, False])
+
+
+def test_a_causal_scale_needs_both() -> None:
+    """is_causal with a scale of 0 or below spoils everything; each alone spoils nothing."""
+    record = "torch-flash-causal-scale"
+    assert rows(record, Problem("both", is_causal=True, scale=-0.5)).all()
+    assert rows(record, Problem("zero", is_causal=True, scale=0.0)).all()
+    assert not rows(record, Problem("causal", is_causal=True)).any()
+    assert not rows(record, Problem("scale", scale=-0.5)).any()
+
+
+def test_the_last_causal_row_needs_more_keys() -> None:
+    """Only the last row, and only with Sq < Sk."""
+    spoiled = rows("ort-mha-causal", Problem("last", Shape(sq=3, sk=5), is_causal=True))
+    np.testing.assert_array_equal(spoiled[1, 1], [False, False, True])
+    assert not rows("ort-mha-causal", Problem("square", Shape(sq=5, sk=5), is_causal=True)).any()
+
+
+def test_broadcast_axes_are_told_apart() -> None:
+    """One key for all, one row for all, rank 1, and full shapes."""
+    masks = {
+        axes: Problem("axes", mask=RandomMask(0.5, axes))
+        for axes in ((None,) * 4, (None, None, None, 1), (None, None, 1, None), (None,))
+    }
+    for record, wanted in (
+        ("onnx-reference-one-key", [False, True, False, False]),
+        ("torch-flash-rank-1", [False, False, False, True]),
+        ("ort-attention-broadcast-1", [False, True, True, True]),
+    ):
+        assert [bool(rows(record, problem).any()) for problem in masks.values()] == wanted, record
+    assert rows("torch-flash-rank-1", Problem("bias", bias=RandomBias(1.0, (None,)))).all()
+
+
+def test_records_of_others_are_not_chosen() -> None:
+    """Implementation, device, dtype and version decide which records speak."""
+    record = replace(BY_ID["jax-nn-empty-row-2"], dtypes=("float32",), devices=("cpu",))
+    ledger, versions = Ledger((record,)), {"jax": "0.10.2"}
+    assert known.records("jax-nn", "cpu", "float32", ledger, versions) == (record,)
+    assert not known.records("jax-jit", "cpu", "float32", ledger, versions)
+    assert not known.records("jax-nn", "cuda", "float32", ledger, versions)
+    assert not known.records("jax-nn", "cpu", "float64", ledger, versions)
+    assert not known.records("jax-nn", "cpu", "float32", ledger, {"jax": "0.5"})
+
+
+def test_records_without_a_predicate_excuse_nothing() -> None:
+    """A record of fixed cases alone, such as accepted invalid inputs, says nothing of random ones."""
+    record = Deviation("flex-dtypes", ("fake",), "numpy", "", "SDPA-35", ("*",), Failure.NO_ERROR, "", "")
+    assert not known.records("fake", "cpu", "float32", Ledger((record,)), {"numpy": "2"})

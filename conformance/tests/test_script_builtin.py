@@ -1,0 +1,198 @@
+"""Scripts of the built-in implementations: they compute what is judged, and every deviation on record shows in one."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from importlib import metadata
+
+import pytest
+
+from conformance.cases import Case, all_cases
+from conformance.deviations import Deviation, read
+from conformance.outcomes import Failure
+from conformance.tests.run_scripts import OWN
+from conformance.tests.scripts import NOTHING_WRONG, Job, Ran, Written, alone, shown, written_and_run
+from impls.contract import DTYPES, KEYWORDS, Framework
+from impls.memory import LAYOUTS
+from impls.script import WIDTH
+from impls.select import builtin
+
+#: Lengths that are long enough for several tiles, and too long to be tried here.
+TILES, LONG = 16, 1000
+
+#: Implementations that are compiled or traced for each case are tried on every third, those that take seconds on one.
+TRACED = ("torch-flex", "jax-*")
+SLOW = ("torch-compile", "onnx-export*")
+
+
+def features(case: Case) -> set[str]:
+    """What makes a difference to a script, besides the dtype."""
+    found = {*case.keywords, f"{case.memory} {sorted(case.keywords) if case.memory != 'contiguous' else ''}"}
+    found |= {f"{name} as an array" for name in ("causal_offset",) if callable(case.options.get(name))}
+    found |= {"edit"} if case.edit else set()
+    found |= {"a call before"} if case.after else set()
+    found |= {f"refused by {case.clauses[0]}"} if case.invalid else set()
+    found |= {"grouped heads"} if case.shape.hq != case.shape.hkv else set()
+    found |= {"several tiles"} if case.shape.sk > TILES else set()
+    found |= {"many options"} if len(case.keywords) > len(KEYWORDS) / 2 else set()
+    return found | ({"nothing"} if case.zeros else set())
+
+
+@functools.cache
+def sample() -> tuple[tuple[str, str], ...]:
+    """Cases that have every feature, the first one for each, in the dtype that is rarest so far."""
+    seen: set[str] = set()
+    chosen: list[tuple[str, str]] = []
+    for case in all_cases().values():
+        if not features(case) <= seen and max(case.shape.sq, case.shape.sk) < LONG:
+            chosen.append((case.name, min(case.dtypes, key=[dtype for _, dtype in chosen].count)))
+            seen |= features(case)
+    return tuple(chosen)
+
+
+def jobs() -> list[Job]:
+    """What is tried: the installed implementations on what they may support."""
+    found: list[Job] = []
+    for each in builtin().values():
+        if each.missing() or "cpu" not in each.devices:
+            continue
+        slow, traced = (any(fnmatch(each.name, pattern) for pattern in patterns) for patterns in (SLOW, TRACED))
+        chosen = (("mask", "float32"),) if slow else sample()[::3] if traced else sample()
+        found += [(each, case, dtype) for case, dtype in chosen if dtype in each.dtypes]
+    return found
+
+
+# What is on record.
+
+
+def in_force(record: Deviation) -> bool:
+    """Whether the record speaks of the installed version, and of the CPU."""
+    try:
+        versions = {record.package: metadata.version(record.package)}
+    except metadata.PackageNotFoundError:
+        return False
+    return record.in_force(versions) and record.devices in ((), ("cpu",))
+
+
+def example(record: Deviation) -> Job | None:
+    """An implementation, case and dtype of a record: not an export if there is another, as exports take seconds."""
+    found = [
+        (each, case.name, dtype)
+        for each in builtin().values()
+        if not each.missing()
+        for case in all_cases().values()
+        for dtype in case.dtypes
+        if dtype in each.dtypes and record.covers(each.name, "cpu", dtype, case.name)
+    ]
+    return min(found, key=lambda job: "export" in job[0].name, default=None)
+
+
+EXAMPLES = {record.id: example(record) for record in read().deviations if in_force(record)}
+RECORDS = {record.id: record for record in read().deviations if EXAMPLES.get(record.id) is not None}
+
+
+# What comes of it.
+
+
+@dataclass(frozen=True)
+class Run:
+    """The scripts, and what came of them; that of a crash is not among the latter."""
+
+    scripts: dict[Job, Written]
+    ran: dict[Job, Ran]
+
+    def of(self, name: str) -> list[tuple[Written, Ran]]:
+        """The scripts of an implementation that were run, with what came of them."""
+        return [(self.scripts[job], ran) for job, ran in self.ran.items() if job[0].name == name]
+
+    def example(self, record: str) -> tuple[Written, Ran]:
+        """The script of a record, with what came of it."""
+        job = EXAMPLES[record]
+        assert job is not None
+        return self.scripts[job], self.ran[job] if job in self.ran else Ran(alone(self.scripts[job].path), "")
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """All of them, each library in one process, so that it is imported and warmed up once."""
+    wanted = dict.fromkeys((*jobs(), *filter(None, EXAMPLES.values())))
+    return Run(*written_and_run(wanted, tmp_path_factory.mktemp("scripts")))
+
+
+each_implementation = pytest.mark.parametrize("name", sorted({job[0].name for job in jobs()}))
+
+
+def records(*failures: Failure) -> pytest.MarkDecorator:
+    """A test for each record of these failures."""
+    return pytest.mark.parametrize("record", [name for name, each in RECORDS.items() if each.failure in failures])
+
+
+def test_the_sample_has_everything() -> None:
+    """Every keyword, layout and dtype of the contract is in it, and there are records."""
+    cases = [all_cases()[name] for name, _ in sample()]
+    assert {keyword for case in cases for keyword in case.keywords} == set(KEYWORDS)
+    assert {case.memory for case in cases} == set(LAYOUTS)
+    assert {dtype for _, dtype in sample()} == set(DTYPES)
+    assert RECORDS
+
+
+@each_implementation
+def test_scripts_say_what_the_suite_says(everything: Run, name: str) -> None:
+    """Exit code 0 where the implementation is right, 1 where it is wrong."""
+    assert everything.of(name)
+    for script, ran in everything.of(name):
+        right = script.result.reason == NOTHING_WRONG
+        assert ran.code == (0 if right else 1), f"{script.path}: {ran.printed}"
+
+
+@each_implementation
+def test_scripts_find_the_values_that_were_judged(everything: Run, name: str) -> None:
+    """Right or wrong, by the same numbers, to all the digits that are printed, which are those of float32."""
+    for script, ran in everything.of(name):
+        assert ran.values == [shown(element) for element in script.elements], script.path
+
+
+@each_implementation
+def test_scripts_stand_alone(everything: Run, name: str) -> None:
+    """They import nothing of this suite; and ml_dtypes only where NumPy arrays of bfloat16 are asked for."""
+    for script, _ in everything.of(name):
+        used = imported(script.path.read_text(encoding="utf-8"))
+        assert not used & set(OWN)
+        framework = builtin()[name].framework
+        assert "ml_dtypes" not in used or (framework, script.result.dtype) == (Framework.NUMPY, "bfloat16")
+
+
+def imported(source: str) -> set[str]:
+    """The packages that a script imports."""
+    nodes = list(ast.walk(ast.parse(source)))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    return {name.partition(".")[0] for name in names}
+
+
+@each_implementation
+def test_scripts_are_readable(everything: Run, name: str) -> None:
+    """No line is wider than a screen, and the first one says whose script it is."""
+    for script, _ in everything.of(name):
+        lines = script.path.read_text(encoding="utf-8").splitlines()
+        assert max(map(len, lines)) <= WIDTH, script.path
+        assert lines[0].startswith(f"# {name} (")
+
+
+@records(*Failure)
+def test_the_script_of_a_deviation_fails(everything: Run, record: str) -> None:
+    """With exit code 1, or with the one of a process that dies."""
+    script, ran = everything.example(record)
+    assert script.result.failure is RECORDS[record].failure
+    assert ran.code == 1 or (ran.code < 0 and script.result.failure is Failure.CRASHED), ran.printed
+
+
+@records(Failure.ERROR)
+def test_the_script_of_a_deviation_raises_what_was_raised(everything: Run, record: str) -> None:
+    """The last line of the traceback names the exception, which ONNX Runtime names in one of two ways."""
+    script, ran = everything.example(record)
+    assert script.reply is not None
+    assert f"\n{script.reply.text.partition(':')[0]}: " in ran.printed or "[ONNXRuntimeError]" in ran.printed

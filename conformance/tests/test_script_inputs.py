@@ -1,0 +1,209 @@
+"""The inputs in a script are the case's, bit for bit, however they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.cases import Case, all_cases
+from conformance.cases.base import Inputs
+from conformance.cases.data import LONG, SMALL, Rng, Shape, normal, peak, random_bias, random_mask
+from conformance.problem import Problem, RandomBias, RandomMask
+from conformance.script import inputs
+from conformance.script.inline import Inliner, import_lines
+from conformance.script.inputs import Statements, arrays, carried, packed, seeded, statements
+from conformance.script.recipe import NoRecipe, expression
+
+#: Beyond this, making the inputs takes longer than it shows.
+NUMBERS = 100_000
+
+
+def source(written: Statements) -> str:
+    """The statements as a script of their own."""
+    inliner = Inliner()
+    defined = inputs.definitions(written, inliner)
+    return "\n".join([import_lines(written.imports | inliner.imports), defined, *written.lines])
+
+
+def made(written: Statements) -> dict[str, Any]:
+    """The arrays that the statements make."""
+    names: dict[str, Any] = {"__name__": __name__}
+    exec(source(written), names)  # noqa: S102  (the text under test)
+    return names
+
+
+def assert_makes(written: Statements, case: Case, dtype: str) -> None:
+    """Every array, with the same bits once bfloat16 is rounded."""
+    names = made(written)
+    for name, array in arrays(case, dtype).items():
+        assert names[name].dtype == carried(array).dtype
+        assert names[name].shape == array.shape
+        assert names[name].astype(array.dtype).tobytes() == array.tobytes()
+
+
+def is_seeded(written: Statements) -> bool:
+    """Whether random numbers are drawn."""
+    return any("default_rng" in line for line in written.lines)
+
+
+def is_packed(written: Statements) -> bool:
+    """Whether the numbers are compressed bytes."""
+    return ("base64", "", "") in written.imports
+
+
+CASES = [case for case in all_cases().values() if max(case.shape.sq, case.shape.sk) * case.shape.d < NUMBERS]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_case_is_written_as_numbers_or_by_its_seed(case: Case) -> None:
+    """In every dtype, and none as bytes that nobody can read."""
+    for dtype in case.dtypes:
+        written = statements(case, dtype)
+        assert not is_packed(written)
+        assert_makes(written, case, dtype)
+
+
+def test_few_numbers_are_written_out() -> None:
+    """So that they can be read, and do not depend on a random generator."""
+    case = Case("few", ("SDPA-1",), "Few.", Shape(b=1, hq=1, hkv=1, sq=2, sk=2, d=4, dv=4))
+    assert not is_seeded(statements(case, "float32"))
+
+
+def test_many_numbers_are_drawn() -> None:
+    """From the case's own seed, by the functions that made them."""
+    written = statements(all_cases()["tiles"], "float32")
+    assert is_seeded(written)
+    assert "conformance.cases.data:normal" in written.sources
+
+
+def test_numbers_without_a_recipe_are_written_out_up_to_the_limit() -> None:
+    """However many lines they take."""
+    values = normal(1.0)(np.random.default_rng(5), SMALL)
+    case = Case("fixed", ("SDPA-1",), "Fixed.", SMALL, lambda rng, s: values)
+    written = statements(case, "float32")
+    assert not is_seeded(written)
+    assert not is_packed(written)
+    assert_makes(written, case, "float32")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_what_cannot_be_written_otherwise_is_packed(dtype: str) -> None:
+    """Many numbers from nowhere are written as compressed bytes, and can be modified like any other."""
+    values = normal(1.0)(np.random.default_rng(5), LONG)
+    case = Case("fixed-long", ("SDPA-1",), "Fixed.", LONG, lambda rng, s: values)
+    written = statements(case, dtype)
+    assert is_packed(written)
+    assert_makes(written, case, dtype)
+    assert made(written)["q"].flags.writeable
+
+
+def test_a_maker_that_depends_on_what_it_was_made_with_is_tried() -> None:
+    """A recipe that draws other numbers is refused: this closure changes the argument that it holds."""
+
+    def halved(spread: float) -> Callable:
+        spread = spread / 2
+        return lambda rng, s: normal(spread)(rng, s)
+
+    case = Case("halved", ("SDPA-1",), "Halved.", LONG, halved(2.0))
+    assert seeded(case, "float32") is None
+
+
+@pytest.mark.parametrize(
+    "value", [np.nan, np.inf, -np.inf, -0.0, 5e-324, 1e-45, 3.4028235e38, 0.1, 1 / 3, 65504.0, 2.0**-24]
+)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_every_number_is_written_exactly(value: float, dtype: str) -> None:
+    """The shortest digits give the same number back in its dtype, special ones included."""
+
+    def data(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        q, k, v = normal(1.0)(rng, s)
+        q[..., 1] = value
+        return q, k, v
+
+    shape = Shape(b=1, hq=1, hkv=1, sq=2, sk=2, d=4, dv=4)
+    with np.errstate(all="ignore"):
+        case = Case(f"number {value}", ("SDPA-1",), "One number.", shape, data)
+        written = statements(case, dtype)
+        assert not is_seeded(written)
+        assert_makes(written, case, dtype)
+
+
+def test_another_random_generator_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A NumPy that draws other numbers ends the script with exit code 2, which says nothing of the implementation."""
+    written = statements(all_cases()["tiles"], "float32")
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: np.random.Generator(np.random.MT19937(seed)))
+    with pytest.raises(SystemExit) as caught:
+        made(written)
+    assert caught.value.code == 2
+
+
+def test_a_random_problem_is_written_by_its_seed() -> None:
+    """Whatever a property test finds becomes a short script."""
+    problem = Problem(
+        "found",
+        LONG,
+        spread=2.0,
+        offset=3.0,
+        outlier=5.0,
+        mask=RandomMask(0.7, (1, 1, None, None)),
+        bias=RandomBias(2.0),
+        kv_lengths=(100,),
+        causal_offset=(3,),
+        window=(5, None),
+    )
+    for dtype in ("float32", "bfloat16"):
+        written = statements(problem.case(), dtype)
+        assert is_seeded(written)
+        assert_makes(written, problem.case(), dtype)
+
+
+def test_an_edit_is_part_of_the_recipe() -> None:
+    """One of the module by its name, one in place by its body."""
+    named, in_place = all_cases()["nan-query"], all_cases()["invalid-lengths"]
+    assert "x = _nan_query(x)" in statements(named, "float32").lines
+    assert "x = replace(x, v=x.v[:, :, :-1])" in statements(in_place, "float32").lines
+
+
+def _untouched(x: Inputs) -> Inputs:
+    return replace(x, q=x.q)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (normal(2.0), "normal(2.0)"),
+        (peak(-1), "peak(-1)"),
+        (peak(0, size=3.0), "peak(0, size=3.0)"),
+        (random_mask(0.5, (None, 1)), "random_mask(0.5, shape=(None, 1))"),
+        (random_bias(), "random_bias()"),
+        ((1, (2.0,), None, "x"), "(1, (2.0,), None, 'x')"),
+        (slice(2, 5), "slice(2, 5)"),
+        (slice(None, None, 2), "slice(None, None, 2)"),
+        (-np.inf, "-np.inf"),
+        (np.nan, "np.nan"),
+        (_untouched, "_untouched"),
+    ],
+)
+def test_a_value_is_written_as_what_made_it(value: Any, text: str) -> None:
+    """Closures as the call of the function that made them, without its defaults."""
+    assert expression(value, []) == text
+
+
+@pytest.mark.parametrize("value", [np.zeros(3), {"a": 1}, object(), Problem("x").case])
+def test_a_value_that_is_no_expression_is_refused(value: Any) -> None:
+    """The inputs are then written in another way."""
+    with pytest.raises(NoRecipe):
+        expression(value, [])
+
+
+def test_packed_and_seeded_agree() -> None:
+    """Two ways to write the same inputs."""
+    case = all_cases()["tiles"]
+    recipe = seeded(case, "float16")
+    assert recipe is not None
+    first, second = made(recipe), made(packed(case, "float16"))
+    assert all(first[name].tobytes() == second[name].tobytes() for name in ("q", "k", "v"))

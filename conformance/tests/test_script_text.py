@@ -1,0 +1,233 @@
+"""The words of a script: its name, its head, what it checks, and what has none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conformance.cases import all_cases
+from conformance.outcomes import Failure, Outcome, Result
+from conformance.script import Element, compose, file_name, text, worst_elements, write
+from conformance.script.inputs import Statements
+from conformance.targets import Target
+from impls.calls import Reply
+from impls.contract import Profile
+from impls.select import builtin, plug_in
+
+ELEMENTS = (
+    Element("output", (0, 1, 0, 1), 0.75, 1.70988941, 9.3912e-07),
+    Element("output", (1, 0, 2, 3), np.nan, 0.0, 0.0),
+)
+VERSIONS = {"torch": "2.13.0", "jax": "0.10", "cuda": "13.0"}
+
+
+def target(name: str = "torch-sdpa", dtype: str = "float32", device: str = "cpu") -> Target:
+    """A built-in implementation, or a plug-in, in a dtype."""
+    return Target(plug_in(name) if ":" in name else builtin()[name], device, dtype)
+
+
+def result(failure: Failure | None = Failure.VALUE, case: str = "scale-negative", name: str = "torch-sdpa") -> Result:
+    """A failure of a case."""
+    return Result(
+        name, "cpu", "float32", case, ("SDPA-4",), Outcome.FAILED, failure, "SDPA-4", "NaN: 160 of 160 elements wrong"
+    )
+
+
+def script(failure: Failure = Failure.VALUE, case: str = "scale-negative", name: str = "torch-sdpa") -> str:
+    """The script of a failure, with elements if it is one of values."""
+    elements = ELEMENTS if failure is Failure.VALUE else ()
+    return text(result(failure, case, name), target(name), all_cases()[case], elements, VERSIONS)
+
+
+def head(source: str) -> str:
+    """The comment that a script begins with, without its marks."""
+    lines = source[: source.index("\n\n")].splitlines()
+    assert all(line.startswith("#") for line in lines)
+    return "\n".join(line[2:] for line in lines)
+
+
+# Names.
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "wanted"),
+    [
+        ("numpy-eager", "cpu", "numpy-eager-float32-plain.py"),
+        ("torch-sdpa", "cuda", "torch-sdpa-cuda-float32-plain.py"),
+        ("package.kernels:attention@torch", "cpu", "package.kernels-attention-torch-float32-plain.py"),
+    ],
+)
+def test_a_script_is_named_after_what_it_is_of(name: str, device: str, wanted: str) -> None:
+    """Implementation, device if it is not the CPU, dtype and case, in letters that every system takes."""
+    assert file_name(target(name, device=device), all_cases()["plain"]) == wanted
+
+
+def test_functions_of_one_name_in_two_folders_get_two_scripts(tmp_path: Path) -> None:
+    """The path is too long for a name and tells them apart nevertheless."""
+    names = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "kernels.py").write_text("", encoding="utf-8")
+        where = target(f"{tmp_path / folder / 'kernels.py'}:attention")
+        names.append(file_name(where, all_cases()["plain"]))
+    assert names[0] != names[1]
+    assert all(name.startswith("kernels.py-attention-") for name in names)
+
+
+def test_a_name_is_no_longer_than_systems_allow() -> None:
+    """However long that of the implementation and of the case."""
+    case = replace(all_cases()["plain"], name="long" * 100)
+    assert len(file_name(target(f"{'package.' * 40}kernels:attention"), case)) < 200
+
+
+# The head.
+
+
+def test_the_head_says_what_is_wrong() -> None:
+    """Implementation, clause, what was seen, the worst element, the input, the versions that matter."""
+    comment = head(script())
+    assert comment.startswith("torch-sdpa (scaled_dot_product_attention, kernel as dispatched), float32 on cpu: wrong")
+    assert "Clause:   SDPA-4 · Any scale: `scale` is any real number" in comment
+    assert "Seen:     NaN: 160 of 160 elements wrong" in comment
+    assert "Worst:    output[0, 1, 0, 1] = 1.70988941, expected 0.75 ± 9.39e-07" in comment
+    assert "scale=-0.5" in comment
+    assert f"Versions: torch 2.13.0, cuda 13.0, numpy {np.__version__}, Python 3." in comment
+    assert "jax" not in comment
+    assert "Case scale-negative of attention-conformance" in comment
+
+
+@pytest.mark.parametrize("failure", [failure for failure in Failure if failure is not Failure.STALE])
+def test_the_head_says_in_which_way(failure: Failure) -> None:
+    """Each way to fail in words of its own, and what the exit code means."""
+    others = {head(script(each)).splitlines()[0] for each in Failure if each not in (failure, Failure.STALE)}
+    assert head(script(failure)).splitlines()[0] not in others
+    assert "0 once it is right" in " ".join(head(script(failure)).split())
+
+
+# The rest.
+
+
+def test_values_are_checked_with_their_bounds() -> None:
+    """The exact value, a bound in few digits, and NaN where NaN is expected."""
+    source = script()
+    assert "    (0, 1, 0, 1): (0.75, 9.39e-07)," in source
+    assert "    (1, 0, 2, 3): (np.nan, 0)," in source
+    assert "or np.isnan(got) and np.isnan(value)" in source
+
+
+@pytest.mark.parametrize(("got", "written"), [(1.0, "0.123)"), (0.1231, "0.12319)"), (0.1234, "0.123)")])
+def test_a_bound_keeps_its_digits_where_they_decide(got: float, written: str) -> None:
+    """Three digits, unless an error lies between the bound and its rounding."""
+    elements = (Element("output", (0, 0, 0, 0), 0.0, got, 0.12319),)
+    source = text(result(), target(), all_cases()["scale-negative"], elements, {})
+    assert f"(0, 0, 0, 0): (0.0, {written}" in source
+
+
+def test_an_infinite_result_is_right_where_the_bound_reaches_beyond_the_dtype() -> None:
+    """As the suite says it."""
+    element = replace(ELEMENTS[0], may_overflow=True)
+    source = text(result(), target(), all_cases()["scale-negative"], (element,), {})
+    assert "or got == np.copysign(np.inf, value)" in source
+    assert "copysign" not in script()
+
+
+def test_a_call_before_may_fail() -> None:
+    """What becomes of it does not matter; what it leaves behind does."""
+    source = script(Failure.SHAPE, "repeat-after-other-shape")
+    assert source.index("with contextlib.suppress(Exception):") < source.rindex("output = attention(q, k, v)")
+    assert source.count("def attention(q, k, v):") == 1
+
+
+def test_a_call_before_that_is_not_expressible_is_left_out() -> None:
+    """The suite passes over it as well: ort-gqa has no mask."""
+    case = replace(all_cases()["repeat-after-mask"], shape=all_cases()["causal-square"].shape)
+    source = text(result(Failure.SHAPE, name="ort-gqa"), target("ort-gqa"), case, (), {})
+    assert "suppress" not in source
+    compile(source, "script", "exec")
+
+
+def test_a_maker_named_like_a_function_of_the_implementation_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its numbers are written as bytes then, since one script cannot hold two functions of a name."""
+    given = {"tiles": Statements(("q, k, v = attention()",), sources=("impls.numpy.tiled:attention",))}
+    monkeypatch.setattr(compose, "statements", lambda case, dtype: given[case.name])
+    source = text(result(Failure.SHAPE), target("numpy-eager"), all_cases()["tiles"], (), {})
+    assert "b64decode" in source
+    assert source.count("def attention(") == 1
+
+
+@pytest.mark.parametrize("name", sorted(builtin()))
+def test_scripts_are_formatted(name: str, tmp_path: Path) -> None:
+    """As a formatter would leave them: nobody has to clean up what is pasted."""
+    pytest.importorskip("ruff")
+    pytest.importorskip("onnx" if "onnx" in name or "ort" in name else "numpy")
+    for failure in Failure:
+        if failure is not Failure.STALE:
+            path = tmp_path / f"{failure.name}.py"
+            path.write_text(script(failure, "causal-square", name), encoding="utf-8")
+    command = [sys.executable, "-m", "ruff", "format", "--no-cache", "--isolated", "--line-length=120", "--check"]
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)  # noqa: S603
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_script_of_a_small_case_is_short() -> None:
+    """Eighty lines for a call of a library, head and check included."""
+    assert len(script().splitlines()) <= 80
+
+
+def test_a_script_is_written_into_a_new_folder(tmp_path: Path) -> None:
+    """As UTF-8, under its name."""
+    case = all_cases()["scale-negative"]
+    path = write(result(), target(), case, ELEMENTS, VERSIONS, tmp_path / "new" / "scripts")
+    assert path == tmp_path / "new" / "scripts" / "torch-sdpa-float32-scale-negative.py"
+    assert path.read_text(encoding="utf-8") == script()
+
+
+@pytest.mark.parametrize(
+    ("failure", "elements"), [(None, ()), (Failure.STALE, ()), (Failure.VALUE, ()), (Failure.SHAPE, ELEMENTS)]
+)
+def test_what_shows_nothing_has_no_script(failure: Failure | None, elements: tuple[Element, ...]) -> None:
+    """A pass, a record out of date, wrong values without their elements, elements without wrong values."""
+    with pytest.raises(ValueError, match="script"):
+        text(result(failure), target(), all_cases()["scale-negative"], elements, {})
+
+
+# Elements.
+
+
+def worst(case: str, dtype: str = "float32", *, wrong: bool = True, **firsts: float) -> tuple[Element, ...]:
+    """The worst elements of results that are exact but for the first element of those that are named."""
+    given = all_cases()[case]
+    results = {name: getattr(given.expected(dtype), name).copy() for name in given.results()}
+    for name, first in firsts.items():
+        results[name].flat[0] = first
+    return worst_elements(Reply("returned", results), given, dtype, Profile.WIDE, wrong=wrong)
+
+
+def test_the_worst_elements_are_the_wrong_ones() -> None:
+    """With what is expected, what came, and the bound."""
+    (element,) = worst("plain", output=9.0)
+    assert (element.result, element.index, element.got) == ("output", (0, 0, 0, 0), 9.0)
+    assert element.expected == all_cases()["plain"].expected("float32").output[0, 0, 0, 0]
+    assert 0 < element.bound < 1e-3
+
+
+def test_a_wrong_result_behind_a_right_one_is_found() -> None:
+    """lse, where the output is right."""
+    assert [element.result for element in worst("lse", lse=1.0)] == ["lse"]
+
+
+def test_nothing_is_wrong_with_exact_results() -> None:
+    """Unless the worst are wanted all the same, eight of them."""
+    assert worst("plain") == ()
+    assert len(worst("plain", wrong=False)) == 8
+
+
+def test_an_expected_infinity_has_no_bound() -> None:
+    """Lse of a row without a key is −inf, and a large negative number is not."""
+    (element,) = [each for each in worst("empty-keys-lse", lse=-1e30) if each.got == -1e30]
+    assert (element.expected, element.bound) == (-np.inf, 0.0)

@@ -1,0 +1,103 @@
+"""Scripts in JAX: arrays on a device, the library's attention jitted as the adapters here do it, and the composition.
+
+Only text: jax is not imported.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from typing import Any
+
+from impls.contract import Call
+from impls.script import Given, Snippet, Terms, Writer, applied, by_contract, together
+
+#: Dtypes that JAX truncates unless 64-bit types are enabled.
+_WIDE = ("float64", "int64")
+
+
+def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
+    """JAX arrays on a device, in their own dtypes; they have no strides, so ``memory`` changes nothing."""
+    lines = [f'jax.config.update("jax_platforms", "{device}")']
+    wide = [each.name for each in arrays if each.dtype in _WIDE]
+    halves = [each.name for each in arrays if each.dtype == "bfloat16"]
+    if any(each.name == "q" and each.dtype == "float64" for each in arrays):
+        lines.append('jax.config.update("jax_enable_x64", True)')
+        wide = []
+    others = [each.name for each in arrays if each.name not in (*wide, *halves)]
+    lines += [together(others, "jnp.asarray(a)")] if others else []
+    lines += [together(halves, "jnp.asarray(a, jnp.bfloat16)")] if halves else []
+    lines += [f"with {_wide_types()}:", f"    {together(wide, 'jnp.asarray(a)')}"] if wide else []
+    return lines
+
+
+def _wide_types() -> str:
+    """The context in which 64-bit types exist, as the installed version names it (jax.enable_x64 came with 0.8)."""
+    try:
+        version = tuple(int(part) for part in importlib.metadata.version("jax").split(".")[:2])
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        version = (0, 8)
+    return "jax.enable_x64(True)" if version >= (0, 8) else "jax.experimental.enable_x64(True)"
+
+
+TERMS = Terms(
+    imports=("import jax", "import jax.numpy as jnp"),
+    array="jax.Array",
+    put=put,
+    content="np.asarray(a).tobytes()",
+    wait=lambda device: "jax.block_until_ready(results)",
+    packages=("jaxlib",),
+)
+
+
+def jitted(call: Call) -> Snippet:
+    """The composition of impls.jax.eager, by its source, jitted with numbers as arguments (impls.jax.prepare)."""
+    given = Call(call.dtype, call.device, call.shapes, tuple(item for item in call.options if item[1] is not None))
+    static = ", ".join(f'"{name}"' for name, value in given.options if isinstance(value, bool))
+    names = f", static_argnames=[{static}]" if static else ""
+    lines = f"jitted = jax.jit(attention{names})"
+    source = ("impls.jax.eager:attention",)
+    return Snippet("jitted", by_contract(given), TERMS, definitions=lines, sources=source)
+
+
+def library(implementation: str) -> Writer:
+    """``jax.nn.dot_product_attention`` by one of its implementations, jitted (impls.jax.nn)."""
+
+    def write(call: Call) -> Snippet:
+        q, k, v = (call.shape(name) for name in ("q", "k", "v"))
+        if q[-1] == k[-1] != v[-1] and k[:-1] == v[:-1]:
+            raise NotImplementedError("values are as wide as the keys")
+        options, arrays = call.static, [name for name in ("mask", "bias", "kv_lengths") if name in call.arrays]
+        arguments = ["q", "k", "v"]
+        arguments += [f"{name}={name}" for name in ("bias", "mask") if name in arrays]
+        arguments += ["is_causal=True"] if options.get("is_causal") else []
+        arguments += [f"scale={options['scale']!r}"] if options.get("scale") is not None else []
+        if options.get("window") is not None:
+            arguments.append(f"local_window_size={_window(call, options['window'])!r}")
+        arguments += ["key_value_seq_lengths=kv_lengths.astype(jnp.int32)"] if "kv_lengths" in arrays else []
+        arguments += ["return_residual=True"] if options.get("return_lse") else []
+        arguments.append(f'implementation="{implementation}"')
+        function = "jax.nn.dot_product_attention"
+        lines = ["@jax.jit", f"def attention({', '.join(['q', 'k', 'v', *arrays])}):"]
+        if options.get("return_lse"):
+            lines += [applied(function, arguments, depth=1, before="output, lse = ")]
+            lines += ["    return output, lse.swapaxes(1, 2)"]
+        else:
+            lines += [applied(function, arguments, depth=1, before="return ")]
+        return Snippet("attention", ("q", "k", "v", *arrays), TERMS, definitions="\n".join(lines))
+
+    return write
+
+
+def _window(call: Call, window: tuple[Any, Any]) -> tuple[int, int]:
+    """An open side is one as long as all keys and rows together, as in the adapter."""
+    whole = call.shape("q")[1] + call.shape("k")[1]
+    left, right = (whole if side is None else side for side in window)
+    return left, right
+
+
+CALLS: dict[str, Writer] = {
+    "jax-jit": jitted,
+    "jax-nn": library("xla"),
+    "jax-nn-cudnn": library("cudnn"),
+}

@@ -1,0 +1,69 @@
+"""Scripts in NumPy: arrays as they are, and the written-out implementations by their source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from impls.contract import Call
+from impls.memory import GUARD
+from impls.script import Given, Snippet, Terms, Writer, by_contract, together
+
+
+def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
+    """bfloat16 as ``ml_dtypes.bfloat16``, and then the layout in memory (impls.memory)."""
+    halves = [each.name for each in arrays if each.dtype == "bfloat16"]
+    lines = [together(halves, "a.astype(ml_dtypes.bfloat16)")] if halves else []
+    return lines + laid_out(arrays, memory)
+
+
+def laid_out(arrays: Sequence[Given], memory: str) -> list[str]:
+    """The statements that lay arrays out as impls.memory does, for what it changes."""
+    expressions: dict[str, list[str]] = {}
+    for each in arrays:
+        expression = _layout(each, memory)
+        if expression:
+            expressions.setdefault(expression, []).append(each.name)
+    return [together(names, expression) for expression, names in expressions.items()]
+
+
+def _layout(array: Given, memory: str) -> str:
+    """What lays the array ``a`` out; "" where nothing changes."""
+    garbage = "np.nan" if array.floating else "1"
+    if memory == "transposed" and len(array.shape) == 4:
+        return "np.ascontiguousarray(a.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)"
+    if memory == "inner" and len(array.shape) >= 2:
+        return "np.ascontiguousarray(a.swapaxes(-1, -2)).swapaxes(-1, -2)"
+    if memory == "sliced":
+        return f"np.stack([a, np.full_like(a, {garbage})], axis=-1)[..., 0]"
+    if memory == "expanded" and array.repeated:
+        return f"np.broadcast_to(a{first_entries(array)}.copy(), a.shape)"
+    if memory == "guarded":
+        return f"np.pad(a.ravel(), {GUARD}, constant_values={garbage})[{GUARD}:-{GUARD}].reshape(a.shape)"
+    return ""
+
+
+def first_entries(array: Given) -> str:
+    """The index of the part that an expanded array repeats: ``[:, :, :1]``."""
+    axes = (":1" if axis in array.repeated else ":" for axis in range(max(array.repeated) + 1))
+    return f"[{', '.join(axes)}]"
+
+
+TERMS = Terms(
+    imports=("import numpy as np",),
+    array="(np.ndarray, np.generic)",
+    put=put,
+    content="a.tobytes()",
+)
+
+
+def _written_out(function: str) -> Writer:
+    def write(call: Call) -> Snippet:
+        return Snippet("attention", by_contract(call), TERMS, sources=(function,))
+
+    return write
+
+
+CALLS: dict[str, Writer] = {
+    "numpy-eager": _written_out("impls.numpy.eager:attention"),
+    "numpy-tiled": _written_out("impls.numpy.tiled:attention"),
+}

@@ -1,0 +1,121 @@
+"""Scripts in ONNX: the very model that a builder here makes, and exports, and who runs them.
+
+Neither onnx nor onnxruntime is imported until a model has to be written out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import impls.torch.script
+from impls.contract import Call
+from impls.loading import load
+from impls.numpy.script import TERMS as NUMPY
+from impls.script import Given, Snippet, Terms, Writer, together
+
+_PROVIDERS = {
+    "cpu": '["CPUExecutionProvider"]',
+    "cuda": '["CUDAExecutionProvider", "CPUExecutionProvider"]',
+}
+_SESSION = "onnxruntime.InferenceSession(model().SerializeToString(), providers={providers})"
+_EVALUATOR = "ReferenceEvaluator(model())"
+
+
+def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
+    """OrtValues, for functions that are plugged in; they have no strides, so ``memory`` changes nothing."""
+    if any(each.dtype == "bfloat16" for each in arrays):
+        raise NotImplementedError("an OrtValue of bfloat16 cannot be read in Python")
+    return [together([each.name for each in arrays], f'onnxruntime.OrtValue.ortvalue_from_numpy(a, "{device}")')]
+
+
+#: OrtValues.  The built-in implementations are handed NumPy arrays, which ``InferenceSession.run`` takes.
+TERMS = Terms(
+    imports=("import onnxruntime",),
+    array="onnxruntime.OrtValue",
+    put=put,
+    content="a.numpy().tobytes()",
+    method="numpy",
+)
+
+
+def node(builder: str, runner: str = _SESSION) -> Writer:
+    """The model that a builder (``module:function``) makes for the call, in ONNX Runtime or the evaluator."""
+
+    def write(call: Call) -> Snippet:
+        from impls.onnx.graph import build
+        from impls.onnx.script_model import indented, statements, uses_constants
+
+        model = build(load(builder), call)
+        lines = ["def model():", *indented(statements(model)), "", "", *_opened(runner, call)]
+        names = ["TensorProto", "helper", *(["numpy_helper"] if uses_constants(model) else [])]
+        run = "import onnxruntime" if runner == _SESSION else "from onnx.reference import ReferenceEvaluator"
+        imports = ("import functools", run, f"from onnx import {', '.join(names)}")
+        terms = NUMPY if runner == _EVALUATOR else _CONTIGUOUS
+        return _run(call, terms, imports, "\n".join(lines))
+
+    return write
+
+
+def exported(opset: int, written: Writer) -> Writer:
+    """A torch function exported by ``torch.onnx.export`` for the shapes of the call (impls.onnx.exported)."""
+
+    def write(call: Call) -> Snippet:
+        inner = written(call)
+        names = [name for name, _ in call.shapes]
+        listed = ", ".join(names)
+        lines = [inner.definitions, "", ""] if inner.definitions else []
+        lines += [
+            "class Attention(torch.nn.Module):",
+            f"    def forward(self, {listed}):",
+            inner.call("return ", depth=2),
+            "",
+            "",
+            "def model():",
+            f"    example = tuple(torch.from_numpy(a) for a in ({listed}))",
+            f"    names = {_quoted(names)}",
+            f'    options = {{"opset_version": {opset}, "dynamo": True, "verbose": False}}',
+            "    return torch.onnx.export(Attention().eval(), example, input_names=names, **options).model_proto",
+            "",
+            "",
+            *_opened(_SESSION, call),
+        ]
+        imports = ("import functools", "import onnxruntime", *inner.terms.imports, *inner.imports)
+        return _run(call, _CONTIGUOUS, imports, "\n".join(lines), inner.sources)
+
+    return write
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return "[" + ", ".join(f'"{name}"' for name in names) + "]"
+
+
+#: What ONNX Runtime is handed: NumPy arrays, which it copies if they are not contiguous.
+_CONTIGUOUS = dataclasses.replace(NUMPY, put=lambda arrays, memory, device: [])
+
+
+def _opened(runner: str, call: Call) -> list[str]:
+    """Once, the session or evaluator of ``model()``."""
+    text = runner.format(providers=_PROVIDERS[call.device])
+    return ["@functools.cache", "def session():", f"    return {text}"]
+
+
+def _run(
+    call: Call, terms: Terms, imports: tuple[str, ...], definitions: str, sources: tuple[str, ...] = ()
+) -> Snippet:
+    arrays = ", ".join(f'"{name}": {name}' for name, _ in call.shapes)
+    after = "" if len(call.results()) > 1 else "[0]"
+    return Snippet("session().run", ("None", f"{{{arrays}}}"), terms, imports, definitions, sources, after)
+
+
+CALLS: dict[str, Writer] = {
+    "onnx-attention23": node("impls.onnx.attention:attention23"),
+    "onnx-attention24": node("impls.onnx.attention:attention24"),
+    "ort-mha": node("impls.onnx.contrib:multi_head"),
+    "ort-gqa": node("impls.onnx.contrib:group_query"),
+    "onnx-reference": node("impls.onnx.attention:attention24", _EVALUATOR),
+    "onnx-export18-torch-eager": exported(18, impls.torch.script.eager),
+    "onnx-export23-torch-eager": exported(23, impls.torch.script.eager),
+    "onnx-export18-torch-sdpa": exported(18, impls.torch.script.sdpa()),
+    "onnx-export23-torch-sdpa": exported(23, impls.torch.script.sdpa()),
+}

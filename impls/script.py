@@ -1,0 +1,113 @@
+"""How a call is written down as a script of its own: what the frameworks' rooms tell of their arrays and their calls.
+
+Each room has a module ``script`` with ``TERMS`` and with ``CALLS``, by the name of the implementation.  They hold text
+and import no framework, so a script can be written by a process that has none.  The scripts are put together in
+conformance/script.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from impls.contract import Call
+
+#: Longest line of a script.
+WIDTH = 120
+
+INDENT = " " * 4
+
+
+@dataclass(frozen=True)
+class Given:
+    """An array that a script starts from, in NumPy and in the implementation's layout.
+
+    bfloat16 stands in float32, in which its numbers are exact, until it becomes an array of the framework.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    #: Axes along which it repeats its first entry; an expanded array has stride 0 there.
+    repeated: tuple[int, ...] = ()
+
+    @property
+    def floating(self) -> bool:
+        """Whether it holds floating-point numbers."""
+        return self.dtype not in ("bool", "int64")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is said of arrays in a framework's own terms; every text is Python."""
+
+    imports: tuple[str, ...]
+    #: The class of results, as ``isinstance`` takes it.
+    array: str
+    #: ``put(arrays, memory, device)``: statements that turn the NumPy arrays into the framework's, under their names.
+    put: Callable[[Sequence[Given], str, str], list[str]]
+    #: The expression for the bytes of an array ``a``.
+    content: str
+    #: What ``str(result.dtype)`` is for a dtype.
+    dtype: Callable[[str], str] = str
+    #: A method by which a result becomes an array with ``shape``, ``dtype`` and indices, "" if it is one.
+    method: str = ""
+    #: The statement that waits until ``results`` are computed on a device, "" where a call waits.
+    wait: Callable[[str], str] = lambda device: ""
+    #: Packages whose versions belong in a report, besides those that the implementation requires.
+    packages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """A call as a script makes it."""
+
+    #: What is called, with which arguments.
+    function: str
+    arguments: tuple[str, ...]
+    terms: Terms
+    imports: tuple[str, ...] = ()
+    #: Statements that define what the expression uses.
+    definitions: str = ""
+    #: Functions (``module:function``) of this package whose source has to come before the definitions.
+    sources: tuple[str, ...] = ()
+    #: What follows the call: ``[0]`` where the first of its results is meant.
+    after: str = ""
+
+    def call(self, before: str = "", depth: int = 0) -> str:
+        """The call at a depth of indentation, with what stands before it."""
+        return applied(self.function, self.arguments, depth, before) + self.after
+
+
+#: Writes a call.  Raises NotImplementedError for one that the implementation does not express either.
+Writer = Callable[[Call], Snippet]
+
+
+def together(names: Sequence[str], expression: str) -> str:
+    """The statement that gives each of the names its ``expression``, in which the array is called ``a``."""
+    if len(names) == 1:
+        return re.sub(r"\ba\b", names[0], f"a = {expression}")
+    listed = ", ".join(names)
+    source = f"for a in ({listed})"
+    for inside in (f"{listed} = ({expression} {source})", f"{INDENT}{expression} {source}"):
+        if len(inside) <= WIDTH:
+            return inside if inside.startswith(listed) else f"{listed} = (\n{inside}\n)"
+    return f"{listed} = (\n{INDENT}{expression}\n{INDENT}{source}\n)"
+
+
+def applied(function: str, arguments: Sequence[str], depth: int = 0, before: str = "") -> str:
+    """``before`` and the call of a function, at this depth of indentation: on one line, or with a line per argument."""
+    margin = INDENT * depth
+    line = f"{margin}{before}{function}({', '.join(arguments)})"
+    if len(line) <= WIDTH and "\n" not in line:
+        return line
+    return "\n".join(
+        [f"{margin}{before}{function}(", *(f"{margin}{INDENT}{each}," for each in arguments), f"{margin})"]
+    )
+
+
+def by_contract(call: Call) -> tuple[str, ...]:
+    """The arguments of a function of the contract: arrays by their names, numbers written out."""
+    arrays = (f"{name}={name}" for name in call.arrays)
+    return ("q", "k", "v", *arrays, *(f"{name}={value!r}" for name, value in call.options))

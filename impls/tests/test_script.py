@@ -1,0 +1,316 @@
+"""What the rooms tell of their arrays and calls: text that does what the adapters do."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from impls.contract import Call
+from impls.memory import LAYOUTS, lay_out
+from impls.script import WIDTH, Given, Snippet, applied, together
+from impls.select import builtin
+
+ROOMS = ("numpy", "torch", "jax", "onnx")
+SHAPES = (("q", (2, 4, 5, 8)), ("k", (2, 2, 7, 8)), ("v", (2, 2, 7, 8)))
+
+
+def room(name: str) -> Any:
+    """The module ``script`` of a room."""
+    return importlib.import_module(f"impls.{name}.script")
+
+
+def call(*arrays: str, dtype: str = "float32", **options: Any) -> Call:
+    """A call with grouped heads, with masks and biases in full shape."""
+    shapes = [(name, (2,) if name in ("kv_lengths", "causal_offset") else (2, 4, 5, 7)) for name in arrays]
+    return Call(dtype, "cpu", (*SHAPES, *shapes), tuple(sorted(options.items())))
+
+
+def attention_of(snippet: Snippet) -> str:
+    """The body of the function ``attention`` on one line, as ``ast`` prints it."""
+    functions = [node for node in ast.parse(snippet.definitions).body if isinstance(node, ast.FunctionDef)]
+    return "; ".join(ast.unparse(statement) for statement in functions[-1].body)
+
+
+def test_every_builtin_implementation_can_be_written() -> None:
+    """Each has a writer in its room, under its own name."""
+    written = {name for each in ROOMS for name in room(each).CALLS}
+    assert written == set(builtin())
+
+
+def test_no_framework_is_imported_to_write() -> None:
+    """The rooms' scripts are text, so that a process without a framework can write them."""
+    names = ", ".join(f"impls.{each}.script" for each in ROOMS)
+    code = f"import sys, {names}; print([n for n in ('torch', 'jax', 'onnx', 'onnxruntime') if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    assert done.stdout.strip() == "[]"
+
+
+def ran(*lines: str, **names: Any) -> dict[str, Any]:
+    """The names after the lines of a script were run."""
+    exec("\n".join(lines), names)  # noqa: S102  (the text under test)
+    return names
+
+
+# Arrays.
+
+
+def sample(dtype: str) -> np.ndarray:
+    """An array (2, 3, 4, 5) whose third axis repeats its first entry."""
+    values = np.random.default_rng(0).standard_normal((2, 3, 1, 5)).repeat(4, axis=2)
+    return values > 0 if dtype == "bool" else values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+
+
+def given(array: np.ndarray) -> Given:
+    """What a script is told of the sample."""
+    return Given("q", str(array.dtype), array.shape, (2,))
+
+
+def put(terms: Any, array: np.ndarray, memory: str) -> Any:
+    """The array that a script makes of the sample."""
+    carried = array.astype(np.float32) if array.dtype == ml_dtypes.bfloat16 else array.copy()
+    return ran(*terms.imports, *terms.put([given(array)], memory, "cpu"), q=carried, np=np, ml_dtypes=ml_dtypes)["q"]
+
+
+@pytest.mark.parametrize("memory", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool"])
+def test_numpy_arrays_are_laid_out_as_the_suite_does(memory: str, dtype: str) -> None:
+    """Same elements, same strides."""
+    array = sample(dtype)
+    made, wanted = put(room("numpy").TERMS, array, memory), lay_out(array, memory)
+    assert made.strides == wanted.strides
+    assert made.dtype == wanted.dtype
+    assert made.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("memory", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool"])
+def test_torch_tensors_are_laid_out_as_the_suite_does(memory: str, dtype: str) -> None:
+    """Same elements, same strides as the tensor that the suite hands over."""
+    torch = pytest.importorskip("torch")
+    arrays = importlib.import_module("impls.torch.arrays")
+    array = sample(dtype)
+    made, wanted = put(room("torch").TERMS, array, memory), arrays.put(lay_out(array, memory), "cpu")
+    assert made.stride() == wanted.stride()
+    assert made.dtype == wanted.dtype
+    assert torch.equal(made, wanted)
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+def test_guards_and_gaps_hold_nan(name: str) -> None:
+    """What lies before, behind and between the elements is NaN, as in the suite."""
+    pytest.importorskip(name)
+    array = sample("float32")
+    guarded = np.asarray(put(room(name).TERMS, array, "guarded"))
+    before = np.lib.stride_tricks.as_strided(guarded.reshape(-1)[:1], (65,), (-4,))[1:]
+    behind = np.lib.stride_tricks.as_strided(guarded.reshape(-1)[-1:], (65,), (4,))[1:]
+    sliced = np.asarray(put(room(name).TERMS, array, "sliced"))
+    between = np.lib.stride_tricks.as_strided(sliced, (*sliced.shape[:-1], 9), (*sliced.strides[:-1], 4))[..., 1::2]
+    assert np.isnan(before).all()
+    assert np.isnan(behind).all()
+    assert np.isnan(between).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wanted"), [("float32", "float32"), ("float64", "float64"), ("bfloat16", "bfloat16"), ("bool", "bool")]
+)
+def test_jax_arrays_keep_their_dtype(dtype: str, wanted: str) -> None:
+    """JAX truncates 64-bit arrays unless it is told not to; q in float64 is what tells."""
+    jax = pytest.importorskip("jax")
+    before = jax.config.jax_enable_x64
+    try:
+        assert str(put(room("jax").TERMS, sample(dtype), "contiguous").dtype) == wanted
+    finally:
+        jax.config.update("jax_enable_x64", before)
+
+
+def test_jax_integers_keep_their_dtype_in_float32_calls() -> None:
+    """Key lengths are int64 for functions that are plugged in, while everything else stays in 32 bits."""
+    jax = pytest.importorskip("jax")
+    arrays = [Given("q", "float32", (3,)), Given("kv_lengths", "int64", (2,))]
+    terms = room("jax").TERMS
+    lines = [*terms.imports, *terms.put(arrays, "contiguous", "cpu")]
+    names = ran(*lines, q=np.zeros(3, np.float32), kv_lengths=np.array([3, 1]))
+    assert str(names["kv_lengths"].dtype) == "int64"
+    assert not jax.config.jax_enable_x64
+
+
+def test_ort_values_hold_the_array() -> None:
+    """A function that is plugged in with @onnxruntime is handed OrtValues."""
+    pytest.importorskip("onnxruntime")
+    array = sample("float32")
+    value = put(room("onnx").TERMS, array, "inner")
+    assert np.array_equal(getattr(value, room("onnx").TERMS.method)(), array)
+
+
+#: An OrtValue of bfloat16 cannot be read in Python, so none is written.
+CONTENTS = [
+    (name, dtype)
+    for name in ROOMS
+    for dtype in ("float32", "bfloat16", "bool")
+    if (name, dtype) != ("onnx", "bfloat16")
+]
+
+
+@pytest.mark.parametrize(("name", "dtype"), CONTENTS)
+def test_the_content_of_an_array_is_its_bytes(name: str, dtype: str) -> None:
+    """So that NaN equals NaN, and −0 does not equal 0, when inputs and results are compared."""
+    pytest.importorskip({"onnx": "onnxruntime"}.get(name, name))
+    array, terms = sample(dtype), room(name).TERMS
+    made = put(terms, array, "transposed")
+    assert ran(*terms.imports, f"content = {terms.content}", a=made, np=np)["content"] == array.tobytes()
+
+
+def test_ort_values_of_bfloat16_are_refused() -> None:
+    """There is no way to read their results."""
+    with pytest.raises(NotImplementedError):
+        room("onnx").TERMS.put([given(sample("bfloat16"))], "contiguous", "cpu")
+
+
+# Calls.
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "wanted"),
+    [
+        ("torch-sdpa", call(), "return scaled_dot_product_attention(q, k, v, enable_gqa=True)"),
+        ("torch-sdpa", call(scale=0.0), "return scaled_dot_product_attention(q, k, v, scale=0.0, enable_gqa=True)"),
+        (
+            "torch-sdpa",
+            call("mask", is_causal=False),
+            "return scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)",
+        ),
+        (
+            "torch-sdpa",
+            call(is_causal=True, causal_offset=0),
+            "return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)",
+        ),
+        (
+            "torch-sdpa",
+            call(is_causal=True, causal_offset=2),
+            "return scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(5, 7), enable_gqa=True)",
+        ),
+        (
+            "torch-sdpa-math",
+            call("bias"),
+            "with sdpa_kernel(SDPBackend.MATH):\n"
+            "    return scaled_dot_product_attention(q, k, v, attn_mask=bias, enable_gqa=True)",
+        ),
+    ],
+)
+def test_sdpa_is_called_as_the_adapter_calls_it(name: str, given: Call, wanted: str) -> None:
+    """Mask and bias are attn_mask; offsets are 0 or bottom right; only what is given is written."""
+    assert attention_of(room("torch").CALLS[name](given)) == wanted
+
+
+@pytest.mark.parametrize(
+    "given", [call("mask", "bias"), call(is_causal=True, causal_offset=1), call("causal_offset", is_causal=True)]
+)
+def test_what_sdpa_does_not_express_is_not_written(given: Call) -> None:
+    """The adapter refuses it as well."""
+    with pytest.raises(NotImplementedError):
+        room("torch").CALLS["torch-sdpa"](given)
+
+
+def test_flex_attention_gets_functions_of_the_indices() -> None:
+    """Softcap and bias make the score, everything else the mask."""
+    every = call("mask", "bias", "kv_lengths", is_causal=True, window=(2, None), softcap=3.0, return_lse=True)
+    text = attention_of(room("torch").CALLS["torch-flex"](every))
+    assert "score = 3.0 * torch.tanh(score / 3.0)" in text
+    assert "score = score + bias[b, h, i, j]" in text
+    assert "return mask[b, h, i, j] & (j <= i) & (j >= i - 2) & (j < kv_lengths[b])" in text
+    assert text.endswith("return (output, aux.lse)")
+
+
+def test_flex_attention_alone_gets_none() -> None:
+    """Without options there is neither."""
+    wanted = "return flex_attention(q, k, v, enable_gqa=True)"
+    assert attention_of(room("torch").CALLS["torch-flex"](call())) == wanted
+
+
+def test_jax_nn_is_called_as_the_adapter_calls_it() -> None:
+    """Lengths as int32, an open side as long as all keys and rows, residuals for lse."""
+    shapes = (("q", (2, 5, 4, 8)), ("k", (2, 7, 2, 8)), ("v", (2, 7, 2, 8)), ("kv_lengths", (2,)))
+    given = Call("float32", "cpu", shapes, (("return_lse", True), ("window", (None, 1))))
+    text = attention_of(room("jax").CALLS["jax-nn"](given))
+    assert "local_window_size=(12, 1)" in text
+    assert "key_value_seq_lengths=kv_lengths.astype(jnp.int32)" in text
+    assert text.endswith("return (output, lse.swapaxes(1, 2))")
+
+
+def test_jit_takes_booleans_as_static_and_numbers_as_arguments() -> None:
+    """As impls.jax.prepare does, and options that are None are not given."""
+    snippet = room("jax").CALLS["jax-jit"](call(is_causal=True, scale=0.5, softcap=None))
+    assert snippet.definitions == 'jitted = jax.jit(attention, static_argnames=["is_causal"])'
+    assert snippet.call() == "jitted(q, k, v, is_causal=True, scale=0.5)"
+
+
+BSHD = (("q", (2, 5, 2, 8)), ("k", (2, 5, 2, 8)), ("v", (2, 5, 2, 8)))
+
+
+@pytest.mark.parametrize(
+    ("builder", "given"),
+    [
+        ("impls.onnx.attention:attention23", call()),
+        ("impls.onnx.attention:attention23", call("mask", is_causal=True, scale=0.3, softcap=2.0, return_weights=True)),
+        ("impls.onnx.attention:attention24", call("bias", "kv_lengths", dtype="float16")),
+        ("impls.onnx.contrib:multi_head", Call("float32", "cpu", (*BSHD, ("mask", (2, 1, 1, 5))))),
+        ("impls.onnx.contrib:multi_head", Call("float16", "cpu", (*BSHD, ("kv_lengths", (2,))), (("scale", 0.0),))),
+        ("impls.onnx.contrib:group_query", Call("float32", "cpu", BSHD, (("is_causal", True), ("window", (2, 0))))),
+        ("impls.onnx.contrib:group_query", Call("float32", "cpu", BSHD, (("return_weights", True),))),
+    ],
+)
+def test_a_model_is_written_as_it_is_built(builder: str, given: Call) -> None:
+    """The statements make the very model that the implementation runs."""
+    pytest.importorskip("onnx")
+    from impls.loading import load
+    from impls.onnx.graph import build
+    from impls.onnx.script_model import indented, statements
+
+    built = build(load(builder), given)
+    source = "\n".join(["def model():", *indented(statements(built))])
+    names = ran("from onnx import TensorProto, helper, numpy_helper", source, np=np)
+    wanted = type(built)()
+    wanted.CopyFrom(built)
+    used = {node.domain for node in built.graph.node}
+    for index in reversed([i for i, o in enumerate(built.opset_import) if o.domain not in ("", *used)]):
+        del wanted.opset_import[index]  # a domain that no node uses is not written
+    assert names["model"]() == wanted
+    assert max(map(len, source.splitlines())) <= WIDTH
+
+
+# Lines.
+
+
+def test_one_array_gets_a_plain_assignment() -> None:
+    """A generator is for several."""
+    assert together(["mask"], "torch.from_numpy(a).to(a.device)") == "mask = torch.from_numpy(mask).to(mask.device)"
+
+
+def test_several_arrays_share_an_expression() -> None:
+    """One line for all."""
+    assert together(["q", "k"], "jnp.asarray(a)") == "q, k = (jnp.asarray(a) for a in (q, k))"
+
+
+@pytest.mark.parametrize("length", [10, 60, 90, 110])
+def test_a_long_statement_is_broken_where_it_may(length: int) -> None:
+    """Whatever its length, it stays within the width and does the same."""
+    expression = " + ".join(["a"] * (length // 4))
+    line = together(["q", "k"], expression)
+    names = ran(line, q=1, k=2)
+    assert names["k"] == 2 * names["q"] == 2 * (length // 4)
+    assert max(map(len, line.splitlines())) <= WIDTH
+
+
+def test_a_long_call_gets_a_line_per_argument() -> None:
+    """So that no line is wider than a screen."""
+    text = applied("attention", [f"keyword_{i}={i}" for i in range(20)], depth=1, before="return ")
+    assert text.splitlines()[0] == "    return attention("
+    assert text.splitlines()[1] == "        keyword_0=0,"
+    assert text.splitlines()[-1] == "    )"

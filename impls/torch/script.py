@@ -1,0 +1,180 @@
+"""Scripts in PyTorch: tensors, the library's attention called as the adapters here call it, and the composition.
+
+Only text: torch is not imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from impls.contract import Call
+from impls.memory import GUARD
+from impls.numpy.script import first_entries
+from impls.script import INDENT, WIDTH, Given, Snippet, Terms, Writer, applied, by_contract, together
+
+#: Where the name of a kernel comes from.
+_KERNELS = "from torch.nn.attention import SDPBackend, sdpa_kernel"
+
+
+def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
+    """Tensors on the device, and then their layout in memory (impls.memory) in torch's terms."""
+    expressions: dict[str, list[str]] = {}
+    for each in arrays:
+        half = ".to(torch.bfloat16)" if each.dtype == "bfloat16" else ""
+        moved = "" if device == "cpu" else f'.to("{device}")'
+        expressions.setdefault(f"torch.from_numpy(a){half}{moved}", []).append(each.name)
+    layouts: dict[str, list[str]] = {}
+    for each in arrays:
+        layout = _layout(each, memory)
+        if layout:
+            layouts.setdefault(layout, []).append(each.name)
+    return [together(names, expression) for expression, names in (expressions | layouts).items()]
+
+
+def _layout(array: Given, memory: str) -> str:
+    """What lays the tensor ``a`` out as ``impls.memory`` does; "" where nothing changes."""
+    garbage = "torch.nan" if array.floating else "1"
+    if memory == "transposed" and len(array.shape) == 4:
+        return "a.transpose(1, 2).contiguous().transpose(1, 2)"
+    if memory == "inner" and len(array.shape) >= 2:
+        return "a.mT.contiguous().mT"
+    if memory == "sliced":
+        return f"torch.stack([a, torch.full_like(a, {garbage})], dim=-1)[..., 0]"
+    if memory == "expanded" and array.repeated:
+        return f"a{first_entries(array)}.clone().expand(a.shape)"
+    if memory == "guarded":
+        return (
+            f"torch.nn.functional.pad(a.flatten(), ({GUARD}, {GUARD}), value={garbage})[{GUARD}:-{GUARD}].view(a.shape)"
+        )
+    return ""
+
+
+TERMS = Terms(
+    imports=("import torch",),
+    array="torch.Tensor",
+    put=put,
+    content="a.cpu().contiguous().view(torch.uint8).numpy().tobytes()",
+    dtype="torch.{}".format,
+    wait=lambda device: "" if device == "cpu" else "torch.cuda.synchronize()",
+    packages=("cuda", "cudnn"),
+)
+
+
+def sdpa(kernel: str = "") -> Writer:
+    """``scaled_dot_product_attention`` with one kernel allowed, or with all of them (impls.torch.sdpa)."""
+
+    def write(call: Call) -> Snippet:
+        imports = ["from torch.nn.functional import scaled_dot_product_attention"]
+        imports += [_KERNELS] if kernel else []
+        options, arrays = call.static, [name for name in ("mask", "bias") if name in call.arrays]
+        given: str = arrays[0] if arrays else ""
+        is_causal, offset = options.get("is_causal"), options.get("causal_offset", 0)
+        if len(arrays) > 1:
+            raise NotImplementedError("attn_mask is boolean or additive")
+        if is_causal and (offset or "causal_offset" in call.arrays):
+            if given or "causal_offset" in call.arrays or offset != call.shape("k")[-2] - call.shape("q")[-2]:
+                raise NotImplementedError("causal offsets are 0 or Sk - Sq, without a mask")
+            given, is_causal = f"causal_lower_right({call.shape('q')[-2]}, {call.shape('k')[-2]})", False
+            imports.append("from torch.nn.attention.bias import causal_lower_right")
+        arguments = ["q", "k", "v"]
+        arguments += [f"attn_mask={given}"] if given else []
+        arguments += ["is_causal=True"] if is_causal else []
+        arguments += [f"scale={options['scale']!r}"] if options.get("scale") is not None else []
+        arguments += ["enable_gqa=True"] if _grouped(call) else []
+        lines = [f"def attention({', '.join(['q', 'k', 'v', *arrays])}):"]
+        lines += [f"    with sdpa_kernel(SDPBackend.{kernel}):"] if kernel else []
+        lines.append(applied("scaled_dot_product_attention", arguments, depth=1 + bool(kernel), before="return "))
+        return Snippet("attention", ("q", "k", "v", *arrays), TERMS, tuple(imports), "\n".join(lines))
+
+    return write
+
+
+def _grouped(call: Call) -> bool:
+    q, k = call.shape("q"), call.shape("k")
+    return len(q) == len(k) >= 3 and q[-3] != k[-3]
+
+
+def flex(call: Call) -> Snippet:
+    """``flex_attention`` with the score and the mask as functions of the indices (impls.torch.flex)."""
+    options, arrays = call.static, list(call.arrays)
+    names = ["flex_attention"]
+    body = []
+    scores_shape = (*call.shape("q")[:3], *call.shape("k")[2:3])
+    for name in ("mask", "bias"):
+        if name in arrays and call.shape(name) != scores_shape:
+            body.append(f"{name} = {name}.expand(*q.shape[:3], k.shape[2])")
+    cap = options.get("softcap")
+    scores = [] if cap is None else [f"score = {cap!r} * torch.tanh(score / {cap!r})"]
+    scores += ["score = score + bias[b, h, i, j]"] if "bias" in arrays else []
+    if scores:
+        body += ["", "def score_mod(score, b, h, i, j):", *(f"    {line}" for line in scores), "    return score", ""]
+    tests = _tests(call)
+    if tests:
+        names.append("create_block_mask")
+        body += ["", "def mask_mod(b, h, i, j):", *_all_of(tests), ""]
+        body.append("batch, heads, queries = q.shape[:3]")
+        sizes = ["mask_mod", "batch", "heads", "queries", "k.shape[2]", f'device="{call.device}"']
+        body.append(applied("create_block_mask", sizes, before="block_mask = "))
+    arguments = ["q", "k", "v"]
+    arguments += ["score_mod=score_mod"] if scores else []
+    arguments += ["block_mask=block_mask"] if tests else []
+    arguments += [f"scale={options['scale']!r}"] if options.get("scale") is not None else []
+    arguments += ["enable_gqa=True"] if len(call.shape("q")) == 4 and _grouped(call) else []
+    if options.get("return_lse"):
+        names.insert(0, "AuxRequest")
+        arguments.append("return_aux=AuxRequest(lse=True)")
+        body += [applied("flex_attention", arguments, before="output, aux = "), "return output, aux.lse"]
+    else:
+        body.append(applied("flex_attention", arguments, before="return "))
+    text = "\n".join(body).lstrip("\n").replace("\n\n\n", "\n\n")
+    lines = [f"def attention({', '.join(['q', 'k', 'v', *arrays])}):"]
+    lines += [f"    {line}" if line else "" for line in text.splitlines()]
+    imports = (f"from torch.nn.attention.flex_attention import {', '.join(names)}",)
+    return Snippet("attention", ("q", "k", "v", *arrays), TERMS, imports, "\n".join(lines))
+
+
+def _all_of(tests: Sequence[str]) -> list[str]:
+    """The statement that returns whether all tests hold, in a function within a function."""
+    line = f"    return {' & '.join(tests) if len(tests) > 1 else tests[0].removeprefix('(').removesuffix(')')}"
+    if len(line) + len(INDENT) <= WIDTH:
+        return [line]
+    first, *others = tests
+    return ["    return (", f"        {first}", *(f"        & {test}" for test in others), "    )"]
+
+
+def _tests(call: Call) -> list[str]:
+    """The conditions of flex attention's mask, in the adapter's order."""
+    options = call.static
+    offset = "causal_offset[b]" if "causal_offset" in call.arrays else options.get("causal_offset", 0)
+    diagonal = f"i + {offset}" if offset else "i"
+    left, right = options.get("window") or (None, None)
+    tests = ["mask[b, h, i, j]"] if "mask" in call.arrays else []
+    tests += [f"(j <= {diagonal})"] if options.get("is_causal") else []
+    tests += [f"(j >= {diagonal} - {left})"] if left is not None else []
+    tests += [f"(j <= {diagonal} + {right})"] if right is not None else []
+    tests += ["(j < kv_lengths[b])"] if "kv_lengths" in call.arrays else []
+    return tests
+
+
+def eager(call: Call) -> Snippet:
+    """The composition of impls.torch.eager, by its source."""
+    return Snippet("attention", by_contract(call), TERMS, sources=("impls.torch.eager:attention",))
+
+
+def compiled(call: Call) -> Snippet:
+    """The same under ``torch.compile`` (impls.torch.prepare)."""
+    lines = "compiled = torch.compile(attention, dynamic=True, fullgraph=True)"
+    source = ("impls.torch.eager:attention",)
+    return Snippet("compiled", by_contract(call), TERMS, definitions=lines, sources=source)
+
+
+CALLS: dict[str, Writer] = {
+    "torch-eager": eager,
+    "torch-sdpa": sdpa(),
+    "torch-sdpa-math": sdpa("MATH"),
+    "torch-sdpa-flash": sdpa("FLASH_ATTENTION"),
+    "torch-sdpa-efficient": sdpa("EFFICIENT_ATTENTION"),
+    "torch-sdpa-cudnn": sdpa("CUDNN_ATTENTION"),
+    "torch-flex": flex,
+    "torch-compile": compiled,
+}
