@@ -30,7 +30,7 @@ def frame(faults: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 def groups(faults: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """One row per class of mistakes: its faults, and the one that the fewest cases catch."""
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     for fault in faults:
         row = rows.setdefault(fault["group"], {"class": fault["group"].replace("_", " "), "faults": 0})
         row["faults"] += 1

@@ -54,7 +54,7 @@ def trial(make: type[Attention], case: Case, dtype: str, profile: Profile) -> tu
     """
     if case.size[0] > KEPT:
         return _trial(make, case, dtype, profile)
-    return _kept_trial(make, case, dtype, profile)
+    return _kept_trial(make, case, dtype, profile)  # type: ignore[arg-type]  # a class is hashable
 
 
 def _trial(make: type[Attention], case: Case, dtype: str, profile: Profile) -> tuple[Reply, Failure | None]:

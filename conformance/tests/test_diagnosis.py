@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from conformance.cases import all_cases
-from conformance.diagnosis import Explanation, Passed, combined, diagnose
+from conformance.diagnosis import Explanation, Passed, diagnose
 from conformance.faults import FAULTS, anatomy
 from conformance.faults.anatomy import Attention
 from conformance.faults.trials import Failed, explains
 from conformance.judge import request, result_of
 from conformance.outcomes import Outcome, Result
-from impls.calls import Reply, call
+from impls.calls import call
 from impls.contract import Implementation, Profile
 
 PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "faults.json"
@@ -33,7 +33,7 @@ def profile_of(dtype: str) -> Profile:
 
 
 def replies(make: type[Attention], names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
-    """Replies of one instance to cases, computed in float64 where that changes no dtype: other roundings than a trial's."""
+    """Replies of one instance to cases, in float64 where that changes no dtype: other roundings than a trial's."""
     instance, found = make(), []
     for name in names:
         case = all_cases()[name]
@@ -64,7 +64,7 @@ def sorted_out(found: Sequence[tuple]) -> tuple[list[Failed], list[Passed]]:
 
 @pytest.fixture(scope="module")
 def caught() -> dict[str, dict[str, str]]:
-    """Which cases catch each fault, smallest first, in which dtypes: the published kill table, which a test keeps true."""
+    """Which cases catch each fault, smallest first, in which dtypes: the published kill table."""
     return {fault["name"]: fault["caught"] for fault in json.loads(PUBLISHED.read_text(encoding="utf-8"))["faults"]}
 
 

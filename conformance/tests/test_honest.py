@@ -12,7 +12,10 @@ from conformance.targets import Pool, Target
 from impls.contract import DTYPES
 from impls.select import plug_in, with_attributes
 
-HONEST = "plain tiles small_tiles large_tiles tiles_from_the_end lazy_rescaling split_keys scaled_queries keys_backwards base_two"
+HONEST = (
+    "plain tiles small_tiles large_tiles tiles_from_the_end lazy_rescaling split_keys scaled_queries keys_backwards"
+    " base_two"
+)
 ROUNDED = "storage fused flash online tf32 sequential coarse"
 VARIANTS = [
     *(f"conformance.tests.honest:{name}" for name in HONEST.split()),

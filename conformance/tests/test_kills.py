@@ -13,6 +13,7 @@ from conformance.clauses import clauses
 from conformance.faults import FAULTS, GROUPS, kills
 from conformance.faults.anatomy import Attention
 from conformance.faults.kills import LEAST, Kill
+from conformance.faults.registry import link
 from conformance.targets import Pool
 
 PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "faults.json"
@@ -72,7 +73,7 @@ def test_every_fault_breaks_a_clause_and_has_a_source() -> None:
         assert fault.clause in clauses()
         assert fault.when.endswith(".")
         for source in fault.sources:
-            assert kills.link(source).startswith("https://github.com/") or "source 00" in source
+            assert link(source).startswith("https://github.com/") or "source 00" in source
 
 
 def test_a_fault_is_registered_once() -> None:
