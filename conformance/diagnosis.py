@@ -65,8 +65,9 @@ class Explanation:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Where it happened before."""
-        return tuple(dict.fromkeys(source for fault in self.faults for source in fault.sources))
+        """Where it happened before, one thread of each fault in turn."""
+        turns = itertools.zip_longest(*(fault.sources for fault in self.faults))
+        return tuple(dict.fromkeys(source for turn in turns for source in turn if source))
 
 
 def examined(failures: Sequence[Failed]) -> list[Failed]:
@@ -81,7 +82,11 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Expla
     found: list[Explanation] = []
     left = list(failures)
     while left:
-        best = _single(left, failures, witnesses) or _pair(left, failures, witnesses)
+        best = (
+            _single(left, failures, witnesses)
+            or _together(found, left, failures, witnesses)
+            or _pair(left, failures, witnesses)
+        )
         if best is None:
             break
         # What explains all that an earlier one does, and more, takes its place: two mistakes at once.
@@ -93,6 +98,15 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Expla
 def _single(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]) -> Explanation | None:
     candidates = [(fault,) for fault in FAULTS.values() if any(explains(fault.make, f) for f in left[:TRIED])]
     return _best(candidates, left, failures, passed)
+
+
+def _together(
+    found: Sequence[Explanation], left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]
+) -> Explanation | None:
+    """Mistakes that were found one by one, two or three of them on one case."""
+    faults = list(dict.fromkeys(fault for explanation in found for fault in explanation.faults))
+    candidates = [c for n in (2, 3) for c in itertools.combinations(faults, n)]
+    return _best([c for c in candidates if combined(c) is not None], left, failures, passed)
 
 
 def _pair(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]) -> Explanation | None:
@@ -128,11 +142,18 @@ def _best(
         return len(explanation.fits.intersection(left))
 
     for _, level in itertools.groupby(sorted(explanations, key=new, reverse=True), key=new):
-        weighed = [replace(e, contradicted=_contradictions(e.faults, passed)) for e in level if new(e)]
+        weighed = [replace(e, contradicted=_contradictions(e.faults, passed)) for e in level if _says(e, left)]
         best = min(weighed, key=lambda e: e.contradicted, default=None)
         if best is not None and (not best.contradicted or _convincing(best, failures)):
             return best
     return None
+
+
+def _says(explanation: Explanation, left: Sequence[Failed]) -> bool:
+    """Whether it explains anything: by a wrong number that is equal, or else most of the wrong values that are left."""
+    fits = explanation.fits.intersection(left)
+    values = [failed for failed in left if failed.failure is Failure.VALUE]
+    return any(failed.telling for failed in fits) or 2 * len(fits) > len(values) > 0
 
 
 def _convincing(explanation: Explanation, failures: Sequence[Failed]) -> bool:

@@ -21,6 +21,7 @@ from conformance.faults.trials import Failed
 from conformance.judge import Judged, ask, request, result_of
 from conformance.outcomes import Failure, Outcome
 from conformance.script import Element, worst_elements, write
+from conformance.shared import shared_line
 from conformance.stages import stage_lines, stages
 from conformance.targets import Pool, Target
 from impls.calls import Reply, same_bits
@@ -28,13 +29,13 @@ from impls.contract import Profile
 from impls.isolation import Crashed, TimedOut
 
 #: Failures of an implementation that are called a second time, for their weights and lse.
-CALLED_AGAIN = 40
+CALLED_AGAIN = 200
 
 #: Unexplained failures that are run alone in a fresh process.
 RUN_ALONE = 3
 
 #: Scripts that are written for an implementation.
-SCRIPTS = 60
+SCRIPTS = 200
 
 #: Threads that are named with an explanation.
 NAMED = 3
@@ -65,11 +66,14 @@ class Diagnosis:
     device: str
     failures: int
     explanations: tuple[Explanation, ...]
+    #: What the others have in common, in words.
+    shared: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """The explanations in words, one a line."""
         name = f"{self.implementation} on {self.device}"
-        return [f"{name}: {explanation_text(e, self.failures)}" for e in self.explanations]
+        texts = [*(explanation_text(e, self.failures) for e in self.explanations), *self.shared]
+        return [f"{name}: {text}" for text in texts]
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain data, for the result file."""
@@ -81,6 +85,7 @@ class Diagnosis:
                 {"faults": list(e.names), "title": e.title, "cases": sorted({f.case.name for f in e.fits})}
                 for e in self.explanations
             ],
+            "shared": list(self.shared),
         }
 
 
@@ -146,7 +151,15 @@ def explanation_text(explanation: Explanation, failures: int) -> str:
 def _diagnosis(name: str, device: str, failed: Sequence[Examined], group: Iterable[Examined]) -> Diagnosis:
     known = [k for e in failed if (k := _failed(e)) is not None]
     passed = [Passed(e.case, e.target.dtype, _profile(e)) for e in group if e.judged.result.outcome is Outcome.PASSED]
-    return Diagnosis(name, device, len(examined(known)), tuple(diagnose(known, passed)))
+    explanations = tuple(diagnose(known, passed))
+    explained = frozenset[Failed]().union(*(e.fits for e in explanations))
+    left: dict[Failure, list[tuple[Case, str]]] = defaultdict(list)
+    for each in examined(known):
+        if each not in explained:
+            left[each.failure].append((each.case, each.dtype))
+    kept = [(each.case, each.dtype) for each in passed]
+    shared = (shared_line(kind, some, kept) for kind, some in sorted(left.items(), key=lambda item: -len(item[1])))
+    return Diagnosis(name, device, len(examined(known)), explanations, tuple(filter(None, shared)))
 
 
 def _failed(each: Examined) -> Failed | None:

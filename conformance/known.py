@@ -138,6 +138,31 @@ def _repeats_keys(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
     return shape[-1] == 1 < full[3]
 
 
+def _causal_one_row(x: Inputs, expected: Expected) -> np.ndarray | bool:
+    """All rows but the first, where is_causal meets a mask or bias with one row for all of them."""
+    rows = expected.allowed.shape[2]
+    one = _mask_or_bias(lambda shape, full: len(shape) > 1 and shape[-2] == 1 < full[2])(x, expected)
+    return bool(x.keywords.get("is_causal")) and bool(one) and np.arange(rows) > 0
+
+
+def _causal_rank_1(x: Inputs, expected: Expected) -> bool:
+    """is_causal with a mask or bias of rank 1."""
+    one = _mask_or_bias(lambda shape, full: len(shape) == 1)(x, expected)
+    return bool(x.keywords.get("is_causal")) and bool(one)
+
+
+def _length_zero(x: Inputs, expected: Expected) -> bool:
+    """A batch of length 0."""
+    return bool(np.any(x.keywords.get("kv_lengths", 1) == 0))
+
+
+def _vectors(x: Inputs, expected: Expected) -> bool:
+    """One batch, one key head, and two of the rows of the group, the keys and the width are 1."""
+    _, heads, rows, width = x.q.shape
+    sizes = (heads * rows, x.k.shape[2], width)
+    return x.k.shape[:2] == (1, 1) and sum(size == 1 for size in sizes) > 1
+
+
 def _returns_lse(x: Inputs, expected: Expected) -> bool:
     return bool(x.keywords.get("return_lse"))
 
@@ -214,4 +239,8 @@ SPOILS: dict[str, Spoils] = {
         ),
     ),
     "jax-nn-lse-dtype": _returns_lse,
+    "onnx-reference-causal-one-row": _causal_one_row,
+    "onnx-reference-causal-rank-1": _causal_rank_1,
+    "ort-gqa-length-zero": _length_zero,
+    "jax-nn-bfloat16-vector": _vectors,
 }

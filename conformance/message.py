@@ -87,11 +87,12 @@ def comparison_lines(comparison: Comparison) -> list[str]:
 
 
 def place(axis: str, indices: Sequence[int], length: int) -> str:
-    """Which indices of an axis are meant, in words: "every head", "rows 1–4 of 7", "every key but 3"."""
+    """Which indices of an axis are meant, sorted ones, in words: "every head", "rows 1–4 of 7", "every key but 3"."""
     if len(indices) == length:
         return f"every {axis}" if length > 1 else f"{axis} 0"
     if len(indices) == length - 1 > 1:
-        return f"every {axis} but {next(i for i in range(length) if i not in indices)}"
+        missing = next((at for at, index in enumerate(indices) if at != index), length - 1)
+        return f"every {axis} but {missing}"
     name = axis if len(indices) == 1 else PLURAL.get(axis, f"{axis}s")
     return f"{name} {runs(indices)} of {length}"
 

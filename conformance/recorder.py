@@ -135,10 +135,10 @@ class Recorder:
         if not self._ran_for_results() or not (self.results or self._asked()):
             return
         write = terminalreporter
-        if any(diagnosis.explanations for diagnosis in self._diagnoses):
+        lines = [line for diagnosis in self._diagnoses for line in diagnosis.lines()]
+        if lines:
             write.section("diagnosis")
-            for diagnosis in self._diagnoses:
-                write.line("\n".join(diagnosis.lines()))
+            write.line("\n".join(lines))
         write.section("conformance")
         write.line(summary(self.results, targets.selection(self._config).not_installed))
         if self.results:

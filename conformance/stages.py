@@ -20,6 +20,9 @@ from impls.contract import Profile
 #: Weights below this, against the largest of their row, are not read: what is left of them in float16 are few bits.
 READ = 2.0**-10
 
+#: The axes of the weights that softmax is not over.
+OTHER_AXES = {2: "query rows", 1: "heads", 0: "batches"}
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -27,6 +30,8 @@ class Stage:
 
     name: str
     share: float
+    #: What else can be said of it.
+    note: str = ""
 
 
 def stages(
@@ -55,7 +60,7 @@ def _by_weights(
 ) -> tuple[Stage, ...]:
     p, allowed = expected.weights, expected.allowed
     kept = r.store + r.weight + 2 * r.score + growth(p.shape[3], r) + 4 * r.accumulator
-    misplaced = np.any((w != 0) & ~allowed) or np.any((w == 0) & (p > READ))
+    misplaced = np.any((np.abs(w) > 0) & ~allowed) or np.any((w == 0) & (p > READ))
     error = np.minimum(score_error(expected, options, r), 1e3)  # past this everything is allowed, and exp overflows
     largest = p.argmax(axis=3)[..., None] if p.shape[3] else np.zeros((*p.shape[:3], 0), int)
     read = (w > 0) & (p > READ * p.max(axis=3, keepdims=True, initial=0))
@@ -66,6 +71,7 @@ def _by_weights(
     rows = allowed.any(axis=3)
     lost = r.store + r.underflow * p.shape[3]
     softmax = _worst(w.sum(axis=3) - rows, np.full(rows.shape, kept + lost), np.ones_like(rows))
+    others = [name for axis, name in OTHER_AXES.items() if w.size and np.all(np.abs(w.sum(axis) - 1) <= kept + lost)]
     v = np.where(np.isfinite(expected.v), expected.v, 0.0)
     size, summed = w @ np.abs(v), w @ v
     limit = (kept + r.operand) * size + r.store * np.abs(summed) + r.underflow * (1 + allowed.astype(float) @ np.abs(v))
@@ -73,7 +79,7 @@ def _by_weights(
     return (
         Stage("masks", np.inf if misplaced else 0.0),
         Stage("scores", scores),
-        Stage("softmax", softmax),
+        Stage("softmax", softmax, f", those over the {others[0]} do" if others else ""),
         Stage("weighted sum", weighted),
     )
 
@@ -92,8 +98,9 @@ def stage_lines(found: Sequence[Stage], results: Mapping[str, np.ndarray], expec
     texts = [f"{s.name} {'right' if s.share <= 1 else _times(s.share)}" for s in found]
     first = next((s for s in found if s.share > 1), None)
     verdict = f": the {first.name} went wrong first" if first else ": each keeps its part of the bound"
-    if any(s.name == "softmax" and s.share > 1 for s in found):
-        verdict = ": the rows of the weights do not add up to 1"
+    softmax = next((s for s in found if s.name == "softmax" and s.share > 1), None)
+    if softmax:
+        verdict = f": the sums of the weights over the keys are not 1{softmax.note}"
     if first and len(found) == 1:
         verdict = ": the scores or masks are wrong"
     if not first and len(found) == 1:
@@ -112,7 +119,7 @@ def _misplaced_lines(results: Mapping[str, np.ndarray], expected: Expected) -> l
     w = results["weights"].astype(np.float64)
     lines = []
     for text, where in (
-        ("weight at keys that are not allowed", (w != 0) & ~expected.allowed),
+        ("weight at keys that are not allowed", (np.abs(w) > 0) & ~expected.allowed),
         ("no weight at allowed keys", (w == 0) & (expected.weights > READ)),
     ):
         if where.any():

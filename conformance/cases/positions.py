@@ -100,6 +100,7 @@ def _lengths() -> Iterator[Case]:
     yield case("lengths-tiles-short", "SDPA-12", "3 of 65 keys: whole tiles are invalid.", TILES, kv_lengths=lengths(3), **one, stays="whole tiles behind the length")
     yield case("lengths-square-causal", "SDPA-12 SDPA-9 SDPA-13", "Lengths with causal and Sq = Sk: the diagonal stays at the top left, and rows behind a length are computed.", SQUARE, kv_lengths=lengths(7, 3), is_causal=True, **one)
     yield case("lengths-long", "SDPA-12 SDPA-1", "261 of 520 keys, the largest score behind them: bfloat16 cannot tell key 261 from key 260.", LONG, kv_lengths=lengths(261), data=peak(261), dtypes=("float32", "bfloat16"))
+    yield case("lengths-square-zero", "SDPA-12 SDPA-15", "No valid key in the first batch, with Sq = Sk: zeros there, and only there.", SQUARE, kv_lengths=lengths(0, 5), **one)
     yield case("lengths-square", "SDPA-12", "Lengths with Sq = Sk: keys are cut, not queries.", SQUARE, kv_lengths=lengths(7, 3), **one)
 
 
@@ -116,6 +117,8 @@ def _combined() -> Iterator[Case]:
     yield case("combined-mask-causal-empty-tiles", "SDPA-13 SDPA-15", "Mask and causal each leave keys, together none, over several tiles.", TILES, mask=off, is_causal=True, **one)
     yield case("combined-one-query", "SDPA-13 SDPA-4 SDPA-5 SDPA-6", "Every option of a step of decoding, which often has a kernel of its own.", replace(SMALL, sq=1), scale=0.6, softcap=2.0, bias=random_bias(2.0), mask=random_mask(0.6), kv_lengths=lengths(6, 4))
     yield case("combined-broadcast", "SDPA-13 SDPA-8", "A key mask per batch, a bias per head, causal.", SMALL, mask=random_mask(0.6, (None, 1, 1, None)), bias=random_bias(2.0, (1, None, None, None)), is_causal=True)
+    yield case("combined-key-mask-causal", "SDPA-8 SDPA-13", "A key mask (B, 1, 1, Sk), as of padded samples, and causal: one row of the mask stands for all, not for the first.", SMALL, mask=random_mask(0.6, (None, 1, 1, None)), is_causal=True, **one)
+    yield case("combined-rank1-mask-causal", "SDPA-8 SDPA-13", "A mask (Sk,) and causal.", SMALL, mask=random_mask(0.6, (None,)), is_causal=True, **one)
     yield case("combined-all", "SDPA-13", "Every option at once, grouped heads, all results.", GROUPED, **_everything(lengths(7, 5), (3, 2)))
     yield case("combined-all-tiles", "SDPA-13", "Every option at once over several tiles.", replace(TILES, b=2, hq=4), **_everything(lengths(60, 40), (24, 8)))
 

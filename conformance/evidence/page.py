@@ -104,12 +104,12 @@ def _excluded(rows: Iterable[dict[str, Any]]) -> str:
 
 def _records(rows: Iterable[dict[str, Any]], records: dict[str, dict[str, Any]]) -> str:
     met = {name for row in rows for names in row["known"] for name in names.split(", ")}
-    unknown = {"clause": "SDPA-26", "instead": OUT_OF_RANGE, "found": False}
+    unknown = {"clause": "SDPA-26", "instead": OUT_OF_RANGE}
     body = []
     for name in sorted(met):
         each = records.get(name, unknown)
-        body.append((name, each["clause"], each["instead"], "found here" if each["found"] else ""))
-    return table(("record", "clause", "what happens", ""), body, "llll")
+        body.append((name, each["clause"], each["instead"]))
+    return table(("record", "clause", "what happens"), body, "lll")
 
 
 def _sensitivity(rows: Iterable[dict[str, Any]]) -> str:

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import conformance
-from conformance.deviations import Deviation
 from conformance.deviations import read as read_ledger
 from conformance.evidence import sensitivity
-from conformance.evidence.found import FOUND
 from conformance.evidence.measure import EVERY, IMPLEMENTATIONS, alarms, measure, rows
 from conformance.evidence.problems import SEED, dtype_of, random_problem
 from conformance.evidence.verdicts import Kind, Verdict
@@ -104,12 +102,8 @@ def drawn(problems: int) -> dict[str, Any]:
 def deviations(verdicts: Iterable[Verdict]) -> dict[str, dict[str, Any]]:
     """What is known of each record that excused a problem."""
     met = {name for each in verdicts if each.kind is Kind.KNOWN for name in each.why.split(", ")}
-    found = [record for record, _ in FOUND]
-    records: list[Deviation] = [*read_ledger().deviations, *found]
     return {
-        each.id: {"clause": each.clause, "instead": each.instead, "found": each in found}
-        for each in records
-        if each.id in met
+        each.id: {"clause": each.clause, "instead": each.instead} for each in read_ledger().deviations if each.id in met
     }
 
 

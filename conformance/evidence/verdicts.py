@@ -17,7 +17,6 @@ import numpy as np
 from conformance import bounds, known
 from conformance.cases.base import Case, Inputs, bound_of, make_inputs, reference_of
 from conformance.deviations import Ledger
-from conformance.evidence import found
 from conformance.evidence.problems import dtype_of, random_problem
 from conformance.judge import Judged, comparisons, judge
 from conformance.outcomes import Failure, Outcome
@@ -129,7 +128,6 @@ class Jury:
         name, dtype, failure = target.implementation.name, target.dtype, judged.result.failure
         records = known.records(name, target.device, dtype, self.ledger, self.selection.versions)
         met = known.triggered(records, case.inputs(dtype), case.expected(dtype))
-        met += found.triggered(target, case, self.selection.versions)
         spoiled = {each.deviation.id: each.rows for each in met if each.deviation.failure is failure}
         if failure is Failure.VALUE and judged.reply is not None:
             profile = target.implementation.profile(dtype)

@@ -15,7 +15,7 @@ from conformance import bounds
 from conformance.cases import Case, all_cases
 from conformance.compare import compare
 from conformance.faults.anatomy import Attention, Inputs
-from conformance.judge import request, result_of
+from conformance.judge import comparisons, request, result_of
 from conformance.outcomes import Failure, Outcome, Result
 from impls.calls import Reply, call
 from impls.contract import Implementation, Profile
@@ -45,6 +45,14 @@ class Failed:
     def size(self) -> tuple[int, str]:
         """Orders failures from small to large."""
         return self.case.size
+
+    @functools.cached_property
+    def telling(self) -> bool:
+        """Whether there is a wrong number to compare: NaN for NaN many mistakes have in common."""
+        if self.failure is not Failure.VALUE:
+            return True
+        compared = comparisons(self.reply, self.case, self.dtype, self.profile)
+        return any((c.outside & np.isfinite(self.reply.results[c.name].astype(np.float64))).any() for c in compared)
 
 
 def trial(make: type[Attention], case: Case, dtype: str, profile: Profile) -> tuple[Reply, Failure | None]:

@@ -12,7 +12,6 @@ import pytest
 from conformance import bounds
 from conformance.cases.data import Shape
 from conformance.deviations import Ledger, read
-from conformance.evidence import found
 from conformance.evidence.measure import alarms, rows
 from conformance.evidence.problems import dtype_of, random_problem
 from conformance.evidence.verdicts import Jury, Kind, Verdict, once
@@ -160,33 +159,6 @@ def test_stored_scores_may_overflow(pool: Pool) -> None:
     }
     assert (kinds["storage"].kind, kinds["storage"].why) == (Kind.KNOWN, "SDPA-26")
     assert kinds["fused"].kind is Kind.KEPT
-
-
-def test_what_was_found_is_not_in_the_ledger() -> None:
-    """A record that moves to the ledger leaves the list of what was found."""
-    assert {record.id for record, _ in found.FOUND}.isdisjoint(record.id for record in read().deviations)
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype", "problem"),
-    [
-        (
-            "onnx-reference-causal-rank-1",
-            "float32",
-            Problem("evidence-p", mask=RandomMask(0.5, (None,)), is_causal=True),
-        ),
-        ("jax-nn-bfloat16-vector", "bfloat16", Problem("evidence-p", replace(SMALL, hq=1, sq=1, d=1))),
-    ],
-)
-def test_what_was_found_has_a_trigger(pool: Pool, name: str, dtype: str, problem: Problem) -> None:
-    """The record is triggered by its problem, in its dtype, and not by a plain problem."""
-    (record,) = (each for each, _ in found.FOUND if each.id == name)
-    target = Target(replace(choose(("numpy-eager",), (), (), pool).targets[0].implementation), "cpu", dtype)
-    target = replace(target, implementation=replace(target.implementation, name=record.implementations[0]))
-    versions = {"onnx": "1.23.2", "jax": "0.10.2"}
-    assert [each.deviation.id for each in found.triggered(target, once(problem, dtype), versions)] == [name]
-    assert found.triggered(target, once(Problem("evidence-p"), dtype), versions) == ()
-    assert found.triggered(target, once(problem, dtype), {"onnx": "1.30", "jax": "0.20"}) == ()
 
 
 def test_rows_count_what_became_of_problems() -> None:

@@ -94,6 +94,25 @@ def test_broadcast_axes_are_told_apart() -> None:
     assert rows("torch-flash-rank-1", Problem("bias", bias=RandomBias(1.0, (None,)))).all()
 
 
+def test_causal_and_a_mask_of_one_row_meet() -> None:
+    """is_causal spoils the rows behind the first of a mask with one row, and all of a mask of rank 1; alone neither."""
+    one_row, rank_1 = RandomMask(0.5, (None, 1, 1, None)), RandomMask(0.5, (None,))
+    spoiled = rows("onnx-reference-causal-one-row", Problem("one", Shape(sq=3, sk=5), mask=one_row, is_causal=True))
+    np.testing.assert_array_equal(spoiled[1, 1], [False, True, True])
+    assert rows("onnx-reference-causal-rank-1", Problem("rank", mask=rank_1, is_causal=True)).all()
+    for record in ("onnx-reference-causal-one-row", "onnx-reference-causal-rank-1"):
+        assert not rows(record, Problem("causal", is_causal=True)).any()
+        assert not rows(record, Problem("mask", mask=one_row)).any()
+
+
+def test_products_of_vectors_need_two_axes_of_length_1() -> None:
+    """One batch, one key head, and two of rows, keys and width of length 1."""
+    one = Shape(b=1, hq=1, hkv=1, sq=1, sk=5, d=1, dv=1)
+    assert rows("jax-nn-bfloat16-vector", Problem("vector", one)).all()
+    for other in (replace(one, b=2), replace(one, sq=2), replace(one, d=8)):
+        assert not rows("jax-nn-bfloat16-vector", Problem("matrix", other)).any()
+
+
 def test_records_of_others_are_not_chosen() -> None:
     """Implementation, device, dtype and version decide which records speak."""
     record = replace(BY_ID["jax-nn-empty-row-2"], dtypes=("float32",), devices=("cpu",))

@@ -1,0 +1,55 @@
+"""What failures have in common and passed cases have not: the place to look where no known mistake fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from conformance.cases import Case
+from conformance.outcomes import Failure
+from impls.contract import KEYWORDS
+
+#: A failure or a passed case: its case and dtype.
+Judged = tuple[Case, str]
+
+#: Fewer failures have something in common by chance.
+FEWEST = 3
+
+#: What is common to failures is worth saying if at most this part of the passed cases has all of it too.
+RARE = 0.2
+
+
+def _given(keyword: str) -> Callable[[Case], bool]:
+    return lambda case: case.options.get(keyword, False) not in (None, False)
+
+
+#: What a case may have, in the words in which it is said.
+FEATURES: dict[str, Callable[[Case], bool]] = {
+    **{keyword: _given(keyword) for keyword in KEYWORDS},
+    "grouped heads": lambda case: case.shape.hq != case.shape.hkv,
+    "one query": lambda case: case.shape.sq == 1,
+    "more queries than keys": lambda case: case.shape.sq > case.shape.sk,
+    "no keys": lambda case: case.shape.sk == 0,
+    "more than 16 keys": lambda case: case.shape.sk > 16,
+    "D ≠ Dv": lambda case: case.shape.d != case.shape.dv,
+    "several equal calls": lambda case: case.repeats > 1,
+    "arrays that are not contiguous": lambda case: case.memory != "contiguous",
+}
+
+
+def shared_line(kind: Failure, failed: Sequence[Judged], passed: Sequence[Judged]) -> str:
+    """What all failures of a kind have, if that tells them from most passed cases; "" otherwise."""
+    if len(failed) < FEWEST:
+        return ""
+    names = (*FEATURES, *sorted({dtype for _, dtype in failed}))
+    common = [name for name in names if all(_has(name, each) for each in failed)]
+    telling = [name for name in common if 2 * sum(_has(name, each) for each in passed) <= len(passed)]
+    also = [each for each in passed if all(_has(name, each) for name in telling)]
+    if not telling or len(also) > RARE * len(passed):
+        return ""
+    rest = f"of {len(passed)} passed cases {len(also) or 'none'} {'have' if len(also) > 1 else 'has'} that too"
+    return f"all {len(failed)} failures by {kind.value} that are not explained have {' and '.join(telling)}; {rest}"
+
+
+def _has(name: str, each: Judged) -> bool:
+    case, dtype = each
+    return FEATURES[name](case) if name in FEATURES else dtype == name
