@@ -25,8 +25,8 @@ TRIED = 12
 #: Failures that are looked at in all.
 MOST = 80
 
-#: Failures that pairs of faults are searched for, one after the other, until a pair fits.
-PAIRED = 3
+#: Failed cases that pairs of faults are searched for, one after the other, until a pair fits.
+PAIRED = 4
 
 #: Passed cases that may speak against an explanation, the smallest first.
 WITNESSES = 200
@@ -111,7 +111,8 @@ def _together(
 
 def _pair(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]) -> Explanation | None:
     """Two faults together, searched where the fewest faults show, because every pair of them has to be tried."""
-    shows = {f: _showing(f) for f in left[:TRIED]}
+    one_of_each = {f.case: f for f in left[:MOST]}.values()  # the same case in another dtype shows the same faults
+    shows = {f: _showing(f) for f in itertools.islice(one_of_each, TRIED)}
     for failed in sorted(shows, key=lambda f: len(shows[f]))[:PAIRED]:
         pairs = itertools.islice(itertools.combinations(shows[failed], 2), PAIRS)
         candidates = [p for p in pairs if (made := combined(p)) is not None and explains(made, failed)]

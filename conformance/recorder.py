@@ -99,7 +99,7 @@ class Recorder:
         """Complete the messages, close the result file; a run in which nothing was executed fails."""
         if self._ahead is not None:
             self._ahead.stop()
-        if self._reports:
+        if self._reports and exitstatus != pytest.ExitCode.INTERRUPTED:
             self._complete_messages()
         if self._writer is not None:
             diagnoses = [diagnosis.as_json() for diagnosis in self._diagnoses]

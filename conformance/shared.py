@@ -38,7 +38,7 @@ FEATURES: dict[str, Callable[[Case], bool]] = {
 
 def shared_line(kind: Failure, failed: Sequence[Judged], passed: Sequence[Judged]) -> str:
     """What all failures of a kind have, if that tells them from most passed cases; "" otherwise."""
-    if len(failed) < FEWEST:
+    if len(failed) < FEWEST or not passed:
         return ""
     names = (*FEATURES, *sorted({dtype for _, dtype in failed}))
     common = [name for name in names if all(_has(name, each) for each in failed)]

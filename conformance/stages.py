@@ -79,7 +79,7 @@ def _by_weights(
     return (
         Stage("masks", np.inf if misplaced else 0.0),
         Stage("scores", scores),
-        Stage("softmax", softmax, f", those over the {others[0]} do" if others else ""),
+        Stage("softmax", softmax, f", those over the {others[0]} are" if others else ""),
         Stage("weighted sum", weighted),
     )
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from conformance.cases import all_cases
-from conformance.diagnosis import Explanation, Passed, diagnose
+from conformance.diagnosis import Explanation, Passed, combined, diagnose
+from conformance.examine import explanation_text
 from conformance.faults import FAULTS, anatomy
-from conformance.faults.anatomy import Attention
+from conformance.faults.anatomy import Array, Attention, Inputs
 from conformance.faults.trials import Failed, explains
 from conformance.judge import request, result_of
 from conformance.outcomes import Outcome, Result
+from conformance.reference import Expected
 from impls.calls import call
 from impls.contract import Implementation, Profile
 
@@ -92,3 +95,84 @@ def test_the_true_fault_is_ranked_first_in_95_percent(
     """Over all faults, the explanation printed first is the mistake that was made, or its equal on those inputs."""
     missed = [name for name in FAULTS if not first(name, caught[name], monkeypatch)[0]]
     assert len(missed) <= 0.05 * len(FAULTS), missed
+
+
+def both(*names: str) -> type[Attention]:
+    """Several faults in one attention."""
+    made = combined([FAULTS[name] for name in names])
+    assert made is not None
+    return made
+
+
+def judged(make: type[Attention], names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> list[Explanation]:
+    """What is said of an attention on some cases."""
+    failed, passed = sorted_out(replies(make, names, monkeypatch))
+    assert failed
+    return diagnose(failed, passed)
+
+
+CAUSAL = ("plain", "plain-square", "causal-more-keys", "causal-tiles", "scale-given", "mask", "bias")
+
+
+def test_two_mistakes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a case shows two mistakes at once both are named, although other cases show one of them alone."""
+    pair = ("scale-of-model-width", "causal-bottom-right")
+    (best,) = judged(both(*pair), CAUSAL, monkeypatch)
+    assert set(best.names) == set(pair)
+    assert best.title.count("together with") == 1
+
+
+def test_two_mistakes_that_always_show_together_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With causal cases alone no single fault fits, and the pair is searched for."""
+    pair = ("scale-of-model-width", "causal-bottom-right")
+    (best,) = judged(both(*pair), ("causal-more-keys", "causal-one-query", "causal-tiles"), monkeypatch)
+    assert set(best.names) == set(pair)
+
+
+class Unheard(Attention):
+    """Scores times 1.37."""
+
+    def capped(self, x: Inputs, s: Array) -> Array:
+        """The scores before a bias."""
+        return super().capped(x, s) * x.work(1.37)
+
+
+def test_nothing_is_said_where_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake that is not on the list is not taken for another one."""
+    assert judged(Unheard, CAUSAL, monkeypatch) == []
+
+
+class OnlySometimes(FAULTS["causal-bottom-right"].make):  # type: ignore[misc]  # a class chosen by name
+    """Bottom right for width 8 alone."""
+
+    def causal_allows(self, x: Inputs) -> Array:
+        """The keys that the causal mask leaves."""
+        return super().causal_allows(x) if x.q.shape[3] == 8 else Attention.causal_allows(self, x)
+
+
+def test_passed_cases_speak_against_an_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cases that would fail with the mistake and passed are counted, and said."""
+    (best,) = judged(OnlySometimes, CAUSAL, monkeypatch)
+    assert best.names == ("causal-bottom-right",)
+    assert best.contradicted > 0
+    assert "passed cases do not show it" in explanation_text(best, len(best.fits))
+
+
+class NanWhereMasked(Unheard):
+    """NaN wherever there is a mask; other scores are wrong too."""
+
+    def attend(self, x: Inputs) -> Expected:
+        """All results."""
+        found = super().attend(x)
+        return found if x.mask is None else replace(found, output=found.output * np.nan)
+
+
+def test_nan_alone_is_no_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many mistakes give NaN for every masked input; while most failures are of another kind none of them is named."""
+    assert judged(NanWhereMasked, CAUSAL, monkeypatch) == []
+
+
+def test_nan_that_explains_most_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN in rows without a key is a mistake that shows in nothing else."""
+    (best, *_) = judged(FAULTS["empty-row-nan"].make, ("plain", "empty-row", "empty-all", "lengths-zero"), monkeypatch)
+    assert not any(failed.telling for failed in best.fits)

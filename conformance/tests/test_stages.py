@@ -128,7 +128,7 @@ def test_softmax_over_another_axis_is_said(axis: int, name: str) -> None:
     """Sums over the keys are not 1, and those over the axis that was taken are."""
     expected = CASE.expected("float32")
     text = lines(weighted(softmax(expected.raw, axis)))
-    assert f"the sums of the weights over the keys are not 1, those over the {name} do" in text
+    assert f"the sums of the weights over the keys are not 1, those over the {name} are" in text
 
 
 def test_misplaced_weights_are_placed() -> None:

@@ -1,0 +1,44 @@
+"""FAILURES.md: its functions give the messages that it shows, and its numbers are those of the suite."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from conformance.faults import FAULTS
+from conformance.tests.test_plugin import rounded, run
+
+PAGE = (Path(__file__).parents[1] / "FAILURES.md").read_text(encoding="utf-8")
+
+#: A function, the command that judges it, and the message, which stand together.
+EXAMPLES = re.findall(
+    r"```python\n# (?P<file>\w+\.py)\n(?P<source>.*?)```\n+```console\n\$ pytest conformance (?P<options>.*?)\n```\n+"
+    r"```text\n(?P<shown>.*?)```",
+    PAGE,
+    re.DOTALL,
+)
+
+
+def test_there_are_five_in_three_frameworks() -> None:
+    """The page has five functions, and they are of NumPy, PyTorch and JAX."""
+    imports = [re.findall(r"^import (\w+)", source, re.MULTILINE)[0] for _, source, _, _ in EXAMPLES]
+    assert len(imports) == 5
+    assert set(imports) == {"numpy", "torch", "jax"}
+
+
+@pytest.mark.parametrize(("file", "source", "options", "shown"), EXAMPLES, ids=[example[0] for example in EXAMPLES])
+def test_the_page_shows_what_happens(file: str, source: str, options: str, shown: str, tmp_path: Path) -> None:
+    """Each function gives the message that stands below it, but for what is left out."""
+    (tmp_path / file).write_text(source, encoding="utf-8")
+    done = run(tmp_path, *options.split())
+    assert done.returncode == 1
+    printed = rounded(done.stdout)
+    for part in shown.split("…\n"):
+        assert rounded(part) in printed
+
+
+def test_the_number_of_faults_is_right() -> None:
+    """The page says how many faults there are."""
+    assert f"holds {len(FAULTS)} known wrong ways" in PAGE
