@@ -90,7 +90,7 @@ class Protocol:
         if refusal:
             raise NotTimed(refusal)
         inputs = [workload.inputs(target.dtype, seed) for seed in range(SETS)]
-        requests = tuple(Request(target.device, *arrays, dict(workload.keywords)) for arrays in inputs)
+        requests = tuple(Request.qkv(target.device, *arrays, dict(workload.keywords)) for arrays in inputs)
         with _alive(), self._opened(cell, requests) as opened:
             before = check(cell, requests[0], opened.output, seed=0)
             samples: sampler.Samples = self._job(target, "sample", cell.id, plan)
@@ -126,15 +126,16 @@ def check(cell: Cell, request: Request, output: np.ndarray | None, seed: int) ->
     ``seed`` chooses the rows; the first and the last are always among them.
     """
     dtype = cell.target.dtype
-    wanted = (*request.q.shape[:3], request.v.shape[3])
+    wanted = (*request.arrays["q"].shape[:3], request.arrays["v"].shape[3])
     if output is None or output.shape != wanted:
         raise StruckOut(SHAPE, f"the output has shape {None if output is None else output.shape}, expected {wanted}")
     if str(output.dtype) != dtype:
         raise StruckOut(DTYPE, f"the output is {output.dtype}, the inputs are {dtype}")
     profile = cell.target.implementation.profile(dtype)
     rows = checked_rows(cell.workload)
-    inputs = (request.q, request.k, request.v, request.keywords)
-    compared = sampling.check_rows(*inputs, output, dtype=dtype, profile=profile, rows=rows, seed=seed)
+    q, k, v = request.arrays.values()
+    options = request.keywords
+    compared = sampling.check_rows(q, k, v, options, output, dtype=dtype, profile=profile, rows=rows, seed=seed)
     if not compared.ok:
         raise StruckOut(
             ACCURACY,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from conformance import examples_page
 from conformance.ahead import default_parallel
-from conformance.cases import all_cases
+from conformance.cases import every_case
 from conformance.clauses import clauses
 from conformance.evidence import page, record
 from conformance.faults import kills
@@ -20,7 +20,7 @@ def list_cases() -> str:
     """Every case under the clause that it breaks first: name, dtypes, and why it is there."""
     lines = []
     for clause in clauses().values():
-        cases = [c for c in all_cases().values() if c.clauses[0] == clause.id]
+        cases = [c for c in every_case().values() if c.clauses[0] == clause.id]
         if cases:
             lines += ["", f"{clause.id} · {clause.title} ({clause.level.value})"]
         for case in cases:

@@ -27,6 +27,9 @@ o = Σ p_j v_j for the output.
    powers is at least 1, as the largest is exp(0), so the weight loses at most η, the output η Σ|v_j| and the sum η Sk.
    The same once more for a weight that is stored.
 4. *Storing.*  One rounding of the result to its dtype, and the dtype's smallest number where it underflows.
+5. *Operands that are results.*  In a layer q, k and v are results themselves, off by δq, δk and δv.  A score then moves
+   by at most |scale| Σ_d (|δq_d||k_d| + |q_d||δk_d| + |δq_d||δk_d|), which joins ε_j, and the output by Σ p̂_j |δv_j|
+   for the perturbed weights p̂; roundings are relative to |q| + |δq|, |k| + |δk| and |v| + |δv|.
 
 The reference is computed in float64 and has an error of its own: the same bound with float64's roundoff, added.
 """
@@ -127,11 +130,20 @@ class Options:
     bias: np.ndarray | None = None
 
 
+@dataclass(frozen=True)
+class OperandErrors:
+    """|δq| (B, Hq, Sq, D), |δk| (B, Hq, Sk, D) and |δv| (B, Hq, Sk, Dv) of step 5, one key head per query head."""
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+
+
 def bound(expected: Expected, options: Options, dtype: str, profile: Profile) -> Bound:
     """The bound for one input under one profile; rows whose reference is not finite are compared by class."""
     with np.errstate(all="ignore"):
-        theirs = _bound(expected, options, rounding(dtype, profile))
-        ours = _bound(expected, options, rounding("float64", Profile.WIDE))
+        theirs = bound_under(expected, options, rounding(dtype, profile))
+        ours = bound_under(expected, options, rounding("float64", Profile.WIDE))
     return Bound(theirs.output + ours.output, theirs.weights + ours.weights, theirs.lse + ours.lse)
 
 
@@ -140,20 +152,26 @@ def growth(n: int | np.ndarray, r: Rounding) -> np.ndarray:
     return np.minimum(n, LAMBDA * np.sqrt(n)) * r.accumulator
 
 
-def _bound(expected: Expected, options: Options, r: Rounding) -> Bound:
-    epsilon = score_error(expected, options, r)
+def bound_under(expected: Expected, options: Options, r: Rounding, operands: OperandErrors | None = None) -> Bound:
+    """Steps 1 to 5 with the given roundoffs, of a program alone: the reference's own error is not added.
+
+    With ``operands`` the program works with q, k and v that are off by as much; without, with exact ones.
+    """
+    epsilon = score_error(expected, options, r, operands)
     keys = expected.allowed.sum(axis=3, keepdims=True)
     p = expected.weights
     raised, lowered = _weights_moved(expected, epsilon), _weights_moved(expected, -epsilon)
     low, high = np.sum(lowered, axis=3, keepdims=True), np.sum(raised, axis=3, keepdims=True)
     low, high = np.where(keys > 0, low, 1.0), np.where(keys > 0, high, 1.0)
-    moved, magnitude = _moved(expected, epsilon, raised, low)
+    off = None if operands is None else np.where(np.isfinite(operands.v), operands.v, 0.0)
+    moved, magnitude = _moved(expected, epsilon, raised, low, off)
 
     values = growth(keys, r) + 3 * r.accumulator
     # Powers that underflow where they are stored, against their sum, which is at least 1: the largest is exp(0).
     powers = (keys + 3) * r.accumulator + (r.underflow * keys if r.score else 0.0)
-    output = moved + (values + r.weight + 2 * r.operand) * magnitude + (powers + r.score) * np.abs(expected.output)
-    output += _underflow_of_weights(expected, r) + r.store * np.abs(expected.output) + r.underflow
+    size = np.abs(expected.output) + (0.0 if off is None else moved)
+    output = moved + (values + r.weight + 2 * r.operand) * magnitude + (powers + r.score) * size
+    output += _underflow_of_weights(expected, r, off) + r.store * size + r.underflow
 
     farther = np.nan_to_num(np.maximum(raised / low - p, p - lowered / high), nan=np.inf)
     weights = np.minimum(farther + p * (powers + 2 * r.score), np.maximum(p, 1 - p))
@@ -177,20 +195,27 @@ def _weights_moved(expected: Expected, change: np.ndarray) -> np.ndarray:
     return np.where(np.abs(change) < 1, expected.weights * np.exp(change), np.exp(logarithm + change))
 
 
-def score_error(expected: Expected, options: Options, r: Rounding) -> np.ndarray:
+def score_error(expected: Expected, options: Options, r: Rounding, operands: OperandErrors | None = None) -> np.ndarray:
     """ε of step 1, with the error of exp as one of its argument, (B, Hq, Sq, Sk); 0 at keys that are not allowed."""
     width = expected.q.shape[3]
     scale = options.scale if options.scale is not None else 1 / np.sqrt(width)
     q, k = np.abs(expected.q), np.swapaxes(np.abs(expected.k), 2, 3)
     size = abs(scale) * (q @ k)
     raw = np.abs(expected.raw)
+    off: np.ndarray | float = 0.0
+    if operands is not None:
+        dq, dk = operands.q, np.swapaxes(operands.k, 2, 3)
+        off = abs(scale) * (dq @ k + (q + dq) @ dk)
+        q, k, size = q + dq, k + dk, size + off
     # Elements of q and k scaled, or the product scaled; the scale itself is rounded once.
-    error = (growth(width, r) + 3 * r.accumulator + 2 * r.operand + 2 * r.score) * size + 4 * r.score * raw
+    error = (
+        (growth(width, r) + 3 * r.accumulator + 2 * r.operand + 2 * r.score) * size + 4 * r.score * (raw + off) + off
+    )
     if r.score:  # of an element that is scaled, or of the product before it is scaled
         error += max(1.0, abs(scale)) * r.underflow * (1 + q.sum(3)[..., None] + k.sum(2)[:, :, None, :])
     score = raw
     if options.softcap is not None:
-        error += (2 * r.accumulator + r.score) * raw
+        error += (2 * r.accumulator + r.score) * (raw + off)
         slope = 1 - np.tanh(np.maximum(raw - error, 0.0) / options.softcap) ** 2
         score = options.softcap * np.tanh(raw / options.softcap)
         error = slope * error + (FUNCTION_ERROR * r.accumulator + 3 * r.score) * score
@@ -205,13 +230,16 @@ def score_error(expected: Expected, options: Options, r: Rounding) -> np.ndarray
 
 
 def _moved(
-    expected: Expected, epsilon: np.ndarray, raised: np.ndarray, low: np.ndarray
+    expected: Expected, epsilon: np.ndarray, raised: np.ndarray, low: np.ndarray, off: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Step 2's bound on |δo|, and Σ p|v| under the perturbed weights; both (B, Hq, Sq, Dv)."""
+    """Bounds on |δo| of steps 2 and 5, and on Σ p̂|v| under the perturbed weights; both (B, Hq, Sq, Dv).
+
+    ``off`` is |δv|, or None where v is exact.
+    """
     v = np.where(np.isfinite(expected.v), expected.v, 0.0)
     b, h, rows, keys = epsilon.shape
     moved = np.zeros((b, h, rows, v.shape[3]))
-    farthest, largest = np.zeros_like(moved), np.zeros_like(moved)
+    farthest, largest, largest_off = (np.zeros_like(moved) for _ in range(3))
     p = expected.weights
     pull = np.where(epsilon < 1, p * np.expm1(epsilon), raised - p) / low
     block = max(1, BLOCK_ELEMENTS // max(1, b * h * keys * v.shape[3]))
@@ -222,14 +250,19 @@ def _moved(
         moved[:, :, part] = np.einsum("bhij,bhijd->bhid", pull[:, :, part], distance)
         farthest[:, :, part] = distance.max(3, initial=0.0)
         largest[:, :, part] = np.where(allowed, np.abs(v[:, :, None]), 0.0).max(3, initial=0.0)
+        if off is not None:
+            largest_off[:, :, part] = np.where(allowed, off[:, :, None], 0.0).max(3, initial=0.0)
     moved = np.where(np.isfinite(moved), np.minimum(moved, farthest), farthest)
     factor = np.exp(2 * epsilon.max(3, keepdims=True, initial=0.0))
     magnitude = np.minimum(np.nan_to_num(factor * (expected.weights @ np.abs(v)), nan=np.inf), largest)
-    return moved, magnitude
+    if off is None:
+        return moved, magnitude
+    values_moved = np.minimum(np.nan_to_num(factor * (expected.weights @ off), nan=np.inf), largest_off)
+    return moved + values_moved, magnitude + values_moved
 
 
-def _underflow_of_weights(expected: Expected, r: Rounding) -> np.ndarray:
+def _underflow_of_weights(expected: Expected, r: Rounding, off: np.ndarray | None) -> np.ndarray:
     """Σ|v| over the allowed keys times what a weight loses when it, and before it its power, underflows."""
     lost = r.flushed + ((r.weight > 0) + (r.score > 0)) * r.underflow
-    v = np.abs(np.where(np.isfinite(expected.v), expected.v, 0.0))
+    v = np.abs(np.where(np.isfinite(expected.v), expected.v, 0.0)) + (0.0 if off is None else off)
     return lost * (expected.allowed.astype(float) @ v)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance import bounds
-from conformance.cases import Case
+from conformance.cases import AnyCase, Case
 from conformance.compare import compare
 from conformance.diagnosis import Explanation, Passed, diagnose, examined
 from conformance.faults.trials import Failed
@@ -49,11 +49,11 @@ class Examined:
     """A failed result with what it came from."""
 
     target: Target
-    case: Case
+    case: AnyCase
     judged: Judged
 
     @property
-    def key(self) -> tuple[Target, Case]:
+    def key(self) -> tuple[Target, AnyCase]:
         """What identifies it in a run."""
         return self.target, self.case
 
@@ -90,16 +90,16 @@ class Diagnosis:
 
 
 def examine(
-    judged: Mapping[tuple[Target, Case], Judged],
+    judged: Mapping[tuple[Target, AnyCase], Judged],
     pool: Pool,
     keywords: Mapping[str, frozenset[str]],
     timeout: float | None,
-) -> tuple[dict[tuple[Target, Case], list[str]], list[Diagnosis]]:
+) -> tuple[dict[tuple[Target, AnyCase], list[str]], list[Diagnosis]]:
     """More lines for the message of each failure, by target and case, and what explains each implementation."""
     groups: dict[tuple[str, str], list[Examined]] = defaultdict(list)
     for (target, case), one in judged.items():
         groups[target.implementation.name, target.device].append(Examined(target, case, one))
-    lines: dict[tuple[Target, Case], list[str]] = defaultdict(list)
+    lines: dict[tuple[Target, AnyCase], list[str]] = defaultdict(list)
     found = []
     for (name, device), group in groups.items():
         failed = [e for e in group if e.judged.result.outcome is Outcome.FAILED]
@@ -118,10 +118,10 @@ def examine(
 
 
 def scripts(
-    judged: Mapping[tuple[Target, Case], Judged], versions: Mapping[str, str], folder: Path
-) -> dict[tuple[Target, Case], str]:
+    judged: Mapping[tuple[Target, AnyCase], Judged], versions: Mapping[str, str], folder: Path
+) -> dict[tuple[Target, AnyCase], str]:
     """Write a standalone script for each failure, the smallest first; a line that says where, by target and case."""
-    written: dict[tuple[Target, Case], str] = {}
+    written: dict[tuple[Target, AnyCase], str] = {}
     count: Counter[str] = Counter()
     for (target, case), one in sorted(judged.items(), key=lambda item: item[0][1].size):
         result, name = one.result, target.implementation.name
@@ -150,7 +150,11 @@ def explanation_text(explanation: Explanation, failures: int) -> str:
 
 def _diagnosis(name: str, device: str, failed: Sequence[Examined], group: Iterable[Examined]) -> Diagnosis:
     known = [k for e in failed if (k := _failed(e)) is not None]
-    passed = [Passed(e.case, e.target.dtype, _profile(e)) for e in group if e.judged.result.outcome is Outcome.PASSED]
+    passed = [
+        Passed(e.case, e.target.dtype, _profile(e))
+        for e in group
+        if e.judged.result.outcome is Outcome.PASSED and isinstance(e.case, Case)
+    ]
     explanations = tuple(diagnose(known, passed))
     explained = frozenset[Failed]().union(*(e.fits for e in explanations))
     left: dict[Failure, list[tuple[Case, str]]] = defaultdict(list)
@@ -164,7 +168,7 @@ def _diagnosis(name: str, device: str, failed: Sequence[Examined], group: Iterab
 
 def _failed(each: Examined) -> Failed | None:
     result, reply = each.judged.result, each.judged.reply
-    if reply is None or result.failure in (None, Failure.STALE):
+    if reply is None or result.failure in (None, Failure.STALE) or not isinstance(each.case, Case):
         return None
     return Failed(each.case, each.target.dtype, _profile(each), result.failure, reply)
 
@@ -183,9 +187,9 @@ def _explained(each: Examined, diagnosis: Diagnosis) -> list[str]:
 def _stages(each: Examined, pool: Pool, keywords: frozenset[str], timeout: float | None) -> list[str]:
     """Which stage went wrong, from the weights and lse that the call returned, or a second one returns."""
     reply = each.judged.reply
-    if reply is None or each.judged.result.failure is not Failure.VALUE:
-        return []
     case, dtype, profile = each.case, each.target.dtype, _profile(each)
+    if reply is None or each.judged.result.failure is not Failure.VALUE or not isinstance(case, Case):
+        return []
     extra = {f"return_{n}": True for n in ("weights", "lse") if f"return_{n}" in keywords}
     note = ""
     if not extra.keys() <= case.options.keys() and extra:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from conformance import bounds
-from conformance.cases import Case, all_cases
+from conformance.cases import AnyCase, Case, every_case
 from conformance.clauses import Level, clauses
 from conformance.compare import Comparison, compare
 from conformance.deviations import Deviation, Ledger
@@ -18,16 +18,8 @@ from impls.calls import Reply, Request
 from impls.contract import Profile
 from impls.isolation import Crashed, TimedOut
 
-#: Clauses of failures that any case can have.
-SHAPE, DTYPE, MODIFIED, UNREPEATABLE, ACCURACY = "SDPA-1", "SDPA-27", "SDPA-28", "SDPA-29", "SDPA-25"
-#: Clauses about how a result comes, not about what it is; a wrong value breaks another one.
-FORM = {"SDPA-25", "SDPA-27", "SDPA-28", "SDPA-29", "SDPA-30"}
-#: The clause that a wrong value breaks where the case names no other.
-WEIGHTED_SUM = "SDPA-16"
 #: What an exception on a valid input may have been meant to be.
 UNSUPPORTED_HINT = "Hint:     raise NotImplementedError for what the implementation does not have"
-#: The clause of an extra result that is wrong where the output is right.
-OF_RESULT = {"weights": "SDPA-18", "lse": "SDPA-19"}
 
 
 @dataclass(frozen=True)
@@ -51,7 +43,7 @@ class Judged:
 
 def judge(
     target: Target,
-    case: Case,
+    case: AnyCase,
     pool: Pool,
     keywords: frozenset[str],
     ledger: Ledger,
@@ -77,10 +69,10 @@ def judge(
     return judged if deviation is None else Judged(_against_ledger(judged.result, case, deviation), judged.reply)
 
 
-def _run(target: Target, case: Case, pool: Pool, timeout: float | None, blank: Result) -> Judged:
+def _run(target: Target, case: AnyCase, pool: Pool, timeout: float | None, blank: Result) -> Judged:
     try:
         if case.after:
-            ask(target, request(all_cases()[case.after], target.dtype, target.device), pool, timeout)
+            ask(target, request(every_case()[case.after], target.dtype, target.device), pool, timeout)
         reply = ask(target, request(case, target.dtype, target.device), pool, timeout)
     except Crashed as error:
         details = (f"Crashed:  {error}", *(f"          {line}" for line in error.stderr.splitlines()))
@@ -91,10 +83,10 @@ def _run(target: Target, case: Case, pool: Pool, timeout: float | None, blank: R
     return Judged(result_of(reply, case, blank), reply)
 
 
-def request(case: Case, dtype: str, device: str) -> Request:
+def request(case: AnyCase, dtype: str, device: str) -> Request:
     """What a worker is asked for a case."""
     inputs = case.inputs(dtype)
-    return Request(device, inputs.q, inputs.k, inputs.v, inputs.keywords, memory=case.memory, repeats=case.repeats)
+    return Request(device, inputs.arrays, inputs.keywords, memory=case.memory, repeats=case.repeats)
 
 
 def ask(target: Target, asked: Request, pool: Pool, timeout: float | None) -> Reply:
@@ -102,7 +94,7 @@ def ask(target: Target, asked: Request, pool: Pool, timeout: float | None) -> Re
     return pool.call(target.implementation, "impls.calls:call", target.implementation, asked, timeout=timeout)
 
 
-def result_of(reply: Reply, case: Case, blank: Result) -> Result:
+def result_of(reply: Reply, case: AnyCase, blank: Result) -> Result:
     """The result that a reply amounts to; ``blank`` holds what is known before."""
     blank = replace(blank, run_seconds=reply.run_seconds, prepare_seconds=reply.prepare_seconds)
     if reply.status == "unsupported":
@@ -124,23 +116,23 @@ def result_of(reply: Reply, case: Case, blank: Result) -> Result:
     return _values(reply, case, blank, Profile(blank.profile or Profile.WIDE))
 
 
-def malformed(reply: Reply, case: Case, dtype: str) -> Finding | None:
+def malformed(reply: Reply, case: AnyCase, dtype: str) -> Finding | None:
     """What is wrong with the shapes and dtypes of the results, or None."""
     expected = case.expected(dtype)
     for name in case.results():
         got, wanted = reply.results[name], getattr(expected, name)
         if got.shape != wanted.shape:
             reason = f"{name} has shape {got.shape}, expected {wanted.shape}"
-            return Finding(Failure.SHAPE, SHAPE, reason, (f"Shape:    {reason}",))
+            return Finding(Failure.SHAPE, case.blame.shape, reason, (f"Shape:    {reason}",))
         allowed = {"float64": ("float64",)}.get(dtype, ("float32", "float64")) if name == "lse" else (dtype,)
         if str(got.dtype) not in allowed:
             reason = f"{name} has dtype {got.dtype}, expected {' or '.join(allowed)}"
-            broken = OF_RESULT["lse"] if name == "lse" else DTYPE
+            broken = case.blame.of_result[name] if name == "lse" else case.blame.dtype
             return Finding(Failure.DTYPE, broken, reason, (f"Dtype:    {reason}",))
     return None
 
 
-def _values(reply: Reply, case: Case, blank: Result, declared: Profile) -> Result:
+def _values(reply: Reply, case: AnyCase, blank: Result, declared: Profile) -> Result:
     by_profile = {p: comparisons(reply, case, blank.dtype, p) for p in (*bounds.profiles(blank.dtype), declared)}
     meets = tuple(p.value for p in bounds.profiles(blank.dtype) if all(c.ok for c in by_profile[p]))
     compared = by_profile[declared]
@@ -151,15 +143,17 @@ def _values(reply: Reply, case: Case, blank: Result, declared: Profile) -> Resul
     if reply.modified:
         names = ", ".join(reply.modified)
         reason = f"{names} modified"
-        return _failed(blank, case, Finding(Failure.MODIFIED, MODIFIED, reason, (f"Modified: {names}",)))
+        return _failed(blank, case, Finding(Failure.MODIFIED, case.blame.modified, reason, (f"Modified: {names}",)))
     if reply.unequal:
         names = ", ".join(reply.unequal)
         reason = f"{names} differed between {case.repeats} equal calls"
-        return _failed(blank, case, Finding(Failure.UNREPEATABLE, UNREPEATABLE, reason, (f"Unequal:  {reason}",)))
+        return _failed(
+            blank, case, Finding(Failure.UNREPEATABLE, case.blame.unrepeatable, reason, (f"Unequal:  {reason}",))
+        )
     return blank
 
 
-def comparisons(reply: Reply, case: Case, dtype: str, profile: Profile) -> list[Comparison]:
+def comparisons(reply: Reply, case: AnyCase, dtype: str, profile: Profile) -> list[Comparison]:
     """Every result against its bound under a profile."""
     expected, bound = case.expected(dtype), case.bound(dtype, profile)
     stored = {"lse": "float64" if dtype == "float64" else "float32"}
@@ -169,30 +163,23 @@ def comparisons(reply: Reply, case: Case, dtype: str, profile: Profile) -> list[
     ]
 
 
-def _value_finding(worst: Comparison, reply: Reply, case: Case, blank: Result, meets: Sequence[str]) -> Finding:
-    broken = OF_RESULT.get(worst.name) or blamed(case)
-    details = comparison_lines(worst)
+def _value_finding(worst: Comparison, reply: Reply, case: AnyCase, blank: Result, meets: Sequence[str]) -> Finding:
+    broken = case.blame.of_result.get(worst.name) or case.blame.wrong_value(case.clauses)
+    details = comparison_lines(worst, case.axes(worst.name))
     reason = f"{worst.name} {share_text(worst.share)} the bound, {worst.wrong} of {worst.total} elements wrong"
     if meets:
-        broken = ACCURACY
+        broken = case.blame.accuracy
         reason += f"; keeps the bound of profile {meets[0]}, declares {blank.profile}"
         details.append(f"Profile:  {blank.profile} is declared; the result keeps the bound of {meets[0]}")
     looks = ""
-    if worst.name == "output":
+    if isinstance(case, Case) and worst.name == "output":
         looks = resembles(reply.results["output"], case.expected(blank.dtype), worst.outside)
         reason = f"{looks}: {reason}" if looks else reason
         details += [f"Looks:    the wrong elements are {looks}"] if looks else []
     return Finding(Failure.VALUE, broken, reason, tuple(details), looks)
 
 
-def blamed(case: Case) -> str:
-    """The clause that a wrong value breaks: the first of the case's that says what the value is."""
-    if "SDPA-30" in case.clauses:
-        return "SDPA-30"  # the same input in another memory layout is a case of its own
-    return next((clause for clause in case.clauses if clause not in FORM), WEIGHTED_SUM)
-
-
-def _failed(blank: Result, case: Case, finding: Finding) -> Result:
+def _failed(blank: Result, case: AnyCase, finding: Finding) -> Result:
     """A failure, or an advice where the case's own clause only says SHOULD."""
     should = clauses()[case.clauses[0]].level is Level.SHOULD and finding.failure is Failure.VALUE
     result = replace(
@@ -206,7 +193,7 @@ def _failed(blank: Result, case: Case, finding: Finding) -> Result:
     return replace(result, message=failure_message(result, case, finding.details))
 
 
-def _against_ledger(result: Result, case: Case, deviation: Deviation) -> Result:
+def _against_ledger(result: Result, case: AnyCase, deviation: Deviation) -> Result:
     if result.outcome is Outcome.FAILED and result.failure is deviation.failure:
         return replace(
             result, outcome=Outcome.DEVIATES, broken=deviation.clause, reason=f"{deviation.instead} [{deviation.id}]"

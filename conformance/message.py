@@ -10,17 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from conformance.cases import Case
+from conformance.cases import AnyCase
 from conformance.clauses import clauses
 from conformance.compare import Comparison
 from conformance.outcomes import Result
-
-#: Names of the axes of each result, for "rows 1–4".
-AXES = {
-    "output": ("batch", "head", "row", "column"),
-    "weights": ("batch", "head", "row", "key"),
-    "lse": ("batch", "head", "row"),
-}
 
 PLURAL = {"batch": "batches"}
 
@@ -28,7 +21,7 @@ PLURAL = {"batch": "batches"}
 LISTED_RUNS = 6
 
 
-def failure_message(result: Result, case: Case, details: Sequence[str]) -> str:
+def failure_message(result: Result, case: AnyCase, details: Sequence[str]) -> str:
     """The whole message of a failed case: what is broken, the details, and the rerun line."""
     kind = result.failure.value if result.failure else ""
     lines = [f"{result.implementation} on {result.device} in {result.dtype}, case {case.name}: wrong by {kind}"]
@@ -56,10 +49,10 @@ def rerun(result: Result) -> str:
     )
 
 
-def inputs_line(case: Case, dtype: str) -> str:
-    """Shapes of q, k, v and the options, in one line."""
+def inputs_line(case: AnyCase, dtype: str) -> str:
+    """Shapes of the arguments and the options, in one line."""
     inputs = case.inputs(dtype)
-    parts = [f"{name} {getattr(inputs, name).shape}" for name in ("q", "k", "v")]
+    parts = [f"{name} {array.shape}" for name, array in inputs.arrays.items()]
     for name, value in inputs.keywords.items():
         if isinstance(value, np.ndarray) and value.size > 4:
             parts.append(f"{name} {value.shape}")
@@ -70,8 +63,8 @@ def inputs_line(case: Case, dtype: str) -> str:
     return ", ".join(parts)
 
 
-def comparison_lines(comparison: Comparison) -> list[str]:
-    """The worst element and where the wrong ones are."""
+def comparison_lines(comparison: Comparison, axes: Sequence[str]) -> list[str]:
+    """The worst element and where the wrong ones are; ``axes`` are the names of the result's axes."""
     c = comparison
     index = ", ".join(map(str, c.index))
     error = abs(c.got - c.expected)
@@ -81,8 +74,8 @@ def comparison_lines(comparison: Comparison) -> list[str]:
         f"Wrong:    {c.wrong} of {c.total} elements of {c.name}",
     ]
     if 0 < c.wrong < c.total:
-        axes = zip(AXES[c.name], c.where, c.outside.shape, strict=True)
-        lines[-1] += ": " + ", ".join(place(*axis) for axis in axes)
+        places = zip(axes, c.where, c.outside.shape, strict=True)
+        lines[-1] += ": " + ", ".join(place(*each) for each in places)
     return lines
 
 

@@ -15,7 +15,7 @@ import pytest
 import conformance
 from conformance import targets
 from conformance.ahead import default_parallel
-from conformance.cases import Case, all_cases
+from conformance.cases import AnyCase, every_case
 from conformance.recorder import Recorder
 from impls.contract import ImplementationError
 from impls.loading import nearest
@@ -127,13 +127,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     config = metafunc.config
     cases = chosen_cases(config.getoption("case"))
-    pairs = [(t, c) for t in targets.targets(config) for c in cases if t.dtype in c.dtypes]
+    pairs = [(t, c) for t in targets.targets(config) for c in cases if judged_by(t, c)]
     metafunc.parametrize(("target", "case"), pairs, ids=[f"{t.id}-{c.name}" for t, c in pairs])
 
 
-def chosen_cases(patterns: list[str]) -> list[Case]:
+def judged_by(target: targets.Target, case: AnyCase) -> bool:
+    """Whether a case is one of the target: it is of its operator, and has its dtype."""
+    return case.operator == target.implementation.operator and target.dtype in case.dtypes
+
+
+def chosen_cases(patterns: list[str]) -> list[AnyCase]:
     """The cases that the globs name, all of them without globs.  Raises ImplementationError for one that names none."""
-    known = all_cases()
+    known = every_case()
     for pattern in patterns:
         if not any(fnmatch(name, pattern) for name in known):
             raise ImplementationError(f"--case {pattern}: no such case{nearest(pattern, known)}")

@@ -12,7 +12,7 @@ import conformance
 from conformance import results as result_file
 from conformance import targets
 from conformance.ahead import Ahead
-from conformance.cases import Case
+from conformance.cases import AnyCase
 from conformance.deviations import read
 from conformance.examine import Diagnosis, examine, scripts
 from conformance.judge import Judged, judge
@@ -22,7 +22,7 @@ from conformance.summary import executed, summary, time_lines
 
 HERE = Path(conformance.__file__).resolve().parent
 
-Key = tuple[targets.Target, Case]
+Key = tuple[targets.Target, AnyCase]
 
 
 class Recorder:
@@ -61,7 +61,7 @@ class Recorder:
         if path:
             self._writer = result_file.Writer(Path(path), self._header())
 
-    def result(self, target: targets.Target, case: Case) -> Result:
+    def result(self, target: targets.Target, case: AnyCase) -> Result:
         """What becomes of a case on a target, once it is judged."""
         assert self._ahead is not None
         judged = self._judged[target, case] = self._ahead.get((target, case))

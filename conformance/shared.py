@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from conformance.cases import Case
 from conformance.outcomes import Failure
-from impls.contract import KEYWORDS
+from impls.operators import SDPA
 
 #: A failure or a passed case: its case and dtype.
 Judged = tuple[Case, str]
@@ -24,7 +24,7 @@ def _given(keyword: str) -> Callable[[Case], bool]:
 
 #: What a case may have, in the words in which it is said.
 FEATURES: dict[str, Callable[[Case], bool]] = {
-    **{keyword: _given(keyword) for keyword in KEYWORDS},
+    **{keyword: _given(keyword) for keyword in SDPA.keywords},
     "grouped heads": lambda case: case.shape.hq != case.shape.hkv,
     "one query": lambda case: case.shape.sq == 1,
     "more queries than keys": lambda case: case.shape.sq > case.shape.sk,

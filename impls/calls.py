@@ -19,8 +19,12 @@ import numpy as np
 
 from impls import memory
 from impls.backend import Backend, backend
-from impls.contract import ARRAY_KEYWORDS, Call, Function, Implementation, ImplementationError, Layout
-from impls.loading import ATTRIBUTES, keywords, load
+from impls.contract import Call, Function, Implementation, ImplementationError, Layout
+from impls.loading import ATTRIBUTES, keywords, load, operator_of
+from impls.operators import OPERATORS
+
+#: Results that have the axes of q, k or v, and so their layout.
+HEADS_OUTSIDE = ("output", "grad_q", "grad_k", "grad_v")
 
 #: Lines of a traceback that are kept: enough for the user's own frames.
 TRACEBACK_LINES = 12
@@ -28,16 +32,19 @@ TRACEBACK_LINES = 12
 
 @dataclass(frozen=True)
 class Request:
-    """Inputs in layout (B, H, S, D), keywords as in the contract, and how to lay the inputs out in memory."""
+    """The arguments by name (q, k, v in layout (B, H, S, D)), the keywords, and how to lay the arrays out in memory."""
 
     device: str
-    q: np.ndarray
-    k: np.ndarray
-    v: np.ndarray
+    arrays: dict[str, np.ndarray]
     keywords: dict[str, Any] = field(default_factory=dict)
     memory: str = "contiguous"
     #: Times to run; results after the first are only compared with it.
     repeats: int = 1
+
+    @classmethod
+    def qkv(cls, device: str, q: np.ndarray, k: np.ndarray, v: np.ndarray, *rest: Any, **keywords: Any) -> Request:
+        """A request of sdpa."""
+        return cls(device, {"q": q, "k": k, "v": v}, *rest, **keywords)
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,7 @@ class Description:
 
     keywords: frozenset[str]
     attributes: dict[str, Any]
+    operator: str = "sdpa"
 
 
 def describe(implementation: Implementation) -> Description:
@@ -71,7 +79,8 @@ def describe(implementation: Implementation) -> Description:
     if not callable(function):
         raise ImplementationError(f"{implementation.target} is a {type(function).__name__}, not a function")
     found = {name: getattr(function, name) for name in ATTRIBUTES if hasattr(function, name)}
-    return Description(keywords(function), found)
+    operator = operator_of(function, implementation.operator)
+    return Description(keywords(function, operator), found, operator.name)
 
 
 def devices(implementation: Implementation) -> tuple[str, ...]:
@@ -133,17 +142,19 @@ def _call(implementation: Implementation, request: Request, arrays: Backend, oth
 def arguments(implementation: Implementation, request: Request) -> tuple[dict[str, np.ndarray], dict[str, Any], Call]:
     """The call's arrays as NumPy and as native arrays, in the implementation's layout, and its static part."""
     arrays = backend(implementation.framework)
-    given = {name: to_layout(getattr(request, name), implementation.layout) for name in ("q", "k", "v")}
+    operator = OPERATORS[implementation.operator]
+    given = {name: to_layout(array, implementation.layout) for name, array in request.arrays.items()}
     plain: dict[str, Any] = {}
     for name, value in request.keywords.items():
-        if name in ARRAY_KEYWORDS and isinstance(value, np.ndarray):
+        if name in operator.arrays and isinstance(value, np.ndarray):
             given[name] = value
         else:
             plain[name] = value
     native = {name: arrays.put(memory.lay_out(array, request.memory), request.device) for name, array in given.items()}
     shapes = tuple((name, array.shape) for name, array in given.items())
     options = tuple(sorted(plain.items()))
-    return given, native, Call(str(request.q.dtype), request.device, shapes, options)
+    dtype = str(request.arrays[operator.arguments[0]].dtype)
+    return given, native, Call(dtype, request.device, shapes, options, operator.name)
 
 
 _PREPARED: dict[tuple[str, Call], Function] = {}
@@ -168,13 +179,14 @@ def collect(returned: Any, specification: Call, layout: Layout, arrays: Backend)
     if len(values) != len(names):
         raise TypeError(f"expected {len(names)} results ({', '.join(names)}), got {len(values)}")
     results = {name: arrays.get(value) for name, value in zip(names, values, strict=True)}
-    if layout is Layout.BSHD and results["output"].ndim == 4:
-        results["output"] = results["output"].transpose(0, 2, 1, 3)
+    if layout is Layout.BSHD:
+        moved = {name: a.transpose(0, 2, 1, 3) for name, a in results.items() if name in HEADS_OUTSIDE and a.ndim == 4}
+        results |= moved
     return results
 
 
 def to_layout(array: np.ndarray, layout: Layout) -> np.ndarray:
-    """q, k or v from (B, H, S, D) to the wanted axis order; another rank is left to the implementation."""
+    """An argument from (B, H, S, D) to the wanted axis order; another rank is left to the implementation."""
     if layout is Layout.BHSD or array.ndim != 4:
         return array
     return np.ascontiguousarray(array.transpose(0, 2, 1, 3))

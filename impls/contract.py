@@ -1,10 +1,10 @@
 """What an implementation is: one function, the keywords it accepts, and a record that describes it.
 
-The function takes ``q (B, Hq, Sq, D)``, ``k (B, Hkv, Sk, D)`` and ``v (B, Hkv, Sk, Dv)`` as arrays of
-its framework and returns the output ``(B, Hq, Sq, Dv)``; with ``return_weights`` or ``return_lse`` it
-returns the tuple (output, weights, lse), in that order, without the ones not asked for.  A keyword that
-the function does not accept is a feature it does not have.  ``NotImplementedError`` says "unsupported";
-any other exception on a valid input is a failure.
+The function is one of an operator (impls.operators); here is ``sdpa``.  It takes ``q (B, Hq, Sq, D)``,
+``k (B, Hkv, Sk, D)`` and ``v (B, Hkv, Sk, Dv)`` as arrays of its framework and returns the output
+``(B, Hq, Sq, Dv)``; with ``return_weights`` or ``return_lse`` it returns the tuple (output, weights, lse),
+in that order, without the ones not asked for.  A keyword that the function does not accept is a feature it
+does not have.  ``NotImplementedError`` says "unsupported"; any other exception on a valid input is a failure.
 """
 
 from __future__ import annotations
@@ -15,28 +15,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from impls.operators import OPERATORS, SDPA
+
 Function = Callable[..., Any]
-
-#: The keywords of ``sdpa``, exactly.  What each means is written in conformance/SPEC.md.
-KEYWORDS = (
-    "mask",  # bool, broadcastable to (B, Hq, Sq, Sk); True = may attend
-    "bias",  # dtype of q, broadcastable to (B, Hq, Sq, Sk); added to the scaled score
-    "is_causal",  # bool
-    "causal_offset",  # int, or an int64 array (B,); only with is_causal or window
-    "window",  # (left, right), each an int >= 0 or None for an open side
-    "kv_lengths",  # int64 array (B,)
-    "scale",  # float; None = 1/sqrt(D)
-    "softcap",  # float > 0
-    "return_weights",  # bool; weights (B, Hq, Sq, Sk)
-    "return_lse",  # bool; natural log-sum-exp (B, Hq, Sq)
-)
-
-#: Keywords whose value may be an array.  They reach the function as arrays of its framework; every other
-#: keyword is a plain Python value, known when the call is prepared.
-ARRAY_KEYWORDS = ("mask", "bias", "causal_offset", "kv_lengths")
-
-#: The order in which extra results follow the output.
-RESULTS = ("output", "weights", "lse")
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
@@ -73,15 +54,16 @@ class Profile(StrEnum):
 class Call:
     """The part of a call that a compiler may specialise on.
 
-    ``options`` holds the plain Python keywords, ``shapes`` the shape of q, k, v and of every keyword
-    that is given as an array (in the implementation's own layout), ``dtype`` the dtype of q, k and v.
-    Two equal calls may share one prepared function.
+    ``options`` holds the plain Python keywords, ``shapes`` the shape of every argument (q, k, v) and of
+    every keyword that is given as an array (in the implementation's own layout), ``dtype`` the dtype of the
+    arguments.  Two equal calls may share one prepared function.
     """
 
     dtype: str
     device: str
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
     options: tuple[tuple[str, Any], ...] = ()
+    operator: str = SDPA.name
 
     @property
     def static(self) -> dict[str, Any]:
@@ -91,7 +73,8 @@ class Call:
     @property
     def arrays(self) -> tuple[str, ...]:
         """Names of the keywords that are given as arrays."""
-        return tuple(name for name, _ in self.shapes if name not in ("q", "k", "v"))
+        arguments = OPERATORS[self.operator].arguments
+        return tuple(name for name, _ in self.shapes if name not in arguments)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of one array, by its name."""
@@ -99,8 +82,8 @@ class Call:
 
     def results(self) -> tuple[str, ...]:
         """Names of the results that this call returns, in order."""
-        static = self.static
-        return tuple(name for name in RESULTS if name == "output" or static.get(f"return_{name}"))
+        given = {name: value for name, value in self.options if value is not False}
+        return OPERATORS[self.operator].returned({**given, **dict.fromkeys(self.arrays)})
 
 
 #: ``prepare(function, call)`` does what is done once (partial, jit, compile, export, session) and returns
@@ -118,6 +101,7 @@ class Implementation:
 
     name: str
     target: str
+    operator: str = SDPA.name
     framework: Framework = Framework.NUMPY
     prepare: str = "impls.prepare:partial"
     layout: Layout = Layout.BHSD

@@ -13,10 +13,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from impls.contract import KEYWORDS, Function, ImplementationError
+from impls.contract import Function, ImplementationError
+from impls.operators import OPERATORS, SDPA, Operator
 
 #: Attributes that a plug-in may set on its function, and that become fields of its record.
-ATTRIBUTES = ("dtypes", "profiles", "layout")
+ATTRIBUTES = ("dtypes", "profiles", "layout", "operator")
 
 #: Names that are listed where none is near.
 LISTED = 30
@@ -62,10 +63,18 @@ def _module(place: str) -> ModuleType:
         raise ImplementationError(f"importing {place} raised {type(error).__name__}: {error}") from error
 
 
-def keywords(function: Function) -> frozenset[str]:
-    """The recognised keywords that a function accepts; ``**kwargs`` accepts all of them.
+def operator_of(function: Function, name: str) -> Operator:
+    """The operator that a function says it is of, or else the named one.  Raises ImplementationError if unknown."""
+    name = getattr(function, "operator", name)
+    if name not in OPERATORS:
+        raise ImplementationError(f"{name!r} is not an operator{nearest(str(name), OPERATORS)}")
+    return OPERATORS[name]
 
-    Raises ImplementationError if the function cannot be called as ``f(q, k, v, *, keyword=…)``.
+
+def keywords(function: Function, operator: Operator = SDPA) -> frozenset[str]:
+    """The keywords of an operator that a function accepts; ``**kwargs`` accepts all of them.
+
+    Raises ImplementationError if the function cannot be called as the operator is, ``f(q, k, v, *, keyword=…)``.
     """
     name = getattr(function, "__name__", repr(function))
     try:
@@ -73,22 +82,23 @@ def keywords(function: Function) -> frozenset[str]:
     except (TypeError, ValueError) as error:
         raise ImplementationError(f"{name} has no readable signature ({error})") from None
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len(positional) < 3 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+    count = len(operator.arguments)
+    if len(positional) < count and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
         raise ImplementationError(
             f"{name}{inspect.signature(function)} takes {len(positional)} positional argument(s);"
-            " expected (q, k, v, *, …)"
+            f" expected ({', '.join(operator.arguments)}, *, …)"
         )
-    rest = [p for p in parameters if p not in positional[:3]]
+    rest = [p for p in parameters if p not in positional[:count]]
     unknown = [p.name for p in rest if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    unknown = [n for n in unknown if n not in KEYWORDS]
+    unknown = [n for n in unknown if n not in operator.keywords]
     if unknown:
         raise ImplementationError(
-            f"{name} requires the argument {unknown[0]!r}, which is not a keyword of sdpa"
-            f"{nearest(unknown[0], KEYWORDS)}; give it a default"
+            f"{name} requires the argument {unknown[0]!r}, which is not a keyword of {operator.name}"
+            f"{nearest(unknown[0], operator.keywords)}; give it a default"
         )
     if any(p.kind is p.VAR_KEYWORD for p in rest):
-        return frozenset(KEYWORDS)
-    return frozenset(p.name for p in rest) & frozenset(KEYWORDS)
+        return frozenset(operator.keywords)
+    return frozenset(p.name for p in rest) & frozenset(operator.keywords)
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from impls.contract import Call
+from impls.operators import OPERATORS
 
 #: Longest line of a script.
 WIDTH = 120
@@ -110,4 +111,4 @@ def applied(function: str, arguments: Sequence[str], depth: int = 0, before: str
 def by_contract(call: Call) -> tuple[str, ...]:
     """The arguments of a function of the contract: arrays by their names, numbers written out."""
     arrays = (f"{name}={name}" for name in call.arrays)
-    return ("q", "k", "v", *arrays, *(f"{name}={value!r}" for name, value in call.options))
+    return (*OPERATORS[call.operator].arguments, *arrays, *(f"{name}={value!r}" for name, value in call.options))

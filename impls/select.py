@@ -94,7 +94,7 @@ def plug_in(text: str, name: str = "") -> Implementation:
 
 
 def with_attributes(implementation: Implementation, attributes: dict[str, Any]) -> Implementation:
-    """The record of a plug-in with what its function says of itself (``dtypes``, ``profiles``, ``layout``).
+    """The record of a plug-in with what its function says of itself (``impls.loading.ATTRIBUTES``).
 
     Raises ImplementationError if a value is not one that the contract knows.
     """
@@ -107,6 +107,8 @@ def with_attributes(implementation: Implementation, attributes: dict[str, Any]) 
                 raise ValueError(f"{sorted(unknown)[0]!r} is not one of {', '.join(DTYPES)}")
         if "profiles" in attributes:
             changes["profiles"] = {dtype: Profile(value) for dtype, value in dict(attributes["profiles"]).items()}
+        if "operator" in attributes:
+            changes["operator"] = attributes["operator"]
         if "layout" in attributes:
             changes["layout"] = Layout(attributes["layout"])
     except (TypeError, ValueError) as error:

@@ -47,7 +47,7 @@ def _nothing_seen() -> None:
 def opened(function: Any, sets: int = 3) -> sampler.Opened:
     """Open a cell "it" of one of the stand-ins."""
     implementation = Implementation(function.__name__, f"{__name__}:{function.__name__}")
-    requests = tuple(Request("cpu", *WORKLOAD.inputs("float32", seed)) for seed in range(sets))
+    requests = tuple(Request.qkv("cpu", *WORKLOAD.inputs("float32", seed)) for seed in range(sets))
     return sampler.open_cell("it", implementation, requests)
 
 

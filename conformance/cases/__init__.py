@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
+from typing import Any
 
-from conformance.cases import behaviour, masks, positions, scores, shapes, softmax
+from conformance.cases import behaviour, masks, mha, positions, scores, shapes, softmax, sublayer
+from conformance.cases.anycase import AnyCase
 from conformance.cases.base import Case, Inputs
 from conformance.cases.data import Shape
 
-__all__ = ["Case", "Inputs", "Shape", "all_cases"]
+__all__ = ["AnyCase", "Case", "Inputs", "Shape", "all_cases", "every_case"]
 
 _GROUPS = (shapes, scores, masks, positions, softmax, behaviour)
 
 
 @functools.cache
 def all_cases() -> dict[str, Case]:
-    """Every case by its name, in the order of the spec's clauses.  Raises ValueError if a name stands twice."""
-    found: dict[str, Case] = {}
-    for group in _GROUPS:
-        for each in group.cases():
-            if each.name in found:
-                raise ValueError(f"two cases are named {each.name}")
-            found[each.name] = each
+    """Every case of sdpa by its name, in the order of the spec's clauses.  Raises ValueError if a name stands twice."""
+    return _by_name(each for group in _GROUPS for each in group.cases())
+
+
+@functools.cache
+def every_case() -> dict[str, AnyCase]:
+    """Every case of every operator by its name, sdpa's first.  Raises ValueError if a name stands twice."""
+    return _by_name([*all_cases().values(), *mha.cases(), *sublayer.cases()])
+
+
+def _by_name(cases: Iterable[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for each in cases:
+        if each.name in found:
+            raise ValueError(f"two cases are named {each.name}")
+        found[each.name] = each
     return found

@@ -1,4 +1,4 @@
-"""A case: one named input with its options and what is expected of it, made from its own seed.
+"""A case of sdpa: one named input with its options and what is expected of it, made from its own seed.
 
 Cases are chosen, not multiplied.  Each says in its docstring sentence what it would reveal.  Shapes come from a
 small palette, because compilers and exporters pay for every new one.
@@ -7,77 +7,34 @@ small palette, because compilers and exporters pay for every new one.
 from __future__ import annotations
 
 import functools
-import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
-import ml_dtypes
-import numpy as np
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from conformance import bounds, reference
-from conformance.cases.data import SMALL, Data, Shape, normal
+from conformance.cases.anycase import ALL_DTYPES, FLOAT32, HALVES, NUMPY_DTYPES, AnyCase, Blame, arguments_of
+from conformance.cases.data import SMALL, Shape, normal
+from conformance.inputs import Inputs
 from conformance.reference import Expected
 from impls.contract import Profile
 
-NUMPY_DTYPES: dict[str, np.dtype] = {
-    "float64": np.dtype(np.float64),
-    "float32": np.dtype(np.float32),
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+__all__ = ["ALL_DTYPES", "FLOAT32", "HALVES", "NUMPY_DTYPES", "Case", "Inputs", "bound_of", "case", "make_inputs"]
+
+_AXES = {
+    "output": ("batch", "head", "row", "column"),
+    "weights": ("batch", "head", "row", "key"),
+    "lse": ("batch", "head", "row"),
 }
 
-FLOAT32 = ("float32",)
-HALVES = ("float16", "bfloat16")
-ALL_DTYPES = ("float32", "float64", "float16", "bfloat16")
-
 
 @dataclass(frozen=True)
-class Inputs:
-    """What an implementation is called with, and what the reference is: they differ only for poisoned inputs."""
+class Case(AnyCase):
+    """A case of sdpa."""
 
-    q: np.ndarray
-    k: np.ndarray
-    v: np.ndarray
-    keywords: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One named input; ``clauses[0]`` is the clause that is broken if the case fails by value."""
-
-    name: str
-    clauses: tuple[str, ...]
-    #: A sentence: what this input is, and which mistake it would show.
-    why: str
+    operator: ClassVar[str] = "sdpa"
+    blame: ClassVar[Blame] = Blame(
+        "SDPA-1", accuracy="SDPA-25", value="SDPA-16", of_result={"weights": "SDPA-18", "lse": "SDPA-19"}
+    )
     shape: Shape = SMALL
-    data: Data | None = None
-    #: Keywords as in the contract; a Maker is called with the case's own random numbers.
-    options: Mapping[str, Any] = field(default_factory=dict)
-    #: Changes the inputs after they are made (poison, mismatches).
-    edit: Callable[[Inputs], Inputs] | None = None
-    dtypes: tuple[str, ...] = FLOAT32
-    memory: str = "contiguous"
-    repeats: int = 1
-    #: The input must be refused with an exception.
-    invalid: bool = False
-    #: The whole output is expected to be zero, or empty.
-    zeros: bool = False
-    #: A case to run before this one on the same prepared implementation.
-    after: str = ""
-    #: Why the case stays although no fault and no known deviation needs it (conformance/faults/kills.py).
-    stays: str = ""
-
-    @property
-    def keywords(self) -> frozenset[str]:
-        """The features that an implementation needs for this case."""
-        return frozenset(self.options)
-
-    @property
-    def size(self) -> tuple[int, str]:
-        """What orders cases from small to large: elements of q, k and v, then the name."""
-        s = self.shape
-        return s.b * (s.hq * s.sq * s.d + s.hkv * s.sk * (s.d + s.dv)), self.name
 
     def inputs(self, dtype: str) -> Inputs:
         """The inputs in a dtype, always the same ones."""
@@ -91,9 +48,9 @@ class Case:
         """The error bound for the inputs under a profile."""
         return _bound(self, dtype, profile)
 
-    def results(self) -> tuple[str, ...]:
-        """Names of the results that are asked for, in order."""
-        return ("output", *(name for name in ("weights", "lse") if self.options.get(f"return_{name}")))
+    def axes(self, result: str) -> tuple[str, ...]:
+        """Names of the axes of a result."""
+        return _AXES[result]
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -101,13 +58,7 @@ class Case:
 
 def make_inputs(case: Case, dtype: str) -> Inputs:
     """The inputs of a case in a dtype, made anew: random problems are many, and are not kept as cases are."""
-    rng = np.random.default_rng(zlib.crc32(case.name.encode()))
-    target = NUMPY_DTYPES[dtype]
-    with np.errstate(all="ignore"):
-        q, k, v = (a.astype(target) for a in (case.data or normal(1.0))(rng, case.shape))
-        keywords = {
-            name: value(rng, case.shape, target) if callable(value) else value for name, value in case.options.items()
-        }
+    (q, k, v), keywords = arguments_of(case, case.data or normal(1.0), dtype)
     inputs = Inputs(q, k, v, keywords)
     return inputs if case.edit is None else case.edit(inputs)
 

@@ -22,6 +22,11 @@ class Shape:
     dv: int = 8
 
     @property
+    def elements(self) -> int:
+        """How many numbers q, k and v have."""
+        return self.b * (self.hq * self.sq * self.d + self.hkv * self.sk * (self.d + self.dv))
+
+    @property
     def scores(self) -> tuple[int, int, int, int]:
         """(B, Hq, Sq, Sk)."""
         return (self.b, self.hq, self.sq, self.sk)

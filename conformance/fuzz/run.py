@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, Phase, Verbosity
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky, Unsatisfiable, UnsatisfiedAssumption
 
+from conformance.cases import Case
 from conformance.fuzz.message import failure_message, paste_line, rerun_line
 from conformance.fuzz.properties import AS_DRAWN, Property, agrees_with_reference
 from conformance.fuzz.strategies import problems
 from conformance.fuzz.trial import Context, Tally, Trial, Wrong
-from conformance.judge import UNREPEATABLE
 from conformance.outcomes import Failure, Outcome, Result
 
 #: Crashes of one property after which the smallest example so far is taken: each one starts a process anew.
@@ -160,5 +160,6 @@ def _unrepeatable(wrong: Wrong) -> Wrong:
     """The same inputs failed once and passed another time (SDPA-29)."""
     reason = f"failed once and passed when it was repeated: {wrong.finding.reason}"
     details = (*wrong.finding.details, "Repeated: the same inputs passed another time")
-    finding = replace(wrong.finding, failure=Failure.UNREPEATABLE, broken=UNREPEATABLE, reason=reason, details=details)
+    broken = Case.blame.unrepeatable
+    finding = replace(wrong.finding, failure=Failure.UNREPEATABLE, broken=broken, reason=reason, details=details)
     return Wrong(finding, wrong.problem, wrong.calls)

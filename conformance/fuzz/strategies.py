@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from conformance.cases.data import GROUPED, ONE_QUERY, SMALL, SQUARE, TALL, TILES, Shape
 from conformance.problem import FULL, Axes, Problem, RandomBias, RandomMask
-from impls.contract import KEYWORDS, Implementation
+from impls.contract import Implementation
+from impls.operators import SDPA
 
 Value = TypeVar("Value")
 Draw = Callable[[st.SearchStrategy[Value]], Value]
@@ -44,7 +45,7 @@ NAMES = 1000
 class Space:
     """What is drawn from: the keywords that may be given, those that must be, and whether shapes are few."""
 
-    keywords: frozenset[str] = frozenset(KEYWORDS)
+    keywords: frozenset[str] = frozenset(SDPA.keywords)
     always: frozenset[str] = frozenset()
     few: bool = False
 

@@ -172,7 +172,8 @@ class Trial:
             if comparison.ok:
                 return
         words = f"{share_text(comparison.share)} the bound, {comparison.wrong} of {comparison.total} elements wrong"
-        finding = Finding(Failure.VALUE, "", f"{name} {words}", tuple(comparison_lines(comparison)))
+        lines = tuple(comparison_lines(comparison, self.problem.case().axes(name)))
+        finding = Finding(Failure.VALUE, "", f"{name} {words}", lines)
         raise Wrong(finding, self.problem, tuple(self._calls))
 
     def same(self, got: Answer, wanted: Answer, *names: str) -> None:
@@ -218,7 +219,7 @@ class Trial:
         if not reply.modified:
             return None
         names = ", ".join(reply.modified)
-        return Finding(Failure.MODIFIED, judge.MODIFIED, f"{names} modified", (f"Modified: {names}",))
+        return Finding(Failure.MODIFIED, Case.blame.modified, f"{names} modified", (f"Modified: {names}",))
 
     def _fail(self, case: Example, finding: Finding, what: str) -> NoReturn:
         """A call that gives no results to compare: excused by the ledger, or wrong."""

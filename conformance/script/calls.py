@@ -9,6 +9,7 @@ from typing import Any
 
 from conformance.targets import Target
 from impls.contract import Call, Framework, Implementation
+from impls.operators import OPERATORS
 from impls.script import Snippet, by_contract
 from impls.select import builtin
 
@@ -25,7 +26,10 @@ def snippet(target: Target, call: Call) -> Snippet:
     implementation = target.implementation
     known = builtin().get(implementation.name)
     if known is not None and (known.target, known.prepare) == (implementation.target, implementation.prepare):
-        written: Snippet = _script(_room(implementation)).CALLS[implementation.name](call)
+        calls = _script(_room(implementation)).CALLS
+        if implementation.name not in calls:
+            raise NotImplementedError(f"no script of {implementation.name}")
+        written: Snippet = calls[implementation.name](call)
         return written
     return _plugged_in(implementation, call)
 
@@ -58,7 +62,8 @@ def _plugged_in(implementation: Implementation, call: Call) -> Snippet:
     else:
         lines = [*folder, f"attention = importlib.import_module({_quoted(place)}).{name}"]
     imports = ("import importlib.util" if place.endswith(".py") else "import importlib", "import sys")
-    arguments = ("q=q", "k=k", "v=v", *by_contract(call)[3:])
+    names = OPERATORS[call.operator].arguments
+    arguments = (*(f"{name}={name}" for name in names), *by_contract(call)[len(names) :])
     return Snippet("attention", arguments, terms, imports, "\n".join(lines))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.cases import Case
+from conformance.cases import AnyCase
 from conformance.outcomes import Failure
 from conformance.script.elements import Element
 from impls.script import Snippet
@@ -17,7 +17,7 @@ from impls.script import Snippet
 class Checked:
     """What a check is written from; ``swapped`` says that the output's second and third axis are to be swapped."""
 
-    case: Case
+    case: AnyCase
     dtype: str
     device: str
     snippet: Snippet

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from conformance.cases import Case, all_cases
+from conformance.cases import AnyCase, every_case
 from conformance.outcomes import Failure, Result
 from conformance.script.calls import snippet
 from conformance.script.checks import Checked, check
@@ -31,7 +31,7 @@ _NUMPY: Import = ("numpy", "", "np")
 def write(
     result: Result,
     target: Target,
-    case: Case,
+    case: AnyCase,
     elements: Sequence[Element],
     versions: Mapping[str, str],
     folder: Path,
@@ -46,7 +46,7 @@ def write(
     return path
 
 
-def file_name(target: Target, case: Case) -> str:
+def file_name(target: Target, case: AnyCase) -> str:
     """``numpy-eager-float32-causal-square.py``: letters, digits, dots, dashes and underscores."""
     name = target.implementation.name
     short = re.sub(r"[^A-Za-z0-9._-]+", "-", name.rpartition("/")[2]).strip("-.")
@@ -57,7 +57,9 @@ def file_name(target: Target, case: Case) -> str:
     return f"{short}-{rest[: NAME - len(short)]}.py"
 
 
-def text(result: Result, target: Target, case: Case, elements: Sequence[Element], versions: Mapping[str, str]) -> str:
+def text(
+    result: Result, target: Target, case: AnyCase, elements: Sequence[Element], versions: Mapping[str, str]
+) -> str:
     """The script.  ``elements`` are the wrong elements of a wrong result, and () for every other failure.
 
     Raises ValueError for a result that is no failure of a call (or that lacks its elements), NotImplementedError for
@@ -67,7 +69,7 @@ def text(result: Result, target: Target, case: Case, elements: Sequence[Element]
         raise ValueError(f"{result.case}: {result.outcome.value}, {len(elements)} wrong elements: no script")
     script = _Script(target)
     if case.after:
-        script.call_before(all_cases()[case.after])
+        script.call_before(every_case()[case.after])
     written = script.call(case)
     swapped = target.implementation.layout is Layout.BSHD and not case.invalid
     names = tuple(arrays(case, target.dtype))
@@ -88,7 +90,7 @@ class _Script:
         self._imports: set[Import] = {("sys", "", "")}
         self._blocks: list[str] = []
 
-    def call_before(self, case: Case) -> None:
+    def call_before(self, case: AnyCase) -> None:
         """The call that comes before the one in question; what becomes of it does not matter."""
         try:
             written = self.call(case)
@@ -97,13 +99,13 @@ class _Script:
         self._imports.add(("contextlib", "", ""))
         self._blocks.append(f"with contextlib.suppress(Exception):  # a call before\n{written.call(depth=1)}")
 
-    def call(self, case: Case) -> Snippet:
+    def call(self, case: AnyCase) -> Snippet:
         """What a call needs: its definitions, and its inputs in the framework's arrays."""
         target, dtype = self._target, self._target.dtype
         swapped = target.implementation.layout is Layout.BSHD
         given = [_given(name, array, swapped, case.memory) for name, array in arrays(case, dtype).items()]
         plain = tuple((n, v) for n, v in sorted(case.inputs(dtype).keywords.items()) if not isinstance(v, np.ndarray))
-        call = Call(dtype, target.device, tuple((each.name, each.shape) for each in given), plain)
+        call = Call(dtype, target.device, tuple((each.name, each.shape) for each in given), plain, case.operator)
         written = snippet(target, call)
         for line in (*written.imports, *written.terms.imports):
             self._imports |= parsed_import(line)
@@ -119,7 +121,7 @@ class _Script:
         self.lines(lines)
         return written
 
-    def _data(self, case: Case) -> None:
+    def _data(self, case: AnyCase) -> None:
         """The inputs as NumPy arrays."""
         data = statements(case, self._target.dtype)
         try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.bounds import LARGEST
-from conformance.cases import Case
+from conformance.cases import AnyCase
 from conformance.compare import shares
 from impls.calls import Reply
 from impls.contract import Profile
@@ -32,7 +32,7 @@ class Element:
 
 
 def worst_elements(
-    reply: Reply, case: Case, dtype: str, profile: Profile, *, wrong: bool = True, count: int = CHECKED
+    reply: Reply, case: AnyCase, dtype: str, profile: Profile, *, wrong: bool = True, count: int = CHECKED
 ) -> tuple[Element, ...]:
     """The worst elements of the first result that has wrong ones, worst first; () if none has.
 

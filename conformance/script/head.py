@@ -6,7 +6,7 @@ import platform
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from conformance.cases import Case
+from conformance.cases import AnyCase
 from conformance.clauses import clauses
 from conformance.message import inputs_line
 from conformance.outcomes import Failure, Result
@@ -28,7 +28,7 @@ _SEEN = {
 
 
 def head(
-    result: Result, target: Target, case: Case, elements: Sequence[Element], versions: Mapping[str, str]
+    result: Result, target: Target, case: AnyCase, elements: Sequence[Element], versions: Mapping[str, str]
 ) -> list[str]:
     """The lines of the comment; ``versions`` are those of the packages that the script uses."""
     assert result.failure is not None

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.cases import Case
+from conformance.cases import AnyCase, Case
 from conformance.cases.base import NUMPY_DTYPES
 from conformance.cases.data import Shape, normal
 from conformance.script.inline import CannotInline, Import, Inliner, import_lines
@@ -34,7 +34,7 @@ _NUMPY: Import = ("numpy", "", "np")
 
 @dataclass(frozen=True)
 class Statements:
-    """Statements that define q, k, v and the array keywords as NumPy arrays; bfloat16 stands in float32."""
+    """Statements that define the arguments and the array keywords as NumPy arrays; bfloat16 stands in float32."""
 
     lines: tuple[str, ...]
     imports: frozenset[Import] = frozenset({_NUMPY})
@@ -42,14 +42,14 @@ class Statements:
     sources: tuple[str, ...] = ()
 
 
-def arrays(case: Case, dtype: str) -> dict[str, np.ndarray]:
-    """The arrays of a case by name: q, k, v, and the keywords that are given as arrays."""
+def arrays(case: AnyCase, dtype: str) -> dict[str, np.ndarray]:
+    """The arrays of a case by name: the arguments, and the keywords that are given as arrays."""
     inputs = case.inputs(dtype)
     given = {name: value for name, value in inputs.keywords.items() if isinstance(value, np.ndarray)}
-    return {"q": inputs.q, "k": inputs.k, "v": inputs.v, **given}
+    return {**inputs.arrays, **given}
 
 
-def statements(case: Case, dtype: str) -> Statements:
+def statements(case: AnyCase, dtype: str) -> Statements:
     """How a script makes the inputs of a case."""
     wanted = arrays(case, dtype)
     written = Statements(tuple(_literal(name, array) for name, array in wanted.items())) if _few(wanted) else None
@@ -117,7 +117,7 @@ def _filled(text: str) -> list[str]:
 # By seed.
 
 
-def seeded(case: Case, dtype: str) -> Statements | None:
+def seeded(case: AnyCase, dtype: str) -> Statements | None:
     """The recipe of ``conformance.cases.base`` for this case, or None if it cannot be written down or makes others."""
     wanted = arrays(case, dtype)
     try:
@@ -139,8 +139,10 @@ def seeded(case: Case, dtype: str) -> Statements | None:
     return replace(recipe, lines=(*recipe.lines, "\n".join(lines)), imports=imports)
 
 
-def _recipe(case: Case, dtype: str, wanted: Mapping[str, np.ndarray]) -> Statements:
+def _recipe(case: AnyCase, dtype: str, wanted: Mapping[str, np.ndarray]) -> Statements:
     """As ``conformance.cases.base`` makes inputs: the same draws in the same order."""
+    if not isinstance(case, Case):
+        raise NoRecipe(f"{case.operator} has no recipe")
     carrier = "float32" if dtype == "bfloat16" else dtype
     sources: list[str] = []
     sizes = [f"{field.name}={size}" for field, size in zip(fields(Shape), astuple(case.shape), strict=True)]
@@ -177,7 +179,7 @@ def definitions(written: Statements, inliner: Inliner) -> str:
 # By bytes.
 
 
-def packed(case: Case, dtype: str) -> Statements:
+def packed(case: AnyCase, dtype: str) -> Statements:
     """Compressed bytes, for what can be written in no other way."""
     lines = []
     for name, array in arrays(case, dtype).items():

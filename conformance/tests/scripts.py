@@ -64,7 +64,7 @@ def answered(pool: Pool, target: Target, case: Case, timeout: float = 300) -> tu
     try:
         for each in filter(None, (all_cases().get(case.after), case)):
             x = each.inputs(dtype)
-            request = Request(target.device, x.q, x.k, x.v, x.keywords, memory=each.memory, repeats=each.repeats)
+            request = Request(target.device, x.arrays, x.keywords, memory=each.memory, repeats=each.repeats)
             reply = pool.call(implementation, "impls.calls:call", implementation, request, timeout=timeout)
     except (Crashed, TimedOut) as error:
         failure = Failure.CRASHED if isinstance(error, Crashed) else Failure.TIMEOUT

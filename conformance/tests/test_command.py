@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.__main__ import main
-from conformance.cases import all_cases
+from conformance.cases import every_case
 from conformance.clauses import clauses
 
 
@@ -13,7 +13,7 @@ def test_cases_are_listed_with_their_reason(capsys: pytest.CaptureFixture[str]) 
     """Every case is listed once, under the clause that it breaks first, with its sentence."""
     assert main(["cases"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    for case in all_cases().values():
+    for case in every_case().values():
         (line,) = [line for line in lines if line.startswith(f"  {case.name} (")]
         assert case.why in line
 

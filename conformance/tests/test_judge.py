@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from conformance.cases import all_cases
+from conformance.cases import Case, all_cases
 from conformance.deviations import Deviation, Ledger
-from conformance.judge import blamed, judge
+from conformance.judge import judge
 from conformance.outcomes import Failure, Outcome, Result
 from conformance.targets import Pool, Target
 from impls import loading
@@ -199,6 +199,10 @@ def half_weights(q, k, v):  # type: ignore[no-untyped-def]
 
 def test_a_wrong_value_is_blamed_on_what_the_case_is_about() -> None:
     """A value that is wrong in a case about repetition breaks the clause about values."""
+
+    def blamed(case: Case) -> str:
+        return case.blame.wrong_value(case.clauses)
+
     assert blamed(all_cases()["repeat-causal-mask"]) == "SDPA-16"
     assert blamed(all_cases()["memory-sliced"]) == "SDPA-30"
     assert blamed(all_cases()["causal-square"]) == "SDPA-9"

@@ -16,8 +16,9 @@ from conformance.deviations import Deviation, read
 from conformance.outcomes import Failure
 from conformance.tests.run_scripts import OWN
 from conformance.tests.scripts import NOTHING_WRONG, Job, Ran, Written, alone, shown, written_and_run
-from impls.contract import DTYPES, KEYWORDS, Framework
+from impls.contract import DTYPES, Framework
 from impls.memory import LAYOUTS
+from impls.operators import SDPA
 from impls.script import WIDTH
 from impls.select import builtin
 
@@ -38,7 +39,7 @@ def features(case: Case) -> set[str]:
     found |= {f"refused by {case.clauses[0]}"} if case.invalid else set()
     found |= {"grouped heads"} if case.shape.hq != case.shape.hkv else set()
     found |= {"several tiles"} if case.shape.sk > TILES else set()
-    found |= {"many options"} if len(case.keywords) > len(KEYWORDS) / 2 else set()
+    found |= {"many options"} if len(case.keywords) > len(SDPA.keywords) / 2 else set()
     return found | ({"nothing"} if case.zeros else set())
 
 
@@ -134,7 +135,7 @@ def records(*failures: Failure) -> pytest.MarkDecorator:
 def test_the_sample_has_everything() -> None:
     """Every keyword, layout and dtype of the contract is in it, and there are records."""
     cases = [all_cases()[name] for name, _ in sample()]
-    assert {keyword for case in cases for keyword in case.keywords} == set(KEYWORDS)
+    assert {keyword for case in cases for keyword in case.keywords} == set(SDPA.keywords)
     assert {case.memory for case in cases} == set(LAYOUTS)
     assert {dtype for _, dtype in sample()} == set(DTYPES)
     assert RECORDS

@@ -43,4 +43,20 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         requires=("jax",),
         summary="jax.nn.dot_product_attention in cuDNN's flash kernel",
     ),
+    *(
+        Implementation(
+            name=f"jax-{name}",
+            target=f"impls.jax.layer:{operator}",
+            operator=operator,
+            framework=Framework.JAX,
+            prepare="impls.jax.prepare:jitted",
+            profiles=_WIDE,
+            requires=("jax",),
+            summary=summary,
+        )
+        for name, operator, summary in (
+            ("layer", "mha", "projections, heads, attention and output projection written out, compiled by XLA"),
+            ("sublayer", "sublayer", "jax-layer with residual and LayerNorm"),
+        )
+    ),
 )

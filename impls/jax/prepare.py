@@ -20,7 +20,7 @@ from impls.contract import Call, Function
 from impls.jax.arrays import device_of, wide_types
 
 #: Plain keywords that are numbers, or tuples of numbers and None; which of them are given is part of the program.
-NUMBERS = ("scale", "softcap", "causal_offset", "window")
+NUMBERS = ("scale", "softcap", "causal_offset", "window", "epsilon")
 
 
 def eager(function: Function, call: Call) -> Function:

@@ -24,4 +24,19 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         requires=("numpy", "ml_dtypes"),
         summary="online softmax over tiles, no array as large as the score matrix, following every clause",
     ),
+    *(
+        Implementation(
+            name=f"numpy-{name}",
+            target=f"impls.numpy.layer:{operator}",
+            operator=operator,
+            devices=("cpu",),
+            profiles=_PROFILES,
+            requires=("numpy", "ml_dtypes"),
+            summary=summary,
+        )
+        for name, operator, summary in (
+            ("layer", "mha", "projections, heads, attention and output projection written out"),
+            ("sublayer", "sublayer", "numpy-layer with residual and LayerNorm"),
+        )
+    ),
 )

@@ -40,10 +40,27 @@ def _contrib(name: str, builder: str, operator: str) -> Implementation:
     )
 
 
-def _export(opset: int, name: str, function: str, text: str, dtypes: tuple[str, ...]) -> Implementation:
+def _contrib_layer(name: str, builder: str, text: str) -> Implementation:
+    return Implementation(
+        name=name,
+        target=f"impls.onnx.layer:{builder}",
+        operator="mha",
+        framework=Framework.ONNXRUNTIME,
+        prepare="impls.onnx.sessions:prepare",
+        dtypes=_KERNELS,
+        profiles={"float16": Profile.WIDE},  # computed in float32 and rounded once, as measured
+        requires=("onnxruntime", "onnx"),
+        summary=f"{text}, which has kernels for float32 and float16",
+    )
+
+
+def _export(
+    opset: int, name: str, function: str, text: str, dtypes: tuple[str, ...], operator: str = "sdpa"
+) -> Implementation:
     return Implementation(
         name=f"onnx-export{opset}-{name}",
         target=function,
+        operator=operator,
         framework=Framework.ONNXRUNTIME,
         prepare=f"impls.onnx.exported:prepare{opset}",
         dtypes=dtypes,
@@ -55,6 +72,19 @@ def _export(opset: int, name: str, function: str, text: str, dtypes: tuple[str, 
 
 _EAGER = ("torch-eager", "impls.torch.eager:attention", "Attention written out in torch operations")
 _SDPA = ("torch-sdpa", "impls.torch.sdpa:attention", "torch's scaled_dot_product_attention")
+
+#: Layers in one dtype and opset each, as every case is an export.
+_LAYERS = (
+    ("torch-layer", "impls.torch.layer:mha", "The layer written out in torch operations", ("float32",), "mha"),
+    ("torch-mha", "impls.torch.modules:functional", "torch's nn.MultiheadAttention", ("float32",), "mha"),
+    (
+        "torch-sublayer",
+        "impls.torch.layer:sublayer",
+        "torch-layer with residual and LayerNorm",
+        ("float32",),
+        "sublayer",
+    ),
+)
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = (
     _node(23),
@@ -73,4 +103,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     _export(23, *_EAGER, _FLOAT16),
     _export(18, *_SDPA, _FLOAT64),
     _export(23, *_SDPA, _FLOAT16),  # one Attention node
+    _contrib_layer("ort-mha-layer", "multi_head", "ONNX Runtime's own operator MultiHeadAttention between MatMuls"),
+    _contrib_layer("ort-attention-layer", "packed", "ONNX Runtime's own operator Attention with packed weights"),
+    *(_export(23, *each) for each in _LAYERS),
 )

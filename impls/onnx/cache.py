@@ -19,7 +19,15 @@ from pathlib import Path
 _PACKAGES = ("torch", "onnx", "onnxscript", "onnx-ir")
 
 #: The sources that decide it, under impls/: what is exported, and how.
-_SOURCES = ("validate.py", "torch/eager.py", "torch/sdpa.py", "onnx/exported.py")
+_SOURCES = (
+    "layers.py",
+    "validate.py",
+    "torch/eager.py",
+    "torch/layer.py",
+    "torch/modules.py",
+    "torch/sdpa.py",
+    "onnx/exported.py",
+)
 
 
 def folder() -> Path | None:

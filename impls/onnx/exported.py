@@ -21,6 +21,7 @@ import torch
 from impls.contract import Call, Function
 from impls.onnx import cache
 from impls.onnx.sessions import bound, session
+from impls.operators import SDPA
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -67,7 +68,12 @@ def _prepare(function: Function, call: Call, opset: int) -> Function:
 
 
 def _open(function: Function, call: Call, opset: int) -> Any:
-    """The session of the model with open lengths, or of one for these very lengths if there is none that fits."""
+    """The session of the model with open lengths, or of one for these very lengths if there is none that fits.
+
+    Layers are exported for their very lengths: in self-attention one length stands in three places of a mask.
+    """
+    if call.operator != SDPA.name:
+        return session(_model(function, opset, call.dtype, call.options, call.shapes, False), call.device)
     canonical = tuple((name, _canonical(name, shape)) for name, shape in call.shapes)
     try:
         model = _model(function, opset, call.dtype, call.options, canonical, True)

@@ -21,7 +21,7 @@ def request(**rest: Any) -> calls.Request:
     """A small request with random inputs."""
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((2, 2, n, 4)).astype(np.float32) for n in (3, 5, 5))
-    return calls.Request("cpu", q, k, v, **rest)
+    return calls.Request.qkv("cpu", q, k, v, **rest)
 
 
 def test_results_come_by_name() -> None:

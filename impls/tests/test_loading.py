@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from impls.contract import KEYWORDS, ImplementationError
+from impls.contract import ImplementationError
 from impls.loading import keywords, load, nearest
+from impls.operators import SDPA
 from impls.tests import fakes
 
 
@@ -56,7 +57,7 @@ def test_any_keyword_means_all_of_them() -> None:
 
     def attention(q: Any, k: Any, v: Any, **options: Any) -> None: ...
 
-    assert keywords(attention) == set(KEYWORDS)
+    assert keywords(attention) == set(SDPA.keywords)
 
 
 def test_too_few_arguments_are_refused() -> None:

@@ -26,7 +26,7 @@ def test_case(name: str, implementation: Implementation) -> None:
         pytest.skip(f"{implementation.name} does not accept {', '.join(sorted(case.keywords))}")
     for dtype in case.dtypes:
         x = case.inputs(dtype)
-        answer = call(implementation, Request("cpu", x.q, x.k, x.v, x.keywords, case.memory, case.repeats))
+        answer = call(implementation, Request.qkv("cpu", x.q, x.k, x.v, x.keywords, case.memory, case.repeats))
         if case.invalid:
             assert answer.status == "raised"
             continue

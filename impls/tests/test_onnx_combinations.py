@@ -43,7 +43,7 @@ def holes(*shape: int) -> np.ndarray:
 
 def run(implementation: Implementation, qkv: Any, keywords: dict[str, Any]) -> Reply:
     """One call on the CPU."""
-    return call(implementation, Request("cpu", qkv[0], qkv[1], qkv[2], keywords))
+    return call(implementation, Request.qkv("cpu", qkv[0], qkv[1], qkv[2], keywords))
 
 
 #: Combinations of keywords, and the sizes that differ from those of ``arrays``.
@@ -144,7 +144,7 @@ def test_window_without_causal_is_unsupported_by_gqa() -> None:
 def test_repeated_runs_do_not_share_their_results(name: str) -> None:
     """A result keeps its value when the same prepared function runs again."""
     qkv = arrays()
-    reply = call(BY_NAME[name], Request("cpu", qkv[0], qkv[1], qkv[2], repeats=3))
+    reply = call(BY_NAME[name], Request.qkv("cpu", qkv[0], qkv[1], qkv[2], repeats=3))
     assert reply.unequal == ()
     other = run(BY_NAME[name], tuple(2 * array for array in qkv), {})
     assert_within(reply.results, *qkv, {})

@@ -43,7 +43,7 @@ def agrees(name: str, sizes: tuple[int, int, int, int, int], **keywords: Any) ->
     rng = np.random.default_rng(sum(sizes))
     shapes = ((b, hq, sq, 8), (b, hkv, sk, 8), (b, hkv, sk, 8))
     q, k, v = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
-    reply = call(BY_NAME[name], Request("cpu", q, k, v, keywords))
+    reply = call(BY_NAME[name], Request.qkv("cpu", q, k, v, keywords))
     assert reply.status == "returned", reply.text
     assert_within(reply.results, q, k, v, keywords)
 
@@ -116,7 +116,7 @@ def test_refusal_of_the_exporter_is_unsupported() -> None:
     q = np.zeros((2, 2, 5, 8), np.float32)
     reply = call(
         BY_NAME["onnx-export23-torch-sdpa"],
-        Request("cpu", q, q, q, {"is_causal": True, "mask": np.ones((5, 5), bool)}),
+        Request.qkv("cpu", q, q, q, {"is_causal": True, "mask": np.ones((5, 5), bool)}),
     )
     assert reply.status == "unsupported", reply.text
 
@@ -124,7 +124,7 @@ def test_refusal_of_the_exporter_is_unsupported() -> None:
 def test_mismatched_lengths_are_refused() -> None:
     """K and v of different lengths fit no model, so the function that would be exported refuses them."""
     q, k, v = (np.zeros((2, 2, n, 8), np.float32) for n in (5, 7, 6))
-    assert call(BY_NAME["onnx-export18-torch-eager"], Request("cpu", q, k, v)).status == "raised"
+    assert call(BY_NAME["onnx-export18-torch-eager"], Request.qkv("cpu", q, k, v)).status == "raised"
 
 
 @pytest.mark.parametrize(

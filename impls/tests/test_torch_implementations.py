@@ -28,7 +28,7 @@ def reply(implementation: Implementation, name: str, dtype: str) -> Reply:
     """The implementation's reply to a case on the CPU."""
     case = all_cases()[name]
     x = case.inputs(dtype)
-    return call(implementation, Request("cpu", x.q, x.k, x.v, x.keywords, case.memory, case.repeats))
+    return call(implementation, Request.qkv("cpu", x.q, x.k, x.v, x.keywords, case.memory, case.repeats))
 
 
 def assert_within_bound(implementation: Implementation, name: str, dtype: str) -> None:
@@ -65,7 +65,7 @@ def test_flex() -> None:
 
 def test_mask_and_bias_together_are_unsupported() -> None:
     """scaled_dot_product_attention has one attn_mask, so mask and bias in one call are unsupported, not wrong."""
-    answer = reply(BY_NAME["torch-sdpa"], "combined-mask-bias", "float32")
+    answer = reply(BY_NAME["torch-sdpa"], "combined-mask-bias-minus-inf", "float32")
     assert answer.status == "unsupported"
     assert "attn_mask" in answer.text
 

@@ -18,11 +18,13 @@ def _entry(
     summary: str,
     profiles: dict[str, Profile],
     devices: tuple[str, ...] = ("cpu", "cuda"),
+    operator: str = "sdpa",
 ) -> Implementation:
     """A record with what all of PyTorch's have in common; ``target`` is relative to this folder."""
     return Implementation(
         name=name,
         target=f"impls.torch.{target}",
+        operator=operator,
         framework=Framework.TORCH,
         requires=("torch", "ml_dtypes"),
         devices=devices,
@@ -53,5 +55,17 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         requires=("torch", "ml_dtypes"),
         dtypes=("float32",),
         summary="torch-eager under torch.compile; three keywords and float32 alone, as each form compiles for seconds",
+    ),
+    _entry(
+        "torch-layer",
+        "layer:mha",
+        "projections, heads, attention and output projection written out",
+        _STORAGE,
+        operator="mha",
+    ),
+    _entry("torch-mha-fast", "modules:fast", "nn.MultiheadAttention, fast path", _STORAGE, operator="mha"),
+    _entry("torch-mha-slow", "modules:slow", "nn.MultiheadAttention, slow path", _STORAGE, operator="mha"),
+    _entry(
+        "torch-sublayer", "layer:sublayer", "torch-layer with residual and layer_norm", _STORAGE, operator="sublayer"
     ),
 )

@@ -1,0 +1,191 @@
+"""A case of mha or sublayer: its shape, its data, and what the spec says of it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from conformance.bounds import Options
+from conformance.cases.anycase import AnyCase, Blame, arguments_of
+from conformance.inputs import LayerInputs
+from conformance.layers import bounds, reference
+from conformance.layers.bounds import LayerBound
+from conformance.layers.reference import LayerExpected, SublayerExpected
+from impls.contract import Profile
+
+Rng = np.random.Generator
+Maker = Callable[[Rng, "LayerShape", np.dtype], np.ndarray]
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """Lengths and widths of one input, named as in the spec (MHA-1), and the form of inputs and output."""
+
+    b: int = 2
+    sq: int = 5
+    sk: int = 5
+    e: int = 8
+    ekv: int = 8
+    heads: int = 2
+    d: int = 4
+    dv: int = 4
+    eo: int = 8
+    unbatched: bool = False
+    sequence_first: bool = False
+
+    @property
+    def elements(self) -> int:
+        """How many numbers x_q and the weights of queries, keys and values have."""
+        inputs = self.b * (self.sq * self.e + self.sk * self.ekv)
+        return inputs + self.heads * (self.d * (self.e + self.ekv) + self.dv * self.ekv)
+
+    @property
+    def scores(self) -> tuple[int, ...]:
+        """(B, H, Sq, Sk), or (H, Sq, Sk)."""
+        return (self.heads, self.sq, self.sk) if self.unbatched else (self.b, self.heads, self.sq, self.sk)
+
+    def rows(self, length: int, width: int) -> tuple[int, ...]:
+        """The shape of an input of this length and width, in the form of the call."""
+        if self.unbatched:
+            return (length, width)
+        return (length, self.b, width) if self.sequence_first else (self.b, length, width)
+
+
+#: Self-attention with as many columns as heads · D, which every library has.
+PLAIN = LayerShape()
+#: Every width another one.
+WIDTHS = LayerShape(sk=7, e=6, ekv=5, d=4, dv=3, eo=7)
+CROSS = LayerShape(sk=7)
+
+
+def normal(spread: float = 1.0, offset: float = 0.0) -> Callable[[Rng, LayerShape], tuple[np.ndarray, ...]]:
+    """Normal x_q around an offset, and weights that keep the size of what they are multiplied with, times the spread."""
+
+    def make(rng: Rng, s: LayerShape) -> tuple[np.ndarray, ...]:
+        x_q = offset + rng.standard_normal(s.rows(s.sq, s.e))
+        return (
+            x_q,
+            spread * _weight(rng, s.e, s.heads * s.d),
+            spread * _weight(rng, s.ekv, s.heads * s.d),
+            _weight(rng, s.ekv, s.heads * s.dv),
+        )
+
+    return make
+
+
+def _weight(rng: Rng, rows: int, columns: int) -> np.ndarray:
+    return rng.standard_normal((rows, columns)) / np.sqrt(rows)
+
+
+def x_kv(rng: Rng, s: LayerShape, dtype: np.dtype) -> np.ndarray:
+    """The input of keys and values."""
+    return rng.standard_normal(s.rows(s.sk, s.ekv)).astype(dtype)
+
+
+def w_o(rng: Rng, s: LayerShape, dtype: np.dtype) -> np.ndarray:
+    """The output projection."""
+    return _weight(rng, s.heads * s.dv, s.eo).astype(dtype)
+
+
+def columns(name: str) -> Maker:
+    """A bias, gamma or beta: normal numbers, as many as ``name`` has columns, gamma around 1."""
+
+    def make(rng: Rng, s: LayerShape, dtype: np.dtype) -> np.ndarray:
+        widths = {"b_q": s.heads * s.d, "b_k": s.heads * s.d, "b_v": s.heads * s.dv, "b_o": s.eo}
+        numbers = rng.standard_normal(widths.get(name, s.e))
+        return (1 + numbers / 4 if name == "gamma" else numbers).astype(dtype)
+
+    return make
+
+
+#: The four biases of a layer.
+BIASES = {name: columns(name) for name in ("b_q", "b_k", "b_v", "b_o")}
+
+
+@dataclass(frozen=True)
+class _Layer(AnyCase):
+    """What cases of both operators do alike."""
+
+    shape: LayerShape = PLAIN
+
+    def inputs(self, dtype: str) -> LayerInputs:
+        """The inputs in a dtype, always the same ones."""
+        return _inputs(self, dtype)
+
+    def bound(self, dtype: str, profile: Profile) -> LayerBound:
+        """The error bound for the inputs under a profile."""
+        return _bound(self, dtype, profile)
+
+    def axes(self, result: str) -> tuple[str, ...]:
+        """Names of the axes of a result, in the form of the call."""
+        if result == "weights":
+            names = ("row", "key") if self.options.get("average_weights") else ("head", "row", "key")
+            return names if self.shape.unbatched else ("batch", *names)
+        if self.shape.unbatched:
+            return ("row", "column")
+        return ("row", "batch", "column") if self.shape.sequence_first else ("batch", "row", "column")
+
+    def _call(self, dtype: str) -> dict[str, Any]:
+        """What the reference is called with: it gives all results, whether asked for or not."""
+        x = self.inputs(dtype)
+        return x.arrays | {name: value for name, value in x.keywords.items() if name != "return_weights"}
+
+
+@dataclass(frozen=True)
+class MhaCase(_Layer):
+    """A case of mha."""
+
+    operator: ClassVar[str] = "mha"
+    blame: ClassVar[Blame] = Blame(
+        "MHA-1", accuracy="MHA-18", value="MHA-12", of_result={"weights": "MHA-14"}, memory="MHA-23"
+    )
+
+    def expected(self, dtype: str) -> LayerExpected:
+        """What the reference says of the inputs.  Raises InvalidInput for invalid ones."""
+        return _mha(self, dtype)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+@dataclass(frozen=True)
+class SublayerCase(_Layer):
+    """A case of sublayer."""
+
+    operator: ClassVar[str] = "sublayer"
+    blame: ClassVar[Blame] = Blame("SUB-7", accuracy="SUB-9", value="SUB-3", memory="MHA-23")
+
+    def expected(self, dtype: str) -> SublayerExpected:
+        """What the reference says of the inputs.  Raises InvalidInput for invalid ones."""
+        return _sublayer(self, dtype)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+@functools.cache
+def _inputs(case: _Layer, dtype: str) -> LayerInputs:
+    arrays, keywords = arguments_of(case, case.data or normal(), dtype)
+    inputs = LayerInputs(arrays[0], arrays[1], arrays[2], arrays[3], keywords)
+    return inputs if case.edit is None else case.edit(inputs)
+
+
+@functools.cache
+def _mha(case: MhaCase, dtype: str) -> LayerExpected:
+    return reference.mha(**case._call(dtype))
+
+
+@functools.cache
+def _sublayer(case: SublayerCase, dtype: str) -> SublayerExpected:
+    return reference.sublayer(**case._call(dtype))
+
+
+@functools.cache
+def _bound(case: MhaCase | SublayerCase, dtype: str, profile: Profile) -> LayerBound:
+    keywords = case.inputs(dtype).keywords
+    options = Options(**{name: keywords[name] for name in ("scale", "bias") if name in keywords})
+    return bounds.bound(case.expected(dtype), options, dtype, profile)

@@ -1,0 +1,67 @@
+"""The residual sub-layer: SUB-1 to SUB-10."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from conformance.cases.anycase import ALL_DTYPES, HALVES
+from conformance.cases.layer import BIASES, CROSS, PLAIN, LayerShape, Rng, SublayerCase, columns, normal, w_o, x_kv
+
+#: Output projection, all biases, gamma and beta, and the epsilon that most models have.
+FULL: dict[str, Any] = {"w_o": w_o, **BIASES, "gamma": columns("gamma"), "beta": columns("beta"), "epsilon": 1e-5}
+
+
+def case(name: str, clauses: str, why: str, shape: LayerShape = PLAIN, **rest: Any) -> SublayerCase:
+    """A case from its clauses as one text and its options as keywords, beside those that every call has."""
+    fields = {key: rest.pop(key) for key in tuple(rest) if key in SublayerCase.__dataclass_fields__}
+    forms = {"sequence_first": True} if shape.sequence_first else {}
+    options = {"heads": shape.heads, **forms, **FULL, **rest}
+    return SublayerCase(f"sublayer-{name}", tuple(clauses.split()), why, shape, options=options, **fields)
+
+
+def cases() -> Iterator[SublayerCase]:
+    """Every case of this operator."""
+    yield case("post-norm", "SUB-1 SUB-9", "LayerNorm(x + mha(x)).", dtypes=ALL_DTYPES)
+    yield case("post-norm-cross", "SUB-1 SUB-8", "Over another input.", CROSS, x_kv=x_kv)
+    yield case("pre-norm", "SUB-2 SUB-9", "x + mha(LayerNorm(x)): x itself is added.", dtypes=ALL_DTYPES, pre_norm=True)
+    yield case("pre-norm-cross", "SUB-2 SUB-8", "The other input is not normalised.", CROSS, x_kv=x_kv, pre_norm=True)
+    yield case("batches", "SUB-3", "Three batches: every row is normalised by itself.", replace(PLAIN, b=3), dtypes=("float32", *HALVES))
+    yield case("variance", "SUB-4", "Four columns: with Bessel's correction everything is 13 % smaller.", replace(PLAIN, e=4, ekv=4, d=2, dv=2, eo=4))
+    yield case("epsilon", "SUB-5", "epsilon = 0.5, added to the variance, not to the deviation.", epsilon=0.5)
+    yield case("equal-row", "SUB-5", "Pre-norm of rows of equal numbers: they give beta.", data=_equal_rows, pre_norm=True)
+    yield case("gamma-beta", "SUB-6", "gamma alternates in sign and beta counts the columns.", gamma=_alternating, beta=_counting)
+    yield case("unbatched", "SUB-7", "One sample without a batch axis.", replace(PLAIN, b=1, unbatched=True))
+    yield case("sequence-first", "SUB-7", "Inputs (S, B, E).", replace(PLAIN, sequence_first=True))
+    yield case("causal", "SUB-8", "Causal.", is_causal=True)
+    yield case("lengths", "SUB-8", "Padded keys, and a sample of length 0: LayerNorm(x + b_o).", kv_lengths=_lengths)
+    yield case("mask-pre-norm", "SUB-8", "A row without a key in pre-norm: x + b_o.", mask=_row_off, pre_norm=True)
+    yield case("accuracy-offset", "SUB-9", "Rows around 100 that vary by 1: mean(z²) − mean(z)² loses most digits.", data=normal(1.0, 100.0), dtypes=("float32", "float64"))
+    yield case("accuracy-wide", "SUB-9", "E = 64 in four heads, 33 rows.", LayerShape(b=1, sq=33, sk=33, e=64, ekv=64, heads=4, d=16, dv=16, eo=64), dtypes=ALL_DTYPES)
+    yield case("invalid-gamma", "SUB-10", "gamma has 7 numbers for 8 columns.", edit=lambda x: replace(x, keywords={**x.keywords, "gamma": x.keywords["gamma"][:7]}), invalid=True)
+
+
+def _equal_rows(rng: Rng, s: LayerShape) -> tuple[np.ndarray, ...]:
+    x, *weights = normal()(rng, s)
+    return np.repeat(x[..., :1], s.e, axis=-1), *weights
+
+
+def _alternating(rng: Rng, s: LayerShape, dtype: np.dtype) -> np.ndarray:
+    return np.where(np.arange(s.e) % 2, -1.0, 2.0).astype(dtype)
+
+
+def _counting(rng: Rng, s: LayerShape, dtype: np.dtype) -> np.ndarray:
+    return np.arange(s.e).astype(dtype)
+
+
+def _lengths(rng: Rng, s: LayerShape, dtype: np.dtype) -> np.ndarray:
+    return np.array([0, 3], np.int64)
+
+
+def _row_off(rng: Rng, s: LayerShape, dtype: np.dtype) -> np.ndarray:
+    mask = np.ones(s.scores, bool)
+    mask[1, :, 2] = False
+    return mask

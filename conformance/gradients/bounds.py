@@ -1,0 +1,163 @@
+r"""How far a gradient may be from the reference, element by element (GRAD-9); continues the derivation of BOUNDS.md.
+
+Notation as there, for one query row: p_j the weights, ε_j ≥ |δs_j| the error of a score, w and u the unit roundoffs of the
+accumulator and of the storage dtype, g(n) the error of a sum of n terms; further g the row of ``grad_output``,
+a_j = dP_j = Σ_d g_d v_jd, δ = Σ_m p_m a_m = Σ_d g_d o_d, and dS_j = p_j (a_j − δ).
+
+1. *Weights.*  A backward pass keeps the weights, or recomputes them as exp(s_j − L) from the stored log-sum-exp L.  Then the
+   score is computed twice and L has errors of its own: p̂_j is between p_j exp(−ε'_j) / Σ p_m exp(ε_m) and p_j exp(ε'_j) / Σ p_m exp(−ε_m),
+   with ε'_j = ε_j + 6 w (1 + |L| + max |s|), step 2 and the lse of BOUNDS.md.  With n w for the sum of powers and what
+   underflow takes this is π_j ≥ |δp_j|.  Recomputed weights need not add up to 1 and may exceed it, so π_j is capped, at
+   max(p_j, 1 − p_j), in ``storage`` only, where weights are stored after they are normalised.
+2. *dP.*  A product of Dv terms: |δa_j| ≤ (g(Dv) + 2 · operand) Σ_d |g_d v_jd|, and one rounding where it is stored.
+3. *δ.*  Both of its forms are honest, so the bound is the larger of two, after what they have in common: perturbed scores
+   move Σ p̂_m a_m / Σ p̂_m by at most Σ p_m (exp(ε_m) − 1) |a_m − δ| / Σ p_m exp(−ε_m), and never more than max |a_m − δ|, since Σ p_m (a_m − δ) = 0.
+   As Σ p̂_m â_m: Σ p̂_m |δa_m|, the sum, g(n) Σ p̂_m |a_m|, and where weights do not add up to 1, (n w + …) |δ|.
+   As Σ g_d ô_d, as flash kernels compute it, with the output ô *as it was stored*: Σ_d |g_d| times the error of o_d that step 3 of
+   BOUNDS.md gives, one rounding |o_d| to storage in ``fused`` and ``storage`` (w in ``wide``), and g(Dv) Σ_d |g_d o_d|.  Rounded weights
+   enter every o_d alike, so that they give Σ_m p̂_m |a_m| and not Σ_d |g_d| Σ_m p̂_m |v_md|.
+4. *dS.*  |δdS_j| ≤ π_j |a_j − δ| + p̂_j (|δa_j| + |δδ|) + roundings · p̂_j (|a_j| + |δ|): p (a − δ) and p a − p δ are both in use.  One rounding to
+   storage before the products in ``fused``; in ``storage`` two arrays more.  A program that differentiates exp(s − max s) literally adds the
+   derivative of the shift, which is −Σ_j dS_j = 0 but for roundings, at the largest score; so it may be off there by the
+   roundings of the whole row, Σ_j roundings_j + g(n) Σ_j |dS_j|.
+5. *Softcap.*  The slope t = 1 − tanh² falls as |raw| grows, so its error is the larger of its changes to |raw| ± e; computed as 1 − tanh² it has
+   an absolute error of 2 tanh² times the relative one of tanh, and one rounding.
+6. *Sums.*  dQ = scale Σ_j dŜ_j k_j: scale Σ_j E_j |k_j| for the errors E_j of the terms, (g(n) + 3 w + operand) Σ |terms|, and n w |dQ|, since
+   terms of one sign may be rounded one way (BOUNDS.md, step 3).  dK, dV and dbias likewise, n being the number of pairs (row, query
+   head) that may attend.  What is summed over a group of query heads may have been stored for each of them: u Σ_h |dK_h|.
+   Where n = 0 the gradient is exactly zero, and so is its bound (GRAD-7, GRAD-8).
+7. *Storing.*  One rounding, and the dtype's smallest number; in ``storage`` a product before and after it is scaled.
+
+The profiles: ``wide`` rounds results only; ``fused`` the weights before Pᵀ dO, dS before its products, and the output before δ;
+``storage``, the profile of a backward pass in the storage precision, every array between two operations.  The reference's own
+error, the same bound with float64's roundoff, is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from conformance.bounds import Options, Rounding, growth, rounding
+from conformance.gradients.errors import Errors, intermediates
+from conformance.gradients.reference import GradExpected, over_groups, sum_to
+from impls.contract import Profile
+
+Array = np.ndarray
+
+
+def bound(expected: GradExpected, options: Options, dtype: str, profile: Profile) -> dict[str, Array]:
+    """Bounds on |result − reference| by the name of the gradient, each in its shape.
+
+    ``options`` are those of conformance.bounds.  An element whose reference is not finite is compared by class.
+    """
+    with np.errstate(all="ignore"):
+        theirs = _bound(expected, options, rounding(dtype, profile))
+        ours = _bound(expected, options, rounding("float64", Profile.WIDE))
+    return {name: theirs[name] + ours[name] for name in theirs}
+
+
+def telling(expected: GradExpected, bound: Mapping[str, Array]) -> tuple[str, ...]:
+    """Names of the gradients that can fail: an element exceeds its bound, or the bound is 0 everywhere.
+
+    The second is a gradient that is exactly zero by GRAD-7 or GRAD-8.  One without elements cannot fail by value.
+    """
+    return tuple(
+        name
+        for name, gradient in expected.gradients.items()
+        if gradient.size and ((np.abs(gradient) > bound[name]).any() or not bound[name].any())
+    )
+
+
+def check_telling(expected: GradExpected, bound: Mapping[str, Array], names: Collection[str] = ()) -> None:
+    """Refuse an input whose reference gradient is below its own bound everywhere, as zeros would pass.
+
+    ``names`` are the gradients that have to tell; without them any one has to, unless all are without elements, so
+    that their shapes are what is tested.  Raises ValueError with a sentence that gives the sizes.
+    """
+    told = telling(expected, bound)
+    present = tuple(name for name, gradient in expected.gradients.items() if gradient.size)
+    silent = [name for name in names if name not in told] if names else [*present] * (not told)
+    if silent:
+        raise ValueError("zeros would pass as gradients: " + "; ".join(_sizes(expected, bound, n) for n in silent))
+
+
+def _sizes(expected: GradExpected, bound: Mapping[str, Array], name: str) -> str:
+    """How far a gradient is below its bound, in words."""
+    gradient = np.abs(expected.gradients.get(name, np.zeros(0)))
+    if not gradient.size:
+        return f"{name} has no elements"
+    share = np.max(gradient / np.where(bound[name] > 0, bound[name], np.inf))
+    return f"{name} is nowhere larger than {share:.2g} times its bound, and at most {gradient.max():.2g}"
+
+
+def _bound(x: GradExpected, options: Options, r: Rounding) -> dict[str, Array]:
+    """Steps 6 and 7."""
+    errors, f, heads = intermediates(x, options, r), x.forward, x.grad_k.shape[1]
+    scale, by_key = abs(x.scale), np.swapaxes(f.allowed, 2, 3)
+    # dS is stored before the products, in ``storage`` once more when it is scaled, or else an element of q or k is.
+    scaled = r.weight + 2 * r.score
+    lost = max(1.0, scale) * (r.flushed + (r.underflow if r.weight else 0.0))
+
+    q, k = _finite(f.q), _finite(f.k)
+    grad_q = scale * _summed(x.d_raw, errors.d_raw, k, f.allowed, f.q.shape[1], scaled, r)
+    grad_q += lost * _sums(f.allowed, k, f.q.shape[1])
+    d_raw, d_raw_error = np.swapaxes(x.d_raw, 2, 3), np.swapaxes(errors.d_raw, 2, 3)
+    grad_k = scale * _summed(d_raw, d_raw_error, q, by_key, heads, scaled, r)
+    grad_k += lost * _sums(by_key, q, heads) + (lost * _sums(d_raw, np.ones_like(q), heads) if r.score else 0.0)
+    weights, weights_error = np.swapaxes(np.where(f.allowed, f.weights, 0.0), 2, 3), np.swapaxes(errors.weights, 2, 3)
+    grad_v = _summed(weights, weights_error, x.grad_output, by_key, heads, r.weight, r)
+    grad_v += (r.flushed + (r.underflow if r.weight else 0.0)) * _sums(by_key, x.grad_output, heads)
+
+    found = {"grad_q": (grad_q, f.allowed.any(3)), "grad_k": (grad_k, over_groups(by_key, heads).any(3))}
+    found["grad_v"] = (grad_v, found["grad_k"][1])
+    # Each head's own gradient, where it is stored, may underflow, and so may the sum; in ``storage`` unscaled, too.
+    least = r.underflow * (1 + max(1.0, scale) * (r.score > 0)) + lost * (f.q.shape[1] // heads if heads else 1)
+    results = {name: _where(some[..., None], array + least) for name, (array, some) in found.items()}
+    if x.grad_bias is not None:
+        results["grad_bias"] = _of_bias(x, errors, r)
+    return results
+
+
+def _summed(terms: Array, error: Array, other: Array, allowed: Array, heads: int, rounded: float, r: Rounding) -> Array:
+    """Step 6: Σ_c terms[…, a, c] · other[…, c, :] over the allowed pairs, summed over groups: (B, heads, A, X).
+
+    ``rounded`` is what each term is rounded by before the product.
+    """
+    product, moved = terms @ other, error @ np.abs(other)
+    size = np.abs(terms) @ np.abs(other) + moved
+    grouped = heads != terms.shape[1]
+    stored = over_groups(np.abs(product) + moved, heads) if grouped else 0.0
+    n = over_groups(allowed.sum(axis=3), heads)[..., None]
+    relative = growth(n, r) + 3 * r.accumulator + 2 * r.operand + rounded
+    total = np.abs(over_groups(product, heads))
+    result = over_groups(moved, heads) + relative * over_groups(size, heads) + r.weight * stored
+    return result + (n * r.accumulator + r.store + 2 * r.score) * total
+
+
+def _of_bias(x: GradExpected, errors: Errors, r: Rounding) -> Array:
+    """Steps 6 and 7 for dS summed over the axes along which bias is broadcast."""
+    shape = np.shape(x.grad_bias)
+    n = sum_to(x.forward.allowed.astype(float), shape)
+    size = sum_to(np.abs(x.d_scores) + errors.d_scores, shape)
+    total = np.abs(sum_to(x.d_scores, shape))
+    result = sum_to(errors.d_scores, shape) + (growth(n, r) + r.weight) * size
+    result += (n * r.accumulator + r.store + r.score) * total
+    result += n * (r.flushed + (r.underflow if r.weight else 0.0)) + r.underflow
+    return _where(n > 0, result)
+
+
+def _sums(terms: Array, other: Array, heads: int) -> Array:
+    """Σ |terms| |other| over the groups, (B, heads, A, X)."""
+    return over_groups(np.abs(terms.astype(float)) @ np.abs(other), heads)
+
+
+def _where(some: Array, array: Array) -> Array:
+    """The bound, infinite where it is no number, and exactly 0 where nothing is summed."""
+    return np.where(some, np.nan_to_num(array, nan=np.inf, posinf=np.inf), 0.0)
+
+
+def _finite(array: Array) -> Array:
+    """The array with 0 for NaN and infinities."""
+    return np.where(np.isfinite(array), array, 0.0)

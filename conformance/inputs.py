@@ -1,0 +1,50 @@
+"""What an implementation is called with: the arguments of its operator, and keywords."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class _Arguments:
+    """Arguments as fields, then keywords."""
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arguments by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "keywords"}
+
+
+@dataclass(frozen=True)
+class Inputs(_Arguments):
+    """Of sdpa: q (B, Hq, Sq, D), k (B, Hkv, Sk, D), v (B, Hkv, Sk, Dv)."""
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    keywords: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LayerInputs(_Arguments):
+    """Of mha and sublayer: x_q (B, Sq, E), w_q (E, H · D), w_k (Ekv, H · D), w_v (Ekv, H · Dv)."""
+
+    x_q: np.ndarray
+    w_q: np.ndarray
+    w_k: np.ndarray
+    w_v: np.ndarray
+    keywords: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GradientInputs(_Arguments):
+    """Of sdpa_grad: q, k, v as of sdpa, and the gradient with respect to the output, (B, Hq, Sq, Dv)."""
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    grad_output: np.ndarray
+    keywords: dict[str, Any] = field(default_factory=dict)

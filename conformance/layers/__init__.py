@@ -1,0 +1,1 @@
+"""What the spec says of multi-head attention (MHA-…) and its sub-layer (SUB-…), and their error bounds."""

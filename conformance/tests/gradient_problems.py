@@ -1,0 +1,117 @@
+"""Random problems for gradients: every option of the spec drawn by itself, the same problem for the same seed.
+
+Sizes are log-uniform and small enough that a few hundred are judged in seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
+import numpy as np
+
+from conformance.bounds import Options
+from conformance.gradients import bounds
+from conformance.gradients.reference import GradExpected, sdpa_grad
+from impls.contract import Profile
+
+Rng = np.random.Generator
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Arrays in one dtype and the keywords of sdpa_grad."""
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    grad_output: np.ndarray
+    options: dict[str, Any]
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """The arguments of sdpa_grad in order."""
+        return self.q, self.k, self.v, self.grad_output
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of all of them."""
+        return str(self.q.dtype)
+
+    def expected(self) -> GradExpected:
+        """What the reference says."""
+        return sdpa_grad(*self.arrays, **self.options)
+
+    def bound(self, profile: Profile) -> dict[str, np.ndarray]:
+        """The bounds under a profile."""
+        options = Options(**{n: self.options[n] for n in ("scale", "softcap", "bias") if n in self.options})
+        return bounds.bound(self.expected(), options, self.dtype, profile)
+
+
+def problem(seed: int, dtype: str, keys: int = 200, empty: bool = True, **given: Any) -> Problem:
+    """The problem of a seed; ``keys`` is the largest Sk, ``empty`` allows rows without a key, ``given`` replaces options.
+
+    Options given as None are left out.
+    """
+    rng = np.random.default_rng((2026, seed))
+    batch, heads, group = (int(rng.integers(1, most + 1)) for most in (2, 2, 3))
+    rows, length, width, value_width = (_log_integer(rng, most) for most in (32, keys, 64, 64))
+    value_width = width if rng.random() < 0.5 else value_width  # what some kernels ask for
+    q, k = (
+        _log_uniform(rng, 0.1, 4) * rng.standard_normal(s)
+        for s in ((batch, heads * group, rows, width), (batch, heads, length, width))
+    )
+    v = _log_uniform(rng, 0.1, 10) * rng.standard_normal((batch, heads, length, value_width))
+    grad_output = _log_uniform(rng, 0.1, 10) * rng.standard_normal((batch, heads * group, rows, value_width))
+    if rng.random() < 0.2:
+        grad_output[:] = 1.0  # the loss is the sum of the output
+    shape = (batch, heads * group, rows, length)
+    target = np.dtype(dtype)
+    options = {**_options(rng, shape, target, empty), **given}
+    options = {name: value for name, value in options.items() if value is not None}
+    q, k, v, grad_output = (array.astype(target) for array in (q, k, v, grad_output))
+    return Problem(q, k, v, grad_output, options)
+
+
+def _options(rng: Rng, shape: tuple[int, int, int, int], dtype: np.dtype, empty: bool) -> dict[str, Any]:
+    batch, _, rows, keys = shape
+    options: dict[str, Any] = {}
+    if rng.random() < 0.3:
+        options["mask"] = rng.random(part(rng, shape)) < rng.choice([0.2, 0.8])
+        if not empty:
+            options["mask"][..., 0] = True
+    if rng.random() < 0.4:
+        bias = _log_uniform(rng, 0.1, 5) * rng.standard_normal(part(rng, shape))
+        hidden = rng.random(bias.shape) < rng.choice([0.0, 0.3])
+        hidden[..., 0] &= empty
+        options["bias"] = np.where(hidden, -np.inf, bias).astype(dtype)
+    if rng.random() < 0.3:
+        options["is_causal"] = True
+    if rng.random() < 0.2 and empty:
+        options["window"] = (int(rng.integers(0, keys)), int(rng.integers(0, keys)) if rng.random() < 0.5 else None)
+    if ("is_causal" in options or "window" in options) and rng.random() < 0.4:
+        low = -rows if empty else 0
+        options["causal_offset"] = int(rng.integers(low, keys + 1))
+    if rng.random() < 0.2:
+        options["kv_lengths"] = rng.integers(0 if empty else 1, keys + 1, size=batch)
+    if rng.random() < 0.4:
+        options["scale"] = float(rng.choice([0.0, -1.0, 1.0, 2.0]) * rng.choice([1.0, 0.3]))
+    if rng.random() < 0.25:
+        options["softcap"] = _log_uniform(rng, 0.5, 30)
+    return options
+
+
+def part(rng: Rng, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape that broadcasts to ``shape``: some axes of length 1, and sometimes leading ones left off."""
+    ones = tuple(1 if rng.random() < 0.4 else length for length in shape)
+    return ones[int(rng.integers(len(shape))) :] if rng.random() < 0.3 else ones
+
+
+def _log_uniform(rng: Rng, low: float, high: float) -> float:
+    return math.exp(rng.uniform(math.log(low), math.log(high)))
+
+
+def _log_integer(rng: Rng, most: int) -> int:
+    return int(math.exp(rng.uniform(0.0, math.log(most + 1))))

@@ -1,0 +1,112 @@
+"""The operators: what a function of each is given, which keywords there are, and what it returns.
+
+What all of them mean is written in conformance/SPEC.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Operator:
+    """The signature of a function that the spec defines."""
+
+    name: str
+    #: Arrays that every call is given.
+    arguments: tuple[str, ...]
+    #: Every keyword there is.
+    keywords: tuple[str, ...]
+    #: Keywords whose value may be an array.  They reach the function as arrays of its framework; every other keyword
+    #: is a plain Python value, known when the call is prepared.
+    arrays: tuple[str, ...]
+    #: Results in the order in which they are returned, with the keyword that asks for each ("" for always).
+    results: tuple[tuple[str, str], ...]
+    #: Keywords that every call gives, so that accepting them is no feature.
+    always: tuple[str, ...] = ()
+
+    def returned(self, given: Container[str]) -> tuple[str, ...]:
+        """Names of the results of a call with these keywords."""
+        return tuple(name for name, keyword in self.results if not keyword or keyword in given)
+
+
+SDPA = Operator(
+    "sdpa",
+    arguments=("q", "k", "v"),
+    keywords=(
+        "mask",  # bool, broadcastable to (B, Hq, Sq, Sk); True = may attend
+        "bias",  # dtype of q, broadcastable to (B, Hq, Sq, Sk); added to the scaled score
+        "is_causal",  # bool
+        "causal_offset",  # int, or an int64 array (B,); only with is_causal or window
+        "window",  # (left, right), each an int >= 0 or None for an open side
+        "kv_lengths",  # int64 array (B,)
+        "scale",  # float; None = 1/sqrt(D)
+        "softcap",  # float > 0
+        "return_weights",  # bool; weights (B, Hq, Sq, Sk)
+        "return_lse",  # bool; natural log-sum-exp (B, Hq, Sq)
+    ),
+    arrays=("mask", "bias", "causal_offset", "kv_lengths"),
+    results=(("output", ""), ("weights", "return_weights"), ("lse", "return_lse")),
+)
+
+#: What both layers are given.  Projections are y = x @ w + b, so a weight is (inputs, outputs).
+_PROJECTIONS = (
+    "x_kv",  # (B, Sk, Ekv): input of keys and values; without it x_q is
+    "w_o",  # (H · Dv, Eo); without it the combined heads are the output
+    "b_q",  # (H · D,)
+    "b_k",  # (H · D,)
+    "b_v",  # (H · Dv,)
+    "b_o",  # (Eo,); only with w_o
+)
+_ATTENTION = (
+    "mask",  # bool, broadcastable to (B, H, Sq, Sk)
+    "bias",  # dtype of x_q, broadcastable to (B, H, Sq, Sk)
+    "is_causal",  # bool
+    "kv_lengths",  # int64 array (B,)
+    "scale",  # float; None = 1/sqrt(D)
+    "sequence_first",  # bool; inputs and output are (S, B, E)
+)
+
+MHA = Operator(
+    "mha",
+    arguments=("x_q", "w_q", "w_k", "w_v"),  # (B, Sq, E) or (Sq, E); (E, H · D), (Ekv, H · D), (Ekv, H · Dv)
+    keywords=(
+        "heads",  # int; divides the columns of w_q, w_k and w_v
+        *_PROJECTIONS,
+        *_ATTENTION,
+        "return_weights",  # bool; weights (B, H, Sq, Sk)
+        "average_weights",  # bool, with return_weights; their mean over the heads, (B, Sq, Sk)
+    ),
+    arrays=(*_PROJECTIONS, "mask", "bias", "kv_lengths"),
+    results=(("output", ""), ("weights", "return_weights")),
+    always=("heads",),
+)
+
+_NORM = ("gamma", "beta")  # (E,) each
+
+SUBLAYER = Operator(
+    "sublayer",
+    arguments=MHA.arguments,
+    keywords=(
+        "heads",
+        *_NORM,
+        "epsilon",  # float > 0
+        "pre_norm",  # bool; x + mha(LayerNorm(x)) instead of LayerNorm(x + mha(x))
+        *_PROJECTIONS,
+        *_ATTENTION,
+    ),
+    arrays=(*_NORM, *_PROJECTIONS, "mask", "bias", "kv_lengths"),
+    results=(("output", ""),),
+    always=("heads", *_NORM, "epsilon"),
+)
+
+SDPA_GRAD = Operator(
+    "sdpa_grad",
+    arguments=("q", "k", "v", "grad_output"),
+    keywords=tuple(name for name in SDPA.keywords if not name.startswith("return_")),
+    arrays=SDPA.arrays,
+    results=(("grad_q", ""), ("grad_k", ""), ("grad_v", ""), ("grad_bias", "bias")),
+)
+
+OPERATORS = {operator.name: operator for operator in (SDPA, MHA, SUBLAYER, SDPA_GRAD)}
