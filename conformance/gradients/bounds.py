@@ -1,36 +1,41 @@
 r"""How far a gradient may be from the reference, element by element (GRAD-9); continues the derivation of BOUNDS.md.
 
-Notation as there, for one query row: p_j the weights, ε_j ≥ |δs_j| the error of a score, w and u the unit roundoffs of the
-accumulator and of the storage dtype, g(n) the error of a sum of n terms; further g the row of ``grad_output``,
-a_j = dP_j = Σ_d g_d v_jd, δ = Σ_m p_m a_m = Σ_d g_d o_d, and dS_j = p_j (a_j − δ).
+Notation as there, for one query row: p_j the weights, ε_j ≥ |δs_j| the error of a score, w and u the unit roundoffs
+of the accumulator and of the storage dtype, g(n) the error of a sum of n terms, η what underflow takes; further g the
+row of ``grad_output``, a_j = dP_j = Σ_d g_d v_jd, δ = Σ_m p_m a_m = Σ_d g_d o_d, and dS_j = p_j (a_j − δ). p̂ is a
+perturbed weight.
 
-1. *Weights.*  A backward pass keeps the weights, or recomputes them as exp(s_j − L) from the stored log-sum-exp L.  Then the
-   score is computed twice and L has errors of its own: p̂_j is between p_j exp(−ε'_j) / Σ p_m exp(ε_m) and p_j exp(ε'_j) / Σ p_m exp(−ε_m),
-   with ε'_j = ε_j + 6 w (1 + |L| + max |s|), step 2 and the lse of BOUNDS.md.  With n w for the sum of powers and what
-   underflow takes this is π_j ≥ |δp_j|.  Recomputed weights need not add up to 1 and may exceed it, so π_j is capped, at
-   max(p_j, 1 − p_j), in ``storage`` only, where weights are stored after they are normalised.
-2. *dP.*  A product of Dv terms: |δa_j| ≤ (g(Dv) + 2 · operand) Σ_d |g_d v_jd|, and one rounding where it is stored.
-3. *δ.*  Both of its forms are honest, so the bound is the larger of two, after what they have in common: perturbed scores
-   move Σ p̂_m a_m / Σ p̂_m by at most Σ p_m (exp(ε_m) − 1) |a_m − δ| / Σ p_m exp(−ε_m), and never more than max |a_m − δ|, since Σ p_m (a_m − δ) = 0.
+1. *Weights.* A backward pass keeps the weights, or recomputes them as exp(s_j − L) from the stored log-sum-exp L.
+   Then a score is computed twice and L has an error of its own, so that with ε'_j = ε_j + 6 w (1 + |L| + max |s|)
+
+       p_j exp(−ε'_j) / Σ p_m exp(ε_m) ≤ p̂_j ≤ p_j exp(ε'_j) / Σ p_m exp(−ε_m);
+
+   with n w for the sum of powers, and what underflow takes, this gives π_j ≥ |δp_j|. Recomputed weights need not add
+   up to 1 and may exceed it, so π_j ≤ max(p_j, 1 − p_j) in ``storage`` only, where weights are kept.
+2. *dP.* A product of Dv terms: |δa_j| ≤ (g(Dv) + 2 · operand) Σ_d |g_d v_jd|, and one rounding where it is stored.
+3. *δ.* Perturbed scores move both of its forms, as Σ p_m (a_m − δ) = 0, by at most Σ p_m (exp(ε_m) − 1) |a_m − δ| / Σ
+   p_m exp(−ε_m), and never by more than max |a_m − δ|. To this comes the larger of two errors:
    As Σ p̂_m â_m: Σ p̂_m |δa_m|, the sum, g(n) Σ p̂_m |a_m|, and where weights do not add up to 1, (n w + …) |δ|.
-   As Σ g_d ô_d, as flash kernels compute it, with the output ô *as it was stored*: Σ_d |g_d| times the error of o_d that step 3 of
-   BOUNDS.md gives, one rounding |o_d| to storage in ``fused`` and ``storage`` (w in ``wide``), and g(Dv) Σ_d |g_d o_d|.  Rounded weights
-   enter every o_d alike, so that they give Σ_m p̂_m |a_m| and not Σ_d |g_d| Σ_m p̂_m |v_md|.
-4. *dS.*  |δdS_j| ≤ π_j |a_j − δ| + p̂_j (|δa_j| + |δδ|) + roundings · p̂_j (|a_j| + |δ|): p (a − δ) and p a − p δ are both in use.  One rounding to
-   storage before the products in ``fused``; in ``storage`` two arrays more.  A program that differentiates exp(s − max s) literally adds the
-   derivative of the shift, which is −Σ_j dS_j = 0 but for roundings, at the largest score; so it may be off there by the
-   roundings of the whole row, Σ_j roundings_j + g(n) Σ_j |dS_j|.
-5. *Softcap.*  The slope t = 1 − tanh² falls as |raw| grows, so its error is the larger of its changes to |raw| ± e; computed as 1 − tanh² it has
-   an absolute error of 2 tanh² times the relative one of tanh, and one rounding.
-6. *Sums.*  dQ = scale Σ_j dŜ_j k_j: scale Σ_j E_j |k_j| for the errors E_j of the terms, (g(n) + 3 w + operand) Σ |terms|, and n w |dQ|, since
-   terms of one sign may be rounded one way (BOUNDS.md, step 3).  dK, dV and dbias likewise, n being the number of pairs (row, query
-   head) that may attend.  What is summed over a group of query heads may have been stored for each of them: u Σ_h |dK_h|.
-   Where n = 0 the gradient is exactly zero, and so is its bound (GRAD-7, GRAD-8).
-7. *Storing.*  One rounding, and the dtype's smallest number; in ``storage`` a product before and after it is scaled.
+   As Σ g_d ô_d, as flash kernels compute it, with the output *as it was stored*: Σ_d |g_d| times the error of o_d by
+   step 3 of BOUNDS.md, with one rounding to storage in ``fused`` and ``storage`` (w in ``wide``), and g(Dv) Σ_d |g_d
+   o_d|. Rounded weights enter every o_d alike, so that they give u Σ_m p̂_m |a_m| and not u Σ_d |g_d| Σ_m p̂_m
+   |v_md|.
+4. *dS.* |δdS_j| ≤ π_j |a_j − δ| + p̂_j (|δa_j| + |δδ|) + 6 w p̂_j (|a_j| + |δ|): p (a − δ) and p a − p δ are both in
+   use. ``fused`` rounds it before the products; ``storage`` rounds every array, 4 u instead of 6 w. A program that
+   differentiates exp(s − max s) as it stands adds the derivative of the shift, −Σ_j dS_j, at the largest score. It is
+   0 but for roundings, those of all elements of the row, of δ, and g(n) Σ_j |dS_j| of its own sum.
+5. *Softcap.* The slope t = 1 − tanh² falls as |raw| grows, so its error is the larger of its changes to |raw| ± e;
+   computed from tanh it has an absolute error of 2 tanh² times the relative one of tanh, and one rounding.
+6. *Sums.* dQ = scale Σ_j dS_j k_j with errors E_j of dS_j: scale Σ_j E_j |k_j|, (g(n) + 3 w + 2 · operand) Σ |terms|,
+   and n w |dQ|, since terms of one sign may all be rounded one way (BOUNDS.md, step 3). dK, dV and dbias likewise; n
+   is the number of pairs that are summed, of key, row and query head. What is summed over a group may have been
+   stored for each query head: u Σ_h |dK_h|. Where n = 0 the gradient is exactly zero, and so is its bound (GRAD-7,
+   GRAD-8).
+7. *Storing.* One rounding, and η; in ``storage`` also of the product before and after it is scaled.
 
-The profiles: ``wide`` rounds results only; ``fused`` the weights before Pᵀ dO, dS before its products, and the output before δ;
-``storage``, the profile of a backward pass in the storage precision, every array between two operations.  The reference's own
-error, the same bound with float64's roundoff, is added.
+Profiles: ``wide`` rounds nothing but results; ``fused`` the output before δ, the weights before Pᵀ dO, and dS before
+its products; ``storage``, a backward pass in the storage precision, every array between two operations. The
+reference's own error, the same bound with float64's roundoff, is added.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ Array = np.ndarray
 #: of a and of the sum by the sum of the powers, where a program differentiates the division.
 SOFTMAX_ROUNDINGS = 6
 
-#: Arrays of it that ``storage`` rounds, against the same: a / Σ, p a and p δ, or a − δ and its product, and their difference.
+#: Arrays of it that ``storage`` rounds, against the same: a / Σ, p a, p δ and their difference; or a − δ and p (a − δ).
 SOFTMAX_STORED = 4
 
 #: How often underflow may take η from an element of it in ``storage``: from those arrays, the sum of the row, and dS where

@@ -1,8 +1,8 @@
 """Gradients of sdpa by complex-step differences, to check the closed formula by.
 
-f'(x) = Im f(x + ih) / h + O(h²) for a real analytic f (Squire & Trapp, SIAM Review 40(1), 1998): nothing is subtracted, so with
-h = 1e-30 the derivative is as exact as f.  The attention here is written row by row from SPEC.md for complex numbers and shares
-nothing with the reference; which keys are allowed is decided by the real parts, as in ``fifty_digits``.
+f'(x) = Im f(x + ih) / h + O(h²) for a real analytic f (Squire & Trapp, SIAM Review 40(1), 1998): nothing is subtracted,
+so with h = 1e-30 the derivative is as exact as f.  The attention here is written row by row from SPEC.md for complex
+numbers and shares nothing with the reference; which keys are allowed is decided by the real parts, as in ``fifty_digits``.
 """
 
 from __future__ import annotations

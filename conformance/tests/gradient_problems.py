@@ -51,9 +51,9 @@ class Problem:
 
 
 def problem(seed: int, dtype: str, keys: int = 200, empty: bool = True, **given: Any) -> Problem:
-    """The problem of a seed; ``keys`` is the largest Sk, ``empty`` allows rows without a key, ``given`` replaces options.
+    """The problem of a seed; ``keys`` is the largest Sk, ``empty`` allows rows without a key.
 
-    Options given as None are left out.
+    ``given`` replaces options; those given as None are left out.
     """
     rng = np.random.default_rng((2026, seed))
     batch, heads, group = (int(rng.integers(1, most + 1)) for most in (2, 2, 3))

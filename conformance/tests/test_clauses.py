@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conformance import reference
-from conformance.cases import AnyCase, all_cases, every_case
+from conformance.cases import AnyCase, Case, all_cases, every_case
 from conformance.clauses import Level, clauses, parse
 from conformance.outcomes import Failure
 
@@ -50,12 +50,22 @@ def test_invalid_cases_break_exactly_their_clause(case: AnyCase) -> None:
             case.expected("float32")
         assert caught.value.clause == case.clauses[0]
     else:
-        assert case.expected(case.dtypes[0]).output.shape == (*case.inputs(case.dtypes[0]).q.shape[:3], case.shape.dv)
+        expected = case.expected(case.dtypes[0])
+        assert {name: getattr(expected, name).ndim for name in case.results()} == {
+            name: len(case.axes(name)) for name in case.results()
+        }
+
+
+@pytest.mark.parametrize("case", [c for c in all_cases().values() if not c.invalid], ids=lambda c: c.name)
+def test_the_output_has_the_shape_of_the_spec(case: Case) -> None:
+    """SDPA-1: the output is (B, Hq, Sq, Dv)."""
+    dtype = case.dtypes[0]
+    assert case.expected(dtype).output.shape == (*case.inputs(dtype).q.shape[:3], case.shape.dv)
 
 
 def test_there_are_at_least_250_cases() -> None:
     """The suite has at least 250 cases for sdpa."""
-    assert len(CASES) >= 250
+    assert len(all_cases()) >= 250
 
 
 def test_inputs_do_not_depend_on_order() -> None:

@@ -64,16 +64,20 @@ def computed(name: str, p: Problem) -> Gradients:
 
 
 def deviates(name: str, p: Problem) -> bool:
-    """Whether PyTorch's kernel on the CPU is known to fail (torch-flash-causal-scale, torch-flash-rank-1 in the ledger)."""
+    """Whether PyTorch's kernel on the CPU is known to fail.
+
+    Forwards too: torch-flash-causal-scale and torch-flash-rank-1 in the ledger.
+    """
     scaled = p.options.get("is_causal") and p.options.get("scale", 1.0) <= 0
     flat = any(np.ndim(p.options.get(n, np.zeros((1, 1)))) < 2 for n in ("mask", "bias"))
     return name.startswith("torch-sdpa") and (scaled or flat)
 
 
 #: Problems for each implementation and dtype; JAX and torch.compile compile for each of them.
-COUNTS = {"jax": 2, "jax-jit": 6, "torch-compile": 2, "torch-sdpa-flash": 300}
+COUNTS = {"jax": 2, "jax-jit": 6, "torch-compile": 2}
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # PyTorch says why a kernel refuses
 @pytest.mark.parametrize("dtype", [*SINGLE, *HALF])
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 def test_correct_implementations_stay_inside(name: str, dtype: str, record_property: Any) -> None:
@@ -81,7 +85,7 @@ def test_correct_implementations_stay_inside(name: str, dtype: str, record_prope
     pytest.importorskip(IMPLEMENTATIONS[name][2])
     profile = WIDE if dtype in SINGLE else IMPLEMENTATIONS[name][3]
     found: dict[int, float] = {}
-    for seed in range(1000):
+    for seed in range(600):
         p = problem(seed, dtype)
         if deviates(name, p):
             continue
@@ -90,7 +94,7 @@ def test_correct_implementations_stay_inside(name: str, dtype: str, record_prope
         except NotImplementedError:
             continue
         found[seed] = worst(got, p, profile)
-        if len(found) == min(COUNTS.get(name, 60), 60):
+        if len(found) == COUNTS.get(name, 60):
             break
     assert len(found) >= 2
     record_property(
@@ -189,47 +193,65 @@ def in_float32(p: Problem) -> dict[str, np.ndarray]:
     return dict(zip(p.expected().gradients, results, strict=True))
 
 
+#: More than one key for every row, few enough that every key counts, and a scale that is not 0.
 LENGTHY = {"keys": 60, "empty": False, "scale": None}
-BIAS = np.linspace(-1, 1, 5).reshape(1, 1, 5, 1)
-HIDING = np.array([True, False] + [True] * 30)
 
-#: Fault: where it shows, what its problems have, and how many of 30 problems at least it has to be seen in.
-FAULTS: list[tuple[Callable[[Problem], Gradients], tuple[str, ...], dict[str, Any], Callable[[Problem], bool]]] = [
-    (no_slope, ("float32", *HALF), {"softcap": 1.0}, lambda p: p.k.shape[2] > 2),
-    (no_delta, ("float32", *HALF), {}, lambda p: p.k.shape[2] > 2),
-    (first_head_of_group, ("float32", *HALF), {}, lambda p: p.q.shape[1] > p.k.shape[1] and p.k.shape[2] > 2),
-    (
-        bias_not_summed,
-        ("float32", *HALF),
-        {},
-        lambda p: "bias" in p.options and p.options["bias"].size < p.expected().d_scores.size and p.k.shape[2] > 2,
-    ),
-    (
-        nan_in_rows_without_a_key,
-        ("float32", *HALF),
-        {"empty": True},
-        lambda p: not p.expected().forward.allowed.any(3).all(),
-    ),
-    (values_off, ("float32", "float64"), {}, lambda p: True),
-    (in_float32, ("float64",), {}, lambda p: True),
-]
+
+def several(p: Problem) -> bool:
+    """Rows with one key have no gradient of a score."""
+    return p.k.shape[2] > 2
+
+
+def grouped(p: Problem) -> bool:
+    """More query heads than key heads."""
+    return several(p) and p.q.shape[1] > p.k.shape[1]
+
+
+def broadcast(p: Problem) -> bool:
+    """A bias that is repeated, but not for all keys: then its gradient is a sum over whole rows of dS, which is 0."""
+    bias = p.options.get("bias")
+    return several(p) and bias is not None and bias.shape[-1] > 1 and bias.size < p.expected().d_scores.size
+
+
+def emptied(p: Problem) -> bool:
+    """A row without a key."""
+    return not bool(p.expected().forward.allowed.any(3).all())
+
+
+def always(p: Problem) -> bool:
+    """Every problem."""
+    return True
+
+
+Shows = Callable[[Problem], bool]
+
+#: Fault, dtypes in which it is looked for, options of its problems, and on which of them it acts.
+FAULTS: tuple[tuple[Callable[[Problem], Gradients], tuple[str, ...], dict[str, Any], Shows], ...] = (
+    (no_slope, ("float32", *HALF), {"softcap": 5.0}, several),
+    (no_delta, ("float32", *HALF), {}, several),
+    (first_head_of_group, ("float32", *HALF), {}, grouped),
+    (bias_not_summed, ("float32", *HALF), {}, broadcast),
+    (nan_in_rows_without_a_key, ("float32", *HALF), {"empty": True}, emptied),
+    (values_off, SINGLE, {}, always),
+    (in_float32, ("float64",), {}, always),
+)
 
 
 @pytest.mark.parametrize(
     ("fault", "dtype", "given", "shows"),
     [(fault, dtype, given, shows) for fault, dtypes, given, shows in FAULTS for dtype in dtypes],
-    ids=lambda value: getattr(value, "__name__", value) if callable(value) or isinstance(value, str) else "",
+    ids=[f"{fault.__name__}-{dtype}" for fault, dtypes, _, _ in FAULTS for dtype in dtypes],
 )
 def test_wrong_gradients_are_outside(
-    fault: Callable[[Problem], Gradients], dtype: str, given: dict[str, Any], shows: Callable[[Problem], bool]
+    fault: Callable[[Problem], Gradients], dtype: str, given: dict[str, Any], shows: Shows, record_property: Any
 ) -> None:
-    """Each fault leaves the bound of the loosest profile of its dtype but TF32, on nine of ten problems where it acts."""
-    profile = WIDE if dtype in SINGLE else STORAGE
-    problems = [p for seed in range(60) if shows(p := problem(seed, dtype, **{**LENGTHY, **given}))]
-    caught = [worst(fault(p), p, profile) > 1 for p in problems]
-    print(fault.__name__, dtype, sum(caught), len(caught))
-    assert len(problems) >= 5
-    assert sum(caught) >= 0.9 * len(caught)
+    """Nine of ten problems on which a fault acts show it; in half precision those of ``fused``, and most of ``storage``."""
+    problems = [p for seed in range(100) if shows(p := problem(seed, dtype, **{**LENGTHY, **given}))]
+    assert len(problems) >= 10
+    for profile, least in ((WIDE, 0.9),) if dtype in SINGLE else ((FUSED, 0.9), (STORAGE, 0.5)):
+        caught = sum(worst(fault(p), p, profile) > 1 for p in problems)
+        record_property("caught", f"{profile}: {caught} of {len(problems)}")
+        assert caught >= least * len(problems)
 
 
 def test_what_is_masked_is_exactly_zero() -> None:
@@ -259,10 +281,10 @@ def test_a_gradient_below_its_bound_is_refused() -> None:
 
 
 def test_an_input_whose_gradients_are_all_below_their_bounds_is_refused() -> None:
-    """A gradient of the output that underflows in float16 tells nothing."""
+    """A gradient of the output that is zero asks for nothing."""
     p = problem(5, "float16", **LENGTHY)
-    faint = Problem(p.q, p.k, p.v, (p.grad_output * 0 + 2.0**-24).astype(np.float16), {"scale": 0.0})
-    expected, limit = faint.expected(), faint.bound(STORAGE)
+    nothing = Problem(p.q, p.k, p.v, 0 * p.grad_output, {})
+    expected, limit = nothing.expected(), nothing.bound(STORAGE)
     assert telling(expected, limit) == ()
     with pytest.raises(ValueError, match="grad_v is nowhere larger than"):
         check_telling(expected, limit)

@@ -13,7 +13,7 @@ from conformance.reference import InvalidInput
 from conformance.tests import complex_step, fifty_digits
 from conformance.tests.gradient_problems import part
 
-#: Largest difference from the complex step, for data and gradients of order 1: sums of some ten terms, each rounded at 2^-53.
+#: Largest difference from the complex step, for data of order 1: sums of some ten terms, each rounded at 2^-53.
 CLOSE = 1e-13
 
 Arrays = tuple[np.ndarray, ...]

@@ -32,7 +32,12 @@ def compiled(function: Function, call: Call) -> Function:
     run = functools.partial(gradient(forward_only._compile(function)), **call.static)
     dtype = getattr(torch, call.dtype)
     shapes = call.shapes
-    run(**{name: torch.zeros(s, dtype=forward_only._ARRAY_DTYPES.get(name, dtype), device=call.device) for name, s in shapes})
+    run(
+        **{
+            name: torch.zeros(s, dtype=forward_only._ARRAY_DTYPES.get(name, dtype), device=call.device)
+            for name, s in shapes
+        }
+    )
     return run
 
 
