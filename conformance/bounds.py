@@ -26,6 +26,8 @@ o = Σ p_j v_j for the output.
    A power exp(s_j − max s) that underflows loses at most η, which depends on the dtype that it is in.  The sum of the
    powers is at least 1, as the largest is exp(0), so the weight loses at most η, the output η Σ|v_j| and the sum η Sk.
    The same once more for a weight that is stored.
+   With sinks (SDPA-38) all of this holds with one key more, whose score is the sink, without an error of its own, and
+   whose value is 0.
 4. *Storing.*  One rounding of the result to its dtype, and the dtype's smallest number where it underflows.
 5. *Operands that are results.*  In a layer q, k and v are results themselves, off by δq, δk and δv.  A score then moves
    by at most |scale| Σ_d (|δq_d||k_d| + |q_d||δk_d| + |δq_d||δk_d|), which joins ε_j, and the output by Σ p̂_j |δv_j|
@@ -36,7 +38,7 @@ The reference is computed in float64 and has an error of its own: the same bound
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -142,9 +144,34 @@ class OperandErrors:
 def bound(expected: Expected, options: Options, dtype: str, profile: Profile) -> Bound:
     """The bound for one input under one profile; rows whose reference is not finite are compared by class."""
     with np.errstate(all="ignore"):
-        theirs = bound_under(expected, options, rounding(dtype, profile))
-        ours = bound_under(expected, options, rounding("float64", Profile.WIDE))
-    return Bound(theirs.output + ours.output, theirs.weights + ours.weights, theirs.lse + ours.lse)
+        whole = _with_sinks(expected)
+        theirs = bound_under(whole, options, rounding(dtype, profile))
+        ours = bound_under(whole, options, rounding("float64", Profile.WIDE))
+    weights = (theirs.weights + ours.weights)[..., : expected.weights.shape[3]]
+    return Bound(theirs.output + ours.output, weights, theirs.lse + ours.lse)
+
+
+def _with_sinks(expected: Expected) -> Expected:
+    """SDPA-38: a sink is one more key, whose score is given and whose value is 0."""
+    if expected.sinks is None:
+        return expected
+
+    def behind(array: np.ndarray, column: np.ndarray | float, axis: int) -> np.ndarray:
+        shape = tuple(1 if at == axis else n for at, n in enumerate(array.shape))
+        return np.concatenate([array, np.broadcast_to(np.asarray(column, array.dtype), shape)], axis)
+
+    score = expected.sinks[:, None, None]
+    p = np.exp(score - np.where(np.isneginf(score), 0.0, expected.lse[..., None]))
+    return replace(
+        expected,
+        weights=behind(expected.weights, p, 3),
+        scores=behind(expected.scores, score, 3),
+        raw=behind(expected.raw, 0.0, 3),
+        allowed=behind(expected.allowed, score > -np.inf, 3),
+        k=behind(expected.k, 0.0, 2),
+        v=behind(expected.v, 0.0, 2),
+        sinks=None,
+    )
 
 
 def growth(n: int | np.ndarray, r: Rounding) -> np.ndarray:

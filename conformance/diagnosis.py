@@ -1,20 +1,20 @@
 """Naming the mistake: which known fault, or which two together, gives the results that failed.
 
-All failures of an implementation are looked at together.  The explanation that fits most of them comes first, and
-passed cases speak against one that they would fail with.  What is left is explained in the same way.  Where nothing
-fits, nothing is said.
+All failures of an implementation are looked at together; only faults of its operator are tried.  The explanation that
+fits most of them comes first, and passed cases speak against one that they would fail with.  What is left is explained
+in the same way.  Where nothing fits, nothing is said.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from conformance.cases import Case
-from conformance.faults import FAULTS
-from conformance.faults.anatomy import Attention
-from conformance.faults.registry import Fault
+from conformance.cases import AnyCase
+from conformance.faults.anatomy import Anatomy, Attention
+from conformance.faults.layers import Layer
+from conformance.faults.registry import Fault, faults_of
 from conformance.faults.trials import Failed, explains, fails
 from conformance.outcomes import Failure
 from impls.contract import Profile
@@ -39,7 +39,7 @@ PAIRS = 3000
 class Passed:
     """A case that passed."""
 
-    case: Case
+    case: AnyCase
     dtype: str
     profile: Profile
 
@@ -96,7 +96,9 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Expla
 
 
 def _single(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]) -> Explanation | None:
-    candidates = [(fault,) for fault in FAULTS.values() if any(explains(fault.make, f) for f in left[:TRIED])]
+    tried = left[:TRIED]
+    faults = {fault.name: fault for failed in tried for fault in faults_of(failed.case.operator)}
+    candidates = [(fault,) for fault in faults.values() if any(explains(fault.make, f) for f in tried)]
     return _best(candidates, left, failures, passed)
 
 
@@ -123,7 +125,8 @@ def _pair(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[P
 
 
 def _showing(failed: Failed) -> list[Fault]:
-    return [fault for fault in FAULTS.values() if fails(fault.make, failed.case, failed.dtype, failed.profile)]
+    faults = faults_of(failed.case.operator)
+    return [fault for fault in faults if fails(fault.make, failed.case, failed.dtype, failed.profile)]
 
 
 def _best(
@@ -170,14 +173,21 @@ def _contradictions(faults: tuple[Fault, ...], passed: Sequence[Passed]) -> int:
     return sum(fails(make, p.case, p.dtype, p.profile) for p in passed[:WITNESSES])
 
 
-def combined(faults: Sequence[Fault]) -> type[Attention] | None:
-    """An attention with all these faults, or None where one is a form of the other."""
+def combined(faults: Sequence[Fault]) -> type[Anatomy] | None:
+    """An anatomy with all these faults, or None where one is a form of the other, or is of another operator."""
     made = [fault.make for fault in faults]
     if len(made) == 1:
         return made[0]
-    if any(issubclass(a, b) for a, b in itertools.permutations(made, 2)):
+    if len({make.operator for make in made}) > 1 or any(issubclass(a, b) for a, b in itertools.permutations(made, 2)):
         return None
+    within = {make.attention for make in made if issubclass(make, Layer)} - {Attention}
     try:
-        return type("Combined", tuple(made), {})
+        return type("Combined", tuple(made), {"attention": _merged(within)} if within else {})
     except TypeError:  # their orders of methods contradict each other
         return None
+
+
+def _merged(attentions: Iterable[type[Attention]]) -> type[Attention]:
+    """The attention of a layer that has several faulty ones.  Raises TypeError where they contradict each other."""
+    classes = sorted(attentions, key=lambda each: (-len(each.__mro__), each.__name__))  # forms of a class before it
+    return classes[0] if len(classes) == 1 else type("Combined", tuple(classes), {})

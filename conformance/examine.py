@@ -150,14 +150,10 @@ def explanation_text(explanation: Explanation, failures: int) -> str:
 
 def _diagnosis(name: str, device: str, failed: Sequence[Examined], group: Iterable[Examined]) -> Diagnosis:
     known = [k for e in failed if (k := _failed(e)) is not None]
-    passed = [
-        Passed(e.case, e.target.dtype, _profile(e))
-        for e in group
-        if e.judged.result.outcome is Outcome.PASSED and isinstance(e.case, Case)
-    ]
+    passed = [Passed(e.case, e.target.dtype, _profile(e)) for e in group if e.judged.result.outcome is Outcome.PASSED]
     explanations = tuple(diagnose(known, passed))
     explained = frozenset[Failed]().union(*(e.fits for e in explanations))
-    left: dict[Failure, list[tuple[Case, str]]] = defaultdict(list)
+    left: dict[Failure, list[tuple[AnyCase, str]]] = defaultdict(list)
     for each in examined(known):
         if each not in explained:
             left[each.failure].append((each.case, each.dtype))
@@ -168,7 +164,7 @@ def _diagnosis(name: str, device: str, failed: Sequence[Examined], group: Iterab
 
 def _failed(each: Examined) -> Failed | None:
     result, reply = each.judged.result, each.judged.reply
-    if reply is None or result.failure in (None, Failure.STALE) or not isinstance(each.case, Case):
+    if reply is None or result.failure in (None, Failure.STALE):
         return None
     return Failed(each.case, each.target.dtype, _profile(each), result.failure, reply)
 

@@ -40,6 +40,8 @@ class Expected:
     q: Array
     k: Array
     v: Array
+    #: SDPA-38: the logit of each query head, (Hq,) in float64; None without sinks.
+    sinks: Array | None = None
 
 
 def sdpa(
@@ -55,6 +57,7 @@ def sdpa(
     kv_lengths: Array | None = None,
     scale: float | None = None,
     softcap: float | None = None,
+    sinks: Array | None = None,
     rows: Array | None = None,
 ) -> Expected:
     """Scaled dot-product attention as SPEC.md defines it.
@@ -62,7 +65,7 @@ def sdpa(
     Shapes as in SDPA-1; every keyword as in SDPA-3 to SDPA-13.  With ``rows``, indices of query rows, only
     those rows are computed, in that order.  Raises InvalidInput where SDPA-31 to SDPA-36 require an exception.
     """
-    check_inputs(q, k, v, mask, bias)
+    check_inputs(q, k, v, mask, bias, sinks)
     positions = np.arange(q.shape[2])
     if rows is not None:
         positions = np.asarray(rows)
@@ -79,12 +82,18 @@ def sdpa(
         scores = capped_scores(raw, softcap)
         scores = scores if bias is None else scores + bias
         scores = np.where(allowed, scores, -np.inf)
-        weights, lse = softmax(scores, allowed)
+        if sinks is None:
+            weights, lse = softmax(scores, allowed)
+        else:
+            sinks = sinks.astype(np.float64)
+            weights, lse = softmax_with_sinks(scores, allowed, sinks)
         output = weighted_sum(weights, v, allowed)
-    return Expected(output, weights, lse, scores, raw, allowed, q, k, v)
+    return Expected(output, weights, lse, scores, raw, allowed, q, k, v, sinks)
 
 
-def check_inputs(q: Array, k: Array, v: Array, mask: Array | None, bias: Array | None) -> None:
+def check_inputs(
+    q: Array, k: Array, v: Array, mask: Array | None, bias: Array | None, sinks: Array | None = None
+) -> None:
     """SDPA-31 to SDPA-36: refuse what does not fit together."""
     if not q.ndim == k.ndim == v.ndim == 4:
         raise InvalidInput("SDPA-34", f"q, k, v have ranks {q.ndim}, {k.ndim}, {v.ndim}")
@@ -101,6 +110,8 @@ def check_inputs(q: Array, k: Array, v: Array, mask: Array | None, bias: Array |
     for name, array in (("mask", mask), ("bias", bias)):
         if array is not None and not broadcasts(array.shape, (*q.shape[:3], k.shape[2])):
             raise InvalidInput("SDPA-36", f"{name} {array.shape} does not broadcast")
+    if sinks is not None and sinks.shape != (q.shape[1],):
+        raise InvalidInput("SDPA-36", f"sinks {sinks.shape} are not one per query head")
 
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
@@ -177,6 +188,13 @@ def softmax(scores: Array, allowed: Array) -> tuple[Array, Array]:
     weights = np.where(empty, 0.0, powers / np.where(empty, 1.0, total))
     lse = np.where(empty, -np.inf, top + np.log(np.where(empty, 1.0, total)))
     return weights, lse[..., 0]
+
+
+def softmax_with_sinks(scores: Array, allowed: Array, sinks: Array) -> tuple[Array, Array]:
+    """SDPA-38: softmax over the allowed keys and one key more, whose score is the sink and whose weight is left out."""
+    column = np.broadcast_to(sinks[:, None, None], (*scores.shape[:3], 1))
+    weights, lse = softmax(np.concatenate([scores, column], 3), np.concatenate([allowed, column > -np.inf], 3))
+    return weights[..., :-1], lse
 
 
 def weighted_sum(weights: Array, v: Array, allowed: Array) -> Array:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from conformance.cases import Case
+from conformance.cases import AnyCase, Shape
+from conformance.cases.layer import LayerShape
 from conformance.outcomes import Failure
-from impls.operators import SDPA
+from impls.operators import OPERATORS
 
 #: A failure or a passed case: its case and dtype.
-Judged = tuple[Case, str]
+Judged = tuple[AnyCase, str]
 
 #: Fewer failures have something in common by chance.
 FEWEST = 3
@@ -18,14 +19,15 @@ FEWEST = 3
 RARE = 0.2
 
 
-def _given(keyword: str) -> Callable[[Case], bool]:
+def _given(keyword: str) -> Callable[[AnyCase], bool]:
     return lambda case: case.options.get(keyword, False) not in (None, False)
 
 
 #: What a case may have, in the words in which it is said.
-FEATURES: dict[str, Callable[[Case], bool]] = {
-    **{keyword: _given(keyword) for keyword in SDPA.keywords},
-    "grouped heads": lambda case: case.shape.hq != case.shape.hkv,
+FEATURES: dict[str, Callable[[AnyCase], bool]] = {
+    **{keyword: _given(keyword) for operator in OPERATORS.values() for keyword in operator.keywords},
+    "grouped heads": lambda case: isinstance(case.shape, Shape) and case.shape.hq != case.shape.hkv,
+    "no batch axis": lambda case: isinstance(case.shape, LayerShape) and case.shape.unbatched,
     "one query": lambda case: case.shape.sq == 1,
     "more queries than keys": lambda case: case.shape.sq > case.shape.sk,
     "no keys": lambda case: case.shape.sk == 0,

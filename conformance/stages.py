@@ -70,7 +70,8 @@ def _by_weights(
     scores = _worst(ratio - shift, limit, read & np.take_along_axis(read, largest, 3))
     rows = allowed.any(axis=3)
     lost = r.store + r.underflow * p.shape[3]
-    softmax = _worst(w.sum(axis=3) - rows, np.full(rows.shape, kept + lost), np.ones_like(rows))
+    total = np.where(rows, p.sum(axis=3), 0.0)  # 1, or less with sinks
+    softmax = _worst(w.sum(axis=3) - total, np.full(rows.shape, kept + lost), np.ones_like(rows))
     others = [name for axis, name in OTHER_AXES.items() if w.size and np.all(np.abs(w.sum(axis) - 1) <= kept + lost)]
     v = np.where(np.isfinite(expected.v), expected.v, 0.0)
     size, summed = w @ np.abs(v), w @ v

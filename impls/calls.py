@@ -80,7 +80,8 @@ def describe(implementation: Implementation) -> Description:
         raise ImplementationError(f"{implementation.target} is a {type(function).__name__}, not a function")
     found = {name: getattr(function, name) for name in ATTRIBUTES if hasattr(function, name)}
     operator = operator_of(function, implementation.operator)
-    return Description(keywords(function, operator), found, operator.name)
+    signature = OPERATORS.get(implementation.function_of, operator)
+    return Description(keywords(function, signature) & set(operator.keywords), found, operator.name)
 
 
 def devices(implementation: Implementation) -> tuple[str, ...]:

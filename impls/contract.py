@@ -117,6 +117,8 @@ class Implementation:
     #: Modules are imported from here first (a plug-in's own folder), "" for none.
     folder: str = ""
     summary: str = ""
+    #: The operator of the function at ``target`` where ``prepare`` makes another of it: gradients by differentiation.
+    function_of: str = ""
 
     def __hash__(self) -> int:
         return hash((self.name, self.target))

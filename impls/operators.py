@@ -43,10 +43,11 @@ SDPA = Operator(
         "kv_lengths",  # int64 array (B,)
         "scale",  # float; None = 1/sqrt(D)
         "softcap",  # float > 0
+        "sinks",  # dtype of q, (Hq,); one logit per query head that enters the softmax and no value
         "return_weights",  # bool; weights (B, Hq, Sq, Sk)
         "return_lse",  # bool; natural log-sum-exp (B, Hq, Sq)
     ),
-    arrays=("mask", "bias", "causal_offset", "kv_lengths"),
+    arrays=("mask", "bias", "causal_offset", "kv_lengths", "sinks"),
     results=(("output", ""), ("weights", "return_weights"), ("lse", "return_lse")),
 )
 
@@ -104,8 +105,8 @@ SUBLAYER = Operator(
 SDPA_GRAD = Operator(
     "sdpa_grad",
     arguments=("q", "k", "v", "grad_output"),
-    keywords=tuple(name for name in SDPA.keywords if not name.startswith("return_")),
-    arrays=SDPA.arrays,
+    keywords=tuple(name for name in SDPA.keywords if not name.startswith("return_") and name != "sinks"),
+    arrays=tuple(name for name in SDPA.arrays if name != "sinks"),
     results=(("grad_q", ""), ("grad_k", ""), ("grad_v", ""), ("grad_bias", "bias")),
 )
 

@@ -99,13 +99,25 @@ def together(names: Sequence[str], expression: str) -> str:
 
 def applied(function: str, arguments: Sequence[str], depth: int = 0, before: str = "") -> str:
     """``before`` and the call of a function, at this depth of indentation: on one line, or with a line per argument."""
+    return enclosed(f"{before}{function}(", arguments, ")", depth)
+
+
+def enclosed(start: str, items: Sequence[str], end: str, depth: int = 0) -> str:
+    """``start``, the items with commas, and ``end``, at this depth: on one line, or with a line per item.
+
+    An item that is a dictionary and is too long for its line is broken in turn.
+    """
     margin = INDENT * depth
-    line = f"{margin}{before}{function}({', '.join(arguments)})"
+    line = f"{margin}{start}{', '.join(items)}{end}"
     if len(line) <= WIDTH and "\n" not in line:
         return line
-    return "\n".join(
-        [f"{margin}{before}{function}(", *(f"{margin}{INDENT}{each}," for each in arguments), f"{margin})"]
-    )
+    inside = []
+    for item in items:
+        text = f"{margin}{INDENT}{item},"
+        if len(text) > WIDTH and item.startswith("{"):
+            text = f"{enclosed('{', item[1:-1].split(', '), '}', depth + 1)},"
+        inside.append(text)
+    return "\n".join([f"{margin}{start}", *inside, f"{margin}{end}"])
 
 
 def by_contract(call: Call) -> tuple[str, ...]:

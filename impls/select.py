@@ -28,7 +28,11 @@ _REQUIRES = {
 }
 #: How a plug-in's call is prepared where binding its options is not enough: JAX needs its 64-bit types enabled.
 _PREPARE = {Framework.JAX: "impls.jax.prepare:eager"}
-_TARGET = re.compile(r"^(?P<place>[^:@]+(?:\.py)?):(?P<name>[A-Za-z_][\w.]*)(?:@(?P<framework>\w*))?$")
+#: How the gradients of a plug-in are computed from its function of sdpa (``+gradients``).
+_GRADIENTS = {Framework.TORCH: "impls.torch.gradients:prepare", Framework.JAX: "impls.jax.gradients:prepare"}
+_TARGET = re.compile(
+    r"^(?P<place>[^:@]+(?:\.py)?):(?P<name>[A-Za-z_][\w.]*)(?:@(?P<framework>\w*))?(?P<gradients>\+gradients)?$"
+)
 
 
 @functools.cache
@@ -72,7 +76,8 @@ def plug_in(text: str, name: str = "") -> Implementation:
     match = _TARGET.match(text)
     if match is None:
         raise ImplementationError(
-            f"{text!r} is not path.py:function[@framework] or package.module:function[@framework]"
+            f"{text!r} is not path.py:function[@framework][+gradients]"
+            " or package.module:function[@framework][+gradients]"
         )
     framework = _framework(match["framework"])
     place = match["place"]
@@ -82,7 +87,7 @@ def plug_in(text: str, name: str = "") -> Implementation:
         if not path.is_file():
             raise ImplementationError(f"--impl {text}: no file {place}, looked for at {path}")
         place, folder = str(path), str(path.parent)
-    return Implementation(
+    implementation = Implementation(
         name=name or text,
         target=f"{place}:{match['name']}",
         framework=framework,
@@ -91,6 +96,18 @@ def plug_in(text: str, name: str = "") -> Implementation:
         folder=folder,
         summary="plugged in",
     )
+    return _differentiated(implementation) if match["gradients"] else implementation
+
+
+def _differentiated(plugged: Implementation) -> Implementation:
+    """The gradients of a plug-in, by the framework's differentiation.  Raises ImplementationError if it has none."""
+    if plugged.framework not in _GRADIENTS:
+        raise ImplementationError(
+            f"{plugged.name}: {plugged.framework.value} does not differentiate; plug in the gradients themselves,"
+            ' as a function with the attribute operator = "sdpa_grad"'
+        )
+    prepare = _GRADIENTS[plugged.framework]
+    return dataclasses.replace(plugged, operator="sdpa_grad", function_of="sdpa", prepare=prepare)
 
 
 def with_attributes(implementation: Implementation, attributes: dict[str, Any]) -> Implementation:

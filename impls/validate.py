@@ -12,10 +12,10 @@ from typing import Any
 RANK = 4
 
 
-def check_inputs(q: Any, k: Any, v: Any, mask: Any = None, bias: Any = None) -> None:
+def check_inputs(q: Any, k: Any, v: Any, mask: Any = None, bias: Any = None, sinks: Any = None) -> None:
     """Refuse what does not fit together; q (B, Hq, Sq, D), k (B, Hkv, Sk, D), v (B, Hkv, Sk, Dv).
 
-    ``mask`` and ``bias`` have to broadcast to (B, Hq, Sq, Sk).  Raises TypeError for a dtype and
+    ``mask`` and ``bias`` have to broadcast to (B, Hq, Sq, Sk), ``sinks`` to be (Hq,).  Raises TypeError for a dtype and
     ValueError for a rank or a shape, with a sentence that gives the sizes concerned.
     """
     if not q.ndim == k.ndim == v.ndim == RANK:
@@ -41,6 +41,8 @@ def check_inputs(q: Any, k: Any, v: Any, mask: Any = None, bias: Any = None) -> 
         if bias.dtype != q.dtype:
             raise TypeError(f"bias must have the dtype of q, {q.dtype}, got {bias.dtype}")
         _check_broadcast("bias", tuple(bias.shape), scores)
+    if sinks is not None and tuple(sinks.shape) != (q.shape[1],):
+        raise ValueError(f"sinks must be ({q.shape[1]},), one per query head, got shape {tuple(sinks.shape)}")
 
 
 def _check_broadcast(name: str, shape: tuple[int, ...], target: tuple[int, ...]) -> None:

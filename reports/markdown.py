@@ -117,6 +117,9 @@ def _matrix(frame: pd.DataFrame, clauses: Mapping[str, Clause]) -> str:
         rows = long.assign(row=name, number=long["clause"].str.rpartition("-")[2])[prefixes == prefix]
         wide = rows.pivot(index="row", columns="number", values="cell")
         wide = wide.reindex(index=rows["row"].unique(), columns=rows["number"].unique()).fillna(tables.NOT_RUN)
+        wide = wide[(wide != tables.NOT_RUN).any(axis=1)]  # the others are of another operator
+        if wide.empty:
+            continue
         parts.append(markdown(wide.rename_axis(f"{prefix}-", axis="columns").reset_index(names=f"{prefix}-"), left=1))
         named = rows.drop_duplicates("clause")
         titles = (f"{row.number} {row.title}{_should(row.level)}" for row in named.itertuples())

@@ -6,14 +6,14 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
-from conformance.cases import behaviour, masks, mha, positions, scores, shapes, softmax, sublayer
+from conformance.cases import behaviour, gradient, masks, mha, positions, scores, shapes, sinks, softmax, sublayer
 from conformance.cases.anycase import AnyCase
 from conformance.cases.base import Case, Inputs
 from conformance.cases.data import Shape
 
 __all__ = ["AnyCase", "Case", "Inputs", "Shape", "all_cases", "every_case"]
 
-_GROUPS = (shapes, scores, masks, positions, softmax, behaviour)
+_GROUPS = (shapes, scores, masks, positions, softmax, sinks, behaviour)
 
 
 @functools.cache
@@ -25,7 +25,7 @@ def all_cases() -> dict[str, Case]:
 @functools.cache
 def every_case() -> dict[str, AnyCase]:
     """Every case of every operator by its name, sdpa's first.  Raises ValueError if a name stands twice."""
-    return _by_name([*all_cases().values(), *mha.cases(), *sublayer.cases()])
+    return _by_name([*all_cases().values(), *mha.cases(), *sublayer.cases(), *gradient.cases()])
 
 
 def _by_name(cases: Iterable[Any]) -> dict[str, Any]:

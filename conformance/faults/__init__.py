@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 
 from conformance.faults import registry
-from conformance.faults.anatomy import Attention
+from conformance.faults.anatomy import Anatomy
 from conformance.faults.registry import FAULTS, Fault
 
 __all__ = ["FAULTS", "GROUPS", "Fault"]
@@ -34,14 +34,19 @@ GROUPS = (
     "memory",
     "state",
     "validation",
+    "projections",
+    "splitting",
+    "attending",
+    "sublayers",
+    "norms",
 )
 for _group in GROUPS:
     importlib.import_module(f"{__name__}.{_group}")
 
-_INSTANCES: dict[str, Attention] = {}
+_INSTANCES: dict[str, Anatomy] = {}
 
 
-def __getattr__(attribute: str) -> Attention:
+def __getattr__(attribute: str) -> Anatomy:
     """The instance of a fault, made once: ``conformance.faults.causal_bottom_right``."""
     name = attribute.replace("_", "-")
     if attribute.startswith("_") or name not in registry.FAULTS:

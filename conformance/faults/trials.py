@@ -1,27 +1,35 @@
 """What a fault gives on a case, and whether a failed result equals that.
 
 "Equals" is decided by error bounds alone: both results are within the bound of what the fault computes exactly, so they
-differ by at most twice that bound.  The bound of a fault's result comes from its own scores and weights in float64.
+differ by at most twice that bound.  The bound of a fault's result comes from its own intermediate results in float64,
+for a layer from those of every operator within; where they have no bound, from the case.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
 from conformance import bounds
-from conformance.cases import Case, all_cases
+from conformance.cases import AnyCase, every_case
 from conformance.compare import compare
-from conformance.faults.anatomy import Attention, Inputs
+from conformance.faults.anatomy import Anatomy, Attention, Inputs
+from conformance.faults.layers import Layer, LayerCall
 from conformance.judge import comparisons, request, result_of
+from conformance.layers.bounds import bound as bound_of_layer
+from conformance.layers.reference import SublayerExpected
 from conformance.outcomes import Failure, Outcome, Result
+from conformance.reference import Expected
 from impls.calls import Reply, call
 from impls.contract import Implementation, Profile
+from impls.operators import OPERATORS
 
-#: What a trial is called as; its function is given with each call.
-_TRIAL = Implementation("trial", "trial:none")
+#: What a trial of each operator is called as; its function is given with each call.
+_TRIAL = {name: Implementation("trial", "trial:none", operator=name) for name in OPERATORS}
 
 #: A result whose median element is farther off than this, against the largest bound and the largest element, is not
 #: compared further.  Only saves time: a bound of the fault itself that is so much larger would say nothing.
@@ -35,7 +43,7 @@ TRIALS, KEPT = 30_000, 20_000
 class Failed:
     """A failed case, as far as a diagnosis needs it."""
 
-    case: Case
+    case: AnyCase
     dtype: str
     profile: Profile
     failure: Failure
@@ -55,8 +63,8 @@ class Failed:
         return any((c.outside & np.isfinite(self.reply.results[c.name].astype(np.float64))).any() for c in compared)
 
 
-def trial(make: type[Attention], case: Case, dtype: str, profile: Profile) -> tuple[Reply, Failure | None]:
-    """What a new instance of a faulty attention replies to a case, and in which way that fails it, if it does.
+def trial(make: type[Anatomy], case: AnyCase, dtype: str, profile: Profile) -> tuple[Reply, Failure | None]:
+    """What a new instance of a fault replies to a case of its operator, and in which way that fails it, if it does.
 
     The case that comes before it, if there is one, is called first.
     """
@@ -65,11 +73,11 @@ def trial(make: type[Attention], case: Case, dtype: str, profile: Profile) -> tu
     return _kept_trial(make, case, dtype, profile)  # type: ignore[arg-type]  # a class is hashable
 
 
-def _trial(make: type[Attention], case: Case, dtype: str, profile: Profile) -> tuple[Reply, Failure | None]:
+def _trial(make: type[Anatomy], case: AnyCase, dtype: str, profile: Profile) -> tuple[Reply, Failure | None]:
     function = make()
     if case.after:
-        call(_TRIAL, request(all_cases()[case.after], dtype, "cpu"), function)
-    reply = call(_TRIAL, request(case, dtype, "cpu"), function)
+        call(_TRIAL[case.operator], request(every_case()[case.after], dtype, "cpu"), function)
+    reply = call(_TRIAL[case.operator], request(case, dtype, "cpu"), function)
     blank = Result("trial", "cpu", dtype, case.name, case.clauses, Outcome.PASSED, profile=profile)
     return reply, result_of(reply, case, blank).failure
 
@@ -77,13 +85,15 @@ def _trial(make: type[Attention], case: Case, dtype: str, profile: Profile) -> t
 _kept_trial = functools.lru_cache(maxsize=TRIALS)(_trial)
 
 
-def fails(make: type[Attention], case: Case, dtype: str, profile: Profile) -> bool:
-    """Whether the fault shows on a case."""
-    return trial(make, case, dtype, profile)[1] is not None
+def fails(make: type[Anatomy], case: AnyCase, dtype: str, profile: Profile) -> bool:
+    """Whether the fault shows on a case; one of another operator never does."""
+    return make.operator == case.operator and trial(make, case, dtype, profile)[1] is not None
 
 
-def explains(make: type[Attention], failed: Failed) -> bool:
-    """Whether a faulty attention fails the case in the same way, with equal results."""
+def explains(make: type[Anatomy], failed: Failed) -> bool:
+    """Whether a fault, of the case's operator, fails the case in the same way, with equal results."""
+    if make.operator != failed.case.operator:
+        return False
     reply, failure = trial(make, failed.case, failed.dtype, failed.profile)
     if failure is not failed.failure or not _same_form(reply, failed.reply):
         return False
@@ -113,7 +123,7 @@ def _near(reply: Reply, failed: Failed) -> bool:
     return True
 
 
-def _equal_values(reply: Reply, failed: Failed, make: type[Attention]) -> bool:
+def _equal_values(reply: Reply, failed: Failed, make: type[Anatomy]) -> bool:
     own, of_fault = failed.case.bound(failed.dtype, failed.profile), _bound(make, failed)
     for name, array in reply.results.items():
         got, wrong = failed.reply.results[name].astype(np.float64), array.astype(np.float64)
@@ -124,19 +134,38 @@ def _equal_values(reply: Reply, failed: Failed, make: type[Attention]) -> bool:
     return True
 
 
-def _bound(make: type[Attention], failed: Failed) -> bounds.Bound:
-    """The error bound of what the fault computes."""
+def _bound(make: type[Anatomy], failed: Failed) -> Any:
+    """The error bound of what the fault computes, results as attributes."""
     inputs = failed.case.inputs(failed.dtype)
-    known = {f.name for f in fields(Inputs)}
-    x = Inputs(inputs.q, inputs.k, inputs.v, **{n: v for n, v in inputs.keywords.items() if n in known})
-    with np.errstate(all="ignore"):
-        found = make().attend(x)
-        # Where a fault gives a weight to a masked key, that weight counts, and its logarithm is the score.
-        leaks = ~found.allowed & (found.weights > 0)
-        scores = np.where(leaks, np.log(np.where(leaks, found.weights, 1.0)), found.scores)
-        found = replace(found, allowed=found.allowed | leaks, scores=scores)
     options = {n: inputs.keywords[n] for n in ("scale", "softcap", "bias") if n in inputs.keywords}
     try:
-        return bounds.bound(found, bounds.Options(**options), failed.dtype, failed.profile)
+        with np.errstate(all="ignore"):
+            return _OWN[failed.case.operator](make(), inputs, bounds.Options(**options), failed.dtype, failed.profile)
     except ValueError:  # results of another shape than the operator's have no bound of their own
         return failed.case.bound(failed.dtype, failed.profile)
+
+
+def _of_attention(fault: Attention, inputs: Any, options: bounds.Options, dtype: str, profile: Profile) -> bounds.Bound:
+    known = {f.name for f in fields(Inputs)}
+    found = fault.attend(Inputs(**inputs.arrays, **{n: v for n, v in inputs.keywords.items() if n in known}))
+    return bounds.bound(_with_leaks(found), options, dtype, profile)
+
+
+def _of_layer(fault: Layer, inputs: Any, options: bounds.Options, dtype: str, profile: Profile) -> Any:
+    found = fault.attend(LayerCall(**inputs.arrays, **inputs.keywords))
+    if isinstance(found, SublayerExpected):
+        found = replace(found, layer=replace(found.layer, heads=_with_leaks(found.layer.heads)))
+    else:
+        found = replace(found, heads=_with_leaks(found.heads))
+    return bound_of_layer(found, options, dtype, profile)
+
+
+def _with_leaks(found: Expected) -> Expected:
+    """Where a fault gives a weight to a masked key, that weight counts, and its logarithm is the score."""
+    leaks = ~found.allowed & (found.weights > 0)
+    scores = np.where(leaks, np.log(np.where(leaks, found.weights, 1.0)), found.scores)
+    return replace(found, allowed=found.allowed | leaks, scores=scores)
+
+
+#: The bound of what a fault of each operator computes.
+_OWN: dict[str, Callable[..., Any]] = {"sdpa": _of_attention, "mha": _of_layer, "sublayer": _of_layer}

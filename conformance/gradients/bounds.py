@@ -10,31 +10,31 @@ perturbed weight.
 
        p_j exp(−ε'_j) / Σ p_m exp(ε_m) ≤ p̂_j ≤ p_j exp(ε'_j) / Σ p_m exp(−ε_m);
 
-   with n w for the sum of powers, and what underflow takes, this gives π_j ≥ |δp_j|. Recomputed weights need not add
+   with n w for the sum of powers, and what underflow takes, this gives π_j ≥ |δp_j|.  Recomputed weights need not add
    up to 1 and may exceed it, so π_j ≤ max(p_j, 1 − p_j) in ``storage`` only, where weights are kept.
 2. *dP.* A product of Dv terms: |δa_j| ≤ (g(Dv) + 2 · operand) Σ_d |g_d v_jd|, and one rounding where it is stored.
-3. *δ.* Perturbed scores move both of its forms, as Σ p_m (a_m − δ) = 0, by at most Σ p_m (exp(ε_m) − 1) |a_m − δ| / Σ
-   p_m exp(−ε_m), and never by more than max |a_m − δ|. To this comes the larger of two errors:
+3. *δ.* Perturbed scores move both of its forms, as Σ p_m (a_m − δ) = 0, by at most Σ p_m (exp(ε_m) − 1) |a_m − δ| /
+   Σ p_m exp(−ε_m), and never by more than max |a_m − δ|.  To this comes the larger of two errors:
    As Σ p̂_m â_m: Σ p̂_m |δa_m|, the sum, g(n) Σ p̂_m |a_m|, and where weights do not add up to 1, (n w + …) |δ|.
    As Σ g_d ô_d, as flash kernels compute it, with the output *as it was stored*: Σ_d |g_d| times the error of o_d by
    step 3 of BOUNDS.md, with one rounding to storage in ``fused`` and ``storage`` (w in ``wide``), and g(Dv) Σ_d |g_d
-   o_d|. Rounded weights enter every o_d alike, so that they give u Σ_m p̂_m |a_m| and not u Σ_d |g_d| Σ_m p̂_m
+   o_d|.  Rounded weights enter every o_d alike, so that they give u Σ_m p̂_m |a_m| and not u Σ_d |g_d| Σ_m p̂_m
    |v_md|.
 4. *dS.* |δdS_j| ≤ π_j |a_j − δ| + p̂_j (|δa_j| + |δδ|) + 6 w p̂_j (|a_j| + |δ|): p (a − δ) and p a − p δ are both in
-   use. ``fused`` rounds it before the products; ``storage`` rounds every array, 4 u instead of 6 w. A program that
-   differentiates exp(s − max s) as it stands adds the derivative of the shift, −Σ_j dS_j, at the largest score. It is
+   use.  ``fused`` rounds it before the products; ``storage`` rounds every array, 4 u instead of 6 w.  A program that
+   differentiates exp(s − max s) as it stands adds the derivative of the shift, −Σ_j dS_j, at the largest score.  It is
    0 but for roundings, those of all elements of the row, of δ, and g(n) Σ_j |dS_j| of its own sum.
 5. *Softcap.* The slope t = 1 − tanh² falls as |raw| grows, so its error is the larger of its changes to |raw| ± e;
    computed from tanh it has an absolute error of 2 tanh² times the relative one of tanh, and one rounding.
 6. *Sums.* dQ = scale Σ_j dS_j k_j with errors E_j of dS_j: scale Σ_j E_j |k_j|, (g(n) + 3 w + 2 · operand) Σ |terms|,
    and n w |dQ|, since terms of one sign may all be rounded one way (BOUNDS.md, step 3). dK, dV and dbias likewise; n
-   is the number of pairs that are summed, of key, row and query head. What is summed over a group may have been
-   stored for each query head: u Σ_h |dK_h|. Where n = 0 the gradient is exactly zero, and so is its bound (GRAD-7,
+   is the number of pairs that are summed, of key, row and query head.  What is summed over a group may have been
+   stored for each query head: u Σ_h |dK_h|.  Where n = 0 the gradient is exactly zero, and so is its bound (GRAD-7,
    GRAD-8).
 7. *Storing.* One rounding, and η; in ``storage`` also of the product before and after it is scaled.
 
 Profiles: ``wide`` rounds nothing but results; ``fused`` the output before δ, the weights before Pᵀ dO, and dS before
-its products; ``storage``, a backward pass in the storage precision, every array between two operations. The
+its products; ``storage``, a backward pass in the storage precision, every array between two operations.  The
 reference's own error, the same bound with float64's roundoff, is added.
 """
 
@@ -115,13 +115,13 @@ def _bound(x: GradExpected, options: Options, r: Rounding) -> dict[str, Array]:
     grad_v = _summed(weights, weights_error, x.grad_output, by_key, heads, r.weight, r)
     grad_v += (r.flushed + (r.underflow if r.weight else 0.0)) * _sums(by_key, x.grad_output, heads)
 
-    found = {"grad_q": (grad_q, f.allowed.any(3)), "grad_k": (grad_k, over_groups(by_key, heads).any(3))}
-    found["grad_v"] = (grad_v, found["grad_k"][1])
+    some = over_groups(by_key.sum(axis=3), heads) > 0
+    found = {"grad_q": (grad_q, f.allowed.sum(axis=3) > 0), "grad_k": (grad_k, some), "grad_v": (grad_v, some)}
     # Each head's own gradient, where it is stored, may underflow, and so may the sum; in ``storage`` unscaled, too.
     least = r.underflow * (1 + max(1.0, scale) * (r.score > 0)) + lost * (f.q.shape[1] // heads if heads else 1)
-    results = {name: _where(some[..., None], array + least) for name, (array, some) in found.items()}
+    results = {name: _where(where[..., None], array + least) for name, (array, where) in found.items()}
     if x.grad_bias is not None:
-        results["grad_bias"] = _of_bias(x, errors, r)
+        results["grad_bias"] = _of_bias(x, errors, x.grad_bias.shape, r)
     return results
 
 
@@ -141,9 +141,8 @@ def _summed(terms: Array, error: Array, other: Array, allowed: Array, heads: int
     return result + (n * r.accumulator + r.store + 2 * r.score) * total
 
 
-def _of_bias(x: GradExpected, errors: Errors, r: Rounding) -> Array:
+def _of_bias(x: GradExpected, errors: Errors, shape: tuple[int, ...], r: Rounding) -> Array:
     """Steps 6 and 7 for dS summed over the axes along which bias is broadcast."""
-    shape = np.shape(x.grad_bias)
     n = sum_to(x.forward.allowed.astype(float), shape)
     size = sum_to(np.abs(x.d_scores) + errors.d_scores, shape)
     total = np.abs(sum_to(x.d_scores, shape))

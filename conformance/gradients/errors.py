@@ -20,11 +20,11 @@ Array = np.ndarray
 #: of a and of the sum by the sum of the powers, where a program differentiates the division.
 SOFTMAX_ROUNDINGS = 6
 
-#: Arrays of it that ``storage`` rounds, against the same: a / Σ, p a, p δ and their difference; or a − δ and p (a − δ).
+#: Arrays of it that ``storage`` rounds, against the same: a / Σ, p a, p δ and their difference, or fewer.
 SOFTMAX_STORED = 4
 
-#: How often underflow may take η from an element of it in ``storage``: from those arrays, the sum of the row, and dS where
-#: the derivative of the shift is added.  A power is at most 1, so a product with it loses no more than its other factor.
+#: How often underflow may take η from an element of it in ``storage``: from those arrays, from the sum of the row, and
+#: where the derivative of the shift is added.  A power is at most 1: what is multiplied by it has lost no more.
 SOFTMAX_LOST = 6
 
 

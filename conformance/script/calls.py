@@ -20,6 +20,9 @@ _ROOMS = {
     Framework.ONNXRUNTIME: "impls.onnx",
 }
 
+#: What a plugged-in function is called in a script, where that is not the name of its operator.
+_FUNCTIONS = {"sdpa": "attention"}
+
 
 def snippet(target: Target, call: Call) -> Snippet:
     """The call of a target.  Raises NotImplementedError for one that the implementation does not express."""
@@ -48,6 +51,7 @@ def _plugged_in(implementation: Implementation, call: Call) -> Snippet:
     """A user's function, imported from where the user has it, and called by keyword as the suite calls it."""
     terms = _script(_ROOMS[implementation.framework]).TERMS
     place, _, name = implementation.target.rpartition(":")
+    function = _FUNCTIONS.get(call.operator, call.operator)
     folder = [f"sys.path.insert(0, {_quoted(implementation.folder)})"] if implementation.folder else []
     if place.endswith(".py"):
         stem = _quoted(Path(place).stem)
@@ -57,14 +61,14 @@ def _plugged_in(implementation: Implementation, call: Call) -> Snippet:
             "module = importlib.util.module_from_spec(spec)",
             f"sys.modules[{stem}] = module",
             "spec.loader.exec_module(module)",
-            f"attention = module.{name}",
+            f"{function} = module.{name}",
         ]
     else:
-        lines = [*folder, f"attention = importlib.import_module({_quoted(place)}).{name}"]
+        lines = [*folder, f"{function} = importlib.import_module({_quoted(place)}).{name}"]
     imports = ("import importlib.util" if place.endswith(".py") else "import importlib", "import sys")
     names = OPERATORS[call.operator].arguments
     arguments = (*(f"{name}={name}" for name in names), *by_contract(call)[len(names) :])
-    return Snippet("attention", arguments, terms, imports, "\n".join(lines))
+    return Snippet(function, arguments, terms, imports, "\n".join(lines))
 
 
 def _quoted(text: str) -> str:

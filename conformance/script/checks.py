@@ -10,12 +10,12 @@ import numpy as np
 from conformance.cases import AnyCase
 from conformance.outcomes import Failure
 from conformance.script.elements import Element
-from impls.script import Snippet
+from impls.script import Snippet, enclosed
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check is written from; ``swapped`` says that the output's second and third axis are to be swapped."""
+    """What a check is written from; of results in ``swapped`` the second and third axis are to be swapped."""
 
     case: AnyCase
     dtype: str
@@ -24,16 +24,16 @@ class Checked:
     #: Names of the arrays that the call is given.
     arrays: tuple[str, ...]
     elements: tuple[Element, ...]
-    swapped: bool = False
+    swapped: tuple[str, ...] = ()
 
     @property
     def call(self) -> list[str]:
-        """The call, and its results under their names, as arrays with axes (B, H, S, D)."""
+        """The call, and its results under their names, as arrays with the axes that the reference gives them."""
         names = self.case.results()
         lines = [self.snippet.call(f"{', '.join(names)} = ")]
         method = self.snippet.terms.method
         lines += [f"{name} = {name}.{method}()" for name in names] if method else []
-        return [*lines, "output = output.swapaxes(1, 2)  # to (B, H, S, D)"] if self.swapped else lines
+        return [*lines, *(f"{name} = {name}.swapaxes(1, 2)  # to (B, H, S, D)" for name in self.swapped)]
 
 
 def check(failure: Failure, checked: Checked) -> list[str]:
@@ -131,10 +131,10 @@ def _refused(x: Checked) -> list[str]:
 
 def _unmodified(x: Checked) -> list[str]:
     """Inputs that hold what they held."""
-    arrays = ", ".join(f'"{name}": {name}' for name in x.arrays)
+    arrays = [f'"{name}": {name}' for name in x.arrays]
     return [
         *_content(x),
-        f"inputs = {{{arrays}}}",
+        enclosed("inputs = {", arrays, "}"),
         "before = {name: content(a) for name, a in inputs.items()}",
         x.snippet.call("results = "),
         "modified = [name for name, a in inputs.items() if content(a) != before[name]]",

@@ -18,8 +18,10 @@ from conformance.script.head import head
 from conformance.script.inline import CannotInline, Import, Inliner, import_lines, parsed_import
 from conformance.script.inputs import arrays, definitions, packed, statements
 from conformance.targets import Target
+from impls.calls import HEADS_OUTSIDE
 from impls.contract import Call, Layout
 from impls.memory import lay_out
+from impls.operators import OPERATORS
 from impls.script import Given, Snippet, together
 
 #: Longest file name; systems allow 255 bytes.
@@ -71,7 +73,9 @@ def text(
     if case.after:
         script.call_before(every_case()[case.after])
     written = script.call(case)
-    swapped = target.implementation.layout is Layout.BSHD and not case.invalid
+    heads = target.implementation.layout is Layout.BSHD and not case.invalid
+    results = case.results() if heads else ()
+    swapped = tuple(n for n in results if n in HEADS_OUTSIDE and getattr(case.expected(target.dtype), n).ndim == 4)
     names = tuple(arrays(case, target.dtype))
     checked = Checked(case, target.dtype, target.device, written, names, tuple(elements), swapped)
     script.lines(check(result.failure, checked))
@@ -102,8 +106,8 @@ class _Script:
     def call(self, case: AnyCase) -> Snippet:
         """What a call needs: its definitions, and its inputs in the framework's arrays."""
         target, dtype = self._target, self._target.dtype
-        swapped = target.implementation.layout is Layout.BSHD
-        given = [_given(name, array, swapped, case.memory) for name, array in arrays(case, dtype).items()]
+        heads = OPERATORS[case.operator].arguments if target.implementation.layout is Layout.BSHD else ()
+        given = [_given(name, array, name in heads, case.memory) for name, array in arrays(case, dtype).items()]
         plain = tuple((n, v) for n, v in sorted(case.inputs(dtype).keywords.items()) if not isinstance(v, np.ndarray))
         call = Call(dtype, target.device, tuple((each.name, each.shape) for each in given), plain, case.operator)
         written = snippet(target, call)
@@ -113,8 +117,8 @@ class _Script:
         self._define(written.definitions)
         self._data(case)
         lines = []
-        four = [each.name for each in given if each.name in ("q", "k", "v") and len(each.shape) == 4]
-        if swapped and four:
+        four = [each.name for each in given if each.name in heads and len(each.shape) == 4]
+        if four:
             lines.append(f"{together(four, 'np.ascontiguousarray(a.swapaxes(1, 2))')}  # to (B, S, H, D)")
             self._imports.add(_NUMPY)
         lines += written.terms.put(given, case.memory, target.device)
@@ -162,7 +166,7 @@ class _Script:
 
 def _given(name: str, array: np.ndarray, swapped: bool, memory: str) -> Given:
     """An input as the script has it before it becomes an array of the framework."""
-    if swapped and name in ("q", "k", "v") and array.ndim == 4:
+    if swapped and array.ndim == 4:
         array = array.transpose(0, 2, 1, 3)
     laid_out = lay_out(array, memory) if memory == "expanded" else array
     repeated = (axis for axis, size in enumerate(array.shape) if size > 1 and laid_out.strides[axis] == 0)

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Mapping
-from dataclasses import astuple, dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from conformance.cases import AnyCase, Case
-from conformance.cases.base import NUMPY_DTYPES
-from conformance.cases.data import Shape, normal
+from conformance.cases import AnyCase, Shape, data, layer
+from conformance.cases.anycase import NUMPY_DTYPES
+from conformance.cases.layer import LayerShape
 from conformance.script.inline import CannotInline, Import, Inliner, import_lines
 from conformance.script.recipe import NoRecipe, expression
 from impls.script import INDENT, WIDTH, applied
@@ -118,7 +118,7 @@ def _filled(text: str) -> list[str]:
 
 
 def seeded(case: AnyCase, dtype: str) -> Statements | None:
-    """The recipe of ``conformance.cases.base`` for this case, or None if it cannot be written down or makes others."""
+    """The recipe of ``conformance.cases.anycase`` for this case, or None if it cannot be written or makes others."""
     wanted = arrays(case, dtype)
     try:
         recipe = _recipe(case, dtype, wanted)
@@ -140,18 +140,18 @@ def seeded(case: AnyCase, dtype: str) -> Statements | None:
 
 
 def _recipe(case: AnyCase, dtype: str, wanted: Mapping[str, np.ndarray]) -> Statements:
-    """As ``conformance.cases.base`` makes inputs: the same draws in the same order."""
-    if not isinstance(case, Case):
-        raise NoRecipe(f"{case.operator} has no recipe")
+    """As ``conformance.cases.anycase`` makes inputs: the same draws in the same order."""
     carrier = "float32" if dtype == "bfloat16" else dtype
+    inputs = case.inputs(dtype)
     sources: list[str] = []
-    sizes = [f"{field.name}={size}" for field, size in zip(fields(Shape), astuple(case.shape), strict=True)]
+    arguments = ", ".join(inputs.arrays)
+    shape, usual = _shape(case.shape)
     lines = [
-        applied("SimpleNamespace", [*sizes, f"scores={case.shape.scores}"], before="s = "),
+        *shape,
         f"rng = np.random.default_rng({zlib.crc32(case.name.encode())})",
-        f"q, k, v = (a.astype(np.{carrier}) for a in {expression(case.data or normal(1.0), sources)}(rng, s))",
+        f"{arguments} = (a.astype(np.{carrier}) for a in {expression(case.data or usual, sources)}(rng, s))",
     ]
-    names = [name for name in wanted if name not in ("q", "k", "v")]
+    names = [name for name in wanted if name not in inputs.arrays]
     for name in names:
         value = case.options[name]
         if not callable(value):
@@ -159,14 +159,30 @@ def _recipe(case: AnyCase, dtype: str, wanted: Mapping[str, np.ndarray]) -> Stat
         lines.append(f"{name} = {expression(value, sources)}(rng, s, np.{carrier})")
     if case.edit is not None:
         keywords = "".join(f', "{name}": {name}' for name in names)[2:]
-        edit = expression(case.edit, sources)
-        lines.append(f"x = Inputs(q, k, v, {{{keywords}}})")
+        edit, made = expression(case.edit, sources), type(inputs)
+        lines.append(f"x = {made.__name__}({arguments}, {{{keywords}}})")
         lines.append(f"x = {edit[len(_LAMBDA) : -1] if edit.startswith(_LAMBDA) else f'{edit}(x)'}")
-        lines.append("q, k, v = (np.ascontiguousarray(a) for a in (x.q, x.k, x.v))")
+        edited = ", ".join(f"x.{name}" for name in inputs.arrays)
+        lines.append(f"{arguments} = (np.ascontiguousarray(a) for a in ({edited}))")
         lines += [f'{name} = x.keywords["{name}"]' for name in names]
-        sources.append("conformance.cases.base:Inputs")
+        sources.append(f"{made.__module__}:{made.__name__}")
     imports = frozenset({_NUMPY, ("types", "SimpleNamespace", "")})
     return Statements(tuple(lines), imports, tuple(dict.fromkeys(sources)))
+
+
+def _shape(shape: Any) -> tuple[list[str], Callable[..., Any]]:
+    """The statements that define ``s`` with all that makers of data ask of a shape, and the data without a maker."""
+    if not isinstance(shape, (Shape, LayerShape)):
+        raise NoRecipe(f"no recipe for a {type(shape).__name__}")
+    sizes = [f"{name}={value!r}" for name, value in asdict(shape).items() if name != "unbatched"]
+    lines = [applied("SimpleNamespace", [*sizes, f"scores={shape.scores}"], before="s = ")]
+    if isinstance(shape, Shape):
+        return lines, data.normal(1.0)
+    if shape.unbatched:
+        rows = "(length, width)"
+    else:
+        rows = f"(length, {shape.b}, width)" if shape.sequence_first else f"({shape.b}, length, width)"
+    return [*lines, f"s.rows = lambda length, width: {rows}"], layer.normal()
 
 
 def definitions(written: Statements, inliner: Inliner) -> str:

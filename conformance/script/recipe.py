@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import sys
 from collections.abc import Callable
@@ -31,7 +32,9 @@ def expression(value: Any, sources: list[str]) -> str:
         return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
     if isinstance(value, slice):
         return f"slice({value.start!r}, {value.stop!r})" if value.step is None else repr(value)
-    if value is None or type(value) in (bool, int, float, str):
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if value is None or type(value) in (bool, int, float):
         return repr(value)
     raise NoRecipe(f"a {type(value).__name__}")
 

@@ -2,7 +2,7 @@
 
 f'(x) = Im f(x + ih) / h + O(h²) for a real analytic f (Squire & Trapp, SIAM Review 40(1), 1998): nothing is subtracted,
 so with h = 1e-30 the derivative is as exact as f.  The attention here is written row by row from SPEC.md for complex
-numbers and shares nothing with the reference; which keys are allowed is decided by the real parts, as in ``fifty_digits``.
+numbers and shares nothing with the reference; which keys are allowed is decided by the real parts.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ Sizes are log-uniform and small enough that a few hundred are judged in seconds.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
 
 from conformance.bounds import Options
+from conformance.compare import shares
 from conformance.gradients import bounds
 from conformance.gradients.reference import GradExpected, sdpa_grad
 from impls.contract import Profile
@@ -50,7 +52,7 @@ class Problem:
         return bounds.bound(self.expected(), options, self.dtype, profile)
 
 
-def problem(seed: int, dtype: str, keys: int = 200, empty: bool = True, **given: Any) -> Problem:
+def problem(seed: int, dtype: str, *, keys: int = 200, empty: bool = True, **given: Any) -> Problem:
     """The problem of a seed; ``keys`` is the largest Sk, ``empty`` allows rows without a key.
 
     ``given`` replaces options; those given as None are left out.
@@ -115,3 +117,11 @@ def _log_uniform(rng: Rng, low: float, high: float) -> float:
 
 def _log_integer(rng: Rng, most: int) -> int:
     return int(math.exp(rng.uniform(0.0, math.log(most + 1))))
+
+
+def worst(got: Mapping[str, np.ndarray], p: Problem, profile: Profile) -> float:
+    """The largest error of any element in units of its bound; inf where a gradient is missing."""
+    right, limit = p.expected().gradients, p.bound(profile)
+    if got.keys() != right.keys():
+        return np.inf
+    return max(float(shares(got[n].astype(float), right[n], limit[n], p.dtype).max(initial=0.0)) for n in right)

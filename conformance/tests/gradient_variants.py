@@ -1,4 +1,4 @@
-"""Honest backward passes: correct gradients that use up what a profile allows (forwards: conformance.evidence.variants).
+"""Honest backward passes: correct gradients that use up what a profile allows (as conformance.evidence.variants).
 
 Each takes a problem and returns its gradients by name, in the problem's dtype.
 """

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conformance.cases import Case, all_cases
+from conformance.cases import AnyCase, every_case
 from conformance.judge import result_of
 from conformance.outcomes import Failure, Outcome, Result
 from conformance.script import Element, worst_elements, write
@@ -56,13 +56,13 @@ class Ran:
         return re.findall(r"\] = (\S+), expected", self.printed)
 
 
-def answered(pool: Pool, target: Target, case: Case, timeout: float = 300) -> tuple[Result, Reply | None]:
+def answered(pool: Pool, target: Target, case: AnyCase, timeout: float = 300) -> tuple[Result, Reply | None]:
     """What the judge says of a case, without the ledger, and the reply that it says it of."""
     implementation, dtype = target.implementation, target.dtype
     profile = implementation.profile(dtype).value
     blank = Result(implementation.name, target.device, dtype, case.name, case.clauses, Outcome.PASSED, profile=profile)
     try:
-        for each in filter(None, (all_cases().get(case.after), case)):
+        for each in filter(None, (every_case().get(case.after), case)):
             x = each.inputs(dtype)
             request = Request(target.device, x.arrays, x.keywords, memory=each.memory, repeats=each.repeats)
             reply = pool.call(implementation, "impls.calls:call", implementation, request, timeout=timeout)
@@ -80,7 +80,7 @@ def written(
     Of a case that passes, one is written that checks the worst elements of its output all the same; of a refusal, one
     that wants it; of an output without elements, one that checks its shape.
     """
-    target, given = Target(implementation, "cpu", dtype), all_cases()[case]
+    target, given = Target(implementation, "cpu", dtype), every_case()[case]
     if given.keywords - pool.call(implementation, "impls.calls:describe", implementation).keywords:
         return None
     result, reply = answered(pool, target, given, timeout)

@@ -10,16 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.cases import all_cases
+from conformance.cases import AnyCase, every_case
 from conformance.diagnosis import Explanation, Passed, combined, diagnose
 from conformance.examine import explanation_text
-from conformance.faults import FAULTS, anatomy
-from conformance.faults.anatomy import Array, Attention, Inputs
+from conformance.faults import FAULTS, anatomy, layers
+from conformance.faults.anatomy import Anatomy, Array, Attention, Inputs
+from conformance.faults.layers import Layer, LayerCall
 from conformance.faults.trials import Failed, explains
 from conformance.judge import request, result_of
 from conformance.outcomes import Outcome, Result
 from conformance.reference import Expected
-from impls.calls import call
+from impls.calls import Reply, call
 from impls.contract import Implementation, Profile
 
 PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "faults.json"
@@ -30,23 +31,29 @@ FAILURES, PASSES = 5, 20
 PLUGGED = Implementation("plugged", "none:none")
 
 
+def called(make: Anatomy, case: AnyCase, dtype: str) -> Reply:
+    """The reply of a function that is plugged in, after the call that comes before the case, if there is one."""
+    plugged = replace(PLUGGED, operator=case.operator)
+    before = [every_case()[case.after]] if case.after else []
+    return [call(plugged, request(each, dtype, "cpu"), make) for each in (*before, case)][-1]
+
+
 def profile_of(dtype: str) -> Profile:
     """The profile of a user's function that declares none."""
     return PLUGGED.profile(dtype)
 
 
-def replies(make: type[Attention], names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+def replies(make: type[Anatomy], names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     """Replies of one instance to cases, in float64 where that changes no dtype: other roundings than a trial's."""
     instance, found = make(), []
     for name in names:
-        case = all_cases()[name]
+        case = every_case()[name]
         for dtype in case.dtypes:
-            before = [request(all_cases()[case.after], dtype, "cpu")] if case.after else []
-            asked = [*before, request(case, dtype, "cpu")]
-            natural = [call(PLUGGED, each, make()) for each in asked][-1]
+            natural = called(make(), case, dtype)
             with monkeypatch.context() as patch:
-                patch.setattr(anatomy, "working_dtype", lambda _: np.float64)
-                wide = [call(PLUGGED, each, instance) for each in asked][-1]
+                for module in (anatomy, layers):
+                    patch.setattr(module, "working_dtype", lambda _: np.float64)
+                wide = called(instance, case, dtype)
             same = {n: a.dtype for n, a in wide.results.items()} == {n: a.dtype for n, a in natural.results.items()}
             found.append((case, dtype, wide if same else natural))
     return found
@@ -77,9 +84,9 @@ def first(name: str, caught: dict[str, str], monkeypatch: pytest.MonkeyPatch) ->
     failed, _ = sorted_out(replies(make, list(caught)[:FAILURES], monkeypatch))
     passed = [
         Passed(case, dtype, profile_of(dtype))
-        for case in sorted(all_cases().values(), key=lambda c: c.size)
+        for case in sorted(every_case().values(), key=lambda c: c.size)
         for dtype in case.dtypes
-        if dtype not in caught.get(case.name, "") and not case.invalid
+        if case.operator == make.operator and dtype not in caught.get(case.name, "") and not case.invalid
     ]
     explanations = diagnose(failed, passed[:PASSES])
     if not explanations:
@@ -97,15 +104,15 @@ def test_the_true_fault_is_ranked_first_in_95_percent(
     assert len(missed) <= 0.05 * len(FAULTS), missed
 
 
-def both(*names: str) -> type[Attention]:
-    """Several faults in one attention."""
+def both(*names: str) -> type[Anatomy]:
+    """Several faults in one anatomy."""
     made = combined([FAULTS[name] for name in names])
     assert made is not None
     return made
 
 
-def judged(make: type[Attention], names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> list[Explanation]:
-    """What is said of an attention on some cases."""
+def judged(make: type[Anatomy], names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> list[Explanation]:
+    """What is said of an implementation on some cases."""
     failed, passed = sorted_out(replies(make, names, monkeypatch))
     assert failed
     return diagnose(failed, passed)
@@ -127,6 +134,43 @@ def test_two_mistakes_that_always_show_together_are_found(monkeypatch: pytest.Mo
     pair = ("scale-of-model-width", "causal-bottom-right")
     (best,) = judged(both(*pair), ("causal-more-keys", "causal-one-query", "causal-tiles"), monkeypatch)
     assert set(best.names) == set(pair)
+
+
+LAYER = ("mha-plain", "mha-no-bias", "mha-four-heads", "mha-cross", "mha-mask", "mha-mask-rows", "mha-weights")
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [("layer-scale-of-all-heads", "layer-mask-inverted"), ("heads-interleaved", "output-bias-twice")],
+    ids=["in the heads", "around them"],
+)
+def test_two_mistakes_in_a_layer_are_told_apart(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two wrong steps of a layer are found together, and so are two in the attention within it."""
+    (best,) = judged(both(*pair), LAYER, monkeypatch)
+    assert set(best.names) == set(pair)
+
+
+class Shifted(Layer):
+    """The combined heads plus 0.3."""
+
+    def combine(self, x: LayerCall, output: Array) -> Array:
+        """(B, S, H·Dv)."""
+        return super().combine(x, output) + x.work(0.3)
+
+
+def test_nothing_is_said_of_a_layer_where_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake of a layer that is not on the list is not taken for another one."""
+    assert judged(Shifted, LAYER, monkeypatch) == []
+
+
+def test_faults_of_another_operator_are_no_candidates() -> None:
+    """A wrong attention explains no failure of a layer, and is not combined with a wrong layer."""
+    case = every_case()["mha-plain"]
+    reply = called(FAULTS["layer-scale-twice"].make(), case, "float32")
+    failed, _ = sorted_out([(case, "float32", reply)])
+    assert explains(FAULTS["layer-scale-twice"].make, failed[0])
+    assert not explains(FAULTS["scale-twice"].make, failed[0])
+    assert combined([FAULTS["layer-scale-twice"], FAULTS["causal-bottom-right"]]) is None
 
 
 class Unheard(Attention):

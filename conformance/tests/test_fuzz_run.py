@@ -103,7 +103,7 @@ class Requests(Pool):
 
     def call(self, *arguments: object, timeout: float | None = None) -> object:
         """As a pool does."""
-        request = arguments[3]
+        request: Any = arguments[3]
         self.seen.append(b"".join(array.tobytes() for array in request.arrays.values()) + repr(request).encode())
         return super().call(*arguments, timeout=timeout)  # type: ignore[arg-type]
 

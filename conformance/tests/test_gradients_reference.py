@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import mpmath
@@ -73,6 +74,18 @@ def test_complex_step(options: dict[str, Any]) -> None:
     assert agree(sdpa_grad(*data(), **options), complex_step.sdpa_grad(*data(), **options))
 
 
+def test_the_comparison_can_fail() -> None:
+    """An error of 1e-9 in one element, a gradient of another shape and a missing one are found."""
+    options = {"bias": np.ones((1, 1, 1, 4))}
+    found, right = sdpa_grad(*data(), **options), complex_step.sdpa_grad(*data(), **options)
+    assert agree(found, right)
+    wrong = found.grad_k.copy()
+    wrong[0, 0, 1, 1] += 1e-9
+    assert not agree(replace(found, grad_k=wrong), right)
+    assert not agree(replace(found, grad_bias=np.broadcast_to(right["grad_bias"], SMALL)), right)
+    assert not agree(replace(found, grad_bias=None), right)
+
+
 @pytest.mark.parametrize("shape", [(1, 2, 5, 3), (1, 2, 3, 5), (1, 2, 1, 4), (1, 2, 4, 1)])
 def test_causal_of_other_lengths(shape: Shape) -> None:
     """The diagonal begins at the top left for more rows than keys and for more keys than rows."""
@@ -117,10 +130,9 @@ def test_high_precision_differences(name: str) -> None:
     """Central differences of a 50-digit evaluation, by every third element of every input."""
     shape, step, options = (1, 2, 2, 3), mpmath.mpf(10) ** -15, OPTIONS[name]
     options = {n: a[:1, :2, :2, :3] if isinstance(a, np.ndarray) else a for n, a in options.items()}
-    arrays = dict(zip(("q", "k", "v"), data(4, shape, heads=1), strict=False))
-    grad_output = data(4, shape, heads=1)[3]
-    found = sdpa_grad(*arrays.values(), grad_output, **options).gradients
-    given = {**arrays, **{n: a for n, a in options.items() if n == "bias"}}
+    q, k, v, grad_output = data(4, shape, heads=1)
+    found = sdpa_grad(q, k, v, grad_output, **options).gradients
+    given = {"q": q, "k": k, "v": v, **{n: a for n, a in options.items() if n == "bias"}}
 
     def loss(moved: dict[str, np.ndarray]) -> Any:
         rows = fifty_digits.sdpa(moved["q"], moved["k"], moved["v"], **{**options, **moved_bias(moved)})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cases import all_cases
+from conformance.cases import every_case
 from conformance.clauses import clauses
 from conformance.faults import FAULTS, GROUPS, kills
 from conformance.faults.anatomy import Attention
@@ -34,6 +34,12 @@ def test_every_fault_is_caught_twice(table: tuple[Kill, ...]) -> None:
     assert {kill.fault: len(kill.caught) for kill in table if len(kill.caught) < LEAST} == {}
 
 
+def test_a_fault_is_tried_on_the_cases_of_its_operator(table: tuple[Kill, ...]) -> None:
+    """A wrong layer is not called as attention is, nor the other way round."""
+    for kill in table:
+        assert {every_case()[name].operator for name in kill.caught} == {FAULTS[kill.fault].operator}
+
+
 def test_every_case_is_needed_or_says_why_it_stays(table: tuple[Kill, ...]) -> None:
     """A case is among the smallest that catch a fault, fails in a deviation, cites its bug, or has a reason."""
     assert [name for name, reason in kills.needed(table).items() if not reason] == []
@@ -41,7 +47,7 @@ def test_every_case_is_needed_or_says_why_it_stays(table: tuple[Kill, ...]) -> N
 
 def test_each_class_has_a_subtle_fault(table: tuple[Kill, ...]) -> None:
     """In each class some fault shows only at some lengths, dtypes or values, or only where two options meet."""
-    fewest: dict[str, int] = defaultdict(lambda: len(all_cases()))
+    fewest: dict[str, int] = defaultdict(lambda: len(every_case()))
     for kill in table:
         group = FAULTS[kill.fault].group
         fewest[group] = min(fewest[group], len(kill.caught))

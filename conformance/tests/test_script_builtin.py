@@ -11,14 +11,15 @@ from importlib import metadata
 
 import pytest
 
-from conformance.cases import Case, all_cases
+from conformance.cases import AnyCase, Case, every_case
+from conformance.cases.layer import LayerShape
 from conformance.deviations import Deviation, read
 from conformance.outcomes import Failure
 from conformance.tests.run_scripts import OWN
 from conformance.tests.scripts import NOTHING_WRONG, Job, Ran, Written, alone, shown, written_and_run
 from impls.contract import DTYPES, Framework
 from impls.memory import LAYOUTS
-from impls.operators import SDPA
+from impls.operators import MHA, OPERATORS, SDPA, SUBLAYER, Operator
 from impls.script import WIDTH
 from impls.select import builtin
 
@@ -28,28 +29,42 @@ TILES, LONG = 16, 1000
 #: Implementations that are compiled or traced for each case are tried on every third, those that take seconds on one.
 TRACED = ("torch-flex", "jax-*")
 SLOW = ("torch-compile", "onnx-export*")
+ONE = {"sdpa": "mask", "mha": "mha-mask-cross", "sublayer": "sublayer-causal"}
 
 
-def features(case: Case) -> set[str]:
+def features(case: AnyCase) -> set[str]:
     """What makes a difference to a script, besides the dtype."""
     found = {*case.keywords, f"{case.memory} {sorted(case.keywords) if case.memory != 'contiguous' else ''}"}
     found |= {f"{name} as an array" for name in ("causal_offset",) if callable(case.options.get(name))}
     found |= {"edit"} if case.edit else set()
     found |= {"a call before"} if case.after else set()
     found |= {f"refused by {case.clauses[0]}"} if case.invalid else set()
-    found |= {"grouped heads"} if case.shape.hq != case.shape.hkv else set()
+    found |= {"grouped heads"} if isinstance(case, Case) and case.shape.hq != case.shape.hkv else set()
+    found |= forms(case) if isinstance(case.shape, LayerShape) else set()
     found |= {"several tiles"} if case.shape.sk > TILES else set()
-    found |= {"many options"} if len(case.keywords) > len(SDPA.keywords) / 2 else set()
+    found |= {"many options"} if len(case.keywords) > len(OPERATORS[case.operator].keywords) / 2 else set()
     return found | ({"nothing"} if case.zeros else set())
 
 
+def forms(case: AnyCase) -> set[str]:
+    """What makes a difference to a layer: ranks, other widths, masks that are padding; and dtypes, as cases are few."""
+    keywords, s = case.inputs(case.dtypes[0]).keywords, case.shape
+    found = {str(case.dtypes), *(["unbatched"] if s.unbatched else [])}
+    found |= {"another width"} if s.e != s.ekv else set()
+    for name in ("mask", "bias"):
+        if name in keywords:
+            axes = zip(keywords[name].shape, s.scores[-keywords[name].ndim :], strict=True)
+            found.add(f"{name} {[length == full for length, full in axes]} {case.options.get('is_causal')}")
+    return found
+
+
 @functools.cache
-def sample() -> tuple[tuple[str, str], ...]:
-    """Cases that have every feature, the first one for each, in the dtype that is rarest so far."""
+def sample(operator: str = "sdpa") -> tuple[tuple[str, str], ...]:
+    """Cases of an operator that have every feature, the first one for each, in the dtype that is rarest so far."""
     seen: set[str] = set()
     chosen: list[tuple[str, str]] = []
-    for case in all_cases().values():
-        if not features(case) <= seen and max(case.shape.sq, case.shape.sk) < LONG:
+    for case in every_case().values():
+        if case.operator == operator and not features(case) <= seen and max(case.shape.sq, case.shape.sk) < LONG:
             chosen.append((case.name, min(case.dtypes, key=[dtype for _, dtype in chosen].count)))
             seen |= features(case)
     return tuple(chosen)
@@ -59,10 +74,11 @@ def jobs() -> list[Job]:
     """What is tried: the installed implementations on what they may support."""
     found: list[Job] = []
     for each in builtin().values():
-        if each.missing() or "cpu" not in each.devices:
+        if each.missing() or "cpu" not in each.devices or each.operator not in ONE:
             continue
         slow, traced = (any(fnmatch(each.name, pattern) for pattern in patterns) for patterns in (SLOW, TRACED))
-        chosen = (("mask", "float32"),) if slow else sample()[::3] if traced else sample()
+        cases = sample(each.operator)
+        chosen = ((ONE[each.operator], "float32"),) if slow else cases[::3] if traced else cases
         found += [(each, case, dtype) for case, dtype in chosen if dtype in each.dtypes]
     return found
 
@@ -84,10 +100,10 @@ def example(record: Deviation) -> Job | None:
     found = [
         (each, case.name, dtype)
         for each in builtin().values()
-        if not each.missing()
-        for case in all_cases().values()
+        if not each.missing() and each.operator in ONE
+        for case in every_case().values()
         for dtype in case.dtypes
-        if dtype in each.dtypes and record.covers(each.name, "cpu", dtype, case.name)
+        if case.operator == each.operator and dtype in each.dtypes and record.covers(each.name, "cpu", dtype, case.name)
     ]
     return min(found, key=lambda job: "export" in job[0].name, default=None)
 
@@ -132,13 +148,20 @@ def records(*failures: Failure) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("record", [name for name, each in RECORDS.items() if each.failure in failures])
 
 
-def test_the_sample_has_everything() -> None:
-    """Every keyword, layout and dtype of the contract is in it, and there are records."""
-    cases = [all_cases()[name] for name, _ in sample()]
-    assert {keyword for case in cases for keyword in case.keywords} == set(SDPA.keywords)
-    assert {case.memory for case in cases} == set(LAYOUTS)
-    assert {dtype for _, dtype in sample()} == set(DTYPES)
-    assert RECORDS
+@pytest.mark.parametrize("operator", [SDPA, MHA, SUBLAYER], ids=lambda operator: operator.name)
+def test_the_sample_has_everything(operator: Operator) -> None:
+    """Every keyword and dtype of an operator, and every layout that it is tried in."""
+    cases = [every_case()[name] for name, _ in sample(operator.name)]
+    assert {keyword for case in cases for keyword in case.options} == set(operator.keywords)
+    assert {dtype for _, dtype in sample(operator.name)} == set(DTYPES)
+    layouts = {case.memory for case in every_case().values() if case.operator == operator.name}
+    assert {case.memory for case in cases} == (set(LAYOUTS) if operator is SDPA else layouts)
+
+
+def test_there_are_records() -> None:
+    """Of functions and of layers, by value, and by what ends the process."""
+    assert {case for job in EXAMPLES.values() if job for case in [every_case()[job[1]].operator]} >= {"sdpa", "mha"}
+    assert Failure.VALUE in {record.failure for record in RECORDS.values()}
 
 
 @each_implementation

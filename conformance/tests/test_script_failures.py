@@ -12,107 +12,9 @@ import pytest
 
 from conformance.outcomes import Failure
 from conformance.targets import Pool
+from conformance.tests.script_kernels import FRAMEWORKS, KERNELS
 from conformance.tests.scripts import Job, Ran, Written, alone, run, shown, written, written_and_run
 from impls.select import plug_in, with_attributes
-
-KERNELS = """
-import os, time
-import numpy as np
-
-WRONG = True
-CALLS = 0
-
-
-def right(q, k, v, scale=None):
-    if k.shape[2] != v.shape[2]:
-        raise ValueError("k and v differ in length")
-    s = q.astype(np.float64) @ k.astype(np.float64).swapaxes(2, 3) * (q.shape[3] ** -0.5 if scale is None else scale)
-    top = s.max(3, keepdims=True)
-    p = np.exp(s - top)
-    total = p.sum(3, keepdims=True)
-    return (p / total @ v.astype(np.float64)).astype(q.dtype), (top + np.log(total))[..., 0]
-
-
-def by_value(q, k, v, *, scale=None):
-    return right(q, k, v, 1 / q.shape[3] if WRONG else scale)[0]
-
-
-def by_nan(q, k, v):
-    output = right(q, k, v)[0]
-    output[0, 0, 0, 0] = np.nan if WRONG else output[0, 0, 0, 0]
-    return output
-
-
-def by_lse(q, k, v, *, return_lse=False):
-    output, lse = right(q, k, v)
-    return (output, (lse / np.log(2) if WRONG else lse).astype(np.float32)) if return_lse else output
-
-
-def by_shape(q, k, v):
-    output = right(q, k, v)[0]
-    return output.transpose(0, 2, 1, 3) if WRONG else output
-
-
-def by_dtype(q, k, v):
-    output = right(q, k, v)[0]
-    return output.astype(np.float64) if WRONG else output
-
-
-def by_error(q, k, v):
-    if WRONG:
-        raise RuntimeError("no kernel")
-    return right(q, k, v)[0]
-
-
-def by_list(q, k, v):
-    output = right(q, k, v)[0]
-    return output.tolist() if WRONG else output
-
-
-def by_count(q, k, v, *, return_lse=False):
-    output, lse = right(q, k, v)
-    return (output, lse.astype(np.float32)) if return_lse and not WRONG else output
-
-
-def by_accepting(q, k, v):
-    return np.zeros_like(q) if WRONG else right(q, k, v)[0]
-
-
-def by_modifying(q, k, v):
-    output = right(q, k, v)[0]
-    q *= 0.5 if WRONG else 1
-    return output
-
-
-def by_chance(q, k, v):
-    global CALLS
-    CALLS += WRONG
-    output = right(q, k, v)[0]
-    return np.nextafter(output, np.float32(9)) if CALLS % 2 else output
-
-
-def by_memory(q, k, v, *, scale=None, before=[None]):
-    used = before[0] if WRONG and scale is None else scale
-    before[0] = scale
-    return right(q, k, v, used)[0]
-
-
-def by_strides(q, k, v):
-    flat = np.lib.stride_tricks.as_strided(k, strides=np.zeros_like(k, order="C").strides) if WRONG else k
-    return right(q, flat, v)[0]
-
-
-def by_dying(q, k, v):
-    if WRONG:
-        os.abort()
-    return right(q, k, v)[0]
-
-
-def by_hanging(q, k, v):
-    while WRONG:
-        time.sleep(0.1)
-    return right(q, k, v)[0]
-"""
 
 #: Function, case, and the way in which it fails.
 WAYS = (
@@ -131,55 +33,7 @@ WAYS = (
     ("by_strides", "memory-inner", Failure.VALUE),
 )
 
-
-#: One mistake each in the other frameworks.
-TORCH = """
-import torch
-
-WRONG = True
-
-
-def attention(q, k, v, *, is_causal=False):  # (B, S, H, D)
-    q, k, v = (a.transpose(1, 2).float() for a in (q, k, v))
-    s = q @ k.mT * q.shape[3] ** -0.5
-    if is_causal:
-        s = s.masked_fill(~torch.ones(s.shape[2:], dtype=torch.bool).tril(1 if WRONG else 0), -torch.inf)
-    return (s.softmax(3) @ v).transpose(1, 2).bfloat16()
-"""
-JAX = """
-import jax.numpy as jnp
-
-WRONG = True
-
-
-def attention(q, k, v, *, kv_lengths=None):
-    s = jnp.einsum("bhid,bhjd->bhij", q, k) * q.shape[3] ** -0.5
-    if kv_lengths is not None:
-        last = kv_lengths[:, None, None, None] - (0 if WRONG else 1)
-        s = jnp.where(jnp.arange(k.shape[2]) <= last, s, -jnp.inf)
-    p = jnp.exp(s - s.max(3, keepdims=True))
-    return p / p.sum(3, keepdims=True) @ v
-"""
-ORT = """
-import numpy as np
-import onnxruntime
-
-WRONG = True
-
-
-def attention(q, k, v):
-    q, k, v = (a.numpy().astype(np.float64) for a in (q, k, v))
-    s = q @ k.swapaxes(2, 3) * (1 / q.shape[3] if WRONG else q.shape[3] ** -0.5)
-    p = np.exp(s - s.max(3, keepdims=True))
-    output = (p / p.sum(3, keepdims=True) @ v).astype(np.float32)
-    return onnxruntime.OrtValue.ortvalue_from_numpy(output, "cpu")
-"""
-FRAMEWORKS = {
-    "torch": (TORCH, {"layout": "BSHD"}, "causal-square", "bfloat16"),
-    "jax": (JAX, {}, "lengths", "float64"),
-    "onnxruntime": (ORT, {}, "plain", "float32"),
-}
-INSTALLED = [name for name in FRAMEWORKS if importlib.util.find_spec(name)]
+INSTALLED = [name for name, (framework, *_) in FRAMEWORKS.items() if importlib.util.find_spec(framework)]
 
 
 @dataclass(frozen=True)
@@ -210,10 +64,11 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Run:
     file = kernels(folder)
     jobs: dict[str, Job] = {name: (plug_in(f"{file}:{name}"), case, "float32") for name, case, _ in WAYS}
     for name in INSTALLED:
-        source, attributes, case, dtype = FRAMEWORKS[name]
-        own = folder / f"{name}_kernel.py"
+        framework, source, attributes, case, dtype = FRAMEWORKS[name]
+        own = folder / f"{name.replace('-', '_')}_kernel.py"
         own.write_text(source, encoding="utf-8")
-        jobs[name] = (with_attributes(plug_in(f"{own}:attention@{name}"), attributes), case, dtype)
+        function = "layer" if "operator" in attributes else "attention"
+        jobs[name] = (with_attributes(plug_in(f"{own}:{function}@{framework}"), attributes), case, dtype)
     scripts, wrong = written_and_run(jobs.values(), folder / "scripts")
     for each in folder.glob("*.py"):
         mend(each)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from conformance.cases import Case, all_cases
+from conformance.cases import AnyCase, Case, all_cases, every_case
 from conformance.cases.base import Inputs
 from conformance.cases.data import LONG, SMALL, Rng, Shape, normal, peak, random_bias, random_mask
 from conformance.problem import Problem, RandomBias, RandomMask
@@ -36,7 +37,7 @@ def made(written: Statements) -> dict[str, Any]:
     return names
 
 
-def assert_makes(written: Statements, case: Case, dtype: str) -> None:
+def assert_makes(written: Statements, case: AnyCase, dtype: str) -> None:
     """Every array, with the same bits once bfloat16 is rounded."""
     names = made(written)
     for name, array in arrays(case, dtype).items():
@@ -55,11 +56,11 @@ def is_packed(written: Statements) -> bool:
     return ("base64", "", "") in written.imports
 
 
-CASES = [case for case in all_cases().values() if max(case.shape.sq, case.shape.sk) * case.shape.d < NUMBERS]
+CASES = [case for case in every_case().values() if max(case.shape.sq, case.shape.sk) * case.shape.d < NUMBERS]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_every_case_is_written_as_numbers_or_by_its_seed(case: Case) -> None:
+def test_every_case_is_written_as_numbers_or_by_its_seed(case: AnyCase) -> None:
     """In every dtype, and none as bytes that nobody can read."""
     for dtype in case.dtypes:
         written = statements(case, dtype)
@@ -78,6 +79,23 @@ def test_many_numbers_are_drawn() -> None:
     written = statements(all_cases()["tiles"], "float32")
     assert is_seeded(written)
     assert "conformance.cases.data:normal" in written.sources
+
+
+@pytest.mark.parametrize("name", ["mha-accuracy-wide", "mha-sequence-first-cross", "sublayer-gamma-beta", "mha-plain"])
+def test_layers_are_drawn_too(name: str) -> None:
+    """Inputs, weights and biases, in the form of the call and in every dtype."""
+    for dtype in every_case()[name].dtypes:
+        written = seeded(every_case()[name], dtype)
+        assert written is not None
+        assert_makes(written, every_case()[name], dtype)
+
+
+def test_a_shape_of_another_kind_is_not_guessed() -> None:
+    """What a recipe would have to say of it is not known, so the numbers are written in another way."""
+    shape: Any = SimpleNamespace(**asdict(SMALL), scores=SMALL.scores, elements=SMALL.elements)
+    case = replace(all_cases()["plain"], shape=shape)
+    assert seeded(case, "float32") is None
+    assert not is_seeded(statements(case, "float32"))
 
 
 def test_numbers_without_a_recipe_are_written_out_up_to_the_limit() -> None:
@@ -164,6 +182,9 @@ def test_a_random_problem_is_written_by_its_seed() -> None:
 def test_an_edit_is_part_of_the_recipe() -> None:
     """One of the module by its name, one in place by its body."""
     named, in_place = all_cases()["nan-query"], all_cases()["invalid-lengths"]
+    layer = seeded(every_case()["mha-invalid-widths"], "float32")
+    assert layer is not None
+    assert "x = replace(x, w_q=x.w_q[:7])" in layer.lines
     assert "x = _nan_query(x)" in statements(named, "float32").lines
     assert "x = replace(x, v=x.v[:, :, :-1])" in statements(in_place, "float32").lines
 
@@ -180,7 +201,7 @@ def _untouched(x: Inputs) -> Inputs:
         (peak(0, size=3.0), "peak(0, size=3.0)"),
         (random_mask(0.5, (None, 1)), "random_mask(0.5, shape=(None, 1))"),
         (random_bias(), "random_bias()"),
-        ((1, (2.0,), None, "x"), "(1, (2.0,), None, 'x')"),
+        ((1, (2.0,), None, "x"), '(1, (2.0,), None, "x")'),
         (slice(2, 5), "slice(2, 5)"),
         (slice(None, None, 2), "slice(None, None, 2)"),
         (-np.inf, "-np.inf"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.cases import all_cases
+from conformance.cases import all_cases, every_case
 from conformance.outcomes import Failure, Outcome, Result
 from conformance.script import Element, compose, file_name, text, worst_elements, write
 from conformance.script.inputs import Statements
@@ -41,7 +41,7 @@ def result(failure: Failure | None = Failure.VALUE, case: str = "scale-negative"
 def script(failure: Failure = Failure.VALUE, case: str = "scale-negative", name: str = "torch-sdpa") -> str:
     """The script of a failure, with elements if it is one of values."""
     elements = ELEMENTS if failure is Failure.VALUE else ()
-    return text(result(failure, case, name), target(name), all_cases()[case], elements, VERSIONS)
+    return text(result(failure, case, name), target(name), every_case()[case], elements, VERSIONS)
 
 
 def head(source: str) -> str:
@@ -160,6 +160,9 @@ def test_a_maker_named_like_a_function_of_the_implementation_gives_way(monkeypat
     assert source.count("def attention(") == 1
 
 
+CAUSAL = {"sdpa": "causal-square", "mha": "mha-causal", "sublayer": "sublayer-causal"}
+
+
 @pytest.mark.parametrize("name", sorted(builtin()))
 def test_scripts_are_formatted(name: str, tmp_path: Path) -> None:
     """As a formatter would leave them: nobody has to clean up what is pasted."""
@@ -168,7 +171,7 @@ def test_scripts_are_formatted(name: str, tmp_path: Path) -> None:
     for failure in Failure:
         if failure is not Failure.STALE:
             path = tmp_path / f"{failure.name}.py"
-            path.write_text(script(failure, "causal-square", name), encoding="utf-8")
+            path.write_text(script(failure, CAUSAL[builtin()[name].operator], name), encoding="utf-8")
     command = [sys.executable, "-m", "ruff", "format", "--no-cache", "--isolated", "--line-length=120", "--check"]
     done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)  # noqa: S603
     assert done.returncode == 0, done.stdout

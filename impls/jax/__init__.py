@@ -43,6 +43,17 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         requires=("jax",),
         summary="jax.nn.dot_product_attention in cuDNN's flash kernel",
     ),
+    Implementation(
+        name="jax-jit-gradients",
+        target="impls.jax.eager:attention",
+        operator="sdpa_grad",
+        function_of="sdpa",
+        framework=Framework.JAX,
+        prepare="impls.jax.gradients:jitted",
+        profiles=_WIDE,
+        requires=("jax",),
+        summary="jax-jit and its backward pass, by jax.vjp, compiled by XLA",
+    ),
     *(
         Implementation(
             name=f"jax-{name}",

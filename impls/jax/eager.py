@@ -44,6 +44,7 @@ def attention(
     kv_lengths: jax.Array | None = None,
     scale: Any = None,
     softcap: Any = None,
+    sinks: jax.Array | None = None,
     return_weights: bool = False,
     return_lse: bool = False,
 ) -> Any:
@@ -53,7 +54,7 @@ def attention(
     scalars.  lse is float32, or float64 for float64 inputs.  Raises ValueError or TypeError for inputs that
     do not fit together (SDPA-31 to SDPA-36).
     """
-    check_inputs(q, k, v, mask, bias)
+    check_inputs(q, k, v, mask, bias, sinks)
     dtype, work = q.dtype, working_dtype(q.dtype)
     shape = (*q.shape[:3], k.shape[2])
     before, after = split_scale(scale, q.shape[3], work)
@@ -73,7 +74,12 @@ def attention(
     allowed = reduce(and_, tests) if tests else None
     scores = scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
 
-    weights, lse = _softmax(scores)
+    if sinks is None:
+        weights, lse = _softmax(scores)
+    else:  # one key more, whose value is 0 (SDPA-38)
+        column = jnp.broadcast_to(sinks.astype(work)[:, None, None], (*shape[:3], 1))
+        weights, lse = _softmax(jnp.concatenate([scores, column], axis=3))
+        weights = weights[..., :-1]
     output = _weighted_sum(weights, v.astype(work), allowed)
     results = [output.astype(dtype)]
     results += [weights.astype(dtype)] if return_weights else []

@@ -5,15 +5,23 @@ Only text: jax is not imported.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 from collections.abc import Sequence
 from typing import Any
 
 from impls.contract import Call
+from impls.operators import OPERATORS
 from impls.script import Given, Snippet, Terms, Writer, applied, by_contract, together
 
 #: Dtypes that JAX truncates unless 64-bit types are enabled.
 _WIDE = ("float64", "int64")
+
+#: Options that a jitted function takes as arguments, as in impls.jax.prepare; all others are part of the program.
+NUMBERS = ("scale", "softcap", "causal_offset", "window", "epsilon")
+
+#: The arguments whose dtype is that of the call.
+_FIRST = {operator.arguments[0] for operator in OPERATORS.values()}
 
 
 def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
@@ -21,7 +29,7 @@ def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
     lines = [f'jax.config.update("jax_platforms", "{device}")']
     wide = [each.name for each in arrays if each.dtype in _WIDE]
     halves = [each.name for each in arrays if each.dtype == "bfloat16"]
-    if any(each.name == "q" and each.dtype == "float64" for each in arrays):
+    if any(each.name in _FIRST and each.dtype == "float64" for each in arrays):
         lines.append('jax.config.update("jax_enable_x64", True)')
         wide = []
     others = [each.name for each in arrays if each.name not in (*wide, *halves)]
@@ -50,14 +58,17 @@ TERMS = Terms(
 )
 
 
-def jitted(call: Call) -> Snippet:
-    """The composition of impls.jax.eager, by its source, jitted with numbers as arguments (impls.jax.prepare)."""
-    given = Call(call.dtype, call.device, call.shapes, tuple(item for item in call.options if item[1] is not None))
-    static = ", ".join(f'"{name}"' for name, value in given.options if isinstance(value, bool))
-    names = f", static_argnames=[{static}]" if static else ""
-    lines = f"jitted = jax.jit(attention{names})"
-    source = ("impls.jax.eager:attention",)
-    return Snippet("jitted", by_contract(given), TERMS, definitions=lines, sources=source)
+def jitted(function: str) -> Writer:
+    """A function of this room, by its source, jitted with numbers as arguments (impls.jax.prepare)."""
+
+    def write(call: Call) -> Snippet:
+        given = dataclasses.replace(call, options=tuple(item for item in call.options if item[1] is not None))
+        static = ", ".join(f'"{name}"' for name, _ in given.options if name not in NUMBERS)
+        names = f", static_argnames=[{static}]" if static else ""
+        lines = f"jitted = jax.jit({function.rpartition(':')[2]}{names})"
+        return Snippet("jitted", by_contract(given), TERMS, definitions=lines, sources=(function,))
+
+    return write
 
 
 def library(implementation: str) -> Writer:
@@ -97,7 +108,9 @@ def _window(call: Call, window: tuple[Any, Any]) -> tuple[int, int]:
 
 
 CALLS: dict[str, Writer] = {
-    "jax-jit": jitted,
+    "jax-jit": jitted("impls.jax.eager:attention"),
+    "jax-layer": jitted("impls.jax.layer:mha"),
+    "jax-sublayer": jitted("impls.jax.layer:sublayer"),
     "jax-nn": library("xla"),
     "jax-nn-cudnn": library("cudnn"),
 }

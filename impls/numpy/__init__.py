@@ -24,6 +24,15 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         requires=("numpy", "ml_dtypes"),
         summary="online softmax over tiles, no array as large as the score matrix, following every clause",
     ),
+    Implementation(
+        name="numpy-gradients",
+        target="impls.numpy.gradients:gradients",
+        operator="sdpa_grad",
+        devices=("cpu",),
+        profiles=_PROFILES,
+        requires=("numpy", "ml_dtypes"),
+        summary="the closed formula of the gradients written out",
+    ),
     *(
         Implementation(
             name=f"numpy-{name}",

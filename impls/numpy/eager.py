@@ -27,6 +27,7 @@ def attention(
     kv_lengths: np.ndarray | None = None,
     scale: float | None = None,
     softcap: float | None = None,
+    sinks: np.ndarray | None = None,
     return_weights: bool = False,
     return_lse: bool = False,
 ) -> Any:
@@ -35,7 +36,7 @@ def attention(
     Shapes and keywords as in impls.contract; lse is float32, or float64 for float64 inputs.  Raises
     ValueError or TypeError for inputs that do not fit together (SDPA-31 to SDPA-36).
     """
-    check_inputs(q, k, v, mask, bias)
+    check_inputs(q, k, v, mask, bias, sinks)
     dtype, work = q.dtype, working_dtype(q.dtype)
     with np.errstate(all="ignore"):  # NaN and inf are inputs like any other
         k, v = (_one_per_query_head(array.astype(work, copy=False), q.shape[1]) for array in (k, v))
@@ -50,7 +51,12 @@ def attention(
 
         allowed = _allowed(scores.shape, mask, bias, is_causal, causal_offset, window, kv_lengths)
         scores = np.where(allowed, scores, work(-np.inf))
-        weights, lse = _softmax(scores)
+        if sinks is None:
+            weights, lse = _softmax(scores)
+        else:  # one key more, whose value is 0 (SDPA-38)
+            column = np.broadcast_to(sinks.astype(work)[:, None, None], (*scores.shape[:3], 1))
+            weights, lse = _softmax(np.concatenate([scores, column], axis=3))
+            weights = weights[..., :-1]
         finite = np.isfinite(v).all()
         output = np.matmul(weights, v if finite else finite_part(v))
         if not finite:

@@ -58,7 +58,7 @@ TERMS = Terms(
 
 def _written_out(function: str) -> Writer:
     def write(call: Call) -> Snippet:
-        return Snippet("attention", by_contract(call), TERMS, sources=(function,))
+        return Snippet(function.rpartition(":")[2], by_contract(call), TERMS, sources=(function,))
 
     return write
 
@@ -66,4 +66,6 @@ def _written_out(function: str) -> Writer:
 CALLS: dict[str, Writer] = {
     "numpy-eager": _written_out("impls.numpy.eager:attention"),
     "numpy-tiled": _written_out("impls.numpy.tiled:attention"),
+    "numpy-layer": _written_out("impls.numpy.layer:mha"),
+    "numpy-sublayer": _written_out("impls.numpy.layer:sublayer"),
 }

@@ -40,6 +40,7 @@ def attention(
     kv_lengths: np.ndarray | None = None,
     scale: float | None = None,
     softcap: float | None = None,
+    sinks: np.ndarray | None = None,
     return_lse: bool = False,
 ) -> Any:
     """The output (B, Hq, Sq, Dv), and on request the lse (B, Hq, Sq) in float32, or float64 for float64 inputs.
@@ -47,7 +48,7 @@ def attention(
     Shapes and keywords as in impls.contract.  Raises ValueError or TypeError for inputs that do not fit
     together (SDPA-31 to SDPA-36).
     """
-    check_inputs(q, k, v, mask, bias)
+    check_inputs(q, k, v, mask, bias, sinks)
     work = working_dtype(q.dtype)
     batch, heads, queries, width = q.shape
     group = heads // k.shape[1]
@@ -79,6 +80,7 @@ def attention(
                 bias=None if bias is None else bias[b, hs],
                 scale=after,
                 softcap=softcap,
+                sinks=None if sinks is None else sinks[hs].astype(work),
             )
             for rows in _blocks(0, queries, max(1, ROWS // group)):
                 block = q[b, hs, rows].astype(work) * work(before)
@@ -100,6 +102,8 @@ class _Head:
     bias: np.ndarray | None
     scale: float
     softcap: float | None
+    #: (G,) for the G query heads.
+    sinks: np.ndarray | None
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,9 @@ def _block(
     top = np.full((lines, 1), -np.inf, q.dtype)
     total = np.zeros((lines, 1), q.dtype)
     output = np.zeros((lines, head.values.shape[1]), q.dtype)
+    if head.sinks is not None:  # SDPA-38: as if a key of this score and value 0 had been seen
+        top = np.repeat(head.sinks, count)[:, None]
+        total = np.where(np.isneginf(top), total, 1)
     special: list[tuple[np.ndarray, np.ndarray]] = []
     q = q.reshape(lines, width)
     first, last = visible.span(b, rows)

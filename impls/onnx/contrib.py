@@ -83,13 +83,14 @@ def group_query(
     kv_lengths: Input | None = None,
     scale: float | None = None,
     softcap: float | None = None,
+    sinks: Input | None = None,
     return_weights: bool = False,
 ) -> ModelProto:
     """A model of one GroupQueryAttention node without a cache; q (B, S, Hq, D), k and v (B, S, Hkv, D).
 
     ``kv_lengths`` becomes seqlens_k (which is one less), ``bias`` becomes attention_bias, ``window``
-    local_window_size (which counts the row's own key).  Raises NotImplementedError for Sq ≠ Sk, Dv ≠ D, a
-    width that is not a multiple of 8, a window that is not causal, and a bias that repeats rows or keys.
+    local_window_size (which counts the row's own key), ``sinks`` head_sink.  Raises NotImplementedError for Sq ≠ Sk,
+    Dv ≠ D, a width that is not a multiple of 8, a window that is not causal, and a bias that repeats rows or keys.
     """
     if q.shape[1] != k.shape[1]:
         raise NotImplementedError("the operator needs as many queries as keys where there is no cache")
@@ -110,7 +111,8 @@ def group_query(
         nodes.append(helper.make_node("Sub", ["lengths", "one"], ["last"]))
     else:
         constants.append(numpy_helper.from_array(np.full(q.shape[0], k.shape[1] - 1, np.int32), "last"))
-    given = ["q_flat", "k_flat", "v_flat", "", "", "last", "total", "", "", "", "bias" if bias else ""]
+    extra = ["bias" if bias else "", "sinks" if sinks else ""]
+    given = ["q_flat", "k_flat", "v_flat", "", "", "last", "total", "", "", "", *extra]
     outputs = ["flat", "present_k", "present_v"]
     attributes = float_attribute("scale", scale, q.dtype) | float_attribute("softcap", softcap, q.dtype)
     if return_weights:
@@ -132,7 +134,7 @@ def group_query(
     )
     _reshape(nodes, constants, "flat", "output", (*q.shape[:3], v.shape[3]))
     results = ("output", "weights") if return_weights else ("output",)
-    return model(nodes, (q, k, v, bias, kv_lengths), results, OPSET, constants)
+    return model(nodes, (q, k, v, bias, kv_lengths, sinks), results, OPSET, constants)
 
 
 def _refuse_repeated(bias: Input | None, q: Input, k: Input) -> None:

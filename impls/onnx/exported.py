@@ -37,6 +37,7 @@ _OPEN = {
     "bias": {-4: BATCH, -2: QUERIES, -1: KEYS},
     "kv_lengths": {-1: BATCH},
     "causal_offset": {-1: BATCH},
+    "sinks": {},
 }
 
 #: Array keywords that do not have the dtype of q.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from impls.script import applied
+from impls.script import INDENT, WIDTH, applied
 
 
 def statements(model: ModelProto) -> list[str]:
@@ -71,7 +71,16 @@ def _attribute(attribute: AttributeProto) -> str:
 def _values(name: str, values: Sequence[ValueInfoProto]) -> list[str]:
     """The declarations of inputs or outputs, those of one type together."""
     groups = [_declared(kind, rank, list(group)) for (kind, rank), group in itertools.groupby(values, _type)]
-    return [f"{name} = {groups[0]}", *(f"{name} += {group}" for group in groups[1:])]
+    lines = [f"{name} = [{groups[0]}]", *(f"{name} += [{group}]" for group in groups[1:])]
+    return [line if len(INDENT + line) <= WIDTH else _broken(line) for line in lines]
+
+
+def _broken(line: str) -> str:
+    """A list that is too long for a line in a function: what is in it on a line of its own, or on two."""
+    start, inside = line[:-1].split("[", 1)
+    if len(2 * INDENT + inside) > WIDTH:
+        inside = inside.replace(" for name in ", f"\n{INDENT}for name in ")
+    return f"{start}[\n{INDENT}{inside}\n]"
 
 
 def _type(value: ValueInfoProto) -> tuple[int, int | None]:
@@ -83,9 +92,9 @@ def _declared(kind: int, rank: int | None, values: Sequence[ValueInfoProto]) -> 
     shape = "None" if rank is None else f"[None] * {rank}"
     element = f"TensorProto.{TensorProto.DataType.Name(kind)}"
     if len(values) == 1:
-        return f'[helper.make_tensor_value_info("{values[0].name}", {element}, {shape})]'
+        return f'helper.make_tensor_value_info("{values[0].name}", {element}, {shape})'
     names = ", ".join(f'"{each.name}"' for each in values)
-    return f"[helper.make_tensor_value_info(name, {element}, {shape}) for name in ({names})]"
+    return f"helper.make_tensor_value_info(name, {element}, {shape}) for name in ({names})"
 
 
 def indented(lines: Sequence[str]) -> Iterator[str]:

@@ -104,3 +104,17 @@ def test_undeclared_profiles_have_a_default() -> None:
     some = select.plug_in("a.b:c")
     assert some.profile("float32") is Profile.WIDE
     assert some.profile("bfloat16") is Profile.STORAGE
+
+
+def test_gradients_of_a_plug_in_are_those_of_its_framework() -> None:
+    """+gradients makes an implementation of sdpa_grad of a function of sdpa, by autograd or vjp."""
+    for framework in ("torch", "jax"):
+        plugged = select.plug_in(f"impls.{framework}.eager:attention@{framework}+gradients")
+        assert (plugged.operator, plugged.function_of) == ("sdpa_grad", "sdpa")
+        assert plugged.prepare == f"impls.{framework}.gradients:prepare"
+
+
+def test_numpy_does_not_differentiate() -> None:
+    """The sentence says what to do instead."""
+    with pytest.raises(ImplementationError, match='operator = "sdpa_grad"'):
+        select.plug_in("impls.numpy.eager:attention+gradients")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from impls.contract import Framework, Implementation, Profile
+from impls.contract import DTYPES, Framework, Implementation, Profile
 
 #: The composition computes half precision in float32 throughout (unless torch.backends.cuda is told to reduce in it).
 _WIDE = dict.fromkeys(("float16", "bfloat16"), Profile.WIDE)
@@ -62,6 +62,27 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "projections, heads, attention and output projection written out",
         _STORAGE,
         operator="mha",
+    ),
+    *(
+        Implementation(
+            name=f"{name}-gradients",
+            target=f"impls.torch.{target}",
+            operator="sdpa_grad",
+            function_of="sdpa",
+            framework=Framework.TORCH,
+            prepare=f"impls.torch.gradients:{prepare}",
+            requires=("torch", "ml_dtypes"),
+            dtypes=dtypes,
+            profiles=profiles,
+            summary=f"{name} and its backward pass, by autograd",
+        )
+        for name, target, prepare, profiles, dtypes in (
+            ("torch-eager", "eager:attention", "prepare", _STORAGE, DTYPES),
+            ("torch-sdpa", "sdpa:attention", "prepare", _FUSED, DTYPES),
+            ("torch-sdpa-math", "sdpa:math", "prepare", _STORAGE, DTYPES),
+            ("torch-sdpa-flash", "sdpa:flash", "prepare", _FUSED, DTYPES),
+            ("torch-compile", "compiled:attention", "compiled", {}, ("float32",)),
+        )
     ),
     _entry("torch-mha-fast", "modules:fast", "nn.MultiheadAttention, fast path", _STORAGE, operator="mha"),
     _entry("torch-mha-slow", "modules:slow", "nn.MultiheadAttention, slow path", _STORAGE, operator="mha"),

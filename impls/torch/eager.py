@@ -28,6 +28,7 @@ def attention(
     kv_lengths: torch.Tensor | None = None,
     scale: float | None = None,
     softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
     return_weights: bool = False,
     return_lse: bool = False,
 ) -> Any:
@@ -36,7 +37,7 @@ def attention(
     Shapes and keywords as in impls.contract; lse is float32, or float64 for float64 inputs.  Raises
     ValueError or TypeError for inputs that do not fit together (SDPA-31 to SDPA-36).
     """
-    check_inputs(q, k, v, mask, bias)
+    check_inputs(q, k, v, mask, bias, sinks)
     group = q.shape[1] // k.shape[1]
     if group != 1:
         k = k.repeat_interleave(group, dim=1)
@@ -55,7 +56,11 @@ def attention(
     allowed = _allowed(q, k, mask, bias, is_causal, causal_offset, window, kv_lengths)
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -math.inf)
+    if sinks is not None:  # one key more, whose value is 0 (SDPA-38)
+        scores = torch.cat([scores, sinks.reshape(-1, 1, 1).expand(*scores.shape[:3], 1)], dim=-1)
     weights = torch.softmax(scores, dim=-1)
+    if sinks is not None:
+        weights = weights[..., :-1]
     if allowed is not None:
         weights = weights.masked_fill(~allowed.any(dim=-1, keepdim=True), 0)  # softmax gives NaN there
     results = [torch.matmul(weights, v)]

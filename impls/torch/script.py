@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from impls.contract import Call
 from impls.memory import GUARD
 from impls.numpy.script import first_entries
+from impls.operators import OPERATORS
 from impls.script import INDENT, WIDTH, Given, Snippet, Terms, Writer, applied, by_contract, together
+from impls.torch import script_modules
 
 #: Where the name of a kernel comes from.
 _KERNELS = "from torch.nn.attention import SDPBackend, sdpa_kernel"
@@ -156,9 +158,23 @@ def _tests(call: Call) -> list[str]:
     return tests
 
 
-def eager(call: Call) -> Snippet:
-    """The composition of impls.torch.eager, by its source."""
-    return Snippet("attention", by_contract(call), TERMS, sources=("impls.torch.eager:attention",))
+def written_out(function: str) -> Writer:
+    """A function of this room, by its source."""
+
+    def write(call: Call) -> Snippet:
+        return Snippet(function.rpartition(":")[2], by_contract(call), TERMS, sources=(function,))
+
+    return write
+
+
+def module(path: str) -> Writer:
+    """``torch.nn.MultiheadAttention`` on a path of impls.torch.modules: fast, slow, or functional."""
+
+    def write(call: Call) -> Snippet:
+        names = (*OPERATORS[call.operator].arguments, *call.arrays)
+        return Snippet("mha", names, TERMS, script_modules.IMPORTS, "\n".join(script_modules.definition(path, call)))
+
+    return write
 
 
 def compiled(call: Call) -> Snippet:
@@ -169,7 +185,7 @@ def compiled(call: Call) -> Snippet:
 
 
 CALLS: dict[str, Writer] = {
-    "torch-eager": eager,
+    "torch-eager": written_out("impls.torch.eager:attention"),
     "torch-sdpa": sdpa(),
     "torch-sdpa-math": sdpa("MATH"),
     "torch-sdpa-flash": sdpa("FLASH_ATTENTION"),
@@ -177,4 +193,8 @@ CALLS: dict[str, Writer] = {
     "torch-sdpa-cudnn": sdpa("CUDNN_ATTENTION"),
     "torch-flex": flex,
     "torch-compile": compiled,
+    "torch-layer": written_out("impls.torch.layer:mha"),
+    "torch-mha-fast": module("fast"),
+    "torch-mha-slow": module("slow"),
+    "torch-sublayer": written_out("impls.torch.layer:sublayer"),
 }

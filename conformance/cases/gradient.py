@@ -1,0 +1,177 @@
+"""Gradients of sdpa: GRAD-1 to GRAD-14.  Cases are inputs of sdpa with a gradient of the output."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from conformance.bounds import Options
+from conformance.cases.anycase import ALL_DTYPES, HALVES, AnyCase, Blame, arguments_of
+from conformance.cases.data import (
+    GROUPED,
+    SMALL,
+    SQUARE,
+    TALL,
+    TILES,
+    Data,
+    Rng,
+    Shape,
+    bias_from,
+    full_mask,
+    lengths,
+    mask_without,
+    normal,
+    random_bias,
+    random_mask,
+)
+from conformance.gradients import bounds, reference
+from conformance.gradients.reference import GradExpected
+from conformance.inputs import GradientInputs
+from impls.contract import Profile
+
+_AXES = {
+    "grad_q": ("batch", "head", "row", "column"),
+    "grad_k": ("batch", "head", "key", "column"),
+    "grad_v": ("batch", "head", "key", "column"),
+}
+_SCORES = ("batch", "head", "row", "key")
+
+
+@dataclass(frozen=True)
+class GradientCase(AnyCase):
+    """A case of sdpa_grad."""
+
+    operator: ClassVar[str] = "sdpa_grad"
+    blame: ClassVar[Blame] = Blame(
+        "GRAD-1",
+        accuracy="GRAD-9",
+        value="GRAD-3",
+        of_result={"grad_bias": "GRAD-5"},
+        dtype="GRAD-10",
+        modified="GRAD-13",
+        unrepeatable="GRAD-14",
+    )
+    shape: Shape = SMALL
+
+    def inputs(self, dtype: str) -> GradientInputs:
+        """The inputs in a dtype, always the same ones."""
+        return _inputs(self, dtype)
+
+    def expected(self, dtype: str) -> GradExpected:
+        """What the reference says of the inputs.  Raises InvalidInput for invalid ones."""
+        return _expected(self, dtype)
+
+    def bound(self, dtype: str, profile: Profile) -> SimpleNamespace:
+        """The error bound for the inputs under a profile."""
+        return SimpleNamespace(**_bound(self, dtype, profile))
+
+    def axes(self, result: str) -> tuple[str, ...]:
+        """Names of the axes of a result; a bias has the last ones of the scores."""
+        if result != "grad_bias":
+            return _AXES[result]
+        return _SCORES[4 - self.inputs(self.dtypes[0]).keywords["bias"].ndim :]
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+@functools.cache
+def _inputs(case: GradientCase, dtype: str) -> GradientInputs:
+    def data(rng: Rng, s: Shape) -> tuple[np.ndarray, ...]:
+        q, k, v = (case.data or normal(1.0))(rng, s)
+        return q, k, v, rng.standard_normal((s.b, s.hq, s.sq, s.dv))
+
+    arrays, keywords = arguments_of(case, data, dtype)
+    inputs = GradientInputs(arrays[0], arrays[1], arrays[2], arrays[3], keywords)
+    return inputs if case.edit is None else case.edit(inputs)
+
+
+@functools.cache
+def _expected(case: GradientCase, dtype: str) -> GradExpected:
+    x = case.inputs(dtype)
+    return reference.sdpa_grad(x.q, x.k, x.v, x.grad_output, **x.keywords)
+
+
+@functools.cache
+def _bound(case: GradientCase, dtype: str, profile: Profile) -> dict[str, np.ndarray]:
+    keywords = case.inputs(dtype).keywords
+    options = Options(**{name: keywords[name] for name in ("scale", "softcap", "bias") if name in keywords})
+    return bounds.bound(case.expected(dtype), options, dtype, profile)
+
+
+def case(name: str, clauses: str, why: str, shape: Shape = SMALL, **rest: Any) -> GradientCase:
+    """A case from its clauses as one text and its options as keywords."""
+    fields = {key: rest.pop(key) for key in tuple(rest) if key in GradientCase.__dataclass_fields__}
+    return GradientCase(f"grad-{name}", tuple(clauses.split()), why, shape, options=rest, **fields)
+
+
+def cases() -> Iterator[GradientCase]:
+    """Every case of this operator."""
+    yield from _plain()
+    yield from _options()
+    yield from _masks()
+    yield from _form()
+
+
+def _plain() -> Iterator[GradientCase]:
+    yield case("plain", "GRAD-3 GRAD-2 GRAD-4 GRAD-9", "Five queries, seven keys.", dtypes=ALL_DTYPES)
+    yield case("shapes", "GRAD-1", "Every length and width another one.", replace(SMALL, b=3, dv=24), dtypes=("float32", *HALVES))
+    yield case("value-width", "GRAD-2 GRAD-1", "Dv = 4 with D = 16.", replace(SMALL, d=16, dv=4))
+    yield case("tall", "GRAD-2", "More queries than keys: long sums into k and v.", TALL, dtypes=("float32", *HALVES))
+    yield case("one-query", "GRAD-3", "One query.", replace(SMALL, sq=1))
+    yield case("one-key", "GRAD-3 GRAD-4", "One key: its weight is 1 whatever its score, so q and k have gradients of zero.", replace(SMALL, sk=1))
+    yield case("tiles", "GRAD-9", "17 rows and 65 keys: more than one tile both ways.", TILES, dtypes=ALL_DTYPES)
+    yield case("large-scores", "GRAD-9", "Scores of tens: weights near 0 and 1.", data=normal(3.0), dtypes=("float32", "float64"))
+    yield case("grouped", "GRAD-6", "Four query heads over two: k and v sum over the group.", GROUPED, dtypes=ALL_DTYPES)
+    yield case("grouped-one", "GRAD-6", "Four query heads over one.", replace(SMALL, hq=4, hkv=1))
+    yield case("grouped-causal", "GRAD-6 GRAD-7", "Grouped heads, causal.", GROUPED, is_causal=True)
+
+
+def _options() -> Iterator[GradientCase]:
+    yield case("scale", "GRAD-4", "scale = 0.7.", scale=0.7)
+    yield case("scale-zero", "GRAD-4", "scale = 0: q and k have gradients of zero, v has the mean.", scale=0.0)
+    yield case("scale-negative", "GRAD-4", "scale = −0.5.", scale=-0.5)
+    yield case("softcap", "GRAD-4", "softcap = 2 on scores of a few units: the slope is far from 1.", data=_large, softcap=2.0, dtypes=("float32", "float64"))
+    yield case("bias", "GRAD-5", "A bias in full shape.", bias=random_bias(2.0), dtypes=ALL_DTYPES)
+    for name, axes in {"bqk": (None, 1, None, None), "hqk": (1, None, None, None), "qk": (1, 1, None, None), "k": (1, 1, 1, None), "rank2": (None, None), "rank1": (None,)}.items():
+        yield case(f"bias-{name}", "GRAD-5", f"A bias of shape {axes}, None being the full axis: its gradient is a sum.", bias=random_bias(2.0, axes))
+    yield case("bias-softcap", "GRAD-5 GRAD-4", "The slope of softcap does not reach the bias.", data=_large, softcap=2.0, bias=random_bias(1.0))
+    yield case("bias-grouped", "GRAD-5 GRAD-6", "A bias that differs per query head, with grouped heads.", GROUPED, bias=random_bias(2.0))
+
+
+def _masks() -> Iterator[GradientCase]:
+    row = mask_without(rows=slice(1, 2))
+    batch = mask_without(rows=slice(0, 3), batch=slice(1, 2))
+    yield case("mask", "GRAD-7", "A random mask.", mask=random_mask(0.5), dtypes=("float32", *HALVES))
+    yield case("mask-key", "GRAD-7", "A key that no row may attend to: its gradients are zero.", mask=mask_without(keys=slice(3, 4)))
+    yield case("bias-minus-inf", "GRAD-7 GRAD-5", "A bias of −inf: zero there, not NaN.", bias=bias_from(mask_without(keys=slice(2, 5)), -np.inf))
+    yield case("causal", "GRAD-7", "Causal, as many queries as keys.", SQUARE, is_causal=True, dtypes=ALL_DTYPES)
+    yield case("causal-more-keys", "GRAD-7", "Causal with Sq < Sk: the last keys have gradients of zero.", is_causal=True, dtypes=("float32", *HALVES))
+    yield case("causal-more-queries", "GRAD-7", "Causal with Sq > Sk.", TALL, is_causal=True)
+    yield case("lengths", "GRAD-7", "Seven and three valid keys.", kv_lengths=lengths(7, 3))
+    yield case("window", "GRAD-7", "Two keys to the left, one to the right.", SQUARE, window=(2, 1))
+    yield case("empty-row", "GRAD-8", "A row without a key among others: zeros, not NaN.", mask=row, dtypes=("float32", *HALVES))
+    yield case("empty-rows-batch", "GRAD-8", "Rows without a key in one batch: the other one is left alone.", mask=batch)
+    yield case("empty-all", "GRAD-8", "No row has a key: all gradients are zero.", mask=full_mask(False), zeros=True)
+    yield case("empty-row-bias", "GRAD-8 GRAD-5", "A row of −inf, by bias.", bias=bias_from(row, -np.inf))
+    yield case("empty-batch-lengths", "GRAD-8", "A padded sample of length 0.", kv_lengths=lengths(0, 5))
+
+
+def _form() -> Iterator[GradientCase]:
+    yield case("empty-keys", "GRAD-11", "No keys: q has gradients of zero.", replace(SMALL, sk=0), zeros=True)
+    yield case("empty-queries", "GRAD-11", "No queries: k and v have gradients of zero.", replace(SMALL, sq=0), zeros=True)
+    yield case("dtype", "GRAD-10", "Gradients have the dtype of q.", dtypes=ALL_DTYPES)
+    yield case("inputs-unchanged", "GRAD-13", "All inputs are the same after the call.", bias=random_bias(1.0), mask=random_mask(0.5))
+    yield case("repeat", "GRAD-14", "Five equal calls.", repeats=5, is_causal=True)
+    yield case("invalid-grad-output", "GRAD-12", "grad_output has 4 rows for 5.", edit=lambda x: replace(x, grad_output=x.grad_output[:, :, :4]), invalid=True)
+
+
+def _large(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores that reach the softcap."""
+    make: Data = normal(1.5)
+    return make(rng, s)

@@ -1,0 +1,65 @@
+"""Attention sinks: SDPA-38."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from conformance.cases.base import ALL_DTYPES, HALVES, Case, case
+from conformance.cases.data import (
+    GROUPED,
+    SMALL,
+    SQUARE,
+    TILES,
+    Maker,
+    Rng,
+    Shape,
+    full_mask,
+    mask_without,
+    numbered,
+    random_bias,
+    random_mask,
+    shifted,
+)
+
+
+def cases() -> Iterator[Case]:
+    """Every case of this group."""
+    one: dict[str, Any] = {"data": numbered, "sinks": per_head(1.0)}
+    yield case("sinks", "SDPA-38", "One logit per head takes weight from the keys.", dtypes=ALL_DTYPES, **one)
+    yield case("sinks-large", "SDPA-38", "A logit of 20 takes nearly all weight: it belongs to the maximum, too.", dtypes=("float32", *HALVES), sinks=constant(20.0))
+    yield case("sinks-small", "SDPA-38", "A logit of −inf takes no weight.", sinks=constant(-np.inf))
+    yield case("sinks-zero", "SDPA-38", "A logit of 0 is not \"none\": it adds 1 to the denominator.", sinks=constant(0.0))
+    yield case("sinks-scale", "SDPA-38 SDPA-4", "The scale does not act on sinks.", scale=3.0, **one)
+    yield case("sinks-softcap", "SDPA-38 SDPA-5", "Nor does the softcap.", softcap=2.0, sinks=constant(4.0))
+    yield case("sinks-bias", "SDPA-38 SDPA-6", "A bias is added to the keys, not to the sink.", bias=random_bias(2.0), **one)
+    yield case("sinks-grouped", "SDPA-38 SDPA-17", "One logit per query head, not per key head.", GROUPED, **one)
+    yield case("sinks-one-query", "SDPA-38", "One query.", replace(SMALL, sq=1), **one)
+    yield case("sinks-square", "SDPA-38", "As many queries as keys.", SQUARE, **one)
+    yield case("sinks-square-causal", "SDPA-38 SDPA-9", "Causal, as many queries as keys: the first row has one key and the sink.", SQUARE, is_causal=True, **one)
+    yield case("sinks-window", "SDPA-38 SDPA-11", "A sliding window, with which models have sinks.", SQUARE, is_causal=True, window=(2, 0), **one)
+    yield case("sinks-mask", "SDPA-38 SDPA-7", "A mask does not hide the sink.", mask=random_mask(0.5), **one)
+    yield case("sinks-empty-row", "SDPA-38 SDPA-15", "A row without a key: output 0, whatever the sink.", mask=mask_without(rows=slice(1, 2)), **one)
+    yield case("sinks-empty-all", "SDPA-38 SDPA-15", "No row has a key.", mask=full_mask(False), sinks=per_head(1.0), zeros=True)
+    yield case("sinks-tiles", "SDPA-38", "Over several tiles: the sink counts once, not once a tile.", TILES, dtypes=("float32", *HALVES), **one)
+    yield case("sinks-shift", "SDPA-38 SDPA-14", "All scores near −625 and a logit of −625: neither drowns.", data=shifted(-625.0), sinks=constant(-625.0))
+    yield case("sinks-weights", "SDPA-38 SDPA-18", "The weights returned are those of the keys, and add up to less than 1.", return_weights=True, **one)
+    yield case("sinks-lse", "SDPA-38 SDPA-19", "lse counts the sink.", return_lse=True, **one)
+    yield case("sinks-lse-empty", "SDPA-38 SDPA-19 SDPA-15", "In a row without a key lse is the sink.", mask=mask_without(rows=slice(1, 2)), return_lse=True, **one)
+
+
+def per_head(spread: float) -> Maker:
+    """Normal numbers, one per query head."""
+    return lambda rng, s, dtype: (spread * rng.standard_normal(s.hq)).astype(dtype)
+
+
+def constant(value: float) -> Maker:
+    """The same for every head."""
+
+    def make(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
+        return np.full(s.hq, value, dtype)
+
+    return make
