@@ -26,6 +26,9 @@ SECONDS = 0.5
 #: A cell is left out if its least number of calls is predicted to take this many times the seconds to sample for.
 LIMIT = 10
 
+#: The operator that workloads are of.
+OPERATOR = "sdpa"
+
 #: The dtype that is timed unless ``--dtype`` asks for others.
 DTYPE = "float32"
 
@@ -106,7 +109,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cell" not in metafunc.fixturenames:
         return
     config = metafunc.config
-    chosen = _selection(config).targets
+    chosen = tuple(each for each in _selection(config).targets if each.implementation.operator == OPERATOR)
+    if not chosen and _selection(config).targets:
+        raise pytest.UsageError(f"every workload is one of {OPERATOR}, and no implementation of it is selected")
     if not config.getoption("dtype"):
         chosen = tuple(target for target in chosen if target.dtype == DTYPE)
     cells = [Cell(target, workload) for target in chosen for workload in config.stash[_BENCH].workloads]

@@ -96,6 +96,13 @@ def test_what_is_unsupported_is_skipped_and_a_run_without_timing_fails(tmp_path:
     assert "nothing was timed" in done.stdout
 
 
+def test_layers_have_no_workloads(tmp_path: Path) -> None:
+    """A selection of other operators alone is refused, as no cell is made of them."""
+    done = run(tmp_path, "--impl", "numpy-layer")
+    assert done.returncode == pytest.ExitCode.INTERRUPTED
+    assert "every workload is one of sdpa" in done.stdout + done.stderr
+
+
 def test_an_unknown_workload_is_a_usage_error(tmp_path: Path) -> None:
     """A misspelt name ends the run at once, with the nearest names."""
     done = run(tmp_path, "--impl", "mine.py:attention", "--workload", "prefil-b1h8d64s128")

@@ -39,6 +39,7 @@ class Inputs:
     work: type[np.floating[Any]] = np.float64
     #: The storage dtype where q is in the dtype computed in, within a layer.
     stored: np.dtype | None = None
+    sinks: Array | None = None
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -89,12 +90,13 @@ class Attention(Anatomy):
         kv_lengths: Array | None = None,
         scale: float | None = None,
         softcap: float | None = None,
+        sinks: Array | None = None,
         return_weights: bool = False,
         return_lse: bool = False,
     ) -> Any:
         """Sdpa as a plug-in gives it: shapes and keywords as in impls.contract, half precision computed in float32."""
         options = (mask, bias, is_causal, causal_offset, window, kv_lengths, scale, softcap)
-        x = Inputs(q, k, v, *options, return_weights, return_lse)
+        x = Inputs(q, k, v, *options, return_weights, return_lse, sinks=sinks)
         self.check(x)
         x = replace(x, work=working_dtype(x.dtype))
         with np.errstate(all="ignore"):  # NaN and inf are inputs like any other
@@ -102,7 +104,7 @@ class Attention(Anatomy):
 
     def check(self, x: Inputs) -> None:
         """SDPA-31 to SDPA-36: refuse what does not fit together."""
-        check_inputs(x.q, x.k, x.v, x.mask, x.bias)
+        check_inputs(x.q, x.k, x.v, x.mask, x.bias, x.sinks)
 
     def attend(self, x: Inputs) -> Expected:
         """Every intermediate result, in the dtype computed in."""
@@ -112,7 +114,7 @@ class Attention(Anatomy):
         allowed = self.allowed(x)
         s = self.filled(x, s, allowed)
         output, weights, lse = self.mixed(x, s, allowed, v)
-        return Expected(output, weights, lse, s, raw, allowed, q, k, v)
+        return Expected(output, weights, lse, s, raw, allowed, q, k, v, None if x.sinks is None else self.sinks(x))
 
     # Operands and scores.
 
@@ -212,6 +214,10 @@ class Attention(Anatomy):
 
     # Softmax and the weighted sum.
 
+    def sinks(self, x: Inputs) -> Array:
+        """SDPA-38: the score of one key more, (Hq,); −inf, which changes nothing, where no sinks are given."""
+        return np.full(x.q.shape[1], -np.inf, x.work) if x.sinks is None else x.sinks.astype(x.work)
+
     def mixed(self, x: Inputs, s: Array, allowed: Array, v: Array) -> tuple[Array, Array, Array]:
         """Output, weights and lse (with an axis of length 1 less than the scores)."""
         weights, lse = self.softmax(x, s, allowed)
@@ -221,21 +227,29 @@ class Attention(Anatomy):
         """SDPA-14, SDPA-15, SDPA-19."""
         top = self.top(x, s)
         powers = self.powers(x, s, top)
-        total = self.total(x, powers)
+        total = self.total(x, powers) + self.sink_power(x, top)
         return self.normalized(x, powers, total, allowed), self.lse(x, top, total, allowed)[..., 0]
 
     def top(self, x: Inputs, s: Array) -> Array:
         """What is taken off before exp: the largest score of the row, 0 for a row without a key."""
-        top = s.max(axis=3, keepdims=True, initial=-np.inf)
+        top = self.sink_top(x, s.max(axis=3, keepdims=True, initial=-np.inf))
         return np.where(np.isneginf(top), x.work(0), top)
+
+    def sink_top(self, x: Inputs, top: Array) -> Array:
+        """SDPA-38: the largest score of the row, the sink among them."""
+        return np.maximum(top, self.sinks(x)[:, None, None])
 
     def powers(self, x: Inputs, s: Array, top: Array) -> Array:
         """exp(s − top)."""
         return np.exp(s - top)
 
     def total(self, x: Inputs, powers: Array) -> Array:
-        """The denominator, (B, Hq, Sq, 1)."""
+        """What the keys add to the denominator, (B, Hq, Sq, 1)."""
         return powers.sum(axis=3, keepdims=True)
+
+    def sink_power(self, x: Inputs, top: Array) -> Array:
+        """SDPA-38: what the sink adds to the denominator."""
+        return np.exp(self.sinks(x)[:, None, None] - top)
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         """The weights; zeros in a row without a key (SDPA-15)."""

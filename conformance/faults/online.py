@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from conformance.faults.anatomy import Array, Attention, Inputs
@@ -152,9 +154,9 @@ class Split(Attention):
         half = x.shape[3] // 2
         if x.shape[3] < self.least:
             return output, weights, lse
-        parts = [
-            super(Split, self).mixed(x, s[..., p], allowed[..., p], v[:, :, p])
-            for p in (slice(half), slice(half, None))
+        parts = [  # the sink is in the first part only
+            super(Split, self).mixed(each, s[..., p], allowed[..., p], v[:, :, p])
+            for each, p in ((x, slice(half)), (replace(x, sinks=None), slice(half, None)))
         ]
         merged = self.part_weights(x, np.stack([part[2][..., None] for part in parts]))
         return sum(w * part[0] for w, part in zip(merged, parts, strict=True)), weights, lse

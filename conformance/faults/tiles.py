@@ -49,8 +49,10 @@ class Tiled(Attention):
         return list(range(0, keys, self.tile))
 
     def start(self, x: Inputs, shape: tuple[int, ...], width: int) -> State:
-        """The running state before the first tile."""
-        return np.full(shape, -np.inf, x.work), np.zeros(shape, x.work), np.zeros((*shape[:3], width), x.work)
+        """The running state before the first tile: nothing, or the sink, whose value is 0 (SDPA-38)."""
+        top = np.broadcast_to(self.sinks(x)[:, None, None], shape)
+        total = np.where(np.isneginf(top), x.work(0), x.work(1))
+        return top, total, np.zeros((*shape[:3], width), x.work)
 
     def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
         """The running state after one more tile, the ``index``-th."""

@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from conformance.cases import all_cases
+from conformance.cases import AnyCase, every_case
 from conformance.compare import compare
 from impls.calls import Request, call, describe
 from impls.contract import Implementation
@@ -17,16 +17,18 @@ from impls.numpy.tiled import attention as tiled
 from impls.tests.within import assert_within
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS, ids=lambda each: each.name)
-@pytest.mark.parametrize("name", sorted(all_cases()))
-def test_case(name: str, implementation: Implementation) -> None:
+@pytest.mark.parametrize(
+    ("implementation", "case"),
+    [(each, case) for each in IMPLEMENTATIONS for case in every_case().values() if case.operator == each.operator],
+    ids=lambda each: each.name,
+)
+def test_case(implementation: Implementation, case: AnyCase) -> None:
     """The implementation agrees with the reference within its bound, or refuses what has to be refused."""
-    case = all_cases()[name]
     if not case.keywords <= describe(implementation).keywords:
         pytest.skip(f"{implementation.name} does not accept {', '.join(sorted(case.keywords))}")
     for dtype in case.dtypes:
         x = case.inputs(dtype)
-        answer = call(implementation, Request.qkv("cpu", x.q, x.k, x.v, x.keywords, case.memory, case.repeats))
+        answer = call(implementation, Request("cpu", x.arrays, x.keywords, case.memory, case.repeats))
         if case.invalid:
             assert answer.status == "raised"
             continue

@@ -8,6 +8,7 @@ from conformance.cases import all_cases
 from conformance.compare import compare
 from impls.calls import Reply, Request, call, describe
 from impls.contract import Implementation
+from impls.operators import OPERATORS
 from impls.torch import IMPLEMENTATIONS
 
 torch = pytest.importorskip("torch")
@@ -83,8 +84,10 @@ def test_other_exceptions_are_passed_on() -> None:
 
 @pytest.mark.parametrize("implementation", sorted(BY_NAME))
 def test_signature_is_readable(implementation: str) -> None:
-    """Every target can be loaded and accepts at least the scale."""
-    assert "scale" in describe(BY_NAME[implementation]).keywords
+    """Every target can be loaded, and its keywords are some of its operator's."""
+    keywords = describe(BY_NAME[implementation]).keywords
+    assert "is_causal" in keywords
+    assert keywords <= set(OPERATORS[BY_NAME[implementation].operator].keywords)
 
 
 def test_eager_can_be_exported() -> None:
