@@ -63,7 +63,7 @@ CROSS = LayerShape(sk=7)
 
 
 def normal(spread: float = 1.0, offset: float = 0.0) -> Callable[[Rng, LayerShape], tuple[np.ndarray, ...]]:
-    """Normal x_q around an offset, and weights that keep the size of what they are multiplied with, times the spread."""
+    """Normal x_q around an offset, and weights that keep the size of what they multiply, times the spread."""
 
     def make(rng: Rng, s: LayerShape) -> tuple[np.ndarray, ...]:
         x_q = offset + rng.standard_normal(s.rows(s.sq, s.e))

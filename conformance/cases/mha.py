@@ -73,8 +73,8 @@ def _masks() -> Iterator[MhaCase]:
     yield case("causal", "MHA-9", "Causal.", is_causal=True, dtypes=ALL_DTYPES, stays="causal in every dtype", **FULL)
     yield case("causal-cross", "MHA-9 MHA-4", "Causal over seven keys of another input: aligned at the top left.", CROSS, x_kv=x_kv, is_causal=True, **FULL)
     yield case("causal-fewer-keys", "MHA-9 MHA-4", "Causal over three keys of another input: the last rows see all of them.", replace(PLAIN, sk=3), x_kv=x_kv, is_causal=True, **FULL)
-    yield case("causal-mask", "MHA-9 MHA-8", "Causal and a mask: both hold.", is_causal=True, mask=_mask(0.5), **FULL)
-    yield case("causal-mask-cross", "MHA-9 MHA-8", "Causal and a mask (1, 1, Sq, Sk) over another input.", CROSS, x_kv=x_kv, is_causal=True, mask=_mask(0.7, (1, 1, None, None)), **FULL)
+    yield case("causal-mask", "MHA-9 MHA-8", "Causal and a mask: both hold.", is_causal=True, mask=_mask(0.5, always=0), **FULL)
+    yield case("causal-mask-cross", "MHA-9 MHA-8", "Causal and a mask (1, 1, Sq, Sk) over another input.", CROSS, x_kv=x_kv, is_causal=True, mask=_mask(0.7, (1, 1, None, None), always=0), **FULL)
     yield case("causal-padding", "MHA-9 MHA-10", "Causal, and padded keys at the end.", is_causal=True, kv_lengths=_lengths(5, 3), **FULL)
     yield case("lengths", "MHA-10", "Five and three valid keys; a padded key is not zero, as keys have a bias.", kv_lengths=_lengths(5, 3), dtypes=("float32", *HALVES), **FULL)
     yield case("lengths-cross", "MHA-10 MHA-4", "Four and six of seven keys of another input.", CROSS, x_kv=x_kv, kv_lengths=_lengths(4, 6), **FULL)
@@ -91,8 +91,8 @@ def _combining() -> Iterator[MhaCase]:
     yield case("output-bias", "MHA-12", "Only the output projection has a bias.", w_o=w_o, b_o=BIASES["b_o"])
     yield case("accuracy-wide", "MHA-18", "E = 64 in four heads, 33 rows.", LayerShape(b=1, sq=33, sk=33, e=64, ekv=64, heads=4, d=16, dv=16, eo=64), dtypes=ALL_DTYPES, stays="as many rows and columns as a small model has", **FULL)
     yield case("accuracy-large", "MHA-18", "Scores of up to a hundred.", data=normal(6.0), dtypes=("float32", *HALVES), stays="scores that saturate softmax", **FULL)
-    yield case("accuracy-columns", "MHA-18", "512 columns that all add the same: a sum in half precision stops half-way.", LayerShape(b=1, sq=3, sk=3, e=512, ekv=512, heads=1, d=2, dv=2), data=_equal_terms, dtypes=HALVES)
-    yield case("accuracy-combined", "MHA-18", "The same for the output projection of four heads of width 128.", LayerShape(b=1, sq=3, sk=3, e=4, ekv=4, heads=4, d=1, dv=128, eo=2), data=_equal_terms, dtypes=HALVES, w_o=_equal_weights)
+    yield case("accuracy-columns", "MHA-18", "512 columns that all add the same: a sum in half precision stops half-way.", LayerShape(b=1, sq=3, sk=3, e=512, ekv=512, heads=1, d=2, dv=2), data=_equal_terms, dtypes=HALVES, **_zeros(*INNER))
+    yield case("accuracy-combined", "MHA-18", "The same for the output projection of four heads of width 128.", LayerShape(b=1, sq=3, sk=3, e=4, ekv=4, heads=4, d=1, dv=128, eo=2), data=_equal_terms, dtypes=HALVES, w_o=_equal_weights, **_zeros(*BIASES))
     yield case("memory-inner", "MHA-23", "The last two axes of every array swapped in memory.", memory="inner", **FULL)
     yield case("memory-sliced", "MHA-23", "Every second element of wider buffers.", memory="sliced", **FULL)
     yield case("repeat", "MHA-23", "Five equal calls.", repeats=5, is_causal=True, stays="several equal calls", **FULL)
@@ -140,7 +140,7 @@ def _refused() -> Iterator[MhaCase]:
         return case(f"invalid-{name}", clause, why, shape, edit=edit, invalid=True, **given)
 
     yield refused("heads", "MHA-19", "Three heads over eight columns.", lambda x: _with(x, heads=3))
-    yield refused("value-heads", "MHA-19", "Four heads over eight columns of keys, but six of values.", lambda x: _with(x, heads=4), replace(PLAIN, dv=3))
+    yield refused("value-heads", "MHA-19", "Four heads over eight columns of keys, but six of values.", lambda x: _with(x, heads=4), replace(PLAIN, dv=3), **FULL)
     yield refused("widths", "MHA-20", "w_q has 7 rows for 8 columns of x_q.", lambda x: replace(x, w_q=x.w_q[:7]))
     yield refused("columns", "MHA-20", "w_k has 6 columns, w_q has 8.", lambda x: replace(x, w_k=x.w_k[:, :6]))
     yield refused("bias", "MHA-20", "b_q has 7 numbers for 8 columns.", lambda x: _with(x, b_q=x.keywords["b_q"][:7]), b_q=BIASES["b_q"])
@@ -152,13 +152,13 @@ def _with(x: Any, **keywords: Any) -> Any:
     return replace(x, keywords={**x.keywords, **keywords})
 
 
-def _mask(keep: float, axes: tuple[int | None, ...] = (None, None, None, None)) -> Maker:
-    """Each key allowed with probability ``keep``, one of each row always; axes of ``axes`` override."""
+def _mask(keep: float, axes: tuple[int | None, ...] = (None, None, None, None), always: int = 1) -> Maker:
+    """Each key allowed with probability ``keep``, the key ``always`` in every row; axes of ``axes`` override."""
 
     def make(rng: Rng, s: LayerShape, dtype: np.dtype) -> np.ndarray:
         full = s.scores[-len(axes) :]
         mask = rng.random(tuple(f if n is None else n for f, n in zip(full, axes, strict=True))) < keep
-        mask[..., 1] = True
+        mask[..., always] = True
         return mask
 
     return make
@@ -230,3 +230,12 @@ def _equal_terms(rng: Rng, s: LayerShape) -> tuple[np.ndarray, ...]:
 
 def _equal_weights(rng: Rng, s: LayerShape, dtype: np.dtype) -> np.ndarray:
     return np.full((s.heads * s.dv, s.eo), 1 / (s.heads * s.dv)).astype(dtype)
+
+
+def _zeros(*names: str) -> dict[str, Maker]:
+    """Biases of zeros: given, because a fused operator may ask for them."""
+
+    def zero(make: Maker) -> Maker:
+        return lambda rng, s, dtype: 0 * make(rng, s, dtype)
+
+    return {name: zero(BIASES[name]) for name in names}

@@ -25,6 +25,7 @@ GROUPS = (
     "lengths",
     "scaling",
     "softcaps",
+    "sinks",
     "grouping",
     "online",
     "indexing",
@@ -39,6 +40,8 @@ GROUPS = (
     "attending",
     "sublayers",
     "norms",
+    "gradients",
+    "gradient_masks",
 )
 for _group in GROUPS:
     importlib.import_module(f"{__name__}.{_group}")

@@ -249,7 +249,8 @@ class Attention(Anatomy):
 
     def sink_power(self, x: Inputs, top: Array) -> Array:
         """SDPA-38: what the sink adds to the denominator."""
-        return np.exp(self.sinks(x)[:, None, None] - top)
+        sinks = self.sinks(x)[:, None, None]
+        return np.where(np.isneginf(sinks), x.work(0), np.exp(sinks - top))
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         """The weights; zeros in a row without a key (SDPA-15)."""

@@ -75,7 +75,7 @@ def _kill(fault: Fault, pool: Pool) -> Kill:
 
 
 def needed(kills: Iterable[Kill]) -> dict[str, str]:
-    """Why each case is in the suite, "" for one that nothing needs; cases of an operator without faults are left out."""
+    """Why each case is in the suite, "" for one that nothing needs; operators without faults are left out."""
     operators = {fault.operator for fault in FAULTS.values()}
     reasons = {name: _own_reason(case) for name, case in every_case().items() if case.operator in operators}
     for kill in kills:

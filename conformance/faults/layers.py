@@ -104,12 +104,11 @@ class Layer(Anatomy):
         combined = self.combine(x, heads.output)
         out = self.out(x, combined)
         output = combined if out is None else out.result
-        form = Form(x.unbatched, x.sequence_first and not x.unbatched, x.average_weights)
         weights = self.weights(x, heads.weights)
         return LayerExpected(
             self.returned(x, output),
             weights[0] if x.unbatched else weights,
-            *(q, k, v, heads, combined, out, form),
+            *(q, k, v, heads, combined, out, self.form(x)),
             self_attention=x.x_kv is None,
         )
 
@@ -179,6 +178,10 @@ class Layer(Anatomy):
         if x.unbatched:
             return output[0]
         return output.swapaxes(0, 1) if x.sequence_first else output
+
+    def form(self, x: LayerCall) -> Form:
+        """How ``returned`` and ``weights`` give results their form, for the error bound."""
+        return Form(x.unbatched, x.sequence_first and not x.unbatched, x.average_weights)
 
     def results(self, x: LayerCall, found: LayerExpected | SublayerExpected) -> Any:
         """The output in the dtype of x_q, and the weights if they were asked for (MHA-23)."""

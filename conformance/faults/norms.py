@@ -61,7 +61,7 @@ class VarianceInHalf(Sublayer):
 
     def moments(self, x: LayerCall, z: Array) -> tuple[Array, Array]:
         mean, var = super().moments(x, z)
-        if x.dtype.itemsize != 2 or x.work is np.float64:
+        if x.dtype.itemsize != 2:
             return mean, var
         total = np.zeros_like(var, x.dtype)
         for column in range(z.shape[2]):

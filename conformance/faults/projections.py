@@ -137,7 +137,7 @@ class ProjectionsSummedInHalf(Layer):
     """float16 and bfloat16 accumulate in themselves, term by term; a few columns hide it."""
 
     def product(self, x: LayerCall, array: Array, w: Array) -> Array:
-        if x.dtype.itemsize != 2 or x.work is np.float64:
+        if x.dtype.itemsize != 2:
             return super().product(x, array, w)
         total = np.zeros((*array.shape[:2], w.shape[1]), x.dtype)
         for column in range(w.shape[0]):

@@ -11,7 +11,7 @@ from conformance.faults.anatomy import Array, Attention, Inputs
 from conformance.faults.layers import Layer, LayerCall
 from conformance.faults.registry import fault
 from conformance.faults.scaling import ScaleIgnored, ScaleOfModelWidth, ScaleTwice
-from conformance.layers.reference import LayerExpected, Projection
+from conformance.layers.reference import Form, LayerExpected, Projection
 from impls.layers import check_layer
 
 
@@ -161,6 +161,9 @@ class SequenceFirstIgnored(Layer):
     def returned(self, x: LayerCall, output: Array) -> Array:
         return super().returned(replace(x, sequence_first=False), output)
 
+    def form(self, x: LayerCall) -> Form:
+        return super().form(replace(x, sequence_first=False))
+
 
 @fault("MHA-19", "heads that do not divide the width accepted: the rest of the columns is cut", "TiSASRec.pytorch 3")
 class HeadsRemainderCut(Layer):
@@ -195,6 +198,9 @@ class WeightsAlwaysAveraged(Layer):
 
     def weights(self, x: LayerCall, weights: Array) -> Array:
         return weights.mean(axis=1)
+
+    def form(self, x: LayerCall) -> Form:
+        return super().form(replace(x, average_weights=True))
 
 
 @fault("MHA-15", "weights of the heads summed in the place of their mean", "cf. Informer2020 23")

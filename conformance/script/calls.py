@@ -49,6 +49,8 @@ def _room(implementation: Implementation) -> str:
 
 def _plugged_in(implementation: Implementation, call: Call) -> Snippet:
     """A user's function, imported from where the user has it, and called by keyword as the suite calls it."""
+    if implementation.function_of:
+        raise NotImplementedError(f"no script of what is made of a function of {implementation.function_of}")
     terms = _script(_ROOMS[implementation.framework]).TERMS
     place, _, name = implementation.target.rpartition(":")
     function = _FUNCTIONS.get(call.operator, call.operator)

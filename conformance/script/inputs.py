@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from conformance.cases.anycase import NUMPY_DTYPES
 from conformance.cases.layer import LayerShape
 from conformance.script.inline import CannotInline, Import, Inliner, import_lines
 from conformance.script.recipe import NoRecipe, expression
-from impls.script import INDENT, WIDTH, applied
+from impls.script import INDENT, WIDTH, applied, enclosed
 
 #: Numbers up to which inputs may be written out, and lines of them up to which they are, if there is a recipe: one
 #: takes 10 to 30 lines, and says what the numbers are.  Written numbers do without NumPy's random generator, whose
@@ -61,7 +61,13 @@ def statements(case: AnyCase, dtype: str) -> Statements:
 
 
 def _few(wanted: Mapping[str, np.ndarray]) -> bool:
-    return sum(array.size for array in wanted.values()) <= LITERAL_NUMBERS
+    """Whether there are few numbers to write; an array of equal ones is one."""
+    return sum(1 if _uniform(array) else array.size for array in wanted.values()) <= LITERAL_NUMBERS
+
+
+def _uniform(array: np.ndarray) -> bool:
+    """Whether it has several elements, all with the same bits."""
+    return array.size > 1 and len(np.unique(np.ascontiguousarray(array).view(f"u{array.itemsize}"))) == 1
 
 
 # By numbers.
@@ -73,7 +79,7 @@ def _literal(name: str, array: np.ndarray) -> str:
     kind = "bool" if array.dtype == bool else f"np.{array.dtype}"
     if array.size == 0:
         return f"{name} = np.zeros({array.shape}, {kind})"
-    if array.size > 1 and len(np.unique(array.view(f"u{array.itemsize}"))) == 1:
+    if _uniform(array):
         return f"{name} = np.full({array.shape}, {_number(array.flat[0])}, {kind})"
     text = _nested(array)
     line = f"{name} = np.array({text}, {kind})"
@@ -131,7 +137,7 @@ def seeded(case: AnyCase, dtype: str) -> Statements | None:
         return None
     check = zlib.crc32(b"".join(made[name].tobytes() for name in wanted))
     lines = (
-        f'if zlib.crc32(b"".join(a.tobytes() for a in ({", ".join(wanted)}))) != {check}:',
+        *_differs(tuple(wanted), check),
         f'{INDENT}print("this version of NumPy draws other random numbers than the one this was found with")',
         f"{INDENT}sys.exit(2)",
     )
@@ -139,28 +145,39 @@ def seeded(case: AnyCase, dtype: str) -> Statements | None:
     return replace(recipe, lines=(*recipe.lines, "\n".join(lines)), imports=imports)
 
 
+def _differs(names: Sequence[str], check: int) -> list[str]:
+    """The condition that the arrays' bytes are not those with this checksum."""
+    condition = 'if zlib.crc32(b"".join(a.tobytes() for a in {})) != {}:'
+    line = condition.format(f"({', '.join(names)})", check)
+    return [line] if len(line) <= WIDTH else [enclosed("drawn = (", names, ")"), condition.format("drawn", check)]
+
+
 def _recipe(case: AnyCase, dtype: str, wanted: Mapping[str, np.ndarray]) -> Statements:
     """As ``conformance.cases.anycase`` makes inputs: the same draws in the same order."""
-    carrier = "float32" if dtype == "bfloat16" else dtype
+    carrier = f"np.{'float32' if dtype == 'bfloat16' else dtype}"
     inputs = case.inputs(dtype)
     sources: list[str] = []
-    arguments = ", ".join(inputs.arrays)
+    arguments, drawn = ", ".join(inputs.arrays), ", ".join(name for name in inputs.arrays if name != "grad_output")
     shape, usual = _shape(case.shape)
+    order = "" if all(array.flags.c_contiguous for array in inputs.arrays.values()) else ', order="C"'  # of a view
     lines = [
         *shape,
         f"rng = np.random.default_rng({zlib.crc32(case.name.encode())})",
-        f"{arguments} = (a.astype(np.{carrier}) for a in {expression(case.data or usual, sources)}(rng, s))",
+        f"{drawn} = (a.astype({carrier}{order}) for a in {expression(case.data or usual, sources)}(rng, s))",
     ]
+    if "grad_output" in inputs.arrays:
+        s = case.shape
+        lines.append(f"grad_output = rng.standard_normal({(s.b, s.hq, s.sq, s.dv)}).astype({carrier})")
     names = [name for name in wanted if name not in inputs.arrays]
     for name in names:
         value = case.options[name]
         if not callable(value):
             raise NoRecipe(f"{name} is not drawn")
-        lines.append(f"{name} = {expression(value, sources)}(rng, s, np.{carrier})")
+        lines.append(f"{name} = {expression(value, sources)}(rng, s, {carrier})")
     if case.edit is not None:
-        keywords = "".join(f', "{name}": {name}' for name in names)[2:]
+        keywords = ", ".join(f'"{name}": {name}' for name in names)
         edit, made = expression(case.edit, sources), type(inputs)
-        lines.append(f"x = {made.__name__}({arguments}, {{{keywords}}})")
+        lines.append(applied(made.__name__, [*inputs.arrays, f"{{{keywords}}}"], before="x = "))
         lines.append(f"x = {edit[len(_LAMBDA) : -1] if edit.startswith(_LAMBDA) else f'{edit}(x)'}")
         edited = ", ".join(f"x.{name}" for name in inputs.arrays)
         lines.append(f"{arguments} = (np.ascontiguousarray(a) for a in ({edited}))")

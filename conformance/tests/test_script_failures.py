@@ -33,7 +33,7 @@ WAYS = (
     ("by_strides", "memory-inner", Failure.VALUE),
 )
 
-INSTALLED = [name for name, (framework, *_) in FRAMEWORKS.items() if importlib.util.find_spec(framework) and "layer" not in name]
+INSTALLED = [name for name, (framework, *_) in FRAMEWORKS.items() if importlib.util.find_spec(framework)]
 
 
 @dataclass(frozen=True)

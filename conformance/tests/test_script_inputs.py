@@ -18,6 +18,7 @@ from conformance.script import inputs
 from conformance.script.inline import Inliner, import_lines
 from conformance.script.inputs import Statements, arrays, carried, packed, seeded, statements
 from conformance.script.recipe import NoRecipe, expression
+from impls.script import WIDTH
 
 #: Beyond this, making the inputs takes longer than it shows.
 NUMBERS = 100_000
@@ -56,6 +57,14 @@ def is_packed(written: Statements) -> bool:
     return ("base64", "", "") in written.imports
 
 
+#: Cases of layers in every form, with many arrays, and with an edit.
+LAYERS = (
+    "mha-accuracy-wide",
+    "mha-sequence-first-cross",
+    "mha-unbatched",
+    "sublayer-lengths",
+    "sublayer-invalid-gamma",
+)
 CASES = [case for case in every_case().values() if max(case.shape.sq, case.shape.sk) * case.shape.d < NUMBERS]
 
 
@@ -65,6 +74,7 @@ def test_every_case_is_written_as_numbers_or_by_its_seed(case: AnyCase) -> None:
     for dtype in case.dtypes:
         written = statements(case, dtype)
         assert not is_packed(written)
+        assert max(len(line) for lines in written.lines for line in lines.splitlines()) <= WIDTH
         assert_makes(written, case, dtype)
 
 
@@ -74,6 +84,30 @@ def test_few_numbers_are_written_out() -> None:
     assert not is_seeded(statements(case, "float32"))
 
 
+def test_equal_numbers_are_written_once() -> None:
+    """However many they are."""
+    case = Case(
+        "equal", ("SDPA-1",), "Equal.", LONG, lambda rng, s: tuple(np.full_like(a, 2.0) for a in normal(1.0)(rng, s))
+    )
+    written = statements(case, "float16")
+    assert written.lines[0] == "q = np.full((1, 2, 5, 16), 2, np.float16)"
+    assert_makes(written, case, "float16")
+
+
+def test_numbers_that_repeat_are_drawn_in_memory_of_their_own() -> None:
+    """A maker may give views with strides of 0; a script's arrays are row-major."""
+    case = Case("view", ("SDPA-1",), "A view.", LONG, _views)
+    written = seeded(case, "float32")
+    assert written is not None
+    assert_makes(written, case, "float32")
+    assert made(written)["q"].flags.c_contiguous
+
+
+def _views(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    q, k, v = normal(1.0)(rng, s)
+    return np.broadcast_to(q[:, :1, :1], q.shape), k, v
+
+
 def test_many_numbers_are_drawn() -> None:
     """From the case's own seed, by the functions that made them."""
     written = statements(all_cases()["tiles"], "float32")
@@ -81,12 +115,13 @@ def test_many_numbers_are_drawn() -> None:
     assert "conformance.cases.data:normal" in written.sources
 
 
-@pytest.mark.parametrize("name", ["mha-accuracy-wide", "mha-sequence-first-cross", "sublayer-gamma-beta", "mha-plain"])
+@pytest.mark.parametrize("name", LAYERS)
 def test_layers_are_drawn_too(name: str) -> None:
     """Inputs, weights and biases, in the form of the call and in every dtype."""
     for dtype in every_case()[name].dtypes:
         written = seeded(every_case()[name], dtype)
         assert written is not None
+        assert max(len(line) for lines in written.lines for line in lines.splitlines()) <= WIDTH
         assert_makes(written, every_case()[name], dtype)
 
 

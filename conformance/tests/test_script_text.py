@@ -85,6 +85,12 @@ def test_a_name_is_no_longer_than_systems_allow() -> None:
     assert len(file_name(target(f"{'package.' * 40}kernels:attention"), case)) < 200
 
 
+def test_gradients_by_differentiation_have_no_script_yet() -> None:
+    """None rather than one that calls the function as if it gave gradients."""
+    with pytest.raises(NotImplementedError):
+        script(Failure.SHAPE, "grad-shapes", "package.kernels:attention@torch+gradients")
+
+
 # The head.
 
 
@@ -163,7 +169,7 @@ def test_a_maker_named_like_a_function_of_the_implementation_gives_way(monkeypat
 CAUSAL = {"sdpa": "causal-square", "mha": "mha-causal", "sublayer": "sublayer-causal"}
 
 
-@pytest.mark.parametrize("name", sorted(builtin()))
+@pytest.mark.parametrize("name", sorted(name for name, each in builtin().items() if each.operator in CAUSAL))
 def test_scripts_are_formatted(name: str, tmp_path: Path) -> None:
     """As a formatter would leave them: nobody has to clean up what is pasted."""
     pytest.importorskip("ruff")

@@ -14,7 +14,7 @@ import pytest
 
 from impls.contract import Call
 from impls.memory import LAYOUTS, lay_out
-from impls.script import WIDTH, Given, Snippet, applied, together
+from impls.script import WIDTH, Given, Snippet
 from impls.select import builtin
 
 ROOMS = ("numpy", "torch", "jax", "onnx")
@@ -283,34 +283,3 @@ def test_a_model_is_written_as_it_is_built(builder: str, given: Call) -> None:
         del wanted.opset_import[index]  # a domain that no node uses is not written
     assert names["model"]() == wanted
     assert max(map(len, source.splitlines())) <= WIDTH
-
-
-# Lines.
-
-
-def test_one_array_gets_a_plain_assignment() -> None:
-    """A generator is for several."""
-    assert together(["mask"], "torch.from_numpy(a).to(a.device)") == "mask = torch.from_numpy(mask).to(mask.device)"
-
-
-def test_several_arrays_share_an_expression() -> None:
-    """One line for all."""
-    assert together(["q", "k"], "jnp.asarray(a)") == "q, k = (jnp.asarray(a) for a in (q, k))"
-
-
-@pytest.mark.parametrize("length", [10, 60, 90, 110])
-def test_a_long_statement_is_broken_where_it_may(length: int) -> None:
-    """Whatever its length, it stays within the width and does the same."""
-    expression = " + ".join(["a"] * (length // 4))
-    line = together(["q", "k"], expression)
-    names = ran(line, q=1, k=2)
-    assert names["k"] == 2 * names["q"] == 2 * (length // 4)
-    assert max(map(len, line.splitlines())) <= WIDTH
-
-
-def test_a_long_call_gets_a_line_per_argument() -> None:
-    """So that no line is wider than a screen."""
-    text = applied("attention", [f"keyword_{i}={i}" for i in range(20)], depth=1, before="return ")
-    assert text.splitlines()[0] == "    return attention("
-    assert text.splitlines()[1] == "        keyword_0=0,"
-    assert text.splitlines()[-1] == "    )"
