@@ -34,7 +34,7 @@ CASES = (
     ("bias-minus-inf-row", "bfloat16"),
     ("mask-tiles", "float32"),
     ("causal-more-keys", "float32"),
-    ("offset-per-batch-negative", "float32"),
+    ("offset-per-batch", "float32"),
     ("window-offset-negative", "float32"),
     ("lengths-zero", "float32"),
     ("masked-nan-values", "float32"),

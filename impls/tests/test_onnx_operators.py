@@ -82,7 +82,7 @@ def test_causal_with_key_lengths_is_unsupported() -> None:
 @pytest.mark.parametrize("name", ["onnx-attention23", "onnx-attention24", "onnx-reference"])
 def test_mask_with_bias_is_unsupported(name: str) -> None:
     """The standard operator has one attn_mask."""
-    assert reply(BY_NAME[name], "combined-mask-bias").status == "unsupported"
+    assert reply(BY_NAME[name], "combined-mask-bias-minus-inf").status == "unsupported"
 
 
 def test_grouped_heads_are_unsupported_by_multi_head_attention() -> None:

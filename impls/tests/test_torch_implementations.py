@@ -65,7 +65,7 @@ def test_flex() -> None:
 
 def test_mask_and_bias_together_are_unsupported() -> None:
     """scaled_dot_product_attention has one attn_mask, so mask and bias in one call are unsupported, not wrong."""
-    answer = reply(BY_NAME["torch-sdpa"], "combined-mask-bias", "float32")
+    answer = reply(BY_NAME["torch-sdpa"], "combined-mask-bias-minus-inf", "float32")
     assert answer.status == "unsupported"
     assert "attn_mask" in answer.text
 
