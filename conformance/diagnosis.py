@@ -15,7 +15,7 @@ from conformance.cases import AnyCase
 from conformance.faults.anatomy import Anatomy, Attention
 from conformance.faults.layers import Layer
 from conformance.faults.registry import Fault, faults_of
-from conformance.faults.trials import Failed, explains, fails
+from conformance.faults.trials import KEPT, Failed, explains, fails
 from conformance.outcomes import Failure
 from impls.contract import Profile
 
@@ -113,7 +113,8 @@ def _together(
 
 def _pair(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]) -> Explanation | None:
     """Two faults together, searched where the fewest faults show, because every pair of them has to be tried."""
-    one_of_each = {f.case: f for f in left[:MOST]}.values()  # the same case in another dtype shows the same faults
+    small = [f for f in left if f.case.size[0] <= KEPT]  # thousands of pairs are tried on each
+    one_of_each = {f.case: f for f in small}.values()  # the same case in another dtype shows the same faults
     shows = {f: _showing(f) for f in itertools.islice(one_of_each, TRIED)}
     for failed in sorted(shows, key=lambda f: len(shows[f]))[:PAIRED]:
         pairs = itertools.islice(itertools.combinations(shows[failed], 2), PAIRS)

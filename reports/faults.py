@@ -36,7 +36,7 @@ def groups(faults: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         row["faults"] += 1
         if len(fault["caught"]) < row.get("caught by", float("inf")):
             row |= {"hardest to catch": fault["title"], "caught by": len(fault["caught"])}
-    return pd.DataFrame(rows.values())
+    return pd.DataFrame(rows.values(), columns=["class", "hardest to catch", "faults", "caught by"])
 
 
 def table(faults: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

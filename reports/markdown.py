@@ -193,7 +193,7 @@ def _faults(records: Records) -> list[str]:
         "Each fault is a few lines over a correct attention, plugged in as a user's function is"
         " (`conformance/faults`). *Cases*: how many of the ordinary cases it fails; *smallest*: the smallest of them."
         ' Every case of every fault is in `faults.csv`; "cf." marks a thread about the same mechanism elsewhere.',
-        markdown(faults.groups(records.faults), left=1),
+        markdown(faults.groups(records.faults), left=2),
         "<details><summary>All faults</summary>",
         markdown(faults.table(records.faults)),
         "</details>",

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from conformance.results import read
+from conformance.tests.interrupts import interruptible
 from conformance.tests.test_plugin import plug_in, run
 
 #: A correct function with a change to its output; nothing of it is a known mistake.
@@ -92,7 +93,7 @@ def test_an_interrupted_run_does_not_begin_to_examine(tmp_path: Path) -> None:
     plug_in(tmp_path, KERNEL.replace("CHANGE", "output = 0 * output\n    if calls > 5: import time; time.sleep(60)"))
     command = [sys.executable, "-m", "pytest", "conformance", "-p", "no:cacheprovider", "-v", *CASES]
     command += ["--impl", "mykernels.py:attention", "--conformance-json", "out.jsonl"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)  # noqa: S603
+    process = interruptible(command, tmp_path, stdout=subprocess.PIPE)
     while not (tmp_path / "out.jsonl").exists() or (tmp_path / "out.jsonl").read_text().count("\n") < 5:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)

@@ -13,6 +13,7 @@ import pytest
 
 from conformance.outcomes import Outcome
 from conformance.results import read
+from conformance.tests.interrupts import interruptible
 from conformance.tests.test_plugin import RIGHT, plug_in, run
 from reports import reading
 
@@ -124,7 +125,7 @@ def test_an_interrupted_run_ends(tmp_path: Path) -> None:
     """Ctrl-C does not wait for the examples that are left."""
     command = [sys.executable, "-m", "pytest", "conformance", "-q", *MINE, "--fuzz", "1000000", *FUZZ_ONLY]
     options = ["--conformance-json", "o.jsonl"]
-    with subprocess.Popen([*command, *options], cwd=plug_in(tmp_path), stdout=subprocess.DEVNULL) as process:  # noqa: S603
+    with interruptible([*command, *options], plug_in(tmp_path), stdout=subprocess.DEVNULL) as process:
         while not (tmp_path / "o.jsonl").exists():  # written when the tests begin
             assert process.poll() is None
             time.sleep(0.1)

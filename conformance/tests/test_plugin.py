@@ -13,6 +13,7 @@ import pytest
 
 from conformance.outcomes import Outcome
 from conformance.results import read
+from conformance.tests.interrupts import interruptible
 
 RIGHT = """
 import numpy as np
@@ -129,7 +130,7 @@ def test_a_run_that_is_interrupted_keeps_its_results(tmp_path: Path) -> None:
     plug_in(tmp_path, text)
     command = [sys.executable, "-m", "pytest", "conformance", "-q", "--impl", "mykernels.py:attention"]
     options = ["--case", "plain*", "--case", "one-query", "--conformance-json", "o.jsonl"]
-    with subprocess.Popen([*command, *options], cwd=tmp_path, stdout=subprocess.DEVNULL) as process:  # noqa: S603
+    with interruptible([*command, *options], tmp_path, stdout=subprocess.DEVNULL) as process:
         written = tmp_path / "o.jsonl"
         while not written.exists() or written.read_text().count("\n") < 4:  # the header and three results
             assert process.poll() is None

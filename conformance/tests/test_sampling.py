@@ -12,7 +12,14 @@ from conformance.cases import all_cases
 from conformance.sampling import check_rows, sample
 from impls.contract import Profile
 
-OPTIONS = ["causal-tiles", "window-tiles", "mask-tiles", "mask-broadcast-tiles-k", "combined-all-tiles"]
+OPTIONS = [
+    "causal-tiles",
+    "window-tiles",
+    "mask-tiles",
+    "bias-smallest-first-tile",
+    "mask-broadcast-tiles-k",
+    "combined-all-tiles",
+]
 
 
 def parts(name: str) -> tuple[Any, dict[str, Any], np.ndarray]:

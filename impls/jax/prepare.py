@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,16 @@ import jax.numpy as jnp
 from impls.contract import Call, Function
 from impls.jax.arrays import device_of, wide_types
 
+#: Memory maps of this process above which compiled programs are dropped.  Each program holds six or more, Linux allows
+#: 65,530 by default (vm.max_map_count), and XLA does not survive the first one that is refused: after ten thousand
+#: programs the process is killed by SIGSEGV.
+MAPS_KEPT = 30_000
+
+#: Calls that are prepared between two looks at how many maps there are, which takes some milliseconds.
+LOOK_EVERY = 50
+
+_prepared_calls = itertools.count(1)
+
 #: Plain keywords that are numbers, or tuples of numbers and None; which of them are given is part of the program.
 NUMBERS = ("scale", "softcap", "causal_offset", "window", "epsilon")
 
@@ -26,6 +37,7 @@ NUMBERS = ("scale", "softcap", "causal_offset", "window", "epsilon")
 def eager(function: Function, call: Call) -> Function:
     """Bind the plain keywords; every operation is compiled and run by itself."""
     _keep_compilations()
+    _drop_programs()
     return _in_types_of(call, functools.partial(function, **call.static))
 
 
@@ -56,6 +68,7 @@ def compiled(function: Function) -> Any:
 
 def _prepared(function: Function, call: Call, numbers: Mapping[str, Any], static: Mapping[str, Any]) -> Function:
     _keep_compilations()
+    _drop_programs()
     program, fixed = compiled(function), tuple(sorted(static.items()))
     device = device_of(call.device)
     with wide_types(call.dtype == "float64"):
@@ -101,3 +114,18 @@ def _keep_compilations() -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def _drop_programs() -> None:
+    """Let go of compiled programs before there are too many; one that is called again comes from the disk."""
+    if next(_prepared_calls) % LOOK_EVERY == 0 and _maps() > MAPS_KEPT:
+        jax.clear_caches()
+
+
+def _maps() -> int:
+    """Memory maps of this process; 0 where the system does not say, and has no such limit."""
+    try:
+        with open("/proc/self/maps", "rb") as maps:
+            return sum(1 for _ in maps)
+    except OSError:
+        return 0

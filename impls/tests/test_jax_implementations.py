@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -181,3 +182,26 @@ def test_the_table_names_jax() -> None:
         assert isinstance(each, Implementation)
         assert each.framework is Framework.JAX
         assert each.requires == ("jax",)
+
+
+def test_programs_are_dropped_before_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the limit of memory maps compiled programs are let go, and a call that was prepared before still runs."""
+    from impls.jax import prepare
+
+    dropped: list[bool] = []
+    clear = jax.clear_caches
+
+    def counted() -> None:
+        dropped.append(True)
+        clear()
+
+    monkeypatch.setattr(jax, "clear_caches", counted)
+    monkeypatch.setattr(prepare, "LOOK_EVERY", 1)
+    q = np.ones((1, 1, 3, 8), np.float32)
+    first = calls.call(BY_NAME["jax-jit"], calls.Request.qkv("cpu", q, q, q, {"scale": 0.25}))
+    assert not dropped
+    monkeypatch.setattr(prepare, "MAPS_KEPT", 0)
+    calls.call(BY_NAME["jax-jit"], calls.Request.qkv("cpu", q, q, q, {"softcap": 3.0}))
+    assert bool(dropped) == Path("/proc/self/maps").exists()
+    again = calls.call(BY_NAME["jax-jit"], calls.Request.qkv("cpu", q, q, q, {"scale": 0.25}))
+    np.testing.assert_array_equal(again.results["output"], first.results["output"])

