@@ -43,7 +43,7 @@ def compare(name: str, got: np.ndarray, expected: np.ndarray, bound: np.ndarray,
     share = shares(got, expected, bound, dtype)
     outside = ~(share <= 1)
     if not share.size:
-        return Comparison(name, True, 0.0, 0, 0)
+        return Comparison(name, True, 0.0, 0, 0, outside=outside)
     worst = np.unravel_index(int(np.argmax(share)), share.shape)
     return Comparison(
         name,
