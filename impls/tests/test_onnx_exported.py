@@ -76,7 +76,10 @@ def test_export_with_every_keyword_agrees_and_serves_two_shapes() -> None:
     assert len(exported.exports) - before == 1
 
 
-@pytest.mark.parametrize("name", [name for name in BY_NAME if name.startswith("onnx-export")])
+SDPA_EXPORTS = [name for name, each in BY_NAME.items() if name.startswith("onnx-export") and each.operator == "sdpa"]
+
+
+@pytest.mark.parametrize("name", SDPA_EXPORTS)
 def test_an_export_agrees_with_the_reference(name: str) -> None:
     """Each exported function, with a mask, gives what the reference gives."""
     agrees(name, (2, 2, 2, 6, 9), mask=np.tril(np.ones((2, 2, 6, 9), bool), 1))
