@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -31,6 +32,10 @@ DEADLY = (Failure.CRASHED, Failure.TIMEOUT)
 
 RUNNER = Path(__file__).with_name("run_scripts.py")
 VERSIONS = {"torch": "2.0", "jax": "0.5", "jaxlib": "0.5", "onnx": "1.19", "onnxruntime": "1.23", "unused": "7"}
+
+#: Scripts are written one at a time: Python 3.11 counts the depth of a syntax tree once for all threads, and ast.parse
+#: fails where two of them make one (https://github.com/python/cpython/issues/106905).
+_WRITING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,9 @@ def written(
     if result.failure is None:
         failure = Failure.NO_ERROR if given.invalid else Failure.VALUE if elements else Failure.SHAPE
         result = replace(result, failure=failure, reason=NOTHING_WRONG)
-    return Written(write(result, target, given, elements, VERSIONS, folder), result, elements, reply)
+    with _WRITING:
+        path = write(result, target, given, elements, VERSIONS, folder)
+    return Written(path, result, elements, reply)
 
 
 def written_and_run(
