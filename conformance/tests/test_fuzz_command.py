@@ -103,6 +103,15 @@ def test_bad_options_give_one_sentence(tmp_path: Path, arguments: tuple[str, ...
     assert sentence in done.stderr
 
 
+def test_other_operators_have_no_properties(tmp_path: Path) -> None:
+    """The properties are those of sdpa: beside it a layer is judged on its cases, and on nothing random."""
+    chosen = ("--impl", "numpy-layer", "--impl", "numpy-eager", "--dtype", "float32", "--case", "*plain")
+    done = run(tmp_path, *chosen, "--fuzz", "2", "--conformance-json", "o.jsonl")
+    assert done.returncode == 0, done.stdout
+    random = {r.implementation for r in read(tmp_path / "o.jsonl").results if r.case.startswith("fuzz/")}
+    assert random == {"numpy-eager"}
+
+
 def test_without_hypothesis_the_option_says_what_to_install(tmp_path: Path) -> None:
     """One sentence, before anything runs."""
     done = run(plug_in(tmp_path), *MINE, "--fuzz", "5", *without_hypothesis(tmp_path))

@@ -79,7 +79,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         for name, target, prepare, profiles, dtypes in (
             ("torch-eager", "eager:attention", "prepare", _STORAGE, DTYPES),
             ("torch-sdpa", "sdpa:attention", "prepare", _FUSED, DTYPES),
-            ("torch-sdpa-math", "sdpa:math", "prepare", _STORAGE, DTYPES),
+            ("torch-sdpa-math", "sdpa:math", "prepare", _WIDE, DTYPES),
             ("torch-sdpa-flash", "sdpa:flash", "prepare", _FUSED, DTYPES),
             ("torch-compile", "compiled:attention", "compiled", {}, ("float32",)),
         )
