@@ -99,11 +99,13 @@ class Recorder:
         """Complete the messages, close the result file; a run in which nothing was executed fails."""
         if self._ahead is not None:
             self._ahead.stop()
-        if self._reports and exitstatus != pytest.ExitCode.INTERRUPTED:
-            self._complete_messages()
-        if self._writer is not None:
-            diagnoses = [diagnosis.as_json() for diagnosis in self._diagnoses]
-            self._writer.close(complete=len(self.results) == self._planned, diagnoses=diagnoses)
+        try:
+            if self._reports and exitstatus != pytest.ExitCode.INTERRUPTED:
+                self._complete_messages()
+        finally:  # what was judged is not lost with what is said of it
+            if self._writer is not None:
+                diagnoses = [diagnosis.as_json() for diagnosis in self._diagnoses]
+                self._writer.close(complete=len(self.results) == self._planned, diagnoses=diagnoses)
         if self._nothing_ran() and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

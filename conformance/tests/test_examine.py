@@ -71,6 +71,14 @@ def test_the_result_file_holds_the_diagnosis(tmp_path: Path) -> None:
     assert diagnosis["shared"] == []
 
 
+def test_results_outlive_a_diagnosis_that_breaks(tmp_path: Path) -> None:
+    """If the end of a run raises, the result file has been closed all the same."""
+    (tmp_path / "breaks.py").write_text("import conformance.examine as e\ne.diagnose = lambda *_: 1 / 0\n")
+    printed = judged(tmp_path, "output = output + 0.37", "-p", "breaks", "--conformance-json", "out.jsonl")
+    assert "results in" not in printed  # it did break: the table that follows is not there
+    assert read(tmp_path / "out.jsonl").complete
+
+
 def test_scripts_go_where_they_are_asked_to(tmp_path: Path) -> None:
     """The folder of --scripts holds one script per failure, which fails by itself."""
     printed = judged(tmp_path, "output = output + 0.37", "--scripts", "proofs")
