@@ -15,6 +15,7 @@ from conformance.ahead import Ahead
 from conformance.cases import AnyCase
 from conformance.deviations import read
 from conformance.examine import Diagnosis, examine, scripts
+from conformance.failure_text import FailureText, shorten
 from conformance.judge import Judged, judge
 from conformance.message import with_lines
 from conformance.outcomes import Outcome, Result
@@ -90,6 +91,7 @@ class Recorder:
         report = yield
         params = item.callspec.params if hasattr(item, "callspec") else {}
         key = (params.get("target"), params.get("case"))
+        shorten(report, call)
         if report.failed and call.when == "call" and key in self._judged:
             self._reports[key] = report
         return report
@@ -116,7 +118,8 @@ class Recorder:
         written = scripts(self._judged, selection.versions, Path(self._config.getoption("scripts")))
         for key, report in self._reports.items():
             more = [*lines.get(key, []), *([written[key]] if key in written else [])]
-            report.longrepr = with_lines(self._judged[key].result.message, more)
+            text = FailureText(with_lines(self._judged[key].result.message, more))
+            report.longrepr = text  # type: ignore[assignment]
 
     def _ran_for_results(self) -> bool:
         """Whether the run was meant to judge anything."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -87,6 +88,14 @@ def test_scripts_go_where_they_are_asked_to(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, scripts[0]], cwd=tmp_path, capture_output=True, text=True, check=False)  # noqa: S603
     assert done.returncode == 1
     assert "WRONG" in done.stdout
+
+
+def test_a_ci_job_shows_a_message_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where pytest lists failures with their whole text, the list says what kind of failure it is, and the clause."""
+    monkeypatch.setenv("CI", "true")
+    printed = judged(tmp_path, "output = output + 0.37")
+    assert printed.count("case plain: wrong by value") == 1
+    assert re.search(r"^FAILED .*-float32-plain\] - wrong by value, SDPA-2$", printed, re.MULTILINE), printed
 
 
 def test_a_right_function_writes_no_script(tmp_path: Path) -> None:
