@@ -189,6 +189,13 @@ def collect(
     return results
 
 
+def heads_inside(implementation: Implementation) -> frozenset[str]:
+    """Names of the arrays and results that the implementation has as (B, S, H, D)."""
+    arguments = OPERATORS[implementation.operator].arguments
+    names: tuple[str, ...] = (*arguments, *HEADS_OUTSIDE) if implementation.layout is Layout.BSHD else ()
+    return frozenset((*names, *PAST) if implementation.layout_of_past is Layout.BSHD else names)
+
+
 def to_layout(array: np.ndarray, layout: Layout) -> np.ndarray:
     """An argument from (B, H, S, D) to the wanted axis order; another rank is left to the implementation."""
     if layout is Layout.BHSD or array.ndim != 4:

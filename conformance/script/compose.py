@@ -18,10 +18,9 @@ from conformance.script.head import head
 from conformance.script.inline import CannotInline, Import, Inliner, import_lines, parsed_import
 from conformance.script.inputs import arrays, definitions, packed, statements
 from conformance.targets import Target
-from impls.calls import HEADS_OUTSIDE
-from impls.contract import Call, Layout
+from impls.calls import heads_inside
+from impls.contract import Call
 from impls.memory import lay_out
-from impls.operators import OPERATORS
 from impls.script import Given, Snippet, together
 
 #: Longest file name; systems allow 255 bytes.
@@ -73,9 +72,8 @@ def text(
     if case.after:
         script.call_before(every_case()[case.after])
     written = script.call(case)
-    heads = target.implementation.layout is Layout.BSHD and not case.invalid
-    results = case.results() if heads else ()
-    swapped = tuple(n for n in results if n in HEADS_OUTSIDE and getattr(case.expected(target.dtype), n).ndim == 4)
+    inside = frozenset() if case.invalid else heads_inside(target.implementation)
+    swapped = tuple(n for n in case.results() if n in inside and getattr(case.expected(target.dtype), n).ndim == 4)
     names = tuple(arrays(case, target.dtype))
     checked = Checked(case, target.dtype, target.device, written, names, tuple(elements), swapped)
     script.lines(check(result.failure, checked))
@@ -106,7 +104,7 @@ class _Script:
     def call(self, case: AnyCase) -> Snippet:
         """What a call needs: its definitions, and its inputs in the framework's arrays."""
         target, dtype = self._target, self._target.dtype
-        heads = OPERATORS[case.operator].arguments if target.implementation.layout is Layout.BSHD else ()
+        heads = heads_inside(target.implementation)
         given = [_given(name, array, name in heads, case.memory) for name, array in arrays(case, dtype).items()]
         plain = tuple((n, v) for n, v in sorted(case.inputs(dtype).keywords.items()) if not isinstance(v, np.ndarray))
         call = Call(dtype, target.device, tuple((each.name, each.shape) for each in given), plain, case.operator)

@@ -81,7 +81,7 @@ def exported(opset: int, written: Writer) -> Writer:
             *_opened(_SESSION, call),
         ]
         imports = ("import functools", "import onnxruntime", *inner.terms.imports, *inner.imports)
-        return _run(call, _CONTIGUOUS, imports, "\n".join(lines), inner.sources)
+        return _run(call, _CONTIGUOUS, imports, "\n".join(lines), inner.sources, exported=True)
 
     return write
 
@@ -101,9 +101,16 @@ def _opened(runner: str, call: Call) -> list[str]:
 
 
 def _run(
-    call: Call, terms: Terms, imports: tuple[str, ...], definitions: str, sources: tuple[str, ...] = ()
+    call: Call,
+    terms: Terms,
+    imports: tuple[str, ...],
+    definitions: str,
+    sources: tuple[str, ...] = (),
+    exported: bool = False,
 ) -> Snippet:
-    arrays = ", ".join(f'"{name}": {name}' for name, _ in call.shapes)
+    # An offset for each batch is no input of a node, which computes its own (impls.onnx.offsets).
+    given = [name for name, _ in call.shapes if exported or name != "causal_offset"]
+    arrays = ", ".join(f'"{name}": {name}' for name in given)
     after = "" if len(call.results()) > 1 else "[0]"
     return Snippet("session().run", ("None", f"{{{arrays}}}"), terms, imports, definitions, sources, after)
 

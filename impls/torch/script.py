@@ -6,6 +6,7 @@ Only text: torch is not imported.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from impls.contract import Call
 from impls.memory import GUARD
@@ -13,6 +14,9 @@ from impls.numpy.script import first_entries
 from impls.operators import OPERATORS
 from impls.script import INDENT, WIDTH, Given, Snippet, Terms, Writer, applied, by_contract, together
 from impls.torch import script_modules
+
+#: Array keywords of a step of decoding.
+_PAST = ["past_key", "past_value"]
 
 #: Where the name of a kernel comes from.
 _KERNELS = "from torch.nn.attention import SDPBackend, sdpa_kernel"
@@ -68,27 +72,59 @@ def sdpa(kernel: str = "") -> Writer:
     def write(call: Call) -> Snippet:
         imports = ["from torch.nn.functional import scaled_dot_product_attention"]
         imports += [_KERNELS] if kernel else []
-        options, arrays = call.static, [name for name in ("mask", "bias") if name in call.arrays]
+        options = call.static
+        arrays: list[str] = [name for name in ("mask", "bias") if name in call.arrays]
         given: str = arrays[0] if arrays else ""
-        is_causal, offset = options.get("is_causal"), options.get("causal_offset", 0)
+        is_causal, offset, keys = options.get("is_causal"), _offset(call), call.shape("k")[-2] + _past(call)
         if len(arrays) > 1:
             raise NotImplementedError("attn_mask is boolean or additive")
         if is_causal and (offset or "causal_offset" in call.arrays):
-            if given or "causal_offset" in call.arrays or offset != call.shape("k")[-2] - call.shape("q")[-2]:
+            if given or "causal_offset" in call.arrays or offset != keys - call.shape("q")[-2]:
                 raise NotImplementedError("causal offsets are 0 or Sk - Sq, without a mask")
-            given, is_causal = f"causal_lower_right({call.shape('q')[-2]}, {call.shape('k')[-2]})", False
+            given, is_causal = f"causal_lower_right({call.shape('q')[-2]}, {keys})", False
             imports.append("from torch.nn.attention.bias import causal_lower_right")
         arguments = ["q", "k", "v"]
         arguments += [f"attn_mask={given}"] if given else []
         arguments += ["is_causal=True"] if is_causal else []
         arguments += [f"scale={options['scale']!r}"] if options.get("scale") is not None else []
         arguments += ["enable_gqa=True"] if _grouped(call) else []
-        lines = [f"def attention({', '.join(['q', 'k', 'v', *arrays])}):"]
+        arrays += _PAST if _has_past(call) else []
+        lines = [f"def attention({', '.join(['q', 'k', 'v', *arrays])}):", *_joined(call)]
         lines += [f"    with sdpa_kernel(SDPBackend.{kernel}):"] if kernel else []
-        lines.append(applied("scaled_dot_product_attention", arguments, depth=1 + bool(kernel), before="return "))
-        return Snippet("attention", ("q", "k", "v", *arrays), TERMS, tuple(imports), "\n".join(lines))
+        before = "output = " if _has_past(call) else "return "
+        lines.append(applied("scaled_dot_product_attention", arguments, depth=1 + bool(kernel), before=before))
+        lines += ["    return output, k, v"] if _has_past(call) else []
+        return Snippet("attention", ("q", "k", "v", *arrays), TERMS, tuple(imports), "\n".join(lines), _checks(call))
 
     return write
+
+
+def _has_past(call: Call) -> bool:
+    return "past_key" in call.arrays
+
+
+def _past(call: Call) -> int:
+    """How many past keys there are."""
+    return call.shape("past_key")[-2] if _has_past(call) else 0
+
+
+def _offset(call: Call) -> Any:
+    """The offset of the diagonal where it is a number (SDPA-9, DEC-2)."""
+    offset = call.static.get("causal_offset")
+    return _past(call) if offset is None else offset
+
+
+def _joined(call: Call) -> list[str]:
+    """The past in front of the new keys and values, in a function, checked as the adapter does."""
+    if not _has_past(call):
+        return []
+    line = "    k, v = torch.cat([past_key, k], dim=2), torch.cat([past_value, v], dim=2)"
+    return ["    check_past(k, v, past_key, past_value)", line]
+
+
+def _checks(call: Call) -> tuple[str, ...]:
+    """Functions of this package that the call needs."""
+    return ("impls.validate:check_past",) if _has_past(call) else ()
 
 
 def _grouped(call: Call) -> bool:
@@ -101,7 +137,7 @@ def flex(call: Call) -> Snippet:
     options, arrays = call.static, list(call.arrays)
     names = ["flex_attention"]
     body = []
-    scores_shape = (*call.shape("q")[:3], *call.shape("k")[2:3])
+    scores_shape = (*call.shape("q")[:3], *(n + _past(call) for n in call.shape("k")[2:3]))
     for name in ("mask", "bias"):
         if name in arrays and call.shape(name) != scores_shape:
             body.append(f"{name} = {name}.expand(*q.shape[:3], k.shape[2])")
@@ -125,14 +161,17 @@ def flex(call: Call) -> Snippet:
     if options.get("return_lse"):
         names.insert(0, "AuxRequest")
         arguments.append("return_aux=AuxRequest(lse=True)")
-        body += [applied("flex_attention", arguments, before="output, aux = "), "return output, aux.lse"]
+        body += [applied("flex_attention", arguments, before="output, aux = ")]
+        body += ["return output, aux.lse, k, v" if _has_past(call) else "return output, aux.lse"]
+    elif _has_past(call):
+        body += [applied("flex_attention", arguments, before="output = "), "return output, k, v"]
     else:
         body.append(applied("flex_attention", arguments, before="return "))
     text = "\n".join(body).lstrip("\n").replace("\n\n\n", "\n\n")
-    lines = [f"def attention({', '.join(['q', 'k', 'v', *arrays])}):"]
+    lines = [f"def attention({', '.join(['q', 'k', 'v', *arrays])}):", *_joined(call)]
     lines += [f"    {line}" if line else "" for line in text.splitlines()]
     imports = (f"from torch.nn.attention.flex_attention import {', '.join(names)}",)
-    return Snippet("attention", ("q", "k", "v", *arrays), TERMS, imports, "\n".join(lines))
+    return Snippet("attention", ("q", "k", "v", *arrays), TERMS, imports, "\n".join(lines), _checks(call))
 
 
 def _all_of(tests: Sequence[str]) -> list[str]:
@@ -147,7 +186,7 @@ def _all_of(tests: Sequence[str]) -> list[str]:
 def _tests(call: Call) -> list[str]:
     """The conditions of flex attention's mask, in the adapter's order."""
     options = call.static
-    offset = "causal_offset[b]" if "causal_offset" in call.arrays else options.get("causal_offset", 0)
+    offset = "causal_offset[b]" if "causal_offset" in call.arrays else _offset(call)
     diagonal = f"i + {offset}" if offset else "i"
     left, right = options.get("window") or (None, None)
     tests = ["mask[b, h, i, j]"] if "mask" in call.arrays else []
