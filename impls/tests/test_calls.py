@@ -94,6 +94,32 @@ def right_bshd(q: Any, k: Any, v: Any) -> Any:
     return right(*(a.transpose(0, 2, 1, 3) for a in (q, k, v))).transpose(0, 2, 1, 3)
 
 
+@pytest.mark.parametrize("past", list(Layout))
+def test_the_past_has_a_layout_of_its_own(past: Layout) -> None:
+    """Past and present follow the layout of q, k and v unless another is declared for them."""
+    rng = np.random.default_rng(0)
+    earlier = {f"past_{name}": rng.standard_normal((2, 2, 6, 4)).astype(np.float32) for name in ("key", "value")}
+    some = request(keywords=earlier)
+    for declared in (past, None):
+        if declared is None and past is not Layout.BSHD:
+            continue
+        target = f"impls.tests.test_calls:joins_{past.value.lower()}"
+        reply = calls.call(Implementation("joins", target, layout=Layout.BSHD, past_layout=declared), some)
+        np.testing.assert_array_equal(reply.results["present_key"][:, :, :6], earlier["past_key"])
+        np.testing.assert_array_equal(reply.results["present_value"][:, :, 6:], some.arrays["v"])
+
+
+def joins_bshd(q: Any, k: Any, v: Any, *, past_key: Any, past_value: Any) -> Any:
+    """The present in layout (B, S, H, D), where k and v are too; the output does not matter."""
+    return q, np.concatenate([past_key, k], 1), np.concatenate([past_value, v], 1)
+
+
+def joins_bhsd(q: Any, k: Any, v: Any, *, past_key: Any, past_value: Any) -> Any:
+    """The present in layout (B, H, S, D), where k and v are not."""
+    k, v = (np.swapaxes(a, 1, 2) for a in (k, v))
+    return q, np.concatenate([past_key, k], 2), np.concatenate([past_value, v], 2)
+
+
 def test_a_call_is_prepared_once() -> None:
     """Equal calls share one prepared function; another option or shape prepares another."""
     some = implementation("right")
