@@ -85,6 +85,17 @@ class Snippet:
 Writer = Callable[[Call], Snippet]
 
 
+def leaves(call: Call) -> tuple[str, ...]:
+    """The arrays whose gradients a call returns, in order."""
+    return tuple(name.removeprefix("grad_") for name in call.results())
+
+
+def forward(call: Call, operator: str) -> Call:
+    """The call of the function that a call of gradients differentiates."""
+    shapes = tuple(item for item in call.shapes if item[0] != "grad_output")
+    return Call(call.dtype, call.device, shapes, call.options, operator)
+
+
 def together(names: Sequence[str], expression: str) -> str:
     """The statement that gives each of the names its ``expression``, in which the array is called ``a``."""
     if len(names) == 1:

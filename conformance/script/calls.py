@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from conformance.targets import Target
 from impls.contract import Call, Framework, Implementation
 from impls.operators import OPERATORS
-from impls.script import Snippet, by_contract
+from impls.script import Snippet, by_contract, forward
 from impls.select import builtin
 
 _ROOMS = {
@@ -27,6 +28,8 @@ _FUNCTIONS = {"sdpa": "attention"}
 def snippet(target: Target, call: Call) -> Snippet:
     """The call of a target.  Raises NotImplementedError for one that the implementation does not express."""
     implementation = target.implementation
+    if implementation.function_of:
+        return _differentiated(target, call)
     known = builtin().get(implementation.name)
     if known is not None and (known.target, known.prepare) == (implementation.target, implementation.prepare):
         calls = _script(_room(implementation)).CALLS
@@ -35,6 +38,25 @@ def snippet(target: Target, call: Call) -> Snippet:
         written: Snippet = calls[implementation.name](call)
         return written
     return _plugged_in(implementation, call)
+
+
+def _differentiated(target: Target, call: Call) -> Snippet:
+    """Gradients of a function: the call of the function, and what its framework makes of it.
+
+    A built-in one has the function of another built-in, which writes the call.
+    """
+    gradients = target.implementation
+    of = gradients.function_of
+    same = (each for each in builtin().values() if (each.operator, each.target) == (of, gradients.target))
+    function = next(same, None)
+    if function is None:
+        function = replace(gradients, operator=of, function_of="", prepare=Implementation.prepare)
+    inner = snippet(replace(target, implementation=function), forward(call, of))
+    differentiate = getattr(_script(_ROOMS[gradients.framework]), "differentiated", None)
+    if differentiate is None:
+        raise NotImplementedError(f"{gradients.framework.value} differentiates nothing")
+    written: Snippet = differentiate(inner, call)
+    return written
 
 
 def _script(room: str) -> Any:
@@ -49,8 +71,6 @@ def _room(implementation: Implementation) -> str:
 
 def _plugged_in(implementation: Implementation, call: Call) -> Snippet:
     """A user's function, imported from where the user has it, and called by keyword as the suite calls it."""
-    if implementation.function_of:
-        raise NotImplementedError(f"no script of what is made of a function of {implementation.function_of}")
     terms = _script(_ROOMS[implementation.framework]).TERMS
     place, _, name = implementation.target.rpartition(":")
     function = _FUNCTIONS.get(call.operator, call.operator)

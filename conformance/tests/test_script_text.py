@@ -85,10 +85,13 @@ def test_a_name_is_no_longer_than_systems_allow() -> None:
     assert len(file_name(target(f"{'package.' * 40}kernels:attention"), case)) < 200
 
 
-def test_gradients_by_differentiation_have_no_script_yet() -> None:
-    """None rather than one that calls the function as if it gave gradients."""
-    with pytest.raises(NotImplementedError):
-        script(Failure.SHAPE, "grad-shapes", "package.kernels:attention@torch+gradients")
+@pytest.mark.parametrize(("framework", "words"), [("torch", "torch.autograd.grad(output, leaves"), ("jax", "jax.vjp(")])
+def test_gradients_by_differentiation_differentiate_the_function(framework: str, words: str) -> None:
+    """A script of what autograd makes of a function imports the function, and differentiates it itself."""
+    text = script(Failure.SHAPE, "grad-shapes", f"package.kernels:attention@{framework}+gradients")
+    assert 'importlib.import_module("package.kernels").attention' in text
+    assert words in text
+    assert "impls" not in text
 
 
 # The head.

@@ -12,7 +12,7 @@ from typing import Any
 
 from impls.contract import Call
 from impls.operators import OPERATORS
-from impls.script import Given, Snippet, Terms, Writer, applied, by_contract, together
+from impls.script import Given, Snippet, Terms, Writer, applied, by_contract, leaves, together
 
 #: Dtypes that JAX truncates unless 64-bit types are enabled.
 _WIDE = ("float64", "int64")
@@ -69,6 +69,22 @@ def jitted(function: str) -> Writer:
         return Snippet("jitted", by_contract(given), TERMS, definitions=lines, sources=(function,))
 
     return write
+
+
+def differentiated(inner: Snippet, call: Call) -> Snippet:
+    """The gradients of what ``inner`` calls, by ``jax.vjp``, jitted as a whole (impls.jax.gradients)."""
+    names, listed = tuple(name for name, _ in call.shapes), ", ".join(leaves(call))
+    lines = [inner.definitions, "", ""] if inner.definitions else []
+    lines += [
+        "@jax.jit",
+        f"def gradients({', '.join(names)}):",
+        f"    def forward({listed}):",
+        inner.call("return ", depth=2),
+        "",
+        f"    output, backward = jax.vjp(forward, {listed})",
+        "    return backward(grad_output)",
+    ]
+    return dataclasses.replace(inner, function="gradients", arguments=names, definitions="\n".join(lines), after="")
 
 
 def library(implementation: str) -> Writer:

@@ -66,6 +66,7 @@ def _written_out(function: str) -> Writer:
 CALLS: dict[str, Writer] = {
     "numpy-eager": _written_out("impls.numpy.eager:attention"),
     "numpy-tiled": _written_out("impls.numpy.tiled:attention"),
+    "numpy-gradients": _written_out("impls.numpy.gradients:gradients"),
     "numpy-layer": _written_out("impls.numpy.layer:mha"),
     "numpy-sublayer": _written_out("impls.numpy.layer:sublayer"),
 }

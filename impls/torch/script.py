@@ -6,13 +6,14 @@ Only text: torch is not imported.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from impls.contract import Call
 from impls.memory import GUARD
 from impls.numpy.script import first_entries
 from impls.operators import OPERATORS
-from impls.script import INDENT, WIDTH, Given, Snippet, Terms, Writer, applied, by_contract, together
+from impls.script import INDENT, WIDTH, Given, Snippet, Terms, Writer, applied, by_contract, leaves, together
 from impls.torch import script_modules
 
 #: Array keywords of a step of decoding.
@@ -204,6 +205,20 @@ def written_out(function: str) -> Writer:
         return Snippet(function.rpartition(":")[2], by_contract(call), TERMS, sources=(function,))
 
     return write
+
+
+def differentiated(inner: Snippet, call: Call) -> Snippet:
+    """The gradients of what ``inner`` calls, by autograd (impls.torch.gradients)."""
+    names, listed = tuple(name for name, _ in call.shapes), ", ".join(leaves(call))
+    lines = [inner.definitions, "", ""] if inner.definitions else []
+    lines += [
+        f"def gradients({', '.join(names)}):",
+        f"    leaves = [a.detach().requires_grad_() for a in ({listed})]",
+        f"    {listed} = leaves",
+        inner.call("output = ", depth=1),
+        "    return torch.autograd.grad(output, leaves, grad_output)",
+    ]
+    return replace(inner, function="gradients", arguments=names, definitions="\n".join(lines), after="")
 
 
 def module(path: str) -> Writer:
