@@ -151,9 +151,7 @@ def bound(expected: Expected, options: Options, dtype: str, profile: Profile) ->
         theirs = bound_under(whole, options, rounding(dtype, profile))
         ours = bound_under(whole, options, rounding("float64", Profile.WIDE))
     weights = (theirs.weights + ours.weights)[..., : expected.weights.shape[3]]
-    present = (
-        None if each is None else np.zeros(each.shape) for each in (expected.present_key, expected.present_value)
-    )
+    present = (None if a is None else np.zeros(a.shape) for a in (expected.present_key, expected.present_value))
     return Bound(theirs.output + ours.output, weights, theirs.lse + ours.lse, *present)
 
 

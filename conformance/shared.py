@@ -20,7 +20,7 @@ RARE = 0.2
 
 
 def _given(keyword: str) -> Callable[[AnyCase], bool]:
-    return lambda case: case.options.get(keyword, False) not in (None, False)
+    return lambda case: keyword in case.keywords and case.options.get(keyword, True) not in (None, False)
 
 
 #: What a case may have, in the words in which it is said.

@@ -168,12 +168,17 @@ def _recipe(case: AnyCase, dtype: str, wanted: Mapping[str, np.ndarray]) -> Stat
     if "grad_output" in inputs.arrays:
         s = case.shape
         lines.append(f"grad_output = rng.standard_normal({(s.b, s.hq, s.sq, s.dv)}).astype({carrier})")
+    past = getattr(case, "past", None)
     names = [name for name in wanted if name not in inputs.arrays]
-    for name in names:
+    for name in (name for name in names if name in case.options):
         value = case.options[name]
         if not callable(value):
             raise NoRecipe(f"{name} is not drawn")
         lines.append(f"{name} = {expression(value, sources)}(rng, s, {carrier})")
+    if past is not None:
+        for earlier, name in (("past_key", "k"), ("past_value", "v")):
+            parts = f"({name}[:, :, :{past}], {name}[:, :, {past}:])"
+            lines.append(f"{earlier}, {name} = (np.ascontiguousarray(a) for a in {parts})")
     if case.edit is not None:
         keywords = ", ".join(f'"{name}": {name}' for name in names)
         edit, made = expression(case.edit, sources), type(inputs)

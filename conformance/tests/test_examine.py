@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conformance.results import read
-from conformance.tests.interrupts import interruptible
+from conformance.tests.interrupts import interrupt, interruptible
 from conformance.tests.test_plugin import plug_in, run
 
 #: A correct function with a change to its output; nothing of it is a known mistake.
@@ -110,11 +109,11 @@ def test_an_interrupted_run_does_not_begin_to_examine(tmp_path: Path) -> None:
     plug_in(tmp_path, KERNEL.replace("CHANGE", "output = 0 * output\n    if calls > 5: import time; time.sleep(60)"))
     command = [sys.executable, "-m", "pytest", "conformance", "-p", "no:cacheprovider", "-v", *CASES]
     command += ["--impl", "mykernels.py:attention", "--conformance-json", "out.jsonl"]
-    process = interruptible(command, tmp_path, stdout=subprocess.PIPE)
-    while not (tmp_path / "out.jsonl").exists() or (tmp_path / "out.jsonl").read_text().count("\n") < 5:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    printed, _ = process.communicate(timeout=60)
-    assert process.returncode == pytest.ExitCode.INTERRUPTED
+    with (tmp_path / "printed").open("w") as file, interruptible(command, tmp_path, stdout=file) as process:
+        while not (tmp_path / "out.jsonl").exists() or (tmp_path / "out.jsonl").read_text().count("\n") < 5:
+            assert process.poll() is None
+            time.sleep(0.05)
+        assert interrupt(process) == pytest.ExitCode.INTERRUPTED
+    printed = (tmp_path / "printed").read_text()
     assert "Diagnosis:" not in printed
     assert not read(tmp_path / "out.jsonl").complete

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ import pytest
 
 from conformance.outcomes import Outcome
 from conformance.results import read
-from conformance.tests.interrupts import interruptible
+from conformance.tests.interrupts import interrupt, interruptible
 
 RIGHT = """
 import numpy as np
@@ -135,8 +134,7 @@ def test_a_run_that_is_interrupted_keeps_its_results(tmp_path: Path) -> None:
         while not written.exists() or written.read_text().count("\n") < 4:  # the header and three results
             assert process.poll() is None
             time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == pytest.ExitCode.INTERRUPTED
+        assert interrupt(process) == pytest.ExitCode.INTERRUPTED
     assert not read(written).complete
 
 
