@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import sampler
+from bench import arguments, sampler
 from bench.sampler import Plan
 from bench.workloads import Workload
 from impls.calls import Request
@@ -31,6 +31,11 @@ def refuses(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     raise NotImplementedError("no such kernel")
 
 
+def large(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """More than any machine has."""
+    return np.ones(2**50)
+
+
 def breaks(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Wrong from the second call on."""
     SEEN.append(None)
@@ -47,7 +52,7 @@ def _nothing_seen() -> None:
 def opened(function: Any, sets: int = 3) -> sampler.Opened:
     """Open a cell "it" of one of the stand-ins."""
     implementation = Implementation(function.__name__, f"{__name__}:{function.__name__}")
-    requests = tuple(Request.qkv("cpu", *WORKLOAD.inputs("float32", seed)) for seed in range(sets))
+    requests = tuple(Request("cpu", *arguments.make(WORKLOAD, "float32", seed)) for seed in range(sets))
     return sampler.open_cell("it", implementation, requests)
 
 
@@ -93,12 +98,11 @@ def test_a_cell_is_sampled_on_every_set_without_the_garbage_collector() -> None:
     assert opened(copy_of_v).status == "returned"
     SEEN.clear()
     samples = sampler.sample("it", Plan(rounds=6, seconds=0.0, limit=60))
-    firsts = {float(WORKLOAD.inputs("float32", seed)[0].flat[0]) for seed in range(3)}
+    firsts = {float(arguments.make(WORKLOAD, "float32", seed)[0]["q"].flat[0]) for seed in range(3)}
     assert {first for first, _ in SEEN} == firsts
     assert not any(collecting for _, collecting in SEEN)
     assert gc.isenabled()
-    assert samples.output is not None
-    assert np.array_equal(samples.output, WORKLOAD.inputs("float32", samples.last)[2])
+    assert np.array_equal(samples.results["output"], arguments.make(WORKLOAD, "float32", samples.last)[0]["v"])
 
 
 def test_warm_calls_are_not_among_the_samples() -> None:
@@ -122,6 +126,25 @@ def test_a_refusal_is_unsupported_with_its_reason() -> None:
     """NotImplementedError is not a failure."""
     answer = opened(refuses)
     assert (answer.status, answer.text) == ("unsupported", "no such kernel")
+
+
+def test_an_array_that_does_not_fit_is_no_wrong_result() -> None:
+    """Running out of memory has a status of its own."""
+    assert opened(large).status == "memory"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (MemoryError(), "memory"),
+        (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory."), "memory"),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes"), "memory"),
+        (RuntimeError("the mask has no memory of its own"), "raised"),
+    ],
+)
+def test_out_of_memory_is_known_by_what_libraries_raise(error: Exception, status: str) -> None:
+    """NumPy, PyTorch and XLA each in their way; another error is the implementation's."""
+    assert sampler._kind(error) == status
 
 
 def test_an_exception_while_sampling_is_an_answer() -> None:
