@@ -8,7 +8,7 @@ from bench.workloads import Workload
 
 #: The formulas as reports print them, by operator.  Matrix products are counted, a multiplication and an addition per
 #: element; softmax (about 5 operations a pair against 2·(D + Dv)), biases and normalisation are not.  ``pairs`` is the
-#: number of allowed pairs (i, j) of one head in all B sequences.
+#: number of allowed pairs (i, j) of one head in one sequence, on average over the B sequences.
 #:
 #: Forward, 2 products a pair: q·k of D terms and P·V of Dv.
 #: Gradients, 5 products: q·k again, dP = dO·Vᵀ, dV = Pᵀ·dO (Dv terms), dQ = dS·K and dK = dSᵀ·Q (D terms) are what
@@ -18,11 +18,11 @@ from bench.workloads import Workload
 #: Gradients of the layer: the products of q, k and v again, and two for the gradients of each projection, of its input
 #: and of its weight: 3 + 3 + 3 + 2 of them; of attention the 5, and P·V, of which the gradient of w_o is made.
 FORMULAS = {
-    "sdpa": "2·H·pairs·(D + Dv)",
-    "sdpa_grad": "2·H·pairs·(3·D + 2·Dv)",
-    "mha": "8·B·S·E² + 4·H·pairs·D",
-    "sublayer": "8·B·S·E² + 4·H·pairs·D",
-    "mha_grad": "22·B·S·E² + 12·H·pairs·D",
+    "sdpa": "2·B·H·pairs·(D + Dv)",
+    "sdpa_grad": "2·B·H·pairs·(3·D + 2·Dv)",
+    "mha": "8·B·S·E² + 4·B·H·pairs·D",
+    "sublayer": "8·B·S·E² + 4·B·H·pairs·D",
+    "mha_grad": "22·B·S·E² + 12·B·H·pairs·D",
 }
 
 

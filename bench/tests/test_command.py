@@ -100,7 +100,7 @@ def test_the_json_says_what_was_timed(both: tuple[subprocess.CompletedProcess[st
     assert info["gflops"] == info["flops"] / record["stats"]["median"] / 1e9
     assert len(record["stats"]["data"]) == record["stats"]["rounds"] >= 5
     assert (info["operator"], info["Hkv"], info["Sk"], info["Dv"]) == ("sdpa", 2, 16, 8)
-    assert info["formula"] == written["attention_conformance"]["flops"]["sdpa"] == "2·H·pairs·(D + Dv)"
+    assert info["formula"] == written["attention_conformance"]["flops"]["sdpa"] == "2·B·H·pairs·(D + Dv)"
     assert info["tokens_per_second"] == 16 / record["stats"]["median"]
     assert info["share"] <= 1
     assert "numpy" in info["versions"]
