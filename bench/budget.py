@@ -16,7 +16,7 @@ USABLE = 0.8
 
 @dataclass(frozen=True)
 class Cost:
-    """What one call cost: seconds, and bytes that the process grew by (None where the system does not tell)."""
+    """What one call cost: seconds, and bytes that the process held for it (None where the system does not tell)."""
 
     seconds: float
     bytes: int | None
@@ -41,14 +41,15 @@ class Costs:
         return None if shorter is None else shorter[1].seconds * flops(workload) / flops(shorter[0])
 
     def bytes(self, target: Target, workload: Workload) -> int:
-        """Predicted bytes of a call: grown from a shorter workload, or those of the plainest implementation."""
+        """Predicted bytes of a call: from what a shorter workload took, or those of square arrays."""
+        quadratic = memory.quadratic_bytes(workload, target.dtype)
         measured = self._shorter(target, workload)
         if measured is None or measured[1].bytes is None:
-            return memory.plainest_bytes(workload, target.dtype)
-        shorter, grown = measured[0], measured[1].bytes
-        if memory.holds_no_square(shorter, grown):
-            return grown * _linear(workload, target.dtype) // _linear(shorter, target.dtype)
-        return grown * memory.scores(workload) // memory.scores(shorter)
+            return quadratic
+        shorter, held = measured[0], measured[1].bytes
+        if memory.holds_no_square(shorter, held):
+            return held * _linear(workload, target.dtype) // _linear(shorter, target.dtype)
+        return min(held * memory.scores(workload) // memory.scores(shorter), held + quadratic)
 
     def refusal(self, target: Target, workload: Workload, rounds: int, limit: float) -> str:
         """Why a cell is not begun, "" if it is; ``limit`` is in seconds, for ``rounds`` calls."""

@@ -7,12 +7,13 @@ The model, for a cell on the CPU, in bytes:
     + what the call itself takes
     + what the check of the results takes here
 
-*The call* takes its results and SQUARE arrays of B·H·Sq·Sk numbers, in float32 or wider (the plainest implementation
-holds scores, shifted scores and exponentials at once), unless a shorter workload of the family was measured.  Then it
-takes what that took, times the ratio of the scores, or, if it is *known to hold no square array*, times the ratio
-of inputs and results.  That is known of a call of at least PROOF scores that took less than one byte a score: not even
-a boolean mask of that shape fits.  (Smaller calls prove nothing, as an allocator serves arrays of up to 32 MiB from
-memory that the process has already.)
+*The call* takes its results and SQUARE arrays of B·H·Sq·Sk numbers, in float32 or wider, unless a shorter workload of
+the family was measured.  Then it takes what the process held for that, times the ratio of the scores, but no more
+than that and those arrays; or, if its implementation is *known to hold no square array*, times the ratio of inputs
+and results.  That is known if a call of at least PROOF scores held less than one byte a score: not even a boolean mask
+of that shape fits.  (Smaller calls prove nothing, as an allocator serves arrays of up to 32 MiB from memory that the
+process has already.)  What a process held counts from before its first cell, so that memory which a library keeps for
+later calls is not taken for none.
 
 On another device inputs and results are counted there as here, but nothing is known of the device's own memory: a
 call that does not fit there raises, and is left out with what it says.
@@ -36,10 +37,10 @@ from conformance.bounds import BLOCK_ELEMENTS
 #: Input sets that are rotated, so that no call finds its own inputs in the nearest cache or its result remembered.
 SETS = 3
 
-#: Arrays of B·H·Sq·Sk numbers that the plainest implementation holds at once.  Measured: NumPy written out adds 384 MB
-#: at B=1, H=8, S=2048 in float32, which is 3 arrays of 128 MiB; torch's math kernel and jax.nn add 2.  A backward pass
-#: has weights, dP and dS besides.
-SQUARE = {"sdpa": 3, "mha": 3, "sublayer": 3, "sdpa_grad": 6, "mha_grad": 6}
+#: Arrays of B·H·Sq·Sk numbers that an implementation is taken to hold at once.  Measured of the built-ins at B=1, H=8,
+#: S=2048 in float32, where one is 128 MiB: NumPy written out 3.3 (scores, shifted scores, their exponentials), the
+#: same as a layer 3.5, flex_attention and the ONNX reference 4.3; gradients in NumPy 4.2, by JAX 9.2.
+SQUARE = {"sdpa": 5, "mha": 5, "sublayer": 5, "sdpa_grad": 10, "mha_grad": 10}
 
 #: Scores from which on a call that takes less than a byte for each proves that it holds no square array: 64 MiB in
 #: float32, 32 MiB in half precision.
@@ -72,14 +73,14 @@ def scores(w: Workload) -> int:
     return w.batch * w.heads * w.length * w.keys
 
 
-def plainest_bytes(w: Workload, dtype: str) -> int:
-    """What a call of the plainest implementation takes."""
+def quadratic_bytes(w: Workload, dtype: str) -> int:
+    """What a call of an implementation with square arrays takes."""
     return result_bytes(w, dtype) + SQUARE[w.operator] * scores(w) * max(np.dtype(dtype).itemsize, 4)
 
 
-def holds_no_square(w: Workload, grown: int) -> bool:
-    """Whether a call that took ``grown`` bytes proves that its implementation holds no square array."""
-    return scores(w) >= PROOF and grown < scores(w)
+def holds_no_square(w: Workload, held: int) -> bool:
+    """Whether a call for which the process held ``held`` bytes proves that its implementation has no square array."""
+    return scores(w) >= PROOF and held < scores(w)
 
 
 def check_bytes(w: Workload) -> int:

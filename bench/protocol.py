@@ -76,11 +76,11 @@ class Protocol:
             before = check(_call(cell, requests[0]), opened.results, seed=0)
             samples: sampler.Samples = self._job(target, "sample", cell.id, plan)
             if samples.status == "over":
-                self.costs.add(target, workload, Cost(samples.predicted / plan.rounds, opened.peak_bytes))
+                self.costs.add(target, workload, Cost(samples.predicted / plan.rounds, opened.held_bytes))
                 raise NotTimed(over_time(samples.predicted, plan.rounds, plan.limit))
             _returned(samples)
             after = check(_call(cell, requests[samples.last]), samples.results, seed=1)
-        self.costs.add(target, workload, Cost(min(samples.seconds), opened.peak_bytes))
+        self.costs.add(target, workload, Cost(min(samples.seconds), opened.held_bytes))
         paid = (opened.prepare_seconds, opened.first_call_seconds, opened.peak_bytes)
         return Measured(samples.seconds, *paid, share=max(before, after))
 

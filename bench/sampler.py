@@ -43,8 +43,11 @@ class Plan:
 class Opened:
     """The first call of a cell, on its first input set.  ``status`` as in impls.calls.Reply, or "memory" if it ran out.
 
-    ``results`` are by name, in layout (B, H, S, D); ``peak_bytes`` is what the process grew by during the first call,
-    None where the system does not tell and on other devices than the CPU.
+    ``results`` are by name, in layout (B, H, S, D); ``peak_bytes`` is what the process grew by during the first call.
+    ``held_bytes`` is what it held at most since this cell was opened beyond what it held before the first cell of all,
+    without this cell's inputs: a library may keep what an earlier call or its preparation took, and then takes it
+    from there, so that growth alone would tell too little.  Both are None where the system does not tell and on other
+    devices than the CPU.
     """
 
     status: str
@@ -54,6 +57,7 @@ class Opened:
     prepare_seconds: float = 0.0
     first_call_seconds: float = 0.0
     peak_bytes: int | None = None
+    held_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,9 @@ class _Cell:
 
 _CELLS: dict[str, _Cell] = {}
 
+#: What the process held before its first cell.
+_START: list[int] = []
+
 
 def open_cell(key: str, implementation: Implementation, requests: tuple[Request, ...]) -> Opened:
     """Put the input sets on the device, prepare, and call once.  Never raises for what the implementation does.
@@ -114,18 +121,21 @@ def open_cell(key: str, implementation: Implementation, requests: tuple[Request,
 def _open(key: str, implementation: Implementation, requests: tuple[Request, ...]) -> Opened:
     arrays = backend(implementation.framework)
     function = load(implementation.target, implementation.folder)
+    held = _growth(requests[0].device, since_start=True)
     given = [arguments(implementation, request) for request in requests]
     specification = given[0][2]
     started = time.perf_counter()
     run = prepared(implementation, function, specification)
     prepare_seconds = time.perf_counter() - started
     cell = _Cell(run, [native for _, native, _ in given], specification, implementation, arrays)
+    prepared_bytes = held()
     grown = _growth(specification.device)
     first_call_seconds, returned = cell.time_call(0)
-    peak_bytes = grown()
+    peak_bytes, called_bytes = grown(), held()
     results = cell.results(returned)
     _CELLS[key] = cell
-    return Opened("returned", "", "", results, prepare_seconds, first_call_seconds, peak_bytes)
+    held_bytes = _beyond(prepared_bytes, called_bytes, sum(a.nbytes for native, _, _ in given for a in native.values()))
+    return Opened("returned", "", "", results, prepare_seconds, first_call_seconds, peak_bytes, held_bytes)
 
 
 def sample(key: str, plan: Plan) -> Samples:
@@ -193,16 +203,25 @@ def _without_gc() -> Iterator[None]:
             gc.enable()
 
 
-def _growth(device: str) -> Callable[[], int | None]:
-    """A function that says by how many bytes this process has grown, at most, since now.
+def _beyond(prepared: int | None, called: int | None, inputs: int) -> int | None:
+    """The larger of two peaks without the inputs, which are counted by their sizes."""
+    return None if prepared is None or called is None else max(max(prepared, called) - inputs, 0)
 
-    Linux keeps the peak of the resident set and lets a process reset its own.
+
+def _growth(device: str, since_start: bool = False) -> Callable[[], int | None]:
+    """A function that says how many bytes this process has held, at most, since now, beyond what it holds now.
+
+    With ``since_start`` beyond what it held before its first cell.  Linux keeps the peak of the resident set and lets
+    a process reset its own; the function tells of the time since the last reset.
     """
     if device != "cpu":
         return lambda: None
     try:
         Path("/proc/self/clear_refs").write_text("5")
         before = _status("VmRSS")
+        if since_start:
+            _START[:] = _START or [before]
+            before = _START[0]
     except (OSError, KeyError):
         return lambda: None
     return lambda: max(_status("VmHWM") - before, 0)
