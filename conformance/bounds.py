@@ -121,6 +121,9 @@ class Bound:
     output: np.ndarray
     weights: np.ndarray
     lse: np.ndarray
+    #: Zeros: past and new keys and values are copied, not computed (DEC-3).
+    present_key: np.ndarray | None = None
+    present_value: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,10 @@ def bound(expected: Expected, options: Options, dtype: str, profile: Profile) ->
         theirs = bound_under(whole, options, rounding(dtype, profile))
         ours = bound_under(whole, options, rounding("float64", Profile.WIDE))
     weights = (theirs.weights + ours.weights)[..., : expected.weights.shape[3]]
-    return Bound(theirs.output + ours.output, weights, theirs.lse + ours.lse)
+    present = (
+        None if each is None else np.zeros(each.shape) for each in (expected.present_key, expected.present_value)
+    )
+    return Bound(theirs.output + ours.output, weights, theirs.lse + ours.lse, *present)
 
 
 def _with_sinks(expected: Expected) -> Expected:

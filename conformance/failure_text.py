@@ -1,7 +1,7 @@
 """A failure as pytest shows it: the whole message once, and its first words in the list of what failed.
 
-Pytest takes the list's text from ``reprcrash.message`` and, where ``CI`` is set or with ``-vv``, prints all of it, so that
-a CI job would show every message twice.  JUnit files take their short message from the same place.
+Pytest takes the list's text from ``reprcrash.message`` and, where ``CI`` is set or with ``-vv``, prints all of it, so
+that a CI job would show every message twice.  JUnit files take their short message from the same place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import pytest
 class FailureText:
     """What a report shows of a failure.
 
-    The message's first line, after its last colon, says what went wrong; its second begins with the clause, if one is broken.
+    The message's first line, after its last colon, says what went wrong; its second begins with the clause, if one is
+    broken.
     """
 
     def __init__(self, message: str) -> None:

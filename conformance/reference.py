@@ -42,6 +42,9 @@ class Expected:
     v: Array
     #: SDPA-38: the logit of each query head, (Hq,) in float64; None without sinks.
     sinks: Array | None = None
+    #: DEC-3: past and new keys and values, (B, Hkv, Sk, D) and (B, Hkv, Sk, Dv); None without a past.
+    present_key: Array | None = None
+    present_value: Array | None = None
 
 
 def sdpa(
@@ -52,20 +55,29 @@ def sdpa(
     mask: Array | None = None,
     bias: Array | None = None,
     is_causal: bool = False,
-    causal_offset: int | Array = 0,
+    causal_offset: int | Array | None = None,
     window: tuple[int | None, int | None] | None = None,
     kv_lengths: Array | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Array | None = None,
+    past_key: Array | None = None,
+    past_value: Array | None = None,
     rows: Array | None = None,
 ) -> Expected:
     """Scaled dot-product attention as SPEC.md defines it.
 
-    Shapes as in SDPA-1; every keyword as in SDPA-3 to SDPA-13.  With ``rows``, indices of query rows, only
-    those rows are computed, in that order.  Raises InvalidInput where SDPA-31 to SDPA-36 require an exception.
+    Shapes as in SDPA-1; every keyword as in SDPA-3 to SDPA-13, SDPA-38 and DEC-1 to DEC-3.  With ``rows``, indices of
+    query rows, only those rows are computed, in that order.  Raises InvalidInput where SDPA-31 to SDPA-36 and DEC-7
+    require an exception.
     """
+    present: tuple[Array, ...] = ()
+    if past_key is not None or past_value is not None:
+        k, v = joined(k, v, past_key, past_value)
+        present = (k.astype(np.float64), v.astype(np.float64))
     check_inputs(q, k, v, mask, bias, sinks)
+    if causal_offset is None:
+        causal_offset = 0 if past_key is None else past_key.shape[2]  # SDPA-9, DEC-2
     positions = np.arange(q.shape[2])
     if rows is not None:
         positions = np.asarray(rows)
@@ -88,7 +100,21 @@ def sdpa(
             sinks = sinks.astype(np.float64)
             weights, lse = softmax_with_sinks(scores, allowed, sinks)
         output = weighted_sum(weights, v, allowed)
-    return Expected(output, weights, lse, scores, raw, allowed, q, k, v, sinks)
+    return Expected(output, weights, lse, scores, raw, allowed, q, k, v, sinks, *present)
+
+
+def joined(k: Array, v: Array, past_key: Array | None, past_value: Array | None) -> tuple[Array, Array]:
+    """DEC-1: past keys and values followed by the new ones.  DEC-7: what does not fit is refused."""
+    if past_key is None or past_value is None:
+        raise InvalidInput("DEC-7", "past_key and past_value are given together or not at all")
+    for name, past, new in (("past_key", past_key, k), ("past_value", past_value, v)):
+        if past.ndim != 4 or new.ndim != 4 or past.shape[:2] + past.shape[3:] != new.shape[:2] + new.shape[3:]:
+            raise InvalidInput("DEC-7", f"{name} {past.shape} does not fit {new.shape}")
+        if past.dtype != new.dtype:
+            raise InvalidInput("DEC-7", f"{name} is {past.dtype}, its new part {new.dtype}")
+    if past_key.shape[2] != past_value.shape[2]:
+        raise InvalidInput("DEC-7", f"the past has {past_key.shape[2]} keys and {past_value.shape[2]} values")
+    return np.concatenate([past_key, k], axis=2), np.concatenate([past_value, v], axis=2)
 
 
 def check_inputs(

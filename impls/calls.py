@@ -23,8 +23,9 @@ from impls.contract import Call, Function, Implementation, ImplementationError, 
 from impls.loading import ATTRIBUTES, keywords, load, operator_of
 from impls.operators import OPERATORS
 
-#: Results that have the axes of q, k or v, and so their layout.
+#: Results that have the axes of q, k or v, and so their layout; and what has the layout of the past.
 HEADS_OUTSIDE = ("output", "grad_q", "grad_k", "grad_v")
+PAST = ("past_key", "past_value", "present_key", "present_value")
 
 #: Lines of a traceback that are kept: enough for the user's own frames.
 TRACEBACK_LINES = 12
@@ -124,10 +125,10 @@ def _call(implementation: Implementation, request: Request, arrays: Backend, oth
     returned = run(**native)
     arrays.synchronize(request.device)
     ended = time.perf_counter()
-    results = collect(returned, specification, implementation.layout, arrays)
+    results = collect(returned, specification, implementation.layout, arrays, implementation.layout_of_past)
     unequal = []
     for _ in range(request.repeats - 1):
-        again = collect(run(**native), specification, implementation.layout, arrays)
+        again = collect(run(**native), specification, implementation.layout, arrays, implementation.layout_of_past)
         unequal += [name for name in results if not same_bits(results[name], again[name])]
     modified = [name for name, array in given.items() if not same_bits(arrays.get(native[name]), array)]
     return Reply(
@@ -148,7 +149,7 @@ def arguments(implementation: Implementation, request: Request) -> tuple[dict[st
     plain: dict[str, Any] = {}
     for name, value in request.keywords.items():
         if name in operator.arrays and isinstance(value, np.ndarray):
-            given[name] = value
+            given[name] = to_layout(value, implementation.layout_of_past) if name in PAST else value
         else:
             plain[name] = value
     native = {name: arrays.put(memory.lay_out(array, request.memory), request.device) for name, array in given.items()}
@@ -170,7 +171,9 @@ def prepared(implementation: Implementation, function: Function, specification: 
     return _PREPARED[key]
 
 
-def collect(returned: Any, specification: Call, layout: Layout, arrays: Backend) -> dict[str, np.ndarray]:
+def collect(
+    returned: Any, specification: Call, layout: Layout, arrays: Backend, layout_of_past: Layout = Layout.BHSD
+) -> dict[str, np.ndarray]:
     """Results by name, as NumPy arrays in layout (B, H, S, D).
 
     Raises TypeError if there are not as many results as the call asks for.
@@ -180,9 +183,9 @@ def collect(returned: Any, specification: Call, layout: Layout, arrays: Backend)
     if len(values) != len(names):
         raise TypeError(f"expected {len(names)} results ({', '.join(names)}), got {len(values)}")
     results = {name: arrays.get(value) for name, value in zip(names, values, strict=True)}
-    if layout is Layout.BSHD:
-        moved = {name: a.transpose(0, 2, 1, 3) for name, a in results.items() if name in HEADS_OUTSIDE and a.ndim == 4}
-        results |= moved
+    for names, given in ((HEADS_OUTSIDE, layout), (PAST, layout_of_past)):
+        if given is Layout.BSHD:
+            results |= {n: a.transpose(0, 2, 1, 3) for n, a in results.items() if n in names and a.ndim == 4}
     return results
 
 

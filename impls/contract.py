@@ -3,7 +3,8 @@
 The function is one of an operator (impls.operators); here is ``sdpa``.  It takes ``q (B, Hq, Sq, D)``,
 ``k (B, Hkv, Sk, D)`` and ``v (B, Hkv, Sk, Dv)`` as arrays of its framework and returns the output
 ``(B, Hq, Sq, Dv)``; with ``return_weights`` or ``return_lse`` it returns the tuple (output, weights, lse),
-in that order, without the ones not asked for.  A keyword that the function does not accept is a feature it
+in that order, without the ones not asked for; with ``past_key`` and ``past_value`` the keys and values that the next
+step is given as its past come last.  A keyword that the function does not accept is a feature it
 does not have.  ``NotImplementedError`` says "unsupported"; any other exception on a valid input is a failure.
 """
 
@@ -105,6 +106,8 @@ class Implementation:
     framework: Framework = Framework.NUMPY
     prepare: str = "impls.prepare:partial"
     layout: Layout = Layout.BHSD
+    #: Axis order of past and present keys and values, where it is another one.
+    past_layout: Layout | None = None
     dtypes: tuple[str, ...] = DTYPES
     devices: tuple[str, ...] = ("cpu", "cuda")
     #: Precision profile per dtype; a dtype that is not named has Profile.WIDE if it is float32 or
@@ -131,6 +134,11 @@ class Implementation:
     def missing(self) -> tuple[str, ...]:
         """The required packages that are not installed (found by name, without importing them)."""
         return tuple(name for name in self.requires if importlib.util.find_spec(name) is None)
+
+    @property
+    def layout_of_past(self) -> Layout:
+        """Axis order of past and present keys and values."""
+        return self.past_layout or self.layout
 
     @property
     def process(self) -> str:

@@ -31,6 +31,12 @@ class Operator:
         return tuple(name for name, keyword in self.results if not keyword or keyword in given)
 
 
+#: Keys and values of earlier tokens; k and v are then those of the new ones, and Sk counts both.
+_PAST = (
+    "past_key",  # (B, Hkv, P, D)
+    "past_value",  # (B, Hkv, P, Dv)
+)
+
 SDPA = Operator(
     "sdpa",
     arguments=("q", "k", "v"),
@@ -38,17 +44,24 @@ SDPA = Operator(
         "mask",  # bool, broadcastable to (B, Hq, Sq, Sk); True = may attend
         "bias",  # dtype of q, broadcastable to (B, Hq, Sq, Sk); added to the scaled score
         "is_causal",  # bool
-        "causal_offset",  # int, or an int64 array (B,); only with is_causal or window
+        "causal_offset",  # int, or an int64 array (B,); only with is_causal or window; None = 0, or P with a past
         "window",  # (left, right), each an int >= 0 or None for an open side
         "kv_lengths",  # int64 array (B,)
         "scale",  # float; None = 1/sqrt(D)
         "softcap",  # float > 0
         "sinks",  # dtype of q, (Hq,); one logit per query head that enters the softmax and no value
+        *_PAST,
         "return_weights",  # bool; weights (B, Hq, Sq, Sk)
         "return_lse",  # bool; natural log-sum-exp (B, Hq, Sq)
     ),
-    arrays=("mask", "bias", "causal_offset", "kv_lengths", "sinks"),
-    results=(("output", ""), ("weights", "return_weights"), ("lse", "return_lse")),
+    arrays=("mask", "bias", "causal_offset", "kv_lengths", "sinks", *_PAST),
+    results=(
+        ("output", ""),
+        ("weights", "return_weights"),
+        ("lse", "return_lse"),
+        ("present_key", "past_key"),  # (B, Hkv, Sk, D)
+        ("present_value", "past_key"),  # (B, Hkv, Sk, Dv)
+    ),
 )
 
 #: What both layers are given.  Projections are y = x @ w + b, so a weight is (inputs, outputs).
@@ -102,11 +115,14 @@ SUBLAYER = Operator(
     always=("heads", *_NORM, "epsilon"),
 )
 
+#: Keywords of sdpa that its gradients have not.
+_FORWARD_ONLY = ("sinks", *_PAST, "return_weights", "return_lse")
+
 SDPA_GRAD = Operator(
     "sdpa_grad",
     arguments=("q", "k", "v", "grad_output"),
-    keywords=tuple(name for name in SDPA.keywords if not name.startswith("return_") and name != "sinks"),
-    arrays=tuple(name for name in SDPA.arrays if name != "sinks"),
+    keywords=tuple(name for name in SDPA.keywords if name not in _FORWARD_ONLY),
+    arrays=tuple(name for name in SDPA.arrays if name not in _FORWARD_ONLY),
     results=(("grad_q", ""), ("grad_k", ""), ("grad_v", ""), ("grad_bias", "bias")),
 )
 

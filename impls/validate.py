@@ -1,4 +1,4 @@
-"""What every implementation of attention has to refuse (SDPA-31 to SDPA-36), for arrays of any framework.
+"""What every implementation of attention has to refuse (SDPA-31 to SDPA-36, DEC-7), for arrays of any framework.
 
 Only ``.ndim``, ``.shape`` and ``.dtype`` are read, so NumPy arrays, torch tensors, JAX arrays and their
 tracers will do.  No value is looked at, so the checks cost nothing when a call is compiled or exported.
@@ -43,6 +43,24 @@ def check_inputs(q: Any, k: Any, v: Any, mask: Any = None, bias: Any = None, sin
         _check_broadcast("bias", tuple(bias.shape), scores)
     if sinks is not None and tuple(sinks.shape) != (q.shape[1],):
         raise ValueError(f"sinks must be ({q.shape[1]},), one per query head, got shape {tuple(sinks.shape)}")
+
+
+def check_past(k: Any, v: Any, past_key: Any, past_value: Any) -> None:
+    """Refuse a past that does not fit: past_key (B, Hkv, P, D) to k, past_value (B, Hkv, P, Dv) to v (DEC-7).
+
+    Raises TypeError and ValueError as ``check_inputs`` does.
+    """
+    if past_key is None or past_value is None:
+        raise ValueError("past_key and past_value must be given together")
+    for name, past, new in (("past_key", past_key, k), ("past_value", past_value, v)):
+        if past.ndim != RANK or new.ndim != RANK:
+            raise ValueError(f"{name} and its new part must have rank {RANK}, got {past.ndim} and {new.ndim}")
+        if past.dtype != new.dtype:
+            raise TypeError(f"{name} must have the dtype of its new part, {new.dtype}, got {past.dtype}")
+        if (*past.shape[:2], past.shape[3]) != (*new.shape[:2], new.shape[3]):
+            raise ValueError(f"{name} {tuple(past.shape)} must fit its new part {tuple(new.shape)} but for its length")
+    if past_key.shape[2] != past_value.shape[2]:
+        raise ValueError(f"the past must have one length, got {past_key.shape[2]} keys, {past_value.shape[2]} values")
 
 
 def _check_broadcast(name: str, shape: tuple[int, ...], target: tuple[int, ...]) -> None:

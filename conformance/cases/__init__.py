@@ -6,14 +6,26 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
-from conformance.cases import behaviour, gradient, masks, mha, positions, scores, shapes, sinks, softmax, sublayer
+from conformance.cases import (
+    behaviour,
+    decode,
+    gradient,
+    masks,
+    mha,
+    positions,
+    scores,
+    shapes,
+    sinks,
+    softmax,
+    sublayer,
+)
 from conformance.cases.anycase import AnyCase
 from conformance.cases.base import Case, Inputs
 from conformance.cases.data import Shape
 
 __all__ = ["AnyCase", "Case", "Inputs", "Shape", "all_cases", "every_case"]
 
-_GROUPS = (shapes, scores, masks, positions, softmax, sinks, behaviour)
+_GROUPS = (shapes, scores, masks, positions, softmax, sinks, decode, behaviour)
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from conformance.cases.data import SMALL, Shape, normal
 from conformance.inputs import Inputs
 from conformance.reference import Expected
 from impls.contract import Profile
+from impls.operators import OPERATORS
 
 __all__ = ["ALL_DTYPES", "FLOAT32", "HALVES", "NUMPY_DTYPES", "Case", "Inputs", "bound_of", "case", "make_inputs"]
 
@@ -23,6 +24,8 @@ _AXES = {
     "output": ("batch", "head", "row", "column"),
     "weights": ("batch", "head", "row", "key"),
     "lse": ("batch", "head", "row"),
+    "present_key": ("batch", "head", "key", "column"),
+    "present_value": ("batch", "head", "key", "column"),
 }
 
 
@@ -32,9 +35,24 @@ class Case(AnyCase):
 
     operator: ClassVar[str] = "sdpa"
     blame: ClassVar[Blame] = Blame(
-        "SDPA-1", accuracy="SDPA-25", value="SDPA-16", of_result={"weights": "SDPA-18", "lse": "SDPA-19"}
+        "SDPA-1",
+        accuracy="SDPA-25",
+        value="SDPA-16",
+        of_result={"weights": "SDPA-18", "lse": "SDPA-19", "present_key": "DEC-3", "present_value": "DEC-3"},
     )
     shape: Shape = SMALL
+    #: How many of the Sk keys and values of ``shape`` are past ones; None for a call without a past.
+    past: int | None = None
+
+    @property
+    def keywords(self) -> frozenset[str]:
+        """The features that an implementation needs for this case."""
+        return super().keywords | (frozenset() if self.past is None else {"past_key", "past_value"})
+
+    def results(self) -> tuple[str, ...]:
+        """Names of the results that are asked for, in order."""
+        asked = {name for name, value in self.options.items() if value is not False}
+        return OPERATORS[self.operator].returned(asked | (self.keywords & {"past_key"}))
 
     def inputs(self, dtype: str) -> Inputs:
         """The inputs in a dtype, always the same ones."""
@@ -59,6 +77,9 @@ class Case(AnyCase):
 def make_inputs(case: Case, dtype: str) -> Inputs:
     """The inputs of a case in a dtype, made anew: random problems are many, and are not kept as cases are."""
     (q, k, v), keywords = arguments_of(case, case.data or normal(1.0), dtype)
+    if case.past is not None:
+        keywords |= {"past_key": k[:, :, : case.past].copy(), "past_value": v[:, :, : case.past].copy()}
+        k, v = k[:, :, case.past :].copy(), v[:, :, case.past :].copy()
     inputs = Inputs(q, k, v, keywords)
     return inputs if case.edit is None else case.edit(inputs)
 

@@ -48,7 +48,7 @@ def _causal() -> Iterator[Case]:
     yield case("causal-tiles", "SDPA-9", "Causal over several tiles with Sq < Sk.", TILES, is_causal=True, data=numbered, dtypes=("float32", *HALVES))
     yield case("causal-tiles-square", "SDPA-9", "Causal over several tiles, 65 by 65: the diagonal crosses the last tile.", replace(TILES, sq=65), is_causal=True, data=numbered, dtypes=("float32", *HALVES), stays="the diagonal crosses the last tile")
     yield case("causal-rows-of-four", "SDPA-9", "Causal, 64 by 64 (pytorch 195910: one mask for every four rows in half precision).", replace(TILES, sq=64, sk=64, d=64, dv=64), is_causal=True, data=numbered, dtypes=("float32", *HALVES))
-    yield case("causal-weights", "SDPA-9 SDPA-18", "Causal weights are exactly zero above the diagonal.", SQUARE, is_causal=True, return_weights=True)
+    yield case("causal-weights", "SDPA-9 SDPA-18", "Causal weights are exactly zero above the diagonal.", SQUARE, is_causal=True, return_weights=True, stays="weights above the diagonal, by themselves")
 
 
 def _offset() -> Iterator[Case]:
@@ -57,11 +57,11 @@ def _offset() -> Iterator[Case]:
     yield case("offset-zero", "SDPA-10", "Offset 0, given, is the default.", SMALL, causal_offset=0, **one, stays="the keyword given, and 0")
     yield case("offset-negative", "SDPA-10 SDPA-15", "Offset −2: the first two rows have no key.", SMALL, causal_offset=-2, dtypes=("float32", *HALVES), **one, stays="empty rows from an offset, in half precision too")
     yield case("offset-beyond", "SDPA-10", "Offset 100, beyond all keys: nothing is masked.", SMALL, causal_offset=100, **one, stays="past the last key")
-    yield case("offset-one-query", "SDPA-10", "One query with offset Sk − 1: a step of decoding sees every key.", replace(SMALL, sq=1), causal_offset=6, **one)
+    yield case("offset-one-query", "SDPA-10", "One query with offset Sk − 1: a step of decoding sees every key.", replace(SMALL, sq=1), causal_offset=6, stays="a step of decoding without a past", **one)
     yield case("offset-more-queries", "SDPA-10 SDPA-15", "Sq > Sk with offset Sk − Sq = −2, bottom right.", TALL, causal_offset=-2, **one)
     yield case("offset-per-batch", "SDPA-10", "One offset per batch.", SMALL, causal_offset=lengths(2, 0), dtypes=("float32", *HALVES), **one, stays="no other option beside it")
     yield case("offset-long", "SDPA-10 SDPA-1", "Offset 256 over 520 keys, the largest score at key 257: bfloat16 takes it for key 256.", LONG, is_causal=True, causal_offset=256, data=peak(257), dtypes=("float32", "bfloat16"))
-    yield case("offset-tiles", "SDPA-10", "Offset 48 over several tiles: bottom right.", TILES, causal_offset=48, **one)
+    yield case("offset-tiles", "SDPA-10", "Offset 48 over several tiles: bottom right.", TILES, causal_offset=48, stays="the bottom right over several tiles", **one)
     yield case("offset-tiles-negative", "SDPA-10 SDPA-15", "Offset −3 over several tiles.", replace(TILES, sq=65), causal_offset=-3, **one)
 
 
@@ -76,12 +76,12 @@ def _window() -> Iterator[Case]:
     yield case("window-wide-causal", "SDPA-11 SDPA-13", "(100, 100) with causal: a window longer than the keys leaves causal in force (libflash_attn PR 11).", SMALL, window=(100, 100), is_causal=True, **one)
     yield case("window-wide-left-causal", "SDPA-11 SDPA-13", "(100, None) with causal: the same with an open side.", SQUARE, window=(100, None), is_causal=True, **one)
     yield case("window-causal-right", "SDPA-11 SDPA-13", "(2, 2) with causal: the right side is cut by causal.", SQUARE, window=(2, 2), is_causal=True, **one, stays="two options that cut the same side")
-    yield case("window-more-keys", "SDPA-11", "Sq < Sk: the window follows the top-left diagonal.", SMALL, window=(1, 1), **one)
+    yield case("window-more-keys", "SDPA-11", "Sq < Sk: the window follows the top-left diagonal.", SMALL, window=(1, 1), stays="a window with Sq < Sk", **one)
     yield case("window-more-queries", "SDPA-11 SDPA-15", "Sq > Sk: the last rows are beyond the keys and empty.", replace(TALL, sq=9), window=(1, 0), **one)
     yield case("window-one-query", "SDPA-11", "One query.", replace(SMALL, sq=1), window=(2, 2), **one)
-    yield case("window-offset", "SDPA-11 SDPA-10", "A window around the diagonal shifted by 2, without causal.", SMALL, window=(1, 1), causal_offset=2, **one)
-    yield case("window-offset-causal", "SDPA-11 SDPA-10 SDPA-13", "A window and causal, both shifted by 2: sliding-window decoding.", SMALL, window=(2, 0), is_causal=True, causal_offset=2, **one)
-    yield case("window-offset-per-batch", "SDPA-11 SDPA-10", "A window shifted by another offset in each batch.", SMALL, window=(2, 0), is_causal=True, causal_offset=lengths(0, 2), **one)
+    yield case("window-offset", "SDPA-11 SDPA-10", "A window around the diagonal shifted by 2, without causal.", SMALL, window=(1, 1), causal_offset=2, stays="an offset that only the window uses", **one)
+    yield case("window-offset-causal", "SDPA-11 SDPA-10 SDPA-13", "A window and causal, both shifted by 2: sliding-window decoding.", SMALL, window=(2, 0), is_causal=True, causal_offset=2, stays="sliding-window decoding without a past", **one)
+    yield case("window-offset-per-batch", "SDPA-11 SDPA-10", "A window shifted by another offset in each batch.", SMALL, window=(2, 0), is_causal=True, causal_offset=lengths(0, 2), stays="ragged sliding-window decoding", **one)
     yield case("window-offset-negative", "SDPA-11 SDPA-10 SDPA-15", "A window shifted out of the keys for the first rows.", SMALL, window=(0, 0), causal_offset=-2, **one)
     yield case("window-tiles", "SDPA-11", "(16, 0) over several tiles: whole tiles are outside.", replace(TILES, sq=65), window=(16, 0), is_causal=True, **one, stays="whole tiles outside a window")
     yield case("window-tiles-low", "SDPA-11 SDPA-14", "(16, 0) over several tiles, all scores near −625: tiles outside the window leave no maximum behind.", replace(TILES, sq=65), window=(16, 0), data=shifted(-625.0))
@@ -93,7 +93,7 @@ def _lengths() -> Iterator[Case]:
     yield case("lengths", "SDPA-12", "Seven and three valid keys.", SMALL, kv_lengths=lengths(7, 3), dtypes=ALL_DTYPES, **one)
     yield case("lengths-zero", "SDPA-12 SDPA-15", "No valid key in the first batch: zeros there, and only there.", SMALL, kv_lengths=lengths(0, 5), dtypes=("float32", *HALVES), **one)
     yield case("lengths-all-zero", "SDPA-12 SDPA-15", "No valid key at all.", SMALL, kv_lengths=lengths(0, 0), zeros=True, **one)
-    yield case("lengths-one-query", "SDPA-12", "One query over a padded cache.", replace(SMALL, sq=1), kv_lengths=lengths(4, 6), **one)
+    yield case("lengths-one-query", "SDPA-12", "One query over a padded cache.", replace(SMALL, sq=1), kv_lengths=lengths(4, 6), stays="a step of decoding over a padded cache", **one)
     yield case("lengths-causal", "SDPA-12 SDPA-9 SDPA-13", "Lengths with causal.", SMALL, kv_lengths=lengths(2, 6), is_causal=True, **one)
     yield case("lengths-decode", "SDPA-12 SDPA-10 SDPA-13", "Lengths with causal at the end of each: offset = length − Sq (onnx 8054).", SMALL, kv_lengths=lengths(7, 5), is_causal=True, causal_offset=lengths(2, 0), **one)
     yield case("lengths-tiles", "SDPA-12", "64 of 65 keys: one key behind the tile.", TILES, kv_lengths=lengths(64), **one, stays="one key behind a tile")

@@ -33,7 +33,7 @@ def _plain() -> Iterator[Case]:
     yield case("batch-and-heads-differ", "SDPA-1", "Three batches of two heads: the two axes cannot be taken for each other.", replace(SMALL, b=3), stays="elsewhere B = Hq")
     yield case("values-tell-their-key", "SDPA-16 SDPA-1", "v tells its batch, head and key, so that a wrong one is read off.", SMALL, data=numbered, dtypes=ALL_DTYPES)
     yield case("width-1", "SDPA-3 SDPA-1", "Head width 1: the default scale is 1.", replace(SMALL, d=1, dv=1))
-    yield case("width-odd", "SDPA-1", "Head width 13.", replace(SMALL, d=13, dv=13), dtypes=("float32", *HALVES))
+    yield case("width-odd", "SDPA-1", "Head width 13.", replace(SMALL, d=13, dv=13), dtypes=("float32", *HALVES), stays="a width that no vector instruction divides")
     yield case("width-6", "SDPA-1", "Head width 6, not a multiple of 8 (pytorch 110505).", replace(SMALL, d=6, dv=6), dtypes=("float32", *HALVES))
     yield case("width-64", "SDPA-1", "Head width 64, the one most kernels are tuned for.", replace(SMALL, d=64, dv=64), dtypes=ALL_DTYPES)
     yield case("width-80", "SDPA-1 SDPA-3", "Head width 80: the default scale is of 80, not of the 96 or 128 it is padded to (ipex-llm PR 12619).", replace(SMALL, d=80, dv=80))
@@ -109,8 +109,8 @@ def _grouped() -> Iterator[Case]:
         )
     grouped = replace(SMALL, hq=4, hkv=2)
     yield case("heads-batch-equals-heads", "SDPA-17", "B = Hq = 4: a swap of the two axes fits and is wrong.", replace(grouped, b=4), data=numbered, stays="the only case where B = Hq = 4")
-    yield case("heads-grouped-one-query", "SDPA-17", "Grouped heads with one query.", replace(grouped, sq=1))
-    yield case("heads-grouped-causal", "SDPA-17 SDPA-9", "Grouped heads, causal.", replace(grouped, sq=7), is_causal=True)
+    yield case("heads-grouped-one-query", "SDPA-17", "Grouped heads with one query.", replace(grouped, sq=1), stays="grouped heads with one query, a kernel of its own")
+    yield case("heads-grouped-causal", "SDPA-17 SDPA-9", "Grouped heads, causal.", replace(grouped, sq=7), is_causal=True, stays="two options that index rows by head")
     yield case("heads-grouped-tiles", "SDPA-17", "Grouped heads over several tiles.", replace(TILES, hq=4, hkv=2), dtypes=("float32", *HALVES), stays="grouped heads and tiles meet nowhere else without options")
 
 

@@ -26,6 +26,8 @@ GROUPS = (
     "scaling",
     "softcaps",
     "sinks",
+    "decoding",
+    "present",
     "grouping",
     "online",
     "indexing",

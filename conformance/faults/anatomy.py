@@ -7,54 +7,17 @@ case: what a fault gets wrong is then its own few lines.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
+from conformance.faults.inputs import Array, Inputs
 from conformance.reference import Expected
 from impls.numpy.parts import add_special, finite_part, working_dtype
-from impls.validate import check_inputs
+from impls.validate import check_inputs, check_past
 
-Array = np.ndarray
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """One call: arrays as they were given, options with their defaults, and the dtype to compute in."""
-
-    q: Array
-    k: Array
-    v: Array
-    mask: Array | None = None
-    bias: Array | None = None
-    is_causal: bool = False
-    causal_offset: int | Array = 0
-    window: tuple[int | None, int | None] | None = None
-    kv_lengths: Array | None = None
-    scale: float | None = None
-    softcap: float | None = None
-    return_weights: bool = False
-    return_lse: bool = False
-    work: type[np.floating[Any]] = np.float64
-    #: The storage dtype where q is in the dtype computed in, within a layer.
-    stored: np.dtype | None = None
-    sinks: Array | None = None
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """(B, Hq, Sq, Sk)."""
-        return (*self.q.shape[:3], self.k.shape[2])
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The storage dtype."""
-        return self.stored or self.q.dtype
-
-    @property
-    def group(self) -> int:
-        """Query heads per key head."""
-        return self.q.shape[1] // self.k.shape[1]
+__all__ = ["Anatomy", "Array", "Attention", "Inputs"]
 
 
 class Anatomy:
@@ -85,22 +48,38 @@ class Attention(Anatomy):
         mask: Array | None = None,
         bias: Array | None = None,
         is_causal: bool = False,
-        causal_offset: int | Array = 0,
+        causal_offset: int | Array | None = None,
         window: tuple[int | None, int | None] | None = None,
         kv_lengths: Array | None = None,
         scale: float | None = None,
         softcap: float | None = None,
         sinks: Array | None = None,
+        past_key: Array | None = None,
+        past_value: Array | None = None,
         return_weights: bool = False,
         return_lse: bool = False,
     ) -> Any:
         """Sdpa as a plug-in gives it: shapes and keywords as in impls.contract, half precision computed in float32."""
         options = (mask, bias, is_causal, causal_offset, window, kv_lengths, scale, softcap)
-        x = Inputs(q, k, v, *options, return_weights, return_lse, sinks=sinks)
+        x = Inputs(q, k, v, *options, return_weights, return_lse)
+        x = replace(x, sinks=sinks, past_key=past_key, past_value=past_value)
+        self.check_past(x)
+        x = self.joined(x)
         self.check(x)
         x = replace(x, work=working_dtype(x.dtype))
         with np.errstate(all="ignore"):  # NaN and inf are inputs like any other
             return self.results(x, self.attend(x))
+
+    def check_past(self, x: Inputs) -> None:
+        """DEC-7: refuse a past that does not fit."""
+        if x.past_key is not None or x.past_value is not None:
+            check_past(x.k, x.v, x.past_key, x.past_value)
+
+    def joined(self, x: Inputs) -> Inputs:
+        """DEC-1: k and v with the past in front."""
+        if x.past_key is None or x.past_value is None:
+            return x
+        return replace(x, k=np.concatenate([x.past_key, x.k], 2), v=np.concatenate([x.past_value, x.v], 2))
 
     def check(self, x: Inputs) -> None:
         """SDPA-31 to SDPA-36: refuse what does not fit together."""
@@ -178,7 +157,11 @@ class Attention(Anatomy):
 
     def offset(self, x: Inputs) -> Array:
         """SDPA-10: by batch, (B or 1, 1, 1, 1)."""
-        return np.reshape(x.causal_offset, (-1, 1, 1, 1))
+        return np.reshape(self.default_offset(x) if x.causal_offset is None else x.causal_offset, (-1, 1, 1, 1))
+
+    def default_offset(self, x: Inputs) -> int:
+        """SDPA-9, DEC-2: the number of past keys."""
+        return x.past
 
     def diagonal(self, x: Inputs) -> Array:
         """The key that row i stands at, (B or 1, 1, Sq, 1)."""
@@ -276,7 +259,13 @@ class Attention(Anatomy):
             results.append(self.stored_weights(x, found.weights))
         if x.return_lse:
             results.append(self.stored_lse(x, found.lse))
+        if x.past_key is not None:
+            results += self.present(x)
         return tuple(results) if len(results) > 1 else results[0]
+
+    def present(self, x: Inputs) -> tuple[Array, Array]:
+        """DEC-3: what the next step is given as its past."""
+        return x.k, x.v
 
     def stored(self, x: Inputs, output: Array) -> Array:
         """The output as it is returned."""

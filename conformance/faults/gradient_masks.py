@@ -94,7 +94,10 @@ class CausalBottomRightBackward(Unmasked):
     """As many queries as keys hide it."""
 
     def seen(self, x: Inputs) -> Inputs:
-        return replace(x, causal_offset=x.causal_offset + x.shape[3] - x.shape[2]) if x.is_causal else x
+        if not x.is_causal:
+            return x
+        offset = 0 if x.causal_offset is None else x.causal_offset
+        return replace(x, causal_offset=offset + x.shape[3] - x.shape[2])
 
 
 @fault("GRAD-7", "NaN in the gradient of q where a mask hides a key", "pytorch 178251")

@@ -128,7 +128,7 @@ def _equal_values(reply: Reply, failed: Failed, make: type[Anatomy]) -> bool:
     for name, array in reply.results.items():
         got, wrong = failed.reply.results[name].astype(np.float64), array.astype(np.float64)
         limit, wider = getattr(own, name), getattr(of_fault, name)
-        limit = 2 * (np.fmax(limit, wider) if wider.shape == limit.shape else limit)
+        limit = 2 * (np.fmax(limit, wider) if wider is not None and wider.shape == limit.shape else limit)
         stored = failed.dtype if name != "lse" or failed.dtype == "float64" else "float32"
         if not compare(name, got, wrong, limit, stored).ok:
             return False
@@ -150,7 +150,8 @@ def _bound(make: type[Anatomy], failed: Failed) -> Any:
 
 def _of_attention(fault: Attention, inputs: Any, options: bounds.Options, dtype: str, profile: Profile) -> bounds.Bound:
     known = {f.name for f in fields(Inputs)}
-    found = fault.attend(Inputs(**inputs.arrays, **{n: v for n, v in inputs.keywords.items() if n in known}))
+    x = Inputs(**inputs.arrays, **{n: v for n, v in inputs.keywords.items() if n in known})
+    found = fault.attend(fault.joined(x))
     return bounds.bound(_with_leaks(found), options, dtype, profile)
 
 

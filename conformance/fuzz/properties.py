@@ -187,3 +187,33 @@ def hidden_keys(trial: Trial) -> None:
     trial.same(two, one, "output", "lse")
     if "weights" in two.results:
         trial.equal("weights", two["weights"][..., kept], one["weights"])
+
+
+@follows("DEC-1", needs="past_key past_value", is_causal="causal_offset", window="causal_offset")
+def past_split_off(trial: Trial) -> None:
+    """The first keys given as a past, in their positions, give what all keys give, and the present holds them all."""
+    x = trial.inputs
+    first = trial.draw(st.integers(0, x.k.shape[2])) if not trial.few else x.k.shape[2] // 2
+    one = trial.call(x, AS_DRAWN)
+    two = trial.call(transform.with_past(transform.with_offset(x), first), f"its first {first} keys as a past")
+    trial.same(two, one, "output", "weights", "lse")
+    for name, joined in (("present_key", x.k), ("present_value", x.v)):
+        trial.equal(name, two[name], constant(joined.astype(np.float64)))
+
+
+@follows("DEC-4", needs="past_key past_value is_causal", causal_offset="", kv_lengths="")
+def in_two_steps(trial: Trial) -> None:
+    """A sequence in two steps, the second with the present of the first as its past, gives what it gives at once."""
+    length = min(trial.inputs.q.shape[2], trial.inputs.k.shape[2])
+    hypothesis.assume(length > 1)
+    count = trial.draw(st.integers(1, length - 1)) if not trial.few else length // 2
+    x = transform.rows(transform.keys(trial.inputs, range(length)), range(length))
+    whole = trial.call(x, f"as many rows as keys, {length}")
+    begin = transform.rows(transform.keys(x, range(count)), range(count))
+    first = trial.call(transform.with_past(begin, 0), f"its first {count} rows and keys")
+    rest = transform.with_past(transform.rows(x, range(count, length)), count)
+    present = {new: first.reply.results[old] for new, old in transform.PRESENT.items()}
+    second = trial.call(transform.given(rest, **present), "its other rows and keys, with the present as the past")
+    for name in ("output", "weights", "lse"):
+        if name in second.results:
+            trial.equal(name, second[name], whole[name][:, :, count:])

@@ -15,6 +15,9 @@ from conformance.cases.base import Inputs
 #: Keywords whose meaning depends on where a key stands.
 POSITIONAL = frozenset({"is_causal", "causal_offset", "window", "kv_lengths"})
 
+#: What the next step is given as its past.
+PRESENT = {"past_key": "present_key", "past_value": "present_value"}
+
 _BATCH, _HEAD, _ROW, _KEY = -4, -3, -2, -1
 
 
@@ -22,6 +25,12 @@ def keys(x: Inputs, index: Any) -> Inputs:
     """The keys of an index along their axis, with their values, mask and bias.  Positions are the caller's concern."""
     k, v = (np.take(a, index, axis=2) for a in (x.k, x.v))
     return replace(x, k=k, v=v, keywords=_taken(x, _KEY, x.k.shape[2], index))
+
+
+def with_past(x: Inputs, count: int) -> Inputs:
+    """The first keys and values as a past (DEC-1); without an offset the rows then stand behind it (DEC-2)."""
+    past = given(x, past_key=x.k[:, :, :count], past_value=x.v[:, :, :count])
+    return replace(past, k=x.k[:, :, count:], v=x.v[:, :, count:])
 
 
 def rows(x: Inputs, index: Any) -> Inputs:
@@ -47,10 +56,14 @@ def head(x: Inputs, h: int) -> Inputs:
 
 def shifted_keys(x: Inputs, by: int) -> Inputs:
     """Positions counted from key ``by``: offset and lengths are smaller by it (SDPA-10, SDPA-12)."""
-    keywords = dict(x.keywords)
-    if keywords.get("is_causal") or keywords.get("window") is not None:
-        keywords["causal_offset"] = keywords.get("causal_offset", 0) - by
-    return with_lengths(replace(x, keywords=keywords), -by)
+    return with_lengths(with_offset(x, by), -by)
+
+
+def with_offset(x: Inputs, by: int = 0) -> Inputs:
+    """With an offset, smaller by a number, where positions matter; the default is 0 (SDPA-9)."""
+    if not x.keywords.get("is_causal") and x.keywords.get("window") is None:
+        return x
+    return given(x, causal_offset=x.keywords.get("causal_offset", 0) - by)
 
 
 def with_lengths(x: Inputs, by: int = 0) -> Inputs:

@@ -205,7 +205,10 @@ class Trial:
         found = {}
         for name in case.results():
             exact = getattr(expected, name)
-            rows = spoiled if exact.ndim == 3 else np.broadcast_to(spoiled[..., None], exact.shape)
+            if name.startswith("present"):
+                rows = np.zeros(exact.shape, bool)
+            else:
+                rows = spoiled if exact.ndim == 3 else np.broadcast_to(spoiled[..., None], exact.shape)
             found[name] = Measured(reply.results[name].astype(np.float64), exact, getattr(bound, name), rows)
         return found
 

@@ -100,6 +100,20 @@ class _MeanAndScale(_MeanOfRows):
         return 1 / x.q.shape[3]
 
 
+class _PastMasked(Attention):
+    """Past keys are not seen."""
+
+    def allowed(self, x: Inputs) -> Array:
+        return super().allowed(x) & (self.keys(x) >= x.past)
+
+
+class _CausalFromFirstKey(Attention):
+    """New rows stand at the first past keys."""
+
+    def default_offset(self, x: Inputs) -> int:
+        return 0
+
+
 class _AllNan(Attention):
     """NaN, whatever it is asked."""
 
@@ -119,6 +133,8 @@ bottom_right = _BottomRight()
 base_two = _BaseTwo()
 finite_fill = _FiniteFill()
 wrong_scale = _WrongScale()
+past_masked = _PastMasked()
+causal_from_first_key = _CausalFromFirstKey()
 mean_of_rows = _MeanOfRows()
 mean_and_scale = _MeanAndScale()
 

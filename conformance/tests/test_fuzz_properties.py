@@ -24,6 +24,8 @@ WRONG = {
     "causal-prefix": "bottom_right",
     "keys-split": "base_two",
     "hidden-keys": "finite_fill",
+    "past-split-off": "past_masked",
+    "in-two-steps": "causal_from_first_key",
 }
 
 

@@ -26,6 +26,7 @@ from impls.jax.parts import (
     grouped,
     special_places,
     split_scale,
+    with_past,
     working_dtype,
 )
 from impls.validate import check_inputs
@@ -39,21 +40,24 @@ def attention(
     mask: jax.Array | None = None,
     bias: jax.Array | None = None,
     is_causal: bool = False,
-    causal_offset: Any = 0,
+    causal_offset: Any = None,
     window: Window | None = None,
     kv_lengths: jax.Array | None = None,
     scale: Any = None,
     softcap: Any = None,
     sinks: jax.Array | None = None,
+    past_key: jax.Array | None = None,
+    past_value: jax.Array | None = None,
     return_weights: bool = False,
     return_lse: bool = False,
 ) -> Any:
-    """The output (B, Hq, Sq, Dv), and on request the weights (B, Hq, Sq, Sk) and the lse (B, Hq, Sq).
+    """The output (B, Hq, Sq, Dv), and on request the weights (B, Hq, Sq, Sk) and the lse (B, Hq, Sq); then the present.
 
     Shapes and keywords as in impls.contract; scale, softcap, causal_offset and the sides of the window may be traced
     scalars.  lse is float32, or float64 for float64 inputs.  Raises ValueError or TypeError for inputs that
-    do not fit together (SDPA-31 to SDPA-36).
+    do not fit together (SDPA-31 to SDPA-36, DEC-7).
     """
+    k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)
     check_inputs(q, k, v, mask, bias, sinks)
     dtype, work = q.dtype, working_dtype(q.dtype)
     shape = (*q.shape[:3], k.shape[2])
@@ -68,7 +72,7 @@ def attention(
         scores = scores + bias.astype(work)
 
     rows, keys = jnp.arange(shape[2])[:, None], jnp.arange(shape[3])
-    tests = list(diagonal_tests(rows, keys, is_causal, causal_offset, window, kv_lengths))
+    tests = list(diagonal_tests(rows, keys, is_causal, offset, window, kv_lengths))
     tests += [] if mask is None else [mask]
     tests += [] if bias is None else [~jnp.isneginf(bias)]
     allowed = reduce(and_, tests) if tests else None
@@ -84,6 +88,7 @@ def attention(
     results = [output.astype(dtype)]
     results += [weights.astype(dtype)] if return_weights else []
     results += [lse] if return_lse else []
+    results += present
     return tuple(results) if len(results) > 1 else results[0]
 
 

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from impls.validate import check_past
+
 #: The dtype computed in, by the dtype of q: half precision is computed in float32 and rounded once, at the end.
 WORKING = {"float64": "float64", "float32": "float32", "float16": "float32", "bfloat16": "float32"}
 
@@ -41,6 +43,22 @@ def split_scale(scale: Any, width: int, dtype: Any) -> tuple[Any, Any]:
     scale = jnp.asarray(scale, dtype)
     small = jnp.abs(scale) <= 1
     return jnp.where(small, scale, 1), jnp.where(small, 1, scale)
+
+
+def with_past(
+    k: jax.Array, v: jax.Array, causal_offset: Any, past_key: jax.Array | None, past_value: jax.Array | None
+) -> tuple[jax.Array, jax.Array, Any, list[jax.Array]]:
+    """All keys and values, the offset of the diagonal, and what is returned of them (DEC-1 to DEC-3).
+
+    Raises ValueError or TypeError for a past that does not fit (DEC-7).
+    """
+    if past_key is None and past_value is None:
+        return k, v, 0 if causal_offset is None else causal_offset, []
+    check_past(k, v, past_key, past_value)
+    assert past_key is not None
+    assert past_value is not None
+    k, v = jnp.concatenate([past_key, k], axis=2), jnp.concatenate([past_value, v], axis=2)
+    return k, v, past_key.shape[2] if causal_offset is None else causal_offset, [k, v]
 
 
 def grouped(array: jax.Array, heads: int) -> jax.Array:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from impls.numpy.parts import add_special, finite_part, split_scale, working_dtype
+from impls.numpy.parts import add_special, finite_part, split_scale, with_past, working_dtype
 from impls.validate import check_inputs
 
 
@@ -22,20 +22,23 @@ def attention(
     mask: np.ndarray | None = None,
     bias: np.ndarray | None = None,
     is_causal: bool = False,
-    causal_offset: int | np.ndarray = 0,
+    causal_offset: int | np.ndarray | None = None,
     window: tuple[int | None, int | None] | None = None,
     kv_lengths: np.ndarray | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: np.ndarray | None = None,
+    past_key: np.ndarray | None = None,
+    past_value: np.ndarray | None = None,
     return_weights: bool = False,
     return_lse: bool = False,
 ) -> Any:
-    """The output (B, Hq, Sq, Dv), and on request the weights (B, Hq, Sq, Sk) and the lse (B, Hq, Sq).
+    """The output (B, Hq, Sq, Dv), and on request the weights (B, Hq, Sq, Sk) and the lse (B, Hq, Sq); then the present.
 
     Shapes and keywords as in impls.contract; lse is float32, or float64 for float64 inputs.  Raises
-    ValueError or TypeError for inputs that do not fit together (SDPA-31 to SDPA-36).
+    ValueError or TypeError for inputs that do not fit together (SDPA-31 to SDPA-36, DEC-7).
     """
+    k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)
     check_inputs(q, k, v, mask, bias, sinks)
     dtype, work = q.dtype, working_dtype(q.dtype)
     with np.errstate(all="ignore"):  # NaN and inf are inputs like any other
@@ -49,7 +52,7 @@ def attention(
         if bias is not None:
             scores += bias.astype(work, copy=False)
 
-        allowed = _allowed(scores.shape, mask, bias, is_causal, causal_offset, window, kv_lengths)
+        allowed = _allowed(scores.shape, mask, bias, is_causal, offset, window, kv_lengths)
         scores = np.where(allowed, scores, work(-np.inf))
         if sinks is None:
             weights, lse = _softmax(scores)
@@ -66,6 +69,7 @@ def attention(
             results.append(weights.astype(dtype, copy=False))
         if return_lse:
             results.append(lse)
+        results += present
     return tuple(results) if len(results) > 1 else results[0]
 
 

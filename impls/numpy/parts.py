@@ -9,6 +9,8 @@ from typing import Any
 import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
 
+from impls.validate import check_past
+
 #: The dtype computed in, by the dtype of q: half precision is computed in float32 and rounded once, at the end.
 WORKING: dict[str, type[np.floating[Any]]] = {
     "float64": np.float64,
@@ -58,3 +60,23 @@ def add_special(output: np.ndarray, allowed: np.ndarray, v: np.ndarray) -> None:
     for value, where in special_places(v):
         reached = np.matmul(allowed.astype(v.dtype), where) > 0
         np.add(output, value, out=output, where=reached)
+
+
+def with_past(
+    k: np.ndarray,
+    v: np.ndarray,
+    causal_offset: int | np.ndarray | None,
+    past_key: np.ndarray | None,
+    past_value: np.ndarray | None,
+) -> tuple[np.ndarray, np.ndarray, int | np.ndarray, list[np.ndarray]]:
+    """All keys and values, the offset of the diagonal, and what is returned of them (DEC-1 to DEC-3).
+
+    Raises ValueError or TypeError for a past that does not fit (DEC-7).
+    """
+    if past_key is None and past_value is None:
+        return k, v, 0 if causal_offset is None else causal_offset, []
+    check_past(k, v, past_key, past_value)
+    assert past_key is not None
+    assert past_value is not None
+    k, v = np.concatenate([past_key, k], axis=2), np.concatenate([past_value, v], axis=2)
+    return k, v, past_key.shape[2] if causal_offset is None else causal_offset, [k, v]

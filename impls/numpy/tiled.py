@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from impls.numpy.parts import add_special, finite_part, split_scale, working_dtype
+from impls.numpy.parts import add_special, finite_part, split_scale, with_past, working_dtype
 from impls.validate import check_inputs
 
 #: Rows of a block, over all heads of its group, and keys of a tile.  Matrix products are at their full speed from
@@ -35,19 +35,22 @@ def attention(
     mask: np.ndarray | None = None,
     bias: np.ndarray | None = None,
     is_causal: bool = False,
-    causal_offset: int | np.ndarray = 0,
+    causal_offset: int | np.ndarray | None = None,
     window: tuple[int | None, int | None] | None = None,
     kv_lengths: np.ndarray | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: np.ndarray | None = None,
+    past_key: np.ndarray | None = None,
+    past_value: np.ndarray | None = None,
     return_lse: bool = False,
 ) -> Any:
     """The output (B, Hq, Sq, Dv), and on request the lse (B, Hq, Sq) in float32, or float64 for float64 inputs.
 
-    Shapes and keywords as in impls.contract.  Raises ValueError or TypeError for inputs that do not fit
-    together (SDPA-31 to SDPA-36).
+    With a past the present follows.  Shapes and keywords as in impls.contract.  Raises ValueError or TypeError for
+    inputs that do not fit together (SDPA-31 to SDPA-36, DEC-7).
     """
+    k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)
     check_inputs(q, k, v, mask, bias, sinks)
     work = working_dtype(q.dtype)
     batch, heads, queries, width = q.shape
@@ -59,7 +62,7 @@ def attention(
         keys=k.shape[2],
         left=sides[0],
         right=_smaller(sides[1], 0 if is_causal else None),
-        offsets=np.broadcast_to(causal_offset, batch).tolist(),
+        offsets=np.broadcast_to(offset, batch).tolist(),
         lengths=[k.shape[2]] * batch if kv_lengths is None else kv_lengths.tolist(),
     )
     mask = None if mask is None else np.broadcast_to(mask, shape)
@@ -85,7 +88,8 @@ def attention(
             for rows in _blocks(0, queries, max(1, ROWS // group)):
                 block = q[b, hs, rows].astype(work) * work(before)
                 output[b, hs, rows], lse[b, hs, rows] = _block(block, rows, source, visible, b, scratch)
-    return (output, lse) if return_lse else output
+    results = [output, *([lse] if return_lse else []), *present]
+    return tuple(results) if len(results) > 1 else output
 
 
 @dataclass(frozen=True)

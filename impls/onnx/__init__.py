@@ -33,6 +33,7 @@ def _contrib(name: str, builder: str, operator: str) -> Implementation:
         framework=Framework.ONNXRUNTIME,
         prepare="impls.onnx.sessions:prepare",
         layout=Layout.BSHD,
+        past_layout=Layout.BHSD,
         dtypes=_KERNELS,
         profiles={"float16": Profile.WIDE},  # computed in float32 and rounded once, as measured
         requires=("onnxruntime", "onnx"),

@@ -41,7 +41,7 @@ def multi_head(
     """
     if k.shape[2] != q.shape[2]:
         raise NotImplementedError("the operator has no grouped heads")
-    _refuse_repeated(bias, q, k)
+    _refuse_repeated(bias, q.shape[1], k.shape[1])
     if mask is not None and kv_lengths is not None:
         raise NotImplementedError("the operator has one key_padding_mask input for masks and lengths")
     nodes: list[NodeProto] = []
@@ -84,36 +84,46 @@ def group_query(
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Input | None = None,
+    past_key: Input | None = None,
+    past_value: Input | None = None,
     return_weights: bool = False,
 ) -> ModelProto:
-    """A model of one GroupQueryAttention node without a cache; q (B, S, Hq, D), k and v (B, S, Hkv, D).
+    """A model of one GroupQueryAttention node; q (B, S, Hq, D), k and v (B, S, Hkv, D), the past (B, Hkv, P, D).
 
     ``kv_lengths`` becomes seqlens_k (which is one less), ``bias`` becomes attention_bias, ``window``
-    local_window_size (which counts the row's own key), ``sinks`` head_sink.  Raises NotImplementedError for Sq ≠ Sk,
-    Dv ≠ D, a width that is not a multiple of 8, a window that is not causal, and a bias that repeats rows or keys.
+    local_window_size (which counts the row's own key), ``sinks`` head_sink.  Raises NotImplementedError for another
+    number of queries than of new keys, Dv ≠ D, a width that is not a multiple of 8, a window that is not causal, a bias
+    that repeats rows or keys, and key lengths together with a past: the operator takes the new keys of a batch to lie
+    directly behind its own last one.
     """
     if q.shape[1] != k.shape[1]:
-        raise NotImplementedError("the operator needs as many queries as keys where there is no cache")
+        raise NotImplementedError("the operator needs as many queries as new keys")
+    if kv_lengths is not None and past_key is not None:
+        raise NotImplementedError("with seqlens_k the new keys lie behind the last one of each batch, not of the past")
+    if past_key is not None and q.shape[0] != 1 != q.shape[1]:
+        raise NotImplementedError("with a past the operator takes several new tokens for a batch of one only")
     if v.shape[3] != k.shape[3]:
         raise NotImplementedError("the operator has one width for keys and values")
     if q.shape[3] % 8:
         raise NotImplementedError("the operator needs a head width that is a multiple of 8")
-    _refuse_repeated(bias, q, k)
+    total = k.shape[1] + (past_key.shape[2] if past_key else 0)
+    _refuse_repeated(bias, q.shape[1], total)
     left = _local_window(window, is_causal)
     nodes: list[NodeProto] = []
     constants: list[TensorProto] = [
         numpy_helper.from_array(np.array(1, np.int32), "one"),
-        numpy_helper.from_array(np.array(k.shape[1], np.int32), "total"),
+        numpy_helper.from_array(np.array(total, np.int32), "total"),
     ]
     _flatten(nodes, constants, (q, k, v))
     if kv_lengths is not None:
         nodes.append(helper.make_node("Cast", ["kv_lengths"], ["lengths"], to=TensorProto.INT32))
         nodes.append(helper.make_node("Sub", ["lengths", "one"], ["last"]))
     else:
-        constants.append(numpy_helper.from_array(np.full(q.shape[0], k.shape[1] - 1, np.int32), "last"))
+        constants.append(numpy_helper.from_array(np.full(q.shape[0], total - 1, np.int32), "last"))
     extra = ["bias" if bias else "", "sinks" if sinks else ""]
-    given = ["q_flat", "k_flat", "v_flat", "", "", "last", "total", "", "", "", *extra]
-    outputs = ["flat", "present_k", "present_v"]
+    past = ["past_key" if past_key else "", "past_value" if past_value else ""]
+    given = ["q_flat", "k_flat", "v_flat", *past, "last", "total", "", "", "", *extra]
+    outputs = ["flat", "present_key", "present_value"]
     attributes = float_attribute("scale", scale, q.dtype) | float_attribute("softcap", softcap, q.dtype)
     if return_weights:
         outputs.append("weights")
@@ -133,17 +143,18 @@ def group_query(
         )
     )
     _reshape(nodes, constants, "flat", "output", (*q.shape[:3], v.shape[3]))
-    results = ("output", "weights") if return_weights else ("output",)
-    return model(nodes, (q, k, v, bias, kv_lengths, sinks), results, OPSET, constants)
+    results = ["output", *(["weights"] if return_weights else [])]
+    if past_key or past_value:
+        results += ["present_key", "present_value"]
+    return model(nodes, (q, k, v, bias, kv_lengths, sinks, past_key, past_value), results, OPSET, constants)
 
 
-def _refuse_repeated(bias: Input | None, q: Input, k: Input) -> None:
+def _refuse_repeated(bias: Input | None, queries: int, keys: int) -> None:
     """attention_bias is documented as (B or 1, H or 1, Sq, Sk); what does not fit at all is left to the operator."""
     if bias is None:
         return
-    rows_and_keys = (q.shape[1], k.shape[1])
     last = bias.shape[-2:]
-    if len(bias.shape) < 4 or any(n == 1 != full for n, full in zip(last, rows_and_keys, strict=True)):
+    if len(bias.shape) < 4 or any(n == 1 != full for n, full in zip(last, (queries, keys), strict=True)):
         raise NotImplementedError("attention_bias is (B or 1, H or 1, Sq, Sk)")
 
 

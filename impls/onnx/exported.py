@@ -26,7 +26,7 @@ from impls.operators import SDPA
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 #: The lengths with which open axes are exported: all different, so that no two are equal by accident.
-BATCH, QUERIES, KEYS = 3, 5, 7
+BATCH, QUERIES, KEYS, PAST = 3, 5, 7, 11
 
 #: The open axes of each array, counted from its end.  An axis is open where it is longer than 1.
 _OPEN = {
@@ -38,6 +38,8 @@ _OPEN = {
     "kv_lengths": {-1: BATCH},
     "causal_offset": {-1: BATCH},
     "sinks": {},
+    "past_key": {-4: BATCH, -2: PAST},
+    "past_value": {-4: BATCH, -2: PAST},
 }
 
 #: Array keywords that do not have the dtype of q.

@@ -13,6 +13,7 @@ import onnxruntime
 
 from impls.contract import Call, Function
 from impls.onnx.graph import build
+from impls.onnx.offsets import compared
 
 #: Fatal messages only: what fails is raised as an exception as well, and is the caller's to show.
 QUIET = 4
@@ -64,4 +65,4 @@ def prepare(function: Function, call: Call) -> Function:
     operator cannot express.
     """
     opened = session(build(function, call).SerializeToString(), call.device)
-    return bound(opened, call.results(), call.device)
+    return compared(bound(opened, call.results(), call.device), call, lambda value: value.numpy())

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from impls.validate import check_inputs
+from impls.validate import check_inputs, check_past
 
 
 def attention(
@@ -23,20 +23,23 @@ def attention(
     mask: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     is_causal: bool = False,
-    causal_offset: int | torch.Tensor = 0,
+    causal_offset: int | torch.Tensor | None = None,
     window: tuple[int | None, int | None] | None = None,
     kv_lengths: torch.Tensor | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
+    past_key: torch.Tensor | None = None,
+    past_value: torch.Tensor | None = None,
     return_weights: bool = False,
     return_lse: bool = False,
 ) -> Any:
-    """The output (B, Hq, Sq, Dv), and on request the weights (B, Hq, Sq, Sk) and the lse (B, Hq, Sq).
+    """The output (B, Hq, Sq, Dv), and on request the weights (B, Hq, Sq, Sk) and the lse (B, Hq, Sq); then the present.
 
     Shapes and keywords as in impls.contract; lse is float32, or float64 for float64 inputs.  Raises
-    ValueError or TypeError for inputs that do not fit together (SDPA-31 to SDPA-36).
+    ValueError or TypeError for inputs that do not fit together (SDPA-31 to SDPA-36, DEC-7).
     """
+    k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)
     check_inputs(q, k, v, mask, bias, sinks)
     group = q.shape[1] // k.shape[1]
     if group != 1:
@@ -53,7 +56,7 @@ def attention(
     if bias is not None:
         scores = scores + bias
 
-    allowed = _allowed(q, k, mask, bias, is_causal, causal_offset, window, kv_lengths)
+    allowed = _allowed(q, k, mask, bias, is_causal, offset, window, kv_lengths)
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -math.inf)
     if sinks is not None:  # one key more, whose value is 0 (SDPA-38)
@@ -68,7 +71,28 @@ def attention(
         results.append(weights)
     if return_lse:
         results.append(torch.logsumexp(scores.to(torch.promote_types(q.dtype, torch.float32)), dim=-1))
+    results += present
     return tuple(results) if len(results) > 1 else results[0]
+
+
+def with_past(
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal_offset: int | torch.Tensor | None,
+    past_key: torch.Tensor | None,
+    past_value: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor, int | torch.Tensor, list[torch.Tensor]]:
+    """All keys and values, the offset of the diagonal, and what is returned of them (DEC-1 to DEC-3).
+
+    Raises ValueError or TypeError for a past that does not fit (DEC-7).
+    """
+    if past_key is None and past_value is None:
+        return k, v, 0 if causal_offset is None else causal_offset, []
+    check_past(k, v, past_key, past_value)
+    assert past_key is not None
+    assert past_value is not None
+    k, v = torch.cat([past_key, k], dim=2), torch.cat([past_value, v], dim=2)
+    return k, v, past_key.shape[2] if causal_offset is None else causal_offset, [k, v]
 
 
 def _allowed(

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, and_masks, create_block_mask, flex_attention
 
+from impls.torch.eager import with_past
+
 #: (score, batch, head, query, key) -> score, and (batch, head, query, key) -> allowed.
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -31,25 +33,32 @@ def attention(
     mask: Tensor | None = None,
     bias: Tensor | None = None,
     is_causal: bool = False,
-    causal_offset: int | Tensor = 0,
+    causal_offset: int | Tensor | None = None,
     window: tuple[int | None, int | None] | None = None,
     kv_lengths: Tensor | None = None,
     scale: float | None = None,
     softcap: float | None = None,
+    past_key: Tensor | None = None,
+    past_value: Tensor | None = None,
     return_lse: bool = False,
 ) -> Any:
-    """The output (B, Hq, Sq, Dv), and on request the lse (B, Hq, Sq); keywords as in impls.contract."""
+    """The output (B, Hq, Sq, Dv), and on request the lse (B, Hq, Sq); keywords as in impls.contract.
+
+    With a past the present follows.
+    """
+    k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)
     output, aux = flex_attention(
         q,
         k,
         v,
         score_mod=_score_mod(q, k, bias, softcap),
-        block_mask=_block_mask(q, k, mask, is_causal, causal_offset, window, kv_lengths),
+        block_mask=_block_mask(q, k, mask, is_causal, offset, window, kv_lengths),
         scale=scale,
         enable_gqa=q.ndim == k.ndim == 4 and q.shape[1] != k.shape[1],
         return_aux=AuxRequest(lse=return_lse),
     )
-    return (output, aux.lse) if return_lse else output
+    results = [output, *([aux.lse] if return_lse else []), *present]
+    return tuple(results) if len(results) > 1 else output
 
 
 def _score_mod(q: Tensor, k: Tensor, bias: Tensor | None, softcap: float | None) -> ScoreMod | None:

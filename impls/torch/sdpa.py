@@ -4,6 +4,7 @@ Source: https://pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot
 ``torch.nn.attention.sdpa_kernel``.  It has one ``attn_mask``, boolean or additive, so mask and bias
 together are not expressible; of the causal offsets it has 0 (``is_causal``) and Sk − Sq
 (``torch.nn.attention.bias.causal_lower_right``).  It has no window, lengths, softcap, weights or lse.
+Past keys and values are put in front of the new ones before the call, as models do.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
+
+from impls.torch.eager import with_past
 
 #: How PyTorch says that a kernel, or the function, does not have a combination: start of the exception's text.
 REFUSALS = (
@@ -31,38 +34,42 @@ def attention(
     mask: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     is_causal: bool = False,
-    causal_offset: int | torch.Tensor = 0,
+    causal_offset: int | torch.Tensor | None = None,
     scale: float | None = None,
-) -> torch.Tensor:
-    """The output (B, Hq, Sq, Dv), from the kernel that PyTorch chooses.
+    past_key: torch.Tensor | None = None,
+    past_value: torch.Tensor | None = None,
+) -> Any:
+    """The output (B, Hq, Sq, Dv), from the kernel that PyTorch chooses, and with a past the present.
 
     Raises NotImplementedError for what the function cannot express or refuses by name.
     """
     if mask is not None and bias is not None:
         raise NotImplementedError("attn_mask is boolean or additive: mask and bias together have no place")
+    k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)
     given: Any = mask if mask is not None else bias
-    if is_causal and not (isinstance(causal_offset, int) and causal_offset == 0):
-        if not isinstance(causal_offset, int) or causal_offset != k.shape[-2] - q.shape[-2]:
+    if is_causal and not (isinstance(offset, int) and offset == 0):
+        if not isinstance(offset, int) or offset != k.shape[-2] - q.shape[-2]:
             raise NotImplementedError("causal offsets are 0 (is_causal) or Sk - Sq (causal_lower_right)")
         if given is not None:
             raise NotImplementedError("causal_lower_right takes the place of attn_mask")
         given, is_causal = causal_lower_right(q.shape[-2], k.shape[-2]), False
     grouped = q.ndim == k.ndim >= 3 and q.shape[-3] != k.shape[-3]
     try:
-        return scaled_dot_product_attention(
+        output = scaled_dot_product_attention(
             q, k, v, attn_mask=given, is_causal=is_causal, scale=scale, enable_gqa=grouped
         )
     except RuntimeError as error:
         if str(error).startswith(REFUSALS):
             raise NotImplementedError(str(error)) from error
         raise
+    return (output, *present) if present else output
 
 
 def _forced(kernel: SDPBackend) -> Any:
     """``attention`` with one kernel allowed and no other."""
 
     @functools.wraps(attention)
-    def forced(*arguments: Any, **keywords: Any) -> torch.Tensor:
+    def forced(*arguments: Any, **keywords: Any) -> Any:
         with sdpa_kernel(kernel):
             return attention(*arguments, **keywords)
 
