@@ -26,6 +26,7 @@ from conformance.gradients import bounds as gradient_bounds
 from conformance.gradients import reference as gradient_reference
 from conformance.layers import bounds as layer_bounds
 from conformance.layers import reference as layer_reference
+from impls.calls import same_bits
 from impls.contract import Profile
 
 #: Query rows of every head that a check recomputes: MOST_ROWS, and fewer of longer sequences, so that a check costs
@@ -136,6 +137,8 @@ def _sdpa(call: Call, results: Arrays, seed: int) -> list[Comparison]:
 
 def _copied(name: str, got: np.ndarray, expected: np.ndarray, dtype: str) -> Comparison:
     """A result that has to be its input, without any rounding."""
+    if same_bits(got, expected):
+        return Comparison(name, ok=True, share=0.0, total=got.size, wrong=0)
     return compare(name, got, expected.astype(np.float64), np.zeros(expected.shape), dtype)
 
 

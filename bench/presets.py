@@ -135,7 +135,7 @@ SMALL = _sweep(
     "mha-b1h8d64s256",
     "sublayer-b1h8d64s256",
     "prefill-b1h8d64s256-grad",
-    *(["mha-b1h8d64s256-grad"] if "mha_grad" in OPERATORS else []),
+    *(["mha-b1h8d64s128-grad"] if "mha_grad" in OPERATORS else []),
 )
 
 #: The default run.
