@@ -181,7 +181,8 @@ def _check(w: Workload) -> None:
         raise WorkloadError(f"{w.kind} has no part {surplus[0]!r}; it may have {', '.join(_parts(w.kind))}")
     if "k" in KINDS[w.kind].parts and not w.other:
         raise WorkloadError(f"{w.kind} needs a number of keys, as in {w.kind}-b1h8d64s{w.length}k4096")
-    if min(w.batch, w.heads, w.width, w.length, w.kv_heads, w.value_width) < 1 or w.other < 0:
+    sizes = (w.batch, w.heads, w.width, w.length, w.kv_heads, w.value_width, w.other or 1)
+    if min(*sizes, *(number for number in (w.window, w.softcap) if number is not None)) < 1:
         raise WorkloadError("sizes are at least 1")
     if w.heads % w.kv_heads:
         raise WorkloadError(f"{w.kv_heads} key heads do not divide {w.heads} query heads")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bench import workloads
@@ -100,6 +102,14 @@ def test_what_the_grammar_does_not_allow_is_refused(name: str, why: str) -> None
         parse(name)
     assert repr(name) in str(error.value)
     assert why in str(error.value)
+
+
+@pytest.mark.parametrize("part", ["window", "softcap", "length", "batch"])
+def test_a_size_of_zero_has_no_name(part: str) -> None:
+    """A workload that is not read from a name is refused as well."""
+    sizes: dict[str, Any] = {"batch": 1, "heads": 8, "width": 64, "length": 128, part: 0}
+    with pytest.raises(WorkloadError, match="sizes are at least 1"):
+        Workload(**sizes)
 
 
 def test_gradients_of_a_layer_need_their_operator(monkeypatch: pytest.MonkeyPatch) -> None:
