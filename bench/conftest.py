@@ -8,26 +8,25 @@ from typing import Any
 
 import pytest
 
-from bench.flops import FORMULA
+from bench.flops import FORMULAS
 from bench.machine import fingerprint, load_average
+from bench.presets import PRESETS, select
 from bench.protocol import Cell, Protocol
 from bench.sampler import Plan
-from bench.workloads import Workload, WorkloadError, select
+from bench.workloads import Workload, WorkloadError
 from conformance import SPEC_VERSION, targets
 from impls.contract import ImplementationError
 
 #: Key and version of what the suite adds to pytest-benchmark's JSON.
 JSON_KEY = "attention_conformance"
-FORMAT = 1
+#: 2: cells of every operator; ``flops`` has a formula for each.
+FORMAT = 2
 
 #: Seconds that a cell is sampled for: short enough for all built-ins at all lengths in a few minutes on two cores.
 SECONDS = 0.5
 
 #: A cell is left out if its least number of calls is predicted to take this many times the seconds to sample for.
 LIMIT = 10
-
-#: The operator that workloads are of.
-OPERATOR = "sdpa"
 
 #: The dtype that is timed unless ``--dtype`` asks for others.
 DTYPE = "float32"
@@ -37,7 +36,7 @@ DTYPE = "float32"
 class Record:
     """What became of a cell: "timed", "struck out" (``clause`` says by what) or "not timed".
 
-    ``family`` is the workload's name with S left open.
+    ``family`` is the workload's name with its length left open, which is ``S``: query rows, of decode past keys.
     """
 
     implementation: str
@@ -46,6 +45,7 @@ class Record:
     workload: str
     family: str
     S: int
+    operator: str
     outcome: str
     clause: str = ""
     reason: str = ""
@@ -62,7 +62,7 @@ class Bench:
     def record(self, cell: Cell, outcome: str, clause: str = "", reason: str = "") -> None:
         """Keep what became of a cell."""
         t, w = cell.target, cell.workload
-        named = (t.implementation.name, t.device, t.dtype, w.name, w.family, w.length)
+        named = (t.implementation.name, t.device, t.dtype, w.name, w.family, w.sweep, w.operator)
         self.records.append(Record(*named, outcome, clause, reason))
 
 
@@ -77,7 +77,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="NAME|GLOB",
-        help="a workload such as prefill-b1h8d64s1024-causal, or a glob over the known ones; may be repeated",
+        help="a workload such as prefill-b1h8d64s1024-causal or model/gpt2, or a glob over the known ones such as"
+        " 'model/*'; may be repeated",
+    )
+    group.addoption(
+        "--preset",
+        default="",
+        metavar="NAME",
+        help=f"a set of workloads: {', '.join(PRESETS)}; what --workload names is added",
     )
     group.addoption(
         "--bench-seconds",
@@ -93,9 +100,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Read the options before anything is imported or started, so that a misspelt one costs nothing."""
     try:
         # With the defaults where this file is found too late to add options, as by ``pytest .``.
-        workloads = select(config.getoption("workload", []))
+        workloads = select(config.getoption("workload", []), config.getoption("preset", ""))
     except WorkloadError as error:
-        raise pytest.UsageError(f"--workload: {error}") from None
+        raise pytest.UsageError(f"--workload, --preset: {error}") from None
     seconds = config.getoption("bench_seconds", SECONDS)
     if not seconds > 0:
         raise pytest.UsageError(f"--bench-seconds {seconds:g}: expected more than 0")
@@ -105,16 +112,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test per cell: target by target, so that no two libraries run at a time, shortest workload first."""
+    """One test per cell: target by target, so that no two libraries run at a time, shortest workload first.
+
+    A workload is put to the implementations of its operator.
+    """
     if "cell" not in metafunc.fixturenames:
         return
     config = metafunc.config
-    chosen = tuple(each for each in _selection(config).targets if each.implementation.operator == OPERATOR)
-    if not chosen and _selection(config).targets:
-        raise pytest.UsageError(f"every workload is one of {OPERATOR}, and no implementation of it is selected")
+    chosen, workloads = _selection(config).targets, config.stash[_BENCH].workloads
     if not config.getoption("dtype"):
         chosen = tuple(target for target in chosen if target.dtype == DTYPE)
-    cells = [Cell(target, workload) for target in chosen for workload in config.stash[_BENCH].workloads]
+    pairs = [(target, workload) for target in chosen for workload in workloads]
+    cells = [Cell(target, one) for target, one in pairs if one.operator == target.implementation.operator]
+    if pairs and not cells:
+        wanted = ", ".join(sorted({one.operator for one in workloads}))
+        offered = ", ".join(sorted({target.implementation.operator for target in chosen}))
+        raise pytest.UsageError(f"the workloads are of {wanted}, and the selected implementations of {offered}")
     metafunc.parametrize("cell", cells, ids=[cell.id for cell in cells])
 
 
@@ -149,7 +162,7 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
         output_json[JSON_KEY] = {
             "format": FORMAT,
             "spec": SPEC_VERSION,
-            "flops": FORMULA,
+            "flops": FORMULAS,
             "load_average": load_average(),
             "cells": [dataclasses.asdict(record) for record in records],
         }

@@ -7,30 +7,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from bench import sampler
+from bench import arguments, sampler
 from bench.budget import Cost, Costs, over_time
+from bench.checks import Call, StruckOut, check
+from bench.memory import SETS
 from bench.workloads import Workload
-from conformance import sampling
 from conformance.targets import Pool, Target
 from impls.calls import Request
 from impls.contract import Implementation
 from impls.isolation import Crashed, TimedOut
 
-#: Input sets that are rotated, so that no call finds its own inputs in the nearest cache or its result remembered.
-SETS = 3
-
 #: Seconds after which a job is given up.  Compiling for a new shape takes up to 12 s on two cores, and a cell's
 #: calls are limited by the plan; this only has to end a hang.
 TIMEOUT = 180.0
-
-#: Query rows of every head that a check recomputes: MOST_ROWS, and fewer of longer sequences, so that a check costs
-#: PAIRS pairs (i, j), about 0.2 s on one core; but FEWEST_ROWS at least.
-MOST_ROWS, FEWEST_ROWS, PAIRS = 32, 8, 2**17
-
-#: The clauses that a timed output is checked for.
-SHAPE, ACCURACY, DTYPE = "SDPA-1", "SDPA-25", "SDPA-27"
 
 
 @dataclass(frozen=True)
@@ -54,16 +43,8 @@ class Measured:
     prepare_seconds: float
     first_call_seconds: float
     peak_bytes: int | None
-    #: Worst error/bound of the checked rows, of the outputs before and after the timing.
+    #: Worst error/bound of what is checked, of the results before and after the timing.
     share: float
-
-
-class StruckOut(Exception):
-    """The cell's result is wrong, by ``clause``: it has no timing."""
-
-    def __init__(self, clause: str, text: str) -> None:
-        super().__init__(f"struck out: {clause}: {text}")
-        self.clause, self.text = clause, text
 
 
 class NotTimed(Exception):
@@ -83,23 +64,23 @@ class Protocol:
     def measure(self, cell: Cell) -> Measured:
         """Measure one cell.  Raises StruckOut or NotTimed."""
         plan, target, workload = self.plan, cell.target, cell.workload
-        missing = workload.keywords.keys() - self.features(target.implementation)
+        missing = arguments.keywords(workload) - self.features(target.implementation)
         if missing:
             raise NotTimed(f"unsupported: no keyword {', '.join(sorted(missing))}")
         refusal = self.costs.refusal(target, workload, plan.rounds, plan.limit)
         if refusal:
             raise NotTimed(refusal)
-        inputs = [workload.inputs(target.dtype, seed) for seed in range(SETS)]
-        requests = tuple(Request.qkv(target.device, *arrays, dict(workload.keywords)) for arrays in inputs)
+        inputs = [arguments.make(workload, target.dtype, seed) for seed in range(SETS)]
+        requests = tuple(Request(target.device, arrays, keywords) for arrays, keywords in inputs)
         with _alive(), self._opened(cell, requests) as opened:
-            before = check(cell, requests[0], opened.output, seed=0)
+            before = check(_call(cell, requests[0]), opened.results, seed=0)
             samples: sampler.Samples = self._job(target, "sample", cell.id, plan)
             if samples.status == "over":
-                self.costs.add(target, workload, Cost(samples.predicted / plan.rounds, opened.peak_bytes))
+                self.costs.add(target, workload, Cost(samples.predicted / plan.rounds, opened.held_bytes))
                 raise NotTimed(over_time(samples.predicted, plan.rounds, plan.limit))
             _returned(samples)
-            after = check(cell, requests[samples.last], samples.output, seed=1)
-        self.costs.add(target, workload, Cost(min(samples.seconds), opened.peak_bytes))
+            after = check(_call(cell, requests[samples.last]), samples.results, seed=1)
+        self.costs.add(target, workload, Cost(min(samples.seconds), opened.held_bytes))
         paid = (opened.prepare_seconds, opened.first_call_seconds, opened.peak_bytes)
         return Measured(samples.seconds, *paid, share=max(before, after))
 
@@ -120,40 +101,17 @@ class Protocol:
         return self.pool.call(target.implementation, f"bench.sampler:{function}", *arguments, timeout=TIMEOUT)
 
 
-def check(cell: Cell, request: Request, output: np.ndarray | None, seed: int) -> float:
-    """The worst error/bound of sampled rows of an output.  Raises StruckOut if it breaks a clause.
-
-    ``seed`` chooses the rows; the first and the last are always among them.
-    """
-    dtype = cell.target.dtype
-    wanted = (*request.arrays["q"].shape[:3], request.arrays["v"].shape[3])
-    if output is None or output.shape != wanted:
-        raise StruckOut(SHAPE, f"the output has shape {None if output is None else output.shape}, expected {wanted}")
-    if str(output.dtype) != dtype:
-        raise StruckOut(DTYPE, f"the output is {output.dtype}, the inputs are {dtype}")
-    profile = cell.target.implementation.profile(dtype)
-    rows = checked_rows(cell.workload)
-    q, k, v = request.arrays.values()
-    options = request.keywords
-    compared = sampling.check_rows(q, k, v, options, output, dtype=dtype, profile=profile, rows=rows, seed=seed)
-    if not compared.ok:
-        raise StruckOut(
-            ACCURACY,
-            f"{compared.wrong} of {compared.total} checked elements are outside the bound of profile {profile.value};"
-            f" worst: expected {compared.expected:.6g}, got {compared.got:.6g}, bound {compared.bound:.2g}",
-        )
-    return compared.share
-
-
-def checked_rows(workload: Workload) -> int:
-    """How many query rows of every head are recomputed."""
-    affordable = PAIRS // (workload.batch * workload.heads * workload.length)
-    return max(FEWEST_ROWS, min(MOST_ROWS, affordable))
+def _call(cell: Cell, request: Request) -> Call:
+    target = cell.target
+    profile = target.implementation.profile(target.dtype)
+    return Call(cell.workload, request.arrays, request.keywords, target.dtype, profile)
 
 
 def _returned(answer: sampler.Opened | sampler.Samples) -> None:
     if answer.status == "unsupported":
         raise NotTimed(f"unsupported: {answer.text}")
+    if answer.status == "memory":
+        raise NotTimed(f"out of memory: {answer.text}")
     if answer.status != "returned":
         raise StruckOut("error", answer.text)
 

@@ -13,7 +13,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from impls.backend import Backend, backend
 from impls.calls import TRACEBACK_LINES, Request, arguments, collect, prepared
 from impls.contract import Call, Function, Implementation
 from impls.loading import load
+
+#: What libraries say that have no exception of their own for it: XLA, PyTorch's CPU allocator, ONNX Runtime.
+OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "DefaultCPUAllocator: can't allocate memory", "Failed to allocate memory")
 
 
 @dataclass(frozen=True)
@@ -38,26 +41,30 @@ class Plan:
 
 @dataclass(frozen=True)
 class Opened:
-    """The first call of a cell, on its first input set.  ``status`` as in impls.calls.Reply.
+    """The first call of a cell, on its first input set.  ``status`` as in impls.calls.Reply, or "memory" if it ran out.
 
-    ``output`` is (B, H, S, Dv); ``peak_bytes`` is what the process grew by during the first call, None where
-    the system does not tell and on other devices than the CPU.
+    ``results`` are by name, in layout (B, H, S, D); ``peak_bytes`` is what the process grew by during the first call.
+    ``held_bytes`` is what it held at most since this cell was opened beyond what it held before the first cell of all,
+    without this cell's inputs: a library may keep what an earlier call or its preparation took, and then takes it
+    from there, so that growth alone would tell too little.  Both are None where the system does not tell and on other
+    devices than the CPU.
     """
 
     status: str
     text: str = ""
     trace: str = ""
-    output: np.ndarray | None = None
+    results: dict[str, np.ndarray] = field(default_factory=dict)
     prepare_seconds: float = 0.0
     first_call_seconds: float = 0.0
     peak_bytes: int | None = None
+    held_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class Samples:
     """Seconds of each call, in order.  ``status`` is one of Opened's, or "over" if the plan's limit forbids sampling.
 
-    ``output`` is what the last call returned, on input set ``last``; ``predicted`` are the seconds of the plan's
+    ``results`` are what the last call returned, on input set ``last``; ``predicted`` are the seconds of the plan's
     least number of rounds, by the warm calls.
     """
 
@@ -66,7 +73,7 @@ class Samples:
     seconds: tuple[float, ...] = ()
     predicted: float = 0.0
     last: int = 0
-    output: np.ndarray | None = None
+    results: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass
@@ -86,12 +93,14 @@ class _Cell:
         self.arrays.synchronize(device)
         return time.perf_counter() - started, returned
 
-    def output(self, returned: Any) -> np.ndarray:
-        layout = self.implementation.layout
-        return collect(returned, self.specification, layout, self.arrays)["output"]
+    def results(self, returned: Any) -> dict[str, np.ndarray]:
+        return collect(returned, self.specification, self.implementation.layout, self.arrays)
 
 
 _CELLS: dict[str, _Cell] = {}
+
+#: What the process held before its first cell.
+_START: list[int] = []
 
 
 def open_cell(key: str, implementation: Implementation, requests: tuple[Request, ...]) -> Opened:
@@ -105,24 +114,28 @@ def open_cell(key: str, implementation: Implementation, requests: tuple[Request,
     except NotImplementedError as error:
         return Opened("unsupported", _text(error))
     except Exception as error:
-        return Opened("raised", _text(error), "".join(traceback.format_exception(error)[-TRACEBACK_LINES:]))
+        trace = "".join(traceback.format_exception(error)[-TRACEBACK_LINES:])
+        return Opened(_kind(error), _text(error), trace)
 
 
 def _open(key: str, implementation: Implementation, requests: tuple[Request, ...]) -> Opened:
     arrays = backend(implementation.framework)
     function = load(implementation.target, implementation.folder)
+    held = _growth(requests[0].device, since_start=True)
     given = [arguments(implementation, request) for request in requests]
     specification = given[0][2]
     started = time.perf_counter()
     run = prepared(implementation, function, specification)
     prepare_seconds = time.perf_counter() - started
     cell = _Cell(run, [native for _, native, _ in given], specification, implementation, arrays)
+    prepared_bytes = held()
     grown = _growth(specification.device)
     first_call_seconds, returned = cell.time_call(0)
-    peak_bytes = grown()
-    output = cell.output(returned)
+    peak_bytes, called_bytes = grown(), held()
+    results = cell.results(returned)
     _CELLS[key] = cell
-    return Opened("returned", "", "", output, prepare_seconds, first_call_seconds, peak_bytes)
+    held_bytes = _beyond(prepared_bytes, called_bytes, sum(a.nbytes for native, _, _ in given for a in native.values()))
+    return Opened("returned", "", "", results, prepare_seconds, first_call_seconds, peak_bytes, held_bytes)
 
 
 def sample(key: str, plan: Plan) -> Samples:
@@ -138,7 +151,7 @@ def sample(key: str, plan: Plan) -> Samples:
     except NotImplementedError as error:
         return Samples("unsupported", _text(error))
     except Exception as error:
-        return Samples("raised", _text(error))
+        return Samples(_kind(error), _text(error))
 
 
 def _sample(cell: _Cell, plan: Plan) -> Samples:
@@ -147,7 +160,7 @@ def _sample(cell: _Cell, plan: Plan) -> Samples:
     if predicted > plan.limit:
         return Samples("over", predicted=predicted)
     seconds, last, returned = rounds(cell.time_call, sets, plan)
-    return Samples("returned", "", tuple(seconds), predicted, last, cell.output(returned))
+    return Samples("returned", "", tuple(seconds), predicted, last, cell.results(returned))
 
 
 def rounds(time_call: Callable[[int], tuple[float, Any]], sets: int, plan: Plan) -> tuple[list[float], int, Any]:
@@ -190,16 +203,25 @@ def _without_gc() -> Iterator[None]:
             gc.enable()
 
 
-def _growth(device: str) -> Callable[[], int | None]:
-    """A function that says by how many bytes this process has grown, at most, since now.
+def _beyond(prepared: int | None, called: int | None, inputs: int) -> int | None:
+    """The larger of two peaks without the inputs, which are counted by their sizes."""
+    return None if prepared is None or called is None else max(max(prepared, called) - inputs, 0)
 
-    Linux keeps the peak of the resident set and lets a process reset its own.
+
+def _growth(device: str, since_start: bool = False) -> Callable[[], int | None]:
+    """A function that says how many bytes this process has held, at most, since now, beyond what it holds now.
+
+    With ``since_start`` beyond what it held before its first cell.  Linux keeps the peak of the resident set and lets
+    a process reset its own; the function tells of the time since the last reset.
     """
     if device != "cpu":
         return lambda: None
     try:
         Path("/proc/self/clear_refs").write_text("5")
         before = _status("VmRSS")
+        if since_start:
+            _START[:] = _START or [before]
+            before = _START[0]
     except (OSError, KeyError):
         return lambda: None
     return lambda: max(_status("VmHWM") - before, 0)
@@ -209,6 +231,13 @@ def _status(field: str) -> int:
     """A field of /proc/self/status that is given in kB, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int({line.split(":")[0]: line.split()[1] for line in lines if line.endswith(" kB")}[field]) * 1024
+
+
+def _kind(error: BaseException) -> str:
+    """The status "memory" for what libraries raise when an array does not fit, else "raised"."""
+    short = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    short = short or any(text in str(error) for text in OUT_OF_MEMORY)
+    return "memory" if short else "raised"
 
 
 def _text(error: BaseException) -> str:

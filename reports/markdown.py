@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -11,15 +10,8 @@ import pandas as pd
 from conformance.clauses import Clause
 from reports import divergence, faults, tables
 from reports.reading import Records, Source, incomplete
-
-#: What stands for a number that does not exist.
-NONE = "–"
-
-#: Significant digits of times and rates: the third already differs between two runs.
-DIGITS = 3
-
-#: Characters of a reason: about two lines of a table cell.
-WIDEST = 140
+from reports.speed import speed
+from reports.text import NONE, digits, markdown, share, shortened
 
 
 def page(records: Records, clauses: Mapping[str, Clause]) -> str:
@@ -32,7 +24,7 @@ def page(records: Records, clauses: Mapping[str, Clause]) -> str:
         sections += ["## How libraries answer", _answers(frame)]
         sections += ["## Conformance", _implementations(frame), _matrix(frame, clauses), _differences(frame, clauses)]
     if not cells.empty:
-        sections += ["## Speed", *_speed(cells, records.sources)]
+        sections += ["## Speed", *speed(cells, records.sources)]
     if records.faults:
         sections += ["## What the suite catches", *_faults(records)]
     sections += ["## What this was made from", *_sources(records.sources)]
@@ -151,43 +143,6 @@ def _differences(frame: pd.DataFrame, clauses: Mapping[str, Clause]) -> str:
     return "### How they differ\n\n" + markdown(table.drop(columns="kind"))
 
 
-def _speed(cells: pd.DataFrame, sources: tuple[Source, ...]) -> list[str]:
-    parts = []
-    formulas = dict.fromkeys(source.environment["flops"] for source in sources if source.kind == "benchmark")
-    for (family, device, dtype), rows in cells.groupby(["family", "device", "dtype"], sort=False):
-        parts.append(f"### `{family}`, {device}, {dtype}")
-        struck = {
-            (row.implementation, row.S): f"✗ {row.clause}" for row in rows[rows["outcome"] == "struck out"].itertuples()
-        }
-        parts.append("Median milliseconds per call by sequence length S; the least is bold.")
-        parts.append(_lengths(rows, "median_ms", struck, best=min))
-        parts.append(f"GFLOP/s, by the median; operations are counted as {' or '.join(formulas)}; the most is bold.")
-        parts.append(_lengths(rows, "gflops", struck, best=max))
-    parts.append(
-        "✗ struck out: the result breaks this clause, so it has no timing · – left out, for a reason given below."
-    )
-    parts += [_preparation(cells), _left_out(cells)]
-    return parts
-
-
-def _lengths(rows: pd.DataFrame, value: str, struck: Mapping[Any, str], best: Callable[[Any], float]) -> str:
-    table = tables.by_length(rows, value)
-    texts = pd.DataFrame(index=table.index)
-    for length, column in table.items():
-        timed = column.dropna()
-        top = best(timed) if len(timed) > 1 else None  # alone it is no winner
-        texts[f"S={length}"] = [
-            _cell(number, struck.get((name, length), NONE), bold=number == top) for name, number in column.items()
-        ]
-    return markdown(texts.reset_index(names="implementation"), left=1)
-
-
-def _cell(number: float, otherwise: str, bold: bool) -> str:
-    if math.isnan(number):
-        return otherwise
-    return f"**{digits(number)}**" if bold else digits(number)
-
-
 def _faults(records: Records) -> list[str]:
     return [
         "Each fault is a few lines over a correct attention, plugged in as a user's function is"
@@ -198,25 +153,6 @@ def _faults(records: Records) -> list[str]:
         markdown(faults.table(records.faults)),
         "</details>",
     ]
-
-
-def _preparation(cells: pd.DataFrame) -> str:
-    timed = cells[cells["outcome"] == "timed"]
-    if timed.empty:
-        return ""
-    paid = timed.groupby(["implementation", "device", "dtype"], sort=False)[["prepare_seconds", "first_call_seconds"]]
-    table = paid.agg(["median", "max"])
-    table.columns = pd.Index(["prepare, median", "prepare, most", "first call, median", "first call, most"])
-    table = table.map("{:.3f}".format).reset_index()
-    text = "### Before the first timed call\n\nSeconds per workload, none of them in the timings.\n\n"
-    return text + markdown(table, left=3)
-
-
-def _left_out(cells: pd.DataFrame) -> str:
-    table = tables.left_out(cells)
-    if table.empty:
-        return ""
-    return "### Cells without a timing\n\n" + markdown(table.assign(reason=table["reason"].map(shortened)))
 
 
 def _sources(sources: tuple[Source, ...]) -> list[str]:
@@ -249,41 +185,6 @@ def _setting(name: str, value: Any) -> str:
     elif isinstance(value, float):
         value = digits(value)
     return f"{name.replace('_', ' ')} {value}"
-
-
-def markdown(table: pd.DataFrame, left: int | None = None) -> str:
-    """A Markdown table of text; ``left`` columns are aligned left and the rest right, None: numbers right."""
-    numeric = [pd.api.types.is_numeric_dtype(kind) for kind in table.dtypes]
-    align = ["right" if (number if left is None else at >= left) else "left" for at, number in enumerate(numeric)]
-    texts = table.astype(object).map(escape)
-    return str(texts.to_markdown(index=False, disable_numparse=True, colalign=align))
-
-
-def escape(value: Any) -> str:
-    """A value as the text of a Markdown table's cell."""
-    return " ".join(str(value).split()).replace("|", "\\|").replace("<", "&lt;")
-
-
-def shortened(text: str) -> str:
-    """A reason that leaves the table readable; the whole of it is in the CSV."""
-    return text if len(text) <= WIDEST else text[: WIDEST - 1].rstrip() + "…"
-
-
-def digits(number: float) -> str:
-    """A number to DIGITS significant digits, without an exponent where that is short."""
-    if not math.isfinite(number) or number == 0:
-        return f"{number:g}"
-    places = DIGITS - 1 - math.floor(math.log10(abs(number)))
-    if places > 5:
-        return f"{number:.1e}"
-    return f"{number:.{max(places, 0)}f}"
-
-
-def share(number: float) -> str:
-    """A share of the bound, "–" where nothing was compared."""
-    if math.isnan(number):
-        return NONE
-    return "∞" if math.isinf(number) else f"{number:.2f}"
 
 
 def _many(count: int, noun: str) -> str:

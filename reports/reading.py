@@ -17,9 +17,10 @@ from conformance.outcomes import Result
 from conformance.results import ResultFileError, Run
 from reports import faults
 
-#: What ``pytest bench`` adds to pytest-benchmark's JSON, by which its files are known, and the version of that.
+#: What ``pytest bench`` adds to pytest-benchmark's JSON, by which its files are known, and the versions of that.
+#: Files of 1 are of sdpa alone and do not name the operator; ``flops`` is one formula there, and by operator in 2.
 BENCH_KEY = "attention_conformance"
-BENCH_FORMAT = 1
+BENCH_FORMATS = (1, 2)
 
 #: Statistics (seconds) and properties of a timed cell that are kept.
 STATISTICS = ("min", "median", "mean", "max", "stddev", "rounds")
@@ -35,6 +36,9 @@ PROPERTIES = (
     "share",
     "profile",
 )
+
+#: Properties that files of format 1 do not have.
+LATER = ("Hkv", "Sk", "Dv", "tokens_per_second")
 
 #: What identifies a cell, and a result.
 CELL = ("implementation", "device", "dtype", "workload")
@@ -175,9 +179,9 @@ def _benchmark(path: Path, text: str) -> dict[str, Any]:
     ours = document.get(BENCH_KEY)
     if ours is None:
         raise ReportError(f"{path} was written by pytest-benchmark for another project, not by `pytest bench`")
-    if not isinstance(ours, dict) or ours.get("format") != BENCH_FORMAT:
+    if not isinstance(ours, dict) or ours.get("format") not in BENCH_FORMATS:
         found = ours.get("format") if isinstance(ours, dict) else ours
-        raise ReportError(f"{path} has bench format {found}, expected {BENCH_FORMAT}")
+        raise ReportError(f"{path} has bench format {found}, expected {' or '.join(map(str, BENCH_FORMATS))}")
     return document
 
 
@@ -186,7 +190,9 @@ def _use_cells(path: Path, document: dict[str, Any], known: dict[tuple, dict[str
     for benchmark in document["benchmarks"]:
         found = {**benchmark.get("extra_info", {}), **benchmark.get("stats", {})}
         if all(name in found for name in (*CELL, *PROPERTIES, *STATISTICS)):
-            timed[tuple(found[name] for name in CELL)] = {name: found[name] for name in (*PROPERTIES, *STATISTICS)}
+            later = [name for name in LATER if name in found]
+            kept = (*PROPERTIES, *later, *STATISTICS)
+            timed[tuple(found[name] for name in CELL)] = {name: found[name] for name in kept}
     refused = {"not a cell of the bench": len(document["benchmarks"]) - len(timed)}
     used = again = incomplete = 0
     for cell in document[BENCH_KEY]["cells"]:

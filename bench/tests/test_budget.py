@@ -43,16 +43,63 @@ def test_another_family_predicts_nothing() -> None:
     assert costs.refusal(TARGET, LONG, rounds=5, limit=1.0) == ""
 
 
-def test_without_a_measurement_three_square_arrays_are_assumed() -> None:
-    """S = 4096 with 8 heads in float32 may take 1.5 GiB, which is over 80 % of 1 GiB."""
+def test_a_window_does_not_shrink_predicted_memory() -> None:
+    """Time is predicted by the allowed pairs, memory by all scores: they may be computed and masked."""
+    costs = Costs()
+    short, long = (Workload(1, 8, 64, length, window=64) for length in (512, 1024))
+    costs.add(TARGET, short, Cost(1.0, 2**22))
+    assert costs.bytes(TARGET, long) == 2**24
+    assert costs.seconds(TARGET, long) == pytest.approx(2, rel=0.1)
+
+
+def test_without_a_measurement_five_square_arrays_are_assumed() -> None:
+    """S = 4096 with 8 heads in float32 may take 2.5 GiB besides its results, which is over 80 % of 1 GiB."""
     workload = Workload(1, 8, 64, 4096)
-    assert Costs().bytes(TARGET, workload) == 3 * 8 * 4096**2 * 4
-    assert Costs().refusal(TARGET, workload, 5, 1.0) == "over the memory guard: predicted 1.5 GiB of 1.0 GiB available"
+    output = 8 * 4096 * 64 * 4
+    assert Costs().bytes(TARGET, workload) == 5 * 8 * 4096**2 * 4 + output
+    refusal = Costs().refusal(TARGET, workload, 5, 1.0)
+    assert refusal.startswith("over the memory guard: needs 2.")
+    assert refusal.endswith(" GiB, 1.0 GiB are free, of which 80% may be used")
 
 
 def test_a_measured_footprint_replaces_the_assumption() -> None:
-    """An implementation that keeps no square array is not refused for one."""
+    """An implementation that keeps smaller arrays than the plainest one is predicted by its own."""
     costs = Costs()
-    costs.add(TARGET, Workload(1, 8, 64, 2048), Cost(0.001, 2**20))
-    assert costs.bytes(TARGET, Workload(1, 8, 64, 4096)) == 2**22
-    assert costs.refusal(TARGET, Workload(1, 8, 64, 4096), 5, 1.0) == ""
+    costs.add(TARGET, SHORT, Cost(0.001, 2**21))
+    assert costs.bytes(TARGET, LONG) == 2**23
+    assert costs.refusal(TARGET, LONG, 5, 1.0) == ""
+
+
+def test_what_is_held_for_other_reasons_does_not_grow_for_ever() -> None:
+    """A compiler's memory is not predicted to grow with the scores beyond what square arrays take."""
+    costs = Costs()
+    costs.add(TARGET, Workload(1, 8, 64, 128), Cost(0.001, 2**28))
+    long = Workload(1, 8, 64, 4096)
+    assert costs.bytes(TARGET, long) == 2**28 + Costs().bytes(TARGET, long)
+
+
+def test_a_call_that_takes_less_than_a_byte_a_score_is_predicted_linearly() -> None:
+    """Inputs and results of twice the length are twice as large."""
+    costs = Costs()
+    costs.add(TARGET, Workload(1, 8, 64, 2048), Cost(0.001, 2**22))
+    assert costs.bytes(TARGET, Workload(1, 8, 64, 4096)) == 2**23
+
+
+def test_a_small_call_proves_nothing_of_a_long_one() -> None:
+    """Arrays of a few MiB may lie in memory that the process had before: the growth is taken to be quadratic."""
+    costs = Costs()
+    costs.add(TARGET, Workload(1, 8, 64, 1024), Cost(0.001, 2**20))
+    assert costs.bytes(TARGET, Workload(1, 8, 64, 4096)) == 2**24
+
+
+def test_a_mask_of_booleans_is_a_square_array() -> None:
+    """A call that takes a byte a score is predicted quadratically, however long."""
+    costs = Costs()
+    costs.add(TARGET, Workload(1, 8, 64, 2048), Cost(0.001, 8 * 2048**2))
+    assert costs.bytes(TARGET, Workload(1, 8, 64, 4096)) == 8 * 4096**2
+
+
+def test_unknown_memory_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system does not tell, the cell is tried."""
+    monkeypatch.setattr(budget, "available_bytes", lambda: None)
+    assert Costs().refusal(TARGET, Workload(1, 8, 64, 2**15), 5, 1.0) == ""

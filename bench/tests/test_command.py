@@ -25,13 +25,37 @@ def unscaled(q, k, v):
     s = q @ k.swapaxes(-1, -2)
     p = np.exp(s - s.max(-1, keepdims=True))
     return p / p.sum(-1, keepdims=True) @ v
+
+def layer(x_q, w_q, w_k, w_v, *, heads, w_o, b_q, b_k, b_v, b_o=None):
+    b, s, e = x_q.shape
+    split = lambda x: x.reshape(b, s, heads, e // heads).swapaxes(1, 2)
+    y = attention(split(x_q @ w_q + b_q), split(x_q @ w_k + b_k), split(x_q @ w_v + b_v))
+    return y.swapaxes(1, 2).reshape(b, s, e) @ w_o
+
+def wrong_layer(x_q, w_q, w_k, w_v, *, heads, w_o=None, b_q=None, b_k=None, b_v=None, b_o=None):
+    return layer(x_q, w_q, w_k, w_v, heads=heads, w_o=w_o, b_q=b_q, b_k=b_k, b_v=b_v)
+
+def wrong_sublayer(x_q, w_q, w_k, w_v, *, heads, gamma, beta, epsilon, w_o=None, b_q=None, b_k=None, b_v=None, b_o=0):
+    z = layer(x_q, w_q, w_k, w_v, heads=heads, w_o=w_o, b_q=b_q, b_k=b_k, b_v=b_v) + b_o
+    z = z - z.mean(-1, keepdims=True)
+    return z / np.sqrt((z * z).mean(-1, keepdims=True) + np.float32(epsilon)) * gamma + beta
+
+def wrong_gradients(q, k, v, grad_output):
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(np.float32(q.shape[-1]))
+    p = np.exp(s - s.max(-1, keepdims=True))
+    p = p / p.sum(-1, keepdims=True)
+    d = grad_output @ v.swapaxes(-1, -2)
+    d = p * (d - (p * d).sum(-1, keepdims=True))
+    return d @ k, d.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ grad_output
+
+wrong_layer.operator, wrong_sublayer.operator, wrong_gradients.operator = "mha", "sublayer", "sdpa_grad"
 """
 
 
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run the bench in a folder that has the plug-in, one short workload unless the options name others."""
     (folder / "mine.py").write_text(PLUG_IN)
-    short = () if "--workload" in options else ("--workload", "prefill-b1h2d8s16")
+    short = () if {"--workload", "--preset"} & {*options} else ("--workload", "prefill-b1h2d8s16")
     command = [sys.executable, "-m", "pytest", str(ROOM), "-p", "no:cacheprovider", "--bench-seconds", "0.01"]
     return subprocess.run(  # noqa: S603  (our own command)
         [*command, *short, "--benchmark-json", "out.json", *options], cwd=folder, capture_output=True, text=True
@@ -75,6 +99,9 @@ def test_the_json_says_what_was_timed(both: tuple[subprocess.CompletedProcess[st
     assert info["flops"] == 2 * 2 * 16 * 16 * 16
     assert info["gflops"] == info["flops"] / record["stats"]["median"] / 1e9
     assert len(record["stats"]["data"]) == record["stats"]["rounds"] >= 5
+    assert (info["operator"], info["Hkv"], info["Sk"], info["Dv"]) == ("sdpa", 2, 16, 8)
+    assert info["formula"] == written["attention_conformance"]["flops"]["sdpa"] == "2·B·H·pairs·(D + Dv)"
+    assert info["tokens_per_second"] == 16 / record["stats"]["median"]
     assert info["share"] <= 1
     assert "numpy" in info["versions"]
 
@@ -96,11 +123,55 @@ def test_what_is_unsupported_is_skipped_and_a_run_without_timing_fails(tmp_path:
     assert "nothing was timed" in done.stdout
 
 
-def test_layers_have_no_workloads(tmp_path: Path) -> None:
-    """A selection of other operators alone is refused, as no cell is made of them."""
+def test_workloads_of_other_operators_are_refused(tmp_path: Path) -> None:
+    """Where no selected implementation is of the operator of a workload, there is nothing to run."""
     done = run(tmp_path, "--impl", "numpy-layer")
     assert done.returncode == pytest.ExitCode.INTERRUPTED
-    assert "every workload is one of sdpa" in done.stdout + done.stderr
+    assert "the workloads are of sdpa, and the selected implementations of mha" in done.stdout + done.stderr
+
+
+def test_an_implementation_is_given_the_workloads_of_its_operator(tmp_path: Path) -> None:
+    """Of three workloads each of two implementations runs its own."""
+    names = ("prefill-b1h2d8s16", "mha-b1h2d8s16", "sublayer-b1h2d8s16")
+    given = [text for name in names for text in ("--workload", name)]
+    done = run(tmp_path, "--impl", "mine.py:attention", "--impl", "numpy-layer", *given)
+    assert done.returncode == 0, done.stdout + done.stderr
+    benchmarks = json.loads((tmp_path / "out.json").read_text())["benchmarks"]
+    assert [(b["extra_info"]["implementation"], b["extra_info"]["workload"]) for b in benchmarks] == [
+        ("mine.py:attention", names[0]),
+        ("numpy-layer", names[1]),
+    ]
+
+
+def test_a_wrong_implementation_of_any_operator_is_struck_out(tmp_path: Path) -> None:
+    """A layer without a bias, a sub-layer without its residual, gradients without the scale: none has a timing."""
+    wrong = {
+        "wrong_layer": ("mha-b1h2d8s16", "MHA-18"),
+        "wrong_sublayer": ("sublayer-b1h2d8s16", "SUB-9"),
+        "wrong_gradients": ("prefill-b1h2d8s16-grad", "GRAD-9"),
+    }
+    given = [
+        text for name, (workload, _) in wrong.items() for text in ("--impl", f"mine.py:{name}", "--workload", workload)
+    ]
+    done = run(tmp_path, *given)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "0 timed, 3 struck out, 0 not timed" in done.stdout
+    for name, (workload, clause) in wrong.items():
+        assert f"struck out: mine.py:{name} cpu float32 {workload}: {clause}" in done.stdout
+
+
+def test_a_preset_is_a_set_of_workloads(tmp_path: Path) -> None:
+    """Those of the implementation's operator are run."""
+    done = run(tmp_path, "--impl", "numpy-sublayer", "--preset", "quick", "--workload", "sublayer-b1h2d8s16")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 timed, 0 struck out, 0 not timed" in done.stdout
+
+
+def test_an_unknown_preset_is_a_usage_error(tmp_path: Path) -> None:
+    """A misspelt preset ends the run at once."""
+    done = run(tmp_path, "--impl", "mine.py:attention", "--preset", "quik")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "did you mean quick" in done.stderr + done.stdout
 
 
 def test_an_unknown_workload_is_a_usage_error(tmp_path: Path) -> None:

@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.protocol import SETS, Cell, NotTimed, Protocol, StruckOut, checked_rows
+from bench import arguments, budget
+from bench.checks import StruckOut
+from bench.memory import SETS
+from bench.protocol import Cell, NotTimed, Protocol
 from bench.sampler import Opened, Plan, Samples
 from bench.workloads import Workload
 from conformance import reference
@@ -20,7 +23,13 @@ CELL = Cell(Target(Implementation("it", "nowhere:function"), "cpu", "float32"), 
 
 def right(seed: int) -> np.ndarray:
     """The right output of an input set."""
-    return reference.sdpa(*CELL.workload.inputs("float32", seed)).output.astype(np.float32)
+    arrays, _ = arguments.make(CELL.workload, "float32", seed)
+    return reference.sdpa(*arrays.values()).output.astype(np.float32)
+
+
+def opened(output: np.ndarray, **rest: Any) -> Opened:
+    """A first call that returned an output."""
+    return Opened("returned", results={"output": output}, **rest)
 
 
 class Answers:
@@ -52,8 +61,8 @@ def measure(answers: Answers) -> Any:
 def test_a_right_cell_gives_its_samples_and_share() -> None:
     """Samples, what was paid before them, and a share below 1 come back, and the cell is closed."""
     answers = Answers(
-        Opened("returned", output=right(0), prepare_seconds=2.0, first_call_seconds=3.0),
-        Samples("returned", "", (0.1, 0.2), 0.5, last=2, output=right(2)),
+        opened(right(0), prepare_seconds=2.0, first_call_seconds=3.0),
+        Samples("returned", "", (0.1, 0.2), 0.5, last=2, results={"output": right(2)}),
     )
     measured = measure(answers)
     assert measured.seconds == (0.1, 0.2)
@@ -64,7 +73,7 @@ def test_a_right_cell_gives_its_samples_and_share() -> None:
 
 def test_a_wrong_first_output_is_struck_out_and_never_sampled() -> None:
     """A wrong value breaks the accuracy clause; no time is taken."""
-    answers = Answers(Opened("returned", output=right(0) + np.float32(0.01)))
+    answers = Answers(opened(right(0) + np.float32(0.01)))
     with pytest.raises(StruckOut, match=r"SDPA-25.*64 of 64 checked elements"):
         measure(answers)
     assert answers.jobs == ["open_cell", "close_cell"]
@@ -72,21 +81,21 @@ def test_a_wrong_first_output_is_struck_out_and_never_sampled() -> None:
 
 def test_an_output_that_belongs_to_other_inputs_is_struck_out() -> None:
     """A function that returns what it computed for the first set fails the check after the timing."""
-    samples = Samples("returned", "", (0.1,), 0.5, last=SETS - 1, output=right(0))
+    samples = Samples("returned", "", (0.1,), 0.5, last=SETS - 1, results={"output": right(0)})
     with pytest.raises(StruckOut, match="SDPA-25"):
-        measure(Answers(Opened("returned", output=right(0)), samples))
+        measure(Answers(opened(right(0)), samples))
 
 
 def test_a_wrong_shape_is_struck_out_by_its_clause() -> None:
     """An output in another axis order breaks SDPA-1."""
     with pytest.raises(StruckOut, match="SDPA-1:"):
-        measure(Answers(Opened("returned", output=right(0).swapaxes(1, 2))))
+        measure(Answers(opened(right(0).swapaxes(1, 2))))
 
 
 def test_a_wrong_dtype_is_struck_out_by_its_clause() -> None:
     """An output that is wider than the inputs breaks SDPA-27."""
     with pytest.raises(StruckOut, match="SDPA-27: the output is float64"):
-        measure(Answers(Opened("returned", output=right(0).astype(np.float64))))
+        measure(Answers(opened(right(0).astype(np.float64))))
 
 
 def test_unsupported_is_left_out_with_the_reason() -> None:
@@ -97,7 +106,7 @@ def test_unsupported_is_left_out_with_the_reason() -> None:
 
 def test_a_crash_is_struck_out_and_nothing_is_asked_of_the_dead_worker() -> None:
     """A worker that dies while sampling gives no timing."""
-    answers = Answers(Opened("returned", output=right(0)), Crashed("the process was killed by SIGSEGV", ""))
+    answers = Answers(opened(right(0)), Crashed("the process was killed by SIGSEGV", ""))
     with pytest.raises(StruckOut, match="crashed: the process was killed by SIGSEGV"):
         measure(answers)
     assert answers.jobs == ["open_cell", "sample"]
@@ -105,7 +114,7 @@ def test_a_crash_is_struck_out_and_nothing_is_asked_of_the_dead_worker() -> None
 
 def test_a_cell_over_the_limit_is_left_out_and_predicts_the_longer_ones() -> None:
     """The prediction of the warm calls is the reason, and longer workloads are refused without being opened."""
-    answers = Answers(Opened("returned", output=right(0)), Samples("over", predicted=50.0))
+    answers = Answers(opened(right(0)), Samples("over", predicted=50.0))
     same = protocol(answers)
     with pytest.raises(NotTimed, match=r"predicted 50\.0 s"):
         same.measure(CELL)
@@ -123,6 +132,25 @@ def test_a_keyword_that_is_not_accepted_is_unsupported() -> None:
     assert answers.jobs == []
 
 
-def test_fewer_rows_of_longer_sequences_are_checked() -> None:
-    """A check of a long sequence costs no more than one of a short one, down to the fewest rows."""
-    assert [checked_rows(Workload(1, 8, 64, length)) for length in (128, 512, 1024, 65536)] == [32, 32, 16, 8]
+def test_running_out_of_memory_is_left_out_with_the_reason() -> None:
+    """A library that cannot allocate is not wrong."""
+    with pytest.raises(NotTimed, match=r"^out of memory: OutOfMemoryError: tried to allocate 9 GiB$"):
+        measure(Answers(Opened("memory", "OutOfMemoryError: tried to allocate 9 GiB")))
+
+
+def test_what_would_not_fit_is_never_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason has what the cell needs and what is free, and no worker hears of it."""
+    monkeypatch.setattr(budget, "available_bytes", lambda: 2**30)
+    answers = Answers(opened(right(0)))
+    with pytest.raises(NotTimed, match=r"needs \d+\.\d GiB, 1\.0 GiB are free"):
+        protocol(answers).measure(Cell(CELL.target, Workload(1, 8, 64, 2**15)))
+    assert answers.jobs == []
+
+
+def test_past_keys_need_an_implementation_with_a_cache() -> None:
+    """One without the keywords is not timed."""
+    answers = Answers(Opened("returned"))
+    decode = Workload(1, 2, 4, 1, kind="decode", other=8)
+    with pytest.raises(NotTimed, match="unsupported: no keyword is_causal, past_key, past_value"):
+        protocol(answers).measure(Cell(CELL.target, decode))
+    assert answers.jobs == []

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import sampler
+from bench import arguments, sampler
 from bench.sampler import Plan
 from bench.workloads import Workload
 from impls.calls import Request
@@ -31,6 +31,11 @@ def refuses(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     raise NotImplementedError("no such kernel")
 
 
+def large(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """More than any machine has."""
+    return np.ones(2**50)
+
+
 def breaks(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Wrong from the second call on."""
     SEEN.append(None)
@@ -47,7 +52,7 @@ def _nothing_seen() -> None:
 def opened(function: Any, sets: int = 3) -> sampler.Opened:
     """Open a cell "it" of one of the stand-ins."""
     implementation = Implementation(function.__name__, f"{__name__}:{function.__name__}")
-    requests = tuple(Request.qkv("cpu", *WORKLOAD.inputs("float32", seed)) for seed in range(sets))
+    requests = tuple(Request("cpu", *arguments.make(WORKLOAD, "float32", seed)) for seed in range(sets))
     return sampler.open_cell("it", implementation, requests)
 
 
@@ -93,12 +98,11 @@ def test_a_cell_is_sampled_on_every_set_without_the_garbage_collector() -> None:
     assert opened(copy_of_v).status == "returned"
     SEEN.clear()
     samples = sampler.sample("it", Plan(rounds=6, seconds=0.0, limit=60))
-    firsts = {float(WORKLOAD.inputs("float32", seed)[0].flat[0]) for seed in range(3)}
+    firsts = {float(arguments.make(WORKLOAD, "float32", seed)[0]["q"].flat[0]) for seed in range(3)}
     assert {first for first, _ in SEEN} == firsts
     assert not any(collecting for _, collecting in SEEN)
     assert gc.isenabled()
-    assert samples.output is not None
-    assert np.array_equal(samples.output, WORKLOAD.inputs("float32", samples.last)[2])
+    assert np.array_equal(samples.results["output"], arguments.make(WORKLOAD, "float32", samples.last)[0]["v"])
 
 
 def test_warm_calls_are_not_among_the_samples() -> None:
@@ -124,6 +128,25 @@ def test_a_refusal_is_unsupported_with_its_reason() -> None:
     assert (answer.status, answer.text) == ("unsupported", "no such kernel")
 
 
+def test_an_array_that_does_not_fit_is_no_wrong_result() -> None:
+    """Running out of memory has a status of its own."""
+    assert opened(large).status == "memory"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (MemoryError(), "memory"),
+        (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory."), "memory"),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes"), "memory"),
+        (RuntimeError("the mask has no memory of its own"), "raised"),
+    ],
+)
+def test_out_of_memory_is_known_by_what_libraries_raise(error: Exception, status: str) -> None:
+    """NumPy, PyTorch and XLA each in their way; another error is the implementation's."""
+    assert sampler._kind(error) == status
+
+
 def test_an_exception_while_sampling_is_an_answer() -> None:
     """What an implementation raises is told in one line, and the worker goes on."""
     assert opened(breaks).status == "returned"
@@ -136,3 +159,26 @@ def test_preparation_and_the_first_call_are_timed_apart() -> None:
     answer = opened(copy_of_v)
     assert answer.prepare_seconds >= 0
     assert answer.first_call_seconds > 0
+
+
+#: What the hoarder below keeps.
+KEPT: list[Any] = []
+
+
+def hoards(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Takes 64 MiB in the first call ever, and keeps them for later ones, as XLA does."""
+    KEPT[:] = KEPT or [np.ones(2**23)]
+    return v.copy()
+
+
+def test_memory_that_an_earlier_call_left_is_counted() -> None:
+    """The second cell grows by nothing, and holds what the first took."""
+    KEPT.clear()
+    first, second = opened(hoards), opened(hoards)
+    if first.peak_bytes is None or second.peak_bytes is None:
+        pytest.skip("this system does not tell")
+    assert first.held_bytes is not None
+    assert second.held_bytes is not None
+    assert first.peak_bytes >= 2**26
+    assert second.peak_bytes < 2**25
+    assert second.held_bytes >= 2**26

@@ -1,14 +1,20 @@
-"""Names, selection and inputs of workloads."""
+"""The grammar of workload names: what reads back, and what is refused with which words."""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
+
 import pytest
 
-from bench.workloads import DEFAULT, KNOWN, LENGTHS, Workload, WorkloadError, parse, select
+from bench import workloads
+from bench.presets import KNOWN
+from bench.workloads import Workload, WorkloadError, parse
+
+ODD = Workload(3, 5, 80, 7, is_causal=True)
+EVERYTHING = "prefill-b2h4g2d192v128s48-w16-cap50-bias-pad-grad"
 
 
-@pytest.mark.parametrize("workload", [*KNOWN, Workload(3, 5, 80, 7, is_causal=True)], ids=lambda one: one.name)
+@pytest.mark.parametrize("workload", [*KNOWN.values(), ODD], ids=lambda one: one.name)
 def test_names_round_trip(workload: Workload) -> None:
     """The name of a workload reads back as that workload."""
     assert parse(workload.name) == workload
@@ -17,51 +23,116 @@ def test_names_round_trip(workload: Workload) -> None:
 def test_a_name_is_terse_and_says_every_size() -> None:
     """Names have the documented form."""
     assert Workload(1, 8, 64, 1024, is_causal=True).name == "prefill-b1h8d64s1024-causal"
+    assert Workload(1, 8, 64, 1, kind="decode", other=4096).name == "decode-b1h8d64s1k4096"
+
+
+def test_every_part_is_read() -> None:
+    """A name with all parts gives all of their values."""
+    read = parse(EVERYTHING)
+    assert (read.batch, read.heads, read.kv_heads, read.width, read.value_width, read.length) == (2, 4, 2, 192, 128, 48)
+    assert (read.window, read.softcap, read.has_bias, read.is_padded, read.is_gradient) == (16, 50, True, True, True)
+    assert read.is_causal
+    assert read.operator == "sdpa_grad"
+    assert read.name == EVERYTHING
+
+
+def test_past_keys_of_decode_come_before_the_new_ones() -> None:
+    """Four new tokens after 4096 have 4100 keys, and are causal without being said to be."""
+    read = parse("decode-b1h32g8d128s4k4096")
+    assert (read.length, read.past, read.keys, read.is_causal, read.sweep) == (4, 4096, 4100, True, 4096)
+
+
+def test_keys_of_cross_are_all_there_are() -> None:
+    """Cross-attention has no past."""
+    read = parse("cross-b1h8d64s128k1500")
+    assert (read.length, read.past, read.keys, read.is_causal) == (128, 0, 1500, False)
 
 
 @pytest.mark.parametrize(
-    "name", ["prefill-b1h8d64s0", "prefill-b01h8d64s128", "prefill-b1h8s128", "prefill-b1h8d64s128-full"]
+    ("name", "operator"),
+    [
+        ("prefill-b1h8d64s128", "sdpa"),
+        ("prefill-b1h8d64s128-grad", "sdpa_grad"),
+        ("cross-b1h8d64s128k64-grad", "sdpa_grad"),
+        ("decode-b1h8d64s1k64", "sdpa"),
+        ("mha-b1h8d64s128", "mha"),
+        ("sublayer-b1h8d64s128-pad", "sublayer"),
+    ],
 )
-def test_what_the_grammar_does_not_allow_is_refused(name: str) -> None:
-    """Zero sizes, leading zeros, missing sizes and unknown suffixes are no workloads."""
-    with pytest.raises(WorkloadError, match=name):
+def test_a_kind_and_its_suffix_say_the_operator(name: str, operator: str) -> None:
+    """Implementations of that operator run it."""
+    assert parse(name.replace("b1", "b2")).operator == operator
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("prefil-b1h8d64s1024", "did you mean prefill-b1h8d64s1024"),
+        ("train-b1h8d64s1024", "known: cross, decode, mha, prefill, sublayer"),
+        ("prefill", "sizes are b<B>h<H>"),
+        ("prefill-b1h8d64s0", "without leading zeros"),
+        ("prefill-b01h8d64s128", "without leading zeros"),
+        ("prefill-b1h8s128", "sizes are b<B>h<H>"),
+        ("prefill-b1h8d64s128 ", "sizes are b<B>h<H>"),
+        ("prefill-b1h8d64s128-full", "'full' is not a suffix"),
+        ("prefill-b1h8d64s128-casual", "did you mean causal"),
+        ("prefill-b1h8d64s128-w0", "'w0' is not a suffix"),
+        ("prefill-b1h8d64s128-bf16", "'bf16' is not a suffix"),
+        ("prefill-b1h8g8d64s128", "it is written prefill-b1h8d64s128"),
+        ("prefill-b1h8d64v64s128", "it is written prefill-b1h8d64s128"),
+        ("prefill-b1h8d64s128-causal-w16", "it is written prefill-b1h8d64s128-w16"),
+        ("prefill-b1h8d64s128-grad-causal", "it is written prefill-b1h8d64s128-causal-grad"),
+        ("prefill-b1h8d64s128-causal-causal", "it is written prefill-b1h8d64s128-causal"),
+        ("prefill-b1h8g3d64s128", "3 key heads do not divide 8 query heads"),
+        ("prefill-b1h8d64s128k64", "prefill has no part 'k'"),
+        ("prefill-b1h8d64s128-pad", "pad needs more than one sequence"),
+        ("cross-b1h8d64s128", "cross needs a number of keys"),
+        ("cross-b1h8d64s128k128", "is a prefill"),
+        ("cross-b1h8d64s128k64-causal", "cross has no part 'causal'"),
+        ("decode-b1h8d64s1", "decode needs a number of keys"),
+        ("decode-b1h8d64s1k64-grad", "decode has no part 'grad'"),
+        ("decode-b1h8d64s1k64-causal", "it is written decode-b1h8d64s1k64"),
+        ("mha-b1h8g2d64s128", "mha has no part 'g'"),
+        ("sublayer-b1h8d64s128-grad", "sublayer has no part 'grad'"),
+    ],
+)
+def test_what_the_grammar_does_not_allow_is_refused(name: str, why: str) -> None:
+    """A name that means nothing, or has a shorter form, is refused with what is wrong with it."""
+    with pytest.raises(WorkloadError) as error:
         parse(name)
+    assert repr(name) in str(error.value)
+    assert why in str(error.value)
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_ones() -> None:
-    """A misspelt name gives the names it may have meant."""
-    with pytest.raises(WorkloadError, match=r"did you mean .*prefill-b1h8d64s1024"):
-        select(["prefil-b1h8d64s1024"])
+@pytest.mark.parametrize("part", ["window", "softcap", "length", "batch"])
+def test_a_size_of_zero_has_no_name(part: str) -> None:
+    """A workload that is not read from a name is refused as well."""
+    sizes: dict[str, Any] = {"batch": 1, "heads": 8, "width": 64, "length": 128, part: 0}
+    with pytest.raises(WorkloadError, match="sizes are at least 1"):
+        Workload(**sizes)
 
 
-def test_a_pattern_that_matches_nothing_is_refused() -> None:
-    """A glob without a match is an error, not an empty run."""
-    with pytest.raises(WorkloadError, match="no workload matches 'decode-"):
-        select(["decode-*"])
+def test_gradients_of_a_layer_need_their_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the operator mha_grad there is no workload of it."""
+    monkeypatch.setattr(workloads, "OPERATORS", {})
+    with pytest.raises(WorkloadError, match="there is no operator mha_grad"):
+        parse("mha-b1h8d64s128-grad")
 
 
-def test_a_name_outside_the_known_set_is_accepted() -> None:
-    """Any size can be timed by its name."""
-    assert select(["prefill-b2h4d128s96"]) == (Workload(2, 4, 128, 96),)
+def test_padded_sequences_have_different_lengths() -> None:
+    """They go down from Sk in equal steps, and none is shorter than half of it."""
+    assert parse("prefill-b4h1d8s16-pad").kv_lengths == (16, 14, 12, 10)
+    assert parse("prefill-b2h1d8s16").kv_lengths == (16, 16)
 
 
-def test_the_default_run_is_not_causal_and_shortest_first() -> None:
-    """Without a pattern the default lengths are timed, in the order in which each predicts the next."""
-    assert [one.length for one in select([])] == list(LENGTHS)
-    assert not any(one.is_causal for one in DEFAULT)
-
-
-def test_patterns_select_each_workload_once() -> None:
-    """Overlapping patterns do not repeat a workload."""
-    assert len(select(["*s128", "prefill-b1h8d64s128", "*-causal"])) == 1 + len(LENGTHS)
-
-
-def test_equal_seeds_give_equal_inputs_and_other_seeds_others() -> None:
-    """Inputs can be made again from the workload, the dtype and the seed."""
-    workload = Workload(2, 3, 4, 5)
-    q, k, v = workload.inputs("bfloat16", seed=1)
-    assert q.shape == k.shape == v.shape == (2, 3, 5, 4)
-    assert str(q.dtype) == "bfloat16"
-    assert np.array_equal(q, workload.inputs("bfloat16", seed=1)[0])
-    assert not np.array_equal(q, workload.inputs("bfloat16", seed=2)[0])
-    assert not np.array_equal(q, k)
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("prefill-b1h8d64s1024-causal", "prefill-b1h8d64s*-causal"),
+        ("decode-b1h8d64s1k4096", "decode-b1h8d64s1k*"),
+        ("cross-b1h8d64s128k1500", "cross-b1h8d64s*k1500"),
+    ],
+)
+def test_a_family_leaves_one_length_open(name: str, family: str) -> None:
+    """Query rows, and of decode the past keys."""
+    assert parse(name).family == family

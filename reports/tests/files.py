@@ -64,6 +64,7 @@ def _benchmark(one: dict[str, Any]) -> dict[str, Any]:
     seconds = one["median_ms"] / 1e3
     info = {name: one[name] for name in ("implementation", "device", "dtype", "workload", "S")}
     info |= {"B": 1, "H": 8, "D": 64, "flops": 1e9, "gflops": 1 / seconds, "prepare_seconds": 0.25}
+    info |= {name: one[name] for name in ("tokens_per_second",) if name in one}
     info |= {"first_call_seconds": 0.5, "peak_bytes": 1, "share": 0.1, "profile": "wide"}
     stats = dict.fromkeys(("min", "median", "mean", "max"), seconds) | {"stddev": 0.0, "rounds": 5}
     return {"extra_info": info, "stats": stats}

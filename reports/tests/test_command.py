@@ -11,8 +11,8 @@ import pytest
 
 from conformance.outcomes import Outcome
 from reports.__main__ import main
-from reports.markdown import WIDEST, digits, escape, shortened
 from reports.tests.files import bench_file, cell, conformance_file, failed, result
+from reports.text import WIDEST, digits, escape, shortened
 
 
 def report(folder: Path, *files: Path) -> str:
@@ -73,6 +73,29 @@ def test_a_struck_out_cell_is_shown_with_its_clause(tmp_path: Path) -> None:
     assert [row.split("|")[2].strip() for row in rows[:2]] == ["✗ SDPA-25", "✗ SDPA-25"]
     assert "64 elements are outside the bound" in rows[2]
     assert "1 struck out for a wrong result (`bad`)" in page
+
+
+def test_each_family_is_counted_by_the_formula_of_its_operator(tmp_path: Path) -> None:
+    """A file of format 1 has the formula of sdpa, one of format 2 that of every operator."""
+    one = bench_file(tmp_path / "a.json", cell("x", 128, median_ms=1.5), flops="old")
+    layer = cell("y", 64, median_ms=1.0, operator="mha", workload="mha-b1h8d64s64", family="mha-b1h8d64s*")
+    other = bench_file(tmp_path / "b.json", layer, format=2, flops={"sdpa": "new", "mha": "of the layer"})
+    page = report(tmp_path, one, other)
+    assert [line for line in page.splitlines() if "counted as" in line] == [
+        "GFLOP/s, by the median; operations are counted as old or new; the most is bold.",
+        "GFLOP/s, by the median; operations are counted as of the layer; the most is bold.",
+    ]
+
+
+def test_decoding_has_tokens_per_second_by_past_keys(tmp_path: Path) -> None:
+    """Its open length is that of the past."""
+    decode = {"operator": "sdpa", "workload": "decode-b1h8d64s1k64", "family": "decode-b1h8d64s1k*"}
+    one = cell("x", 64, median_ms=1.0, tokens_per_second=1000.0, **decode)
+    page = report(tmp_path, bench_file(tmp_path / "b.json", one, format=2, flops={"sdpa": "any"}))
+    assert "by past keys k" in page
+    assert "Tokens per second" in page
+    assert "k=64" in page
+    assert "S=64" not in page
 
 
 def test_environments_are_given_per_file(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from conformance.clauses import clauses
+from reports.__main__ import written
 from reports.markdown import page
 from reports.reading import read
 
@@ -15,6 +16,12 @@ def test_the_published_page_is_made_from_the_published_files() -> None:
     """Made again from the result files beside it, the page is the same."""
     records = read([PUBLISHED / "conformance.jsonl", PUBLISHED / "bench.json", PUBLISHED / "faults.json"])
     assert page(records, clauses()) == (PUBLISHED / "report.md").read_text(encoding="utf-8")
+
+
+def test_the_published_table_of_speed_is_made_from_the_published_file(tmp_path: Path) -> None:
+    """A bench file of format 1 gives the same table as when it was written."""
+    written(read([PUBLISHED / "bench.json"]), tmp_path)
+    assert (tmp_path / "bench.csv").read_text() == (PUBLISHED / "bench.csv").read_text()
 
 
 def test_the_published_run_is_complete_and_has_no_failure() -> None:

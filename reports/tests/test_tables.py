@@ -105,6 +105,12 @@ def test_lengths_are_columns_and_the_fastest_at_the_longest_is_first() -> None:
     assert table.loc["slow", 256] == 9.0
 
 
+def test_cells_without_an_operator_are_of_sdpa() -> None:
+    """Files of format 1 do not name it."""
+    assert tables.operator(tables.bench([cell("x", 128)])) == "sdpa"
+    assert tables.operator(tables.bench([cell("x", 128, operator="mha")])) == "mha"
+
+
 def test_cells_left_out_for_one_kind_of_reason_are_one_row() -> None:
     """The lengths are listed, the first's reason is given."""
     over = "over the time budget: predicted {} s"

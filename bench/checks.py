@@ -1,0 +1,209 @@
+"""Whether the results of a timed call are right, by the reference and the bound of their operator.
+
+Long sequences are checked in part, each part exactly: of sdpa and of the layers sampled query rows, which depend on
+no other row; of the gradients of sdpa sampled key heads with their query heads and all rows, since a row of grad_k is a
+sum over all query rows.  The gradients of a layer are checked whole: those of its weights are sums over everything.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bench import arguments
+from bench.workloads import Workload
+from conformance import sampling
+from conformance.bounds import Options
+from conformance.cases import every_case
+from conformance.cases.anycase import Blame
+from conformance.compare import Comparison, compare
+from conformance.gradients import bounds as gradient_bounds
+from conformance.gradients import reference as gradient_reference
+from conformance.layers import bounds as layer_bounds
+from conformance.layers import reference as layer_reference
+from impls.calls import same_bits
+from impls.contract import Profile
+
+#: Query rows of every head that a check recomputes: MOST_ROWS, and fewer of longer sequences, so that a check costs
+#: PAIRS pairs (i, j), about 0.2 s on one core; but FEWEST_ROWS at least.
+MOST_ROWS, FEWEST_ROWS, PAIRS = 32, 8, 2**17
+
+#: Scores (B, H, Sq, Sk) of the heads whose gradients a check recomputes, about 1 s on one core; one key head at least.
+GRADIENT_SCORES = 2**21
+
+#: The modules that have reference and bound of the layer's gradients, where the suite has that operator.
+LAYER_GRADIENTS = ("conformance.gradients.layer_reference", "conformance.gradients.layer_bounds")
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class StruckOut(Exception):
+    """The cell's result is wrong, by ``clause``: it has no timing."""
+
+    def __init__(self, clause: str, text: str) -> None:
+        super().__init__(f"struck out: {clause}: {text}")
+        self.clause, self.text = clause, text
+
+
+@dataclass(frozen=True)
+class Call:
+    """A workload as it was called: its arguments and keywords, and under which promise of accuracy."""
+
+    workload: Workload
+    arrays: Arrays
+    keywords: Mapping[str, Any]
+    dtype: str
+    profile: Profile
+
+
+@functools.cache
+def blame(operator: str) -> Blame:
+    """Which clause a wrong result of an operator breaks, as its cases say."""
+    return next(case.blame for case in every_case().values() if case.operator == operator)
+
+
+def check(call: Call, results: Arrays, seed: int) -> float:
+    """The worst error/bound of what is checked.  Raises StruckOut if a result breaks a clause.
+
+    ``seed`` chooses rows or heads; the first and the last are always among them.
+    """
+    clauses = blame(call.workload.operator)
+    for name, shape in arguments.results(call.workload).items():
+        got = results.get(name)
+        if got is None or got.shape != shape:
+            raise StruckOut(
+                clauses.shape, f"{_the(name)} has shape {None if got is None else got.shape}, expected {shape}"
+            )
+        if str(got.dtype) != call.dtype:
+            raise StruckOut(clauses.dtype, f"{_the(name)} is {got.dtype}, the inputs are {call.dtype}")
+    compared = _CHECKS[call.workload.operator](call, results, seed)
+    for one in compared:
+        if not one.ok:
+            raise StruckOut(_clause(clauses, one.name), _wrong(one, call.profile))
+    return max(one.share for one in compared)
+
+
+def _the(name: str) -> str:
+    return f"the {name}" if name == "output" else name
+
+
+def _clause(clauses: Blame, name: str) -> str:
+    """What a value outside its bound breaks; what is only copied has no bound to break."""
+    return clauses.of_result.get(name, clauses.value) if name in arguments.PRESENT else clauses.accuracy
+
+
+def _wrong(one: Comparison, profile: Profile) -> str:
+    where = "" if one.name == "output" else f" of {one.name}"
+    return (
+        f"{one.wrong} of {one.total} checked elements{where} are outside the bound of profile {profile.value};"
+        f" worst: expected {one.expected:.6g}, got {one.got:.6g}, bound {one.bound:.2g}"
+    )
+
+
+def checked_rows(w: Workload) -> int:
+    """How many query rows of every head are recomputed."""
+    affordable = PAIRS // (w.batch * w.heads * w.keys)
+    return max(FEWEST_ROWS, min(MOST_ROWS, affordable))
+
+
+def checked_heads(w: Workload) -> int:
+    """Of how many key heads the gradients are recomputed."""
+    group = w.heads // w.kv_heads
+    affordable = GRADIENT_SCORES // (w.batch * group * w.length * w.keys)
+    return max(1, min(w.kv_heads, affordable))
+
+
+def _sdpa(call: Call, results: Arrays, seed: int) -> list[Comparison]:
+    """Sampled rows; of a call with past keys those of attention over past and new ones, joined."""
+    w, options, (q, k, v) = call.workload, dict(call.keywords), call.arrays.values()
+    compared = []
+    if w.past:
+        k = np.concatenate([options.pop("past_key"), k], axis=2)
+        v = np.concatenate([options.pop("past_value"), v], axis=2)
+        options["causal_offset"] = w.past
+        joined = {"present_key": k, "present_value": v}
+        compared = [_copied(name, results[name], joined[name], call.dtype) for name in joined if name in results]
+    rows = checked_rows(w)
+    output = sampling.check_rows(
+        q, k, v, options, results["output"], dtype=call.dtype, profile=call.profile, rows=rows, seed=seed
+    )
+    return [output, *compared]
+
+
+def _copied(name: str, got: np.ndarray, expected: np.ndarray, dtype: str) -> Comparison:
+    """A result that has to be its input, without any rounding."""
+    if same_bits(got, expected):
+        return Comparison(name, ok=True, share=0.0, total=got.size, wrong=0)
+    return compare(name, got, expected.astype(np.float64), np.zeros(expected.shape), dtype)
+
+
+def _layer(call: Call, results: Arrays, seed: int) -> list[Comparison]:
+    """Sampled rows: the layer with those rows as queries, and all rows as keys and values.
+
+    Of ``sublayer`` too: normalised after the residual sum, a row depends on no other but through attention.
+    """
+    arrays, options = dict(call.arrays), dict(call.keywords)
+    x = arrays["x_q"]
+    rows = sampling.sample(x.shape[1], checked_rows(call.workload), seed)
+    arrays["x_q"] = x[:, rows]
+    options["x_kv"] = x
+    if options.pop("is_causal", False):
+        options["mask"] = np.arange(x.shape[1]) <= rows[:, None]
+    if "bias" in options:
+        options["bias"] = options["bias"][:, :, rows]
+    reference: Any = layer_reference.mha if call.workload.operator == "mha" else layer_reference.sublayer
+    expected = reference(**arrays, **options)
+    bound = layer_bounds.bound(expected, Options(bias=options.get("bias")), call.dtype, call.profile)
+    return [compare("output", results["output"][:, rows], expected.output, bound.output, call.dtype)]
+
+
+def _gradients(call: Call, results: Arrays, seed: int) -> list[Comparison]:
+    """All rows of sampled key heads and of their query heads."""
+    w, options = call.workload, dict(call.keywords)
+    kept = _heads(w.kv_heads, checked_heads(w), seed)
+    group = w.heads // w.kv_heads
+    of_queries = (kept[:, None] * group + np.arange(group)).ravel()
+
+    def part(name: str, array: np.ndarray) -> np.ndarray:
+        return array[:, kept if name in ("k", "v") else of_queries]
+
+    if "bias" in options:
+        options["bias"] = part("bias", options["bias"])
+    expected = gradient_reference.sdpa_grad(*(part(name, array) for name, array in call.arrays.items()), **options)
+    known = Options(softcap=options.get("softcap"), bias=options.get("bias"))
+    bound = gradient_bounds.bound(expected, known, call.dtype, call.profile)
+    return [
+        compare(name, part(name.removeprefix("grad_"), results[name]), gradient, bound[name], call.dtype)
+        for name, gradient in expected.gradients.items()
+    ]
+
+
+def _heads(heads: int, count: int, seed: int) -> np.ndarray:
+    """Sorted head indices: the first and the last, and random ones between; of one alone the first or the last."""
+    if count == 1:
+        return np.array([0 if seed % 2 == 0 else heads - 1])
+    return sampling.sample(heads, count, seed)
+
+
+def _layer_gradients(call: Call, results: Arrays, seed: int) -> list[Comparison]:
+    """Every element."""
+    reference, bounds = (importlib.import_module(name) for name in LAYER_GRADIENTS)
+    expected = reference.mha_grad(**call.arrays, **call.keywords)
+    bound = bounds.bound(expected, Options(bias=call.keywords.get("bias")), call.dtype, call.profile)
+    return [
+        compare(name, results[name], gradient, bound[name], call.dtype) for name, gradient in expected.gradients.items()
+    ]
+
+
+_CHECKS = {
+    "sdpa": _sdpa,
+    "mha": _layer,
+    "sublayer": _layer,
+    "sdpa_grad": _gradients,
+    "mha_grad": _layer_gradients,
+}

@@ -1,0 +1,168 @@
+"""How much memory a cell needs, predicted before it is begun, and how much there is.
+
+The model, for a cell on the CPU, in bytes:
+
+    3 · inputs here, and 3 · inputs in the worker     (SETS sets, which stay for the whole cell)
+    + results in the worker as NumPy arrays, and results here
+    + what the call itself takes
+    + what the check of the results takes here
+
+*The call* takes its results and SQUARE arrays of B·H·Sq·Sk numbers, in float32 or wider, unless a shorter workload of
+the family was measured.  Then it takes what the process held for that, times the ratio of the scores, but no more
+than that and those arrays; or, if its implementation is *known to hold no square array*, times the ratio of inputs
+and results.  That is known if a call of at least PROOF scores held less than one byte a score: not even a boolean mask
+of that shape fits.  (Smaller calls prove nothing, as an allocator serves arrays of up to 32 MiB from memory that the
+process has already.)  What a process held counts from before its first cell, so that memory which a library keeps for
+later calls is not taken for none.
+
+On another device inputs and results are counted there as here, but nothing is known of the device's own memory: a
+call that does not fit there raises, and is left out with what it says.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
+import numpy as np
+
+from bench import arguments
+from bench.checks import checked_heads, checked_rows
+from bench.workloads import Workload
+from conformance.bounds import BLOCK_ELEMENTS
+
+#: Input sets that are rotated, so that no call finds its own inputs in the nearest cache or its result remembered.
+SETS = 3
+
+#: Arrays of B·H·Sq·Sk numbers that an implementation is taken to hold at once.  Measured of the built-ins at B=1, H=8,
+#: S=2048 in float32, where one is 128 MiB: NumPy written out 3.3 (scores, shifted scores, their exponentials), the
+#: same as a layer 3.5, flex_attention and the ONNX reference 4.3; gradients in NumPy 4.2, by JAX 9.2.
+SQUARE = {"sdpa": 5, "mha": 5, "sublayer": 5, "sdpa_grad": 10, "mha_grad": 10}
+
+#: Scores from which on a call that takes less than a byte for each proves that it holds no square array: 64 MiB in
+#: float32, 32 MiB in half precision.
+PROOF = 2**24
+
+#: Arrays of float64 that a check holds at once: of recomputed scores, of keys and values (one head per query head), of
+#: blocks, and of the projections of a layer.  tests/test_memory.py measures that a check takes no more.
+SCORE_ARRAYS, KEY_ARRAYS, BLOCK_ARRAYS, PROJECTION_ARRAYS = 24, 4, 3, 8
+
+#: Bytes of a number of the reference.
+WIDE = 8
+
+
+def _bytes(shapes: Iterable[tuple[int, ...]], dtype: str) -> int:
+    return sum(math.prod(shape) for shape in shapes) * np.dtype(dtype).itemsize
+
+
+def input_bytes(w: Workload, dtype: str) -> int:
+    """Bytes of one set of inputs."""
+    return _bytes(arguments.shapes(w).values(), dtype)
+
+
+def result_bytes(w: Workload, dtype: str) -> int:
+    """Bytes of the results."""
+    return _bytes(arguments.results(w).values(), dtype)
+
+
+def scores(w: Workload) -> int:
+    """Numbers in a square array, B·H·Sq·Sk."""
+    return w.batch * w.heads * w.length * w.keys
+
+
+def quadratic_bytes(w: Workload, dtype: str) -> int:
+    """What a call of an implementation with square arrays takes."""
+    return result_bytes(w, dtype) + SQUARE[w.operator] * scores(w) * max(np.dtype(dtype).itemsize, 4)
+
+
+def holds_no_square(w: Workload, held: int) -> bool:
+    """Whether a call for which the process held ``held`` bytes proves that its implementation has no square array."""
+    return scores(w) >= PROOF and held < scores(w)
+
+
+def check_bytes(w: Workload) -> int:
+    """What a check takes, which is made in float64."""
+    if w.operator == "mha_grad":
+        return WIDE * (SCORE_ARRAYS * scores(w) + PROJECTION_ARRAYS * 4 * w.tokens * w.heads * w.width)
+    if w.is_gradient:
+        heads = checked_heads(w) * (w.heads // w.kv_heads)
+        rows, heads_of_all = w.length, w.batch * heads
+    else:
+        rows, heads_of_all = min(checked_rows(w), w.length), w.batch * w.heads
+    of_keys = heads_of_all * w.keys
+    block = max(BLOCK_ELEMENTS, of_keys * w.value_width)
+    total = SCORE_ARRAYS * rows * of_keys + KEY_ARRAYS * of_keys * (w.width + w.value_width) + BLOCK_ARRAYS * block
+    if w.operator in ("mha", "sublayer"):
+        total += PROJECTION_ARRAYS * (w.tokens + w.heads * w.width) * w.heads * w.width
+    return WIDE * total
+
+
+def needed_bytes(w: Workload, dtype: str, device: str, call: int) -> int:
+    """What a cell needs of the memory of this machine, of which ``call`` bytes are the call's own."""
+    results = result_bytes(w, dtype)
+    here = SETS * input_bytes(w, dtype) + results + check_bytes(w)
+    there = SETS * input_bytes(w, dtype) + results + (call if device == "cpu" else 0)
+    return here + there
+
+
+def available_bytes(root: Path = Path("/")) -> int | None:
+    """Memory that processes may still take: what the machine has free, or the rest of a control group; None if unknown.
+
+    ``root`` is where the file system of the kernel's numbers begins.
+    """
+    free = _machine_bytes(root)
+    rests = [rest for rest in (_group_rest(folder) for folder in _groups(root)) if rest is not None]
+    return min([free, *rests] if free is not None else rests, default=None)
+
+
+def _machine_bytes(root: Path) -> int | None:
+    try:
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):  # not this system
+        return None
+
+
+def _groups(root: Path) -> list[Path]:
+    """Folders of the control groups that this process is in, each of which may have a limit."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    found = [root / "sys/fs/cgroup", root / "sys/fs/cgroup/memory"]
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        base = found[1] if controllers == "memory" else found[0]
+        if controllers in ("", "memory"):
+            own = base / path.lstrip("/")
+            found += [each for each in (own, *own.parents) if each != base and base in each.parents]
+    return found
+
+
+def _group_rest(folder: Path) -> int | None:
+    """What a control group may still take, of version 2 or 1; None if it has no limit.
+
+    Pages of files that it can drop count as used there, and are free.
+    """
+    for limit, usage, dropped in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        try:
+            allowed, used = (int((folder / name).read_text()) for name in (limit, usage))
+        except (OSError, ValueError):  # no such group, or "max": no limit
+            continue
+        try:
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            used -= int(stat.get(dropped, 0))
+        except (OSError, ValueError):
+            pass
+        return max(allowed - used, 0)
+    return None

@@ -1,0 +1,1 @@
+"""Tests of the bench: names, checks, predictions, protocol, and the command itself."""

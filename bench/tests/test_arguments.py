@@ -1,0 +1,82 @@
+"""What a workload calls an implementation with."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bench import arguments
+from bench.presets import KNOWN
+from bench.tests.cache import with_cache
+from bench.workloads import Workload, parse
+from impls.operators import OPERATORS
+
+
+def test_equal_seeds_give_equal_inputs_and_other_seeds_others() -> None:
+    """Inputs can be made again from the workload, the dtype and the seed."""
+    workload = Workload(2, 3, 4, 5)
+    first, keywords = arguments.make(workload, "bfloat16", seed=1)
+    q, k, v = first.values()
+    assert q.shape == k.shape == v.shape == (2, 3, 5, 4)
+    assert str(q.dtype) == "bfloat16"
+    assert keywords == {}
+    assert np.array_equal(q, arguments.make(workload, "bfloat16", seed=1)[0]["q"])
+    assert not np.array_equal(q, arguments.make(workload, "bfloat16", seed=2)[0]["q"])
+    assert not np.array_equal(q, k)
+
+
+@pytest.mark.parametrize("workload", {one.operator: one for one in KNOWN.values()}.values(), ids=lambda one: one.name)
+def test_arguments_are_those_of_the_operator(workload: Workload) -> None:
+    """Every argument of the operator, in its order, and no keyword that it does not have."""
+    operator = OPERATORS[workload.operator]
+    arrays, keywords = arguments.make(workload, "float32", 0)
+    assert tuple(arrays) == operator.arguments
+    assert set(keywords) - {"past_key", "past_value"} <= set(operator.keywords)
+
+
+def test_options_become_keywords() -> None:
+    """Window, softcap, bias and lengths are given as the operator has them; nothing else is."""
+    _, keywords = arguments.make(parse("prefill-b2h4d8s16-w3-cap50-bias-pad"), "float16", 0)
+    assert set(keywords) == {"is_causal", "window", "softcap", "bias", "kv_lengths"}
+    assert (keywords["window"], keywords["softcap"]) == ((3, 0), 50.0)
+    assert keywords["bias"].shape == (1, 4, 16, 16)
+    assert str(keywords["bias"].dtype) == "float16"
+    assert keywords["kv_lengths"].tolist() == [16, 12]
+    assert keywords["kv_lengths"].dtype == np.int64
+
+
+def test_past_keys_are_keywords_of_their_own_length() -> None:
+    """The new keys are as many as the new rows, the past ones come before them."""
+    arrays, keywords = arguments.make(parse("decode-b2h4g2d8v6s3k10"), "float32", 0)
+    assert {name: array.shape for name, array in arrays.items()} == {
+        "q": (2, 4, 3, 8),
+        "k": (2, 2, 3, 8),
+        "v": (2, 2, 3, 6),
+    }
+    assert (keywords["past_key"].shape, keywords["past_value"].shape) == ((2, 2, 10, 8), (2, 2, 10, 6))
+    assert keywords["is_causal"] is True
+
+
+def test_features_are_what_the_operator_does_not_always_give() -> None:
+    """A layer needs its projections' keywords; heads, gamma and beta are no features."""
+    assert arguments.keywords(parse("sublayer-b1h2d4s3-causal")) == {"w_o", "b_q", "b_k", "b_v", "b_o", "is_causal"}
+    assert arguments.keywords(parse("prefill-b1h2d4s3")) == set()
+    assert arguments.keywords(parse("decode-b1h2d4s1k3")) == {"past_key", "past_value", "is_causal"}
+
+
+def test_results_have_the_shapes_of_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients have the shapes of what they are gradients of, present keys hold past and new ones."""
+    monkeypatch.setitem(OPERATORS, "sdpa", with_cache())
+    assert arguments.results(parse("cross-b1h4g2d8v6s3k5")) == {"output": (1, 4, 3, 6)}
+    assert arguments.results(parse("prefill-b1h4g2d8v6s3-bias-grad")) == {
+        "grad_q": (1, 4, 3, 8),
+        "grad_k": (1, 2, 3, 8),
+        "grad_v": (1, 2, 3, 6),
+        "grad_bias": (1, 4, 3, 3),
+    }
+    assert arguments.results(parse("decode-b2h4g2d8v6s3k10")) == {
+        "output": (2, 4, 3, 6),
+        "present_key": (2, 2, 13, 8),
+        "present_value": (2, 2, 13, 6),
+    }
+    assert arguments.results(parse("mha-b2h4d8s3")) == {"output": (2, 3, 32)}

@@ -1,0 +1,91 @@
+"""Decoding, from the name to the samples, on implementations of a few lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.checks import StruckOut
+from bench.protocol import Cell, Measured, NotTimed, Protocol
+from bench.sampler import Plan
+from bench.tests.cache import with_cache
+from bench.workloads import parse
+from conformance.targets import Pool, Target
+from impls.calls import describe
+from impls.contract import Implementation
+from impls.operators import OPERATORS
+
+NAME = "decode-b2h2d8s3k10"
+
+Triple = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def _attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, past: int) -> np.ndarray:
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(np.float32(q.shape[-1]))
+    hidden = np.arange(k.shape[2]) > past + np.arange(q.shape[2])[:, None]
+    powers = np.exp(np.where(hidden, np.float32(-np.inf), scores - scores.max(-1, keepdims=True)))
+    return powers / powers.sum(-1, keepdims=True) @ v
+
+
+def cached(q: Any, k: Any, v: Any, *, past_key: Any = None, past_value: Any = None, is_causal: bool = False) -> Triple:
+    """Right: past and new keys, joined, and rows that stand behind the past."""
+    k, v = np.concatenate([past_key, k], axis=2), np.concatenate([past_value, v], axis=2)
+    return _attend(q, k, v, past_key.shape[2]), k, v
+
+
+def from_zero(
+    q: Any, k: Any, v: Any, *, past_key: Any = None, past_value: Any = None, is_causal: bool = False
+) -> Triple:
+    """Wrong: the first new row has position 0, so it sees the first past key alone."""
+    k, v = np.concatenate([past_key, k], axis=2), np.concatenate([past_value, v], axis=2)
+    return _attend(q, k, v, 0), k, v
+
+
+def behind(q: Any, k: Any, v: Any, *, past_key: Any = None, past_value: Any = None, is_causal: bool = False) -> Triple:
+    """Wrong: right output, but the new keys are put before the past ones in the cache."""
+    output, _, _ = cached(q, k, v, past_key=past_key, past_value=past_value)
+    return output, np.concatenate([k, past_key], axis=2), np.concatenate([v, past_value], axis=2)
+
+
+def plain(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> np.ndarray:
+    """Without a cache."""
+    return _attend(q, k, v, 0)
+
+
+@pytest.fixture(autouse=True)
+def _cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPERATORS, "sdpa", with_cache())
+
+
+def measure(function: Any) -> Measured:
+    """The cell of NAME on one of the functions above."""
+    implementation = Implementation(function.__name__, f"{__name__}:{function.__name__}")
+    protocol = Protocol(Pool(in_process=True), Plan(seconds=0.001), lambda one: describe(one).keywords)
+    return protocol.measure(Cell(Target(implementation, "cpu", "float32"), parse(NAME)))
+
+
+def test_a_right_cache_is_timed() -> None:
+    """The output is that of attention over past and new keys with rows behind the past."""
+    measured = measure(cached)
+    assert len(measured.seconds) >= 5
+    assert 0 < measured.share <= 1
+
+
+def test_positions_that_begin_at_zero_are_struck_out() -> None:
+    """A causal mask that forgets the past hides almost all of it."""
+    with pytest.raises(StruckOut, match="SDPA-25"):
+        measure(from_zero)
+
+
+def test_a_cache_in_another_order_is_struck_out() -> None:
+    """The next step would read it."""
+    with pytest.raises(StruckOut, match="elements of present_key are outside"):
+        measure(behind)
+
+
+def test_an_implementation_without_a_cache_is_not_timed() -> None:
+    """A keyword that it does not accept is a feature it does not have."""
+    with pytest.raises(NotTimed, match="unsupported: no keyword past_key, past_value"):
+        measure(plain)

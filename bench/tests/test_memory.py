@@ -1,0 +1,160 @@
+"""The memory model: what the parts of a cell take, and what the system says is free."""
+
+from __future__ import annotations
+
+import os
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench import arguments, memory
+from bench.checks import Call, check
+from bench.tests.cache import with_cache
+from bench.workloads import Workload, parse
+from impls.contract import Profile
+from impls.operators import OPERATORS
+
+GIB = 2**30
+
+#: Of every kind of check, large enough that small arrays do not matter.
+CHECKED = (
+    "prefill-b1h8d64s1024",
+    "prefill-b4h8g2d64s512-pad",
+    "prefill-b1h8d64s512-bias",
+    "decode-b4h8g2d64s1k4096",
+    "mha-b1h8d64s512",
+    "sublayer-b2h8d64s256-pad",
+    "prefill-b1h8d64s512-causal-grad",
+    "prefill-b1h4d64s512-cap50-bias-grad",
+)
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_a_check_takes_no_more_than_is_predicted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured at its peak, and at least a fifth of the prediction."""
+    monkeypatch.setitem(OPERATORS, "sdpa", with_cache())
+    workload = parse(name)
+    call = Call(workload, *arguments.make(workload, "float32", 0), "float32", Profile.WIDE)
+    results = {name: np.zeros(shape, np.float32) for name, shape in arguments.results(workload).items()}
+    tracemalloc.start()
+    try:
+        with pytest.raises(Exception, match="struck out"):
+            check(call, results, seed=0)
+        taken = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert memory.check_bytes(workload) / 5 < taken < memory.check_bytes(workload)
+
+
+def test_inputs_and_results_are_counted_by_their_shapes() -> None:
+    """Grouped heads, another width of v, and a bias in the dtype of the call."""
+    w = parse("prefill-b2h4g2d8v6s16-bias")
+    numbers = 2 * 4 * 16 * 8 + 2 * 2 * 16 * 8 + 2 * 2 * 16 * 6 + 4 * 16 * 16
+    assert memory.input_bytes(w, "float32") == 4 * numbers
+    assert memory.input_bytes(w, "bfloat16") == 2 * numbers
+    assert memory.result_bytes(w, "float16") == 2 * (2 * 4 * 16 * 6)
+
+
+def test_scores_of_half_precision_are_taken_to_be_in_float32() -> None:
+    """As half precision is accumulated in it."""
+    w = parse("prefill-b1h8d64s1024")
+    assert memory.quadratic_bytes(w, "float16") - memory.result_bytes(w, "float16") == 5 * 8 * 1024**2 * 4
+    assert memory.quadratic_bytes(w, "float64") - memory.result_bytes(w, "float64") == 5 * 8 * 1024**2 * 8
+
+
+def test_gradients_hold_more_square_arrays() -> None:
+    """Weights, dP and dS besides what the forward pass has."""
+    w = parse("prefill-b1h8d64s1024-grad")
+    assert memory.quadratic_bytes(w, "float32") > 10 * 8 * 1024**2 * 4
+
+
+def test_every_set_is_counted_here_and_in_the_worker() -> None:
+    """Three sets of inputs, twice; the call where it is made on this machine's memory."""
+    w = parse("prefill-b1h8d64s1024")
+    fixed = 6 * memory.input_bytes(w, "float32") + 2 * memory.result_bytes(w, "float32") + memory.check_bytes(w)
+    assert memory.needed_bytes(w, "float32", "cpu", 1000) == fixed + 1000
+    assert memory.needed_bytes(w, "float32", "cuda", 1000) == fixed
+
+
+def test_what_proves_linear_memory() -> None:
+    """Less than a byte a score, of 2^24 scores at least."""
+    assert memory.holds_no_square(Workload(1, 8, 64, 2048), 2**24)
+    assert not memory.holds_no_square(Workload(1, 8, 64, 2048), 2**25)
+    assert not memory.holds_no_square(Workload(1, 8, 64, 1024), 0)
+
+
+def system(root: Path, available: int | None = 8 * GIB, groups: str = "0::/", **files: Any) -> Path:
+    """The kernel's numbers in a folder; ``files`` by their path below the control groups, "__" for "/"."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(f"{groups}\n")
+    if available is not None:
+        (root / "proc/meminfo").write_text(f"MemTotal: 1 kB\nMemAvailable:   {available // 1024} kB\n")
+    for name, text in files.items():
+        path = root / "sys/fs/cgroup" / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def numbers(prefix: str, allowed: str, used: int, dropped: int = 0) -> dict[str, Any]:
+    """A control group of version 2."""
+    return {
+        f"{prefix}memory.max": allowed,
+        f"{prefix}memory.current": str(used),
+        f"{prefix}memory.stat": f"anon 1\ninactive_file {dropped}\n",
+    }
+
+
+def test_without_a_control_group_the_machine_decides(tmp_path: Path) -> None:
+    """MemAvailable of /proc/meminfo."""
+    assert memory.available_bytes(system(tmp_path)) == 8 * GIB
+
+
+def test_a_group_without_a_limit_decides_nothing(tmp_path: Path) -> None:
+    """Its limit is the word max."""
+    assert memory.available_bytes(system(tmp_path, **numbers("", "max", GIB))) == 8 * GIB
+
+
+def test_the_rest_of_a_group_is_free(tmp_path: Path) -> None:
+    """The limit without what is used, of which pages of files can be dropped."""
+    assert memory.available_bytes(system(tmp_path, **numbers("", str(4 * GIB), 3 * GIB, GIB))) == 2 * GIB
+
+
+def test_a_group_further_up_limits_those_below(tmp_path: Path) -> None:
+    """The narrowest of all groups that the process is in decides."""
+    inner, outer = numbers("a__b__", "max", GIB), numbers("a__", str(3 * GIB), GIB)
+    root = system(tmp_path, groups="0::/a/b", **inner, **outer)
+    assert memory.available_bytes(root) == 2 * GIB
+
+
+def test_a_group_of_the_first_version_limits_too(tmp_path: Path) -> None:
+    """Its files have other names."""
+    files = {"limit_in_bytes": str(3 * GIB), "usage_in_bytes": str(GIB), "stat": "x 1\n"}
+    named: dict[str, Any] = {f"memory__job__memory.{name}": text for name, text in files.items()}
+    root = system(tmp_path, groups="4:memory:/job", **named)
+    assert memory.available_bytes(root) == 2 * GIB
+
+
+def test_a_group_over_its_limit_has_nothing_left(tmp_path: Path) -> None:
+    """Never less than nothing."""
+    assert memory.available_bytes(system(tmp_path, **numbers("", str(GIB), 2 * GIB))) == 0
+
+
+def test_without_meminfo_free_pages_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's own count of pages."""
+    sizes = {"SC_AVPHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(os, "sysconf", sizes.__getitem__)
+    assert memory.available_bytes(system(tmp_path, available=None)) == 4096000
+
+
+def test_a_system_that_does_not_tell_gives_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file and no count: unknown, not zero."""
+
+    def unknown(name: str) -> int:
+        raise ValueError(name)
+
+    monkeypatch.setattr(os, "sysconf", unknown)
+    assert memory.available_bytes(tmp_path) is None

@@ -1,0 +1,52 @@
+"""Numbers, reasons and tables as the text of a Markdown page."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+
+#: What stands for a number that does not exist.
+NONE = "–"
+
+#: Significant digits of times and rates: the third already differs between two runs.
+DIGITS = 3
+
+#: Characters of a reason: about two lines of a table cell.
+WIDEST = 140
+
+
+def markdown(table: pd.DataFrame, left: int | None = None) -> str:
+    """A Markdown table of text; ``left`` columns are aligned left and the rest right, None: numbers right."""
+    numeric = [pd.api.types.is_numeric_dtype(kind) for kind in table.dtypes]
+    align = ["right" if (number if left is None else at >= left) else "left" for at, number in enumerate(numeric)]
+    texts = table.astype(object).map(escape)
+    return str(texts.to_markdown(index=False, disable_numparse=True, colalign=align))
+
+
+def escape(value: Any) -> str:
+    """A value as the text of a Markdown table's cell."""
+    return " ".join(str(value).split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def shortened(text: str) -> str:
+    """A reason that leaves the table readable; the whole of it is in the CSV."""
+    return text if len(text) <= WIDEST else text[: WIDEST - 1].rstrip() + "…"
+
+
+def digits(number: float) -> str:
+    """A number to DIGITS significant digits, without an exponent where that is short."""
+    if not math.isfinite(number) or number == 0:
+        return f"{number:g}"
+    places = DIGITS - 1 - math.floor(math.log10(abs(number)))
+    if places > 5:
+        return f"{number:.1e}"
+    return f"{number:.{max(places, 0)}f}"
+
+
+def share(number: float) -> str:
+    """A share of the bound, "–" where nothing was compared."""
+    if math.isnan(number):
+        return NONE
+    return "∞" if math.isinf(number) else f"{number:.2f}"
