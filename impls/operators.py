@@ -110,4 +110,16 @@ SDPA_GRAD = Operator(
     results=(("grad_q", ""), ("grad_k", ""), ("grad_v", ""), ("grad_bias", "bias")),
 )
 
-OPERATORS = {operator.name: operator for operator in (SDPA, MHA, SUBLAYER, SDPA_GRAD)}
+MHA_GRAD = Operator(
+    "mha_grad",
+    arguments=(*MHA.arguments, "grad_output"),  # of the output of mha, in its shape
+    keywords=tuple(name for name in MHA.keywords if name not in ("return_weights", "average_weights")),
+    arrays=MHA.arrays,
+    results=(
+        *((f"grad_{name}", "") for name in MHA.arguments),
+        *((f"grad_{name}", name) for name in (*_PROJECTIONS, "bias")),
+    ),
+    always=("heads",),
+)
+
+OPERATORS = {operator.name: operator for operator in (SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD)}
