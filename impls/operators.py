@@ -30,6 +30,11 @@ class Operator:
         """Names of the results of a call with these keywords."""
         return tuple(name for name, keyword in self.results if not keyword or keyword in given)
 
+    @property
+    def differentiated(self) -> tuple[str, ...]:
+        """Names of the arrays that an operator of gradients gives the gradients of, in the order of its results."""
+        return tuple(name.removeprefix("grad_") for name, _ in self.results)
+
 
 SDPA = Operator(
     "sdpa",
@@ -121,5 +126,8 @@ MHA_GRAD = Operator(
     ),
     always=("heads",),
 )
+
+#: The operator of gradients of each operator that has one.
+GRADIENTS = {SDPA.name: SDPA_GRAD.name, MHA.name: MHA_GRAD.name}
 
 OPERATORS = {operator.name: operator for operator in (SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD)}

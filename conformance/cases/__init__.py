@@ -6,7 +6,19 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
-from conformance.cases import behaviour, gradient, masks, mha, positions, scores, shapes, sinks, softmax, sublayer
+from conformance.cases import (
+    behaviour,
+    gradient,
+    masks,
+    mha,
+    mha_gradient,
+    positions,
+    scores,
+    shapes,
+    sinks,
+    softmax,
+    sublayer,
+)
 from conformance.cases.anycase import AnyCase
 from conformance.cases.base import Case, Inputs
 from conformance.cases.data import Shape
@@ -25,7 +37,7 @@ def all_cases() -> dict[str, Case]:
 @functools.cache
 def every_case() -> dict[str, AnyCase]:
     """Every case of every operator by its name, sdpa's first.  Raises ValueError if a name stands twice."""
-    return _by_name([*all_cases().values(), *mha.cases(), *sublayer.cases(), *gradient.cases()])
+    return _by_name([*all_cases().values(), *mha.cases(), *sublayer.cases(), *gradient.cases(), *mha_gradient.cases()])
 
 
 def _by_name(cases: Iterable[Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ arrives with and |x| + |δx| its size.
 
    with c_z = |δdZ||wᵀ|, size_z = |dZ||wᵀ| + c_z, and m the number of projections.
 7. *Zeros*: where every term of a sum is zero and cannot be off, so is the sum: rows of padded keys (GRAD-23) and rows
-   without a key (GRAD-24) have the bound 0.
+   without a key (GRAD-24), whose combined heads are 0, have the bound 0.
 
 The reference is computed in float64 and has an error of its own: the same bound with float64's roundoff, added.
 """
@@ -98,7 +98,8 @@ def _operands(x: LayerGradExpected, options: Options, r: Rounding, heads: int) -
     attended = of_sdpa.bound_under(x.heads.forward, options, r, OperandErrors(q, k, v))
     exact = np.zeros_like(x.grad_output)
     g = exact if x.d_combined is None else projection_error(x.d_combined, None, r)
-    return GradOperandErrors(q, k, v, split(g, heads)), combine(attended.output)
+    output = np.where(x.heads.forward.allowed.any(axis=3, keepdims=True), attended.output, 0.0)
+    return GradOperandErrors(q, k, v, split(g, heads)), combine(output)
 
 
 def _exact(array: Array) -> Off:
