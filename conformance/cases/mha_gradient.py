@@ -34,6 +34,7 @@ class MhaGradientCase(AnyCase):
         accuracy="GRAD-26",
         value="GRAD-20",
         of_result={
+            "grad_w_q": "GRAD-17",  # behind that of x_q, which is right
             "grad_w_o": "GRAD-21",
             "grad_b_q": "GRAD-18",
             "grad_b_k": "GRAD-18",

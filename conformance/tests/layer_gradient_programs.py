@@ -70,6 +70,29 @@ def problem(seed: int, dtype: str) -> Problem:
     return Problem(call, gradient.astype(NUMPY_DTYPES[dtype]))
 
 
+def square(seed: int, dtype: str) -> Problem:
+    """A problem with weights that are square and nothing that nn.MultiheadAttention does not have."""
+    rng = np.random.default_rng([seed, 8])
+    heads, batch, rows = (int(rng.integers(1, most + 1)) for most in (4, 3, 12))
+    width = heads * int(rng.integers(1, 9))
+    arrays = {"x_q": rng.normal(size=(batch, rows, width))}
+    if rng.random() < 0.5:
+        arrays["x_kv"] = rng.normal(size=(batch, int(rng.integers(1, 20)), width))
+    arrays |= {f"w_{name}": rng.normal(size=(width, width)) / np.sqrt(width) for name in "qkvo"}
+    arrays |= {f"b_{name}": rng.normal(size=width) for name in "qkvo" if rng.random() < 0.7}
+    scores = (batch, heads, rows, arrays.get("x_kv", arrays["x_q"]).shape[1])
+    kind, options = rng.choice(["mask", "bias", "causal", "nothing"]), {}
+    if kind == "mask":
+        options = {"mask": rng.random(scores) < 0.7}
+    elif kind == "bias":
+        options = {"bias": rng.normal(size=scores).astype(NUMPY_DTYPES[dtype])}
+    elif kind == "causal":
+        options = {"is_causal": True}
+    stored = {name: array.astype(NUMPY_DTYPES[dtype]) for name, array in arrays.items()}
+    gradient = rng.normal(size=arrays["x_q"].shape).astype(NUMPY_DTYPES[dtype])
+    return Problem(layer_programs.Problem(heads, stored, options), gradient)
+
+
 class Program(layer_programs.Program):
     """Forward and backward pass of a layer; gradients of weights are sums over all rows at once."""
 
