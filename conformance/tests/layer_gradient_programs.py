@@ -81,7 +81,8 @@ def square(seed: int, dtype: str) -> Problem:
     arrays |= {f"w_{name}": rng.normal(size=(width, width)) / np.sqrt(width) for name in "qkvo"}
     arrays |= {f"b_{name}": rng.normal(size=width) for name in "qkvo" if rng.random() < 0.7}
     scores = (batch, heads, rows, arrays.get("x_kv", arrays["x_q"]).shape[1])
-    kind, options = rng.choice(["mask", "bias", "causal", "nothing"]), {}
+    kind = rng.choice(["mask", "bias", "causal", "nothing"])
+    options: dict[str, Any] = {}
     if kind == "mask":
         options = {"mask": rng.random(scores) < 0.7}
     elif kind == "bias":

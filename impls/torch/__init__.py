@@ -84,6 +84,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
             ("torch-compile", "compiled:attention", "sdpa", "compiled", {}, ("float32",)),
             ("torch-layer", "layer:mha", "mha", "prepare", _STORAGE, DTYPES),
             ("torch-mha", "modules:functional", "mha", "prepare", _STORAGE, DTYPES),
+            ("torch-mha-composed", "modules:composed", "mha", "prepare", _STORAGE, DTYPES),
         )
     ),
     _entry("torch-mha-fast", "modules:fast", "nn.MultiheadAttention, fast path", _STORAGE, operator="mha"),
