@@ -72,8 +72,8 @@ def intermediates(x: GradExpected, options: Options, r: Rounding, operands: Grad
     a_rounded = np.where(f.allowed, a_rounded, 0.0)
     a_error = a_rounded + sizes.moved
     a = a if exact else a + a_error
-    of_weights = _delta_of_weights(x, most, a, a_rounded, r)
     carried = np.sum(most * sizes.moved, axis=3, keepdims=True)
+    of_weights = _delta_of_weights(x, most, a, a_rounded, delta + carried, r)
     delta_error = np.maximum(of_weights, _delta_of_output(x, weights, most, a, sizes, r)) + carried
     delta_error += _delta_moved(f, epsilon, low, distance)
     delta = delta if exact else delta + delta_error
@@ -141,12 +141,12 @@ def _delta_moved(f: Expected, epsilon: Array, low: Array, distance: Array) -> Ar
     return np.where(np.isfinite(moved), np.minimum(moved, farthest), farthest)
 
 
-def _delta_of_weights(x: GradExpected, most: Array, a: Array, a_error: Array, r: Rounding) -> Array:
-    """Step 3: δ as Σ p a, with the roundings ``a_error`` of dP."""
+def _delta_of_weights(x: GradExpected, most: Array, a: Array, a_error: Array, delta: Array, r: Rounding) -> Array:
+    """Step 3: δ, of the size ``delta``, as Σ p a, with the roundings ``a_error`` of dP."""
     f = x.forward
     relative = growth(_keys(f), r) + 3 * r.accumulator + r.weight + r.score
     sums = np.sum(most * (a_error + relative * a), axis=3, keepdims=True)
-    sums += (_powers(f, r) + r.score) * np.abs(x.delta)
+    sums += (_powers(f, r) + r.score) * delta
     if r.score:
         # Of each term p a, stored; or of a (p / Σ) and of p / Σ before it, where Σ is the sum of powers, by which the
         # derivative of the division then multiplies again.
