@@ -48,3 +48,15 @@ class GradientInputs(_Arguments):
     v: np.ndarray
     grad_output: np.ndarray
     keywords: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LayerGradientInputs(_Arguments):
+    """Of mha_grad: x_q and the weights as of mha, and the gradient with respect to the output, in its shape."""
+
+    x_q: np.ndarray
+    w_q: np.ndarray
+    w_k: np.ndarray
+    w_v: np.ndarray
+    grad_output: np.ndarray
+    keywords: dict[str, Any] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from impls import memory
 from impls.backend import Backend, backend
 from impls.contract import Call, Function, Implementation, ImplementationError, Layout
 from impls.loading import ATTRIBUTES, keywords, load, operator_of
-from impls.operators import OPERATORS
+from impls.operators import GRADIENTS, OPERATORS
 
 #: Results that have the axes of q, k or v, and so their layout; and what has the layout of the past.
 HEADS_OUTSIDE = ("output", "grad_q", "grad_k", "grad_v")
@@ -80,8 +80,8 @@ def describe(implementation: Implementation) -> Description:
     if not callable(function):
         raise ImplementationError(f"{implementation.target} is a {type(function).__name__}, not a function")
     found = {name: getattr(function, name) for name in ATTRIBUTES if hasattr(function, name)}
-    operator = operator_of(function, implementation.operator)
-    signature = OPERATORS.get(implementation.function_of, operator)
+    signature = operator_of(function, implementation.function_of or implementation.operator)
+    operator = OPERATORS[GRADIENTS.get(signature.name, signature.name)] if implementation.function_of else signature
     return Description(keywords(function, signature) & set(operator.keywords), found, operator.name)
 
 

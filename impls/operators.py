@@ -30,6 +30,11 @@ class Operator:
         """Names of the results of a call with these keywords."""
         return tuple(name for name, keyword in self.results if not keyword or keyword in given)
 
+    @property
+    def differentiated(self) -> tuple[str, ...]:
+        """Names of the arrays that an operator of gradients gives the gradients of, in the order of its results."""
+        return tuple(name.removeprefix("grad_") for name, _ in self.results)
+
 
 #: Keys and values of earlier tokens; k and v are then those of the new ones, and Sk counts both.
 _PAST = (
@@ -126,4 +131,19 @@ SDPA_GRAD = Operator(
     results=(("grad_q", ""), ("grad_k", ""), ("grad_v", ""), ("grad_bias", "bias")),
 )
 
-OPERATORS = {operator.name: operator for operator in (SDPA, MHA, SUBLAYER, SDPA_GRAD)}
+MHA_GRAD = Operator(
+    "mha_grad",
+    arguments=(*MHA.arguments, "grad_output"),  # of the output of mha, in its shape
+    keywords=tuple(name for name in MHA.keywords if name not in ("return_weights", "average_weights")),
+    arrays=MHA.arrays,
+    results=(
+        *((f"grad_{name}", "") for name in MHA.arguments),
+        *((f"grad_{name}", name) for name in (*_PROJECTIONS, "bias")),
+    ),
+    always=("heads",),
+)
+
+#: The operator of gradients of each operator that has one.
+GRADIENTS = {SDPA.name: SDPA_GRAD.name, MHA.name: MHA_GRAD.name}
+
+OPERATORS = {operator.name: operator for operator in (SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD)}

@@ -15,6 +15,7 @@ from typing import Any
 from impls import jax, numpy, onnx, torch
 from impls.contract import DTYPES, Framework, Implementation, ImplementationError, Layout, Profile
 from impls.loading import nearest
+from impls.operators import GRADIENTS
 
 #: The group in which packages register implementations: name = "module:function" or "module:function@framework".
 ENTRY_POINTS = "attention_conformance.impls"
@@ -28,7 +29,7 @@ _REQUIRES = {
 }
 #: How a plug-in's call is prepared where binding its options is not enough: JAX needs its 64-bit types enabled.
 _PREPARE = {Framework.JAX: "impls.jax.prepare:eager"}
-#: How the gradients of a plug-in are computed from its function of sdpa (``+gradients``).
+#: How the gradients of a plug-in are computed from its function of sdpa or mha (``+gradients``).
 _GRADIENTS = {Framework.TORCH: "impls.torch.gradients:prepare", Framework.JAX: "impls.jax.gradients:prepare"}
 _TARGET = re.compile(
     r"^(?P<place>[^:@]+(?:\.py)?):(?P<name>[A-Za-z_][\w.]*)(?:@(?P<framework>\w*))?(?P<gradients>\+gradients)?$"
@@ -100,11 +101,14 @@ def plug_in(text: str, name: str = "") -> Implementation:
 
 
 def _differentiated(plugged: Implementation) -> Implementation:
-    """The gradients of a plug-in, by the framework's differentiation.  Raises ImplementationError if it has none."""
+    """The gradients of a plug-in, by the framework's differentiation.  Raises ImplementationError if it has none.
+
+    Of sdpa, until the function is imported and says that it is of another operator (``with_attributes``).
+    """
     if plugged.framework not in _GRADIENTS:
         raise ImplementationError(
             f"{plugged.name}: {plugged.framework.value} does not differentiate; plug in the gradients themselves,"
-            ' as a function with the attribute operator = "sdpa_grad"'
+            ' as a function with the attribute operator = "sdpa_grad" or "mha_grad"'
         )
     prepare = _GRADIENTS[plugged.framework]
     return dataclasses.replace(plugged, operator="sdpa_grad", function_of="sdpa", prepare=prepare)
@@ -125,12 +129,24 @@ def with_attributes(implementation: Implementation, attributes: dict[str, Any]) 
         if "profiles" in attributes:
             changes["profiles"] = {dtype: Profile(value) for dtype, value in dict(attributes["profiles"]).items()}
         if "operator" in attributes:
-            changes["operator"] = attributes["operator"]
+            changes |= _of_operator(implementation, attributes["operator"])
         if "layout" in attributes:
             changes["layout"] = Layout(attributes["layout"])
     except (TypeError, ValueError) as error:
         raise ImplementationError(f"{implementation.name}: its attributes are not understood: {error}") from None
     return dataclasses.replace(implementation, **changes)
+
+
+def _of_operator(implementation: Implementation, name: str) -> dict[str, str]:
+    """The fields that say which operator it is, for a function of the named one: its gradients where they are meant.
+
+    Raises ValueError for an operator whose gradients are not one.
+    """
+    if not implementation.function_of:
+        return {"operator": name}
+    if name not in GRADIENTS:
+        raise ValueError(f"the gradients of {name!r} are no operator; of {', '.join(GRADIENTS)} they are")
+    return {"operator": GRADIENTS[name], "function_of": name}
 
 
 def _framework(text: str | None) -> Framework:

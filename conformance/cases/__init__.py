@@ -12,6 +12,7 @@ from conformance.cases import (
     gradient,
     masks,
     mha,
+    mha_gradient,
     positions,
     scores,
     shapes,
@@ -37,7 +38,7 @@ def all_cases() -> dict[str, Case]:
 @functools.cache
 def every_case() -> dict[str, AnyCase]:
     """Every case of every operator by its name, sdpa's first.  Raises ValueError if a name stands twice."""
-    return _by_name([*all_cases().values(), *mha.cases(), *sublayer.cases(), *gradient.cases()])
+    return _by_name([*all_cases().values(), *mha.cases(), *sublayer.cases(), *gradient.cases(), *mha_gradient.cases()])
 
 
 def _by_name(cases: Iterable[Any]) -> dict[str, Any]:

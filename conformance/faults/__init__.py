@@ -44,6 +44,8 @@ GROUPS = (
     "norms",
     "gradients",
     "gradient_masks",
+    "layer_gradients",
+    "layer_gradient_rows",
 )
 for _group in GROUPS:
     importlib.import_module(f"{__name__}.{_group}")

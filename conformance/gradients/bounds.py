@@ -32,6 +32,13 @@ perturbed weight.
    stored for each query head: u Σ_h |dK_h|.  Where n = 0 the gradient is exactly zero, and so is its bound (GRAD-7,
    GRAD-8).
 7. *Storing.* One rounding, and η; in ``storage`` also of the product before and after it is scaled.
+8. *Operands that are results*, as q, k, v and ``grad_output`` are in a layer, with errors |δq|, |δk|, |δv| and |δg|.
+   Scores take those of q and k into ε (BOUNDS.md, step 5). dP moves by
+   μ_j = Σ_d |δg_d||v_jd| + (|g_d| + |δg_d|)|δv_jd|, and δ, in both of its forms, by Σ p̂_m μ_m, for
+   Σ_d ĝ_d Σ_m p̂_m v̂_md and Σ_m p̂_m Σ_d ĝ_d v̂_md are one sum. The derivative of the shift does not see this: Σ_j dS_j
+   is 0 for any operands. In the sums of step 6 each term is the product of dS_j + E_j with k_j + δk_j, off by
+   E_j |k_j| + (|dS_j| + E_j) |δk_j|; with q and g likewise. These errors need not be small against what they are
+   errors of, so every rounding is relative to the sum of both.
 
 Profiles: ``wide`` rounds nothing but results; ``fused`` the output before δ, the weights before Pᵀ dO, and dS before
 its products; ``storage``, a backward pass in the storage precision, every array between two operations.  The
@@ -41,11 +48,13 @@ reference's own error, the same bound with float64's roundoff, is added.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from conformance.bounds import Options, Rounding, growth, rounding
-from conformance.gradients.errors import Errors, intermediates
+from conformance.gradients.errors import Errors, GradOperandErrors, intermediates
 from conformance.gradients.reference import GradExpected, over_groups, sum_to
 from impls.contract import Profile
 
@@ -58,12 +67,20 @@ def bound(expected: GradExpected, options: Options, dtype: str, profile: Profile
     ``options`` are those of conformance.bounds.  An element whose reference is not finite is compared by class.
     """
     with np.errstate(all="ignore"):
-        theirs = _bound(expected, options, rounding(dtype, profile))
-        ours = _bound(expected, options, rounding("float64", Profile.WIDE))
+        theirs = bound_under(expected, options, rounding(dtype, profile))
+        ours = bound_under(expected, options, rounding("float64", Profile.WIDE))
     return {name: theirs[name] + ours[name] for name in theirs}
 
 
-def telling(expected: GradExpected, bound: Mapping[str, Array]) -> tuple[str, ...]:
+class HasGradients(Protocol):
+    """A reference of gradients: of sdpa, or of a layer."""
+
+    @property
+    def gradients(self) -> dict[str, Array]:
+        """By name."""
+
+
+def telling(expected: HasGradients, bound: Mapping[str, Array]) -> tuple[str, ...]:
     """Names of the gradients that can fail: an element exceeds its bound, or the bound is 0 everywhere.
 
     The second is a gradient that is exactly zero by GRAD-7 or GRAD-8.  One without elements cannot fail by value.
@@ -75,7 +92,7 @@ def telling(expected: GradExpected, bound: Mapping[str, Array]) -> tuple[str, ..
     )
 
 
-def check_telling(expected: GradExpected, bound: Mapping[str, Array], names: Collection[str] = ()) -> None:
+def check_telling(expected: HasGradients, bound: Mapping[str, Array], names: Collection[str] = ()) -> None:
     """Refuse an input whose reference gradient is below its own bound everywhere, as zeros would pass.
 
     ``names`` are the gradients that have to tell; without them any one has to, unless all are without elements, so
@@ -88,7 +105,7 @@ def check_telling(expected: GradExpected, bound: Mapping[str, Array], names: Col
         raise ValueError("zeros would pass as gradients: " + "; ".join(_sizes(expected, bound, n) for n in silent))
 
 
-def _sizes(expected: GradExpected, bound: Mapping[str, Array], name: str) -> str:
+def _sizes(expected: HasGradients, bound: Mapping[str, Array], name: str) -> str:
     """How far a gradient is below its bound, in words."""
     gradient = np.abs(expected.gradients.get(name, np.zeros(0)))
     if not gradient.size:
@@ -97,23 +114,31 @@ def _sizes(expected: GradExpected, bound: Mapping[str, Array], name: str) -> str
     return f"{name} is nowhere larger than {share:.2g} times its bound, and at most {gradient.max():.2g}"
 
 
-def _bound(x: GradExpected, options: Options, r: Rounding) -> dict[str, Array]:
-    """Steps 6 and 7."""
-    errors, f, heads = intermediates(x, options, r), x.forward, x.grad_k.shape[1]
+def bound_under(
+    x: GradExpected, options: Options, r: Rounding, operands: GradOperandErrors | None = None
+) -> dict[str, Array]:
+    """Steps 1 to 8 with the given roundoffs, of a program alone: the reference's own error is not added.
+
+    With ``operands`` the program works with q, k, v and grad_output that are off by as much; without, with exact ones.
+    """
+    errors, f, heads = intermediates(x, options, r, operands), x.forward, x.grad_k.shape[1]
     scale, by_key = abs(x.scale), np.swapaxes(f.allowed, 2, 3)
     # dS is stored before the products, in ``storage`` once more when it is scaled, or else an element of q or k is.
     scaled = r.weight + 2 * r.score
     lost = max(1.0, scale) * (r.flushed + (r.underflow if r.weight else 0.0))
 
-    q, k = _finite(f.q), _finite(f.k)
+    off = (None, None, None) if operands is None else (operands.q, operands.k, operands.grad_output)
+    q, k, g = (_Operand(_finite(a), e) for a, e in zip((f.q, f.k, x.grad_output), off, strict=True))
     grad_q = scale * _summed(x.d_raw, errors.d_raw, k, f.allowed, f.q.shape[1], scaled, r)
-    grad_q += lost * _sums(f.allowed, k, f.q.shape[1])
+    grad_q += lost * _sums(f.allowed, k.size, f.q.shape[1])
     d_raw, d_raw_error = np.swapaxes(x.d_raw, 2, 3), np.swapaxes(errors.d_raw, 2, 3)
     grad_k = scale * _summed(d_raw, d_raw_error, q, by_key, heads, scaled, r)
-    grad_k += lost * _sums(by_key, q, heads) + (lost * _sums(d_raw, np.ones_like(q), heads) if r.score else 0.0)
+    grad_k += lost * _sums(by_key, q.size, heads)
+    if r.score:
+        grad_k += lost * _sums(np.abs(d_raw) + (0.0 if operands is None else d_raw_error), np.ones_like(q.x), heads)
     weights, weights_error = np.swapaxes(np.where(f.allowed, f.weights, 0.0), 2, 3), np.swapaxes(errors.weights, 2, 3)
-    grad_v = _summed(weights, weights_error, x.grad_output, by_key, heads, r.weight, r)
-    grad_v += (r.flushed + (r.underflow if r.weight else 0.0)) * _sums(by_key, x.grad_output, heads)
+    grad_v = _summed(weights, weights_error, g, by_key, heads, r.weight, r)
+    grad_v += (r.flushed + (r.underflow if r.weight else 0.0)) * _sums(by_key, g.size, heads)
 
     some = over_groups(by_key.sum(axis=3), heads) > 0
     found = {"grad_q": (grad_q, f.allowed.sum(axis=3) > 0), "grad_k": (grad_k, some), "grad_v": (grad_v, some)}
@@ -121,31 +146,48 @@ def _bound(x: GradExpected, options: Options, r: Rounding) -> dict[str, Array]:
     least = r.underflow * (1 + max(1.0, scale) * (r.score > 0)) + lost * (f.q.shape[1] // heads if heads else 1)
     results = {name: _where(where[..., None], array + least) for name, (array, where) in found.items()}
     if x.grad_bias is not None:
-        results["grad_bias"] = _of_bias(x, errors, x.grad_bias.shape, r)
+        results["grad_bias"] = _of_bias(x, errors, x.grad_bias.shape, r, exact=operands is None)
     return results
 
 
-def _summed(terms: Array, error: Array, other: Array, allowed: Array, heads: int, rounded: float, r: Rounding) -> Array:
-    """Step 6: Σ_c terms[…, a, c] · other[…, c, :] over the allowed pairs, summed over groups: (B, heads, A, X).
+@dataclass(frozen=True)
+class _Operand:
+    """What a term is multiplied by, and how far it is off: None for not at all."""
+
+    x: Array
+    error: Array | None
+
+    @property
+    def size(self) -> Array:
+        """How large it may be."""
+        return np.abs(self.x) if self.error is None else np.abs(self.x) + self.error
+
+
+def _summed(
+    terms: Array, error: Array, other: _Operand, allowed: Array, heads: int, rounded: float, r: Rounding
+) -> Array:
+    """Steps 6 and 8: Σ_c terms[…, a, c] · other[…, c, :] over the allowed pairs, summed over groups: (B, heads, A, X).
 
     ``rounded`` is what each term is rounded by before the product.
     """
-    product, moved = terms @ other, error @ np.abs(other)
-    size = np.abs(terms) @ np.abs(other) + moved
+    product, moved = terms @ other.x, error @ np.abs(other.x)
+    if other.error is not None:
+        moved = moved + (np.abs(terms) + error) @ other.error
+    size = np.abs(terms) @ np.abs(other.x) + moved
     grouped = heads != terms.shape[1]
     stored = over_groups(np.abs(product) + moved, heads) if grouped else 0.0
     n = over_groups(allowed.sum(axis=3), heads)[..., None]
     relative = growth(n, r) + 3 * r.accumulator + 2 * r.operand + rounded
-    total = np.abs(over_groups(product, heads))
+    total = np.abs(over_groups(product, heads)) + (0.0 if other.error is None else over_groups(moved, heads))
     result = over_groups(moved, heads) + relative * over_groups(size, heads) + r.weight * stored
     return result + (n * r.accumulator + r.store + 2 * r.score) * total
 
 
-def _of_bias(x: GradExpected, errors: Errors, shape: tuple[int, ...], r: Rounding) -> Array:
-    """Steps 6 and 7 for dS summed over the axes along which bias is broadcast."""
+def _of_bias(x: GradExpected, errors: Errors, shape: tuple[int, ...], r: Rounding, exact: bool) -> Array:
+    """Steps 6 and 7 for dS summed over the axes along which bias is broadcast; ``exact`` operands, or step 8."""
     n = sum_to(x.forward.allowed.astype(float), shape)
     size = sum_to(np.abs(x.d_scores) + errors.d_scores, shape)
-    total = np.abs(sum_to(x.d_scores, shape))
+    total = np.abs(sum_to(x.d_scores, shape)) + (0.0 if exact else sum_to(errors.d_scores, shape))
     result = sum_to(errors.d_scores, shape) + (growth(n, r) + r.weight) * size
     result += (n * r.accumulator + r.store + r.score) * total
     result += n * (r.flushed + (r.underflow if r.weight else 0.0)) + r.underflow

@@ -1,6 +1,7 @@
 """Errors of what a backward pass computes on its way to the gradients: weights, δ, the gradients of the scores.
 
-Steps 1 to 5 of the derivation in ``conformance.gradients.bounds``, whose notation the comments use.
+Steps 1 to 5 of the derivation in ``conformance.gradients.bounds``, whose notation the comments use, with the errors of
+operands of its step 8.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance import bounds
-from conformance.bounds import FUNCTION_ERROR, Options, Rounding, growth, score_error
+from conformance.bounds import FUNCTION_ERROR, OperandErrors, Options, Rounding, growth, score_error
 from conformance.gradients.reference import GradExpected
 from conformance.reference import Expected
 
@@ -29,6 +30,13 @@ SOFTMAX_LOST = 6
 
 
 @dataclass(frozen=True)
+class GradOperandErrors(OperandErrors):
+    """|δq|, |δk| and |δv| as of sdpa, one key head per query head, and |δg| of grad_output (B, Hq, Sq, Dv)."""
+
+    grad_output: np.ndarray
+
+
+@dataclass(frozen=True)
 class Errors:
     """Bounds on the errors of the weights, of dS and of dS_raw, (B, Hq, Sq, Sk); 0 at keys that are not allowed."""
 
@@ -37,26 +45,55 @@ class Errors:
     d_raw: Array
 
 
-def intermediates(x: GradExpected, options: Options, r: Rounding) -> Errors:
-    """Steps 1 to 5 for one input and the roundings of a profile."""
+@dataclass(frozen=True)
+class _Sizes:
+    """How large operands may be: |g| + |δg| and |v| + |δv|; ``moved`` is what their errors do to dP (step 8)."""
+
+    g: Array
+    v: Array
+    moved: Array | float
+    #: |δv|, 0 for exact operands.
+    off: Array | float = 0.0
+
+
+def intermediates(x: GradExpected, options: Options, r: Rounding, operands: GradOperandErrors | None = None) -> Errors:
+    """Steps 1 to 5 and 8 for one input and the roundings of a profile; without ``operands`` they are exact."""
     f = x.forward
-    epsilon = score_error(f, options, r)
+    epsilon = score_error(f, options, r, operands)
     low, high = _denominators(f, epsilon)
     weights = _weights(f, epsilon, low, high, r)
     most = np.where(f.allowed, f.weights, 0.0) + weights
-    a, distance = np.abs(x.d_weights), np.where(f.allowed, np.abs(x.d_weights - x.delta), 0.0)
+    sizes = _sizes(x, operands)
+    exact, a, delta = operands is None, np.abs(x.d_weights), np.abs(x.delta)
+    distance = np.where(f.allowed, np.abs(x.d_weights - x.delta), 0.0)
 
-    a_error = (growth(f.v.shape[3], r) + 2 * r.operand) * (np.abs(x.grad_output) @ np.swapaxes(_size(f.v), 2, 3))
-    a_error = np.where(f.allowed, a_error + r.score * (a + r.underflow) + r.flushed, 0.0)
-    of_weights = _delta_of_weights(x, most, a, a_error, r)
-    delta_error = _delta_moved(f, epsilon, low, distance) + np.maximum(of_weights, _delta_of_output(x, most, a, r))
+    a_rounded = (growth(f.v.shape[3], r) + 2 * r.operand) * (sizes.g @ np.swapaxes(sizes.v, 2, 3))
+    a_rounded += r.score * (a + sizes.moved + r.underflow) + r.flushed
+    a_rounded = np.where(f.allowed, a_rounded, 0.0)
+    a_error = a_rounded + sizes.moved
+    a = a if exact else a + a_error
+    carried = np.sum(most * sizes.moved, axis=3, keepdims=True)
+    of_weights = _delta_of_weights(x, most, a, a_rounded, delta + carried, r)
+    delta_error = np.maximum(of_weights, _delta_of_output(x, weights, most, a, sizes, r)) + carried
+    delta_error += _delta_moved(f, epsilon, low, distance)
+    delta = delta if exact else delta + delta_error
 
-    rounded = (SOFTMAX_ROUNDINGS * r.accumulator + SOFTMAX_STORED * r.score) * most * (a + np.abs(x.delta))
+    rounded = (SOFTMAX_ROUNDINGS * r.accumulator + SOFTMAX_STORED * r.score) * most * (a + delta)
     rounded = np.where(f.allowed, rounded + 2 * r.flushed + (SOFTMAX_LOST * r.underflow if r.score else 0.0), 0.0)
     d_scores = weights * distance + most * (a_error + delta_error) + rounded
-    d_scores += _shift(x, epsilon, rounded, of_weights, r)
+    d_scores += _shift(x, epsilon, rounded, of_weights, 0.0 if exact else d_scores, r)
     d_scores = np.where(f.allowed, np.nan_to_num(d_scores, nan=np.inf), 0.0)
-    return Errors(weights, d_scores, _through_softcap(x, options, d_scores, r))
+    return Errors(weights, d_scores, _through_softcap(x, options, d_scores, r, operands))
+
+
+def _sizes(x: GradExpected, operands: GradOperandErrors | None) -> _Sizes:
+    """Step 8: the sizes of g and v, and Σ_d |δg||v| + (|g| + |δg|)|δv|, 0 at keys that are not allowed."""
+    g, v = np.abs(x.grad_output), _size(x.forward.v)
+    if operands is None:
+        return _Sizes(g, v, 0.0)
+    off = _size(operands.v)
+    moved = operands.grad_output @ np.swapaxes(v, 2, 3) + (g + operands.grad_output) @ np.swapaxes(off, 2, 3)
+    return _Sizes(g + operands.grad_output, v + off, np.where(x.forward.allowed, moved, 0.0), off)
 
 
 def _size(array: Array) -> Array:
@@ -104,12 +141,12 @@ def _delta_moved(f: Expected, epsilon: Array, low: Array, distance: Array) -> Ar
     return np.where(np.isfinite(moved), np.minimum(moved, farthest), farthest)
 
 
-def _delta_of_weights(x: GradExpected, most: Array, a: Array, a_error: Array, r: Rounding) -> Array:
-    """Step 3: δ as Σ p a."""
+def _delta_of_weights(x: GradExpected, most: Array, a: Array, a_error: Array, delta: Array, r: Rounding) -> Array:
+    """Step 3: δ, of the size ``delta``, as Σ p a, with the roundings ``a_error`` of dP."""
     f = x.forward
     relative = growth(_keys(f), r) + 3 * r.accumulator + r.weight + r.score
     sums = np.sum(most * (a_error + relative * a), axis=3, keepdims=True)
-    sums += (_powers(f, r) + r.score) * np.abs(x.delta)
+    sums += (_powers(f, r) + r.score) * delta
     if r.score:
         # Of each term p a, stored; or of a (p / Σ) and of p / Σ before it, where Σ is the sum of powers, by which the
         # derivative of the division then multiplies again.
@@ -118,9 +155,11 @@ def _delta_of_weights(x: GradExpected, most: Array, a: Array, a_error: Array, r:
     return sums
 
 
-def _delta_of_output(x: GradExpected, most: Array, a: Array, r: Rounding) -> Array:
+def _delta_of_output(x: GradExpected, weights: Array, most: Array, a: Array, sizes: _Sizes, r: Rounding) -> Array:
     """Step 3: δ as Σ g o, with the output as it was stored between the passes."""
-    f, v, g, o = x.forward, _size(x.forward.v), np.abs(x.grad_output), _size(x.forward.output)
+    f, v, g, o = x.forward, sizes.v, sizes.g, _size(x.forward.output)
+    if np.ndim(sizes.off):
+        o = o + np.nan_to_num(weights @ v + np.where(f.allowed, f.weights, 0.0) @ sizes.off, nan=np.inf)
     values = np.minimum(np.nan_to_num(most @ v, nan=np.inf), v.max(axis=2, keepdims=True, initial=0.0))
     kept, lost = (r.store, r.underflow) if r.weight else (r.accumulator, r.flushed)
     error = (growth(_keys(f), r) + 3 * r.accumulator + 2 * r.operand) * values + (_powers(f, r) + kept) * o + lost
@@ -129,21 +168,28 @@ def _delta_of_output(x: GradExpected, most: Array, a: Array, r: Rounding) -> Arr
     return np.sum(g * error, axis=3, keepdims=True) + r.weight * np.sum(most * a, axis=3, keepdims=True)
 
 
-def _shift(x: GradExpected, epsilon: Array, rounded: Array, of_weights: Array, r: Rounding) -> Array:
-    """Step 4: the roundings of a row and of its δ, at every key whose score may be the largest."""
+def _shift(
+    x: GradExpected, epsilon: Array, rounded: Array, of_weights: Array, error: Array | float, r: Rounding
+) -> Array:
+    """Step 4: the roundings of a row and of its δ, at every key whose score may be the largest.
+
+    ``error`` is that of dS where it is no longer small against it.  Errors of operands add up to nothing over a row.
+    """
     f = x.forward
-    row = of_weights + np.sum(rounded + growth(_keys(f), r) * np.abs(x.d_scores), axis=3, keepdims=True)
+    row = of_weights + np.sum(rounded + growth(_keys(f), r) * (np.abs(x.d_scores) + error), axis=3, keepdims=True)
     least = np.max(f.scores - epsilon, axis=3, keepdims=True, initial=-np.inf)
     return np.where(f.allowed & (f.scores + epsilon >= least), row, 0.0)
 
 
-def _through_softcap(x: GradExpected, options: Options, d_scores: Array, r: Rounding) -> Array:
+def _through_softcap(
+    x: GradExpected, options: Options, d_scores: Array, r: Rounding, operands: GradOperandErrors | None
+) -> Array:
     """Step 5: the error of dS_raw from that of dS."""
     cap = options.softcap
     if cap is None:
         return d_scores
     # The error of the scaled score, with that of exp in it, which makes it larger.
-    e = score_error(x.forward, Options(scale=options.scale), r)
+    e = score_error(x.forward, Options(scale=options.scale), r, operands)
     raw = np.where(x.forward.allowed, np.abs(x.forward.raw), 0.0)
     e += (2 * r.accumulator + r.score) * raw
 

@@ -166,8 +166,7 @@ def _recipe(case: AnyCase, dtype: str, wanted: Mapping[str, np.ndarray]) -> Stat
         f"{drawn} = (a.astype({carrier}{order}) for a in {expression(case.data or usual, sources)}(rng, s))",
     ]
     if "grad_output" in inputs.arrays:
-        s = case.shape
-        lines.append(f"grad_output = rng.standard_normal({(s.b, s.hq, s.sq, s.dv)}).astype({carrier})")
+        lines.append(f"grad_output = rng.standard_normal({_shape_of_output(case)}).astype({carrier})")
     past = getattr(case, "past", None)
     names = [name for name in wanted if name not in inputs.arrays]
     for name in (name for name in names if name in case.options):
@@ -190,6 +189,14 @@ def _recipe(case: AnyCase, dtype: str, wanted: Mapping[str, np.ndarray]) -> Stat
         sources.append(f"{made.__module__}:{made.__name__}")
     imports = frozenset({_NUMPY, ("types", "SimpleNamespace", "")})
     return Statements(tuple(lines), imports, tuple(dict.fromkeys(sources)))
+
+
+def _shape_of_output(case: AnyCase) -> tuple[int, ...]:
+    """Of the output of sdpa or mha, whose gradients the case asks for."""
+    s = case.shape
+    if isinstance(s, LayerShape):
+        return s.rows(s.sq, s.eo if "w_o" in case.options else s.heads * s.dv)
+    return (s.b, s.hq, s.sq, s.dv)
 
 
 def _shape(shape: Any) -> tuple[list[str], Callable[..., Any]]:

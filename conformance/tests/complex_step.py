@@ -22,12 +22,17 @@ Arrays = dict[str, np.ndarray]
 
 def loss(arrays: Arrays, grad_output: np.ndarray, options: dict[str, Any]) -> complex:
     """Σ grad_output · output, whose gradient with respect to the output is ``grad_output``."""
+    return complex(np.sum(grad_output * output(arrays, options)))
+
+
+def output(arrays: Arrays, options: dict[str, Any]) -> np.ndarray:
+    """The output of sdpa for complex q, k, v and, where it is given, bias, (B, Hq, Sq, Dv)."""
     q, k, v = arrays["q"], arrays["k"], arrays["v"]
     group = q.shape[1] // k.shape[1]
     shape = (*q.shape[:3], k.shape[2])
     real = {**options, "bias": arrays["bias"].real} if "bias" in arrays else options
     scale = q.shape[3] ** -0.5 if options.get("scale") is None else options["scale"]
-    total = 0j
+    found = np.zeros((*q.shape[:3], v.shape[3]), np.complex128)
     for b, h, i in np.ndindex(*q.shape[:3]):
         keys = [j for j in range(shape[3]) if is_allowed((b, h, i), j, shape, real)]
         if not keys:
@@ -38,8 +43,8 @@ def loss(arrays: Arrays, grad_output: np.ndarray, options: dict[str, Any]) -> co
         if "bias" in arrays:
             scores = scores + np.array([entry(arrays["bias"], (b, h, i, j)) for j in keys])
         powers = np.exp(scores)
-        total += (powers / powers.sum()) @ v[b, h // group, keys] @ grad_output[b, h, i]
-    return complex(total)
+        found[b, h, i] = (powers / powers.sum()) @ v[b, h // group, keys]
+    return found
 
 
 def differentiated(function: Callable[[Arrays], complex], arrays: Arrays) -> Arrays:

@@ -10,12 +10,24 @@ import pytest
 from conformance.bounds import profiles
 from conformance.cases import every_case
 from conformance.cases.gradient import GradientCase
+from conformance.cases.mha_gradient import MhaGradientCase
 from conformance.gradients.bounds import check_telling
+from impls.contract import Profile
 
-CASES = [case for case in every_case().values() if isinstance(case, GradientCase) and not case.invalid]
+CASES = [
+    case for case in every_case().values() if isinstance(case, GradientCase | MhaGradientCase) and not case.invalid
+]
+
+#: Gradients of a layer that are zero in every case or in some: that of b_k, and others by their case's own sentence.
+ZERO = {
+    "mha-grad-one-row": {"grad_w_q", "grad_w_k", "grad_b_q"},
+    "mha-grad-scale-zero": {"grad_w_q", "grad_w_k", "grad_b_q"},
+    "mha-grad-many-rows": {"grad_w_q", "grad_w_k", "grad_b_q"},
+    "mha-grad-many-samples": {"grad_w_q", "grad_w_k", "grad_b_q"},
+}
 
 
-def check(case: GradientCase) -> None:
+def check(case: GradientCase | MhaGradientCase) -> None:
     """Every dtype and profile of a case tells something.  Raises ValueError if zeros would pass."""
     for dtype in case.dtypes:
         for profile in profiles(dtype):
@@ -23,14 +35,24 @@ def check(case: GradientCase) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_zeros_would_not_pass(case: GradientCase) -> None:
+def test_zeros_would_not_pass(case: GradientCase | MhaGradientCase) -> None:
     """In each dtype and profile some gradient exceeds its bound, or has to be exactly zero."""
     check(case)
 
 
+@pytest.mark.parametrize("case", [c for c in CASES if isinstance(c, MhaGradientCase)], ids=lambda case: case.name)
+def test_every_gradient_of_a_layer_could_fail(case: MhaGradientCase) -> None:
+    """In its first dtype each gradient of a case exceeds its bound, but for those that are zero by the spec."""
+    expected, dtype = case.expected(case.dtypes[0]), case.dtypes[0]
+    zero = {"grad_b_k", *ZERO.get(case.name, ())}
+    names = {name for name, gradient in expected.gradients.items() if gradient.size and name not in zero}
+    check_telling(expected, vars(case.bound(dtype, Profile.WIDE)), names)
+
+
 def test_a_case_that_tells_nothing_is_refused() -> None:
     """Where the gradient of the output is far below the rest's roundings, zeros would pass."""
-    plain = next(case for case in CASES if case.name == "grad-plain")
+    plain = every_case()["grad-plain"]
+    assert isinstance(plain, GradientCase)
     tiny = np.finfo(np.float32).tiny / 8
     hidden = replace(
         plain,

@@ -18,10 +18,12 @@ HONEST = (
 )
 ROUNDED = "storage fused flash online tf32 sequential coarse"
 LAYERS = "plain fused head_by_head scaled_weight without_key_bias stored plain_sublayer fused_sublayer stored_sublayer"
+LAYER_GRADIENTS = "plain row_by_row side_by_side without_key_bias stored"
 VARIANTS = [
     *(f"conformance.tests.honest:{name}" for name in HONEST.split()),
     *(f"conformance.evidence.variants:{name}" for name in ROUNDED.split()),
     *(f"conformance.tests.honest_layers:{name}" for name in LAYERS.split()),
+    *(f"conformance.tests.honest_layer_gradients:{name}" for name in LAYER_GRADIENTS.split()),
 ]
 
 

@@ -43,16 +43,19 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         requires=("jax",),
         summary="jax.nn.dot_product_attention in cuDNN's flash kernel",
     ),
-    Implementation(
-        name="jax-jit-gradients",
-        target="impls.jax.eager:attention",
-        operator="sdpa_grad",
-        function_of="sdpa",
-        framework=Framework.JAX,
-        prepare="impls.jax.gradients:jitted",
-        profiles=_WIDE,
-        requires=("jax",),
-        summary="jax-jit and its backward pass, by jax.vjp, compiled by XLA",
+    *(
+        Implementation(
+            name=f"{name}-gradients",
+            target=f"impls.jax.{target}",
+            operator=f"{operator}_grad",
+            function_of=operator,
+            framework=Framework.JAX,
+            prepare="impls.jax.gradients:jitted",
+            profiles=_WIDE,
+            requires=("jax",),
+            summary=f"{name} and its backward pass, by jax.vjp, compiled by XLA",
+        )
+        for name, target, operator in (("jax-jit", "eager:attention", "sdpa"), ("jax-layer", "layer:mha", "mha"))
     ),
     *(
         Implementation(

@@ -33,6 +33,15 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         requires=("numpy", "ml_dtypes"),
         summary="the closed formula of the gradients written out",
     ),
+    Implementation(
+        name="numpy-layer-gradients",
+        target="impls.numpy.layer_gradients:gradients",
+        operator="mha_grad",
+        devices=("cpu",),
+        profiles=_PROFILES,
+        requires=("numpy", "ml_dtypes"),
+        summary="the chain rule through numpy-layer written out",
+    ),
     *(
         Implementation(
             name=f"numpy-{name}",

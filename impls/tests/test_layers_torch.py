@@ -209,6 +209,12 @@ def test_sublayer_compiles() -> None:
     assert_right(run(compiled, arrays, options), arrays, options)
 
 
+def test_the_module_asked_for_weights_has_the_same_output() -> None:
+    """The composition that it then takes in the place of scaled_dot_product_attention keeps the limits."""
+    arrays, options = problem("lengths-causal", "float64")
+    assert_right(run(modules.composed, arrays, options), arrays, options)
+
+
 def test_gradients_reach_inputs_and_weights() -> None:
     """The written-out layer and the module with its weights as inputs differentiate to the same gradients."""
     arrays, options = problem("lengths-causal", "float64")

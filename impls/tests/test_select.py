@@ -114,6 +114,16 @@ def test_gradients_of_a_plug_in_are_those_of_its_framework() -> None:
         assert plugged.prepare == f"impls.{framework}.gradients:prepare"
 
 
+def test_gradients_of_a_plugged_in_layer_are_those_of_the_layer() -> None:
+    """A function that says it is of mha has gradients of mha, once it is imported; no other operator has any."""
+    plugged = select.plug_in("impls.tests.fakes:right@torch+gradients")
+    of_layer = select.with_attributes(plugged, {"operator": "mha"})
+    assert (of_layer.operator, of_layer.function_of) == ("mha_grad", "mha")
+    assert select.with_attributes(of_layer, {"operator": "mha"}) == of_layer
+    with pytest.raises(ImplementationError, match="the gradients of 'sublayer' are no operator"):
+        select.with_attributes(plugged, {"operator": "sublayer"})
+
+
 def test_numpy_does_not_differentiate() -> None:
     """The sentence says what to do instead."""
     with pytest.raises(ImplementationError, match='operator = "sdpa_grad"'):

@@ -67,8 +67,8 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         Implementation(
             name=f"{name}-gradients",
             target=f"impls.torch.{target}",
-            operator="sdpa_grad",
-            function_of="sdpa",
+            operator=f"{operator}_grad",
+            function_of=operator,
             framework=Framework.TORCH,
             prepare=f"impls.torch.gradients:{prepare}",
             requires=("torch", "ml_dtypes"),
@@ -76,12 +76,15 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
             profiles=profiles,
             summary=f"{name} and its backward pass, by autograd",
         )
-        for name, target, prepare, profiles, dtypes in (
-            ("torch-eager", "eager:attention", "prepare", _STORAGE, DTYPES),
-            ("torch-sdpa", "sdpa:attention", "prepare", _FUSED, DTYPES),
-            ("torch-sdpa-math", "sdpa:math", "prepare", _WIDE, DTYPES),
-            ("torch-sdpa-flash", "sdpa:flash", "prepare", _FUSED, DTYPES),
-            ("torch-compile", "compiled:attention", "compiled", {}, ("float32",)),
+        for name, target, operator, prepare, profiles, dtypes in (
+            ("torch-eager", "eager:attention", "sdpa", "prepare", _STORAGE, DTYPES),
+            ("torch-sdpa", "sdpa:attention", "sdpa", "prepare", _FUSED, DTYPES),
+            ("torch-sdpa-math", "sdpa:math", "sdpa", "prepare", _WIDE, DTYPES),
+            ("torch-sdpa-flash", "sdpa:flash", "sdpa", "prepare", _FUSED, DTYPES),
+            ("torch-compile", "compiled:attention", "sdpa", "compiled", {}, ("float32",)),
+            ("torch-layer", "layer:mha", "mha", "prepare", _STORAGE, DTYPES),
+            ("torch-mha", "modules:functional", "mha", "prepare", _STORAGE, DTYPES),
+            ("torch-mha-composed", "modules:composed", "mha", "prepare", _STORAGE, DTYPES),
         )
     ),
     _entry("torch-mha-fast", "modules:fast", "nn.MultiheadAttention, fast path", _STORAGE, operator="mha"),

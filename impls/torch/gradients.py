@@ -1,4 +1,4 @@
-"""Gradients through ``torch.autograd`` of any function of sdpa, as a way to prepare a call: eager and compiled.
+"""Gradients through ``torch.autograd`` of any function of sdpa or mha, as a way to prepare a call: eager and compiled.
 
 Source: https://pytorch.org/docs/stable/generated/torch.autograd.grad.html.  What is timed is the forward pass and
 the backward pass together, as neither is of use without the other.
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from impls.contract import Call, Function
+from impls.operators import OPERATORS, SDPA_GRAD
 from impls.torch import prepare as forward_only
 
 #: How PyTorch says that a kernel has no backward pass for a combination: start of the exception's text.
@@ -20,7 +21,7 @@ REFUSALS = ("derivative for aten::",)
 
 def prepare(function: Function, call: Call) -> Function:
     """Bind the plain keywords of ``gradient(function)``; nothing is compiled, nothing is cached."""
-    return functools.partial(gradient(function), **call.static)
+    return functools.partial(gradient(function, call.operator), **call.static)
 
 
 def compiled(function: Function, call: Call) -> Function:
@@ -29,7 +30,7 @@ def compiled(function: Function, call: Call) -> Function:
     Compiled here, forwards and backwards, by a call with zeros, so that running is only running.  Code that cannot be
     compiled as a whole raises.
     """
-    run = functools.partial(gradient(forward_only._compile(function)), **call.static)
+    run = functools.partial(gradient(forward_only._compile(function), call.operator), **call.static)
     dtype = getattr(torch, call.dtype)
     shapes = call.shapes
     run(
@@ -42,37 +43,29 @@ def compiled(function: Function, call: Call) -> Function:
 
 
 @functools.cache
-def gradient(function: Function) -> Function:
-    """The function of sdpa_grad that a function of sdpa has by autograd, with its keywords."""
+def gradient(function: Function, operator: str = SDPA_GRAD.name) -> Function:
+    """The function of an operator of gradients that a function of sdpa or mha has by autograd, with its keywords."""
+    names = OPERATORS[operator].differentiated
 
     @functools.wraps(function)
-    def gradients(
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        grad_output: torch.Tensor,
-        *,
-        bias: torch.Tensor | None = None,
-        **rest: Any,
-    ) -> tuple[torch.Tensor, ...]:
-        """The gradients of q, k and v in their shapes, and of bias where it is given.
+    def gradients(*arguments: torch.Tensor, **keywords: Any) -> tuple[torch.Tensor, ...]:
+        """The gradients of the arguments in their shapes, and of those keywords that have one and are given.
 
         Raises what the function raises, ValueError or TypeError for a ``grad_output`` unlike its output, and
         NotImplementedError where PyTorch has no backward pass.
         """
+        given = {**dict(zip(OPERATORS[operator].arguments, arguments, strict=False)), **keywords}
+        grad_output = given.pop("grad_output")
         # Leaves of a graph of their own: what the caller holds is not made to require gradients.
-        leaves = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
-        if bias is not None:
-            leaves.append(bias.detach().requires_grad_())
-            rest["bias"] = leaves[3]
+        leaves = {name: given[name].detach().requires_grad_() for name in names if given.get(name) is not None}
         with torch.enable_grad():
-            output = function(*leaves[:3], **rest)
+            output = function(**{**given, **leaves})
         if output.shape != grad_output.shape:
             raise ValueError(f"grad_output must have the shape of the output, {output.shape}, got {grad_output.shape}")
         if output.dtype != grad_output.dtype:
             raise TypeError(f"grad_output must have the dtype of the output, {output.dtype}, got {grad_output.dtype}")
         try:
-            return torch.autograd.grad(output, leaves, grad_output)
+            return torch.autograd.grad(output, tuple(leaves.values()), grad_output)
         except RuntimeError as error:
             if str(error).startswith(REFUSALS):
                 raise NotImplementedError(str(error)) from error

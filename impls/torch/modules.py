@@ -137,6 +137,31 @@ def functional(
     return found if return_weights else found[0]
 
 
+def composed(
+    x_q: torch.Tensor,
+    w_q: torch.Tensor,
+    w_k: torch.Tensor,
+    w_v: torch.Tensor,
+    *,
+    heads: int,
+    x_kv: torch.Tensor | None = None,
+    w_o: torch.Tensor | None = None,
+    b_q: torch.Tensor | None = None,
+    b_k: torch.Tensor | None = None,
+    b_v: torch.Tensor | None = None,
+    b_o: torch.Tensor | None = None,
+    mask: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    is_causal: bool = False,
+    kv_lengths: torch.Tensor | None = None,
+    sequence_first: bool = False,
+) -> torch.Tensor:
+    """The output of ``functional`` with weights asked for, as the module does by default, and then left aside."""
+    given: dict[str, Any] = {"x_kv": x_kv, "w_o": w_o, "b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o, "bias": bias}
+    given |= {"mask": mask, "is_causal": is_causal, "kv_lengths": kv_lengths, "sequence_first": sequence_first}
+    return functional(x_q, w_q, w_k, w_v, heads=heads, return_weights=True, **given)[0]
+
+
 @functools.lru_cache(maxsize=KEPT)
 def _module(heads: int, batch_first: bool, versions: tuple[int, ...], *weights: torch.Tensor | None) -> Any:
     """The module that holds these very tensors' values, in evaluation mode.
