@@ -20,7 +20,8 @@ RARE = 0.2
 
 
 def _given(keyword: str) -> Callable[[AnyCase], bool]:
-    return lambda case: keyword in case.keywords and case.options.get(keyword, True) not in (None, False)
+    past = {"past_key", "past_value"}  # which a case of sdpa has without an option of that name
+    return lambda case: case.options.get(keyword, keyword in past & case.keywords) not in (None, False)
 
 
 #: What a case may have, in the words in which it is said.

@@ -45,18 +45,22 @@ def _differentiated(target: Target, call: Call) -> Snippet:
 
     A built-in one has the function of another built-in, which writes the call.
     """
-    gradients = target.implementation
-    of = gradients.function_of
-    same = (each for each in builtin().values() if (each.operator, each.target) == (of, gradients.target))
-    function = next(same, None)
-    if function is None:
-        function = replace(gradients, operator=of, function_of="", prepare=Implementation.prepare)
-    inner = snippet(replace(target, implementation=function), forward(call, of))
-    differentiate = getattr(_script(_ROOMS[gradients.framework]), "differentiated", None)
-    if differentiate is None:
+    gradients, room = target.implementation, _script(_ROOMS[target.implementation.framework])
+    if not hasattr(room, "differentiated"):
         raise NotImplementedError(f"{gradients.framework.value} differentiates nothing")
-    written: Snippet = differentiate(inner, call)
+    of = forward(call, gradients.function_of)
+    writer = getattr(room, "FUNCTIONS", {}).get(gradients.target)
+    inner = writer(of) if writer else snippet(replace(target, implementation=_function(gradients)), of)
+    written: Snippet = room.differentiated(inner, call)
     return written
+
+
+def _function(gradients: Implementation) -> Implementation:
+    """The implementation whose function the gradients are made of, or the function as a plug-in."""
+    wanted = (gradients.function_of, gradients.target, gradients.framework)
+    same = (each for each in builtin().values() if (each.operator, each.target, each.framework) == wanted)
+    alone = replace(gradients, operator=gradients.function_of, function_of="", prepare=Implementation.prepare)
+    return next(same, alone)
 
 
 def _script(room: str) -> Any:

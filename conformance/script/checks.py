@@ -10,7 +10,7 @@ import numpy as np
 from conformance.cases import AnyCase
 from conformance.outcomes import Failure
 from conformance.script.elements import Element
-from impls.script import Snippet, enclosed
+from impls.script import WIDTH, Snippet, enclosed
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,10 @@ class Checked:
     def call(self) -> list[str]:
         """The call, and its results under their names, as arrays with the axes that the reference gives them."""
         names = self.case.results()
-        lines = [self.snippet.call(f"{', '.join(names)} = ")]
+        together = f"{', '.join(names)} = "
+        lines = [self.snippet.call(together)]
+        if len(lines[0].partition("\n")[0]) > WIDTH:  # many results: they get their names afterwards
+            lines = [self.snippet.call("results = "), enclosed("(", names, ") = results")]
         method = self.snippet.terms.method
         lines += [f"{name} = {name}.{method}()" for name in names] if method else []
         return [*lines, *(f"{name} = {name}.swapaxes(1, 2)  # to (B, H, S, D)" for name in self.swapped)]

@@ -20,7 +20,7 @@ from conformance.tests.run_scripts import OWN
 from conformance.tests.scripts import NOTHING_WRONG, Job, Ran, Written, alone, shown, written_and_run
 from impls.contract import DTYPES, Framework
 from impls.memory import LAYOUTS
-from impls.operators import MHA, OPERATORS, SDPA, SDPA_GRAD, SUBLAYER, Operator
+from impls.operators import MHA, MHA_GRAD, OPERATORS, SDPA, SDPA_GRAD, SUBLAYER, Operator
 from impls.script import WIDTH
 from impls.select import builtin
 
@@ -30,9 +30,15 @@ TILES, LONG = 16, 1000
 #: Implementations that are compiled or traced for each case are tried on every third, or every sixth of a layer's,
 #: which are larger; those that take seconds on one.
 TRACED = ("torch-flex", "jax-*")
-STEPS = {"sdpa": 3, "mha": 6, "sublayer": 6, "sdpa_grad": 4}
+STEPS = {"sdpa": 3, "mha": 6, "sublayer": 6, "sdpa_grad": 4, "mha_grad": 4}
 SLOW = ("torch-compile*", "onnx-export*")
-ONE = {"sdpa": "mask", "mha": "mha-mask-cross", "sublayer": "sublayer-causal", "sdpa_grad": "grad-mask"}
+ONE = {
+    "sdpa": "mask",
+    "mha": "mha-mask-cross",
+    "sublayer": "sublayer-causal",
+    "sdpa_grad": "grad-mask",
+    "mha_grad": "mha-grad-mask",
+}
 
 
 def features(case: AnyCase) -> set[str]:
@@ -156,7 +162,7 @@ def keywords(cases: Iterable[AnyCase]) -> set[str]:
     return {keyword for case in cases for keyword in case.inputs(case.dtypes[0]).keywords}
 
 
-@pytest.mark.parametrize("operator", [SDPA, MHA, SUBLAYER, SDPA_GRAD], ids=lambda operator: operator.name)
+@pytest.mark.parametrize("operator", [SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD], ids=lambda operator: operator.name)
 def test_the_sample_has_everything(operator: Operator) -> None:
     """Every dtype, and every keyword and layout that an operator is tried with; for sdpa these are all there are."""
     chosen = [every_case()[name] for name, _ in sample(operator.name)]

@@ -35,7 +35,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     ),
     Implementation(
         name="numpy-layer-gradients",
-        target="impls.numpy.layer_gradients:gradients",
+        target="impls.numpy.layer_gradients:layer_gradients",
         operator="mha_grad",
         devices=("cpu",),
         profiles=_PROFILES,

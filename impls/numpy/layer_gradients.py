@@ -11,12 +11,12 @@ import numpy as np
 
 from impls.layers import check_layer
 from impls.numpy.eager import attention
-from impls.numpy.gradients import gradients as gradients_of_heads
+from impls.numpy.gradients import gradients
 from impls.numpy.layer import _batch_first, _combine, _project, _split
 from impls.numpy.parts import working_dtype
 
 
-def gradients(
+def layer_gradients(
     x_q: np.ndarray,
     w_q: np.ndarray,
     w_k: np.ndarray,
@@ -58,7 +58,7 @@ def gradients(
         w_q, w_k, w_v = (w.astype(work) for w in (w_q, w_k, w_v))
         q, k, v = (_split(_project(*each), heads) for each in ((x, w_q, b_q), (y, w_k, b_k), (y, w_v, b_v)))
         d_combined = d_output if w_o is None else np.matmul(d_output, w_o.astype(work).T)
-        d_heads = gradients_of_heads(q, k, v, _split(d_combined, heads), **options)
+        d_heads = gradients(q, k, v, _split(d_combined, heads), **options)
         d_q, d_k, d_v = (_combine(each) for each in d_heads[:3])
         d_x, d_y = np.matmul(d_q, w_q.T), np.matmul(d_k, w_k.T) + np.matmul(d_v, w_v.T)
         found = [
@@ -86,4 +86,4 @@ def _returned(d: np.ndarray, batched: bool, sequence_first: bool) -> np.ndarray:
 
 
 #: Which operator the function is of, as a plug-in says it.
-gradients.operator = "mha_grad"  # type: ignore[attr-defined]
+layer_gradients.operator = "mha_grad"  # type: ignore[attr-defined]

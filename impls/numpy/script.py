@@ -67,7 +67,7 @@ CALLS: dict[str, Writer] = {
     "numpy-eager": _written_out("impls.numpy.eager:attention"),
     "numpy-tiled": _written_out("impls.numpy.tiled:attention"),
     "numpy-gradients": _written_out("impls.numpy.gradients:gradients"),
-    "numpy-layer-gradients": _written_out("impls.numpy.layer_gradients:gradients"),
+    "numpy-layer-gradients": _written_out("impls.numpy.layer_gradients:layer_gradients"),
     "numpy-layer": _written_out("impls.numpy.layer:mha"),
     "numpy-sublayer": _written_out("impls.numpy.layer:sublayer"),
 }

@@ -222,7 +222,7 @@ def differentiated(inner: Snippet, call: Call) -> Snippet:
 
 
 def module(path: str) -> Writer:
-    """``torch.nn.MultiheadAttention`` on a path of impls.torch.modules: fast, slow, or functional."""
+    """``torch.nn.MultiheadAttention`` on a path of impls.torch.modules: fast, slow, functional, or composed."""
 
     def write(call: Call) -> Snippet:
         names = (*OPERATORS[call.operator].arguments, *call.arrays)
@@ -237,6 +237,9 @@ def compiled(call: Call) -> Snippet:
     source = ("impls.torch.eager:attention",)
     return Snippet("compiled", by_contract(call), TERMS, definitions=lines, sources=source)
 
+
+#: Functions that only gradients are made of, by what they are as the target of an implementation.
+FUNCTIONS: dict[str, Writer] = {f"impls.torch.modules:{path}": module(path) for path in ("functional", "composed")}
 
 CALLS: dict[str, Writer] = {
     "torch-eager": written_out("impls.torch.eager:attention"),

@@ -16,8 +16,9 @@ IMPORTS = ("from torch.nn import MultiheadAttention",)
 
 _BIASES = ("b_q", "b_k", "b_v", "b_o")
 
-#: On the path "functional" the weights are inputs of the module; on the others they are parameters.
-_FUNCTIONAL = "functional"
+#: On these paths the weights are inputs of the module; on the others they are parameters.
+_COMPOSED = "composed"
+_FUNCTIONAL = ("functional", _COMPOSED)
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,9 @@ def definition(path: str, call: Call) -> list[str]:
     names = (*OPERATORS[call.operator].arguments, *call.arrays)
     masks, given = _masks(call, _sizes(call))
     weights = bool(call.static.get("return_weights"))
-    if not weights:
+    if not weights and path != _COMPOSED:
         given["need_weights"] = "False"
-    elif not call.static.get("average_weights"):
+    elif weights and not call.static.get("average_weights"):
         given["average_attn_weights"] = "False"
     source = "x_kv" if "x_kv" in names else "x_q"
     lines = [
@@ -55,7 +56,7 @@ def definition(path: str, call: Call) -> list[str]:
         *(f"{INDENT}{line}" for line in masks),
     ]
     before = "output, weights = " if weights else "output, _ = "
-    if path == _FUNCTIONAL:
+    if path in _FUNCTIONAL:
         keywords = [f'"{name}": {value}' for name, value in given.items()]
         arguments = ["module", "state", f"(x_q, {source}, {source})", f"{{{', '.join(keywords)}}}"]
         lines.append(applied("torch.func.functional_call", arguments, 1, before))
@@ -95,7 +96,7 @@ def _module(path: str, call: Call) -> list[str]:
     found += [] if set(_BIASES) & set(call.arrays) else ["bias=False"]
     found += [f"{name}={size}" for name, size in inputs.items() if size != width]
     found += [] if call.static.get("sequence_first") else ["batch_first=True"]
-    device = "meta" if path == _FUNCTIONAL else call.device  # a module that is given its parameters needs none itself
+    device = "meta" if path in _FUNCTIONAL else call.device  # a module that is given its parameters needs none itself
     found += [f'device="{device}"'] if device != "cpu" else []
     return [*found, *([f"dtype=torch.{call.dtype}"] if call.dtype != "float32" else [])]
 
