@@ -16,7 +16,8 @@ from conformance.vectors.answers import answer
 from conformance.vectors.errors import Unreadable
 from conformance.vectors.index import Chosen, Entry, Key, read_index, read_vector
 from conformance.vectors.recorded import recorded
-from impls.contract import Implementation, Profile
+from conformance.vectors.vector import default_profile
+from impls.contract import Profile
 
 #: What the result file says of machine and versions, of which nothing is known here.
 ELSEWHERE = "elsewhere"
@@ -39,7 +40,7 @@ class Origin:
     def profile(self, dtype: str) -> Profile:
         """The profile that is declared for a dtype: the last one given that the dtype has, or the default (SDPA-25)."""
         declared = [profile for profile in self.profiles if profile in bounds.profiles(dtype)]
-        return declared[-1] if declared else Implementation(self.name, "").profile(dtype)
+        return declared[-1] if declared else Profile(default_profile(dtype))
 
 
 @dataclass(frozen=True)

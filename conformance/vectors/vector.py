@@ -17,6 +17,7 @@ from conformance.judge import dtypes_of
 from conformance.vectors import FORMAT
 from conformance.vectors.documents import fields, texts
 from conformance.vectors.errors import BadBound, WrongArrays, WrongFields, WrongFormat
+from impls.contract import Implementation
 from impls.memory import LAYOUTS
 from impls.operators import OPERATORS
 
@@ -64,6 +65,8 @@ class About:
     results: Mapping[str, ResultAbout]
     #: The precision profiles that have a bound, from strict to loose.
     profiles: tuple[str, ...]
+    #: The one that holds if none is declared.
+    profile: str
     memory: str
     #: Equal calls, whose results must be the same bit for bit.
     repeats: int
@@ -101,6 +104,7 @@ def vector(case: AnyCase, dtype: str) -> Vector:
         refused=case.invalid,
         results={n: result_about(case.axes(n), n, dtype) for n in names},
         profiles=() if case.invalid else tuple(p.value for p in bounds.profiles(dtype)),
+        profile=default_profile(dtype),
         memory=case.memory,
         repeats=case.repeats,
         after=case.after,
@@ -122,11 +126,18 @@ def result_about(axes: tuple[str, ...], name: str, dtype: str) -> ResultAbout:
     return ResultAbout(tuple(axes), dtypes, bounds.LARGEST[dtypes[0]])
 
 
+def default_profile(dtype: str) -> str:
+    """The profile of an implementation that declares none (SDPA-25)."""
+    return Implementation("", "").profile(dtype).value
+
+
 def about_of(record: Any, name: str) -> About:
     """A description from its JSON.  Raises VectorError for a field that is not what it should be."""
     if isinstance(record, dict) and record.get("format") != FORMAT:
         raise WrongFormat(f"{name} has format {record.get('format')!r:.40}, expected {FORMAT}")
-    kinds: dict[str, type] = dict.fromkeys(("operator", "case", "dtype", "level", "why", "memory", "after"), str)
+    kinds: dict[str, type] = dict.fromkeys(
+        ("operator", "case", "dtype", "level", "why", "profile", "memory", "after"), str
+    )
     kinds |= dict.fromkeys(("clauses", "arguments", "keywords", "profiles"), list)
     kinds |= {"format": int, "options": dict, "results": dict, "refused": bool, "repeats": int}
     found = {key: value for key, value in fields(record, kinds, name).items() if key != "format"}
@@ -145,6 +156,7 @@ def about_of(record: Any, name: str) -> About:
     _require(tuple(found["results"]) == results, name, f"the results {', '.join(results) or 'of no call'}")
     profiles = () if found["refused"] else tuple(p.value for p in bounds.profiles(found["dtype"]))
     _require(found["profiles"] == profiles, name, f"the profiles of {found['dtype']}")
+    _require(found["profile"] == default_profile(found["dtype"]), name, f"the profile of {found['dtype']}")
     _require(found["memory"] in LAYOUTS and 0 < found["repeats"] <= _REPEATS, name, "a layout and a number of calls")
     found["results"] = {n: _result(each, n, found["dtype"], f"{name}, {n}") for n, each in found["results"].items()}
     return About(**found | {"options": options})
