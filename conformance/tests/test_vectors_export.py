@@ -16,6 +16,7 @@ import safetensors
 from conformance import bounds
 from conformance.__main__ import main
 from conformance.cases import every_case
+from conformance.vectors import errors
 from conformance.vectors.documents import parse
 from conformance.vectors.export import export
 from conformance.vectors.index import Chosen, read_index, read_vector
@@ -138,6 +139,10 @@ def test_options_that_name_nothing_are_refused(
     """A misspelt option exits with 2 and writes nothing."""
     assert main(["export", str(tmp_path / "none"), *options]) == 2
     assert said in capsys.readouterr().err
+    given = dict(zip(options[::2], options[1::2], strict=True))
+    chosen = Chosen(*([given[name]] if name in given else [] for name in ("--operator", "--case", "--dtype")))
+    with pytest.raises(errors.NothingSelected):
+        export(tmp_path / "none", chosen)
     assert not (tmp_path / "none").exists()
 
 
@@ -146,6 +151,8 @@ def test_a_folder_in_use_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "mine.txt").write_text("mine")
     assert main(["export", str(tmp_path), "--case", "plain"]) == 2
     assert "is not empty" in capsys.readouterr().err
+    with pytest.raises(errors.NotEmpty):
+        export(tmp_path, Chosen(cases=["plain"]))
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

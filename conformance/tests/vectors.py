@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from conformance.__main__ import main
+from conformance.results import read as read_results
+from conformance.vectors.check import Origin, check
 from conformance.vectors.documents import text_of
-from conformance.vectors.index import NAME, read_index, read_vector
+from conformance.vectors.errors import VectorError
+from conformance.vectors.export import export
+from conformance.vectors.index import NAME, Chosen, read_index, read_vector
 from conformance.vectors.recorded import recorded
 from conformance.vectors.tensors import decode, encode
 from impls.calls import Request, call
@@ -82,3 +88,23 @@ def hash_again(folder: Path) -> None:
                 entry[kind]["sha256"] = hashlib.sha256((folder / entry[kind]["file"]).read_bytes()).hexdigest()
 
     change_json(folder / NAME, edit)
+
+
+def two(folder: Path) -> Path:
+    """Vectors of two cases in float32, ``plain`` and ``lse``, and beside them right results.  The folder of both."""
+    export(folder / "vectors", Chosen(cases=["plain", "lse"], dtypes=["float32"]))
+    compute(folder / "vectors", folder / "results")
+    return folder
+
+
+def refused(vectors: Path, error: type[VectorError], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The check refuses by this error, and the command ends with 2 and one sentence, without a traceback."""
+    results = vectors.with_name("results")
+    with pytest.raises(error, match=said) as caught:
+        check(vectors, results, Chosen(), Origin("mine"), None)
+    assert type(caught.value) is error
+    path = vectors.with_name("mine.jsonl")
+    assert main(["check", str(vectors), str(results), "--conformance-json", str(path)]) == 2
+    assert capsys.readouterr().err == f"error: {caught.value}\n"
+    assert "\n" not in str(caught.value)
+    assert not path.exists() or not read_results(path).complete

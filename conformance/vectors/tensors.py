@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -71,10 +72,8 @@ def decode(data: bytes, name: str) -> dict[str, np.ndarray]:
 
 def package(name: str) -> ModuleType:
     """A module of the safetensors package.  Raises MissingPackage."""
-    import importlib
-
     try:
-        return importlib.import_module(name)
+        return import_module(name)
     except ImportError:
         raise MissingPackage("test vectors need the package safetensors: pip install '.[vectors]'") from None
 
