@@ -144,6 +144,13 @@ ABOUTS: dict[str, tuple[Edit, type[VectorError], str]] = {
     "true for a number": (lambda about: about.update(repeats=True), errors.WrongFields, "expected a int"),
     "an unknown operator": (lambda about: about.update(operator="conv"), errors.WrongFields, "have an operator"),
     "an unknown dtype": (lambda about: about.update(dtype="float8"), errors.WrongFields, "an operator and a dtype"),
+    "an escape in a text": (lambda about: about.update(why="\x1b[2J"), errors.WrongFields, "texts that can be printed"),
+    "half a character": (lambda about: about.update(why="\ud800"), errors.WrongFields, "texts that can be printed"),
+    "an escape in an axis": (
+        lambda about: about["results"]["output"].update(axes=["\x1b[2J"]),
+        errors.WrongFields,
+        "axes that can be printed",
+    ),
     "no clause": (lambda about: about.update(clauses=[]), errors.WrongFields, "clauses of the spec"),
     "an unknown clause": (lambda about: about.update(clauses=["SDPA-999"]), errors.WrongFields, "clauses of the spec"),
     "a milder level": (lambda about: about.update(level="SHOULD"), errors.WrongFields, "level of its first clause"),
@@ -310,6 +317,18 @@ def test_words_that_are_none_are_refused(
     (vectors.with_name("results") / TENSORS).unlink()
     (vectors.with_name("results") / ABOUT).write_text(json.dumps(words), encoding="utf-8")
     refused(vectors, error, said, capsys)
+
+
+def test_a_reason_is_printed_in_one_plain_line(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a terminal would obey in a reason from elsewhere is written out."""
+    results = vectors.with_name("results")
+    (results / TENSORS).unlink()
+    words = {"outcome": "error", "reason": "\x1b[2J\n\ud800" + "x" * 1000}
+    (results / ABOUT).write_text(json.dumps(words), encoding="utf-8")
+    assert main(["check", str(vectors), str(results)]) == 1
+    printed = capsys.readouterr().out
+    assert "Raised:   \\x1b[2J \\ud800xxx" in printed
+    assert "x" * 500 not in printed
 
 
 def test_two_results_of_one_vector_are_refused(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,6 +82,7 @@ FILES: dict[str, tuple[bytes, type[VectorError], str]] = {
         errors.DuplicateKey,
         "has the key 'dtype' twice",
     ),
+    "an escape in a name": (safetensors({"\x1b[2J": 1}), errors.WrongFields, r", \\x1b\[2J is a int"),
     "NaN in the header": (safetensors(b'{"output": NaN}'), errors.NotANumber, "number NaN"),
     "unknown dtype": (safetensors({"output": entry([1], 0, 1, "F8_E4M3")}, b"1"), errors.UnknownDtype, "'F8_E4M3'"),
     "negative length": (safetensors({"output": entry([-1], 0, 4)}, b"1234"), errors.WrongFields, "no shape"),

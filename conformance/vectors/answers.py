@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from conformance.vectors.documents import fields, inside, parse, read
-from conformance.vectors.errors import Repeated, WrongFields
+from conformance.vectors.errors import Repeated, WrongFields, plain
 from conformance.vectors.index import Entry
 from conformance.vectors.tensors import decode
 from conformance.vectors.vector import Vector
@@ -15,9 +15,6 @@ from impls.calls import Reply, same_bits
 
 #: What the JSON in the place of arrays may say, and the status of a reply that it is.
 OUTCOMES = {"unsupported": "unsupported", "error": "raised"}
-
-#: Characters of a reason that are kept, as of an exception's text.
-REASON = 300
 
 
 def answer(folder: Path, entry: Entry, vector: Vector) -> Reply | None:
@@ -38,7 +35,7 @@ def _words(data: bytes, name: str) -> Reply:
     found = fields(parse(data, name), {"outcome": str, "reason": str}, name)
     if found["outcome"] not in OUTCOMES:
         raise WrongFields(f"{name} has the outcome {found['outcome']!r:.40}, known are {', '.join(OUTCOMES)}")
-    return Reply(OUTCOMES[found["outcome"]], text=" ".join(found["reason"].split())[:REASON])
+    return Reply(OUTCOMES[found["outcome"]], text=plain(found["reason"]))
 
 
 def reply_of(arrays: dict[str, np.ndarray], vector: Vector) -> Reply:
@@ -55,7 +52,7 @@ def reply_of(arrays: dict[str, np.ndarray], vector: Vector) -> Reply:
     if missing:
         return Reply("raised", text=f"no result {', '.join(missing)}")
     if unknown:
-        return Reply("raised", text=f"results that were not asked for: {', '.join(sorted(unknown))}"[:REASON])
+        return Reply("raised", text=plain(f"results that were not asked for: {', '.join(sorted(unknown))}"))
     after = {name: array for name, array in arrays.items() if _is_input(name, vector)}
     return Reply(
         "returned",

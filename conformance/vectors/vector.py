@@ -145,6 +145,8 @@ def about_of(record: Any, name: str) -> About:
         found[key] = texts(found[key], f"{name}, {key}")
     _require(found["operator"] in OPERATORS and found["dtype"] in NUMPY_DTYPES, name, "an operator and a dtype")
     operator = OPERATORS[found["operator"]]
+    words = (found["case"], found["why"], found["after"], *found["results"])
+    _require(all(text.isprintable() for text in words), name, "texts that can be printed")
     _require(found["clauses"] and all(c in clauses() for c in found["clauses"]), name, "clauses of the spec")
     _require(found["level"] == clauses()[found["clauses"][0]].level.value, name, "the level of its first clause")
     _require(found["arguments"] == operator.arguments, name, f"the arguments of {operator.name}")
@@ -176,6 +178,9 @@ def _option(value: Any, name: str) -> Any:
 
 def _result(record: Any, result: str, dtype: str, name: str) -> ResultAbout:
     found = fields(record, {"axes": list, "dtypes": list, "largest": float}, name)
+    _require(
+        all(axis.isprintable() for axis in texts(found["axes"], f"{name}, axes")), name, "axes that can be printed"
+    )
     wanted = result_about(texts(found["axes"], f"{name}, axes"), result, dtype)
     _require(found["dtypes"] == list(wanted.dtypes), name, f"the dtypes {', '.join(wanted.dtypes)}")
     _require(found["largest"] == wanted.largest, name, f"{wanted.largest!r} as the largest number")
