@@ -57,7 +57,7 @@ def inside(folder: Path, name: str) -> Path:
         root = folder.resolve(strict=True)
         path = (root / name).resolve()
     except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to each other
-        raise Unreadable(f"{folder / name} cannot be read: {error}") from None
+        raise Unreadable(f"{folder / name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not path.is_relative_to(root):
         raise LinkOutside(f"{name} is a link that leads out of the folder")
     return path
