@@ -1,4 +1,4 @@
-"""``python -m conformance``: the cases as a manual page, the hand-computed examples, the evidence for the bounds."""
+"""``python -m conformance``: the cases as a manual page and as test vectors, the examples, the evidence for bounds."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ from conformance.cases import every_case
 from conformance.clauses import clauses
 from conformance.evidence import page, record
 from conformance.faults import kills
+from conformance.vectors import commands as vectors
+from conformance.vectors.errors import VectorError
+
+#: How a command ends whose input cannot be used.
+UNUSABLE = 2
 
 
 def list_cases() -> str:
@@ -58,9 +63,12 @@ def write_evidence(problems: int, parallel: int, output: Path) -> str:
 
 @dataclass(frozen=True)
 class Command:
-    """What a command runs, what it says of itself, and the options that it passes on by name."""
+    """What a command runs, what it says of itself, and the options that it passes on by name.
 
-    run: Callable[..., str]
+    It gives what is printed, and an exit code if it decides anything.
+    """
+
+    run: Callable[..., str | tuple[str, int]]
     text: str
     options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
 
@@ -93,18 +101,28 @@ COMMANDS: dict[str, Command] = {
     "faults": Command(write_faults, "judge every known fault and write the kill table (a minute)", _faults_options),
     "bounds": Command(write_bounds, "regenerate BOUNDS.md from evidence.json"),
     "evidence": Command(write_evidence, "measure the error bounds anew (minutes)", _evidence_options),
+    "export": Command(
+        vectors.run_export, "write the cases as test vectors for other languages", vectors.export_options
+    ),
+    "check": Command(vectors.run_check, "judge results that were computed from vectors", vectors.check_options),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; prints what it makes."""
+    """Run one command; prints what it makes, or in one sentence why its input cannot be used."""
     parser = argparse.ArgumentParser(prog="python -m conformance", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         command.options(commands.add_parser(name, help=command.text))
     options = vars(parser.parse_args(arguments))
-    print(COMMANDS[options.pop("command")].run(**options))
-    return 0
+    try:
+        made = COMMANDS[options.pop("command")].run(**options)
+    except VectorError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return UNUSABLE
+    text, code = made if isinstance(made, tuple) else (made, 0)
+    print(text)
+    return code
 
 
 if __name__ == "__main__":

@@ -1,0 +1,186 @@
+"""Folders of vectors and results are data from anywhere: damage to arrays is refused by name, nothing is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.tests.vectors import hash_again, refused, two
+from conformance.vectors import errors, tensors
+from conformance.vectors.errors import VectorError
+from conformance.vectors.tensors import HEADER_LIMIT, decode, encode
+
+#: The file that is harmed, of a vector or of its result.
+TENSORS = "sdpa/float32/plain.safetensors"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Vectors of two cases, and right results of them."""
+    return two(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture
+def vectors(made: Path, tmp_path: Path) -> Path:
+    """The vectors, to be harmed; the results lie beside them."""
+    shutil.copytree(made, tmp_path / "copy")
+    return tmp_path / "copy" / "vectors"
+
+
+def safetensors(header: Any, data: bytes = b"", length: int | None = None) -> bytes:
+    """The bytes of a file with this header, right or wrong."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return (len(text) if length is None else length).to_bytes(8, "little") + text + data
+
+
+def entry(shape: list[int], begin: int, end: int, dtype: str = "F32") -> dict[str, Any]:
+    """An entry of a header."""
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+class Trap:
+    """Unpickling it makes a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+#: Files in the place of safetensors: what is wrong, and how it is said.
+FILES: dict[str, tuple[bytes, type[VectorError], str]] = {
+    "empty": (b"", errors.Truncated, "has 0 bytes"),
+    "shorter than a length": (b"\x10\0\0", errors.Truncated, "has 3 bytes"),
+    "within the header": (safetensors({"output": entry([1], 0, 4)})[:30], errors.Truncated, "ends within its header"),
+    "within the data": (safetensors({"output": entry([2], 0, 8)}, b"1234"), errors.Truncated, "ends at 8"),
+    "huge header": (safetensors({}, length=HEADER_LIMIT + 1), errors.HeaderTooLarge, "header of 1048577 bytes"),
+    "largest header": (b"\xff" * 64, errors.HeaderTooLarge, "header of 18446744073709551615 bytes"),
+    "no JSON": (safetensors(b"{output}"), errors.NotJson, "header is not JSON"),
+    "not UTF-8": (safetensors(b'{"\xff": 1}'), errors.NotJson, "header is not JSON"),
+    "deep JSON": (safetensors(b"[" * 100_000), errors.NotJson, "header is not JSON"),
+    "long number": (safetensors(b'{"a": ' + b"9" * 5000 + b"}"), errors.NotJson, "header is not JSON"),
+    "a list": (safetensors([]), errors.WrongFields, "is a list, expected an object"),
+    "an entry that is a text": (safetensors({"output": "F32"}), errors.WrongFields, "is a str, expected an object"),
+    "no offsets": (safetensors({"output": {"dtype": "F32", "shape": []}}), errors.WrongFields, "lacks 'data_offsets'"),
+    "an unknown field": (
+        safetensors({"output": entry([1], 0, 4) | {"code": "x"}}, b"1234"),
+        errors.WrongFields,
+        "unknown field 'code'",
+    ),
+    "metadata that is no text": (safetensors({"__metadata__": {"a": 1}}), errors.WrongFields, "not an object of texts"),
+    "a key twice": (safetensors(b'{"output": 1, "output": 2}'), errors.DuplicateKey, "has the key 'output' twice"),
+    "a key twice inside": (
+        safetensors(b'{"output": {"dtype": "F32", "dtype": "F64"}}'),
+        errors.DuplicateKey,
+        "has the key 'dtype' twice",
+    ),
+    "an escape in a name": (safetensors({"\x1b[2J": 1}), errors.WrongFields, r", \\x1b\[2J is a int"),
+    "NaN in the header": (safetensors(b'{"output": NaN}'), errors.NotANumber, "number NaN"),
+    "unknown dtype": (safetensors({"output": entry([1], 0, 1, "F8_E4M3")}, b"1"), errors.UnknownDtype, "'F8_E4M3'"),
+    "negative length": (safetensors({"output": entry([-1], 0, 4)}, b"1234"), errors.WrongFields, "no shape"),
+    "a length that is no integer": (safetensors({"output": entry([1.0], 0, 4)}), errors.WrongFields, "no shape"),  # type: ignore[list-item]
+    "many axes": (safetensors({"output": entry([1] * 65, 0, 4)}, b"1234"), errors.WrongFields, "at most 16 lengths"),
+    "a huge shape": (safetensors({"output": entry([2**40] * 4, 0, 4)}, b"1234"), errors.WrongSize, "shape and dtype"),
+    "too few bytes": (safetensors({"output": entry([2], 0, 4)}, b"1234"), errors.WrongSize, "has 4 bytes, .* need 8"),
+    "bytes of no array": (safetensors({"output": entry([1], 0, 4)}, b"12345678"), errors.WrongSize, "its arrays 4"),
+    "offsets backwards": (safetensors({"output": entry([1], 4, 0)}, b"1234"), errors.BadOffsets, r"\[4, 0\]"),
+    "offsets below 0": (safetensors({"output": entry([1], -4, 0)}, b"1234"), errors.BadOffsets, r"\[-4, 0\]"),
+    "one offset": (safetensors({"output": entry([1], 0, 4) | {"data_offsets": [0]}}), errors.BadOffsets, r"\[0\]"),
+    "offsets out of range": (safetensors({"output": entry([1], 400, 404)}, b"1234"), errors.BadOffsets, "byte 400"),
+    "a hole": (
+        safetensors({"a": entry([1], 0, 4), "b": entry([1], 8, 12)}, b"1" * 12),
+        errors.BadOffsets,
+        "begins at byte 8, and no array has the bytes from 4 on",
+    ),
+    "overlap": (
+        safetensors({"a": entry([2], 0, 8), "b": entry([2], 4, 12)}, b"1" * 12),
+        errors.Overlap,
+        "b begins at byte 4, before the end of another array at 8",
+    ),
+    "the same bytes": (
+        safetensors({"a": entry([1], 0, 4), "b": entry([1], 0, 4)}, b"1234"),
+        errors.Overlap,
+        "b begins at byte 0",
+    ),
+    "a boolean of 2": (safetensors({"a": entry([2], 0, 2, "BOOL")}, b"\1\2"), errors.BadBoolean, "neither 0 nor 1"),
+    "an archive": (b"PK\x03\x04" + b"\0" * 60, errors.Pickled, "nothing is unpickled"),
+    "an array of NumPy": (b"\x93NUMPY" + b"\0" * 60, errors.Pickled, "nothing is unpickled"),
+    "a longer empty axis than any": (
+        safetensors({"a": entry([2**63, 0], 0, 0)}),
+        errors.WrongFields,
+        "a shape that NumPy refuses",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_a_result_that_is_no_safetensors_is_refused(
+    vectors: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each kind of damage of a result file is refused by its name, and says which file it is."""
+    data, error, said = FILES[what]
+    (vectors.with_name("results") / TENSORS).write_bytes(data)
+    refused(vectors, error, f"{TENSORS}.*{said}", capsys)
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_a_vector_that_is_no_safetensors_is_refused(
+    vectors: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same damage in a vector whose hash fits is refused too."""
+    data, error, said = FILES[what]
+    (vectors / TENSORS).write_bytes(data)
+    hash_again(vectors)
+    refused(vectors, error, f"{TENSORS}.*{said}", capsys)
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_a_pickle_is_refused_and_not_loaded(
+    vectors: Path, tmp_path: Path, protocol: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a pickle would do is not done, neither in a vector nor in a result."""
+    data = pickle.dumps(Trap(tmp_path / "sprung"), protocol)
+    results = vectors.with_name("results")
+    (results / TENSORS).write_bytes(data)
+    refused(vectors, errors.Pickled, "nothing is unpickled", capsys)
+    shutil.copy(vectors / TENSORS, results / TENSORS)
+    (vectors / TENSORS).write_bytes(data)
+    hash_again(vectors)
+    refused(vectors, errors.Pickled, "nothing is unpickled", capsys)
+    assert not (tmp_path / "sprung").exists()
+    pickle.loads(data)  # noqa: S301 - the trap works
+    assert (tmp_path / "sprung").exists()
+
+
+def test_a_header_that_begins_like_a_pickle_is_read() -> None:
+    """A header of 0x280 bytes has the first bytes of a pickle and is none."""
+    text = json.dumps({"output": entry([1], 0, 4)}).ljust(0x280).encode()
+    data = safetensors(text, b"\0\0\x80?")
+    assert data.startswith(b"\x80\x02")
+    assert decode(data, "file")["output"].tolist() == [1.0]
+
+
+def test_the_package_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the checks let through and the safetensors package does not is refused by name."""
+    monkeypatch.setattr(tensors, "_tiled", lambda *each: None)
+    with pytest.raises(errors.Unsound, match="is not safetensors"):
+        decode(safetensors({"a": entry([1], 0, 4), "b": entry([1], 8, 12)}, b"1" * 12), "file")
+
+
+def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where safetensors is not installed the sentence says how to install it."""
+
+    def missing(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(tensors, "import_module", missing)
+    with pytest.raises(errors.MissingPackage, match=r"pip install '\.\[vectors\]'"):
+        encode({"a": np.zeros(1)})

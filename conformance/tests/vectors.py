@@ -1,0 +1,110 @@
+"""For tests of test vectors: an elsewhere that computes results from them, and folders that were changed by hand."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.__main__ import main
+from conformance.results import read as read_results
+from conformance.vectors.check import Origin, check
+from conformance.vectors.documents import text_of
+from conformance.vectors.errors import VectorError
+from conformance.vectors.export import export
+from conformance.vectors.index import NAME, Chosen, read_index, read_vector
+from conformance.vectors.recorded import recorded
+from conformance.vectors.tensors import decode, encode
+from impls.calls import Request, call
+from impls.contract import Implementation
+from impls.loading import keywords
+from impls.select import select
+from impls.tests import fakes
+
+#: Of each operator one that passes every case.
+RIGHT = {i.operator: i for i in select(["numpy-eager", "numpy-layer", "numpy-sublayer", "numpy-gradients"])}
+
+
+def fake(name: str) -> dict[str, Implementation]:
+    """A fake attention, right or wrong in one way, in the place of sdpa."""
+    return {"sdpa": Implementation(name, f"impls.tests.fakes:{name}")}
+
+
+def compute(vectors: Path, results: Path, by_operator: Mapping[str, Implementation] = RIGHT) -> Path:
+    """Write the results of implementations for every vector: what they lack is unsupported.  The results folder."""
+    for entry in read_index(vectors).entries:
+        case, implementation = recorded(read_vector(vectors, entry)), by_operator[entry.operator]
+        inputs = case.inputs(entry.dtype)
+        file = results / entry.tensors.file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if implementation.target.startswith("impls.tests.fakes:"):
+            lacking = case.keywords - keywords(getattr(fakes, implementation.name))
+            if lacking:
+                write_words(file, "unsupported", f"no keyword {', '.join(sorted(lacking))}")
+                continue
+        request = Request("cpu", inputs.arrays, inputs.keywords, memory=case.memory, repeats=case.repeats)
+        reply = call(implementation, request)
+        if reply.status == "returned":
+            arrays = dict(reply.results)
+            for other in range(2, case.repeats + 1):
+                arrays |= {f"{name}.{other}": array for name, array in reply.results.items()}
+            file.write_bytes(encode(arrays))
+        else:
+            write_words(file, "error" if reply.status == "raised" else "unsupported", reply.text)
+    return results
+
+
+def write_words(file: Path, outcome: str, reason: str) -> None:
+    """Write words in the place of the arrays of a result."""
+    file.unlink(missing_ok=True)
+    file.with_suffix(".json").write_bytes(text_of({"outcome": outcome, "reason": reason}))
+
+
+def change(file: Path, edit: Callable[[dict[str, np.ndarray]], Any]) -> None:
+    """Change the arrays of a file; ``edit`` changes the dictionary that it is given."""
+    arrays = {name: array.copy() for name, array in decode(file.read_bytes(), file.name).items()}
+    edit(arrays)
+    file.write_bytes(encode(arrays))
+
+
+def change_json(file: Path, edit: Callable[[Any], Any]) -> None:
+    """Change a JSON document; ``edit`` changes the value that it is given."""
+    document = json.loads(file.read_text(encoding="utf-8"))
+    edit(document)
+    file.write_text(json.dumps(document), encoding="utf-8")
+
+
+def hash_again(folder: Path) -> None:
+    """Give the index the hashes of the files as they are now, as one would who changes vectors on purpose."""
+
+    def edit(index: Any) -> None:
+        for entry in index["vectors"]:
+            for kind in ("about", "tensors"):
+                entry[kind]["sha256"] = hashlib.sha256((folder / entry[kind]["file"]).read_bytes()).hexdigest()
+
+    change_json(folder / NAME, edit)
+
+
+def two(folder: Path) -> Path:
+    """Vectors of two cases in float32, ``plain`` and ``lse``, and beside them right results.  The folder of both."""
+    export(folder / "vectors", Chosen(cases=["plain", "lse"], dtypes=["float32"]))
+    compute(folder / "vectors", folder / "results")
+    return folder
+
+
+def refused(vectors: Path, error: type[VectorError], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The check refuses by this error, and the command ends with 2 and one sentence, without a traceback."""
+    results = vectors.with_name("results")
+    with pytest.raises(error, match=said) as caught:
+        check(vectors, results, Chosen(), Origin("mine"), None)
+    assert type(caught.value) is error
+    path = vectors.with_name("mine.jsonl")
+    assert main(["check", str(vectors), str(results), "--conformance-json", str(path)]) == 2
+    assert capsys.readouterr().err == f"error: {caught.value}\n"
+    assert "\n" not in str(caught.value)
+    assert not path.exists() or not read_results(path).complete
