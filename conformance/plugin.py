@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import conformance
-from conformance import targets
+from conformance import distributed, targets
 from conformance.ahead import default_parallel
 from conformance.cases import AnyCase, every_case
 from conformance.recorder import Recorder
@@ -80,9 +81,32 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the recorder of results."""
+    if distributed.controls(config):
+        config.pluginmanager.register(distributed.Gatherer(config), "attention-conformance-gatherer")
+        return
     recorder = Recorder(config)
     config.stash[_RECORDER] = recorder
     config.pluginmanager.register(recorder, "attention-conformance-recorder")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``-n`` the cases of an implementation, and the tests of a file, go to one process."""
+    if config.getoption("dist") != "load":
+        return None
+    from conformance.scheduling import ByScope
+
+    return ByScope(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Workers of one run draw the same random problems."""
+    from conformance.fuzz.plugin_part import fuzz_seed  # a plugin of its own, which pytest imports
+
+    seed = fuzz_seed(node.config)
+    if seed is not None:
+        node.workerinput["fuzz_seed"] = seed
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -13,13 +13,15 @@ from conformance import results as result_file
 from conformance import targets
 from conformance.ahead import Ahead
 from conformance.cases import AnyCase
+from conformance.closing import Closing, print_closing
 from conformance.deviations import read
+from conformance.distributed import Sender, works
 from conformance.examine import Diagnosis, examine, scripts
 from conformance.failure_text import FailureText, shorten
 from conformance.judge import Judged, judge
 from conformance.message import with_lines
 from conformance.outcomes import Outcome, Result
-from conformance.summary import executed, summary, time_lines
+from conformance.summary import executed
 
 HERE = Path(conformance.__file__).resolve().parent
 
@@ -35,9 +37,13 @@ class Recorder:
         self._judged: dict[Key, Judged] = {}
         self._reports: dict[Key, pytest.TestReport] = {}
         self._diagnoses: list[Diagnosis] = []
+        self._lines: dict[str, list[str]] = {}
         self._ahead: Ahead[Key, Judged] | None = None
         self._writer: result_file.Writer | None = None
-        self._planned = 0
+        self._order: list[tuple[str, ...]] = []
+        self._nodes: dict[Key, str] = {}
+        self._last: Result | None = None
+        self._sender = Sender(config, self._beginning) if works(config) else None
         self._started = time.perf_counter()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -47,7 +53,7 @@ class Recorder:
         keys = [(p["target"], p["case"]) for p in pairs if "case" in p]  # the others are property tests
         if not pairs or self._config.getoption("collectonly"):
             return
-        self._planned = len(pairs)
+        self._order = [_place(p["target"], p["case"].name if "case" in p else f"fuzz/{p['prop'].name}") for p in pairs]
         selection, pool, ledger = targets.selection(self._config), targets.pool(self._config), read()
         timeout = self._config.getoption("case_timeout")
 
@@ -56,10 +62,12 @@ class Recorder:
             keywords = selection.keywords[target.implementation.name]
             return judge(target, case, pool, keywords, ledger, selection.versions, timeout)
 
-        parallel = 0 if self._config.getoption("in_process") else self._config.getoption("parallel")
+        # A worker of pytest-xdist has collected the cases of the others too, and does its own only.
+        alone = self._config.getoption("in_process") or self._sender is not None
+        parallel = 0 if alone else self._config.getoption("parallel")
         self._ahead = Ahead(keys, lambda key: key[0].implementation.process, compute, parallel)
         path = self._config.getoption("conformance_json")
-        if path:
+        if path and self._sender is None:
             self._writer = result_file.Writer(Path(path), self._header())
 
     def result(self, target: targets.Target, case: AnyCase) -> Result:
@@ -82,6 +90,7 @@ class Recorder:
     def record(self, result: Result) -> None:
         """Keep one result."""
         self.results.append(result)
+        self._last = result
         if self._writer is not None:
             self._writer.write(result)
 
@@ -92,8 +101,13 @@ class Recorder:
         params = item.callspec.params if hasattr(item, "callspec") else {}
         key = (params.get("target"), params.get("case"))
         shorten(report, call)
+        if call.when == "call" and self._last is not None:
+            if self._sender is not None:
+                self._sender.send(report, self._last)
+            self._last = None
         if report.failed and call.when == "call" and key in self._judged:
             self._reports[key] = report
+            self._nodes[key] = item.nodeid
         return report
 
     @pytest.hookimpl(tryfirst=True)
@@ -104,11 +118,18 @@ class Recorder:
         try:
             if self._reports and exitstatus != pytest.ExitCode.INTERRUPTED:
                 self._complete_messages()
+            if self._sender is not None:
+                found = [{"record": each.as_json(), "lines": each.lines()} for each in self._diagnoses]
+                self._sender.finish(self._order, self._lines, found)
         finally:  # what was judged is not lost with what is said of it
             if self._writer is not None:
                 diagnoses = [diagnosis.as_json() for diagnosis in self._diagnoses]
-                self._writer.close(complete=len(self.results) == self._planned, diagnoses=diagnoses)
-        if self._nothing_ran() and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+                self._writer.close(complete=len(self.results) == len(self._order), diagnoses=diagnoses)
+        if (
+            self._sender is None
+            and self._nothing_ran()
+            and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+        ):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _complete_messages(self) -> None:
@@ -116,10 +137,16 @@ class Recorder:
         timeout = self._config.getoption("case_timeout")
         lines, self._diagnoses = examine(self._judged, pool, selection.keywords, timeout)
         written = scripts(self._judged, selection.versions, Path(self._config.getoption("scripts")))
+        more = {key: [*lines.get(key, []), *([written[key]] if key in written else [])] for key in self._reports}
         for key, report in self._reports.items():
-            more = [*lines.get(key, []), *([written[key]] if key in written else [])]
-            text = FailureText(with_lines(self._judged[key].result.message, more))
+            text = FailureText(with_lines(self._judged[key].result.message, more[key]))
             report.longrepr = text  # type: ignore[assignment]
+        self._lines = {self._nodes[key]: some for key, some in more.items()}
+
+    def _beginning(self) -> dict[str, Any]:
+        """What a worker sends with its first result."""
+        missing = targets.selection(self._config).not_installed
+        return {"header": self._header(), "not_installed": {name: list(some) for name, some in missing.items()}}
 
     def _ran_for_results(self) -> bool:
         """Whether the run was meant to judge anything."""
@@ -139,19 +166,14 @@ class Recorder:
         """Print the table, and what explains the failures."""
         if not self._ran_for_results() or not (self.results or self._asked()):
             return
-        write = terminalreporter
         lines = [line for diagnosis in self._diagnoses for line in diagnosis.lines()]
-        if lines:
-            write.section("diagnosis")
-            write.line("\n".join(lines))
-        write.section("conformance")
-        write.line(summary(self.results, targets.selection(self._config).not_installed))
-        if self.results:
-            write.line(time_lines(self.results, time.perf_counter() - self._started))
-        if self._writer is not None:
-            write.line(f"results: {self._config.getoption('conformance_json')}")
-        if self._nothing_ran():
-            write.line("FAILED: nothing was executed, so nothing is known", red=True)
+        missing, seconds = targets.selection(self._config).not_installed, time.perf_counter() - self._started
+        path = self._config.getoption("conformance_json") if self._writer is not None else None
+        print_closing(terminalreporter, Closing(self.results, missing, lines, seconds, path))
+
+
+def _place(target: targets.Target, name: str) -> tuple[str, ...]:
+    return (target.implementation.name, target.device, target.dtype, name)
 
 
 def report(result: Result) -> None:

@@ -51,9 +51,7 @@ class Writer:
     def write(self, result: Result) -> None:
         """Add one result, at once."""
         self._counts[result.outcome.value] += 1
-        record = dataclasses.asdict(result)
-        record["share"] = _finite_or_text(result.share)
-        self._line({"kind": "result", **record})
+        self._line({"kind": "result", **as_record(result)})
 
     def close(self, *, complete: bool = True, diagnoses: Sequence[Mapping[str, Any]] = ()) -> None:
         """Write the footer, unless results are missing, and close the file."""
@@ -75,6 +73,23 @@ class Writer:
     def _line(self, record: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(record, allow_nan=False) + "\n")
         self._file.flush()
+
+
+def as_record(result: Result) -> dict[str, Any]:
+    """A result as plain data, which JSON can hold."""
+    record = dataclasses.asdict(result)
+    record["share"] = _finite_or_text(result.share)
+    return record
+
+
+def from_record(record: Mapping[str, Any]) -> Result:
+    """The result that became this data.  Raises KeyError, TypeError or ValueError for data that is none."""
+    fields = dict(record)
+    fields["outcome"] = Outcome(fields["outcome"])
+    fields["failure"] = None if fields["failure"] is None else Failure(fields["failure"])
+    fields["share"] = None if fields["share"] is None else float(fields["share"])
+    fields["clauses"], fields["meets"] = tuple(fields["clauses"]), tuple(fields["meets"])
+    return Result(**fields)
 
 
 def fingerprint() -> dict[str, Any]:
@@ -118,13 +133,8 @@ def _record(path: Path, number: int, line: str) -> dict[str, Any]:
 
 
 def _result(path: Path, number: int, record: dict[str, Any]) -> Result:
-    fields = {key: value for key, value in record.items() if key != "kind"}
     try:
-        fields["outcome"] = Outcome(fields["outcome"])
-        fields["failure"] = None if fields["failure"] is None else Failure(fields["failure"])
-        fields["share"] = None if fields["share"] is None else float(fields["share"])
-        fields["clauses"], fields["meets"] = tuple(fields["clauses"]), tuple(fields["meets"])
-        return Result(**fields)
+        return from_record({key: value for key, value in record.items() if key != "kind"})
     except (KeyError, TypeError, ValueError) as error:
         raise ResultFileError(f"{path}, line {number}: not a result ({error})") from None
 

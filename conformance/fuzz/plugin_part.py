@@ -56,7 +56,14 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--fuzz needs the package hypothesis: pip install 'attention-conformance[fuzz]'")
     from conformance.fuzz.run import Setting
 
+    shared = getattr(config, "workerinput", {}).get("fuzz_seed")  # of the process that spreads the tests over others
+    seed = shared if seed is None else seed
     config.stash[_SETTING] = Setting(examples, secrets.randbelow(SEEDS) if seed is None else seed)
+
+
+def fuzz_seed(config: pytest.Config) -> int | None:
+    """The seed of the run's random problems, None without them."""
+    return config.stash[_SETTING].seed if _SETTING in config.stash else None
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -27,7 +27,10 @@ from impls.select import select
 from impls.tests import fakes
 
 #: Of each operator one that passes every case.
-RIGHT = {i.operator: i for i in select(["numpy-eager", "numpy-layer", "numpy-sublayer", "numpy-gradients"])}
+RIGHT = {
+    i.operator: i
+    for i in select(["numpy-eager", "numpy-layer", "numpy-sublayer", "numpy-gradients", "numpy-layer-gradients"])
+}
 
 
 def fake(name: str) -> dict[str, Implementation]:
