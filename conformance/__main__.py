@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance import examples_page
+from conformance import examples_page, shards
 from conformance.ahead import default_parallel
 from conformance.cases import every_case
 from conformance.clauses import clauses
 from conformance.evidence import page, record
 from conformance.faults import kills
+from conformance.results import ResultFileError
 from conformance.vectors import commands as vectors
 from conformance.vectors.errors import VectorError
 
@@ -61,6 +62,11 @@ def write_evidence(problems: int, parallel: int, output: Path) -> str:
     return f"{output}\n{page.write(output)}"
 
 
+def merge_parts(parts: list[Path], output: Path) -> str:
+    """Join the result files of all parts of a run."""
+    return f"{shards.merge(parts, output)} results: {output}"
+
+
 @dataclass(frozen=True)
 class Command:
     """What a command runs, what it says of itself, and the options that it passes on by name.
@@ -94,6 +100,11 @@ def _evidence_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _merge_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("output", type=Path, metavar="OUT", help="the result file to write")
+    parser.add_argument("parts", type=Path, nargs="+", metavar="PART", help="the result file of each --shard I/N")
+
+
 COMMANDS: dict[str, Command] = {
     "cases": Command(list_cases, "list every case, by clause"),
     "clauses": Command(list_clauses, "list every clause"),
@@ -104,6 +115,7 @@ COMMANDS: dict[str, Command] = {
     "export": Command(
         vectors.run_export, "write the cases as test vectors for other languages", vectors.export_options
     ),
+    "merge": Command(merge_parts, "join the result files of the parts of a run", _merge_options),
     "check": Command(vectors.run_check, "judge results that were computed from vectors", vectors.check_options),
 }
 
@@ -117,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = vars(parser.parse_args(arguments))
     try:
         made = COMMANDS[options.pop("command")].run(**options)
-    except VectorError as error:
+    except (VectorError, ResultFileError, shards.MergeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return UNUSABLE
     text, code = made if isinstance(made, tuple) else (made, 0)

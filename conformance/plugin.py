@@ -6,6 +6,7 @@ once the package is installed.
 
 from __future__ import annotations
 
+import argparse
 import os
 from fnmatch import fnmatch
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 import conformance
-from conformance import distributed, targets
+from conformance import distributed, shards, targets
 from conformance.ahead import default_parallel
 from conformance.cases import AnyCase, every_case
 from conformance.recorder import Recorder
@@ -61,6 +62,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="how many libraries are judged at the same time (default: %(default)s)",
     )
+    group.addoption(
+        "--shard",
+        metavar="I/N",
+        type=_shard,
+        help="run part I of N, of whole implementations; 'python -m conformance merge' joins the result files",
+    )
     group.addoption("--conformance-json", metavar="FILE", help="write the results to this file, as JSON lines")
     group.addoption(
         "--scripts",
@@ -68,6 +75,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="conformance-scripts",
         help="where the standalone script of each failure is written (default: %(default)s)",
     )
+
+
+def _shard(text: str) -> shards.Shard:
+    try:
+        return shards.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With ``--shard`` leave the tests of the other parts out."""
+    shard = config.getoption("shard")
+    if shard is not None:
+        part = shards.share_out((distributed.scope(item.nodeid) for item in items), shard.total)
+        others = [item for item in items if part[distributed.scope(item.nodeid)] != shard.index]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if part[distributed.scope(item.nodeid)] == shard.index]
 
 
 @pytest.hookimpl(tryfirst=True)

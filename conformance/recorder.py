@@ -80,6 +80,7 @@ class Recorder:
         selection = targets.selection(self._config)
         return {
             **result_file.fingerprint(),
+            **({} if self._config.getoption("shard") is None else {"shard": str(self._config.getoption("shard"))}),
             "versions": selection.versions,
             "not_installed": sorted(selection.not_installed),
             "profiles": {

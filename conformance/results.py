@@ -37,6 +37,8 @@ class Run:
     results: tuple[Result, ...]
     #: False if the footer is missing: the run was cut off.
     complete: bool
+    #: What explains failures, as the footer has it.
+    diagnoses: tuple[Mapping[str, Any], ...] = ()
 
 
 class Writer:
@@ -119,7 +121,7 @@ def read(path: Path) -> Run:
     results = tuple(_result(path, number, record) for number, record in enumerate(body, 2))
     if complete and sum(records[-1]["counts"].values()) != len(results):
         raise ResultFileError(f"{path} has {len(results)} results, its footer counts {records[-1]['counts']}")
-    return Run(records[0], results, complete)
+    return Run(records[0], results, complete, tuple(records[-1].get("diagnoses", ())) if complete else ())
 
 
 def _record(path: Path, number: int, line: str) -> dict[str, Any]:

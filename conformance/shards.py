@@ -1,0 +1,163 @@
+"""A run over several machines: ``--shard I/N`` takes a part of it, and ``merge`` joins the result files of all parts.
+
+A part has whole implementations, as a diagnosis looks at all of an implementation's failures.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conformance.outcomes import Result
+from conformance.results import ResultFileError, Run, Writer, read
+
+#: What the parts of one run have in common in their headers; they may have run on machines with another kernel.
+COMMON = ("format", "spec", "machine", "python", "versions", "not_installed", "profiles")
+
+_SHARD = re.compile(r"([1-9]\d*)/([1-9]\d*)")
+
+
+class MergeError(ValueError):
+    """Parts that cannot be joined; the text is one sentence."""
+
+
+class NotAPart(MergeError):
+    """A result file of a whole run."""
+
+
+class Unfinished(MergeError):
+    """A part that was cut off."""
+
+
+class PartsDiffer(MergeError):
+    """Parts of runs that differ in what they ran, or with what."""
+
+
+class PartTwice(MergeError):
+    """A part that is given twice."""
+
+
+class PartMissing(MergeError):
+    """A part that is not given."""
+
+
+class ResultTwice(MergeError):
+    """A result that two parts have."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Part ``index`` (from 1) of ``total``."""
+
+    index: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.total}"
+
+
+def parse(text: str) -> Shard:
+    """The shard that a text like "2/3" names.  Raises ValueError with one sentence for any other."""
+    found = _SHARD.fullmatch(text)
+    if found is None or int(found[1]) > int(found[2]):
+        raise ValueError(f"{text}: expected I/N with I from 1 to N, such as 2/3")
+    return Shard(int(found[1]), int(found[2]))
+
+
+def share_out(scopes: Iterable[str], total: int) -> dict[str, int]:
+    """The part, from 1, of each scope, of which every test's is given: the largest first, each to the smallest part."""
+    loads = [0] * total
+    parts = {}
+    for name, count in sorted(Counter(scopes).items(), key=lambda item: (-item[1], item[0])):
+        smallest = loads.index(min(loads))
+        loads[smallest] += count
+        parts[name] = smallest + 1
+    return parts
+
+
+def merge(paths: Sequence[Path], output: Path) -> int:
+    """Write the parts as one result file, as a run on one machine would have; the number of results.
+
+    Raises a MergeError, named after what is wrong, for parts that do not belong together, and ResultFileError for a
+    file that is none.
+    """
+    runs = {path: _part(path) for path in paths}
+    first = next(iter(runs), None)
+    if first is None:
+        raise PartMissing("no parts are given")
+    _compare(runs, first)
+    header = {key: value for key, value in runs[first].header.items() if key not in ("kind", "format", "spec", "shard")}
+    header["started"] = min(str(run.header.get("started", "")) for run in runs.values())
+    header["system"] = "; ".join(dict.fromkeys(str(run.header.get("system", "")) for run in runs.values()))
+    results = _joined(runs, list(header.get("profiles", {})))
+    diagnoses = [each for run in runs.values() for each in run.diagnoses]
+    place = {name: at for at, name in enumerate(dict.fromkeys(result.implementation for result in results))}
+    with Writer(output, header) as writer:
+        for result in results:
+            writer.write(result)
+        writer.close(diagnoses=sorted(diagnoses, key=lambda each: place.get(each["implementation"], 0)))
+    return len(results)
+
+
+def _part(path: Path) -> Run:
+    run = read(path)
+    if "shard" not in run.header:
+        raise NotAPart(f"{path} is of a whole run, not of one with --shard")
+    if not run.complete:
+        raise Unfinished(f"{path} has no footer: its run was cut off")
+    try:
+        parse(str(run.header["shard"]))
+    except ValueError as error:
+        raise ResultFileError(f"{path}: shard {error}") from None
+    return run
+
+
+def _compare(runs: dict[Path, Run], first: Path) -> None:
+    """Refuse parts of different runs, parts that are given twice, and runs of which a part is missing."""
+    total = parse(runs[first].header["shard"]).total
+    seen: dict[int, Path] = {}
+    for path, run in runs.items():
+        for key in COMMON:
+            if run.header.get(key) != runs[first].header.get(key):
+                raise PartsDiffer(f"{path} and {first} differ in {key}: {_difference(run, runs[first], key)}")
+        shard = parse(run.header["shard"])
+        if shard.total != total:
+            raise PartsDiffer(f"{path} is part {shard}, {first} is part {runs[first].header['shard']}")
+        if shard.index in seen:
+            raise PartTwice(f"{path} and {seen[shard.index]} are both part {shard}")
+        seen[shard.index] = path
+    missing = [str(Shard(index, total)) for index in range(1, total + 1) if index not in seen]
+    if missing:
+        raise PartMissing(f"part {', '.join(missing)} is missing")
+
+
+def _difference(one: Run, other: Run, key: str) -> str:
+    """Two values of a header, or of the first of its entries that differs."""
+    a, b = one.header.get(key), other.header.get(key)
+    if isinstance(a, dict) and isinstance(b, dict):
+        name = next(name for name in sorted({*a, *b}) if a.get(name) != b.get(name))
+        return f"{name} {a.get(name)} and {b.get(name)}"
+    return f"{a} and {b}"
+
+
+def _joined(runs: dict[Path, Run], targets: list[str]) -> list[Result]:
+    """All results, in the order of the targets; property tests come last, as they are run."""
+    found: dict[tuple[str, ...], Path] = {}
+    results: list[Result] = []
+    for path, run in runs.items():
+        for result in run.results:
+            key = (result.implementation, result.device, result.dtype, result.case)
+            if key in found:
+                raise ResultTwice(f"{path} and {found[key]} both have {', '.join(key)}")
+            found[key] = path
+            results.append(result)
+    place = {name: at for at, name in enumerate(targets)}
+
+    def order(result: Result) -> tuple[Any, ...]:
+        return result.case.startswith("fuzz/"), place.get(f"{result.implementation}/{result.dtype}", len(place))
+
+    return sorted(results, key=order)
