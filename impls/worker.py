@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import sys
 import threading
 import time
@@ -43,6 +44,8 @@ def _end_with_parent(parent: int) -> None:
     """End this process when its parent is gone: one that was killed could not end it, and a job may never return."""
     while os.getppid() == parent:
         time.sleep(WATCH)
+    if os.getpgrp() == os.getpid():  # with the programs that a job started: they are one process group
+        os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 

@@ -28,6 +28,8 @@ _FUNCTIONS = {"sdpa": "attention"}
 def snippet(target: Target, call: Call) -> Snippet:
     """The call of a target.  Raises NotImplementedError for one that the implementation does not express."""
     implementation = target.implementation
+    if implementation.source:
+        raise NotImplementedError("no script of what is foreign")
     if implementation.function_of:
         return _differentiated(target, call)
     known = builtin().get(implementation.name)
