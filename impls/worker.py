@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -15,6 +16,7 @@ import time
 import traceback
 from multiprocessing.connection import Connection
 
+from impls.isolation import SCRATCH
 from impls.loading import load
 
 #: Seconds between two looks at whether the parent still lives.
@@ -45,6 +47,7 @@ def _end_with_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(WATCH)
     if os.getpgrp() == os.getpid():  # with the programs that a job started: they are one process group
+        shutil.rmtree(os.environ.get(SCRATCH, ""), ignore_errors=True)
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 

@@ -52,7 +52,7 @@ def read(folder: Path, names: Sequence[str]) -> tuple[np.ndarray, ...]:
 
     path = folder / RESULT
     if not path.is_file():
-        raise ValueError(f"it ended with status 0 and wrote no {RESULT}")
+        raise ValueError(f"it wrote no {RESULT}")
     try:
         found = dict(safetensors.deserialize(path.read_bytes()))
     except safetensors.SafetensorError as error:

@@ -44,6 +44,7 @@ class Program(Foreign):
     def __init__(self, command: tuple[str, ...], declared: Declared) -> None:
         super().__init__(declared)
         self.command = command
+        self.who = Path(command[0]).name
 
     def prepared(self, call: Call) -> Function:
         """The function that runs the program once."""
@@ -53,8 +54,11 @@ class Program(Foreign):
                 folder = Path(name)
                 exchange.write(folder, arrays, call)
                 status, printed = _run((*self.command, name))
-                _judge(Path(self.command[0]).name, status, printed)
-                return exchange.read(folder, call.results())
+                _judge(status, printed, self.who)
+                try:
+                    return exchange.read(folder, call.results())
+                except ValueError as error:  # no refusal of the input: it said that it was done
+                    raise Crashed(f"{self.who} ended with status 0: {error}", printed) from None
 
         return run
 
@@ -105,7 +109,7 @@ def _declared(who: str, said: dict[str, Any]) -> Declared:
     )
 
 
-def _run(words: tuple[str, ...]) -> tuple[int, list[str]]:
+def _run(words: tuple[str, ...]) -> tuple[int, str]:
     """The exit status, and the last lines that were printed.
 
     They go into a file: a pipe would be waited for as long as any process that the program left behind holds it.
@@ -115,17 +119,16 @@ def _run(words: tuple[str, ...]) -> tuple[int, list[str]]:
         status = subprocess.call(words, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed)  # noqa: S603
         printed.seek(0)
         text = printed.read().decode(errors="replace")
-    return status, [line for line in text.splitlines() if line.strip()][-STDERR_LINES:]
+    return status, "\n".join([line for line in text.splitlines() if line.strip()][-STDERR_LINES:])
 
 
-def _judge(who: str, status: int, printed: list[str]) -> None:
+def _judge(status: int, printed: str, who: str) -> None:
     """Raise what an exit status stands for."""
     status = 128 - status if status - 128 in _BROKEN else status
-    if status == 0:
-        return
+    rest, _, last = printed.rpartition("\n")
     if status == UNSUPPORTED:
-        raise NotImplementedError(printed[-1] if printed else f"{who} gives no reason")
+        raise NotImplementedError(last or f"{who} gives no reason")
     if status < 0:
-        raise Crashed(cause(status), "\n".join(printed))
-    last = printed[-1] if printed else "it printed nothing"
-    raise RuntimeError("\n".join([f"{who} ended with exit status {status}: {last}", *printed[:-1]]))
+        raise Crashed(f"{who}: {cause(status)}", printed)
+    if status:
+        raise RuntimeError(f"{who} ended with exit status {status}: {last or 'it printed nothing'}\n{rest}".strip())
