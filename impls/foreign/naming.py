@@ -54,8 +54,8 @@ class Said:
 
 
 def ours(operator: Operator) -> tuple[str, ...]:
-    """The names that inputs and outputs may have: arguments, keywords that are values, results."""
-    keywords = (name for name in operator.keywords if not asks(operator, name))
+    """The names that inputs and outputs may have: arguments, keywords that are a number or an array, results."""
+    keywords = (name for name in operator.keywords if not asks(operator, name) and name != "window")
     return (*operator.arguments, *keywords, *(name for name, _ in operator.results))
 
 

@@ -62,8 +62,7 @@ def model(source: str) -> Model:
     except Exception as error:  # ONNX Runtime has a class for each status
         raise ImplementationError(f"ONNX Runtime does not open {who}: {str(error).splitlines()[0][:300]}") from None
     inputs = {each.name: Declaration(each.name, each.type, tuple(each.shape)) for each in opened.get_inputs()}
-    optional = {each.name: each for each in opened.get_overridable_initializers()}
-    named = _Names(who, said, tuple(inputs), tuple(each.name for each in opened.get_outputs()), tuple(optional))
+    named = _Names(who, said, tuple(inputs), tuple(each.name for each in opened.get_outputs()))
     ours = {name: inputs[theirs] for name, theirs in named.inputs().items()}
     found = Fitting(said, ours).unfit()
     if found:
@@ -79,8 +78,6 @@ class _Names:
     said: Said
     ins: tuple[str, ...]
     outs: tuple[str, ...]
-    #: Inputs that have a value of their own and are left at it.
-    optional: tuple[str, ...]
 
     def inputs(self) -> dict[str, str]:
         """The model's inputs by our names.  Raises ImplementationError if one is missing or is none of ours."""

@@ -69,7 +69,7 @@ class Fitting:
             return f"its input {self._first.name} is {self._first.type}, expected one of {', '.join(DTYPES)}"
         arrays = (*self._said.operator.arguments, *self._said.operator.arrays)
         for name, declared in self._inputs.items():
-            types = _TYPES.get(name, self._floats) if name in arrays else [declared.type]
+            types = _TYPES.get(name, self._floats) if name in arrays else {**DTYPES, **_INTEGERS, **_BOOLEAN}
             if declared.type not in types:
                 hint = "; numbers that are added to the scores are our bias" if name == "mask" else ""
                 known = " or ".join(types)
