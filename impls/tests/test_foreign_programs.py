@@ -74,10 +74,27 @@ def test_the_c_example_passes(compiled: Path) -> None:
 
 def test_a_wrong_scale_in_c_is_diagnosed(compiled: Path) -> None:
     """Divided by D, not by its root: every case fails, and the mistake has its name."""
-    done = judge(compiled, "--impl", "./wrong", "--case", "plain*")
+    done = judge(compiled, "--impl", "./wrong", "--case", "plain*", "--scripts", "scripts")
     assert done.returncode == 1
+    assert "Script:   scripts/wrong-" in done.stdout
     assert "3 of 3 failures equal “the default scale applied twice: 1/D”" in done.stdout
     assert "Rerun:    pytest conformance --impl ./wrong --device cpu" in done.stdout
+
+
+def test_the_script_of_a_program_fails_until_it_is_mended(compiled: Path, tmp_path: Path) -> None:
+    """It runs the program alone, and exits with 1 as long as the program is wrong."""
+    program = tmp_path / "kernel"
+    shutil.copy(compiled / "wrong", program)
+    options = ("--case", "scale-default", "--case", "causal-square", "--scripts", "scripts")
+    assert judge(tmp_path, "--impl", "./kernel", *options).returncode == 1
+    scripts = sorted((tmp_path / "scripts").iterdir())
+    assert len(scripts) == 2
+    for copied, code in (("wrong", 1), ("attention", 0)):
+        shutil.copy(compiled / copied, program)
+        for script in scripts:
+            done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)  # noqa: S603
+            assert done.returncode == code, done.stdout + done.stderr
+            assert ("WRONG" in done.stdout) is (code == 1)
 
 
 def test_arrays_and_options_reach_a_program(compiled: Path) -> None:
