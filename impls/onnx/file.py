@@ -6,7 +6,7 @@ ONNX Runtime runs it.  What a call asks for and the model does not have is unsup
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,8 @@ class _Names:
         missing += [n for n in operator.always if n not in found and n not in self.said.fixed and n not in required]
         if missing or stray:
             what = f"no input for {', '.join(missing)}" if missing else f"an input {stray[0]!r} that is none of ours"
-            raise ImplementationError(f"{self.who} has {what}; {self._real()}{self._hint()}")
+            fixed = [f"{name}=…" for name in missing if name not in required]
+            raise ImplementationError(f"{self.who} has {what}; {self._real()}{self._hint(fixed)}")
         for name in found.keys() & self.said.fixed.keys():
             raise ImplementationError(f"{self.who}: {name} is an input, so it has no fixed value")
         return found
@@ -121,10 +122,10 @@ class _Names:
     def _real(self) -> str:
         return f"its inputs are {', '.join(self.ins)}, its outputs {', '.join(self.outs)}"
 
-    def _hint(self) -> str:
-        """What to type, for names that are usual or near."""
+    def _hint(self, fixed: Sequence[str] = ()) -> str:
+        """What to type, for names that are usual or near, and for options that the graph has to hold."""
         taken = {*self.said.names.values(), *naming.ours(self.said.operator)}
-        pairs = []
+        pairs = list(fixed)
         for name in (*self.ins, *self.outs):
             guess = naming.ALIASES.get(
                 name.lower(), name.lower() if name.lower() in naming.ours(self.said.operator) else ""

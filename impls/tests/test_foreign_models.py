@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,56 +16,16 @@ from impls.tests.within import assert_within
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
-helper, numpy_helper, types = onnx.helper, onnx.numpy_helper, onnx.TensorProto
+model_files = pytest.importorskip("impls.tests.model_files")
+helper, types = onnx.helper, onnx.TensorProto
 
 Build = Callable[..., str]
 
 
 @pytest.fixture
 def build(tmp_path: Path) -> Build:
-    """Writes softmax(q kᵀ · scale + bias, where mask) v as a model, and gives its path."""
-
-    def written(
-        inputs: Sequence[tuple[str, int, Sequence[Any]]] = (),
-        names: Sequence[str] = ("q", "k", "v", "output"),
-        shape: Sequence[Any] = (None,) * 4,
-        scale: float | None = 0.5,  # 1/√4
-        dtype: int = types.FLOAT,
-        extra: Sequence[Any] = (),
-        outputs: Sequence[str] = (),
-    ) -> str:
-        q, k, v, output = names
-        nodes = [
-            helper.make_node("Transpose", [k], ["kt"], perm=[0, 1, 3, 2]),
-            helper.make_node("MatMul", [q, "kt"], ["s"]),
-            helper.make_node("Mul", ["s", "scale"], ["s0"]),
-            *(extra or [helper.make_node("Identity", ["s0"], ["s1"])]),
-            helper.make_node("Softmax", ["s1"], ["weights"], axis=-1),
-            helper.make_node("MatMul", ["weights", v], [output]),
-        ]
-        constants = [("low", np.float32(-np.inf)), *([("scale", np.float32(scale))] if scale is not None else [])]
-        given = [*((n, dtype, shape) for n in (q, k, v)), *inputs]
-        graph = helper.make_graph(
-            nodes,
-            "attention",
-            [helper.make_tensor_value_info(name, kind, list(axes)) for name, kind, axes in given],
-            [helper.make_tensor_value_info(name, dtype, None) for name in (output, *outputs)],
-            initializer=[numpy_helper.from_array(np.array(value), name) for name, value in constants],
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-        path = tmp_path / "model.onnx"
-        onnx.save(model, path)
-        return str(path)
-
-    return written
-
-
-MASKED = [helper.make_node("Where", ["mask", "s0", "low"], ["s1"])]
-MASKED_BY_INTEGERS = [
-    helper.make_node("Cast", ["mask"], ["allowed"], to=types.BOOL),
-    helper.make_node("Where", ["allowed", "s0", "low"], ["s1"]),
-]
-BIASED = [helper.make_node("Add", ["s0", "bias"], ["s1"])]
+    """Writes a model, and gives its path."""
+    return functools.partial(model_files.write, tmp_path / "model.onnx")
 
 
 def test_inputs_are_arguments_by_their_names(build: Build) -> None:
@@ -98,7 +59,9 @@ def test_outputs_are_results(build: Build) -> None:
     assert ask(text, return_lse=True).text == "NotImplementedError: the model has no output for lse"
 
 
-@pytest.mark.parametrize(("kind", "extra"), [(types.BOOL, MASKED), (types.INT64, MASKED_BY_INTEGERS)])
+@pytest.mark.parametrize(
+    ("kind", "extra"), [(types.BOOL, model_files.MASKED), (types.INT64, model_files.MASKED_BY_INTEGERS)]
+)
 def test_a_mask_is_given_in_the_declared_type_and_rank(build: Build, kind: int, extra: Any) -> None:
     """Also as integers, with axes of length 1 in front; and all True in a call without a mask."""
     q, k, v = qkv()
@@ -112,7 +75,7 @@ def test_a_mask_is_given_in_the_declared_type_and_rank(build: Build, kind: int, 
 def test_a_bias_that_is_not_given_is_zero(build: Build) -> None:
     """An input is there in every call."""
     q, k, v = qkv()
-    text = build([("bias", types.FLOAT, (None, 1, None, None))], extra=BIASED)
+    text = build([("bias", types.FLOAT, (None, 1, None, None))], extra=model_files.BIASED)
     bias = np.random.default_rng(1).standard_normal((2, 1, 3, 5)).astype(np.float32)
     assert_within(ask(text, bias=bias).results, q, k, v, {"bias": bias})
     assert_within(ask(text).results, q, k, v, {})
@@ -294,3 +257,11 @@ def test_data_outside_the_models_folder_is_not_read(tmp_path: Path, build: Build
     else:
         with pytest.raises(ImplementationError, match=r"has data outside its folder, at \.\./scale\.bin"):
             implementation(str(folder / "external.onnx"))
+
+
+def test_what_every_call_gives_has_to_be_said_or_an_input(build: Build) -> None:
+    """A layer has a number of heads, which a graph may hold as a constant."""
+    path = build(names=("x_q", "w_k", "w_q", "output"), inputs=[("w_v", types.FLOAT, (None,) * 4)])
+    with pytest.raises(ImplementationError, match=r"has no input for heads; .* as in model\.onnx:heads=…"):
+        implementation(f"{path}:operator=mha")
+    assert "heads" in keywords(f"{path}:operator=mha,heads=2")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,16 @@ def test_an_example_is_short(example: Example) -> None:
     """A plug-in takes fewer than 15 lines, without blank ones and comments."""
     for text in example.files.values():
         assert len(lines(text)) < 15
+
+
+@pytest.mark.parametrize("name", ["numpy_attention.py", "results.py"])
+def test_the_functions_in_numpy_pass_everything(name: str, tmp_path: Path) -> None:
+    """Not only the cases that the page shows."""
+    (example,) = (each for each in EXAMPLES if name in each.files)
+    command = f"pytest conformance -q --impl {name}:attention --dtype float32"
+    printed = run(replace(example, commands=(command,)), tmp_path)
+    assert " passed, " in printed
+    assert " failed, " not in printed
 
 
 def test_the_page_names_every_keyword() -> None:
