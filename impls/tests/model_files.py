@@ -30,7 +30,7 @@ def write(
 ) -> str:
     """Write softmax(q kᵀ · scale, and what is ``extra``) v as a model in float32; its path.
 
-    ``inputs`` (name, type, shape) come after q, k and v, of which ``shape`` is declared; ``names`` are those of the four.
+    ``inputs`` (name, type, shape) come after q, k and v, which are declared with ``shape``; ``names`` has all four.
     """
     q, k, v, output = names
     nodes = [
