@@ -22,7 +22,7 @@ import numpy as np
 from impls.backend import Backend, backend
 from impls.calls import TRACEBACK_LINES, Request, arguments, collect, prepared
 from impls.contract import Call, Function, Implementation
-from impls.loading import load
+from impls.loading import opened
 
 #: What libraries say that have no exception of their own for it: XLA, PyTorch's CPU allocator, ONNX Runtime.
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "DefaultCPUAllocator: can't allocate memory", "Failed to allocate memory")
@@ -120,7 +120,7 @@ def open_cell(key: str, implementation: Implementation, requests: tuple[Request,
 
 def _open(key: str, implementation: Implementation, requests: tuple[Request, ...]) -> Opened:
     arrays = backend(implementation.framework)
-    function = load(implementation.target, implementation.folder)
+    function = opened(implementation)
     held = _growth(requests[0].device, since_start=True)
     given = [arguments(implementation, request) for request in requests]
     specification = given[0][2]

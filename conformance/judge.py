@@ -19,7 +19,9 @@ from impls.contract import Profile
 from impls.isolation import Crashed, TimedOut
 
 #: What an exception on a valid input may have been meant to be.
-UNSUPPORTED_HINT = "Hint:     raise NotImplementedError for what the implementation does not have"
+UNSUPPORTED_HINT = (
+    "Hint:     raise NotImplementedError (a program: exit with 77) for what the implementation does not have"
+)
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="WHAT",
-        help="an implementation: a name, a glob over names, path.py:function[@framework] or"
-        " package.module:function[@framework]; may be repeated; default: all built-in and registered ones",
+        help="an implementation: a name, a glob over names, path.py:function[@framework],"
+        " package.module:function[@framework], model.onnx[:name=ours,…] or ./program; may be repeated;"
+        " default: all built-in and registered ones",
     )
     group.addoption("--device", action="append", default=[], metavar="NAME", help="cpu or cuda; default: all found")
     group.addoption(

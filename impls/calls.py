@@ -20,7 +20,8 @@ import numpy as np
 from impls import memory
 from impls.backend import Backend, backend
 from impls.contract import Call, Function, Implementation, ImplementationError, Layout
-from impls.loading import ATTRIBUTES, keywords, load, operator_of
+from impls.isolation import Crashed
+from impls.loading import ATTRIBUTES, keywords, load, opened, operator_of
 from impls.operators import GRADIENTS, OPERATORS
 
 #: Results that have the axes of q, k or v, and so their layout; and what has the layout of the past.
@@ -76,7 +77,7 @@ class Description:
 
 def describe(implementation: Implementation) -> Description:
     """Import the function and read its signature.  Raises ImplementationError if it cannot be used."""
-    function = load(implementation.target, implementation.folder)
+    function = opened(implementation)
     if not callable(function):
         raise ImplementationError(f"{implementation.target} is a {type(function).__name__}, not a function")
     found = {name: getattr(function, name) for name in ATTRIBUTES if hasattr(function, name)}
@@ -98,6 +99,7 @@ def versions(implementation: Implementation) -> dict[str, str]:
 def call(implementation: Implementation, request: Request, function: Function | None = None) -> Reply:
     """Run one request.  Never raises for what the implementation does; that is the reply.
 
+    Only that a program crashed is raised, as Crashed: what this process would do if it were the one that crashed.
     With ``function`` that one is called instead of the implementation's own, and nothing of it is kept.
     """
     arrays = backend(implementation.framework)
@@ -105,16 +107,17 @@ def call(implementation: Implementation, request: Request, function: Function | 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a library's remarks are not results
             return _call(implementation, request, arrays, function)
+    except Crashed:  # of a program that was run here: an outcome of its own, as if this process had died
+        raise
     except NotImplementedError as error:
         return Reply("unsupported", text=_text(error))
     except Exception as error:
-        trace = "".join(traceback.format_exception(type(error), error, _users(error))[-TRACEBACK_LINES:])
-        trace = trace.replace(os.getcwd() + os.sep, "")  # as the user would name the files
+        trace = _said(error) if implementation.source else _trace(error)
         return Reply("raised", text=_text(error), trace=trace)
 
 
 def _call(implementation: Implementation, request: Request, arrays: Backend, other: Function | None) -> Reply:
-    function = other or load(implementation.target, implementation.folder)
+    function = other or opened(implementation)
     given, native, specification = arguments(implementation, request)
     started = time.perf_counter()
     if other is None:
@@ -206,6 +209,16 @@ def to_layout(array: np.ndarray, layout: Layout) -> np.ndarray:
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     """Equal dtype, shape and bytes, so that NaN equals NaN and 0.0 does not equal -0.0."""
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def _trace(error: BaseException) -> str:
+    trace = "".join(traceback.format_exception(type(error), error, _users(error))[-TRACEBACK_LINES:])
+    return trace.replace(os.getcwd() + os.sep, "")  # as the user would name the files
+
+
+def _said(error: BaseException) -> str:
+    """What else there is of a message: the frames of something foreign are not its own."""
+    return "\n".join(str(error).strip().splitlines()[1:][:TRACEBACK_LINES])
 
 
 def _users(error: BaseException) -> TracebackType | None:

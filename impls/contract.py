@@ -117,6 +117,8 @@ class Implementation:
     requires: tuple[str, ...] = ("numpy",)
     #: Name of the worker process that it shares; by default the first required package, or its own for a plug-in.
     worker: str = ""
+    #: The file or command that ``target`` makes the function of, where it is not the function itself.
+    source: str = ""
     #: Modules are imported from here first (a plug-in's own folder), "" for none.
     folder: str = ""
     summary: str = ""

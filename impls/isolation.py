@@ -22,16 +22,22 @@ from impls.loading import load
 #: Lines of a dead worker's stderr that are kept for the message.
 STDERR_LINES = 8
 
+#: Variable that names a folder of the worker's own.  What a job that was killed left there goes when the worker does.
+SCRATCH = "ATTENTION_CONFORMANCE_SCRATCH"
+
 #: Seconds that a worker has to end by itself when it is closed.
 GRACE = 2.0
 
 
 class Crashed(Exception):
-    """The worker died during a job; the text says by what, ``stderr`` holds its last words."""
+    """The worker, or a program that it ran, died during a job; the text says by what, ``stderr`` has its last words."""
 
     def __init__(self, text: str, stderr: str) -> None:
         super().__init__(text)
         self.stderr = stderr
+
+    def __reduce__(self) -> tuple[type[Crashed], tuple[str, str]]:
+        return type(self), (str(self), self.stderr)
 
 
 class TimedOut(Exception):
@@ -67,6 +73,7 @@ class Worker:
         self._process: subprocess.Popen | None = None
         self._connection: Connection | None = None
         self._stderr: Any = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
         #: Processes started so far; more than one means that a job killed one.
         self.started = 0
 
@@ -103,13 +110,14 @@ class Worker:
         if self._connection is None:
             ours, theirs = socket.socketpair()
             self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
+            self._scratch = tempfile.TemporaryDirectory(prefix="attention-worker-", ignore_cleanup_errors=True)
             self._process = subprocess.Popen(  # noqa: S603  (our own module)
                 [sys.executable, "-m", "impls.worker", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._stderr,
                 stderr=self._stderr,
-                env=self._environment,
+                env={**self._environment, SCRATCH: self._scratch.name},
                 start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends the worker
             )
             theirs.close()
@@ -126,7 +134,7 @@ class Worker:
         self._stderr.seek(0)
         lines = self._stderr.read().decode(errors="replace").splitlines()
         self._end()
-        return Crashed(_cause(code), "\n".join(lines[-STDERR_LINES:]))
+        return Crashed(cause(code), "\n".join(lines[-STDERR_LINES:]))
 
     def _end(self) -> None:
         if self._connection is not None:
@@ -135,7 +143,9 @@ class Worker:
             _kill(self._process)
         if self._stderr is not None:
             self._stderr.close()
-        self._process = self._connection = self._stderr = None
+        if self._scratch is not None:
+            self._scratch.cleanup()
+        self._process = self._connection = self._stderr = self._scratch = None
 
 
 def _kill(process: subprocess.Popen) -> None:
@@ -145,7 +155,8 @@ def _kill(process: subprocess.Popen) -> None:
     process.wait()
 
 
-def _cause(code: int) -> str:
+def cause(code: int) -> str:
+    """What an exit status says of how a process ended; a negative one is a signal's."""
     if code >= 0:
         return f"the process ended itself with exit code {code}"
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from impls.contract import Function, ImplementationError
+from impls.contract import Function, Implementation, ImplementationError
 from impls.operators import OPERATORS, SDPA, Operator
 
 #: Attributes that a plug-in may set on its function, and that become fields of its record.
@@ -41,6 +41,18 @@ def load(target: str, folder: str = "") -> Any:
             names = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
             raise ImplementationError(f"{place} has no function {name!r}{nearest(name, names)}") from None
     return found
+
+
+def opened(implementation: Implementation) -> Any:
+    """The function of an implementation, made of its source where it has one.  Raises ImplementationError."""
+    if implementation.source:
+        return _made(implementation.target, implementation.source)
+    return load(implementation.target, implementation.folder)
+
+
+@functools.cache
+def _made(target: str, source: str) -> Any:
+    return load(target)(source)
 
 
 def _module(place: str) -> ModuleType:

@@ -14,6 +14,7 @@ from typing import Any
 
 from impls import jax, numpy, onnx, torch
 from impls.contract import DTYPES, Framework, Implementation, ImplementationError, Layout, Profile
+from impls.foreign.text import foreign
 from impls.loading import nearest
 from impls.operators import GRADIENTS
 
@@ -54,16 +55,20 @@ def registered() -> dict[str, Implementation]:
 def select(patterns: Sequence[str] = ()) -> tuple[Implementation, ...]:
     """The implementations that the patterns name, each once, in order; all known ones without patterns.
 
-    A pattern is a name, a glob over names, or ``path.py:function[@framework]`` or
-    ``package.module:function[@framework]``.  Raises ImplementationError for one that names nothing.
+    A pattern is a name, a glob over names, ``path.py:function[@framework]``,
+    ``package.module:function[@framework]``, or something foreign (impls.foreign.text).  Raises ImplementationError
+    for one that names nothing.
     """
     known = {**builtin(), **registered()}
     if not patterns:
         return tuple(known.values())
     chosen: dict[str, Implementation] = {}
     for pattern in patterns:
-        if ":" in pattern:
-            chosen.setdefault(pattern, plug_in(pattern))
+        plugged = foreign(pattern)
+        if plugged is None and ":" in pattern:
+            plugged = plug_in(pattern)
+        if plugged is not None:
+            chosen.setdefault(pattern, plugged)
             continue
         names = fnmatch.filter(known, pattern)
         if not names:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import shutil
+import signal
 import sys
 import threading
 import time
 import traceback
 from multiprocessing.connection import Connection
 
+from impls.isolation import SCRATCH
 from impls.loading import load
 
 #: Seconds between two looks at whether the parent still lives.
@@ -43,6 +46,9 @@ def _end_with_parent(parent: int) -> None:
     """End this process when its parent is gone: one that was killed could not end it, and a job may never return."""
     while os.getppid() == parent:
         time.sleep(WATCH)
+    if os.getpgrp() == os.getpid():  # with the programs that a job started: they are one process group
+        shutil.rmtree(os.environ.get(SCRATCH, ""), ignore_errors=True)
+        os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from conformance.targets import Target
 from impls.contract import Call, Framework, Implementation
+from impls.foreign import script as foreign
 from impls.operators import OPERATORS
 from impls.script import Snippet, by_contract, forward
 from impls.select import builtin
@@ -28,6 +29,8 @@ _FUNCTIONS = {"sdpa": "attention"}
 def snippet(target: Target, call: Call) -> Snippet:
     """The call of a target.  Raises NotImplementedError for one that the implementation does not express."""
     implementation = target.implementation
+    if implementation.source:
+        return foreign.called(implementation, call)
     if implementation.function_of:
         return _differentiated(target, call)
     known = builtin().get(implementation.name)

@@ -18,7 +18,7 @@ from impls.onnx.offsets import compared
 #: Fatal messages only: what fails is raised as an exception as well, and is the caller's to show.
 QUIET = 4
 
-_PROVIDERS = {
+PROVIDERS = {
     "cpu": ("CPUExecutionProvider",),
     "cuda": ("CUDAExecutionProvider", "CPUExecutionProvider"),
 }
@@ -29,7 +29,7 @@ def session(model: bytes, device: str) -> Any:
     """The session of a serialised model, made once; default optimisation and default threads."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = QUIET
-    return onnxruntime.InferenceSession(model, options, providers=list(_PROVIDERS[device]))
+    return onnxruntime.InferenceSession(model, options, providers=list(PROVIDERS[device]))
 
 
 def bound(opened: Any, outputs: Sequence[str], device: str) -> Function:

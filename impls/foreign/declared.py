@@ -1,0 +1,73 @@
+"""What something foreign says of itself, in the form of a function: its signature, and the attributes of a plug-in.
+
+So everything that looks at a plug-in's function looks at these as well.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from impls.contract import Call, Function, ImplementationError
+from impls.loading import nearest
+from impls.operators import OPERATORS, SDPA
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What is declared; ``impls.select.with_attributes`` looks at dtypes, profiles and layout."""
+
+    operator: str = SDPA.name
+    keywords: frozenset[str] = frozenset()
+    dtypes: tuple[str, ...] = ("float32",)
+    profiles: Mapping[str, str] = field(default_factory=dict)
+    layout: str = "BHSD"
+
+
+class Foreign:
+    """Something with the signature and the attributes that are declared; a subclass says how it is run."""
+
+    def __init__(self, declared: Declared) -> None:
+        self.operator = declared.operator
+        self.dtypes = declared.dtypes
+        self.profiles = dict(declared.profiles)
+        self.layout = declared.layout
+        self.__signature__ = _signature(declared)
+
+    def __call__(self, *arguments: object, **keywords: object) -> object:
+        """Foreign calls are prepared first."""
+        raise TypeError("call what prepared() returns")
+
+    def prepared(self, call: Call) -> Function:
+        """The function of one call's arrays.  Raises NotImplementedError for a call that it does not support."""
+        raise NotImplementedError
+
+
+def prepare(function: Foreign, call: Call) -> Function:
+    """What runs a call: the same as ``impls.prepare.partial``, for what is foreign."""
+    return function.prepared(call)
+
+
+def known_keywords(who: str, operator: str, names: Iterable[str]) -> frozenset[str]:
+    """The names, if each is a keyword of the operator.  Raises ImplementationError with the nearest ones."""
+    known = OPERATORS[operator].keywords
+    for name in names:
+        if name not in known:
+            raise ImplementationError(f"{who}: {name!r} is not a keyword of {operator}{nearest(name, known)}")
+    return frozenset(names)
+
+
+def known_operator(who: str, name: str) -> str:
+    """The name, if it is an operator's.  Raises ImplementationError with the nearest one."""
+    if name not in OPERATORS:
+        raise ImplementationError(f"{who}: {name!r} is not an operator{nearest(name, OPERATORS)}")
+    return name
+
+
+def _signature(declared: Declared) -> inspect.Signature:
+    arguments = OPERATORS[declared.operator].arguments
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in arguments]
+    for name in sorted(declared.keywords):
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None))
+    return inspect.Signature(parameters)

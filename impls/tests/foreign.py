@@ -1,0 +1,50 @@
+"""For tests of what is foreign: a call by the text of ``--impl``, and the whole command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from impls import calls
+from impls.contract import Implementation
+from impls.select import select, with_attributes
+
+
+def implementation(text: str) -> Implementation:
+    """What a text of ``--impl`` names, with what it says of itself."""
+    (found,) = select([text])
+    return with_attributes(found, calls.describe(found).attributes)
+
+
+def keywords(text: str) -> set[str]:
+    """The keywords that it has."""
+    (found,) = select([text])
+    return set(calls.describe(found).keywords)
+
+
+def qkv(dtype: Any = np.float32, queries: int = 3, keys: int = 5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Random q, k and v with two batches, two heads and four columns."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((2, 2, n, 4)).astype(dtype) for n in (queries, keys, keys))
+    return q, k, v
+
+
+def ask(text: str, arrays: tuple[np.ndarray, ...] | None = None, **options: Any) -> calls.Reply:
+    """The reply to one call."""
+    return calls.call(implementation(text), calls.Request.qkv("cpu", *(arrays or qkv()), keywords=options))
+
+
+def judge(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """``pytest conformance`` in a folder."""
+    return subprocess.run(  # noqa: S603  (our own command)
+        [sys.executable, "-m", "pytest", "conformance", "-q", "-p", "no:cacheprovider", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )

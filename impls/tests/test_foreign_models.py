@@ -1,0 +1,267 @@
+"""A model in a file as an implementation: names, constants, shapes, types, and what is refused."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from impls.contract import ImplementationError
+from impls.tests.foreign import ask, implementation, judge, keywords, qkv
+from impls.tests.within import assert_within
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+model_files = pytest.importorskip("impls.tests.model_files")
+helper, types = onnx.helper, onnx.TensorProto
+
+Build = Callable[..., str]
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Build:
+    """Writes a model, and gives its path."""
+    return functools.partial(model_files.write, tmp_path / "model.onnx")
+
+
+def test_inputs_are_arguments_by_their_names(build: Build) -> None:
+    """A model with q, k, v and output needs nothing said, and gives what it computes."""
+    q, k, v = qkv()
+    assert_within(ask(build()).results, q, k, v, {})
+
+
+def test_names_are_said_behind_a_colon(build: Build) -> None:
+    """The model's names stand on the left and ours on the right; a single output needs none."""
+    q, k, v = qkv()
+    text = f"{build(names=('query', 'key', 'value', 'attn/out:0'))}:query=q,key=k,value=v"
+    assert_within(ask(text).results, q, k, v, {})
+    assert_within(ask(f"{text},attn/out:0=output").results, q, k, v, {})
+
+
+def test_exchanged_names_are_wrong(build: Build) -> None:
+    """What is said decides: k and v exchanged give another result."""
+    q, k, v = qkv()
+    text = f"{build(names=('a', 'b', 'c', 'd'))}:a=q,c=k,b=v"
+    with pytest.raises(AssertionError):
+        assert_within(ask(text).results, q, k, v, {})
+
+
+def test_outputs_are_results(build: Build) -> None:
+    """An output of weights makes return_weights a keyword; without an output a call that asks is unsupported."""
+    q, k, v = qkv()
+    text = build(outputs=("weights",))
+    assert keywords(text) == {"return_weights"}
+    assert_within(ask(text, return_weights=True).results, q, k, v, {})
+    assert ask(text, return_lse=True).text == "NotImplementedError: the model has no output for lse"
+
+
+@pytest.mark.parametrize(
+    ("kind", "extra"), [(types.BOOL, model_files.MASKED), (types.INT64, model_files.MASKED_BY_INTEGERS)]
+)
+def test_a_mask_is_given_in_the_declared_type_and_rank(build: Build, kind: int, extra: Any) -> None:
+    """Also as integers, with axes of length 1 in front; and all True in a call without a mask."""
+    q, k, v = qkv()
+    text = build([("mask", kind, (None,) * 4)], extra=extra)
+    assert keywords(text) == {"mask"}
+    mask = np.array([True, False, True, True, False])
+    assert_within(ask(text, mask=mask).results, q, k, v, {"mask": mask})
+    assert_within(ask(text).results, q, k, v, {})
+
+
+def test_a_bias_that_is_not_given_is_zero(build: Build) -> None:
+    """An input is there in every call."""
+    q, k, v = qkv()
+    text = build([("bias", types.FLOAT, (None, 1, None, None))], extra=model_files.BIASED)
+    bias = np.random.default_rng(1).standard_normal((2, 1, 3, 5)).astype(np.float32)
+    assert_within(ask(text, bias=bias).results, q, k, v, {"bias": bias})
+    assert_within(ask(text).results, q, k, v, {})
+
+
+def test_an_option_may_be_an_input(build: Build) -> None:
+    """A scale as an input is the case's, or the default."""
+    q, k, v = qkv()
+    text = build([("scale", types.FLOAT, ())], scale=None)
+    assert keywords(text) == {"scale"}
+    assert_within(ask(text, scale=0.3).results, q, k, v, {"scale": 0.3})
+    assert_within(ask(text).results, q, k, v, {})
+
+
+def test_what_has_no_neutral_value_is_unsupported_where_it_is_not_given(build: Build) -> None:
+    """Sinks change every result, so no value stands for their absence."""
+    text = f"{build([('x', types.FLOAT, (None,) * 4)], extra=[helper.make_node('Add', ['s0', 'x'], ['s1'])])}:x=sinks"
+    assert ask(text).text == "NotImplementedError: the model takes sinks in every call"
+
+
+def test_a_constant_restricts_to_its_cases(build: Build) -> None:
+    """A scale that is stated is the only one that is judged, the default where it is the same number."""
+    text = f"{build(scale=0.3)}:scale=0.3"
+    q, k, v = qkv()
+    assert keywords(text) == {"scale"}
+    assert_within(ask(text, scale=0.3).results, q, k, v, {"scale": 0.3})
+    for reply in (ask(text), ask(text, scale=0.4)):
+        assert reply.text == "NotImplementedError: the model is fixed to scale=0.3"
+    assert ask(f"{build()}:scale=0.5").status == "returned"
+
+
+def test_a_constant_that_the_graph_does_not_hold_fails(build: Build, tmp_path: Path) -> None:
+    """Stating is_causal of a model that is not causal passes nothing: the causal cases fail."""
+    build(scale=8**-0.5)
+    done = judge(tmp_path, "--impl", "model.onnx:is_causal=True", "--case", "causal-square", "--case", "plain")
+    assert done.returncode == 1
+    assert "1 failed, 1 skipped" in done.stdout
+    assert "SDPA-9 · Causal" in done.stdout
+
+
+def test_a_model_with_a_wrong_scale_fails_with_its_diagnosis(build: Build, tmp_path: Path) -> None:
+    """As any other implementation."""
+    build(scale=1 / 8)
+    done = judge(tmp_path, "--impl", "model.onnx", "--case", "plain*")
+    assert done.returncode == 1
+    assert "3 of 3 failures equal “the default scale applied twice: 1/D”" in done.stdout
+
+
+def test_a_fixed_shape_that_does_not_fit_is_unsupported(build: Build) -> None:
+    """With both shapes in the reason; where it fits, the model runs."""
+    text = build(shape=(2, 2, 3, "width"))
+    q, k, v = qkv(keys=3)
+    assert_within(ask(text, (q, k, v)).results, q, k, v, {})
+    reply = ask(text)
+    assert reply.status == "unsupported"
+    assert "the model's input k has the fixed shape (2, 2, 3, any), the case's is (2, 2, 5, 4)" in reply.text
+
+
+def test_another_rank_or_dtype_is_the_models_to_refuse(build: Build) -> None:
+    """What ONNX Runtime raises is an error, and right for an invalid input."""
+    q, k, v = qkv()
+    assert ask(build(), (q[0], k, v)).status == "raised"
+    assert ask(build(), (q, k.astype(np.float64), v)).status == "raised"
+
+
+def test_the_declared_type_is_the_dtype(build: Build) -> None:
+    """Nothing else is judged."""
+    assert implementation(build()).dtypes == ("float32",)
+
+
+def test_the_layout_is_kept_both_ways(tmp_path: Path) -> None:
+    """A model with the axes (B, S, H, D) is given them, and its output is turned back."""
+    axes = {"perm": [0, 2, 1, 3]}
+    turned = [helper.make_node("Transpose", [name], [f"{name}t"], **axes) for name in "qkv"]
+    nodes = [
+        *turned,
+        helper.make_node("Attention", ["qt", "kt", "vt"], ["o"]),
+        helper.make_node("Transpose", ["o"], ["output"], **axes),
+    ]
+    inputs = [helper.make_tensor_value_info(name, types.FLOAT, [None] * 4) for name in "qkv"]
+    output = helper.make_tensor_value_info("output", types.FLOAT, None)
+    graph = helper.make_graph(nodes, "attention", inputs, [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+    onnx.save(model, tmp_path / "model.onnx")
+    q, k, v = qkv()
+    assert_within(ask(f"{tmp_path / 'model.onnx'}:layout=BSHD").results, q, k, v, {})
+    assert ask(str(tmp_path / "model.onnx")).status == "raised"  # two heads are taken for two rows
+
+
+def test_layout_profile_and_operator_are_said(build: Build) -> None:
+    """Behind the same colon."""
+    found = implementation(f"{build()}:layout=BSHD,profile=storage,operator=sdpa")
+    assert (found.layout.value, found.profile("float32").value, found.operator) == ("BSHD", "storage", "sdpa")
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("qeury=q", "has no input 'qeury'; did you mean query"),
+        ("query=qq,key=k", "query=qq: 'qq' is no name of ours"),
+        ("", "has no input for q, k; its inputs are query, key, v, its outputs out; say which is which, as in"),
+        ("", "as in model.onnx:query=q,key=k,out=output"),
+        ("query=q", "has no input for k; .* as in model.onnx:key=k"),
+        ("query=q,key=q", "both query and key are said to be q"),
+        ("query=q,key=k,key=v", "key is said to be v, and it has another v"),
+        ("query=q,key=k,is_causal=maybe", "'maybe' is neither a value nor a name of ours"),
+        ("query=q,key=k,layout=SBHD", "its attributes are not understood"),
+        ("query=q,key=k,operator=mhb", "'mhb' is not an operator; did you mean mha"),
+        ("query", "'query' is not name=ours or option=value"),
+        ("out=output,query=output", "both out and query are said to be output"),
+    ],
+)
+def test_what_is_said_wrongly_is_refused(build: Build, said: str, message: str) -> None:
+    """In one sentence with the model's own names, and the nearest one."""
+    path = build(names=("query", "key", "v", "out"))
+    with pytest.raises(ImplementationError, match=message) as caught:
+        implementation(f"{path}:{said}")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_input_that_is_none_of_ours_is_refused(build: Build) -> None:
+    """It has to be said what it is."""
+    path = build(
+        [("attn_bias", types.FLOAT, (None,) * 4)], extra=[helper.make_node("Add", ["s0", "attn_bias"], ["s1"])]
+    )
+    with pytest.raises(ImplementationError, match=r"an input 'attn_bias' that is none of ours.*attn_bias=bias"):
+        implementation(path)
+
+
+def test_a_mask_of_numbers_is_a_bias(build: Build) -> None:
+    """An additive mask is refused under the name of mask, with what it is here."""
+    path = build([("mask", types.FLOAT, (None,) * 4)], extra=[helper.make_node("Add", ["s0", "mask"], ["s1"])])
+    with pytest.raises(ImplementationError, match="added to the scores are our bias"):
+        implementation(path)
+    assert keywords(f"{path}:mask=bias") == {"bias"}
+
+
+def test_inputs_of_unequal_types_are_refused(build: Build) -> None:
+    """A bias in another dtype than q has no case."""
+    cast = helper.make_node("Cast", ["bias"], ["b"], to=types.FLOAT)
+    added = helper.make_node("Add", ["s0", "b"], ["s1"])
+    path = build([("bias", types.DOUBLE, (None,) * 4)], extra=[cast, added])
+    with pytest.raises(ImplementationError, match=r"its input bias is tensor\(double\), expected tensor\(float\)"):
+        implementation(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model", b"\x08\x0a"])
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path, content: bytes) -> None:
+    """Whatever its name ends with."""
+    (tmp_path / "model.onnx").write_bytes(content)
+    with pytest.raises(ImplementationError, match=r"model\.onnx is not an ONNX file"):
+        implementation(str(tmp_path / "model.onnx"))
+
+
+def test_an_operator_that_nobody_has_is_refused(build: Build) -> None:
+    """With what ONNX Runtime says."""
+    path = build(extra=[helper.make_node("Softmin", ["s0"], ["s1"])])
+    with pytest.raises(ImplementationError, match=r"ONNX Runtime does not open model\.onnx: .*Softmin"):
+        implementation(path)
+
+
+@pytest.mark.parametrize(("place", "inside"), [("scale.bin", True), ("../scale.bin", False)])
+def test_data_outside_the_models_folder_is_not_read(tmp_path: Path, build: Build, place: str, inside: bool) -> None:
+    """Data beside the model is."""
+    model = onnx.load(build())
+    (scale,) = (each for each in model.graph.initializer if each.name == "scale")
+    scale.raw_data = b""
+    scale.float_data.clear()
+    scale.data_location = types.EXTERNAL
+    for key, value in (("location", place), ("offset", "0"), ("length", "4")):
+        scale.external_data.add(key=key, value=value)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / place).write_bytes(np.float32(0.5).tobytes())
+    (folder / "external.onnx").write_bytes(model.SerializeToString())
+    if inside:
+        q, k, v = qkv()
+        assert_within(ask(str(folder / "external.onnx")).results, q, k, v, {})
+    else:
+        with pytest.raises(ImplementationError, match=r"has data outside its folder, at \.\./scale\.bin"):
+            implementation(str(folder / "external.onnx"))
+
+
+def test_what_every_call_gives_has_to_be_said_or_an_input(build: Build) -> None:
+    """A layer has a number of heads, which a graph may hold as a constant."""
+    path = build(names=("x_q", "w_k", "w_q", "output"), inputs=[("w_v", types.FLOAT, (None,) * 4)])
+    with pytest.raises(ImplementationError, match=r"has no input for heads; .* as in model\.onnx:heads=…"):
+        implementation(f"{path}:operator=mha")
+    assert "heads" in keywords(f"{path}:operator=mha,heads=2")

@@ -1,0 +1,269 @@
+"""A program as an implementation: what its exit, its files and its description stand for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from impls import calls
+from impls.contract import ImplementationError
+from impls.foreign.program import program
+from impls.isolation import SCRATCH, Crashed, TimedOut, Worker
+from impls.tests.foreign import ask, implementation, judge, keywords, qkv
+from impls.tests.test_isolation import alive
+from impls.tests.within import assert_within
+
+pytest.importorskip("safetensors")
+
+SOURCE = Path(__file__).parents[1] / "examples" / "attention.c"
+
+#: A program in this Python: it has what ``say`` prints, and does what ``act`` does with the folder in ``at``.
+PYTHON = """#!{python}
+import json, os, signal, sys
+from pathlib import Path
+if sys.argv[-1] == "--describe":
+    {say}
+    sys.exit()
+at = Path(sys.argv[-1])
+{act}
+"""
+
+#: Copies q to the output.
+ECHO = """from safetensors.numpy import load_file, save_file
+a = load_file(at / "input.safetensors")
+save_file({"output": a["q"]}, at / "result.safetensors")"""
+
+
+def script(folder: Path, act: str = "", say: str = "sys.exit(2)") -> str:
+    """An executable file, as ``--impl`` names it."""
+    file = folder / "tool"
+    file.write_text(PYTHON.format(python=sys.executable, say=say, act=act), encoding="utf-8")
+    file.chmod(0o755)
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the example in C as ``attention``, and with a wrong scale as ``wrong``."""
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler")
+    folder = tmp_path_factory.mktemp("c")
+    text = SOURCE.read_text(encoding="utf-8")
+    wrong = text.replace(": 1 / sqrt(D)", ": 1.0 / D")
+    assert wrong != text
+    for name, source in (("attention", text), ("wrong", wrong)):
+        (folder / f"{name}.c").write_text(source, encoding="utf-8")
+        command = ["cc", "-std=c99", "-Wall", "-Werror", "-O2", "-o", name, f"{name}.c", "-lm"]
+        subprocess.run(command, cwd=folder, check=True)  # noqa: S603
+    return folder
+
+
+def test_the_c_example_passes(compiled: Path) -> None:
+    """Sixty lines of C99 pass every case with is_causal and scale, the invalid ones among them."""
+    done = judge(compiled, "--impl", "./attention")
+    assert done.returncode == 0, done.stdout
+    assert int(done.stdout.rsplit(" passed", 1)[0].rsplit(maxsplit=1)[-1]) > 100
+
+
+def test_a_wrong_scale_in_c_is_diagnosed(compiled: Path) -> None:
+    """Divided by D, not by its root: every case fails, and the mistake has its name."""
+    done = judge(compiled, "--impl", "./wrong", "--case", "plain*", "--scripts", "scripts")
+    assert done.returncode == 1
+    assert "Script:   scripts/wrong-" in done.stdout
+    assert "3 of 3 failures equal “the default scale applied twice: 1/D”" in done.stdout
+    assert "Rerun:    pytest conformance --impl ./wrong --device cpu" in done.stdout
+
+
+def test_the_script_of_a_program_fails_until_it_is_mended(compiled: Path, tmp_path: Path) -> None:
+    """It runs the program alone, and exits with 1 as long as the program is wrong."""
+    program = tmp_path / "kernel"
+    shutil.copy(compiled / "wrong", program)
+    options = ("--case", "scale-default", "--case", "causal-square", "--scripts", "scripts")
+    assert judge(tmp_path, "--impl", "./kernel", *options).returncode == 1
+    scripts = sorted((tmp_path / "scripts").iterdir())
+    assert len(scripts) == 2
+    for copied, code in (("wrong", 1), ("attention", 0)):
+        shutil.copy(compiled / copied, program)
+        for script in scripts:
+            done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)  # noqa: S603
+            assert done.returncode == code, done.stdout + done.stderr
+            assert ("WRONG" in done.stdout) is (code == 1)
+
+
+def test_arrays_and_options_reach_a_program(compiled: Path) -> None:
+    """The C program computes what the reference does, with options."""
+    q, k, v = qkv()
+    reply = ask(f"{compiled}/attention", is_causal=True, scale=0.3)
+    assert_within(reply.results, q, k, v, {"is_causal": True, "scale": 0.3})
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_every_dtype_crosses(dtype: str, tmp_path: Path) -> None:
+    """What is written and read again is the same, bit by bit."""
+    import ml_dtypes
+
+    q, k, v = qkv(np.dtype(getattr(ml_dtypes, dtype, dtype)))
+    act = (
+        'data = (at / "input.safetensors").read_bytes(); n = int.from_bytes(data[:8], "little")\n'
+        'header = json.loads(data[8:8 + n]); header["output"] = header.pop("q")\n'
+        'text = json.dumps(header).encode(); text += b" " * (-len(text) % 8)\n'
+        '(at / "result.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data[8 + n:])'
+    )
+    reply = ask(script(tmp_path, act), (q, k, v))
+    assert calls.same_bits(reply.results["output"], q)
+
+
+def test_options_are_texts_of_json(tmp_path: Path) -> None:
+    """The metadata holds the operator and what is given; None is not given."""
+    act = (
+        'data = (at / "input.safetensors").read_bytes(); n = int.from_bytes(data[:8], "little")\n'
+        'print(json.dumps(json.loads(data[8:8 + n])["__metadata__"], sort_keys=True)); sys.exit(77)'
+    )
+    reply = ask(script(tmp_path, act), is_causal=True, scale=0.1, window=(3, None), softcap=None)
+    expected = '{"is_causal": "true", "operator": "sdpa", "scale": "0.1", "window": "[3, null]"}'
+    assert reply.text == f"NotImplementedError: {expected}"
+
+
+def test_status_77_is_unsupported(tmp_path: Path) -> None:
+    """The last line is the reason."""
+    reply = ask(script(tmp_path, 'print("first"); print("only on Tuesdays"); sys.exit(77)'))
+    assert (reply.status, reply.text) == ("unsupported", "NotImplementedError: only on Tuesdays")
+
+
+def test_another_status_is_an_error_with_the_last_lines(tmp_path: Path) -> None:
+    """What was printed last is the message, and the lines before it stand below."""
+    reply = ask(script(tmp_path, 'print("before", file=sys.stderr, flush=True); sys.exit("no kernel")'))
+    assert reply.status == "raised"
+    assert reply.text == "RuntimeError: tool ended with exit status 1: no kernel"
+    assert reply.trace == "before"
+
+
+@pytest.mark.parametrize(
+    ("act", "text"),
+    [
+        ("os.abort()", "tool: the process was killed by SIGABRT"),
+        ("os._exit(128 + signal.SIGSEGV)", "tool: the process was killed by SIGSEGV"),
+        ("pass", "tool ended with status 0: it wrote no result.safetensors"),
+        ('(at / "result.safetensors").write_bytes(b"x" * 99)', "result.safetensors is not safetensors"),
+        (ECHO.replace('"output"', '"out"'), "result.safetensors holds out, and no output"),
+    ],
+)
+def test_a_program_that_breaks_down_has_crashed(act: str, text: str, tmp_path: Path) -> None:
+    """Also behind a shell; and one that says it is done and gives nothing has not refused its input."""
+    worker = Worker()
+    request = calls.Request.qkv("cpu", *qkv())
+    with pytest.raises(Crashed, match=text):
+        worker.call("impls.calls:call", implementation(script(tmp_path, act)), request, timeout=60)
+    assert worker.started == 1
+    worker.close()
+
+
+def test_an_invalid_input_is_not_refused_by_breaking_down(tmp_path: Path) -> None:
+    """A program that does nothing at all, or is killed, passes not one case; one that ends with 1 refuses."""
+    for act, passed in (("pass", False), ("os.abort()", False), ("sys.exit(1)", True)):
+        script(tmp_path, act)
+        done = judge(tmp_path, "--impl", "./tool", "--case", "invalid-lengths")
+        assert (done.returncode == 0) is passed, done.stdout
+
+
+def test_a_hang_ends_the_program_and_what_it_started(tmp_path: Path) -> None:
+    """After the time of a case nothing of it runs, and its folder is gone."""
+    act = (
+        "import subprocess, time\n"
+        f"child = subprocess.Popen(['sleep', '1000']); Path({str(tmp_path / 'pids')!r}).write_text("
+        "f'{os.getpid()} {child.pid} {at}')\ntime.sleep(1000)"
+    )
+    worker = Worker()
+    some, request = implementation(script(tmp_path, act)), calls.Request.qkv("cpu", *qkv())
+    with pytest.raises(TimedOut):
+        worker.call("impls.calls:call", some, request, timeout=5)
+    one, two, folder = (tmp_path / "pids").read_text().split()
+    wait_for_end(int(one), int(two))
+    assert not Path(folder).exists()
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="processes are looked up in /proc")
+def test_a_program_ends_with_the_run(tmp_path: Path) -> None:
+    """If the parent of the worker is killed, neither the program nor its folder stays."""
+    act = f"import time\nPath({str(tmp_path / 'pids')!r}).write_text(f'{{os.getpid()}} {{at}}')\ntime.sleep(1000)"
+    start = (
+        "from impls.isolation import Worker; from impls import calls; from impls.tests.foreign import *;"
+        f"some = implementation({script(tmp_path, act)!r});"
+        "Worker().call('impls.calls:call', some, calls.Request.qkv('cpu', *qkv()))"
+    )
+    with subprocess.Popen([sys.executable, "-c", start]) as parent:  # noqa: S603
+        while not (tmp_path / "pids").exists() or not (tmp_path / "pids").read_text():
+            assert parent.poll() is None
+            time.sleep(0.05)
+        parent.kill()
+    pid, folder = (tmp_path / "pids").read_text().split()
+    wait_for_end(int(pid))
+    assert not Path(folder).exists()
+
+
+def wait_for_end(*pids: int) -> None:
+    """Wait until the processes are gone."""
+    for _ in range(200):
+        if not any(alive(pid) for pid in pids):
+            return
+        time.sleep(0.1)
+    pytest.fail("a program outlived its case")
+
+
+def test_folders_are_the_workers_own() -> None:
+    """A worker gives its programs a folder that goes with it."""
+    worker = Worker()
+    folder = worker.call("os:getenv", SCRATCH)
+    assert os.path.isdir(folder)
+    worker.close()
+    assert not os.path.exists(folder)
+
+
+@pytest.mark.parametrize("say", ["sys.exit(2)", 'print("usage")', "print([1])", "os.abort()"])
+def test_without_a_description_it_is_plain_attention(say: str, tmp_path: Path) -> None:
+    """Another exit status, or no JSON: sdpa in float32 without keywords."""
+    text = script(tmp_path, say=say)
+    assert keywords(text) == set()
+    assert (implementation(text).operator, implementation(text).dtypes) == ("sdpa", ("float32",))
+
+
+def test_a_description_says_what_a_program_has(tmp_path: Path) -> None:
+    """Operator, keywords, dtypes, profiles and layout."""
+    said = '{"operator": "mha", "keywords": ["mask"], "dtypes": ["float16"], "profiles": {"float16": "fused"}}'
+    text = script(tmp_path, say=f"print({said!r})")
+    found = implementation(text)
+    assert (found.operator, found.dtypes, found.profile("float16").value) == ("mha", ("float16",), "fused")
+    assert keywords(text) == {"mask"}
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ('{"keyword": []}', "'keyword' is not known; did you mean keywords"),
+        ('{"keywords": ["casual"]}', "'casual' is not a keyword of sdpa; did you mean is_causal"),
+        ('{"keywords": "mask"}', "keywords is 'mask', expected a list of texts"),
+        ('{"operator": "sdpb"}', "'sdpb' is not an operator; did you mean sdpa"),
+        ('{"dtypes": ["float31"]}', "'float31' is not one of float64"),
+        ('{"layout": "SBHD"}', "its attributes are not understood"),
+    ],
+)
+def test_a_description_that_means_nothing_is_refused(said: str, message: str, tmp_path: Path) -> None:
+    """In one sentence, with the nearest word that is known."""
+    text = script(tmp_path, say=f"print({said!r})")
+    with pytest.raises(ImplementationError, match=message):
+        implementation(text)
+
+
+def test_a_file_that_cannot_be_run_is_refused(tmp_path: Path) -> None:
+    """A file that is executable and no program."""
+    (tmp_path / "tool").write_bytes(b"\x00\x01")
+    (tmp_path / "tool").chmod(0o755)
+    with pytest.raises(ImplementationError, match="tool cannot be run: Exec format error"):
+        program(str(tmp_path / "tool"))
