@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from tabulate import tabulate
 
@@ -26,6 +27,9 @@ HEADERS = ("implementation", "device", "conformant", "not to; in part; unsupport
 #: What ``--require`` says for every feature.
 ALL = "all"
 
+#: Names are not broken across lines.
+_WHOLE: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+
 _BETWEEN = 2  # spaces between two columns of the table
 
 
@@ -36,27 +40,38 @@ def claim_lines(results: Sequence[Result]) -> list[str]:
     for result in results:
         dtypes.setdefault((result.implementation, result.device), {})[result.dtype] = None
     if len(found) > SENTENCES:
-        return _table(found).splitlines()
+        told = {key: group for key, group in found.items() if claim_text(group)}
+        return _table(told).splitlines() if told else []
     lines = []
     for (name, device), group in found.items():
-        text = f"{name} on {device} in {', '.join(dtypes[name, device])}: {claim_text(group)}"
-        lines += textwrap.wrap(text, COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        if text := claim_text(group):
+            lines += wrapped(f"{name} on {device} in {', '.join(dtypes[name, device])}: {text}")
     return lines
 
 
+def wrapped(text: str) -> list[str]:
+    """A sentence in lines of up to COLUMNS characters, broken between words."""
+    return textwrap.wrap(text, COLUMNS, subsequent_indent="  ", **_WHOLE)
+
+
 def claim_text(group: Iterable[Claim]) -> str:
-    """The claims of one implementation in a sentence: "conformant to core, causal (412 of 412); not to …"."""
+    """The claims of one implementation in a sentence: "conformant to core, causal (412 of 412); not to …".
+
+    Empty where no feature was judged in full, and none failed.
+    """
     by: dict[Standing, list[Claim]] = {standing: [] for standing in Standing}
     for claim in group:
         by[claim.standing].append(claim)
     conformant = by[Standing.CONFORMANT]
     total = sum(claim.cases for claim in conformant)
     names = ", ".join(claim.feature for claim in conformant)
-    parts = [f"conformant to {names} ({total} of {total})" if conformant else "conformant to nothing"]
-    others = _others(by, _of, "{0.feature} ({0.cases})")
-    parts += [others] if others else []
-    if by[Standing.UNJUDGED]:
-        parts.append(f"{len(by[Standing.UNJUDGED])} features not judged in full")
+    parts = [f"conformant to {names} ({total} of {total})"] if conformant else []
+    parts += [text] if (text := _others(by, _of, "{0.feature} ({0.cases})")) else []
+    unjudged = len(by[Standing.UNJUDGED])
+    if not conformant and not unjudged:
+        parts.insert(0, "conformant to nothing")
+    elif parts and unjudged:
+        parts.append(f"{unjudged} feature{'s' if unjudged > 1 else ''} not judged in full")
     return "; ".join(parts)
 
 

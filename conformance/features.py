@@ -40,12 +40,12 @@ def _feature(name: str, needs: str = "", *, along: Iterable[str] = ()) -> Featur
     return Feature(name, frozenset(needs.split()), frozenset(along))
 
 
-COMBINATIONS = "combinations"
+CORE, VALIDATION, COMBINATIONS = "core", "validation", "combinations"
 
 #: The features of sdpa in the order of the spec; the clauses are those that their cases name first.
 _SDPA = (
-    _feature("core"),  # SDPA-1 to 3, 14 to 16, 20, 23, 25 to 27, 29
-    Feature("validation", frozenset({INVALID})),  # SDPA-31 to 35
+    _feature(CORE),  # SDPA-1 to 3, 14 to 16, 20, 23, 25 to 27, 29
+    Feature(VALIDATION, frozenset({INVALID})),  # SDPA-31 to 35
     Feature("memory-layouts", frozenset({MEMORY})),  # SDPA-30
     _feature("scale", "scale"),  # SDPA-2, 4, 28
     _feature("softcap", "softcap"),  # SDPA-5
@@ -167,6 +167,13 @@ def _claims(results: list[Result]) -> list[Claim]:
         )
         if cases:
             count = outcomes[name]
-            kept, unsupported = sum(count[o] for o in _KEPT), count[Outcome.UNSUPPORTED]
-            found.append(Claim(name, cases, kept, unsupported, count.total() - kept - unsupported))
+            kept, unsupported = _kept(count), count[Outcome.UNSUPPORTED]
+            failed = count.total() - kept - unsupported
+            # What refuses every input refuses invalid ones too, which shows nothing.
+            kept = 0 if name == VALIDATION and not _kept(outcomes[CORE]) else kept
+            found.append(Claim(name, cases, kept, unsupported, failed))
     return found
+
+
+def _kept(count: Counter[Outcome]) -> int:
+    return sum(count[outcome] for outcome in _KEPT)

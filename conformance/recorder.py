@@ -11,7 +11,9 @@ import pytest
 import conformance
 from conformance import results as result_file
 from conformance import targets
+from conformance.adapter import adapter_lines
 from conformance.ahead import Ahead
+from conformance.beyond import Adapters, Closing, close, look
 from conformance.cases import AnyCase
 from conformance.deviations import read
 from conformance.examine import Diagnosis, examine, scripts
@@ -38,6 +40,8 @@ class Recorder:
         self._ahead: Ahead[Key, Judged] | None = None
         self._writer: result_file.Writer | None = None
         self._planned = 0
+        self._adapters = Adapters()
+        self._closing = Closing()
         self._started = time.perf_counter()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -58,6 +62,8 @@ class Recorder:
 
         parallel = 0 if self._config.getoption("in_process") else self._config.getoption("parallel")
         self._ahead = Ahead(keys, lambda key: key[0].implementation.process, compute, parallel)
+        if not self._config.getoption("in_process"):  # a debugger sees the calls of cases alone
+            self._adapters = look(keys, selection, pool, timeout)
         path = self._config.getoption("conformance_json")
         if path:
             self._writer = result_file.Writer(Path(path), self._header())
@@ -77,6 +83,7 @@ class Recorder:
             "profiles": {
                 f"{t.implementation.name}/{t.dtype}": t.implementation.profile(t.dtype).value for t in selection.targets
             },
+            **self._adapters.as_json(),
         }
 
     def record(self, result: Result) -> None:
@@ -108,7 +115,13 @@ class Recorder:
             if self._writer is not None:
                 diagnoses = [diagnosis.as_json() for diagnosis in self._diagnoses]
                 self._writer.close(complete=len(self.results) == self._planned, diagnoses=diagnoses)
-        if self._nothing_ran() and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        if self._ran_for_results():
+            selection, require = targets.selection(self._config), self._config.getoption("require")
+            complete = len(self.results) == self._planned
+            hints = self._adapters.hints
+            self._closing = close(self.results, selection, require, complete=complete, hints=hints)
+        failed = self._nothing_ran() or self._closing.failures
+        if failed and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _complete_messages(self) -> None:
@@ -116,8 +129,13 @@ class Recorder:
         timeout = self._config.getoption("case_timeout")
         lines, self._diagnoses = examine(self._judged, pool, selection.keywords, timeout)
         written = scripts(self._judged, selection.versions, Path(self._config.getoption("scripts")))
+        adapter = adapter_lines(self._adapters.findings, self._judged)
         for key, report in self._reports.items():
-            more = [*lines.get(key, []), *([written[key]] if key in written else [])]
+            more = [
+                *([adapter[key]] if key in adapter else []),
+                *lines.get(key, []),
+                *([written[key]] if key in written else []),
+            ]
             text = FailureText(with_lines(self._judged[key].result.message, more))
             report.longrepr = text  # type: ignore[assignment]
 
@@ -140,16 +158,23 @@ class Recorder:
         if not self._ran_for_results() or not (self.results or self._asked()):
             return
         write = terminalreporter
+        if self._adapters.lines():
+            write.section("adapter")
+            write.line("\n".join(self._adapters.lines()))
         lines = [line for diagnosis in self._diagnoses for line in diagnosis.lines()]
         if lines:
             write.section("diagnosis")
             write.line("\n".join(lines))
         write.section("conformance")
         write.line(summary(self.results, targets.selection(self._config).not_installed))
+        for line in (*self._closing.claims, *self._closing.hints):
+            write.line(line)
         if self.results:
             write.line(time_lines(self.results, time.perf_counter() - self._started))
         if self._writer is not None:
             write.line(f"results: {self._config.getoption('conformance_json')}")
+        for line in self._closing.failures:
+            write.line(f"FAILED: {line}", red=True)
         if self._nothing_ran():
             write.line("FAILED: nothing was executed, so nothing is known", red=True)
 

@@ -66,6 +66,8 @@ class Selection:
     not_installed: dict[str, tuple[str, ...]]
     #: Versions of packages that took part.
     versions: dict[str, str]
+    #: Implementations with ``**kwargs``, whose features are all keywords although they name none.
+    accept_anything: frozenset[str] = frozenset()
 
 
 def choose(patterns: Sequence[str], devices: Sequence[str], dtypes: Sequence[str], pool: Pool) -> Selection:
@@ -78,6 +80,7 @@ def choose(patterns: Sequence[str], devices: Sequence[str], dtypes: Sequence[str
     _known("--dtype", dtypes, DTYPES)
     targets: list[Target] = []
     keywords, not_installed, versions, found_devices = {}, {}, {}, {}
+    accept_anything = set()
     for implementation in select(patterns):
         missing = implementation.missing()
         if missing:
@@ -87,6 +90,7 @@ def choose(patterns: Sequence[str], devices: Sequence[str], dtypes: Sequence[str
         if implementation.folder:
             implementation = with_attributes(implementation, description.attributes)
         keywords[implementation.name] = description.keywords
+        accept_anything |= {implementation.name} if description.accepts_anything else set()
         key = (implementation.process, implementation.framework)
         if key not in found_devices:
             found_devices[key] = _ask(pool, implementation, "impls.calls:devices")
@@ -94,7 +98,7 @@ def choose(patterns: Sequence[str], devices: Sequence[str], dtypes: Sequence[str
         for device in found_devices[key]:
             if device in implementation.devices and device in (devices or DEVICES):
                 targets += [Target(implementation, device, d) for d in implementation.dtypes if d in (dtypes or DTYPES)]
-    return Selection(tuple(targets), keywords, not_installed, versions)
+    return Selection(tuple(targets), keywords, not_installed, versions, frozenset(accept_anything))
 
 
 def _ask(pool: Pool, implementation: Implementation, question: str) -> Any:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import time
 import warnings
 from dataclasses import dataclass
@@ -15,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from impls.backend import backend
-from impls.calls import HEADS_OUTSIDE, Request, arguments, same_bits
-from impls.contract import Implementation, Layout
+from impls.calls import Request, arguments, heads_inside, same_bits
+from impls.contract import Implementation
 from impls.loading import load
 
 #: Seconds that a result is given to change after it was returned; a tiny input takes any device less.
@@ -63,9 +62,8 @@ def probe(implementation: Implementation, request: Request) -> Returned:
             returned = load(implementation.prepare)(function, specification)(**native)
             values = returned if isinstance(returned, tuple) else (returned,)
             names = specification.results()
-            named = [
-                *zip(values, itertools.chain(names, itertools.repeat("")), strict=False)
-            ]  # one that was not asked for has no name
+            # What was not asked for has no name.
+            named = [*zip(values, (*names, *[""] * len(values)), strict=False)]
             first = [_value(implementation, *each) for each in named]
             time.sleep(SETTLES)
             backend(implementation.framework).synchronize(request.device)
@@ -79,13 +77,13 @@ def _value(implementation: Implementation, value: Any, name: str) -> Value:
     kind = type(value)
     root = kind.__module__.partition(".")[0]
     text = kind.__qualname__ if root == "builtins" else f"{root}.{kind.__qualname__}"
-    awaited = inspect.isawaitable(value) or all(callable(getattr(value, each, None)) for each in ("result", "done"))
+    awaited = inspect.isawaitable(value) or (hasattr(value, "done") and hasattr(value, "result"))
     if inspect.iscoroutine(value):
         value.close()  # or Python warns that it was never awaited
     array = None
     try:
         array = np.array(backend(implementation.framework).get(value))  # a copy, which cannot change
-        if name in HEADS_OUTSIDE and implementation.layout is Layout.BSHD and array.ndim == 4:
+        if name in heads_inside(implementation) and array.ndim == 4:
             array = array.transpose(0, 2, 1, 3)
     except Exception:  # no array of the framework, or one that has no elements to read
         array = None
