@@ -93,11 +93,12 @@ def _forms(layout: Layout) -> Iterator[Reading]:
             text = f"its output is ({', '.join(returned)}): return ({', '.join(own)})"
             yield Reading(text, form=functools.partial(np.transpose, axes=order))
     wanted = f"return ({', '.join(own)})"
+    # First, because a batch of one that is dropped is one that is merged with the heads, too.
+    dropped = _batch_dropped if layout is Layout.BHSD else _batch_dropped_inside
+    yield Reading(f"its output has no batch axis: {wanted}", form=dropped)
     yield Reading(f"its output is (B, S, H·D), the heads merged: {wanted}", form=_heads_merged)
     yield Reading(f"its output is (S, B, H·D), the heads merged: {wanted}", form=_sequence_first)
     yield Reading(f"its output is (B·H, S, D), batch and heads merged: {wanted}", form=_batch_merged)
-    dropped = _batch_dropped if layout is Layout.BHSD else _batch_dropped_inside
-    yield Reading(f"its output has no batch axis: {wanted}", form=dropped)
 
 
 def _heads_merged(output: np.ndarray) -> np.ndarray:
