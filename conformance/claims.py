@@ -30,7 +30,8 @@ ALL = "all"
 #: Names are not broken across lines.
 _WHOLE: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 
-_BETWEEN = 2  # spaces between two columns of the table
+#: What tabulate puts between two columns, and what it makes a column wider than its header.
+_BETWEEN = _PADDING = 2
 
 
 def claim_lines(results: Sequence[Result]) -> list[str]:
@@ -102,7 +103,7 @@ def _short(claim: Claim) -> str:
 def _table(found: Mapping[tuple[str, str], Sequence[Claim]]) -> str:
     """A row per implementation and device; the last column is wrapped to what is left of the line."""
     leads = [(name, device, _counted(group)) for (name, device), group in found.items()]
-    widths = [max(len(row[i]) for row in (*leads, HEADERS)) for i in range(len(HEADERS) - 1)]
+    widths = [max(len(HEADERS[i]) + _PADDING, *(len(row[i]) for row in leads)) for i in range(len(HEADERS) - 1)]
     left = max(COLUMNS - sum(widths) - _BETWEEN * len(widths), len(HEADERS[-1]))
     rows = []
     for lead, group in zip(leads, found.values(), strict=True):
