@@ -76,9 +76,9 @@ def close(
 ) -> Closing:
     """What results amount to; a run that was cut off says nothing of what is refused everywhere."""
     everywhere = refused(results) if complete else []
-    failures = [each.line for each in everywhere if each.implementation not in selection.accept_anything]
+    failures = [each.line for each in everywhere if each.implementation not in selection.implied]
     failures += shortcomings(required(require), results, selection.not_installed)
-    hints = [*hints, *(each.hint for each in everywhere if each.implementation in selection.accept_anything)]
+    hints = [*hints, *(each.hint for each in everywhere if each.implementation in selection.implied)]
     return Closing(
         tuple(failures), tuple(line for hint in hints for line in wrapped(f"hint: {hint}")), tuple(claim_lines(results))
     )

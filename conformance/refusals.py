@@ -35,8 +35,9 @@ class Refused:
 
     @property
     def hint(self) -> str:
-        """In words, of a function that accepts every keyword, so that accepting this one declared nothing."""
-        return f"{self.implementation}: **kwargs is read as having {self.keyword}, which is refused in {self._all}"
+        """In words, of an implementation that does not name its keywords, so that it declared nothing."""
+        implied = "which **kwargs or the differentiated function implies"
+        return f"{self.implementation}: feature {self.keyword}, {implied}, is refused in {self._all}"
 
     @property
     def _all(self) -> str:
