@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from conformance import results as result_file
-from conformance.closing import Closing, print_closing
+from conformance.beyond import Closing, close
+from conformance.closing import Ending, print_ending
 from conformance.failure_text import FailureText
 from conformance.message import with_lines
 from conformance.outcomes import Result
@@ -78,8 +79,8 @@ class Gatherer:
 
     config: pytest.Config
     results: list[Result] = field(default_factory=list)
-    _header: dict[str, Any] = field(default_factory=dict)
-    _not_installed: dict[str, list[str]] = field(default_factory=dict)
+    _beginning: dict[str, Any] = field(default_factory=dict)
+    _closing: Closing = field(default_factory=Closing)
     _reports: dict[str, pytest.TestReport] = field(default_factory=dict)
     _lines: dict[str, list[str]] = field(default_factory=dict)
     _diagnoses: list[dict[str, Any]] = field(default_factory=list)
@@ -100,10 +101,10 @@ class Gatherer:
 
     def _take(self, parcel: Mapping[str, Any]) -> None:
         beginning = parcel.get("beginning")
-        if beginning is not None and not self._header:
-            self._header, self._not_installed = beginning["header"], beginning["not_installed"]
+        if beginning is not None and not self._beginning:
+            self._beginning = beginning
             if self._path() is not None:
-                self._writer = result_file.Writer(self._path(), self._header)
+                self._writer = result_file.Writer(self._path(), beginning["header"])
         result = result_file.from_record(parcel["result"])
         self.results.append(result)
         if self._writer is not None:
@@ -127,20 +128,24 @@ class Gatherer:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Complete the messages, and write the results again in the order of a run in one process."""
-        if self.results and not executed(self.results) and exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
         for nodeid, report in self._reports.items():
             text = with_lines(str(report.longrepr), self._lines.get(nodeid, []))
             report.longrepr = FailureText(text)  # type: ignore[assignment]
         place = {key: number for number, key in enumerate(self._order)}
         self.results.sort(key=lambda result: place.get(_key(result), len(place)))
         complete = bool(self._order) and len(self.results) == len(self._order)
+        if self.results:
+            implied, missing, hints = (self._beginning[key] for key in ("implied", "not_installed", "hints"))
+            require = self.config.getoption("require")
+            self._closing = close(self.results, implied, missing, require, complete=complete, hints=hints)
+            if exitstatus == pytest.ExitCode.OK and (self._closing.failures or not executed(self.results)):
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self._writer is not None:
             self._writer.close(complete=False)
             if complete:
                 path = self._path()
                 sorted_path = path.with_name(f"{path.name}.sorted")
-                writer = result_file.Writer(sorted_path, self._header)
+                writer = result_file.Writer(sorted_path, self._beginning["header"])
                 for result in self.results:
                     writer.write(result)
                 writer.close(diagnoses=[each["record"] for each in self._diagnoses])
@@ -149,10 +154,16 @@ class Gatherer:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the tables."""
         if self.results:
-            lines = [line for each in self._diagnoses for line in each["lines"]]
-            seconds = time.perf_counter() - self._started
-            path = self.config.getoption("conformance_json")
-            print_closing(terminalreporter, Closing(self.results, self._not_installed, lines, seconds, path))
+            ending = Ending(
+                results=self.results,
+                not_installed=self._beginning["not_installed"],
+                adapters=self._beginning["adapters"],
+                diagnoses=[line for each in self._diagnoses for line in each["lines"]],
+                closing=self._closing,
+                seconds=time.perf_counter() - self._started,
+                path=self.config.getoption("conformance_json"),
+            )
+            print_ending(terminalreporter, ending)
 
 
 def _key(result: Result) -> tuple[str, ...]:

@@ -18,6 +18,9 @@ from impls.calls import Reply, Request
 from impls.contract import Profile
 from impls.isolation import Crashed, TimedOut
 
+#: How the reason of a case begins whose keyword the implementation's signature has not.
+LACKING = "no keyword "
+
 #: What an exception on a valid input may have been meant to be.
 UNSUPPORTED_HINT = (
     "Hint:     raise NotImplementedError (a program: exit with 77) for what the implementation does not have"
@@ -64,7 +67,7 @@ def judge(
     )
     lacking = sorted(case.keywords - keywords)
     if lacking:
-        judged = Judged(replace(blank, outcome=Outcome.UNSUPPORTED, reason=f"no keyword {', '.join(lacking)}"))
+        judged = Judged(replace(blank, outcome=Outcome.UNSUPPORTED, reason=f"{LACKING}{', '.join(lacking)}"))
     else:
         judged = _run(target, case, pool, timeout, blank)
     deviation = ledger.find(blank.implementation, blank.device, blank.dtype, case.name, versions)

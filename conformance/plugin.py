@@ -18,6 +18,8 @@ import conformance
 from conformance import distributed, shards, targets
 from conformance.ahead import default_parallel
 from conformance.cases import AnyCase, every_case
+from conformance.claims import ALL, required
+from conformance.features import FEATURES
 from conformance.recorder import Recorder
 from impls.contract import ImplementationError
 from impls.loading import nearest
@@ -70,6 +72,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run part I of N, of whole implementations; 'python -m conformance merge' joins the result files",
     )
     group.addoption("--conformance-json", metavar="FILE", help="write the results to this file, as JSON lines")
+    group.addoption(
+        "--require",
+        action="append",
+        default=[],
+        metavar="FEATURES",
+        help="fail unless every implementation conforms to these features, separated by commas, or to all of them:"
+        f" {', '.join(FEATURES)}, {ALL}",
+    )
     group.addoption(
         "--scripts",
         metavar="FOLDER",
@@ -163,8 +173,9 @@ def _path(config: pytest.Config, argument: str) -> Path:
 def pytest_collection(session: pytest.Session) -> None:
     """Refuse a selection that cannot be used before anything is collected, in one sentence."""
     config = session.config
-    if any(config.getoption(name) for name in ("impl", "device", "dtype", "case")):
+    if any(config.getoption(name) for name in ("impl", "device", "dtype", "case", "require")):
         try:
+            required(config.getoption("require"))
             chosen_cases(config.getoption("case"))
             targets.selection(config)
         except ImplementationError as error:

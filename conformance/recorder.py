@@ -11,9 +11,11 @@ import pytest
 import conformance
 from conformance import results as result_file
 from conformance import targets
+from conformance.adapter import adapter_lines
 from conformance.ahead import Ahead
+from conformance.beyond import Adapters, Closing, close, look
 from conformance.cases import AnyCase
-from conformance.closing import Closing, print_closing
+from conformance.closing import Ending, print_ending
 from conformance.deviations import read
 from conformance.distributed import Sender, works
 from conformance.examine import Diagnosis, examine, scripts
@@ -44,6 +46,8 @@ class Recorder:
         self._nodes: dict[Key, str] = {}
         self._last: Result | None = None
         self._sender = Sender(config, self._beginning) if works(config) else None
+        self._adapters = Adapters()
+        self._closing = Closing()
         self._started = time.perf_counter()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -66,6 +70,8 @@ class Recorder:
         alone = self._config.getoption("in_process") or self._sender is not None
         parallel = 0 if alone else self._config.getoption("parallel")
         self._ahead = Ahead(keys, lambda key: key[0].implementation.process, compute, parallel)
+        if not self._config.getoption("in_process"):  # a debugger sees the calls of cases alone
+            self._adapters = look(keys, selection, pool, timeout)
         path = self._config.getoption("conformance_json")
         if path and self._sender is None:
             self._writer = result_file.Writer(Path(path), self._header())
@@ -86,6 +92,7 @@ class Recorder:
             "profiles": {
                 f"{t.implementation.name}/{t.dtype}": t.implementation.profile(t.dtype).value for t in selection.targets
             },
+            **self._adapters.as_json(),
         }
 
     def record(self, result: Result) -> None:
@@ -125,12 +132,15 @@ class Recorder:
         finally:  # what was judged is not lost with what is said of it
             if self._writer is not None:
                 diagnoses = [diagnosis.as_json() for diagnosis in self._diagnoses]
-                self._writer.close(complete=len(self.results) == len(self._order), diagnoses=diagnoses)
-        if (
-            self._sender is None
-            and self._nothing_ran()
-            and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-        ):
+                self._writer.close(complete=self._complete(), diagnoses=diagnoses)
+        if self._ran_for_results() and self._sender is None:
+            selection, require = targets.selection(self._config), self._config.getoption("require")
+            missing, hints = selection.not_installed, self._adapters.hints
+            self._closing = close(
+                self.results, selection.implied, missing, require, complete=self._complete(), hints=hints
+            )
+        failed = self._sender is None and (self._nothing_ran() or self._closing.failures)
+        if failed and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _complete_messages(self) -> None:
@@ -138,7 +148,15 @@ class Recorder:
         timeout = self._config.getoption("case_timeout")
         lines, self._diagnoses = examine(self._judged, pool, selection.keywords, timeout)
         written = scripts(self._judged, selection.versions, Path(self._config.getoption("scripts")))
-        more = {key: [*lines.get(key, []), *([written[key]] if key in written else [])] for key in self._reports}
+        adapter = adapter_lines(self._adapters.findings, self._judged)
+        more = {
+            key: [
+                *([adapter[key]] if key in adapter else []),
+                *lines.get(key, []),
+                *([written[key]] if key in written else []),
+            ]
+            for key in self._reports
+        }
         for key, report in self._reports.items():
             text = FailureText(with_lines(self._judged[key].result.message, more[key]))
             report.longrepr = text  # type: ignore[assignment]
@@ -146,8 +164,18 @@ class Recorder:
 
     def _beginning(self) -> dict[str, Any]:
         """What a worker sends with its first result."""
-        missing = targets.selection(self._config).not_installed
-        return {"header": self._header(), "not_installed": {name: list(some) for name, some in missing.items()}}
+        selection = targets.selection(self._config)
+        return {
+            "header": self._header(),
+            "not_installed": {name: list(some) for name, some in selection.not_installed.items()},
+            "implied": sorted(selection.implied),
+            "adapters": self._adapters.lines(),
+            "hints": list(self._adapters.hints),
+        }
+
+    def _complete(self) -> bool:
+        """Whether all that was planned has a result."""
+        return len(self.results) == len(self._order)
 
     def _ran_for_results(self) -> bool:
         """Whether the run was meant to judge anything."""
@@ -167,10 +195,16 @@ class Recorder:
         """Print the table, and what explains the failures."""
         if not self._ran_for_results() or not (self.results or self._asked()):
             return
-        lines = [line for diagnosis in self._diagnoses for line in diagnosis.lines()]
-        missing, seconds = targets.selection(self._config).not_installed, time.perf_counter() - self._started
-        path = self._config.getoption("conformance_json") if self._writer is not None else None
-        print_closing(terminalreporter, Closing(self.results, missing, lines, seconds, path))
+        ending = Ending(
+            results=self.results,
+            not_installed=targets.selection(self._config).not_installed,
+            adapters=self._adapters.lines(),
+            diagnoses=[line for diagnosis in self._diagnoses for line in diagnosis.lines()],
+            closing=self._closing,
+            seconds=time.perf_counter() - self._started,
+            path=self._config.getoption("conformance_json") if self._writer is not None else None,
+        )
+        print_ending(terminalreporter, ending)
 
 
 def _place(target: targets.Target, name: str) -> tuple[str, ...]:

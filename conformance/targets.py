@@ -66,6 +66,8 @@ class Selection:
     not_installed: dict[str, tuple[str, ...]]
     #: Versions of packages that took part.
     versions: dict[str, str]
+    #: Implementations that do not name their keywords: they have ``**kwargs``, or are gradients of what names them.
+    implied: frozenset[str] = frozenset()
 
 
 def choose(patterns: Sequence[str], devices: Sequence[str], dtypes: Sequence[str], pool: Pool) -> Selection:
@@ -78,6 +80,7 @@ def choose(patterns: Sequence[str], devices: Sequence[str], dtypes: Sequence[str
     _known("--dtype", dtypes, DTYPES)
     targets: list[Target] = []
     keywords, not_installed, versions, found_devices = {}, {}, {}, {}
+    implied = set()
     for implementation in select(patterns):
         missing = implementation.missing()
         if missing:
@@ -87,6 +90,8 @@ def choose(patterns: Sequence[str], devices: Sequence[str], dtypes: Sequence[str
         if implementation.folder:
             implementation = with_attributes(implementation, description.attributes)
         keywords[implementation.name] = description.keywords
+        if description.accepts_anything or implementation.function_of:
+            implied.add(implementation.name)
         key = (implementation.process, implementation.framework)
         if key not in found_devices:
             found_devices[key] = _ask(pool, implementation, "impls.calls:devices")
@@ -94,7 +99,7 @@ def choose(patterns: Sequence[str], devices: Sequence[str], dtypes: Sequence[str
         for device in found_devices[key]:
             if device in implementation.devices and device in (devices or DEVICES):
                 targets += [Target(implementation, device, d) for d in implementation.dtypes if d in (dtypes or DTYPES)]
-    return Selection(tuple(targets), keywords, not_installed, versions)
+    return Selection(tuple(targets), keywords, not_installed, versions, frozenset(implied))
 
 
 def _ask(pool: Pool, implementation: Implementation, question: str) -> Any:

@@ -21,7 +21,7 @@ from impls import memory
 from impls.backend import Backend, backend
 from impls.contract import Call, Function, Implementation, ImplementationError, Layout
 from impls.isolation import Crashed
-from impls.loading import ATTRIBUTES, keywords, load, opened, operator_of
+from impls.loading import ATTRIBUTES, accepts_anything, keywords, load, opened, operator_of
 from impls.operators import GRADIENTS, OPERATORS
 
 #: Results that have the axes of q, k or v, and so their layout; and what has the layout of the past.
@@ -73,6 +73,8 @@ class Description:
     keywords: frozenset[str]
     attributes: dict[str, Any]
     operator: str = "sdpa"
+    #: It has ``**kwargs``: all keywords are listed, and none was named.
+    accepts_anything: bool = False
 
 
 def describe(implementation: Implementation) -> Description:
@@ -83,7 +85,8 @@ def describe(implementation: Implementation) -> Description:
     found = {name: getattr(function, name) for name in ATTRIBUTES if hasattr(function, name)}
     signature = operator_of(function, implementation.function_of or implementation.operator)
     operator = OPERATORS[GRADIENTS.get(signature.name, signature.name)] if implementation.function_of else signature
-    return Description(keywords(function, signature) & set(operator.keywords), found, operator.name)
+    accepted = keywords(function, signature) & set(operator.keywords)
+    return Description(accepted, found, operator.name, accepts_anything(function))
 
 
 def devices(implementation: Implementation) -> tuple[str, ...]:

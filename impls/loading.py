@@ -113,6 +113,11 @@ def keywords(function: Function, operator: Operator = SDPA) -> frozenset[str]:
     return frozenset(p.name for p in rest) & frozenset(operator.keywords)
 
 
+def accepts_anything(function: Function) -> bool:
+    """Whether a function has ``**kwargs``, so that accepting a keyword says nothing."""
+    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """Half a sentence with the names that a misspelt one may have meant, or with all of them if few."""
     names = sorted(names)

@@ -161,7 +161,8 @@ def _use_results(path: Path, run: Run, known: dict[tuple, Result]) -> Source:
         if key not in known:
             known[key] = result
             used += 1
-    environment = {name: value for name, value in run.header.items() if name not in ("kind", "format", "profiles")}
+    apart = ("kind", "format", "profiles", "adapters")
+    environment = {name: value for name, value in run.header.items() if name not in apart}
     missing = tuple(environment.pop("not_installed", ()))
     read, again = len(run.results), len(run.results) - used
     return Source(path, "conformance", environment, read, used, _again(again), run.complete, missing)

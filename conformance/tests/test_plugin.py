@@ -223,10 +223,12 @@ def test_the_readme_shows_what_happens(tmp_path: Path) -> None:
 
 
 def test_the_readme_function_is_right_but_for_the_peek(tmp_path: Path) -> None:
-    """Without its deliberate mistake the README's function passes."""
+    """Without its deliberate mistake the README's function passes, and may call itself what the README says."""
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     (kernel,) = re.findall(r"```python\n# mykernels\.py\n(.*?)```", readme, re.DOTALL)
     right = kernel.replace("[:, None] + 1,", "[:, None],")
     assert right != kernel
     done = run(plug_in(tmp_path, right), "--impl", "mykernels.py:attention", "--dtype", "float32")
     assert done.returncode == 0, done.stdout
+    (claim,) = re.findall(r"`(conformant to [^`]*), …`", readme)
+    assert claim in " ".join(done.stdout.split())

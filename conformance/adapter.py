@@ -1,0 +1,234 @@
+"""The adapter check: whether a plugged-in function is called and answers as the contract says, on two tiny inputs.
+
+It tells "your adapter is wrong" from "your attention is wrong", before anything is judged.  Nothing is repaired, and
+no verdict depends on it; where nothing fits, nothing is said.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from conformance.cases import AnyCase, Case, every_case
+from conformance.cases.base import case as sdpa_case
+from conformance.cases.data import Shape
+from conformance.compare import compare
+from conformance.judge import Judged, dtypes_of, request
+from conformance.outcomes import Failure, Outcome
+from conformance.readings import Reading, readings
+from conformance.targets import Pool, Target
+from impls.contract import DTYPES, Implementation
+from impls.isolation import Crashed, TimedOut
+from impls.operators import OPERATORS, SDPA
+from impls.probe import Returned
+
+#: Seconds for one tiny call, compilation included; a case may take longer.
+TIMEOUT = 60.0
+
+#: Failures of an implementation that a reading is tried on, the smallest first.
+TRIED = 200
+
+#: No two axes of the same length but Sq and Sk, D and Dv, so that swapped arguments fit and swapped axes show.
+FIRST = sdpa_case("adapter", "SDPA-1", "A tiny input for the adapter check.", Shape(2, 3, 3, 5, 5, 8, 8))
+#: One batch, which may be squeezed away, and every result that there is.
+SECOND = Shape(1, 2, 2, 4, 6, 8, 8)
+
+#: How the text of an exception begins that only says that a result is no array, or that there are too many or too few.
+NO_RESULT = "TypeError: expected"
+NO_SUCH_ARGUMENT = ("unexpected keyword argument", "positional-only argument")
+
+#: The narrowest dtype first: where a result that is too wide shows.
+NARROW = ("float16", "bfloat16", "float32", "float64")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong between the suite and a function, and how that shows in a failure."""
+
+    text: str
+    failure: Failure | None = None
+    #: What the reason of such a failure contains, one of these.
+    contains: tuple[str, ...] = ("",)
+    reading: Reading | None = None
+    #: Results in another order, which shows where there are several.
+    order: bool = False
+
+    def explains(self, judged: Judged, case: AnyCase, target: Target) -> bool:
+        """Whether a failed case fails because of this."""
+        result, reply = judged.result, judged.reply
+        if self.order:
+            return result.failure is Failure.SHAPE and len(case.results()) > 1
+        if self.reading is None:
+            return result.failure is self.failure and any(text in result.reason for text in self.contains)
+        if not isinstance(case, Case) or case.invalid or case.past is not None or reply is None:
+            return False
+        profile = target.implementation.profile(target.dtype)
+        if result.failure in (Failure.VALUE, Failure.SHAPE) and case.results() == ("output",):
+            return self.reading.fits(reply.results["output"], case, target.dtype, profile)
+        return result.failure is Failure.ERROR and self.reading.refuses(case, target.dtype)
+
+
+def check(targets: Sequence[Target], keywords: Collection[str], pool: Pool, timeout: float) -> Finding | None:
+    """What is wrong with the adapter of an implementation on a device, whose targets differ in dtype."""
+    by_dtype = {target.dtype: target for target in targets}
+    narrow = next(by_dtype[dtype] for dtype in NARROW if dtype in by_dtype)
+    usual = by_dtype.get("float32", narrow)
+    first = _first(usual, keywords)
+    if first is None:
+        return None
+    returned = _probe(usual, first, pool, timeout)
+    found = _finding(returned, first, usual)
+    if found is not None or returned is None or not isinstance(first, Case) or not _right(returned, first, usual):
+        return found
+    asked = {name: True for name in ("return_weights", "return_lse") if name in keywords}
+    second = sdpa_case("adapter-second", "SDPA-1", FIRST.why, SECOND, **asked)
+    return _finding(_probe(narrow, second, pool, timeout), second, narrow)
+
+
+def undeclared(target: Target, pool: Pool, timeout: float) -> list[str]:
+    """The dtypes that an implementation of sdpa does not declare, and computes a tiny input right in."""
+    implementation = target.implementation
+    if implementation.operator != SDPA.name:
+        return []
+    found = []
+    for dtype in (dtype for dtype in DTYPES if dtype not in implementation.dtypes):
+        other = Target(implementation, target.device, dtype)
+        returned = _probe(other, FIRST, pool, timeout)
+        if returned is not None and _right(returned, FIRST, other) and not _wider(returned, other):
+            found.append(dtype)
+    return found
+
+
+def adapter_lines(
+    findings: Mapping[tuple[str, str], Finding], judged: Mapping[tuple[Target, AnyCase], Judged]
+) -> dict[tuple[Target, AnyCase], str]:
+    """The line for each failure that a finding explains, by target and case."""
+    lines: dict[tuple[Target, AnyCase], str] = {}
+    for (name, device), finding in findings.items():
+        own = [key for key in judged if (key[0].implementation.name, key[0].device) == (name, device)]
+        failed = [key for key in own if judged[key].result.outcome is Outcome.FAILED]
+        for key in sorted(failed, key=lambda key: key[1].size)[:TRIED]:
+            if finding.explains(judged[key], key[1], key[0]):
+                lines[key] = f"Adapter:  {finding.text}"
+    return lines
+
+
+def _first(target: Target, keywords: Collection[str]) -> AnyCase | None:
+    """The tiny input of an operator: one made for it, or else its smallest plain case."""
+    if target.implementation.operator == SDPA.name:
+        return FIRST
+    fit = [
+        case
+        for case in every_case().values()
+        if case.operator == target.implementation.operator and target.dtype in case.dtypes
+        if case.keywords <= frozenset(keywords) and not case.invalid and not case.zeros
+        if all(array.size for array in case.inputs(target.dtype).arrays.values())
+    ]
+    return min(fit, key=lambda case: case.size, default=None)
+
+
+def _probe(target: Target, case: AnyCase, pool: Pool, timeout: float) -> Returned | None:
+    asked = request(case, target.dtype, target.device)
+    implementation = target.implementation
+    try:
+        return pool.call(implementation, "impls.probe:probe", implementation, asked, timeout=min(timeout, TIMEOUT))
+    except (Crashed, TimedOut):
+        return None
+
+
+def _finding(returned: Returned | None, case: AnyCase, target: Target) -> Finding | None:
+    if returned is None:
+        return None
+    if returned.raised:
+        return _misnamed(returned.raised, target.implementation)
+    return _kind(returned, target) or _number(returned) or _content(returned, case, target)
+
+
+def _misnamed(raised: str, implementation: Implementation) -> Finding | None:
+    arguments = OPERATORS[implementation.operator].arguments
+    keyword = any(f"{NO_SUCH_ARGUMENT[0]} '{name}'" in raised for name in arguments)
+    if not raised.startswith("TypeError") or not (keyword or NO_SUCH_ARGUMENT[1] in raised):
+        return None
+    text = f"it is called with its arguments by name: name them {', '.join(arguments)}"
+    return Finding(text, Failure.ERROR, NO_SUCH_ARGUMENT)
+
+
+def _kind(returned: Returned, target: Target) -> Finding | None:
+    """What is no array of the framework, or none yet, or elsewhere."""
+    framework = target.implementation.framework.value
+    for value in returned.values:
+        if value.awaited:
+            return Finding(
+                f"it returns a {value.type}, which is no result yet: wait for it, and return that", *_NO_ARRAY
+            )
+        if value.type == "NoneType":
+            return Finding("it returns None: return the output", *_NO_ARRAY)
+        if value.array is None and value.framework not in ("", framework):
+            text = f"it returns a {value.type}, and is given arrays of {framework}: plug it in with @{value.framework}"
+            return Finding(f"{text}, or convert", *_NO_ARRAY)
+        if value.device not in ("", target.device):
+            return Finding(f"it returns an array on {value.device}, and is given arrays on {target.device}")
+        if value.array is None:
+            return Finding(f"it returns a {value.type}: return an array of {framework}", *_NO_ARRAY)
+        if value.array.ndim == 0 and target.implementation.operator == SDPA.name:
+            return Finding(f"it returns a {value.type} without axes: return an array", Failure.SHAPE, ("has shape ()",))
+        if value.changed:
+            return Finding("its result changes after it was returned: wait for it before returning")
+    return None
+
+
+#: How what is no array shows in a failure, and how too many or too few results do.
+_NO_ARRAY = (Failure.ERROR, (NO_RESULT,))
+
+
+def _number(returned: Returned) -> Finding | None:
+    got, asked = len(returned.values), len(returned.names)
+    if got == asked:
+        return None
+    names = ", ".join(returned.names)
+    shapes = ", ".join(str(value.array.shape) for value in returned.values if value.array is not None)
+    few = "a tuple without any" if got == 0 else f"{got} result{'s' if got > 1 else ''} {shapes}"
+    return Finding(f"it returns {few} where {asked} ({names}) {'is' if asked == 1 else 'are'} asked for", *_NO_ARRAY)
+
+
+def _content(returned: Returned, case: AnyCase, target: Target) -> Finding | None:
+    """Results in another dtype, order, axis order or form, or of other arguments, and right but for that."""
+    if _right(returned, case, target):
+        text = f"it computes right, and returns {', '.join(_wider(returned, target))} for {target.dtype}"
+        return Finding(f"{text}: convert its results back", Failure.DTYPE) if _wider(returned, target) else None
+    for order in itertools.permutations(range(len(returned.values))):
+        values = tuple(returned.values[i] for i in order)
+        if list(order) != sorted(order) and _right(Returned(values, returned.names), case, target):
+            there = sorted(zip(order, returned.names, strict=True))
+            text = f"it returns ({', '.join(n for _, n in there)}): return ({', '.join(returned.names)})"
+            return Finding(text, order=True)
+    output = returned.values[0].array
+    if not isinstance(case, Case) or output is None:
+        return None
+    profile = target.implementation.profile(target.dtype)
+    for reading in readings(target.implementation.layout):
+        if reading.fits(output, case, target.dtype, profile):
+            return Finding(reading.text, reading=reading)
+    return None
+
+
+def _wider(returned: Returned, target: Target) -> list[str]:
+    """The dtypes of results that are not the ones to return."""
+    values = zip(returned.names, returned.values, strict=True)
+    dtypes = [(name, str(value.array.dtype)) for name, value in values if value.array is not None]
+    return list(dict.fromkeys(dtype for name, dtype in dtypes if dtype not in dtypes_of(name, target.dtype)))
+
+
+def _right(returned: Returned, case: AnyCase, target: Target) -> bool:
+    """Whether all results keep their bounds, whatever their dtype."""
+    expected, limit = case.expected(target.dtype), case.bound(target.dtype, target.implementation.profile(target.dtype))
+    if len(returned.values) != len(returned.names):
+        return False
+    for name, value in zip(returned.names, returned.values, strict=True):
+        wanted = getattr(expected, name)
+        if value.array is None or value.array.shape != wanted.shape:
+            return False
+        if not compare(name, value.array, wanted, getattr(limit, name), dtypes_of(name, target.dtype)[0]).ok:
+            return False
+    return True

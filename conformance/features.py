@@ -1,0 +1,179 @@
+"""What an implementation may call itself: groups of cases with a name, and how many of them it keeps.
+
+A feature is what a user asks for: causal masks, windows, decoding.  Every case is of exactly one feature, found from
+what the case needs: its keywords, grouped heads, a memory layout, an input that must be refused.  Cases that need two
+features or more are of ``combinations``, so that an implementation without one feature can keep another one in full.
+The denominator is fixed: the feature's cases × those of the implementation's dtypes that they have.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from conformance.cases import AnyCase, every_case
+from conformance.outcomes import Outcome, Result
+from impls.operators import MHA, MHA_GRAD, SDPA, SDPA_GRAD, SUBLAYER
+
+#: Needs of a case that are no keywords: fewer heads of k and v than of q, strides, an input that must be refused.
+GROUPED, MEMORY, INVALID = "grouped heads", "memory layout", "invalid input"
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A name, what its cases need, and what they may need besides."""
+
+    name: str
+    needs: frozenset[str] = frozenset()
+    along: frozenset[str] = frozenset()
+    operators: tuple[str, ...] = (SDPA.name,)
+
+    def has(self, needs: frozenset[str]) -> bool:
+        """Whether a case of sdpa with these needs is of this feature."""
+        return self.needs <= needs <= self.needs | self.along
+
+
+def _feature(name: str, needs: str = "", *, along: Iterable[str] = ()) -> Feature:
+    return Feature(name, frozenset(needs.split()), frozenset(along))
+
+
+CORE, VALIDATION, COMBINATIONS = "core", "validation", "combinations"
+
+#: The features of sdpa in the order of the spec; the clauses are those that their cases name first.
+_SDPA = (
+    _feature(CORE),  # SDPA-1 to 3, 14 to 16, 20, 23, 25 to 27, 29
+    Feature(VALIDATION, frozenset({INVALID})),  # SDPA-31 to 35
+    Feature("memory-layouts", frozenset({MEMORY})),  # SDPA-30
+    _feature("scale", "scale"),  # SDPA-2, 4, 28
+    _feature("softcap", "softcap"),  # SDPA-5
+    _feature("bias", "bias", along={INVALID}),  # SDPA-6, 8, 24, 27, 36
+    _feature("masks", "mask", along={INVALID, MEMORY}),  # SDPA-7, 8, 15, 21, 22, 30, 36
+    _feature("causal", "is_causal"),  # SDPA-9
+    _feature("offsets", "is_causal causal_offset"),  # SDPA-10
+    _feature("windows", "window", along={"is_causal"}),  # SDPA-11
+    _feature("lengths", "kv_lengths"),  # SDPA-12
+    Feature("grouped-heads", frozenset({GROUPED})),  # SDPA-17
+    _feature("weights", "return_weights"),  # SDPA-18
+    _feature("lse", "return_lse"),  # SDPA-19
+    _feature("sinks", "sinks"),  # SDPA-38
+    _feature("decoding", "past_key past_value", along={"is_causal", INVALID, MEMORY}),  # DEC-1 to 4, 6, 7
+    _feature("caches", "kv_lengths causal_offset is_causal"),  # DEC-5
+)
+
+#: The other operators are a feature each.
+FEATURES = {
+    feature.name: feature
+    for feature in (
+        *_SDPA,
+        Feature(COMBINATIONS),  # SDPA-13, and every pair
+        Feature("mha", operators=(MHA.name,)),
+        Feature("sublayer", operators=(SUBLAYER.name,)),
+        Feature("gradients", operators=(SDPA_GRAD.name, MHA_GRAD.name)),
+    )
+}
+
+
+def needs(case: AnyCase) -> frozenset[str]:
+    """What an implementation needs for a case of sdpa: keywords, and what is no keyword."""
+    grouped = case.shape.hq != case.shape.hkv
+    others = ((GROUPED, grouped), (MEMORY, case.memory != "contiguous"), (INVALID, case.invalid))
+    return case.keywords | {name for name, needed in others if needed}
+
+
+@functools.cache
+def feature_of(case: AnyCase) -> str:
+    """The name of the one feature that a case is of."""
+    if case.operator != SDPA.name:
+        return next(f.name for f in FEATURES.values() if case.operator in f.operators)
+    needed = needs(case)
+    return next((feature.name for feature in _SDPA if feature.has(needed)), COMBINATIONS)
+
+
+@functools.cache
+def cases_of(feature: str, operator: str) -> tuple[AnyCase, ...]:
+    """The cases of a feature that are of an operator."""
+    return tuple(c for c in every_case().values() if c.operator == operator and feature_of(c) == feature)
+
+
+class Standing(StrEnum):
+    """How an implementation stands to a feature."""
+
+    CONFORMANT = "conformant"  # every case kept
+    NOT = "not"  # some case failed, or deviates
+    PART = "in part"  # none failed; some are unsupported
+    UNSUPPORTED = "unsupported"  # every case
+    UNJUDGED = "not judged in full"  # cases were left out of the run, and none of the others failed
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the results of one implementation on one device say of a feature; numbers are of cases × dtypes."""
+
+    feature: str
+    #: The fixed denominator.
+    cases: int
+    #: Passed, or a SHOULD that is not followed, which obliges to nothing.
+    kept: int
+    unsupported: int
+    failed: int
+
+    @property
+    def judged(self) -> int:
+        """How many of the cases the run had."""
+        return self.kept + self.unsupported + self.failed
+
+    @property
+    def standing(self) -> Standing:
+        """What may be said."""
+        if self.failed:
+            return Standing.NOT
+        if self.judged < self.cases:
+            return Standing.UNJUDGED
+        if self.kept == self.cases:
+            return Standing.CONFORMANT
+        return Standing.PART if self.kept else Standing.UNSUPPORTED
+
+
+_KEPT = (Outcome.PASSED, Outcome.ADVISED)
+
+
+def claims(results: Iterable[Result]) -> dict[tuple[str, str], list[Claim]]:
+    """Per implementation and device, a claim for every feature of its operator, in the order of the features.
+
+    Results alone decide, so that a file of them says the same.  Results of problems that are no case are left out.
+    """
+    known = every_case()
+    groups: dict[tuple[str, str], list[Result]] = defaultdict(list)
+    for result in results:
+        if result.case in known:
+            groups[result.implementation, result.device].append(result)
+    return {key: _claims(group) for key, group in groups.items()}
+
+
+def _claims(results: list[Result]) -> list[Claim]:
+    known = every_case()
+    operator = known[results[0].case].operator
+    dtypes = {result.dtype for result in results}
+    outcomes: dict[str, Counter[Outcome]] = defaultdict(Counter)
+    for result in {(r.case, r.dtype): r for r in results}.values():
+        outcomes[feature_of(known[result.case])][result.outcome] += 1
+    found = []
+    for name, feature in FEATURES.items():
+        cases = sum(
+            len(dtypes & set(c.dtypes)) for op in feature.operators if op == operator for c in cases_of(name, op)
+        )
+        if cases:
+            count = outcomes[name]
+            kept, unsupported = _kept(count), count[Outcome.UNSUPPORTED]
+            failed = count.total() - kept - unsupported
+            # What refuses every input refuses invalid ones too, which shows nothing.
+            kept = 0 if name == VALIDATION and not _kept(outcomes[CORE]) else kept
+            found.append(Claim(name, cases, kept, unsupported, failed))
+    return found
+
+
+def _kept(count: Counter[Outcome]) -> int:
+    return sum(count[outcome] for outcome in _KEPT)

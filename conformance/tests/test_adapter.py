@@ -1,0 +1,178 @@
+"""The adapter check: each way to plug a function in wrongly is named, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from conformance.adapter import Finding, adapter_lines, check, undeclared
+from conformance.cases import all_cases, every_case
+from conformance.deviations import Ledger
+from conformance.judge import judge
+from conformance.outcomes import Outcome
+from conformance.targets import Pool, Target
+from impls.contract import Implementation
+from impls.select import builtin, plug_in, with_attributes
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    """Worker processes, shared by the tests of this module."""
+    pool = Pool(in_process=False)
+    yield pool
+    pool.close()
+
+
+def plugged(pool: Pool, name: str) -> tuple[Implementation, frozenset[str]]:
+    """A fake as a user would plug it in, and its keywords; all of them share a process."""
+    place = "" if ":" in name else "impls.tests.adapters:"
+    implementation = replace(plug_in(f"{place}{name}"), worker="fakes")
+    described = pool.call(implementation, "impls.calls:describe", implementation)
+    return with_attributes(implementation, described.attributes), described.keywords
+
+
+def found(pool: Pool, name: str, dtypes: tuple[str, ...] = ("float32",)) -> Finding | None:
+    """What the check says of a fake."""
+    implementation, keywords = plugged(pool, name)
+    return check([Target(implementation, "cpu", dtype) for dtype in dtypes], keywords, pool, 60)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("heads_inside", "it computes in (B, S, H, D): set attention.layout = 'BSHD'"),
+        ("heads_outside", "it computes in (B, H, S, D): remove attention.layout = 'BSHD'"),
+        ("values_first", "it computes attention(q, v, k): pass q, k, v in this order"),
+        ("keys_first", "it computes attention(k, q, v): pass q, k, v in this order"),
+        ("other_names", "it is called with its arguments by name: name them q, k, v"),
+        ("impls.tests.fakes:a_list", "it returns a list: return an array of numpy"),
+        ("a_dictionary", "it returns a dict: return an array of numpy"),
+        ("nothing", "it returns None: return the output"),
+        ("a_number", "it returns a numpy.float32 without axes: return an array"),
+        ("a_float", "it returns a float: return an array of numpy"),
+        ("always_weights", "it returns 2 results (2, 3, 5, 8), (2, 3, 5, 5) where 1 (output) is asked for"),
+        ("never_lse", "it returns 1 result (1, 2, 4, 8) where 2 (output, lse) are asked for"),
+        ("lse_first", "it returns (lse, output): return (output, lse)"),
+        ("coroutine", "it returns a coroutine, which is no result yet: wait for it, and return that"),
+        ("future", "it returns a concurrent.Future, which is no result yet: wait for it, and return that"),
+        ("unfinished", "its result changes after it was returned: wait for it before returning"),
+        ("impls.tests.fakes:too_wide", "it computes right, and returns float64 for float32: convert its results back"),
+        ("impls.tests.fakes:transposed", "its output is (B, S, H, D): return (B, H, S, D)"),
+        ("merged", "its output is (B, S, H·D), the heads merged: return (B, H, S, D)"),
+        ("without_batch", "its output has no batch axis: return (B, H, S, D)"),
+        ("squeezed", "its output has no batch axis: return (B, H, S, D)"),
+    ],
+)
+def test_a_wrong_adapter_is_named(pool: Pool, name: str, text: str) -> None:
+    """Right attention behind a wrong adapter: what to change in the adapter is said."""
+    finding = found(pool, name)
+    assert finding is not None
+    assert finding.text == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a_tensor", "it returns a torch.Tensor, and is given arrays of numpy: plug it in with @torch, or convert"),
+        (
+            "an_array_of_numpy@torch",
+            "it returns a numpy.ndarray, and is given arrays of torch: plug it in with @numpy, or convert",
+        ),
+        ("nowhere@torch", "it returns an array on meta, and is given arrays on cpu"),
+    ],
+)
+def test_an_array_of_another_framework_or_device_is_named(pool: Pool, name: str, text: str) -> None:
+    """An array of a framework or a device that the function was not given is told apart from a list."""
+    pytest.importorskip("torch")
+    finding = found(pool, name)
+    assert finding is not None
+    assert finding.text == text
+
+
+def test_a_result_that_is_too_wide_in_half_precision_alone_is_named(pool: Pool) -> None:
+    """The second input is of the narrowest dtype of the run."""
+    finding = found(pool, "too_wide_in_half", ("float32", "float16"))
+    assert finding is not None
+    assert finding.text == "it computes right, and returns float32 for float16: convert its results back"
+
+
+@pytest.mark.parametrize("name", ["right", "wrong", "slightly_wrong", "nan", "careless", "raises", "refuses", "aborts"])
+def test_nothing_is_said_of_attention_that_is_right_or_wrong_by_itself(pool: Pool, name: str) -> None:
+    """A right function, one that is wrong inside, one that refuses and one that crashes have no wrong adapter."""
+    assert found(pool, f"impls.tests.fakes:{name}") is None
+
+
+def test_what_is_only_near_another_layout_is_not_named(pool: Pool) -> None:
+    """A result must equal the other reading within its bound."""
+    assert found(pool, "nearly_transposed") is None
+
+
+@pytest.mark.parametrize("name", ["numpy-layer", "numpy-sublayer"])
+def test_a_right_layer_has_no_finding(pool: Pool, name: str) -> None:
+    """Operators other than sdpa are looked at with their own smallest case."""
+    implementation = builtin()[name]
+    described = pool.call(implementation, "impls.calls:describe", implementation)
+    assert check([Target(implementation, "cpu", "float32")], described.keywords, pool, 60) is None
+
+
+def lines(pool: Pool, name: str, case: str) -> list[str]:
+    """The lines that a finding adds to the message of a fake's failure on a case, which must have failed."""
+    implementation, keywords = plugged(pool, name)
+    target = Target(implementation, "cpu", "float32")
+    judged = judge(target, every_case()[case], pool, keywords, Ledger(), {}, 60)
+    assert judged.result.outcome is Outcome.FAILED
+    finding = check([target], keywords, pool, 60)
+    assert finding is not None
+    key = (implementation.name, "cpu")
+    return list(adapter_lines({key: finding}, {(target, all_cases()[case]): judged}).values())
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("heads_inside", "plain-square"),
+        ("heads_inside", "plain"),  # there the inputs do not fit together, read so
+        ("values_first", "plain"),
+        ("other_names", "plain"),
+        ("a_dictionary", "plain"),
+        ("a_number", "plain"),
+        ("always_weights", "plain"),
+        ("lse_first", "lse"),
+        ("impls.tests.fakes:too_wide", "plain"),
+        ("impls.tests.fakes:transposed", "plain"),
+        ("squeezed", "one-batch"),
+    ],
+)
+def test_a_failure_that_the_adapter_explains_says_so(pool: Pool, name: str, case: str) -> None:
+    """The finding stands in the message of a failure that it gives, in one line."""
+    (line,) = lines(pool, name, case)
+    assert line.startswith("Adapter:  it")
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [("values_first", "invalid-lengths"), ("a_dictionary", "invalid-lengths"), ("heads_inside", "nan-value")],
+)
+def test_a_failure_that_the_adapter_does_not_explain_does_not_say_so(pool: Pool, name: str, case: str) -> None:
+    """A failure of another kind, or of other numbers, keeps its message."""
+    finding = found(pool, name)
+    assert finding is not None
+    implementation, keywords = plugged(pool, "impls.tests.fakes:careless")
+    target = Target(implementation, "cpu", "float32")
+    judged = judge(target, every_case()[case], pool, keywords, Ledger(), {}, 60)
+    assert judged.result.outcome is Outcome.FAILED
+    assert not adapter_lines({(implementation.name, "cpu"): finding}, {(target, all_cases()[case]): judged})
+
+
+def test_a_dtype_that_works_undeclared_is_found(pool: Pool) -> None:
+    """Of a function that declares float32 alone, the others that come out right are named."""
+    implementation = Implementation("right", "impls.tests.fakes:right", dtypes=("float32",))
+    assert undeclared(Target(implementation, "cpu", "float32"), pool, 60) == ["float64", "float16", "bfloat16"]
+
+
+def test_a_dtype_that_does_not_work_is_not_found(pool: Pool) -> None:
+    """A result in another dtype is no working one."""
+    implementation = Implementation("too_wide", "impls.tests.fakes:too_wide", dtypes=("float32",))
+    assert undeclared(Target(implementation, "cpu", "float32"), pool, 60) == ["float64"]

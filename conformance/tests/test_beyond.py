@@ -1,0 +1,124 @@
+"""The end of a run as a user sees it: adapters, features, requirements, and the exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from conformance.results import read
+from conformance.tests.test_plugin import RIGHT, plug_in, run
+from conformance.tests.test_results import SCHEMA
+
+KERNELS = (
+    RIGHT
+    + """
+def inside(q, k, v):
+    return attention(*(a.swapaxes(1, 2) for a in (q, k, v))).swapaxes(1, 2)
+
+def refuses_windows(q, k, v, *, window=None):
+    if window is not None:
+        raise NotImplementedError("later")
+    return attention(q, k, v)
+
+def takes_anything(q, k, v, **keywords):
+    if keywords:
+        raise NotImplementedError(f"no {sorted(keywords)[0]}")
+    return attention(q, k, v)
+"""
+)
+FLOAT32 = ("--dtype", "float32")
+
+
+def lines_after(text: str, title: str) -> list[str]:
+    """The lines of a section of the terminal summary, to the end."""
+    lines = text.splitlines()
+    return lines[next(i for i, line in enumerate(lines) if f" {title} " in line and line.startswith("=")) :]
+
+
+def test_a_wrong_layout_is_said_once_at_the_top_and_in_what_it_explains(tmp_path: Path) -> None:
+    """The finding stands above the diagnosis, in the header of the result file, and in the messages."""
+    options = ("--impl", "mykernels.py:inside", *FLOAT32, "--case", "plain-square", "--conformance-json", "o.jsonl")
+    done = run(plug_in(tmp_path, KERNELS), *options)
+    assert done.returncode == 1
+    text = "it computes in (B, S, H, D): set attention.layout = 'BSHD'"
+    summary = lines_after(done.stdout, "adapter")
+    assert summary[1] == f"mykernels.py:inside on cpu: {text}"
+    assert sum(text in line for line in summary) == 1
+    assert f"Adapter:  {text}" in done.stdout
+    lines = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert lines[0]["adapters"] == [{"implementation": "mykernels.py:inside", "device": "cpu", "text": text}]
+    for line in lines:
+        jsonschema.validate(line, SCHEMA)
+
+
+def test_a_right_adapter_is_not_mentioned(tmp_path: Path) -> None:
+    """Of a right function nothing is said, and the header of the result file is what it was."""
+    options = ("--impl", "mykernels.py:attention", "--case", "plain", "--conformance-json", "o.jsonl")
+    done = run(plug_in(tmp_path, KERNELS), *options)
+    assert done.returncode == 0, done.stdout
+    assert " adapter " not in done.stdout
+    assert "adapters" not in read(tmp_path / "o.jsonl").header
+
+
+def test_a_dtype_that_works_undeclared_is_a_hint(tmp_path: Path) -> None:
+    """The dtypes that a function does not name, and computes right in, are named; the run passes."""
+    done = run(plug_in(tmp_path, KERNELS), "--impl", "mykernels.py:attention", "--case", "plain")
+    assert done.returncode == 0, done.stdout
+    assert "hint: mykernels.py:attention on cpu: a tiny input comes out right in float64, float16" in done.stdout
+
+
+@pytest.mark.parametrize("option", [FLOAT32, ("--in-process",)])
+def test_no_dtype_is_tried_that_was_not_asked_for(tmp_path: Path, option: tuple[str, ...]) -> None:
+    """With --dtype another one is not tried, and a debugger sees the calls of cases alone."""
+    calls = "def attention(q, k, v):\n    print(q.dtype, file=open('calls', 'a'))\n    return q\n"
+    plug_in(tmp_path, calls + "attention.dtypes = ('float32', 'float64')\n")
+    run(tmp_path, "--impl", "mykernels.py:attention", "--case", "one-of-everything", *option)
+    called = (tmp_path / "calls").read_text().split()
+    assert set(called) <= {"float32", "float64"}
+    assert option == FLOAT32 or len(called) == 2
+
+
+def test_a_feature_that_is_declared_and_refused_fails_the_run(tmp_path: Path) -> None:
+    """Every case passed or was unsupported, and the run fails, naming the feature."""
+    options = ("--impl", "mykernels.py:refuses_windows", *FLOAT32, "--case", "plain*", "--case", "window-*")
+    done = run(plug_in(tmp_path, KERNELS), *options)
+    assert done.returncode == 1
+    assert " failed" not in done.stdout.splitlines()[-1]
+    assert "FAILED: mykernels.py:refuses_windows: feature window is declared and refused in all " in done.stdout
+
+
+def test_a_function_that_takes_anything_declares_nothing(tmp_path: Path) -> None:
+    """With **kwargs a refusal is how a function says what it lacks: a hint, and no failure."""
+    options = ("--impl", "mykernels.py:takes_anything", *FLOAT32, "--case", "plain*", "--case", "window-*")
+    done = run(plug_in(tmp_path, KERNELS), *options)
+    assert done.returncode == 0, done.stdout
+    assert "hint: mykernels.py:takes_anything: feature window, which **kwargs or " in done.stdout
+    assert "FAILED" not in done.stdout
+
+
+def test_a_required_feature_that_is_unsupported_fails_the_run(tmp_path: Path) -> None:
+    """The features that the function has are claimed; the required one that it has not is named."""
+    options = ("--impl", "mykernels.py:attention", *FLOAT32, "--case", "plain*", "--case", "*window*")
+    done = run(plug_in(tmp_path, KERNELS), *options, "--require", "core,windows")
+    assert done.returncode == 1
+    assert "FAILED: mykernels.py:attention on cpu: core is required, and is not judged in full (" in done.stdout
+    assert "FAILED: mykernels.py:attention on cpu: windows is required, and is unsupported (15 of 15)" in done.stdout
+
+
+def test_required_features_that_are_kept_pass(tmp_path: Path) -> None:
+    """The whole of core and masks, judged and kept."""
+    options = ("--impl", "mykernels.py:attention", *FLOAT32, "--require", "core,masks")
+    done = run(plug_in(tmp_path, KERNELS), *options)
+    assert done.returncode == 0, done.stdout
+    assert "mykernels.py:attention on cpu in float32: conformant to core, validation, " in done.stdout
+
+
+def test_an_unknown_required_feature_is_a_usage_error(tmp_path: Path) -> None:
+    """One sentence with the nearest name, before anything is run."""
+    done = run(tmp_path, "--require", "maks")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--require maks: no such feature; did you mean masks" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -1,0 +1,133 @@
+"""What the end of a run says of features, and what --require makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from conformance.claims import COLUMNS, claim_lines, required, shortcomings
+from conformance.outcomes import Outcome, Result
+from conformance.tests.test_features import results
+from impls.contract import ImplementationError
+
+RIGHT = results(lambda case: Outcome.PASSED)
+WITHOUT_WINDOWS = results(lambda case: Outcome.UNSUPPORTED if "window" in case.keywords else Outcome.PASSED)
+WRONG_WINDOWS = results(lambda case: Outcome.FAILED if case.name == "window-both" else Outcome.PASSED)
+
+
+def said(made: list[Result]) -> str:
+    """The lines as one text."""
+    return " ".join(line.strip() for line in claim_lines(made))
+
+
+def named(made: list[Result], count: int) -> list[Result]:
+    """The same results of several implementations, with names as long as those of the built-in ones."""
+    return [replace(r, implementation=f"an-implementation-number-{i:03}") for i in range(count) for r in made]
+
+
+def test_the_sentence_counts_what_is_kept() -> None:
+    """Features in order, and the sum of their cases."""
+    assert said(RIGHT).startswith("mine on cpu in float32: conformant to core, validation, memory-layouts, scale, ")
+    assert said(RIGHT).endswith(f" combinations ({len(RIGHT)} of {len(RIGHT)})")
+
+
+def test_the_sentence_says_what_is_not_kept() -> None:
+    """A failed feature has what it keeps of its denominator."""
+    assert said(WRONG_WINDOWS).endswith("; not to windows (14 of 15)")
+
+
+def test_the_sentence_says_what_is_unsupported() -> None:
+    """A feature that is not there has its denominator, too."""
+    text = said(WITHOUT_WINDOWS)
+    assert "; in part combinations (" in text
+    assert text.endswith("; unsupported: windows (15)")
+
+
+def test_a_run_of_some_cases_claims_nothing() -> None:
+    """Where no feature was judged in full, and none failed, there is no line."""
+    assert claim_lines([r for r in RIGHT if r.case.startswith("plain")]) == []
+
+
+def test_a_failure_in_a_run_of_some_cases_is_said() -> None:
+    """One failed case is enough to say that a feature is not kept."""
+    some = [r for r in WRONG_WINDOWS if r.case.startswith(("plain", "window"))]
+    assert "not to windows (1 failed of " in said(some)
+    assert said(some).endswith("features not judged in full")
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_lines_keep_within_the_columns_of_a_terminal(count: int) -> None:
+    """One plug-in or forty built-ins, no line is longer than 100 characters."""
+    for made in (RIGHT, WITHOUT_WINDOWS, WRONG_WINDOWS):
+        assert max(map(len, claim_lines(named(made, count)))) <= COLUMNS == 100
+
+
+def test_many_implementations_are_a_table() -> None:
+    """One row each: how many features it conforms to, and which it does not."""
+    lines = claim_lines(named(WRONG_WINDOWS, 40))
+    assert len(lines) == 42
+    assert lines[2].split() == [
+        "an-implementation-number-000",
+        "cpu",
+        "17",
+        "of",
+        "18",
+        "not",
+        "to",
+        "windows",
+        "14/15",
+    ]
+
+
+def test_features_are_required_by_name() -> None:
+    """Several in one option, or the option several times."""
+    assert required(["core,masks", "core"]) == ("core", "masks")
+
+
+@pytest.mark.parametrize("text", ["maskz", "core,", ""])
+def test_an_unknown_feature_is_refused(text: str) -> None:
+    """A name that is no feature is a mistake of the command line."""
+    with pytest.raises(ImplementationError, match="no such feature"):
+        required([text])
+
+
+def test_an_unknown_feature_is_refused_with_the_nearest() -> None:
+    """A misspelt name says what it may have meant."""
+    with pytest.raises(ImplementationError, match=r"--require window: no such feature; did you mean windows"):
+        required(["core,window"])
+
+
+def test_a_requirement_that_is_met_says_nothing() -> None:
+    """Neither does a feature that fails and is not required."""
+    assert shortcomings(("core", "masks"), WRONG_WINDOWS, ()) == []
+    assert shortcomings(("all",), RIGHT, ()) == []
+    assert shortcomings((), WRONG_WINDOWS, ("jax-jit",)) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "line"),
+    [
+        (WRONG_WINDOWS, "mine on cpu: windows is required, and is not kept (14 of 15)"),
+        (WITHOUT_WINDOWS, "mine on cpu: windows is required, and is unsupported (15 of 15)"),
+        (
+            [r for r in RIGHT if r.case != "window-both"],
+            "mine on cpu: windows is required, and is not judged in full (14 of 15)",
+        ),
+    ],
+)
+def test_a_requirement_that_is_not_met_is_named(made: list[Result], line: str) -> None:
+    """Failed, unsupported or left out, the line says which feature and how."""
+    assert shortcomings(("core", "windows"), made, ()) == [line]
+    assert line in shortcomings(("all",), made, ())
+
+
+def test_a_requirement_of_another_operator_is_not_met() -> None:
+    """A feature that nothing in the run could have is missing."""
+    assert shortcomings(("mha",), RIGHT, ()) == ["mha is required, and no implementation was judged that could have it"]
+
+
+def test_a_requirement_is_not_met_where_nothing_was_judged() -> None:
+    """Nothing installed, or nothing run, shows nothing."""
+    assert len(shortcomings(("core",), [], ("jax-jit",))) == 2
+    assert shortcomings(("all",), [], ()) == ["all features are required, and nothing was judged"]

@@ -1,0 +1,102 @@
+"""A look at what a function really returns, before anything is read into it: what a worker does for the adapter check.
+
+``impls.calls`` wants arrays of the framework and as many as were asked for; here anything is described instead.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from impls.backend import backend
+from impls.calls import Request, arguments, heads_inside, same_bits
+from impls.contract import Implementation
+from impls.loading import load
+
+#: Seconds that a result is given to change after it was returned; a tiny input takes any device less.
+SETTLES = 0.05
+
+#: Packages whose arrays are told apart, by the name that ``@framework`` has for each.
+FRAMEWORKS = {"numpy": "numpy", "torch": "torch", "jax": "jax", "jaxlib": "jax", "onnxruntime": "onnxruntime"}
+
+
+@dataclass(frozen=True)
+class Value:
+    """One thing that was returned."""
+
+    #: Its type in words: "list", "torch.Tensor".
+    type: str
+    #: The framework whose array it is, "" for none.
+    framework: str = ""
+    #: Where it lies, "" where that is not known.
+    device: str = ""
+    #: Its elements in layout (B, H, S, D), None where it is no array of the implementation's framework.
+    array: np.ndarray | None = None
+    #: Something that stands for a result which is not there yet.
+    awaited: bool = False
+    #: It changed after it was returned.
+    changed: bool = False
+
+
+@dataclass(frozen=True)
+class Returned:
+    """What a call returned: its values, and whether they came as a tuple; or why there is nothing to look at."""
+
+    values: tuple[Value, ...] = ()
+    names: tuple[str, ...] = ()
+    raised: str = ""
+
+
+def probe(implementation: Implementation, request: Request) -> Returned:
+    """Run one request and describe what comes back.  Never raises for what the implementation does."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            function = load(implementation.target, implementation.folder)
+            _, native, specification = arguments(implementation, request)
+            returned = load(implementation.prepare)(function, specification)(**native)
+            values = returned if isinstance(returned, tuple) else (returned,)
+            names = specification.results()
+            # What was not asked for has no name.
+            named = [*zip(values, (*names, *[""] * len(values)), strict=False)]
+            first = [_value(implementation, *each) for each in named]
+            time.sleep(SETTLES)
+            backend(implementation.framework).synchronize(request.device)
+            again = [_value(implementation, *each) for each in named]
+            return Returned(tuple(_settled(*pair) for pair in zip(first, again, strict=True)), names)
+    except Exception as error:
+        return Returned(raised=f"{type(error).__name__}: {error}")
+
+
+def _value(implementation: Implementation, value: Any, name: str) -> Value:
+    kind = type(value)
+    root = kind.__module__.partition(".")[0]
+    text = kind.__qualname__ if root == "builtins" else f"{root}.{kind.__qualname__}"
+    awaited = inspect.isawaitable(value) or (hasattr(value, "done") and hasattr(value, "result"))
+    if inspect.iscoroutine(value):
+        value.close()  # or Python warns that it was never awaited
+    array = None
+    try:
+        array = np.array(backend(implementation.framework).get(value))  # a copy, which cannot change
+        if name in heads_inside(implementation) and array.ndim == 4:
+            array = array.transpose(0, 2, 1, 3)
+    except Exception:  # no array of the framework, or one that has no elements to read
+        array = None
+    framework = FRAMEWORKS.get(root, "") if hasattr(value, "shape") and not isinstance(value, np.generic) else ""
+    return Value(text, framework, _device(value), array, awaited)
+
+
+def _device(value: Any) -> str:
+    """The kind of device that a tensor says it is on."""
+    return str(getattr(getattr(value, "device", None), "type", ""))
+
+
+def _settled(first: Value, later: Value) -> Value:
+    if first.array is None or later.array is None or same_bits(first.array, later.array):
+        return first
+    return Value(first.type, first.framework, first.device, later.array, first.awaited, changed=True)

@@ -1,0 +1,147 @@
+"""Tiny adapters around right attention, each wrong in one way, for tests of the adapter check."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from impls.tests.fakes import right
+
+
+def heads_inside(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:
+    """Computes in (B, S, H, D), and declares nothing."""
+    if q.shape[2] != k.shape[2]:
+        raise ValueError("q and k differ in heads")
+    return right(*(a.swapaxes(1, 2) for a in (q, k, v)), is_causal=is_causal).swapaxes(1, 2)
+
+
+def heads_outside(q: Any, k: Any, v: Any) -> Any:
+    """Computes in (B, H, S, D), and declares the other layout."""
+    return right(q, k, v)
+
+
+heads_outside.layout = "BSHD"  # type: ignore[attr-defined]
+
+
+def values_first(q: Any, k: Any, v: Any) -> Any:
+    """Passes v as k, and k as v."""
+    return right(q, v, k)
+
+
+def keys_first(q: Any, k: Any, v: Any) -> Any:
+    """Passes k as q, and q as k."""
+    return right(k, q, v)
+
+
+def other_names(query: Any, key: Any, value: Any) -> Any:
+    """Its arguments have other names."""
+    return right(query, key, value)
+
+
+def a_dictionary(q: Any, k: Any, v: Any) -> Any:
+    """Returns the output under a name."""
+    return {"output": right(q, k, v)}
+
+
+def nothing(q: Any, k: Any, v: Any) -> Any:
+    """Forgets to return."""
+    right(q, k, v)
+
+
+def a_number(q: Any, k: Any, v: Any) -> Any:
+    """Returns the sum of its output, a NumPy scalar."""
+    return right(q, k, v).sum()
+
+
+def a_float(q: Any, k: Any, v: Any) -> Any:
+    """Returns the sum of its output, a Python number."""
+    return float(right(q, k, v).sum())
+
+
+def a_tensor(q: Any, k: Any, v: Any) -> Any:
+    """Returns a torch tensor for NumPy arrays."""
+    import torch
+
+    return torch.from_numpy(right(q, k, v))
+
+
+def an_array_of_numpy(q: Any, k: Any, v: Any) -> Any:
+    """Returns a NumPy array for torch tensors."""
+    return right(q.numpy(), k.numpy(), v.numpy())
+
+
+def nowhere(q: Any, k: Any, v: Any) -> Any:
+    """Returns a tensor that is on no device."""
+    return q.to("meta")
+
+
+def always_weights(q: Any, k: Any, v: Any) -> Any:
+    """Returns the weights, which nobody asked for."""
+    return right(q, k, v), np.zeros((*q.shape[:3], k.shape[2]), q.dtype)
+
+
+def never_lse(q: Any, k: Any, v: Any, *, return_lse: bool = False) -> Any:
+    """Accepts return_lse, and returns the output alone."""
+    return right(q, k, v)
+
+
+def lse_first(q: Any, k: Any, v: Any, *, return_lse: bool = False) -> Any:
+    """Returns (lse, output)."""
+    return right(q, k, v, return_lse=True)[::-1] if return_lse else right(q, k, v)
+
+
+async def coroutine(q: Any, k: Any, v: Any) -> Any:
+    """Has to be awaited."""
+    return right(q, k, v)
+
+
+def future(q: Any, k: Any, v: Any) -> Any:
+    """Returns what will hold the output."""
+    held: Future[Any] = Future()
+    held.set_result(right(q, k, v))
+    return held
+
+
+def unfinished(q: Any, k: Any, v: Any) -> Any:
+    """Returns its output before it is written, as a kernel does that nobody waits for."""
+    output = np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
+
+    def write() -> None:
+        time.sleep(0.02)
+        output[...] = right(q, k, v)
+
+    threading.Thread(target=write).start()
+    return output
+
+
+def too_wide_in_half(q: Any, k: Any, v: Any) -> Any:
+    """Returns float32 for float16, and right dtypes else."""
+    output = right(q, k, v)
+    return output.astype(np.float32) if q.dtype == np.float16 else output
+
+
+def merged(q: Any, k: Any, v: Any) -> Any:
+    """Returns (B, S, H·D)."""
+    output = right(q, k, v)
+    batch, heads, rows, width = output.shape
+    return output.swapaxes(1, 2).reshape(batch, rows, heads * width)
+
+
+def without_batch(q: Any, k: Any, v: Any) -> Any:
+    """Returns the first batch alone."""
+    return right(q, k, v)[0]
+
+
+def squeezed(q: Any, k: Any, v: Any) -> Any:
+    """Drops a batch of one."""
+    output = right(q, k, v)
+    return output[0] if len(output) == 1 else output
+
+
+def nearly_transposed(q: Any, k: Any, v: Any) -> Any:
+    """Computes in (B, S, H, D), and one part in a hundred off."""
+    return heads_inside(q, k, v) * q.dtype.type(1.01)
