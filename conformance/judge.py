@@ -206,9 +206,9 @@ def _against_ledger(result: Result, case: AnyCase, deviation: Deviation) -> Resu
         )
     if result.outcome is Outcome.FAILED:
         kind = result.failure.value if result.failure else ""
-        note = f"Ledger:   record {deviation.id} expects it to fail by {deviation.failure.value}, not by {kind}"
+        note = f"Ledger:   record {deviation.name} expects it to fail by {deviation.failure.value}, not by {kind}"
         return replace(result, message=f"{result.message}\n{note}")
-    reason = f"the deviation is gone ({result.outcome.value}): remove record {deviation.id}, or narrow what it covers"
+    reason = f"the deviation is gone ({result.outcome.value}): remove record {deviation.name}, or narrow what it covers"
     stale = replace(result, outcome=Outcome.FAILED, failure=Failure.STALE, broken=deviation.clause, reason=reason)
     details = (f"Ledger:   {reason}", f"          it says: {deviation.instead}")
     return replace(stale, message=failure_message(stale, case, details))

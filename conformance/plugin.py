@@ -16,6 +16,8 @@ import conformance
 from conformance import targets
 from conformance.ahead import default_parallel
 from conformance.cases import AnyCase, every_case
+from conformance.deviations import LedgerError
+from conformance.ledger import of_run
 from conformance.recorder import Recorder
 from impls.contract import ImplementationError
 from impls.loading import nearest
@@ -59,6 +61,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=default_parallel(),
         metavar="N",
         help="how many libraries are judged at the same time (default: %(default)s)",
+    )
+    group.addoption(
+        "--deviations",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a ledger of known deviations, as conformance/deviations.toml, beside that one; may be repeated",
     )
     group.addoption("--conformance-json", metavar="FILE", help="write the results to this file, as JSON lines")
     group.addoption(
@@ -113,11 +122,12 @@ def _path(config: pytest.Config, argument: str) -> Path:
 def pytest_collection(session: pytest.Session) -> None:
     """Refuse a selection that cannot be used before anything is collected, in one sentence."""
     config = session.config
-    if any(config.getoption(name) for name in ("impl", "device", "dtype", "case")):
+    if any(config.getoption(name) for name in ("impl", "device", "dtype", "case", "deviations")):
         try:
             chosen_cases(config.getoption("case"))
-            targets.selection(config)
-        except ImplementationError as error:
+            of_run.ledger(config)
+            of_run.checked(config, targets.selection(config))
+        except (ImplementationError, LedgerError) as error:
             raise pytest.UsageError(str(error)) from None
 
 

@@ -13,10 +13,11 @@ from conformance import results as result_file
 from conformance import targets
 from conformance.ahead import Ahead
 from conformance.cases import AnyCase
-from conformance.deviations import read
+from conformance.deviations import Ledger
 from conformance.examine import Diagnosis, examine, scripts
 from conformance.failure_text import FailureText, shorten
 from conformance.judge import Judged, judge
+from conformance.ledger import of_run
 from conformance.message import with_lines
 from conformance.outcomes import Outcome, Result
 from conformance.summary import executed, summary, time_lines
@@ -48,13 +49,14 @@ class Recorder:
         if not pairs or self._config.getoption("collectonly"):
             return
         self._planned = len(pairs)
-        selection, pool, ledger = targets.selection(self._config), targets.pool(self._config), read()
+        selection, pool, ledger = targets.selection(self._config), targets.pool(self._config), self._ledger()
+        versions = of_run.versions(ledger, selection)
         timeout = self._config.getoption("case_timeout")
 
         def compute(key: Key) -> Judged:
             target, case = key
             keywords = selection.keywords[target.implementation.name]
-            return judge(target, case, pool, keywords, ledger, selection.versions, timeout)
+            return judge(target, case, pool, keywords, ledger, versions, timeout)
 
         parallel = 0 if self._config.getoption("in_process") else self._config.getoption("parallel")
         self._ahead = Ahead(keys, lambda key: key[0].implementation.process, compute, parallel)
@@ -68,11 +70,15 @@ class Recorder:
         judged = self._judged[target, case] = self._ahead.get((target, case))
         return judged.result
 
+    def _ledger(self) -> Ledger:
+        return of_run.ledger(self._config)
+
     def _header(self) -> dict[str, Any]:
         selection = targets.selection(self._config)
         return {
             **result_file.fingerprint(),
-            "versions": selection.versions,
+            "versions": of_run.versions(self._ledger(), selection),
+            "ledgers": of_run.as_json(self._ledger()),
             "not_installed": sorted(selection.not_installed),
             "profiles": {
                 f"{t.implementation.name}/{t.dtype}": t.implementation.profile(t.dtype).value for t in selection.targets
