@@ -103,8 +103,8 @@ def together(deviations: Sequence[Deviation], others: Iterable[str] = ()) -> Non
     universe = sorted({*names(), *written, *others})
     spoken: dict[tuple[str, str], list[Deviation]] = {}
     for each in deviations:
-        for name in {n for pattern in each.implementations for n in matching(universe, pattern)}:
-            for case in {c for pattern in each.cases for c in matching(every_case(), pattern)}:
+        for name in dict.fromkeys(n for pattern in each.implementations for n in matching(universe, pattern)):
+            for case in dict.fromkeys(c for pattern in each.cases for c in matching(every_case(), pattern)):
                 spoken.setdefault((name, case), []).append(each)
     for (name, case), records in spoken.items():
         for one, other in combinations(records, 2):

@@ -43,7 +43,7 @@ def _stale(paths: list[Path], ledger: Ledger) -> tuple[str, int]:
     lines = [each.text() for standing in REPORTED for each in verdicts if each.standing is standing]
     counts = Counter(each.standing for each in verdicts)
     lines.append(
-        f"{len(verdicts)} records: {', '.join(f'{counts[standing]} {standing.value}' for standing in Standing)}"
+        f"{len(verdicts)} records: {', '.join(f'{standing.value} {counts[standing]}' for standing in Standing)}"
     )
     lines += [
         f"{path} was cut off: it has no footer" for path, run in zip(paths, runs, strict=True) if not run.complete

@@ -135,6 +135,9 @@ def _by_dtypes(name: str, results: Sequence[Result]) -> Iterator[tuple[tuple[str
     for case, some in failing.items():
         possible = dtypes(name, case)
         groups[() if set(possible) <= set(some) else tuple(d for d in possible if d in some)].append(case)
+    for key in [key for key in groups if key and groups.keys() == {(), key}]:
+        if all(set(dtypes(name, case)) <= set(key) for case in groups[()]):  # one record says both
+            groups[key] += groups.pop(())
     for some_dtypes, cases in groups.items():
         yield some_dtypes, sorted(cases)
 
