@@ -22,6 +22,7 @@ from conformance.results import Run
 from impls.select import builtin
 
 PAGE = Path(__file__).parents[1] / "DEVIATIONS.md"
+TAIL = Path(__file__).with_name("page.md")
 PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "conformance.jsonl"
 
 #: Characters of a line of cases.
@@ -67,6 +68,7 @@ def render(ledger: Ledger, run: Run) -> str:
         records = [record for record in ledger.deviations if record.clause == clause.id]
         if records:
             parts += [_heading(clause), *(_section(record, verdicts[record.id]) for record in records)]
+    parts.append(TAIL.read_text(encoding="utf-8").rstrip())
     return "\n\n".join(parts) + "\n"
 
 

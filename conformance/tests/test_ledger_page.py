@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from conformance import results
+from conformance.__main__ import main
 from conformance.cases import every_case
 from conformance.clauses import clauses
+from conformance.deviations import LEDGER as LEDGER_FILE
 from conformance.deviations import Deviation, Ledger, read
 from conformance.ledger.page import PAGE, PUBLISHED, command, example, render
 from conformance.outcomes import Outcome
@@ -62,6 +65,24 @@ def test_the_command_is_about_the_record(record: Deviation) -> None:
     assert dtype in builtin()[name].dtypes
     assert dtype in every_case()[case].dtypes
     assert builtin()[name].operator == every_case()[case].operator
+
+
+def test_the_example_of_a_ledger_can_be_used(tmp_path: Path) -> None:
+    """The user's record on the page is one beside ours, with every key there is but one."""
+    (text,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "mine.toml").write_text(text, encoding="utf-8")
+    record = read([LEDGER_FILE, tmp_path / "mine.toml"]).deviations[-1]
+    assert record.covers("mykernels.py:attention", "cpu", "float32", "causal-square")
+    assert record.in_force({"numpy": "2.4.6"})
+
+
+def test_every_command_is_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its exit codes; what the parser knows is what the page has."""
+    with pytest.raises(SystemExit):
+        main(["ledger", "--help"])
+    (actions,) = {tuple(re.findall(r"^    ([a-z]+) ", capsys.readouterr().out, re.MULTILINE))}
+    listed = re.findall(r"^\| `python -m conformance ledger ([a-z]+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert tuple(listed) == actions
 
 
 def test_clauses_stand_in_the_order_of_the_spec() -> None:

@@ -56,6 +56,7 @@ def test_a_users_record_is_strict(tmp_path: Path) -> None:
     code, printed = judged(tmp_path, RIGHT, RECORD)
     assert code == 1
     assert "remove record peeks (ledger-0.toml), or narrow what it covers" in printed
+    assert "Diagnosis:" not in printed  # the result is right: nothing is to be explained
     (result,) = read(tmp_path / "out.jsonl").results
     assert result.failure is Failure.STALE
 
