@@ -12,7 +12,7 @@ from conformance.compare import Comparison, compare
 from conformance.deviations import Deviation, Ledger
 from conformance.message import comparison_lines, failure_message, share_text
 from conformance.outcomes import Failure, Outcome, Result
-from conformance.resembles import resembles
+from conformance.resembles import plain, resembles
 from conformance.targets import Pool, Target
 from impls.calls import Reply, Request
 from impls.contract import Profile
@@ -177,11 +177,12 @@ def _value_finding(worst: Comparison, reply: Reply, case: AnyCase, blank: Result
         broken = case.blame.accuracy
         reason += f"; keeps the bound of profile {meets[0]}, declares {blank.profile}"
         details.append(f"Profile:  {blank.profile} is declared; the result keeps the bound of {meets[0]}")
-    looks = ""
     if case.operator == Case.operator and worst.name == "output":
         looks = resembles(reply.results["output"], case.expected(blank.dtype), worst.outside)
-        reason = f"{looks}: {reason}" if looks else reason
-        details += [f"Looks:    the wrong elements are {looks}"] if looks else []
+    else:
+        looks = plain(reply.results[worst.name], worst.outside)
+    reason = f"{looks}: {reason}" if looks else reason
+    details += [f"Looks:    the wrong elements are {looks}"] if looks else []
     return Finding(Failure.VALUE, broken, reason, tuple(details), looks)
 
 

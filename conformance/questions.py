@@ -27,6 +27,7 @@ QUESTIONS = (
     Question("row without a key, bias of −inf", "bias-minus-inf-row", "zeros"),
     Question("row without a key, bias of −inf and mask", "combined-mask-bias-minus-inf", "zeros"),
     Question("row without a key, kv_lengths of 0", "lengths-zero", "zeros"),
+    Question("row without a key, kv_lengths of 0, Sq = Sk", "lengths-square-zero", "zeros"),
     Question("row of the smallest finite bias", "bias-smallest-all", "mean of v"),
     # Masks.
     Question("mask together with is_causal", "combined-mask-causal", "both hold"),
@@ -35,6 +36,8 @@ QUESTIONS = (
     Question("mask of shape (1, 1, 1, Sk)", "mask-broadcast-k", "ok"),
     Question("mask of shape (1, 1, 1, 1)", "mask-broadcast-one", "ok"),
     Question("mask of rank 1", "mask-broadcast-rank1", "ok"),
+    Question("mask of one row with is_causal", "combined-key-mask-causal", "both hold"),
+    Question("mask of rank 1 with is_causal", "combined-rank1-mask-causal", "both hold"),
     # Scale, softcap and sinks.
     Question("scale < 0", "scale-negative", "ok"),
     Question("scale < 0 with is_causal", "scale-negative-causal", "ok"),
@@ -45,18 +48,20 @@ QUESTIONS = (
     Question("sink of a row without a key", "sinks-empty-row", "zeros"),
     # Shapes.
     Question("Sk = 0", "empty-keys", "zeros"),
+    Question("Sk = 0 with grouped heads", "empty-keys-grouped", "zeros"),
+    Question("Sk = 0, lse asked for", "empty-keys-lse", "−inf"),
     Question("Sq = 0", "empty-queries", "empty"),
     Question("Dv = 0", "empty-values", "empty"),
     Question("Dv ≠ D", "value-width-larger", "ok"),
     # NaN and overflow.
     Question("NaN in a query row", "nan-query", "NaN"),
+    Question("NaN in a query row with is_causal", "nan-query-causal", "NaN"),
     Question("NaN in a masked value", "masked-nan-values", "kept out"),
     Question("overflow of a masked score", "masked-largest-values", "kept out"),
     # Decoding.
     Question("decoding, one query and one new key", "decode-one", "ok"),
     Question("decoding, is_causal, one query over two new keys", "decode-fewer-queries", "at the first"),
     Question("decoding, a past and no new key", "decode-no-new-key", "sees the past"),
-    Question("decoding, an empty past", "decode-empty-past", "ok"),
     # What is refused.
     Question("k and v of unequal length", "invalid-lengths", "refused"),
     Question("heads not divisible", "invalid-heads", "refused"),
@@ -64,6 +69,7 @@ QUESTIONS = (
     Question("q, k and v of unequal rank", "invalid-ranks", "refused"),
     Question("q, k and v of unequal dtype", "invalid-dtypes", "refused"),
     Question("mask over too few keys", "invalid-mask-keys", "refused"),
+    Question("mask of rank 5", "invalid-mask-rank5", "refused"),
     Question("decoding, a past of another dtype", "decode-invalid-dtype", "refused"),
     # Gradients of attention.
     Question("row without a key, boolean mask", "grad-empty-row", "zeros"),

@@ -8,8 +8,10 @@ import pytest
 
 from conformance.answers import OPERATORS, answers, markdown
 from conformance.cases import every_case
+from conformance.deviations import read
 from conformance.outcomes import Failure, Outcome, Result
-from conformance.questions import QUESTIONS
+from conformance.questions import DTYPE, QUESTIONS
+from impls.contract import DTYPES
 
 FIRST, SECOND = QUESTIONS[:2]
 GRADIENT = next(q for q in QUESTIONS if every_case()[q.case].operator == "sdpa_grad")
@@ -55,3 +57,15 @@ def test_devices_are_named_where_there_are_two(devices: tuple[str, ...]) -> None
     """A run on one device does without."""
     page = markdown(answers([replace(WRONG, device=device) for device in devices]), {})
     assert ("b cuda" in page, "b cpu" in page) == ((True, True) if len(devices) > 1 else (False, False))
+
+
+def test_what_the_ledger_knows_is_asked() -> None:
+    """Each record about the dtype of the questions has a case that asks one, or shares clause and implementation."""
+    asked = {q.case for q in QUESTIONS}
+    records = [record for record in read().deviations if DTYPE in (record.dtypes or DTYPES)]
+    shown = {record.id: bool(asked & set(record.cases)) for record in records}
+    for record in records:
+        alike = [
+            r for r in records if r.clause == record.clause and set(r.implementations) & set(record.implementations)
+        ]
+        assert any(shown[each.id] for each in alike), record.id
