@@ -1,4 +1,4 @@
-"""``python -m conformance``: the cases as a manual page and as test vectors, the examples, the evidence for bounds."""
+"""``python -m conformance``: the cases as a manual page and as test vectors, the ledger, the evidence for bounds."""
 
 from __future__ import annotations
 
@@ -14,12 +14,19 @@ from conformance.cases import every_case
 from conformance.clauses import clauses
 from conformance.evidence import page, record
 from conformance.faults import kills
+from conformance.ledger import commands as ledger
+from conformance.ledger.record import LedgerError
 from conformance.results import ResultFileError
+from conformance.script import command as script
 from conformance.vectors import commands as vectors
 from conformance.vectors.errors import VectorError
+from impls.contract import ImplementationError
 
 #: How a command ends whose input cannot be used.
 UNUSABLE = 2
+
+#: What says in one sentence why an input cannot be used.
+UNFIT = (VectorError, LedgerError, ResultFileError, shards.MergeError, script.ScriptError, ImplementationError)
 
 
 def list_cases() -> str:
@@ -117,6 +124,10 @@ COMMANDS: dict[str, Command] = {
     ),
     "merge": Command(merge_parts, "join the result files of the parts of a run", _merge_options),
     "check": Command(vectors.run_check, "judge results that were computed from vectors", vectors.check_options),
+    "ledger": Command(ledger.run_ledger, "keep the ledger of known deviations true", ledger.ledger_options),
+    "script": Command(
+        script.run_script, "run one case and print the standalone script of its failure", script.script_options
+    ),
 }
 
 
@@ -129,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = vars(parser.parse_args(arguments))
     try:
         made = COMMANDS[options.pop("command")].run(**options)
-    except (VectorError, ResultFileError, shards.MergeError) as error:
+    except UNFIT as error:
         print(f"error: {error}", file=sys.stderr)
         return UNUSABLE
     text, code = made if isinstance(made, tuple) else (made, 0)

@@ -220,7 +220,7 @@ def _output_ok(reply: Reply, each: Examined) -> bool:
 def _alone(each: Examined, timeout: float | None) -> list[str]:
     """What becomes of a failure that is run by itself, in a process that has done nothing else."""
     result, reply = each.judged.result, each.judged.reply
-    if reply is None or reply.status != "returned":
+    if reply is None or reply.status != "returned" or result.failure is Failure.STALE:
         return []
     pool = Pool(in_process=False)
     try:

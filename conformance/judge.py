@@ -12,7 +12,7 @@ from conformance.compare import Comparison, compare
 from conformance.deviations import Deviation, Ledger
 from conformance.message import comparison_lines, failure_message, share_text
 from conformance.outcomes import Failure, Outcome, Result
-from conformance.resembles import resembles
+from conformance.resembles import plain, resembles
 from conformance.targets import Pool, Target
 from impls.calls import Reply, Request
 from impls.contract import Profile
@@ -182,11 +182,12 @@ def _value_finding(worst: Comparison, reply: Reply, case: AnyCase, blank: Result
         broken = case.blame.accuracy
         reason += f"; keeps the bound of profile {meets[0]}, declares {blank.profile}"
         details.append(f"Profile:  {blank.profile} is declared; the result keeps the bound of {meets[0]}")
-    looks = ""
     if case.operator == Case.operator and worst.name == "output":
         looks = resembles(reply.results["output"], case.expected(blank.dtype), worst.outside)
-        reason = f"{looks}: {reason}" if looks else reason
-        details += [f"Looks:    the wrong elements are {looks}"] if looks else []
+    else:
+        looks = plain(reply.results[worst.name], worst.outside)
+    reason = f"{looks}: {reason}" if looks else reason
+    details += [f"Looks:    the wrong elements are {looks}"] if looks else []
     return Finding(Failure.VALUE, broken, reason, tuple(details), looks)
 
 
@@ -211,9 +212,9 @@ def _against_ledger(result: Result, case: AnyCase, deviation: Deviation) -> Resu
         )
     if result.outcome is Outcome.FAILED:
         kind = result.failure.value if result.failure else ""
-        note = f"Ledger:   record {deviation.id} expects it to fail by {deviation.failure.value}, not by {kind}"
+        note = f"Ledger:   record {deviation.name} expects it to fail by {deviation.failure.value}, not by {kind}"
         return replace(result, message=f"{result.message}\n{note}")
-    reason = f"the deviation is gone ({result.outcome.value}): remove record {deviation.id}, or narrow what it covers"
+    reason = f"the deviation is gone ({result.outcome.value}): remove record {deviation.name}, or narrow what it covers"
     stale = replace(result, outcome=Outcome.FAILED, failure=Failure.STALE, broken=deviation.clause, reason=reason)
     details = (f"Ledger:   {reason}", f"          it says: {deviation.instead}")
     return replace(stale, message=failure_message(stale, case, details))

@@ -19,7 +19,9 @@ from conformance import distributed, shards, targets
 from conformance.ahead import default_parallel
 from conformance.cases import AnyCase, every_case
 from conformance.claims import ALL, required
+from conformance.deviations import LedgerError
 from conformance.features import FEATURES
+from conformance.ledger import of_run
 from conformance.recorder import Recorder
 from impls.contract import ImplementationError
 from impls.loading import nearest
@@ -70,6 +72,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="I/N",
         type=_shard,
         help="run part I of N, of whole implementations; 'python -m conformance merge' joins the result files",
+    )
+    group.addoption(
+        "--deviations",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a ledger of known deviations, as conformance/deviations.toml, beside that one; may be repeated",
     )
     group.addoption("--conformance-json", metavar="FILE", help="write the results to this file, as JSON lines")
     group.addoption(
@@ -173,12 +182,13 @@ def _path(config: pytest.Config, argument: str) -> Path:
 def pytest_collection(session: pytest.Session) -> None:
     """Refuse a selection that cannot be used before anything is collected, in one sentence."""
     config = session.config
-    if any(config.getoption(name) for name in ("impl", "device", "dtype", "case", "require")):
+    if any(config.getoption(name) for name in ("impl", "device", "dtype", "case", "require", "deviations")):
         try:
             required(config.getoption("require"))
             chosen_cases(config.getoption("case"))
-            targets.selection(config)
-        except ImplementationError as error:
+            of_run.ledger(config)
+            of_run.checked(config, targets.selection(config))
+        except (ImplementationError, LedgerError) as error:
             raise pytest.UsageError(str(error)) from None
 
 

@@ -1,11 +1,14 @@
 """The questions on which today's libraries disagree, each with the case that asks it and the spec's answer.
 
-A result file answers them: the table "how libraries answer" of a report is made from these cases.
+A result file answers them: the tables "how libraries answer" of a report and of DEVIATIONS.md are made from it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+#: The dtype that the questions are asked in.
+DTYPE = "float32"
 
 
 @dataclass(frozen=True)
@@ -19,20 +22,74 @@ class Question:
 
 
 QUESTIONS = (
+    # Rows without a key.
     Question("row without a key, boolean mask", "empty-row", "zeros"),
     Question("row without a key, bias of −inf", "bias-minus-inf-row", "zeros"),
+    Question("row without a key, bias of −inf and mask", "combined-mask-bias-minus-inf", "zeros"),
+    Question("row without a key, kv_lengths of 0", "lengths-zero", "zeros"),
+    Question("row without a key, kv_lengths of 0, Sq = Sk", "lengths-square-zero", "zeros"),
+    Question("row of the smallest finite bias", "bias-smallest-all", "mean of v"),
+    # Masks.
     Question("mask together with is_causal", "combined-mask-causal", "both hold"),
     Question("is_causal, Sq < Sk", "causal-more-keys", "top left"),
     Question("is_causal, Sq > Sk", "causal-more-queries", "top left"),
-    Question("Sk = 0", "empty-keys", "zeros"),
-    Question("Sq = 0", "empty-queries", "empty"),
+    Question("mask of shape (1, 1, 1, Sk)", "mask-broadcast-k", "ok"),
+    Question("mask of shape (1, 1, 1, 1)", "mask-broadcast-one", "ok"),
+    Question("mask of rank 1", "mask-broadcast-rank1", "ok"),
+    Question("mask of one row with is_causal", "combined-key-mask-causal", "both hold"),
+    Question("mask of rank 1 with is_causal", "combined-rank1-mask-causal", "both hold"),
+    # Scale, softcap and sinks.
     Question("scale < 0", "scale-negative", "ok"),
     Question("scale < 0 with is_causal", "scale-negative-causal", "ok"),
+    Question("scale = 0", "scale-zero", "mean of v"),
     Question("scale = 0 with is_causal", "scale-zero-causal", "ok"),
-    Question("mask of shape (1, 1, 1, Sk)", "mask-broadcast-k", "ok"),
+    Question("scale < 0 with softcap", "softcap-negative-scale", "ok"),
+    Question("sinks", "sinks", "ok"),
+    Question("sink of a row without a key", "sinks-empty-row", "zeros"),
+    # Shapes.
+    Question("Sk = 0", "empty-keys", "zeros"),
+    Question("Sk = 0 with grouped heads", "empty-keys-grouped", "zeros"),
+    Question("Sk = 0, lse asked for", "empty-keys-lse", "−inf"),
+    Question("Sq = 0", "empty-queries", "empty"),
+    Question("Dv = 0", "empty-values", "empty"),
     Question("Dv ≠ D", "value-width-larger", "ok"),
+    # NaN and overflow.
     Question("NaN in a query row", "nan-query", "NaN"),
+    Question("NaN in a query row with is_causal", "nan-query-causal", "NaN"),
     Question("NaN in a masked value", "masked-nan-values", "kept out"),
+    Question("overflow of a masked score", "masked-largest-values", "kept out"),
+    # Decoding.
+    Question("decoding, one query and one new key", "decode-one", "ok"),
+    Question("decoding, is_causal, one query over two new keys", "decode-fewer-queries", "at the first"),
+    Question("decoding, a past and no new key", "decode-no-new-key", "sees the past"),
+    # What is refused.
     Question("k and v of unequal length", "invalid-lengths", "refused"),
     Question("heads not divisible", "invalid-heads", "refused"),
+    Question("k and v of unequal numbers of heads", "invalid-heads-values", "refused"),
+    Question("q, k and v of unequal rank", "invalid-ranks", "refused"),
+    Question("q, k and v of unequal dtype", "invalid-dtypes", "refused"),
+    Question("mask over too few keys", "invalid-mask-keys", "refused"),
+    Question("mask of rank 5", "invalid-mask-rank5", "refused"),
+    Question("decoding, a past of another dtype", "decode-invalid-dtype", "refused"),
+    # Gradients of attention.
+    Question("row without a key, boolean mask", "grad-empty-row", "zeros"),
+    Question("row without a key, bias of −inf", "grad-empty-row-bias", "zeros"),
+    Question("is_causal, Sq < Sk", "grad-causal-more-keys", "top left"),
+    Question("scale < 0", "grad-scale-negative", "ok"),
+    Question("bias of shape (1, 1, Sq, Sk)", "grad-bias-qk", "summed"),
+    Question("Sk = 0", "grad-empty-keys", "zeros"),
+    # The layer.
+    Question("row without a key, boolean mask", "mha-empty-row", "b_o"),
+    Question("row without a key, weights asked for", "mha-weights-mask", "b_o"),
+    Question("row without a key, bias of −inf", "mha-bias-minus-inf", "b_o"),
+    Question("sample of length 0", "mha-empty-batch", "b_o"),
+    Question("padded keys", "mha-lengths", "ok"),
+    Question("is_causal, Sq < Sk", "mha-causal-cross", "top left"),
+    Question("no biases", "mha-no-bias", "ok"),
+    Question("Sk = 0", "mha-no-keys", "b_o"),
+    # Gradients of the layer.
+    Question("row without a key, boolean mask", "mha-grad-empty-row", "b_o alone"),
+    Question("row without a key, bias of −inf", "mha-grad-bias-minus-inf", "b_o alone"),
+    Question("sample of length 0", "mha-grad-empty-batch", "b_o alone"),
+    Question("Sk = 0", "mha-grad-no-keys", "b_o alone"),
 )

@@ -16,11 +16,12 @@ from conformance.ahead import Ahead
 from conformance.beyond import Adapters, Closing, close, look
 from conformance.cases import AnyCase
 from conformance.closing import Ending, print_ending
-from conformance.deviations import read
+from conformance.deviations import Ledger
 from conformance.distributed import Sender, works
 from conformance.examine import Diagnosis, examine, scripts
 from conformance.failure_text import FailureText, shorten
 from conformance.judge import Judged, judge
+from conformance.ledger import of_run
 from conformance.message import with_lines
 from conformance.outcomes import Outcome, Result
 from conformance.summary import executed
@@ -58,13 +59,14 @@ class Recorder:
         if not pairs or self._config.getoption("collectonly"):
             return
         self._order = [_place(p["target"], p["case"].name if "case" in p else f"fuzz/{p['prop'].name}") for p in pairs]
-        selection, pool, ledger = targets.selection(self._config), targets.pool(self._config), read()
+        selection, pool, ledger = targets.selection(self._config), targets.pool(self._config), self._ledger()
+        versions = of_run.versions(ledger, selection)
         timeout = self._config.getoption("case_timeout")
 
         def compute(key: Key) -> Judged:
             target, case = key
             keywords = selection.keywords[target.implementation.name]
-            return judge(target, case, pool, keywords, ledger, selection.versions, timeout)
+            return judge(target, case, pool, keywords, ledger, versions, timeout)
 
         # A worker of pytest-xdist has collected the cases of the others too, and does its own only.
         alone = self._config.getoption("in_process") or self._sender is not None
@@ -82,12 +84,16 @@ class Recorder:
         judged = self._judged[target, case] = self._ahead.get((target, case))
         return judged.result
 
+    def _ledger(self) -> Ledger:
+        return of_run.ledger(self._config)
+
     def _header(self) -> dict[str, Any]:
         selection = targets.selection(self._config)
         return {
             **result_file.fingerprint(),
             **({} if self._config.getoption("shard") is None else {"shard": str(self._config.getoption("shard"))}),
-            "versions": selection.versions,
+            "versions": of_run.versions(self._ledger(), selection),
+            "ledgers": of_run.as_json(self._ledger()),
             "not_installed": sorted(selection.not_installed),
             "profiles": {
                 f"{t.implementation.name}/{t.dtype}": t.implementation.profile(t.dtype).value for t in selection.targets

@@ -16,7 +16,7 @@ from conformance.outcomes import Result
 from conformance.results import ResultFileError, Run, Writer, read
 
 #: What the parts of one run have in common in their headers; they may have run on machines with another kernel.
-COMMON = ("format", "spec", "machine", "python", "versions", "not_installed", "profiles")
+COMMON = ("format", "spec", "machine", "python", "versions", "ledgers", "not_installed", "profiles")
 
 _SHARD = re.compile(r"([1-9]\d*)/([1-9]\d*)")
 

@@ -44,7 +44,7 @@ def written(records: Records, folder: Path) -> list[Path]:
     if records.results:
         frame = tables.conformance(records.results)
         frames["conformance.csv"] = frame
-        frames["answers.csv"] = divergence.answers(frame).reset_index()
+        frames["answers.csv"] = divergence.answers(records.results).reset_index()
         frames["matrix.csv"] = tables.matrix(frame, clauses())
     if records.faults:
         frames["faults.csv"] = faults.frame(records.faults)

@@ -1,55 +1,35 @@
-"""How the libraries answer the questions on which they disagree: question × implementation, from results alone."""
+"""How the libraries answer the questions on which they disagree, as one table: implementation × question."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from conformance.outcomes import Failure, Outcome
+from conformance import answers as given
+from conformance.outcomes import Result
 from conformance.questions import QUESTIONS, Question
 
-#: The dtype that the questions are asked in.
-DTYPE = "float32"
-
-#: What a failure of a kind does instead; a wrong value is told by what it looks like.
-INSTEAD = {
-    Failure.VALUE.value: "other values",
-    Failure.ERROR.value: "error",
-    Failure.NO_ERROR.value: "accepted",
-    Failure.CRASHED.value: "crash",
-    Failure.TIMEOUT.value: "hangs",
-}
-
-UNSUPPORTED = "unsupported"
-NOT_ASKED = ""
+#: The operator whose questions need no name in front.
+PLAIN = "sdpa"
 
 
-def answers(frame: pd.DataFrame, questions: Sequence[Question] = QUESTIONS) -> pd.DataFrame:
+def answers(results: Iterable[Result], questions: Sequence[Question] = QUESTIONS) -> pd.DataFrame:
     """One row per implementation and device, one column per question; what was not run is empty.
 
-    ``frame`` is ``tables.conformance``.  An answer that the spec does not give is in bold.
+    An answer that the spec does not give is in bold.
     """
-    asked = frame[frame["dtype"] == DTYPE]
-    rows = {}
-    for who, group in asked.groupby(["implementation", "device"], sort=False):
-        by_case = {row.case: row for row in group.itertuples()}
-        rows[who] = [answer(by_case.get(q.case), q) for q in questions]
-    table = pd.DataFrame.from_dict(rows, orient="index", columns=[q.text for q in questions])
-    table = table[(table != NOT_ASKED).any(axis=1)]
-    table.index = pd.MultiIndex.from_tuples(table.index, names=["implementation", "device"])
-    return table
+    columns: dict[str, dict[tuple[str, str], str]] = {}
+    for table in given.answers(results, questions):
+        for at, question in enumerate(table.questions):
+            cells = {who: row[at] for who, row in table.answers.items()}
+            columns[name(table.operator, question)] = cells
+    who = dict.fromkeys(each for cells in columns.values() for each in cells)
+    frame = pd.DataFrame({text: [cells.get(each, given.NOT_ASKED) for each in who] for text, cells in columns.items()})
+    frame.index = pd.MultiIndex.from_tuples(list(who), names=["implementation", "device"]) if who else frame.index
+    return frame
 
 
-def answer(result: object, question: Question) -> str:
-    """What a result answers; ``result`` is a row of the frame, or None."""
-    outcome, failure = getattr(result, "outcome", None), getattr(result, "failure", None)
-    if outcome is None:
-        return NOT_ASKED
-    if outcome == Outcome.PASSED.value:
-        return question.right
-    if outcome == Outcome.UNSUPPORTED.value:
-        return UNSUPPORTED
-    looks = getattr(result, "looks", "")
-    instead = looks or INSTEAD.get(str(failure), str(failure))
-    return f"**{instead}**"
+def name(operator: str, question: Question) -> str:
+    """The heading of a column."""
+    return question.text if operator == PLAIN else f"{operator}: {question.text}"

@@ -7,8 +7,10 @@ from typing import Any
 
 import pandas as pd
 
+from conformance import answers
 from conformance.clauses import Clause
-from reports import divergence, faults, tables
+from conformance.questions import DTYPE
+from reports import faults, tables
 from reports.reading import Records, Source, incomplete
 from reports.speed import speed
 from reports.text import NONE, digits, markdown, share, shortened
@@ -21,7 +23,7 @@ def page(records: Records, clauses: Mapping[str, Clause]) -> str:
     cells = tables.bench(records.cells)
     sections += [verdict(records, frame, cells)]
     if not frame.empty:
-        sections += ["## How libraries answer", _answers(frame)]
+        sections += ["## How libraries answer", _answers(records)]
         sections += ["## Conformance", _implementations(frame), _matrix(frame, clauses), _differences(frame, clauses)]
     if not cells.empty:
         sections += ["## Speed", *speed(cells, records.sources)]
@@ -74,18 +76,15 @@ def _conformance_verdict(frame: pd.DataFrame) -> str:
     return f"{start} {_many(len(frame), 'result')}: {numbers}."
 
 
-def _answers(frame: pd.DataFrame) -> str:
-    table = divergence.answers(frame)
-    if table.empty:
+def _answers(records: Records) -> str:
+    found = answers.answers(records.results)
+    if not found:
         return "None of the questions was asked."
-    devices = table.index.get_level_values("device").nunique() > 1
-    names = [f"{name} {device}" if devices else name for name, device in table.index]
-    table = table.set_axis(names, axis="index").T.rename_axis("question", axis="index").reset_index()
     note = (
-        f"In {divergence.DTYPE}; the question is asked by one case each (`conformance/questions.py`)."
-        " Bold is not what the spec says."
+        f"In {DTYPE}; the question is asked by one case each (`conformance/questions.py`)."
+        " Bold is not what the spec says; an empty cell was not asked."
     )
-    return f"{markdown(table)}\n\n{note}"
+    return f"{answers.markdown(found, {})}\n\n{note}"
 
 
 def _implementations(frame: pd.DataFrame) -> str:

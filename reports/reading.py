@@ -164,6 +164,8 @@ def _use_results(path: Path, run: Run, known: dict[tuple, Result]) -> Source:
     apart = ("kind", "format", "profiles", "adapters")
     environment = {name: value for name, value in run.header.items() if name not in apart}
     missing = tuple(environment.pop("not_installed", ()))
+    if "ledgers" in environment:
+        environment["ledgers"] = {ledger["file"]: f"({ledger['records']} records)" for ledger in environment["ledgers"]}
     read, again = len(run.results), len(run.results) - used
     return Source(path, "conformance", environment, read, used, _again(again), run.complete, missing)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from conformance.cases import every_case
 from conformance.clauses import clauses
-from conformance.deviations import Deviation, LedgerError, read
+from conformance.deviations import LEDGER, Deviation, Ledger, LedgerError, read
+from conformance.ledger.check import together
 from conformance.outcomes import Failure
 from impls.select import builtin
 
@@ -52,10 +54,19 @@ def test_dtypes_and_devices_restrict(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "in_force"), [("2.13.0+cpu", True), ("2.13.1", True), ("2.14.0", False), ("2.12.1", False)]
+    ("version", "in_force"),
+    [
+        ("2.13.0+cpu", True),
+        ("2.13.1", True),
+        ("2.13.0rc1", True),
+        ("2.14.0", False),
+        ("2.14.0.dev20261101+cu130", False),
+        ("2.12.1", False),
+        ("built by hand", False),
+    ],
 )
 def test_a_record_names_versions(tmp_path: Path, version: str, in_force: bool) -> None:
-    """A record is in force for the versions it names; a local part such as +cpu does not count."""
+    """A record is in force for the versions it names; a local part such as +cpu does not count, nor a pre-release."""
     assert ledger(tmp_path, RECORD).deviations[0].in_force({"torch": version}) is in_force
 
 
@@ -66,33 +77,103 @@ def test_a_record_of_a_missing_package_is_not_in_force(tmp_path: Path) -> None:
 
 def test_two_records_for_one_case_are_refused(tmp_path: Path) -> None:
     """A case has one record, so that it is clear which one to remove."""
-    found = ledger(tmp_path, RECORD + RECORD.replace('"a"', '"b"'))
-    with pytest.raises(LedgerError, match="records a and b both speak of"):
-        found.find("torch-sdpa", "cpu", "float32", "empty-row", {"torch": "2.13.0"})
+    with pytest.raises(LedgerError, match=r"records a \(.*\) and b \(.*\) both speak of torch-.*, case empty-row"):
+        ledger(tmp_path, RECORD + RECORD.replace('"a"', '"b"'))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (">=2.13,<2.14", ">=2.14"),
+        ('package = "torch"', 'dtypes = ["float16"]\npackage = "torch"'),
+        ('package = "torch"', 'devices = ["cuda"]\npackage = "torch"'),
+        ("empty-row*", "empty-keys"),
+        ("torch-*", "jax-*"),
+    ],
+)
+def test_records_that_are_apart_are_accepted(tmp_path: Path, old: str, new: str) -> None:
+    """Two records may differ in versions, dtypes, devices, cases or implementations; one such difference is enough."""
+    first = RECORD.replace('package = "torch"', 'dtypes = ["float32"]\ndevices = ["cpu"]\npackage = "torch"')
+    if "package" in old:
+        new += "\n" + ('devices = ["cpu"]' if "dtypes" in new else 'dtypes = ["float32"]')
+    second = (RECORD if "package" in old else first).replace(old, new).replace('"a"', '"b"')
+    assert len(ledger(tmp_path, first + second).deviations) == 2
+    with pytest.raises(LedgerError, match="both speak of"):
+        ledger(tmp_path, first + first.replace('"a"', '"b"'))
+
+
+def test_records_that_globs_of_plug_ins_bring_together_are_refused(tmp_path: Path) -> None:
+    """A glob over a file's functions and one of them by name meet, also where the names are known from a run alone."""
+    text = RECORD.replace("torch-*", "my.py:*") + RECORD.replace("torch-*", "my.py:f").replace('"a"', '"b"')
+    with pytest.raises(LedgerError, match=r"both speak of my\.py:f, float32, case empty-row"):
+        ledger(tmp_path, text)
+    apart = ledger(tmp_path, text.replace('"my.py:f"', '"m*:f"'))
+    with pytest.raises(LedgerError, match=r"both speak of my\.py:f"):
+        together(apart.deviations, ["my.py:f"])
+
+
+def test_two_records_found_for_one_case_are_an_error() -> None:
+    """A ledger that was not checked does not choose between two records."""
+    record = Deviation("a", ("x",), "numpy", "", "SDPA-15", ("plain",), Failure.VALUE, "", "")
+    with pytest.raises(LedgerError, match="records a and b both speak of x, float32, case plain"):
+        Ledger((record, replace(record, id="b"))).find("x", "cpu", "float32", "plain", {"numpy": "2"})
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('clause = "SDPA-15"\n', "", "lacks 'clause'"),
-        ("instead", "insted", "lacks 'instead'"),
+        ('clause = "SDPA-15"\n', "", "record a: lacks 'clause'"),
+        ('id = "a"\n', "", "record 1: lacks 'id'"),
+        ("instead", "insted", "record a: unknown key 'insted'; did you mean instead"),
         ('id = "a"', 'id = "a"\nnote = "x"', "unknown key 'note'"),
-        ('failure = "value"', 'failure = "wrong"', "failure 'wrong' is none of"),
-        (">=2.13,<2.14", "about 2.13", "is not a version range"),
+        ('"empty-row*"', '"empty-rwo"', "unknown case 'empty-rwo'; did you mean empty-row"),
+        ('"torch-*"', '"torch-spda"', "unknown implementation 'torch-spda'; did you mean torch-sdpa"),
+        ("SDPA-15", "SPDA-15", "unknown clause 'SPDA-15'; did you mean SDPA-15"),
+        ('failure = "value"', 'failure = "values"', "unknown failure 'values'; did you mean value"),
+        ('failure = "value"', 'failure = "stale deviation"', "unknown failure 'stale deviation'"),
+        ('id = "a"', 'id = "a"\ndtypes = ["float33"]', "unknown dtype 'float33'; did you mean float32"),
+        ('id = "a"', 'id = "a"\ndevices = ["cuad"]', "unknown device 'cuad'; did you mean cuda"),
+        ('["torch-*"]', '"torch-*"', "implementations is 'torch-.*', expected a list of texts"),
+        ('["empty-row*"]', "[]", r"cases is \[\], expected a list of texts"),
+        ('"a"', "3", "record 3: id is 3, expected a text"),
+        (">=2.13,<2.14", "about 2.13", "versions 'about 2.13' is not a version range"),
+        (">=2.13,<2.14", "2.13", "versions '2.13' is not a version range"),
+        ('"unreported"', '"later"', "upstream 'later' is neither a https:// link nor"),
         ("[[deviation]]", "[[deviations]]", "unknown table 'deviations'"),
+        ("[[deviation]]", "[deviation]", "expected \\[\\[deviation\\]\\] in double brackets"),
         ('id = "a"', "id = ", "cannot be read"),
     ],
 )
 def test_a_malformed_ledger_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
-    """A ledger that says something unknown is refused with the record and the key."""
-    with pytest.raises(LedgerError, match=message):
+    """A ledger that says something unknown is refused in one sentence that names the record and the nearest name."""
+    with pytest.raises(LedgerError, match=message) as caught:
         ledger(tmp_path, RECORD.replace(old, new))
+    assert str(tmp_path / "ledger.toml") in str(caught.value)
+
+
+def test_a_missing_ledger_is_refused(tmp_path: Path) -> None:
+    """A file that does not exist is named."""
+    with pytest.raises(LedgerError, match=r"ledger .*none\.toml cannot be read: .*No such file"):
+        read([tmp_path / "none.toml"])
 
 
 def test_equal_ids_are_refused(tmp_path: Path) -> None:
-    """An id names one record."""
-    with pytest.raises(LedgerError, match="two records have the id a"):
+    """An id names one record, and the files that it stands in are named."""
+    with pytest.raises(LedgerError, match="two records have the id a: it stands twice in "):
         ledger(tmp_path, RECORD + RECORD)
+    for name in ("one.toml", "two.toml"):
+        (tmp_path / name).write_text(RECORD)
+    with pytest.raises(LedgerError, match=r"the id a: it stands in .*one\.toml and in .*two\.toml"):
+        read([tmp_path / "one.toml", tmp_path / "two.toml"])
+
+
+def test_a_users_record_that_overlaps_ours_names_both(tmp_path: Path) -> None:
+    """Which of the two is to go is the user's choice, so both are told, and the file of the user's."""
+    ours = read().deviations[0]
+    text = RECORD.replace("torch-*", ours.implementations[0]).replace("empty-row*", ours.cases[0])
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(LedgerError, match=rf"records {ours.id} and a \(.*mine\.toml\) both speak of"):
+        read([LEDGER, tmp_path / "mine.toml"])
 
 
 @pytest.mark.parametrize("record", read().deviations, ids=lambda d: d.id)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conformance.cases import all_cases
-from conformance.resembles import resembles
+from conformance.resembles import plain, resembles
 
 CASE = all_cases()["empty-row"]
 EXPECTED = CASE.expected("float32")
@@ -36,3 +36,11 @@ def test_one_other_element_makes_it_nameless() -> None:
     got = np.where(WRONG, np.nan, EXPECTED.output)
     got[0, 0, 1, 0] = 5.0
     assert resembles(got, EXPECTED, WRONG) == ""
+
+
+@pytest.mark.parametrize(("value", "name"), [(np.nan, "NaN"), (-np.inf, "infinity"), (0.0, "zeros"), (0.5, "")])
+def test_any_result_is_called_by_what_is_plain_to_see(value: float, name: str) -> None:
+    """Gradients and the outputs of layers, too; right elements do not count."""
+    got, wrong = np.array([[1.0, value], [2.0, value]]), np.array([[False, True], [False, True]])
+    assert plain(got, wrong) == name
+    assert plain(got, np.ones((2, 2), bool)) == ""

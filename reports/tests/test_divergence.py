@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from conformance.cases import all_cases
+from conformance.cases import every_case
 from conformance.outcomes import Failure, Outcome, Result
 from conformance.questions import QUESTIONS
-from reports import tables
 from reports.divergence import answers
 
 ROW = QUESTIONS[0]
@@ -16,14 +15,15 @@ PASSED = Result("a", "cpu", "float32", ROW.case, ("SDPA-15",), Outcome.PASSED)
 
 def asked(*results: Result) -> dict[str, str]:
     """The answer to the first question, by implementation."""
-    table = answers(tables.conformance(results)).reset_index()
+    table = answers(results).reset_index()
     return dict(zip(table["implementation"], table[ROW.text], strict=True))
 
 
 def test_every_question_is_asked_by_a_case_in_float32() -> None:
-    """A question names a case that exists and runs in float32."""
-    assert all("float32" in all_cases()[q.case].dtypes for q in QUESTIONS)
-    assert len({q.text for q in QUESTIONS}) == len(QUESTIONS)
+    """A question names a case that exists and runs in float32, and no two of an operator have one text."""
+    cases = {q: every_case()[q.case] for q in QUESTIONS}
+    assert all("float32" in case.dtypes for case in cases.values())
+    assert len({(case.operator, q.text) for q, case in cases.items()}) == len(QUESTIONS)
 
 
 def test_a_pass_is_the_answer_of_the_spec() -> None:
@@ -50,3 +50,11 @@ def test_unsupported_is_no_answer() -> None:
 def test_other_dtypes_are_not_asked() -> None:
     """The questions are asked in float32."""
     assert asked(PASSED, replace(PASSED, implementation="b", dtype="float16")) == {"a": "zeros"}
+
+
+def test_questions_of_another_operator_say_so() -> None:
+    """A question about gradients has its operator in front; who is not of that operator leaves it empty."""
+    gradient = next(q for q in QUESTIONS if every_case()[q.case].operator == "sdpa_grad" and q.text == ROW.text)
+    table = answers([PASSED, replace(PASSED, implementation="b", case=gradient.case)])
+    assert table[f"sdpa_grad: {ROW.text}"].tolist() == ["", gradient.right]
+    assert table[ROW.text].tolist() == [ROW.right, ""]

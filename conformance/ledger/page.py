@@ -1,0 +1,164 @@
+"""DEVIATIONS.md: how today's libraries deviate, from the ledger and the published results."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import textwrap
+from collections.abc import Mapping, Sequence
+from fnmatch import filter as matching
+from pathlib import Path
+from typing import Any
+
+from conformance.answers import answers, markdown
+from conformance.cases import every_case
+from conformance.clauses import Clause, clauses
+from conformance.ledger.check import dtypes
+from conformance.ledger.record import Deviation, Ledger
+from conformance.ledger.stale import Standing, Verdict, stale
+from conformance.outcomes import Failure
+from conformance.questions import DTYPE
+from conformance.results import Run
+from impls.select import builtin
+
+PAGE = Path(__file__).parents[1] / "DEVIATIONS.md"
+TAIL = Path(__file__).with_name("page.md")
+PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "conformance.jsonl"
+
+#: Characters of a line of cases.
+WIDTH = 120
+
+_HEAD = """\
+# How today's libraries deviate
+
+Made from the [ledger](deviations.toml) and the [published results](../reports/published/report.md) by
+`python -m conformance ledger page`; change those, not this page.
+
+The first part asks of each library the questions on which libraries disagree, right or wrong. The second has a section
+for each record of the ledger: where a library is known not to follow the [spec](SPEC.md), and a command that prints a
+script of a few lines, in the library's own terms and without this suite, that shows it. A record is strict: a run in
+which it no longer holds fails, and names it.
+"""
+
+#: How a record's cases fail, in words.
+_FAILS = {
+    Failure.VALUE: "wrong values",
+    Failure.SHAPE: "another shape",
+    Failure.DTYPE: "another dtype",
+    Failure.ERROR: "an exception on a valid input",
+    Failure.NO_ERROR: "an invalid input is accepted",
+    Failure.MODIFIED: "an input is modified",
+    Failure.UNREPEATABLE: "equal calls differ",
+    Failure.CRASHED: "the process dies",
+    Failure.TIMEOUT: "the call does not return",
+}
+
+
+def render(ledger: Ledger, run: Run) -> str:
+    """The page."""
+    verdicts = {each.record.id: each for each in stale([run], ledger)}
+    parts = [
+        _HEAD.rstrip(),
+        "## How libraries answer",
+        _answers(run),
+        "## The records",
+        _count(list(verdicts.values())),
+    ]
+    for clause in clauses().values():
+        records = [record for record in ledger.deviations if record.clause == clause.id]
+        if records:
+            parts += [_heading(clause), *(_section(record, verdicts[record.id]) for record in records)]
+    parts.append(TAIL.read_text(encoding="utf-8").rstrip())
+    return "\n\n".join(parts) + "\n"
+
+
+def _answers(run: Run) -> str:
+    header: Mapping[str, Any] = run.header
+    versions = header.get("versions", {})
+    where = ", ".join(f"{name} {version}" for name, version in versions.items())
+    used = {name: _versions(name, versions) for name in dict.fromkeys(r.implementation for r in run.results)}
+    table = markdown(answers(run.results), used) or "None of the questions was asked."
+    machine, day = header.get("machine", "an unknown machine"), str(header.get("started", ""))[:10]
+    note = (
+        f"In {DTYPE}, on {machine}, {day}: {where}. One case asks each question ([`questions.py`](questions.py))."
+        " Bold is not what the spec says; an empty cell was not asked."
+    )
+    return f"{table}\n\n{_filled(note)}"
+
+
+def _versions(name: str, versions: Mapping[str, str]) -> str:
+    """The versions of what an implementation needs, one a line, without local parts such as +cpu."""
+    known = builtin().get(name)
+    needed = [package for package in known.requires if package in versions] if known else []
+    if len(needed) > 1 and "ml_dtypes" in needed:  # it has the dtype bfloat16 for NumPy, and computes nothing
+        needed.remove("ml_dtypes")
+    return "<br>".join(f"{package} {versions[package].partition('+')[0]}" for package in needed)
+
+
+def _count(verdicts: Sequence[Verdict]) -> str:
+    held = sum(each.standing is Standing.HOLDS for each in verdicts)
+    unreported = sum(each.record.upstream == "unreported" for each in verdicts)
+    text = (
+        f"{len(verdicts)} records, {unreported} of them not reported upstream. The published run shows {held} of them"
+    )
+    kinds = [(s, [v.record.id for v in verdicts if v.standing is s]) for s in Standing if s is not Standing.HOLDS]
+    others = "; ".join(f"{kind.value}: {', '.join(f'`{one}`' for one in ids)}" for kind, ids in kinds if ids)
+    return _filled(f"{text}; {others}." if others else f"{text}.")
+
+
+def _heading(clause: Clause) -> str:
+    quoted = textwrap.fill(clause.sentence, WIDTH, initial_indent="> ", subsequent_indent="> ", break_on_hyphens=False)
+    return f"### {clause.id} · {clause.title} ({clause.level.value})\n\n{quoted}"
+
+
+def _section(record: Deviation, verdict: Verdict) -> str:
+    versions = f"{record.package} {_code(record.versions)}" if record.versions else f"every version of {record.package}"
+    upstream = record.upstream if record.upstream == "unreported" else f"<{record.upstream}>"
+    restricted = [("in", record.dtypes), ("on", record.devices)]
+    where = "".join(f" {word} {', '.join(some)}" for word, some in restricted if some)
+    lines = [
+        f"{', '.join(map(_code, record.implementations))} with {versions}{where}: {record.instead}.",
+        f"- Fails by {record.failure.value}: {_FAILS[record.failure]}.",
+        f"- Upstream: {upstream}.",
+        f"- Cases: {', '.join(map(_code, record.cases))}.",
+    ]
+    if verdict.standing is not Standing.HOLDS:
+        lines.append(f"- In the published run: {verdict.standing.value} ({'; '.join(verdict.notes)}).")
+    first, *rest = lines
+    shown = "\n".join(_filled(line, "  ") for line in rest)
+    return f"#### {record.id}\n\n{_filled(first)}\n\n{shown}\n\n```\n{command(record)}\n```"
+
+
+def _code(text: str) -> str:
+    return f"`{text}`"
+
+
+def _filled(text: str, indent: str = "") -> str:
+    """Lines of full width; code is not broken."""
+    glued = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\0"), text)
+    filled = textwrap.fill(glued, WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+    return filled.replace("\0", " ")
+
+
+def command(record: Deviation) -> str:
+    """The command that shows a record."""
+    name, device, dtype, case = example(record)
+    where = "" if device == "cpu" else f" --device {device}"
+    return f"python -m conformance script --impl {shlex.quote(name)} --case {case} --dtype {dtype}{where}"
+
+
+def example(record: Deviation) -> tuple[str, str, str, str]:
+    """An implementation, device, dtype and case of a record, whatever is installed.
+
+    Not an export if there is another, as exports take seconds, and in the dtype of the questions if it can be.
+    """
+    implementations = [name for pattern in record.implementations for name in matching(builtin(), pattern) or [pattern]]
+    found = [
+        (name, record.devices[0] if record.devices else "cpu", dtype, case)
+        for name in sorted(implementations, key=lambda name: "export" in name)
+        for pattern in record.cases
+        for case in matching(every_case(), pattern)
+        for dtype in dtypes(name, case)
+        if not record.dtypes or dtype in record.dtypes
+    ]
+    return min(found, key=lambda each: ("export" in each[0], each[2] != DTYPE))

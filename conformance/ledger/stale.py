@@ -1,0 +1,126 @@
+"""Which records result files show to be gone, in whole or in part, and which they do not exercise.
+
+Nothing is taken from what a run said of the ledger: each result that a record covers shows the failure that it
+records, or shows that this is gone, whatever ledger was in force when the file was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from conformance.ledger.record import Deviation, Ledger
+from conformance.ledger.versions import counted
+from conformance.outcomes import Failure, Outcome, Result
+from conformance.results import Run
+
+
+class Standing(StrEnum):
+    """What result files say of a record."""
+
+    HOLDS = "holds"
+    GONE = "gone"
+    PARTLY_GONE = "partly gone"
+    NOT_EXERCISED = "not exercised"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What result files say of a record, and in words what is to be done, or why it was not exercised."""
+
+    record: Deviation
+    standing: Standing
+    notes: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """The record's name with its standing, and a line for each note."""
+        return "\n".join([f"{self.standing.value}: {self.record.name}", *(f"  {note}" for note in self.notes)])
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A result that a record covers, with the version that it is of."""
+
+    result: Result
+    version: str
+    holds: bool
+
+
+def stale(runs: Sequence[Run], ledger: Ledger) -> list[Verdict]:
+    """A verdict for each record, in the order of the ledger."""
+    return [_verdict(record, runs) for record in ledger.deviations]
+
+
+def _verdict(record: Deviation, runs: Sequence[Run]) -> Verdict:
+    shown = [
+        _Shown(result, run.header["versions"][record.package], _holds(result, record))
+        for run in runs
+        if record.in_force(run.header.get("versions", {}))
+        for result in run.results
+        if record.covers(result.implementation, result.device, result.dtype, result.case)
+    ]
+    if not shown:
+        return Verdict(record, Standing.NOT_EXERCISED, tuple(dict.fromkeys(_why_not(record, run) for run in runs)))
+    gone = [each for each in shown if not each.holds]
+    if not gone:
+        return Verdict(record, Standing.HOLDS)
+    if len(gone) == len(shown):
+        return Verdict(record, Standing.GONE, (f"remove it: {_instead(gone)}",))
+    return Verdict(record, Standing.PARTLY_GONE, tuple(_narrow(gone, [each for each in shown if each.holds])))
+
+
+def _holds(result: Result, record: Deviation) -> bool:
+    """Whether a result fails as the record says, with a ledger or without."""
+    return result.outcome in (Outcome.DEVIATES, Outcome.FAILED) and result.failure is record.failure
+
+
+def _narrow(gone: Sequence[_Shown], holding: Sequence[_Shown]) -> Iterable[str]:
+    """What to take out of a record: implementations and cases that no longer show it, and then what is left."""
+    for name in sorted({g.result.implementation for g in gone} - {h.result.implementation for h in holding}):
+        which = [g for g in gone if g.result.implementation == name]
+        gone = [g for g in gone if g not in which]
+        yield f"remove implementation {name}: {_instead(which)}"
+    for case in sorted({g.result.case for g in gone} - {h.result.case for h in holding}):
+        which = [g for g in gone if g.result.case == case]
+        gone = [g for g in gone if g not in which]
+        yield f"remove case {case}: {_instead(which)}"
+    for each in gone:
+        result = each.result
+        yield (
+            f"narrow it: case {result.case} of {result.implementation} on {result.device} in {result.dtype},"
+            f" version {each.version}: {_instead([each])}"
+        )
+
+
+def _instead(gone: Sequence[_Shown]) -> str:
+    """What the results are instead: "passed", "unsupported", or another failure."""
+    return ", ".join(dict.fromkeys(_became(each.result) for each in gone))
+
+
+def _became(result: Result) -> str:
+    if result.outcome is not Outcome.FAILED or result.failure is None:
+        return result.outcome.value
+    if result.failure is Failure.STALE:  # with what became of the case in brackets
+        return result.reason.partition("(")[2].partition(")")[0] or Outcome.PASSED.value
+    return f"fails by {result.failure.value}"
+
+
+def _why_not(record: Deviation, run: Run) -> str:
+    """Why a file does not exercise a record: the first thing that is lacking."""
+    versions = run.header.get("versions", {})
+    named = [result for result in run.results if record.speaks_of(result.implementation)]
+    missing = [name for name in run.header.get("not_installed", ()) if record.speaks_of(name)]
+    if not named:
+        return f"not installed: {', '.join(missing)}" if missing else "none of its implementations was run"
+    if record.package not in versions:
+        return f"the file does not say which version of {record.package} was run"
+    if not record.in_force(versions):
+        version = versions[record.package]
+        no = "is not one of" if counted(version) else "is no version (PEP 440), so not one of"
+        return f"version not in force: {record.package} {version} {no} {record.versions}"
+    if record.devices and not any(result.device in record.devices for result in named):
+        return f"device not run: {', '.join(record.devices)}"
+    if record.dtypes and not any(result.dtype in record.dtypes for result in named):
+        return f"dtype not run: {', '.join(record.dtypes)}"
+    return "none of its cases was run"

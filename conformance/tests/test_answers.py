@@ -1,0 +1,71 @@
+"""How libraries answer: one table for each operator, in Markdown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from conformance.answers import OPERATORS, answers, markdown
+from conformance.cases import every_case
+from conformance.deviations import read
+from conformance.outcomes import Failure, Outcome, Result
+from conformance.questions import DTYPE, QUESTIONS
+from impls.contract import DTYPES
+
+FIRST, SECOND = QUESTIONS[:2]
+GRADIENT = next(q for q in QUESTIONS if every_case()[q.case].operator == "sdpa_grad")
+PASSED = Result("a", "cpu", "float32", FIRST.case, ("SDPA-15",), Outcome.PASSED)
+WRONG = replace(PASSED, implementation="b", outcome=Outcome.DEVIATES, failure=Failure.VALUE, looks="the mean of v")
+
+
+def test_operators_have_tables_of_their_own() -> None:
+    """Questions that nobody was asked are left out, and so is who was asked none."""
+    first, second = answers([PASSED, replace(WRONG, case=GRADIENT.case)])
+    assert (first.operator, first.questions, dict(first.answers)) == ("sdpa", (FIRST,), {("a", "cpu"): (FIRST.right,)})
+    assert (second.operator, dict(second.answers)) == ("sdpa_grad", {("b", "cpu"): ("**the mean of v**",)})
+
+
+def test_every_operator_that_is_asked_has_a_heading() -> None:
+    """In words."""
+    assert {every_case()[q.case].operator for q in QUESTIONS} == set(OPERATORS)
+
+
+def test_who_deviates_has_a_column_and_the_others_are_named() -> None:
+    """With versions in the first row if there are any; what is no answer is not counted."""
+    lacks = replace(PASSED, case=SECOND.case, outcome=Outcome.UNSUPPORTED)
+    page = markdown(answers([PASSED, lacks, WRONG]), {"b": "x 1.0"})
+    head, _, versions, first, second = (
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")
+    )
+    assert head == ["question", "the spec", "b"]
+    assert versions == ["version", "", "x 1.0"]
+    assert first == [FIRST.text, FIRST.right, "**the mean of v**"]
+    assert second == [SECOND.text, SECOND.right, ""]
+    assert page.endswith("As the spec says wherever they answer, of 2 questions: `a` 1.")
+    assert "version" not in markdown(answers([WRONG]), {})
+
+
+def test_a_wrong_answer_keeps_its_implementation_in_the_table() -> None:
+    """One that does not follow a SHOULD is wrong here, too."""
+    for outcome in (Outcome.FAILED, Outcome.DEVIATES, Outcome.ADVISED):
+        assert "| b" in markdown(answers([replace(WRONG, outcome=outcome)]), {})
+
+
+@pytest.mark.parametrize("devices", [("cpu",), ("cpu", "cuda")])
+def test_devices_are_named_where_there_are_two(devices: tuple[str, ...]) -> None:
+    """A run on one device does without."""
+    page = markdown(answers([replace(WRONG, device=device) for device in devices]), {})
+    assert ("b cuda" in page, "b cpu" in page) == ((True, True) if len(devices) > 1 else (False, False))
+
+
+def test_what_the_ledger_knows_is_asked() -> None:
+    """Each record about the dtype of the questions has a case that asks one, or shares clause and implementation."""
+    asked = {q.case for q in QUESTIONS}
+    records = [record for record in read().deviations if DTYPE in (record.dtypes or DTYPES)]
+    shown = {record.id: bool(asked & set(record.cases)) for record in records}
+    for record in records:
+        alike = [
+            r for r in records if r.clause == record.clause and set(r.implementations) & set(record.implementations)
+        ]
+        assert any(shown[each.id] for each in alike), record.id

@@ -1,0 +1,103 @@
+"""DEVIATIONS.md: it is what the ledger and the published results give today."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance import results
+from conformance.__main__ import main
+from conformance.cases import every_case
+from conformance.clauses import clauses
+from conformance.deviations import LEDGER as LEDGER_FILE
+from conformance.deviations import Deviation, Ledger, read
+from conformance.ledger.page import PAGE, PUBLISHED, command, example, render
+from conformance.outcomes import Outcome
+from conformance.results import Run
+from impls.select import builtin
+
+LEDGER = read()
+RUN = results.read(PUBLISHED)
+
+
+def section(page: str, record: str) -> str:
+    """What the page says of a record, on one line."""
+    return " ".join(page.partition(f"#### {record}\n")[2].partition("\n#")[0].split())
+
+
+def test_the_page_is_what_the_ledger_gives() -> None:
+    """Written anew by ``python -m conformance ledger page``, it is the same."""
+    assert PAGE.read_text(encoding="utf-8") == render(LEDGER, RUN)
+
+
+def test_a_changed_ledger_gives_another_page() -> None:
+    """A record that is added, removed or reworded makes the page out of date."""
+    first, *others = LEDGER.deviations
+    page = PAGE.read_text(encoding="utf-8")
+    for changed in (others, [replace(first, instead="x"), *others], [*LEDGER.deviations, replace(first, id="x")]):
+        assert render(Ledger(tuple(changed)), RUN) != page
+
+
+@pytest.mark.parametrize("record", LEDGER.deviations, ids=lambda record: record.id)
+def test_every_record_has_its_section(record: Deviation) -> None:
+    """Clause, implementations, versions, what it does instead, upstream, every case, and the command."""
+    page = PAGE.read_text(encoding="utf-8")
+    text = section(page, record.id)
+    assert page.count(f"#### {record.id}\n") == 1
+    clause = clauses()[record.clause]
+    assert f"### {clause.id} · {clause.title}" in page
+    assert clause.sentence in " ".join(page.replace("\n> ", " ").split())
+    for word in (*record.implementations, *record.cases, record.versions):
+        assert f"`{word}`" in text
+    assert record.upstream in text
+    assert f"{' '.join(record.instead.split())}." in text
+    assert command(record) in text
+
+
+@pytest.mark.parametrize("record", LEDGER.deviations, ids=lambda record: record.id)
+def test_the_command_is_about_the_record(record: Deviation) -> None:
+    """The case that it runs is one that the record covers, of the implementation's own operator and dtypes."""
+    name, device, dtype, case = example(record)
+    assert record.covers(name, device, dtype, case)
+    assert dtype in builtin()[name].dtypes
+    assert dtype in every_case()[case].dtypes
+    assert builtin()[name].operator == every_case()[case].operator
+
+
+def test_the_example_of_a_ledger_can_be_used(tmp_path: Path) -> None:
+    """The user's record on the page is one beside ours, with every key there is but one."""
+    (text,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "mine.toml").write_text(text, encoding="utf-8")
+    record = read([LEDGER_FILE, tmp_path / "mine.toml"]).deviations[-1]
+    assert record.covers("mykernels.py:attention", "cpu", "float32", "causal-square")
+    assert record.in_force({"numpy": "2.4.6"})
+
+
+def test_every_command_is_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its exit codes; what the parser knows is what the page has."""
+    with pytest.raises(SystemExit):
+        main(["ledger", "--help"])
+    (actions,) = {tuple(re.findall(r"^    ([a-z]+) ", capsys.readouterr().out, re.MULTILINE))}
+    listed = re.findall(r"^\| `python -m conformance ledger ([a-z]+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert tuple(listed) == actions
+
+
+def test_clauses_stand_in_the_order_of_the_spec() -> None:
+    """So that the page can be read beside it."""
+    found = re.findall(r"^### ([A-Z]+-\d+) ·", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert found == [clause for clause in clauses() if clause in {record.clause for record in LEDGER.deviations}]
+
+
+def test_a_record_that_the_run_does_not_show_says_so() -> None:
+    """With the reason, which for another version is the version."""
+    other = Run({**RUN.header, "versions": {**RUN.header["versions"], "torch": "2.99"}}, RUN.results, True)
+    text = section(render(LEDGER, other), "torch-flash-nan-query")
+    assert (
+        "- In the published run: not exercised (version not in force: torch 2.99 is not one of >=2.13,<2.14)." in text
+    )
+    passed = tuple(replace(r, outcome=Outcome.PASSED, failure=None) for r in RUN.results)
+    text = section(render(LEDGER, Run(RUN.header, passed, True)), "torch-flash-nan-query")
+    assert "- In the published run: gone (remove it: passed)." in text

@@ -1,0 +1,175 @@
+"""``ledger propose``: records for what a result file shows, no more and no less, and nothing is written."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance.__main__ import main
+from conformance.deviations import LEDGER, Deviation, Ledger, read
+from conformance.ledger.propose import Proposal, propose, toml
+from conformance.outcomes import Failure, Outcome, Result
+from conformance.results import Run, Writer
+
+VERSIONS = {"torch": "2.13.0+cpu", "numpy": "2.4.6"}
+PASSED = Result("torch-sdpa", "cpu", "float32", "scale-negative", ("SDPA-4",), Outcome.PASSED)
+FAILED = replace(PASSED, outcome=Outcome.FAILED, failure=Failure.VALUE, broken="SDPA-4", reason="NaN: …", looks="NaN")
+RECORD = Deviation(
+    "known", ("torch-sdpa",), "torch", ">=2.13,<2.14", "SDPA-4", ("scale-negative",), Failure.VALUE, "NaN", "unreported"
+)
+ALL = ("float64", "float32", "float16", "bfloat16")
+
+
+def proposed(*results: Result, ledger: Ledger | None = None, versions: dict[str, str] = VERSIONS) -> Proposal:
+    """What is proposed for these results."""
+    return propose(Run({"versions": versions}, results, True), ledger or Ledger())
+
+
+def written(path: Path, *results: Result) -> Path:
+    """A result file."""
+    with Writer(path, {"versions": VERSIONS}) as writer:
+        for each in results:
+            writer.write(each)
+    return path
+
+
+def read_again(proposal: Proposal, folder: Path) -> Ledger:
+    """A proposal, pasted into a ledger file of its own."""
+    path = folder / "ledger.toml"
+    path.write_text(proposal.text(), encoding="utf-8")
+    return read([path])
+
+
+def test_a_failure_becomes_a_record() -> None:
+    """Package and series of the version come from the file, and what it does instead from what it looks like."""
+    (record,) = proposed(FAILED).records
+    assert record == replace(
+        RECORD, id="torch-sdpa-sdpa-4-value", cases=("scale-negative",), dtypes=("float32",), devices=("cpu",)
+    )
+
+
+def test_what_passes_is_not_proposed() -> None:
+    """Results that are no failure give nothing."""
+    others = [replace(PASSED, outcome=outcome) for outcome in Outcome if outcome is not Outcome.FAILED]
+    assert proposed(*others) == Proposal((), ())
+
+
+def test_failures_are_grouped() -> None:
+    """By implementation, clause, failure and what it does instead; the cases of a group are sorted."""
+    other = replace(FAILED, case="scale-negative-bias")
+    zeros = replace(FAILED, case="scale-negative-mask", looks="zeros")
+    clause = replace(FAILED, case="scale-zero", broken="SDPA-9")
+    elsewhere = replace(FAILED, implementation="torch-sdpa-math")
+    records = proposed(other, FAILED, zeros, clause, elsewhere).records
+    assert [(r.implementations, r.clause, r.instead, r.cases) for r in records] == [
+        (("torch-sdpa",), "SDPA-4", "NaN", ("scale-negative", "scale-negative-bias")),
+        (("torch-sdpa",), "SDPA-4", "zeros", ("scale-negative-mask",)),
+        (("torch-sdpa",), "SDPA-9", "NaN", ("scale-zero",)),
+        (("torch-sdpa-math",), "SDPA-4", "NaN", ("scale-negative",)),
+    ]
+    assert len({r.id for r in records}) == len(records)
+
+
+def test_reasons_that_differ_in_numbers_are_one_group() -> None:
+    """Sizes in the text of an exception differ from case to case; the first text is taken."""
+    first = replace(FAILED, failure=Failure.ERROR, looks="", reason="ValueError: 5 and 7\ndiffer")
+    second = replace(first, case="scale-zero", reason="ValueError: 4 and 17 differ")
+    (record,) = proposed(first, second).records
+    assert record.instead == "ValueError: 5 and 7 differ"
+
+
+def test_dtypes_are_named_unless_all_failed() -> None:
+    """A case that passes in a dtype, or was not run in it, is not proposed there."""
+    every = [replace(FAILED, dtype=dtype) for dtype in ALL]
+    (record,) = proposed(*every).records
+    assert record.dtypes == ()
+    (record,) = proposed(*every[:2], replace(PASSED, dtype="float16")).records
+    assert record.dtypes == ("float32", "float64")
+
+
+def test_what_the_ledger_covers_is_not_proposed_again() -> None:
+    """A failure with a record has one, and one that fails in another way than its record says is told."""
+    assert proposed(FAILED, ledger=Ledger((RECORD,))) == Proposal((), ())
+    found = proposed(replace(FAILED, failure=Failure.ERROR), ledger=Ledger((RECORD,)))
+    assert not found.records
+    assert "fails by error, and record known covers it" in found.left[0]
+    other = proposed(FAILED, ledger=Ledger((RECORD,)), versions={"torch": "2.14.0"})
+    assert other.records[0].versions == ">=2.14,<2.15"
+
+
+def test_what_cannot_be_a_record_is_told() -> None:
+    """A deviation that is gone, a property of random inputs and a version that is not known are no records."""
+    stale = replace(FAILED, failure=Failure.STALE, reason="the deviation is gone")
+    fuzz = replace(FAILED, case="fuzz/permutation")
+    found = proposed(stale, fuzz)
+    assert not found.records
+    assert ["the deviation is gone" in found.left[0], "fixed cases" in found.left[1]] == [True, True]
+    assert "does not say which version of torch" in proposed(FAILED, versions={}).left[0]
+
+
+def test_ids_are_new(tmp_path: Path) -> None:
+    """No id of the ledger is given again, so that what is printed can be added to it."""
+    taken = replace(RECORD, id="torch-sdpa-sdpa-4-value", cases=("plain",))
+    (record,) = proposed(FAILED, ledger=Ledger((taken,))).records
+    assert record.id == "torch-sdpa-sdpa-4-value-2"
+
+
+def test_what_is_printed_is_read_again(tmp_path: Path) -> None:
+    """Quotes, line ends, control characters and long lists survive."""
+    texts = 'a "quoted" \\ back\x1b[0m\x7f\tslash 🙂'
+    cases = tuple(
+        f"empty-{name}" for name in ("all", "batch", "keys", "one-query", "queries", "row", "row-bias", "values")
+    )
+    record = replace(RECORD, instead=texts, cases=cases, dtypes=("float16",), devices=("cpu",))
+    (found,) = tomllib.loads(toml(record))["deviation"]
+    assert (found["instead"], found["cases"], found["dtypes"]) == (texts, list(cases), ["float16"])
+    (read_back,) = read_again(Proposal((record,), ("text",)), tmp_path).deviations
+    assert replace(read_back, file=record.file) == record
+
+
+def test_proposals_for_the_published_failures_cover_them_and_nothing_else(tmp_path: Path) -> None:
+    """Without the ledger each published deviation is a failure; its proposal covers it, and none covers a pass."""
+    from conformance import results
+
+    run = results.read(Path(__file__).parents[2] / "reports" / "published" / "conformance.jsonl")
+    failing = [replace(r, outcome=Outcome.FAILED) if r.outcome is Outcome.DEVIATES else r for r in run.results]
+    proposal = propose(Run(run.header, tuple(failing), True), Ledger())
+    ledger = read_again(proposal, tmp_path)
+    assert not proposal.left
+    for r in failing:
+        found = ledger.find(r.implementation, r.device, r.dtype, r.case, run.header["versions"])
+        assert (found and found.failure) == (r.failure if r.outcome is Outcome.FAILED else None)
+    assert propose(Run(run.header, tuple(failing), True), read()) == Proposal((), ())
+
+
+def test_the_command_prints_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1 with records, 0 without; the ledger is as it was."""
+    before = LEDGER.read_bytes()
+    assert main(["ledger", "propose", str(written(tmp_path / "a.jsonl", FAILED))]) == 1
+    (found,) = tomllib.loads(capsys.readouterr().out)["deviation"]
+    assert found["upstream"] == "unreported"
+    assert main(["ledger", "propose", str(written(tmp_path / "b.jsonl", PASSED))]) == 0
+    assert capsys.readouterr().out == "# every failure is in the ledger\n"
+    assert LEDGER.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "b.jsonl"]
+
+
+def test_a_users_ledger_covers_too(tmp_path: Path) -> None:
+    """What ``--deviations`` names is not proposed again."""
+    (tmp_path / "mine.toml").write_text(toml(RECORD))
+    path = str(written(tmp_path / "a.jsonl", FAILED))
+    assert main(["ledger", "propose", path, "--deviations", str(tmp_path / "mine.toml")]) == 0
+
+
+def test_a_file_that_cannot_be_used_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A missing result file and a broken ledger are told in one sentence."""
+    assert main(["ledger", "propose", str(tmp_path / "none.jsonl")]) == 2
+    assert "none.jsonl cannot be read" in capsys.readouterr().err
+    (tmp_path / "mine.toml").write_text(toml(RECORD).replace("SDPA-4", "SDPA-444"))
+    path = str(written(tmp_path / "a.jsonl", FAILED))
+    assert main(["ledger", "propose", path, "--deviations", str(tmp_path / "mine.toml")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "unknown clause 'SDPA-444'; did you mean SDPA-4" in line

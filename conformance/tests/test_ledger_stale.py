@@ -1,0 +1,149 @@
+"""``ledger stale``: which records are gone, partly gone, or not exercised, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.__main__ import main
+from conformance.deviations import Deviation, Ledger
+from conformance.ledger.propose import toml
+from conformance.ledger.stale import Standing, Verdict, stale
+from conformance.outcomes import Failure, Outcome, Result
+from conformance.results import Run, Writer
+
+BOTH = ("torch-sdpa", "torch-flex")
+RECORD = Deviation("known", BOTH, "torch", ">=2.13,<2.14", "SDPA-4", ("scale-*",), Failure.VALUE, "NaN", "unreported")
+HOLDS = Result(
+    "torch-sdpa", "cpu", "float32", "scale-negative", ("SDPA-4",), Outcome.DEVIATES, Failure.VALUE, reason="NaN [known]"
+)
+PASSED = replace(HOLDS, outcome=Outcome.PASSED, failure=None)
+STALE = replace(HOLDS, outcome=Outcome.FAILED, failure=Failure.STALE, reason="the deviation is gone (unsupported): …")
+
+
+def run(*results: Result, **header: Any) -> Run:
+    """A run with torch 2.13.0 unless the header says otherwise."""
+    return Run({"versions": {"torch": "2.13.0+cpu"}, **header}, results, True)
+
+
+def verdict(*runs: Run, record: Deviation = RECORD) -> Verdict:
+    """The verdict on one record."""
+    (found,) = stale(runs, Ledger((record,)))
+    return found
+
+
+def test_a_record_that_fails_as_it_says_holds() -> None:
+    """With a ledger in force it deviates, without one it fails in the same way; both show the record."""
+    assert verdict(run(HOLDS)).standing is Standing.HOLDS
+    assert verdict(run(replace(HOLDS, outcome=Outcome.FAILED))).standing is Standing.HOLDS
+
+
+@pytest.mark.parametrize(
+    ("result", "became"),
+    [
+        (PASSED, "passed"),
+        (replace(PASSED, outcome=Outcome.UNSUPPORTED), "unsupported"),
+        (STALE, "unsupported"),
+        (replace(HOLDS, outcome=Outcome.FAILED, failure=Failure.ERROR), "fails by error"),
+        (replace(HOLDS, outcome=Outcome.ADVISED), "advised"),
+    ],
+)
+def test_a_record_that_nothing_shows_is_gone(result: Result, became: str) -> None:
+    """A pass, a feature that is not there any more and another failure all say so, and which it is is told."""
+    found = verdict(run(result))
+    assert found.standing is Standing.GONE
+    assert found.notes == (f"remove it: {became}",)
+
+
+def test_cases_that_are_gone_are_named() -> None:
+    """A record of which some cases pass is to lose these."""
+    found = verdict(run(HOLDS, replace(PASSED, case="scale-zero")))
+    assert found.standing is Standing.PARTLY_GONE
+    assert found.notes == ("remove case scale-zero: passed",)
+
+
+def test_implementations_that_are_gone_are_named() -> None:
+    """An implementation that shows none of the cases is to be removed, without naming each case."""
+    flex = replace(PASSED, implementation="torch-flex")
+    found = verdict(run(HOLDS, flex, replace(flex, case="scale-zero")))
+    assert found.notes == ("remove implementation torch-flex: passed",)
+
+
+def test_what_is_left_is_to_be_narrowed() -> None:
+    """A case that passes in one dtype of two, or in one version of two, is told with both."""
+    found = verdict(run(HOLDS, replace(PASSED, dtype="float16")))
+    assert found.notes == (
+        "narrow it: case scale-negative of torch-sdpa on cpu in float16, version 2.13.0+cpu: passed",
+    )
+    found = verdict(run(HOLDS), run(PASSED, versions={"torch": "2.13.1"}))
+    assert found.standing is Standing.PARTLY_GONE
+    assert "version 2.13.1: passed" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "record", "why"),
+    [
+        (run(PASSED, versions={"torch": "2.14.0"}), RECORD, "version not in force: torch 2.14.0 is not one of >=2.13"),
+        (run(PASSED, versions={"torch": "mine"}), RECORD, "version not in force: torch mine is no version (PEP 440)"),
+        (run(PASSED, versions={}), RECORD, "the file does not say which version of torch was run"),
+        (run(replace(PASSED, implementation="jax-nn")), RECORD, "none of its implementations was run"),
+        (run(not_installed=["torch-flex"]), RECORD, "not installed: torch-flex"),
+        (run(PASSED), replace(RECORD, dtypes=("float16",)), "dtype not run: float16"),
+        (run(PASSED), replace(RECORD, devices=("cuda",)), "device not run: cuda"),
+        (run(replace(PASSED, case="plain")), RECORD, "none of its cases was run"),
+    ],
+)
+def test_what_is_not_exercised_says_why(file: Run, record: Deviation, why: str) -> None:
+    """Version, implementation, dtype, device or case: a record that no result is about is neither gone nor there."""
+    found = verdict(file, record=record)
+    assert found.standing is Standing.NOT_EXERCISED
+    assert found.notes[0].startswith(why)
+
+
+def test_one_file_of_several_is_enough() -> None:
+    """A record that one file exercises is exercised."""
+    assert verdict(run(), run(HOLDS)).standing is Standing.HOLDS
+
+
+def command(folder: Path, *results: Result) -> int:
+    """The exit code of ``ledger stale`` with the record in a user's ledger, after one file of these results."""
+    (folder / "mine.toml").write_text(toml(replace(RECORD, implementations=("my.py:f",))))
+    with Writer(folder / "a.jsonl", {"versions": {"torch": "2.13.0"}}) as writer:
+        for each in results:
+            writer.write(replace(each, implementation="my.py:f"))
+    return main(["ledger", "stale", str(folder / "a.jsonl"), "--deviations", str(folder / "mine.toml")])
+
+
+def test_the_command_fails_for_a_record_that_is_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1, with the record and its file; a record that is not exercised alone is exit code 0."""
+    assert command(tmp_path, PASSED) == 1
+    assert f"gone: known ({tmp_path / 'mine.toml'})\n  remove it: passed\n" in capsys.readouterr().out
+    assert command(tmp_path, HOLDS, replace(PASSED, case="scale-zero")) == 1
+    assert "  remove case scale-zero: passed\n" in capsys.readouterr().out
+    assert command(tmp_path, HOLDS) == 0
+    printed = capsys.readouterr().out
+    assert "not exercised: torch-masked-overflow\n  none of its implementations was run\n" in printed
+    assert "holds 1, gone 0, partly gone 0, not exercised" in printed
+    assert command(tmp_path) == 0
+
+
+def test_a_file_that_was_cut_off_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What an incomplete file does not have it may have lost."""
+    command(tmp_path, HOLDS)
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    assert main(["ledger", "stale", str(path)]) == 0
+    assert capsys.readouterr().out.endswith("a.jsonl was cut off: it has no footer\n")
+
+
+def test_the_list_has_every_record(capsys: pytest.CaptureFixture[str]) -> None:
+    """One row each, with its versions and link."""
+    from conformance.deviations import read
+
+    assert main(["ledger", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert [line.split()[0] for line in lines] == [record.id for record in read().deviations]
+    assert all(record.upstream in line for record, line in zip(read().deviations, lines, strict=True))

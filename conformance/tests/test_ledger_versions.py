@@ -1,0 +1,89 @@
+"""Version ranges: what an installed version counts as, and whether two ranges meet."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.ledger.versions import common, counted, names, series
+
+
+@pytest.mark.parametrize(
+    ("installed", "counts_as"),
+    [
+        ("2.13.0+cpu", "2.13.0"),
+        ("2.13.0rc1", "2.13.0"),
+        ("2.14.0.dev20261101+cu130", "2.14.0"),
+        ("2.13.0.post1", "2.13.0.post1"),
+        ("1!2.0", "1!2.0"),
+        ("unknown", None),
+    ],
+)
+def test_what_an_installed_version_counts_as(installed: str, counts_as: str | None) -> None:
+    """Builds and pre-releases count as the release; a text that is no version counts as nothing."""
+    found = counted(installed)
+    assert (None if found is None else str(found)) == counts_as
+
+
+def test_an_empty_range_names_every_version_and_no_other_text() -> None:
+    """Without a range every version is meant, and only versions."""
+    assert names("", "0.1")
+    assert not names("", "unknown")
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        (">=2.13,<2.14", ">=2.13.5"),
+        (">=2.13,<2.14", "==2.13.*"),
+        (">2.13", "<2.14"),
+        (">=2.13", "!=2.13"),
+        (">=2.12", "!=2.13.*"),
+        ("~=2.13", "==2.99"),
+        ("<2.14", "<1"),
+        ("", "==3"),
+        ("", ""),
+        ("<=2.13", ">=2.13"),
+    ],
+)
+def test_ranges_that_meet(ranges: tuple[str, str]) -> None:
+    """A version is found that both name, in either order."""
+    for pair in (ranges, ranges[::-1]):
+        version = common(*pair)
+        assert version is not None
+        assert all(names(each, version) for each in pair)
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        (">=2.13,<2.14", ">=2.14"),
+        (">=2.13,<2.14", "<2.13"),
+        (">2.13", "<=2.13"),
+        ("==2.13.*", "!=2.13.*"),
+        ("~=2.13", ">=3"),
+        ("~=2.13.0", ">=2.14"),
+        ("==2.13", "==2.13.1"),
+        ("<0", ""),
+    ],
+)
+def test_ranges_that_do_not_meet(ranges: tuple[str, str]) -> None:
+    """No version is found where none is in both."""
+    assert common(*ranges) is None
+    assert common(*ranges[::-1]) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "named"),
+    [("2.13.0+cpu", ">=2.13,<2.14"), ("0.10.2", ">=0.10,<0.11"), ("7", ">=7,<8"), ("1!2.3", ">=1!2.3,<1!2.4")],
+)
+def test_the_series_of_a_version(version: str, named: str) -> None:
+    """The releases with the same first two numbers, the version among them and the next series not."""
+    assert series(version) == named
+    assert names(named, version)
+    assert not names(named, "99")
+
+
+def test_a_text_has_no_series() -> None:
+    """What is no version is refused."""
+    with pytest.raises(ValueError, match="'unknown' is not a version"):
+        series("unknown")

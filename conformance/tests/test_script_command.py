@@ -1,0 +1,86 @@
+"""``python -m conformance script``: the standalone script of a failure, for a record of each framework."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from conformance.__main__ import main
+from conformance.deviations import Deviation, read
+from conformance.ledger.page import command, example
+from impls.contract import Framework
+from impls.select import builtin
+
+OWN = ("impls", "conformance")
+
+
+def of_each_framework() -> list[Deviation]:
+    """The first record in force of each framework that is installed; not an export, which takes seconds."""
+    found: dict[Framework, Deviation] = {}
+    for record in read().deviations:
+        implementation = builtin()[example(record)[0]]
+        if implementation.missing() or "export" in implementation.name:
+            continue
+        if record.in_force({record.package: metadata.version(record.package)}):
+            found.setdefault(implementation.framework, record)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("record", of_each_framework(), ids=lambda record: record.id)
+def test_the_command_of_a_record_prints_a_script_that_fails(
+    record: Deviation, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As the page has it: what is printed runs by itself, without this suite, and ends with 1."""
+    python, dash, module, *arguments = command(record).split()
+    assert [python, dash, module] == ["python", "-m", "conformance"]
+    assert main(arguments) == 0
+    script = tmp_path / "script.py"
+    script.write_text(capfd.readouterr().out, encoding="utf-8")
+    assert script.read_text().startswith(f"# {example(record)[0]} (")
+    assert not re.search(rf"^\s*(import|from) ({'|'.join(OWN)})\b", script.read_text(), re.MULTILINE)
+    done = subprocess.run([sys.executable, "-I", str(script)], capture_output=True, check=False, cwd=tmp_path)  # noqa: S603
+    assert done.returncode == 1, done.stdout
+
+
+def test_a_case_that_passes_has_no_script(capfd: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1, with a comment, so that nothing is taken for a script that fails."""
+    assert main(["script", "--impl", "numpy-eager", "--case", "plain"]) == 1
+    assert capfd.readouterr().out == ("# numpy-eager, case plain in float32: passed; there is no failure to show\n")
+
+
+def test_an_unsupported_case_has_no_script(capfd: pytest.CaptureFixture[str]) -> None:
+    """Why it is not run is told."""
+    assert main(["script", "--impl", "numpy-tiled", "--case", "weights"]) == 1
+    assert "numpy-tiled, case weights in float32: unsupported: no keyword return_weights" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--impl numpy-eager --case plan", "--case plan: no such case; did you mean plain"),
+        ("--impl numpy-eeger --case plain", "unknown implementation 'numpy-eeger'; did you mean numpy-eager"),
+        ("--impl numpy-* --case plain", "implementations, a script is of one"),
+        ("--impl numpy-eager --case mha-empty-row", "numpy-eager is of sdpa, case mha-empty-row of mha"),
+        ("--impl numpy-eager --case empty-batch --dtype float16", "--dtype float16: case empty-batch is in float32"),
+        ("--impl numpy-eager --case plain --device cuda", "--impl numpy-eager: does not run on cuda in float32"),
+    ],
+)
+def test_a_choice_that_cannot_be_run_ends_with_2(arguments: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """One sentence says why, with the nearest name; nothing is printed."""
+    assert main(["script", *arguments.split()]) == 2
+    printed = capfd.readouterr()
+    assert not printed.out
+    (line,) = printed.err.splitlines()
+    assert said in line
+
+
+def test_a_plug_in_has_scripts_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A user's own function is run as ``pytest conformance`` runs it."""
+    (tmp_path / "mine.py").write_text("def attention(q, k, v):\n    return v\n")
+    assert main(["script", "--impl", f"{tmp_path / 'mine.py'}:attention", "--case", "plain"]) == 0
+    assert "a result of another shape" in " ".join(capfd.readouterr().out.replace("\n# ", " ").split())
