@@ -9,6 +9,7 @@ import pytest
 
 from conformance import bounds, reference
 from conformance.cases.data import Shape
+from conformance.evidence.once import once
 from conformance.evidence.sensitivity import (
     PROMISED,
     QUANTITIES,
@@ -17,7 +18,6 @@ from conformance.evidence.sensitivity import (
     smallest,
     value_cases,
 )
-from conformance.evidence.verdicts import once
 from conformance.problem import Problem, RandomBias, RandomMask
 from conformance.reference import Expected
 from impls.contract import Profile

@@ -13,8 +13,9 @@ from conformance import bounds
 from conformance.cases.data import Shape
 from conformance.deviations import Ledger, read
 from conformance.evidence.measure import alarms, rows
+from conformance.evidence.once import once
 from conformance.evidence.problems import dtype_of, random_problem
-from conformance.evidence.verdicts import Jury, Kind, Verdict, once
+from conformance.evidence.verdicts import Jury, Kind, Verdict
 from conformance.problem import Problem, RandomMask
 from conformance.targets import Pool, Selection, Target, choose
 from impls import calls
