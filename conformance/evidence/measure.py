@@ -59,7 +59,7 @@ class Near(Pool):
 
     def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
         """Run a job; what an implementation raises is part of its reply."""
-        if implementation.framework is Framework.NUMPY and implementation.requires == ("numpy",):
+        if implementation.framework is Framework.NUMPY and implementation.requires[0] == "numpy":
             return self._here.call(function, *arguments, timeout=timeout)
         return super().call(implementation, function, *arguments, timeout=timeout)
 

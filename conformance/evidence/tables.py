@@ -8,6 +8,9 @@ from typing import Any
 
 from tabulate import tabulate
 
+from conformance.bounds import profiles
+from conformance.evidence.sensitivity import DTYPES
+
 #: What excludes a problem and is no record of a library's deviation.
 OUT_OF_RANGE = "a number that the program may store is beyond the dtype's largest: nothing is promised"
 
@@ -107,14 +110,16 @@ def overview(parts: dict[str, dict[str, Any]]) -> str:
         groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for row in part["rows"]:
             groups.setdefault((row["dtype"], row["profile"]), []).append(row)
-        for (dtype, profile), rows in sorted(groups.items(), key=lambda item: _DTYPES.index(item[0][0])):
-            medians = sorted((row["median"], row["judged"]) for row in rows if row["median"] is not None)
+        for (dtype, profile), rows in sorted(groups.items(), key=lambda item: _order(*item[0])):
+            medians = sorted(row["median"] for row in rows if row["median"] is not None)
             largest = max((row["largest"] for row in rows if row["largest"] is not None), default=None)
             judged, alarms = (sum(row[key] for row in rows) for key in ("judged", "alarms"))
-            span = "–" if not medians else f"{medians[0][0]:.2g} to {medians[-1][0]:.2g}"
+            ends = dict.fromkeys(f"{median:.2g}" for median in (medians[:1] + medians[-1:]))
+            span = " to ".join(ends) or "–"
             body.append((f"`{name}`", dtype, profile, f"{judged:,}", alarms, span, "–" if largest is None else largest))
     header = ("series", "dtype", "profile", "judged", "false alarms", "medians", "largest share")
     return table(header, [tuple(map(str, row)) for row in body], "lllrrrr")
 
 
-_DTYPES = ("float64", "float32", "float16", "bfloat16")
+def _order(dtype: str, profile: str) -> tuple[int, int]:
+    return DTYPES.index(dtype), [each.value for each in profiles(dtype)].index(profile)
