@@ -247,7 +247,7 @@ SPOILS: dict[str, Spoils] = {
             "export18-sdpa-scale-2",
         ),
     ),
-    **_table(_scale(lambda scale: scale == 0), ("ort-mha-scale-zero", "ort-layer-scale-zero")),
+    **_table(_scale(lambda scale: scale == 0), ("ort-mha-scale-zero", "ort-gqa-scale-zero", "ort-layer-scale-zero")),
     "torch-flash-causal-scale": _causal_scale,
     "ort-mha-causal": _last_row_causal,
     "torch-flash-rank-1": _mask_or_bias(lambda shape, full: len(shape) == 1),
