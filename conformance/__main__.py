@@ -13,6 +13,7 @@ from conformance.ahead import default_parallel
 from conformance.cases import every_case
 from conformance.clauses import clauses
 from conformance.evidence import page, record
+from conformance.evidence.series import SERIES
 from conformance.faults import kills
 from conformance.ledger import commands as ledger
 from conformance.ledger.record import LedgerError
@@ -63,9 +64,11 @@ def write_bounds() -> str:
     return str(page.write())
 
 
-def write_evidence(problems: int, parallel: int, output: Path) -> str:
+def write_evidence(problems: int | None, parallel: int, output: Path, only: list[str], cases: bool) -> str:
     """Measure, and write the evidence and its page beside it; takes minutes."""
-    record.write(record.collect(problems, parallel), output)
+    kept = record.read() if cases or only else None
+    evidence = record.cases_anew(kept) if cases and kept else record.collect(problems, parallel, only, kept)
+    record.write(evidence, output)
     return f"{output}\n{page.write(output)}"
 
 
@@ -93,7 +96,18 @@ def _faults_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _evidence_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--problems", type=int, default=record.PROBLEMS, metavar="N", help="default: %(default)s")
+    parser.add_argument("--problems", type=int, metavar="N", help="of each series; default: as many as it asks for")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        choices=SERIES,
+        help="measure one series, and keep the others; repeatable",
+    )
+    what.add_argument(
+        "--cases", action="store_true", help="measure only what is about the suite's cases, after a change of cases"
+    )
     parser.add_argument(
         "--parallel", type=int, default=default_parallel(), metavar="N", help="processes; default: %(default)s"
     )

@@ -147,7 +147,7 @@ class OperandErrors:
 def bound(expected: Expected, options: Options, dtype: str, profile: Profile) -> Bound:
     """The bound for one input under one profile; rows whose reference is not finite are compared by class."""
     with np.errstate(all="ignore"):
-        whole = _with_sinks(expected)
+        whole = with_sinks(expected)
         theirs = bound_under(whole, options, rounding(dtype, profile))
         ours = bound_under(whole, options, rounding("float64", Profile.WIDE))
     weights = (theirs.weights + ours.weights)[..., : expected.weights.shape[3]]
@@ -155,7 +155,7 @@ def bound(expected: Expected, options: Options, dtype: str, profile: Profile) ->
     return Bound(theirs.output + ours.output, weights, theirs.lse + ours.lse, *present)
 
 
-def _with_sinks(expected: Expected) -> Expected:
+def with_sinks(expected: Expected) -> Expected:
     """SDPA-38: a sink is one more key, whose score is given and whose value is 0."""
     if expected.sinks is None:
         return expected

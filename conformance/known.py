@@ -163,6 +163,30 @@ def _vectors(x: Inputs, expected: Expected) -> bool:
     return x.k.shape[:2] == (1, 1) and sum(size == 1 for size in sizes) > 1
 
 
+def _no_weights_row(x: Inputs, expected: Expected) -> np.ndarray | bool:
+    """Rows without a key where weights are asked for."""
+    return bool(x.keywords.get("return_weights")) and _row_without_key(x, expected)
+
+
+def _any_row_without_key(x: Inputs, expected: Expected) -> bool:
+    return bool(_row_without_key(x, expected).any())
+
+
+def _no_bias(x: Inputs, expected: Expected) -> bool:
+    """A layer without a bias of queries, keys or values."""
+    return "heads" in x.keywords and all(x.keywords.get(name) is None for name in ("b_q", "b_k", "b_v"))
+
+
+def _one_query(x: Inputs, expected: Expected) -> bool:
+    """is_causal with one query and a past."""
+    return bool(x.keywords.get("is_causal")) and "past_key" in x.keywords and x.q.shape[2] == 1
+
+
+def _no_new_key(x: Inputs, expected: Expected) -> bool:
+    """A past and no new key."""
+    return "past_key" in x.keywords and x.k.shape[2] == 0
+
+
 def _returns_lse(x: Inputs, expected: Expected) -> bool:
     return bool(x.keywords.get("return_lse"))
 
@@ -223,7 +247,7 @@ SPOILS: dict[str, Spoils] = {
             "export18-sdpa-scale-2",
         ),
     ),
-    "ort-mha-scale-zero": _scale(lambda scale: scale == 0),
+    **_table(_scale(lambda scale: scale == 0), ("ort-mha-scale-zero", "ort-gqa-scale-zero", "ort-layer-scale-zero")),
     "torch-flash-causal-scale": _causal_scale,
     "ort-mha-causal": _last_row_causal,
     "torch-flash-rank-1": _mask_or_bias(lambda shape, full: len(shape) == 1),
@@ -243,4 +267,14 @@ SPOILS: dict[str, Spoils] = {
     "onnx-reference-causal-rank-1": _causal_rank_1,
     "ort-gqa-length-zero": _length_zero,
     "jax-nn-bfloat16-vector": _vectors,
+    "ort-attention-past-one-query": _one_query,
+    "ort-attention-past-only": _no_new_key,
+    # Of layers: ``expected`` is what the reference says of their heads.
+    "torch-mha-fast-empty-row": _row_without_key,
+    "torch-mha-slow-empty-row": _no_weights_row,
+    "ort-mha-layer-causal": _last_row_causal,
+    "ort-layer-fill": _within_fill,
+    "ort-layer-bias-minus-inf": _row_of_minus_inf,
+    "ort-attention-layer-no-bias": _no_bias,
+    "torch-mha-gradients-empty-row": _any_row_without_key,
 }

@@ -84,6 +84,7 @@ def _options() -> Iterator[Case]:
     yield case("decode-lengths", "DEC-1 SDPA-12", "Lengths count past and new keys: all seven, and six.", STEPS, kv_lengths=lengths(7, 6), **one)
     yield case("decode-lengths-short", "DEC-1 SDPA-12", "A length within the past: no new key for that batch.", STEP, past=6, kv_lengths=lengths(7, 3), data=numbered)
     yield case("decode-softcap", "DEC-1 SDPA-5", "A softcap.", STEPS, softcap=2.0, **causal)
+    yield case("decode-scale-zero", "DEC-1 SDPA-4", "scale = 0, given, is not \"none\".", replace(GROUPED, sq=1), scale=0.0, past=6, is_causal=True, data=numbered)
     yield case("decode-sinks", "DEC-1 SDPA-38", "Sinks with a window over a past, as gpt-oss decodes.", replace(GROUPED, sq=1), past=6, is_causal=True, window=(3, 0), sinks=_per_head, data=numbered)
     yield case("decode-results", "DEC-3 SDPA-18 SDPA-19", "All results: output, weights, lse, then the present.", STEPS, return_weights=True, return_lse=True, **causal)
     yield case("decode-weights", "DEC-3 SDPA-18", "Weights over past and new keys, and the present behind them.", STEPS, return_weights=True, **causal)

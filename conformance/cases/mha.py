@@ -59,6 +59,7 @@ def _heads() -> Iterator[MhaCase]:
     yield case("scale-default", "MHA-7", "Eight heads of width 1 and large scores: 1/√D is 1, 1/√(H·D) is 0.35.", replace(PLAIN, heads=8, d=1, dv=1), data=normal(2.0), stays="D = 1, where the scale is 1", **FULL)
     yield case("scale-of-heads", "MHA-7", "Two heads of width 8 over 6 columns: not 1/√E either.", replace(PLAIN, e=6, ekv=6, d=8, dv=8), data=normal(2.0), dtypes=("float32", *HALVES), stays="the scale in half precision", **FULL)
     yield case("scale-given", "MHA-7", "scale = 0.7.", data=normal(2.0), scale=0.7, **FULL)
+    yield case("scale-zero", "MHA-7", "scale = 0, given, is not \"none\": all weights are equal.", data=normal(2.0), scale=0.0, **FULL)
     yield case("scale-given-cross", "MHA-7 MHA-4", "scale = 1.5 over another input.", CROSS, x_kv=x_kv, scale=1.5, **FULL)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,35 +14,11 @@ from typing import Any
 
 from conformance import bounds
 from conformance.deviations import read
+from conformance.evidence.series import SERIES, Series
 from conformance.evidence.verdicts import Jury, Kind, Verdict
 from conformance.targets import Pool, choose
-from impls.isolation import Worker
-
-#: Where the honest variants are.
-VARIANTS = "conformance.evidence.variants:"
-
-#: Every n-th problem, by the name of an implementation.  XLA compiles for each shape (about half a second), flex
-#: attention traces for each call (a tenth), and opset 23 runs in the kernel of opset 24; the others get every problem.
-EVERY: Mapping[str, int] = {"jax-jit": 125, "jax-nn": 25, "torch-flex": 50, "onnx-attention23": 4}
-
-#: What is judged: every built-in that neither compiles nor exports for seconds, and the honest variants.
-IMPLEMENTATIONS = (
-    "numpy-eager",
-    "numpy-tiled",
-    "torch-eager",
-    "torch-sdpa",
-    "torch-sdpa-math",
-    "torch-sdpa-flash",
-    "torch-flex",
-    "jax-jit",
-    "jax-nn",
-    "onnx-attention23",
-    "onnx-attention24",
-    "ort-mha",
-    "ort-gqa",
-    "onnx-reference",
-    *(VARIANTS + name for name in ("storage", "fused", "flash", "online", "tf32", "sequential", "coarse")),
-)
+from impls.contract import Framework, Implementation
+from impls.isolation import InProcess, Worker
 
 #: Problems of one block; its processes end with it, and with them what libraries keep for every shape.
 BLOCK = 1000
@@ -58,11 +34,12 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive problems, and what they are judged on."""
+    """Consecutive problems of a series, by its name, and what they are judged on."""
 
+    series: str
     start: int
     stop: int
-    implementations: tuple[str, ...] = IMPLEMENTATIONS
+    implementations: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -73,19 +50,33 @@ class Measured:
     versions: dict[str, str]
 
 
+class Near(Pool):
+    """NumPy in this process, as it neither crashes nor hangs; every other library in its own."""
+
+    def __init__(self) -> None:
+        super().__init__(in_process=False)
+        self._here = InProcess()
+
+    def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
+        """Run a job; what an implementation raises is part of its reply."""
+        if implementation.framework is Framework.NUMPY and implementation.requires[0] == "numpy":
+            return self._here.call(function, *arguments, timeout=timeout)
+        return super().call(implementation, function, *arguments, timeout=timeout)
+
+
 def judge_block(block: Block) -> Measured:
     """Judge the problems of a block, in this process and the processes of the libraries."""
-    with closing(Pool(in_process=False)) as pool:
+    with closing(Near()) as pool:
         selection = choose(block.implementations, ("cpu",), (), pool)
-        jury = Jury(pool, selection, read(), EVERY)
+        jury = Jury(pool, selection, read(), SERIES[block.series])
         verdicts = [verdict for index in range(block.start, block.stop) for verdict in jury.verdicts(index)]
     return Measured(tuple(verdicts), selection.versions)
 
 
-def measure(problems: int, parallel: int, implementations: Sequence[str] = IMPLEMENTATIONS) -> Measured:
+def measure(series: Series, problems: int, parallel: int) -> Measured:
     """Judge the first problems, ``parallel`` blocks at a time, each in a process with one thread per library."""
     starts = range(0, problems, BLOCK)
-    blocks = [Block(start, min(start + BLOCK, problems), tuple(implementations)) for start in starts]
+    blocks = [Block(series.name, start, min(start + BLOCK, problems), series.implementations) for start in starts]
     verdicts: list[Verdict] = []
     versions: dict[str, str] = {}
     workers: list[Worker] = []
@@ -105,7 +96,7 @@ def measure(problems: int, parallel: int, implementations: Sequence[str] = IMPLE
                 versions |= judged.versions
                 found = alarms(judged.verdicts)
                 print(
-                    f"problems {block.start} to {block.stop - 1}: {len(found)} false alarms",
+                    f"{series.name}, problems {block.start} to {block.stop - 1}: {len(found)} false alarms",
                     *found,
                     sep="\n  ",
                     file=sys.stderr,
@@ -136,8 +127,8 @@ def _row(implementation: str, dtype: str, group: Sequence[Verdict]) -> dict[str,
     shares = [each.share or 0.0 for each in kept]
     worst = max(kept, key=lambda each: each.share or 0.0, default=None)
     return {
-        "implementation": implementation.removeprefix(VARIANTS),
-        "variant": implementation.startswith(VARIANTS),
+        "implementation": implementation.rpartition(":")[2],
+        "variant": ":" in implementation,
         "dtype": dtype,
         "profile": group[0].profile,
         "judged": kinds[Kind.KEPT] + kinds[Kind.ALARM],

@@ -8,6 +8,8 @@ about, and are never cut.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -53,30 +55,43 @@ SPREAD, VALUES, OFFSET, OUTLIER = (0.01, 30.0), (0.01, 100.0), (1.0, 1e4), (1.0,
 SCALE, SOFTCAP, BIAS = (0.01, 10.0), (0.5, 100.0), (0.01, 30.0)
 
 
+@dataclass(frozen=True)
+class Limits:
+    """The largest problem: keys, query rows, and B · Hq · Sq · Sk · (D + Dv)."""
+
+    keys: int = KEYS
+    rows: int = ROWS
+    work: int = WORK
+
+
 def random_problem(index: int) -> Problem:
     """The problem of an index, always the same one."""
-    rng = np.random.default_rng((SEED, index))
-    shape = _shape(rng)
-    is_causal = _happens(rng, "is_causal")
-    window = (_side(rng, shape), _side(rng, shape)) if _happens(rng, "window") else None
-    shifted = (is_causal or window is not None) and _happens(rng, "causal_offset")
+    return drawn_problem(np.random.default_rng((SEED, index)), f"evidence-{index}", Limits())
+
+
+def drawn_problem(rng: Rng, name: str, limits: Limits) -> Problem:
+    """A problem of this name, every option of it drawn."""
+    shape = _shape(rng, limits)
+    is_causal = happens(rng, "is_causal")
+    window = (_side(rng, shape), _side(rng, shape)) if happens(rng, "window") else None
+    shifted = (is_causal or window is not None) and happens(rng, "causal_offset")
     return Problem(
-        name=f"evidence-{index}",
+        name=name,
         shape=shape,
-        spread=_log_uniform(rng, *SPREAD),
-        offset=_signed(rng, _log_uniform(rng, *OFFSET)) if _happens(rng, "offset") else 0.0,
-        outlier=_log_uniform(rng, *OUTLIER) if _happens(rng, "outlier") else 1.0,
-        values=_log_uniform(rng, *VALUES) if _happens(rng, "values") else 1.0,
-        mask=RandomMask(round(float(rng.uniform(0.05, 0.95)), 2), _axes(rng)) if _happens(rng, "mask") else None,
-        bias=RandomBias(_log_uniform(rng, *BIAS), _axes(rng)) if _happens(rng, "bias") else None,
+        spread=log_uniform(rng, *SPREAD),
+        offset=signed(rng, log_uniform(rng, *OFFSET)) if happens(rng, "offset") else 0.0,
+        outlier=log_uniform(rng, *OUTLIER) if happens(rng, "outlier") else 1.0,
+        values=log_uniform(rng, *VALUES) if happens(rng, "values") else 1.0,
+        mask=RandomMask(round(float(rng.uniform(0.05, 0.95)), 2), axes(rng)) if happens(rng, "mask") else None,
+        bias=RandomBias(log_uniform(rng, *BIAS), axes(rng)) if happens(rng, "bias") else None,
         is_causal=is_causal,
         causal_offset=_causal_offset(rng, shape) if shifted else None,
         window=window,
-        kv_lengths=_lengths(rng, shape) if _happens(rng, "kv_lengths") else None,
-        scale=_scale(rng, shape.d) if _happens(rng, "scale") else None,
-        softcap=_log_uniform(rng, *SOFTCAP) if _happens(rng, "softcap") else None,
-        return_weights=_happens(rng, "return_weights"),
-        return_lse=_happens(rng, "return_lse"),
+        kv_lengths=_lengths(rng, shape) if happens(rng, "kv_lengths") else None,
+        scale=scaled(rng, shape.d) if happens(rng, "scale") else None,
+        softcap=log_uniform(rng, *SOFTCAP) if happens(rng, "softcap") else None,
+        return_weights=happens(rng, "return_weights"),
+        return_lse=happens(rng, "return_lse"),
     )
 
 
@@ -86,23 +101,23 @@ def dtype_of(index: int) -> str:
     return list(DTYPES)[int(np.random.default_rng((SEED, index, 1)).choice(len(DTYPES), p=of_hundred / 100))]
 
 
-def _shape(rng: Rng) -> Shape:
-    d, dv, keys = (_log_integer(rng, most) for most in (WIDTH, WIDTH, KEYS))
-    dv = d if _happens(rng, "same width") else dv
-    rows, batches, heads, group = (int(rng.integers(1, most + 1)) for most in (ROWS, BATCHES, HEADS, GROUP))
-    if _happens(rng, "as many rows as keys"):
-        rows = keys = min(keys, ROWS)
+def _shape(rng: Rng, limits: Limits) -> Shape:
+    d, dv, keys = (log_integer(rng, most) for most in (WIDTH, WIDTH, limits.keys))
+    dv = d if happens(rng, "same width") else dv
+    rows, batches, heads, group = (int(rng.integers(1, most + 1)) for most in (limits.rows, BATCHES, HEADS, GROUP))
+    if happens(rng, "as many rows as keys"):
+        rows = keys = min(keys, limits.rows)
 
     def work() -> int:
         return batches * heads * group * rows * keys * (d + dv)
 
-    while work() > WORK and rows > 1:
+    while work() > limits.work and rows > 1:
         rows -= 1
-    if work() > WORK:
+    if work() > limits.work:
         group = 1
-    if work() > WORK:
+    if work() > limits.work:
         heads = 1
-    if work() > WORK:
+    if work() > limits.work:
         batches = 1
     return Shape(batches, heads * group, heads, rows, keys, d, dv)
 
@@ -123,35 +138,37 @@ def _lengths(rng: Rng, s: Shape) -> tuple[int, ...]:
 
 def _side(rng: Rng, s: Shape) -> int | None:
     """A side of a window: open, or from 0 to all keys."""
-    return None if rng.random() < 0.3 else _log_integer(rng, s.sk + 1) - 1
+    return None if rng.random() < 0.3 else log_integer(rng, s.sk + 1) - 1
 
 
-def _scale(rng: Rng, width: int) -> float:
+def scaled(rng: Rng, width: int) -> float:
     """0 every eighth time, else a multiple of the default of either sign."""
     if rng.random() < 1 / 8:
         return 0.0
-    return _signed(rng, _log_uniform(rng, *SCALE)) / math.sqrt(width)
+    return signed(rng, log_uniform(rng, *SCALE)) / math.sqrt(width)
 
 
-def _axes(rng: Rng) -> Axes:
+def axes(rng: Rng) -> Axes:
     """Which axes of a mask or bias are full, and how many it has."""
-    rank = int(rng.integers(1, 5)) if _happens(rng, "lower rank") else 4
-    return tuple(1 if _happens(rng, "broadcast") else None for _ in range(rank))
+    rank = int(rng.integers(1, 5)) if happens(rng, "lower rank") else 4
+    return tuple(1 if happens(rng, "broadcast") else None for _ in range(rank))
 
 
-def _happens(rng: Rng, name: str) -> bool:
-    return bool(rng.random() < CHANCE[name] / 100)
+def happens(rng: Rng, name: str, of_hundred: Mapping[str, int] = CHANCE) -> bool:
+    """Whether a problem has this option."""
+    return bool(rng.random() < of_hundred[name] / 100)
 
 
-def _signed(rng: Rng, size: float) -> float:
+def signed(rng: Rng, size: float) -> float:
+    """Of either sign."""
     return size if rng.random() < 0.5 else -size
 
 
-def _log_uniform(rng: Rng, low: float, high: float) -> float:
+def log_uniform(rng: Rng, low: float, high: float) -> float:
     """Three digits are enough, and can be read."""
     return float(f"{math.exp(rng.uniform(math.log(low), math.log(high))):.3g}")
 
 
-def _log_integer(rng: Rng, most: int) -> int:
+def log_integer(rng: Rng, most: int) -> int:
     """1 to ``most``; each number n with probability log((n + 1) / n)."""
     return int(math.exp(rng.uniform(0.0, math.log(most + 1))))

@@ -1,102 +1,82 @@
 """evidence.json: what the evidence holds, how it is collected, written and read.
 
-Numbers only; the page is made from them (page.py).
+Numbers only; the page is made from them (page.py).  Each series of random problems is a part by itself, that can be
+measured anew without the others.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 import conformance
 from conformance.deviations import read as read_ledger
-from conformance.evidence import sensitivity
-from conformance.evidence.measure import EVERY, IMPLEMENTATIONS, alarms, measure, rows
-from conformance.evidence.problems import SEED, dtype_of, random_problem
+from conformance.evidence import sensitivity, small_errors
+from conformance.evidence.drawn import drawn
+from conformance.evidence.measure import Measured, alarms, measure, rows
+from conformance.evidence.problems import SEED
+from conformance.evidence.series import SERIES, Series
+from conformance.evidence.stamp import stamp
 from conformance.evidence.verdicts import Kind, Verdict
-from conformance.problem import Problem
 from conformance.results import fingerprint
 
 #: Raised when the meaning of a field changes.
-FORMAT = 1
+FORMAT = 2
 
 EVIDENCE = Path(conformance.__file__).with_name("evidence.json")
-
-#: What the evidence is asked for.
-PROBLEMS = 20_000
 
 #: float64 inputs that are computed in float32, beside the suite's cases.
 IN_FLOAT32 = 1_000
 
-#: What a problem may have, and whether it has it.
-HAS: dict[str, Callable[[Problem], bool]] = {
-    "mask": lambda p: p.mask is not None,
-    "bias": lambda p: p.bias is not None,
-    "a mask or bias that is repeated along an axis": lambda p: any(
-        x is not None and (1 in x.axes or len(x.axes) < 4) for x in (p.mask, p.bias)
-    ),
-    "is_causal": lambda p: p.is_causal,
-    "causal_offset": lambda p: p.causal_offset is not None,
-    "causal_offset, negative": lambda p: isinstance(p.causal_offset, int) and p.causal_offset < 0,
-    "causal_offset, one for each batch": lambda p: isinstance(p.causal_offset, tuple),
-    "window": lambda p: p.window is not None,
-    "kv_lengths": lambda p: p.kv_lengths is not None,
-    "kv_lengths with a 0": lambda p: p.kv_lengths is not None and 0 in p.kv_lengths,
-    "scale": lambda p: p.scale is not None,
-    "scale 0": lambda p: p.scale == 0,
-    "scale, negative": lambda p: p.scale is not None and p.scale < 0,
-    "softcap": lambda p: p.softcap is not None,
-    "return_weights": lambda p: p.return_weights,
-    "return_lse": lambda p: p.return_lse,
-    "grouped heads": lambda p: p.shape.hq > p.shape.hkv,
-    "an offset of all scores": lambda p: p.offset != 0,
-    "an outlier key": lambda p: p.outlier != 1,
-}
 
-#: Sizes of a problem.
-SIZES: dict[str, Callable[[Problem], float]] = {
-    "D": lambda p: p.shape.d,
-    "Dv": lambda p: p.shape.dv,
-    "Sk": lambda p: p.shape.sk,
-    "Sq": lambda p: p.shape.sq,
-    "standard deviation of q and k": lambda p: p.spread,
-    "standard deviation of v": lambda p: p.values,
-    "offset of all scores": lambda p: p.offset,
-    "length of one key over the others'": lambda p: p.outlier,
-}
+def collect(
+    problems: int | None, parallel: int, only: Collection[str] = (), kept: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Measure everything, or ``only`` some series and keep the others of ``kept``; takes minutes.
+
+    ``problems`` random problems of each series (None: as many as it asks for), ``parallel`` blocks of them at a time.
+    """
+    found = dict(kept["series"]) if kept and only else {}
+    for series in SERIES.values():
+        if series.name in only or not only:
+            count = series.problems if problems is None else problems
+            found[series.name] = part(series, count, measure(series, count, parallel))
+    return {"format": FORMAT, "seed": SEED, "series": {name: found[name] for name in SERIES if name in found}}
 
 
-def collect(problems: int, parallel: int) -> dict[str, Any]:
-    """Measure everything; takes minutes.  ``problems`` random problems, ``parallel`` blocks of them at a time."""
-    judged = measure(problems, parallel, IMPLEMENTATIONS)
+def part(series: Series, problems: int, judged: Measured) -> dict[str, Any]:
+    """What the evidence holds of a series: its problems, what became of them, and how small an error is caught."""
     machine = fingerprint()
     return {
-        "format": FORMAT,
-        "seed": SEED,
         "problems": problems,
         "machine": {name: machine[name] for name in ("machine", "system", "python")},
         "versions": dict(sorted(judged.versions.items())),
-        "every": dict(EVERY),
-        "drawn": drawn(problems),
+        "every": dict(series.every),
+        "drawn": drawn(series, problems),
         "alarms": alarms(judged.verdicts),
-        "rows": sorted(rows(judged.verdicts), key=_order),
+        "rows": sorted(rows(judged.verdicts), key=lambda row: _order(series, row)),
         "deviations": deviations(judged.verdicts),
-        "sensitivity": sensitivity.rows(),
-        "float32": sensitivity.float32_counts(min(problems, IN_FLOAT32)),
+        **small(series, problems),
     }
 
 
-def drawn(problems: int) -> dict[str, Any]:
-    """What the first problems are: how many have what, and the range of every size."""
-    every = [random_problem(index) for index in range(problems)]
-    dtypes = [dtype_of(index) for index in range(problems)]
-    return {
-        "dtypes": {name: dtypes.count(name) for name in sorted(set(dtypes))},
-        "has": {name: sum(test(problem) for problem in every) for name, test in HAS.items()},
-        "sizes": {name: [min(map(size, every)), max(map(size, every))] for name, size in SIZES.items()},
-    }
+def small(series: Series, problems: int) -> dict[str, Any]:
+    """The part that is about the suite's cases: how small an error is caught on them, and what the evidence is of."""
+    found = {"stamp": stamp(series), "sensitivity": small_errors.rows(series)}
+    if series.name == "sdpa":
+        found["float32"] = sensitivity.float32_counts(min(problems, IN_FLOAT32))
+    return found
+
+
+def cases_anew(kept: dict[str, Any]) -> dict[str, Any]:
+    """The evidence with what is about the suite's cases measured anew, after a change of cases; takes a minute."""
+    parts = {name: {**each, **small(SERIES[name], each["problems"])} for name, each in kept["series"].items()}
+    for name, each in parts.items():
+        # The judgement of random problems is of the bounds that it was made with, and stays so.
+        each["stamp"]["bounds"] = kept["series"][name]["stamp"]["bounds"]
+    return {**kept, "series": parts}
 
 
 def deviations(verdicts: Iterable[Verdict]) -> dict[str, dict[str, Any]]:
@@ -120,6 +100,6 @@ def read(path: Path = EVIDENCE) -> dict[str, Any]:
     return evidence
 
 
-def _order(row: dict[str, Any]) -> tuple[bool, int, int]:
-    names = [name.rpartition(":")[2] for name in IMPLEMENTATIONS]
+def _order(series: Series, row: dict[str, Any]) -> tuple[bool, int, int]:
+    names = [name.rpartition(":")[2] for name in series.implementations]
     return row["variant"], names.index(row["implementation"]), sensitivity.DTYPES.index(row["dtype"])

@@ -1,36 +1,26 @@
 """Random problems on correct implementations: which of them leave the bound of the profile that they declare.
 
 Every problem goes the way of every case (conformance.judge): the implementation's process, a request, a reply, all
-results against the reference and its bound.  A failure is a false alarm unless the deviation ledger knows the library
-to fail so, in those rows (conformance.known).
+results against the reference and its bound.  A failure is a false alarm unless it is excused (excuses.py).
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
-import numpy as np
-
-from conformance import bounds, known
-from conformance.cases.base import Case, Inputs, bound_of, make_inputs, reference_of
 from conformance.deviations import Ledger
-from conformance.evidence.problems import dtype_of, random_problem
-from conformance.judge import Judged, comparisons, judge
-from conformance.outcomes import Failure, Outcome
-from conformance.problem import Problem
-from conformance.reference import Expected
+from conformance.evidence.excuses import excuse
+from conformance.evidence.once import once
+from conformance.evidence.series import SDPA, Series
+from conformance.judge import judge
+from conformance.outcomes import Outcome
 from conformance.targets import Pool, Selection, Target
-from impls.calls import Reply
-from impls.contract import Profile
 
 #: Seconds for one problem on one implementation, compilation included.
 TIMEOUT = 120.0
-
-#: Not a record of the ledger: where a score overflows the dtype, nothing is promised to a program that stores scores.
-RANGE = "SDPA-26"
 
 
 class Kind(StrEnum):
@@ -58,41 +48,6 @@ class Verdict:
     why: str = ""
 
 
-@dataclass(frozen=True, eq=False)
-class Once(Case):
-    """A case in one dtype that keeps its inputs, reference and bounds itself, and is forgotten with them."""
-
-    dtype: str = ""
-    held: dict[Profile, bounds.Bound] = field(default_factory=dict)
-
-    def inputs(self, dtype: str) -> Inputs:
-        """The inputs."""
-        return self._inputs
-
-    def expected(self, dtype: str) -> Expected:
-        """What the reference says of them."""
-        return self._expected
-
-    def bound(self, dtype: str, profile: Profile) -> bounds.Bound:
-        """The error bound for them."""
-        if profile not in self.held:
-            self.held[profile] = bound_of(self._inputs, self._expected, self.dtype, profile)
-        return self.held[profile]
-
-    @functools.cached_property
-    def _inputs(self) -> Inputs:
-        return make_inputs(self, self.dtype)
-
-    @functools.cached_property
-    def _expected(self) -> Expected:
-        return reference_of(self._inputs)
-
-
-def once(problem: Problem, dtype: str) -> Once:
-    """The case of a problem, in a dtype."""
-    return Once(**vars(problem.case()), dtype=dtype)
-
-
 @dataclass(frozen=True)
 class Jury:
     """The implementations of a run, their processes, and what is known of them."""
@@ -100,17 +55,16 @@ class Jury:
     pool: Pool
     selection: Selection
     ledger: Ledger
-    #: By implementation, n for every n-th problem; otherwise every one.
-    every: Mapping[str, int] = field(default_factory=dict)
+    series: Series = SDPA
 
     def verdicts(self, index: int) -> Iterator[Verdict]:
         """What becomes of one problem on every implementation that has its dtype."""
-        case = once(random_problem(index), dtype_of(index))
+        case = once(self.series.problem(index), self.series.dtype(index))
         for target in self.selection.targets:
-            if target.dtype == case.dtype and index % self.every.get(target.implementation.name, 1) == 0:
+            if target.dtype == case.dtype and index % self.series.every.get(target.implementation.name, 1) == 0:
                 yield self.verdict(target, case, index)
 
-    def verdict(self, target: Target, case: Once, index: int = 0) -> Verdict:
+    def verdict(self, target: Target, case: Any, index: int = 0) -> Verdict:
         """What becomes of one problem on one implementation, in the problem's dtype."""
         name, versions = target.implementation.name, self.selection.versions
         judged = judge(target, case, self.pool, self.selection.keywords[name], Ledger(), versions, TIMEOUT)
@@ -120,35 +74,5 @@ class Jury:
             return replace(verdict, kind=Kind.UNSUPPORTED, why=result.reason)
         if result.outcome is Outcome.PASSED:
             return verdict
-        record = self._excuse(target, case, judged)
+        record = excuse(target, case, judged, self.ledger, versions)
         return replace(verdict, kind=Kind.KNOWN if record else Kind.ALARM, why=record or result.reason)
-
-    def _excuse(self, target: Target, case: Once, judged: Judged) -> str:
-        """The records that excuse a failure, joined, or "" if they do not excuse all of it."""
-        name, dtype, failure = target.implementation.name, target.dtype, judged.result.failure
-        records = known.records(name, target.device, dtype, self.ledger, self.selection.versions)
-        met = known.triggered(records, case.inputs(dtype), case.expected(dtype))
-        spoiled = {each.deviation.id: each.rows for each in met if each.deviation.failure is failure}
-        if failure is Failure.VALUE and judged.reply is not None:
-            profile = target.implementation.profile(dtype)
-            if profile is Profile.STORAGE:
-                spoiled[RANGE] = _overflows(case.expected(dtype), dtype)
-            wrong = _wrong_rows(judged.reply, case, profile)
-            if (wrong & ~np.logical_or.reduce([np.zeros_like(wrong), *spoiled.values()])).any():
-                return ""
-            spoiled = {record: rows for record, rows in spoiled.items() if (rows & wrong).any()}
-        return ", ".join(spoiled)
-
-
-def _wrong_rows(reply: Reply, case: Once, profile: Profile) -> np.ndarray:
-    """The rows with an element outside the bound, (B, Hq, Sq)."""
-    wrong = np.zeros(case.expected(case.dtype).lse.shape, bool)
-    for comparison in comparisons(reply, case, case.dtype, profile):
-        wrong |= comparison.outside.reshape(*wrong.shape, -1).any(axis=3)
-    return wrong
-
-
-def _overflows(expected: Expected, dtype: str) -> np.ndarray:
-    """SDPA-26: rows with an allowed score beyond the largest number of the dtype, (B, Hq, Sq)."""
-    size = np.maximum(np.abs(expected.raw), np.abs(np.where(expected.allowed, expected.scores, 0.0)))
-    return ((size > bounds.LARGEST[dtype]) & expected.allowed).any(axis=3)

@@ -42,7 +42,7 @@ perturbed weight.
 
 Profiles: ``wide`` rounds nothing but results; ``fused`` the output before δ, the weights before Pᵀ dO, and dS before
 its products; ``storage``, a backward pass in the storage precision, every array between two operations.  The
-reference's own error, the same bound with float64's roundoff, is added.
+reference's own error, the same bound with float64's roundoff, is added.  In longer words: BOUNDS.md, "Gradients".
 """
 
 from __future__ import annotations

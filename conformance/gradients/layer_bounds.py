@@ -28,6 +28,8 @@ arrives with and |x| + |δx| its size.
 7. *Zeros*: where every term of a sum is zero and cannot be off, so is the sum: rows of padded keys (GRAD-23) and rows
    without a key (GRAD-24), whose combined heads are 0, have the bound 0.
 
+In longer words: BOUNDS.md, "Gradients".
+
 The reference is computed in float64 and has an error of its own: the same bound with float64's roundoff, added.
 """
 

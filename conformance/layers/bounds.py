@@ -45,6 +45,9 @@ element by element, and X = |x| + |δx| the size that it may have.
    A variance computed as mean z² − mean² has an error of n w mean z², which this bound does not have: with a mean of
    many deviations it cancels (Chan, Golub & LeVeque, Amer. Statist. 37(3), 1983).
 
+Where a square that ``storage`` stores is beyond the dtype's largest number nothing is promised (as SDPA-26 of a score).
+In longer words: BOUNDS.md, "Layers".
+
 The reference is computed in float64 and has an error of its own: the same bound with float64's roundoff, added.
 """
 

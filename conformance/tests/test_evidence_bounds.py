@@ -13,7 +13,7 @@ from conformance.bounds import Options, bound
 from conformance.cases.data import Shape
 from conformance.compare import shares
 from conformance.evidence import variants
-from conformance.evidence.verdicts import once
+from conformance.evidence.once import once
 from conformance.problem import Problem
 from impls.contract import Profile
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from conformance.evidence import record
+from conformance.evidence.drawn import OF_SDPA, drawn
 from conformance.evidence.problems import (
     DTYPES,
     KEYS,
@@ -17,10 +17,11 @@ from conformance.evidence.problems import (
     dtype_of,
     random_problem,
 )
+from conformance.evidence.series import SDPA
 
 #: As many as the evidence is made of.
-PROBLEMS = [random_problem(index) for index in range(record.PROBLEMS)]
-DRAWN = record.drawn(record.PROBLEMS)
+PROBLEMS = [random_problem(index) for index in range(SDPA.problems)]
+DRAWN = drawn(SDPA, SDPA.problems)
 
 
 def test_an_index_always_gives_the_same_problem() -> None:
@@ -67,7 +68,7 @@ def test_options_are_drawn_independently() -> None:
     options = ("mask", "bias", "is_causal", "window", "kv_lengths", "scale", "softcap", "return_weights", "return_lse")
     seen: Counter[tuple[str, str, bool, bool]] = Counter()
     for problem in PROBLEMS[:4000]:
-        given = {name: bool(record.HAS[name](problem)) for name in options}
+        given = {name: bool(OF_SDPA[name](problem)) for name in options}
         seen.update((a, b, given[a], given[b]) for a in options for b in options if a < b)
     assert len(seen) == 4 * len(options) * (len(options) - 1) // 2
     assert min(seen.values()) > 20

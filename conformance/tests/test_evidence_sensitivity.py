@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from conformance import bounds, reference
+from conformance.cases import all_cases
 from conformance.cases.data import Shape
+from conformance.evidence.once import once
 from conformance.evidence.sensitivity import (
     PROMISED,
     QUANTITIES,
@@ -17,7 +19,6 @@ from conformance.evidence.sensitivity import (
     smallest,
     value_cases,
 )
-from conformance.evidence.verdicts import once
 from conformance.problem import Problem, RandomBias, RandomMask
 from conformance.reference import Expected
 from impls.contract import Profile
@@ -62,6 +63,19 @@ def test_an_error_of_the_scale_is_what_it_computes() -> None:
     options = {name: value for name, value in x.keywords.items() if not name.startswith("return_")}
     other = reference.sdpa(x.q, x.k, x.v, **{**options, "scale": PROBLEM.scale * (1 + LARGE)})  # type: ignore[operator]
     assert QUANTITIES["scale"](PLACE, LARGE) == pytest.approx(used(other.output, other.weights, other.lse), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["decode-sinks", "decode-results"])
+def test_an_error_of_the_scale_is_what_it_computes_beside_sinks_and_a_past(name: str) -> None:
+    """A sink's score does not move with the others, and its weight is not among those that are returned."""
+    case = all_cases()[name]
+    x, e, limit = case.inputs("float32"), case.expected("float32"), case.bound("float32", Profile.WIDE)
+    options = {option: value for option, value in x.keywords.items() if not option.startswith("return_")}
+    other = reference.sdpa(x.q, x.k, x.v, **{**options, "scale": (1 + LARGE) / np.sqrt(x.q.shape[3])})
+    found = [np.abs(getattr(other, result) - getattr(e, result)) for result in case.results()]
+    limits = [np.where(bound > 0, bound, np.inf) for bound in (getattr(limit, result) for result in case.results())]
+    share = max(float(np.max(moved / bound)) for moved, bound in zip(found, limits, strict=True))
+    assert QUANTITIES["scale"](Place.of(case, "float32", Profile.WIDE), LARGE) == pytest.approx(share, rel=1e-6)
 
 
 def test_an_error_of_one_score_is_the_one_that_shows_most() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +14,15 @@ import pytest
 from conformance import bounds
 from conformance.cases.data import Shape
 from conformance.deviations import Ledger, read
-from conformance.evidence.measure import alarms, rows
+from conformance.evidence.measure import Near, alarms, rows
+from conformance.evidence.once import once
 from conformance.evidence.problems import dtype_of, random_problem
-from conformance.evidence.verdicts import Jury, Kind, Verdict, once
+from conformance.evidence.verdicts import Jury, Kind, Verdict
 from conformance.problem import Problem, RandomMask
 from conformance.targets import Pool, Selection, Target, choose
 from impls import calls
 from impls.numpy import eager
+from impls.select import builtin, plug_in
 
 HERE = "conformance.tests.test_evidence_verdicts:"
 RANK_1 = RandomMask(0.5, (None,))
@@ -103,6 +107,14 @@ def test_a_bound_that_is_too_tight_is_an_alarm(pool: Pool, monkeypatch: pytest.M
     judge = jury(pool, "numpy-eager")
     kinds = [each.kind for index in range(60) for each in judge.verdicts(index) if each.dtype == "float32"]
     assert kinds.count(Kind.ALARM) > len(kinds) / 4
+
+
+def test_numpy_is_judged_in_this_process_and_libraries_in_their_own() -> None:
+    """Honest variants are NumPy, too; the ONNX evaluator is a library, though its arrays are NumPy's."""
+    with closing(Near()) as pool:
+        variant = plug_in("conformance.evidence.variants:storage")
+        assert {pool.call(each, "os:getpid") for each in (builtin()["numpy-eager"], variant)} == {os.getpid()}
+        assert pool.call(builtin()["onnx-reference"], "os:getpid") != os.getpid()
 
 
 def test_what_an_implementation_lacks_is_unsupported(pool: Pool) -> None:

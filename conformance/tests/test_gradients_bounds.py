@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from conformance.bounds import profiles
+from conformance.evidence.gradient_variants import VARIANTS
 from conformance.tests.gradient_problems import Problem, problem, worst
-from conformance.tests.gradient_variants import VARIANTS
 from impls.backend import backend
 from impls.contract import Call, Framework, Profile
 from impls.loading import load
@@ -96,7 +96,7 @@ def test_correct_implementations_stay_inside(name: str, dtype: str) -> None:
     assert not {seed: share for seed, share in found.items() if not share <= 1}
 
 
-#: Variants of conformance.tests.gradient_variants with the profile that they use up, and their dtypes.
+#: Variants of conformance.evidence.gradient_variants with the profile that they use up, and their dtypes.
 USED_UP = {
     "flash": (FUSED, HALF),
     "flash, one by one": (WIDE, SINGLE),

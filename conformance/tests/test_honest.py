@@ -17,13 +17,18 @@ HONEST = (
     " base_two"
 )
 ROUNDED = "storage fused flash online tf32 sequential coarse"
-LAYERS = "plain fused head_by_head scaled_weight without_key_bias stored plain_sublayer fused_sublayer stored_sublayer"
+LAYERS = (
+    "plain fused head_by_head scaled_weight without_key_bias handed flash tf32 sequential stored"
+    " plain_sublayer fused_sublayer handed_sublayer flash_sublayer tf32_sublayer sequential_sublayer stored_sublayer"
+)
+GRADIENTS = "flash flash_one_by_one kept_weights kept_weights_one_by_one every_array tf32"
 LAYER_GRADIENTS = "plain row_by_row side_by_side without_key_bias stored"
 VARIANTS = [
     *(f"conformance.tests.honest:{name}" for name in HONEST.split()),
     *(f"conformance.evidence.variants:{name}" for name in ROUNDED.split()),
-    *(f"conformance.tests.honest_layers:{name}" for name in LAYERS.split()),
-    *(f"conformance.tests.honest_layer_gradients:{name}" for name in LAYER_GRADIENTS.split()),
+    *(f"conformance.evidence.gradient_variants:{name}" for name in GRADIENTS.split()),
+    *(f"conformance.evidence.layer_variants:{name}" for name in LAYERS.split()),
+    *(f"conformance.evidence.layer_gradient_variants:{name}" for name in LAYER_GRADIENTS.split()),
 ]
 
 

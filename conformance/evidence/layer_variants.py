@@ -1,4 +1,8 @@
-"""Correct layers in other honest ways: fused projections, head by head, stored results, a bias that changes nothing."""
+"""Correct layers in other honest ways: fused projections, head by head, stored results, a bias that changes nothing.
+
+Like conformance.evidence.variants they can be plugged in.  Those that store nothing between two operations declare
+``wide``; what every profile may store, the result of each operator within the layer, ``Handed`` stores.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,27 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.evidence.variants import HALVES, Storage
+from conformance.evidence import variants
+from conformance.evidence.variants import HALVES, Storage, eleven_bits
 from conformance.faults.anatomy import Array
 from conformance.faults.layers import Layer, LayerCall, Sublayer
 from conformance.layers.reference import LayerExpected, Norm, Projection, SublayerExpected
-from conformance.tests.honest import KeysBackwards
+
+#: Computed in float32 throughout in half precision, and rounded once.
+WIDE = dict.fromkeys(HALVES, "wide")
+
+
+class Plain(Layer):
+    """The anatomy as it is."""
+
+    profiles = WIDE
 
 
 class Fused(Layer):
-    """One product for q, k and v where they have one input, another order of summation in the heads."""
+    """One product for q, k and v where they have one input, tile after tile of keys in the heads."""
 
-    attention = KeysBackwards
+    attention = variants.Online
+    profiles = WIDE
 
     def projections(self, x: LayerCall, queries: Array, keys: Array) -> tuple[Projection, Projection, Projection]:
         """Three parts of one product."""
@@ -34,6 +48,8 @@ class Fused(Layer):
 class HeadByHead(Layer):
     """The output projection as a sum over heads that starts with its bias, as a device per head adds them up."""
 
+    profiles = WIDE
+
     def out(self, x: LayerCall, combined: Array) -> Projection | None:
         """b_o + Σ head · (its rows of w_o)."""
         projection = super().out(x, combined)
@@ -49,6 +65,8 @@ class HeadByHead(Layer):
 class ScaledWeight(Layer):
     """The scale is folded into the weight and bias of queries."""
 
+    profiles = WIDE
+
     def attend(self, x: LayerCall) -> LayerExpected | SublayerExpected:
         """All results, of a call whose scale is 1."""
         scale = 1 / math.sqrt(x.w_q.shape[1] // x.heads) if x.scale is None else x.scale
@@ -59,6 +77,8 @@ class ScaledWeight(Layer):
 
 class WithoutKeyBias(Layer):
     """The bias of keys adds the same to all scores of a row, and is left out."""
+
+    profiles = WIDE
 
     def bias(self, x: LayerCall, name: str) -> Array | None:
         """(outputs,), or None."""
@@ -79,6 +99,87 @@ class Stored(Layer):
         return replace(found, product=product, result=product if found.b is None else kept(x, product + found.b))
 
 
+class Handed(Layer):
+    """What one operator hands to the next is stored, and nothing within one."""
+
+    profiles = WIDE
+
+    def project(self, x: LayerCall, name: str, array: Array) -> Projection:
+        """The result is stored."""
+        found = super().project(x, name, array)
+        return replace(found, result=kept(x, found.result))
+
+    def combine(self, x: LayerCall, output: Array) -> Array:
+        """The heads are stored."""
+        return kept(x, super().combine(x, output))
+
+
+class Flash(Handed):
+    """Heads as flash kernels do them: powers are stored before they meet v."""
+
+    attention = variants.Flash
+    dtypes = HALVES
+    profiles = dict.fromkeys(HALVES, "fused")
+
+
+class Tf32(Handed):
+    """The operands of every product are rounded to 11 significant bits."""
+
+    attention = variants.Tf32
+    dtypes = ("float32",)
+    profiles = {"float32": "tf32"}  # noqa: RUF012
+
+    def product(self, x: LayerCall, array: Array, w: Array) -> Array:
+        """Rounded input and weight."""
+        return eleven_bits(array) @ eleven_bits(w)
+
+
+class Sequential(Handed):
+    """Every product adds one term after the other: the most roundings that a sum can have."""
+
+    attention = variants.Sequential
+
+    def product(self, x: LayerCall, array: Array, w: Array) -> Array:
+        """Term by term."""
+        total = np.zeros((*array.shape[:2], w.shape[1]), x.work)
+        for term in range(w.shape[0]):
+            total += array[..., term, None] * w[term]
+        return total
+
+
+class PlainSublayer(Plain, Sublayer):
+    """The anatomy as it is."""
+
+
+class HandedSublayer(Handed, Sublayer):
+    """The sum and the normalised row are stored, too."""
+
+    def sum(self, x: LayerCall, queries: Array, norm: Norm | None, added: Array) -> Array:
+        """The residual sum is stored."""
+        return kept(x, super().sum(x, queries, norm, added))
+
+    def norm(self, x: LayerCall, z: Array) -> Norm:
+        """The result is stored."""
+        found = super().norm(x, z)
+        return replace(found, result=kept(x, found.result))
+
+
+class FlashSublayer(Flash, HandedSublayer):
+    """The same around heads as of flash kernels."""
+
+
+class Tf32Sublayer(Tf32, HandedSublayer):
+    """The same around products of rounded operands."""
+
+
+class SequentialSublayer(Sequential, HandedSublayer):
+    """The same, and the mean and variance are sums of one term after the other."""
+
+    def mean(self, array: Array) -> Array:
+        """Column by column."""
+        return np.add.accumulate(array, axis=2)[..., -1:] / array.dtype.type(array.shape[2])
+
+
 class StoredSublayer(Stored, Sublayer):
     """The same with a stored sum, mean, variance and normalised row."""
 
@@ -92,8 +193,9 @@ class StoredSublayer(Stored, Sublayer):
         return mean, kept(x, self.mean(kept(x, kept(x, z - mean) ** 2)))
 
     def deviation(self, x: LayerCall, var: Array) -> Array:
-        """Sum and root are stored."""
-        return kept(x, np.sqrt(kept(x, var + x.work(self.epsilon(x)))))
+        """Sum and root are stored; the sum not with an epsilon that float16 lacks, which may be all of it."""
+        inside = var + x.work(self.epsilon(x))
+        return kept(x, np.sqrt(kept(x, inside) if self.epsilon(x) > 1e-6 else inside))
 
     def affine(self, x: LayerCall, normalised: Array, gamma: Array, beta: Array) -> Array:
         """Each of two operations is stored."""
@@ -115,7 +217,9 @@ def kept(x: LayerCall, array: Array) -> Array:
     return array.astype(x.dtype).astype(x.work)
 
 
-plain, fused, head_by_head, scaled_weight, without_key_bias, stored = (
-    make() for make in (Layer, Fused, HeadByHead, ScaledWeight, WithoutKeyBias, Stored)
-)
-plain_sublayer, stored_sublayer, fused_sublayer = Sublayer(), StoredSublayer(), FusedSublayer()
+plain, fused, head_by_head, scaled_weight = Plain(), Fused(), HeadByHead(), ScaledWeight()
+without_key_bias, handed, flash, tf32 = WithoutKeyBias(), Handed(), Flash(), Tf32()
+sequential, stored = Sequential(), Stored()
+plain_sublayer, fused_sublayer, handed_sublayer = PlainSublayer(), FusedSublayer(), HandedSublayer()
+flash_sublayer, tf32_sublayer, sequential_sublayer = FlashSublayer(), Tf32Sublayer(), SequentialSublayer()
+stored_sublayer = StoredSublayer()

@@ -1,21 +1,30 @@
 """Honest backward passes: correct gradients that use up what a profile allows (as conformance.evidence.variants).
 
-Each takes a problem and returns its gradients by name, in the problem's dtype.
+Each takes a call and returns its gradients by name, in the call's dtype; at the end of the module they stand as
+functions of sdpa_grad that can be plugged in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
-from conformance.evidence.variants import eleven_bits
+from conformance import reference
+from conformance.evidence.variants import HALVES, eleven_bits
 from conformance.gradients.reference import over_groups, sum_to
-from conformance.tests.gradient_problems import Problem
+from impls.contract import DTYPES
 from impls.numpy.parts import split_scale, working_dtype
 
 Array = np.ndarray
+
+#: A call of sdpa_grad: its arrays q, k, v and grad_output, and its keywords as ``options``.
+Call = Any
+
+SINGLE = ("float32", "float64")
 
 
 @dataclass(frozen=True)
@@ -54,10 +63,10 @@ Matmul = Callable[[Array, Array], Array]
 Kept = Callable[[Array], Array]
 
 
-def forward(p: Problem, kept: Kept = exact, matmul: Matmul = product) -> Forward:
+def forward(p: Call, kept: Kept = exact, matmul: Matmul = product) -> Forward:
     """Scores as far as the softmax; ``kept`` rounds every array that is stored."""
     work = working_dtype(p.q.dtype)
-    q, k, v, g = (array.astype(work) for array in p.arrays)
+    q, k, v, g = (array.astype(work) for array in (p.q, p.k, p.v, p.grad_output))
     k, v = (np.repeat(array, q.shape[1] // k.shape[1], axis=1) for array in (k, v))
     before, after = split_scale(p.options.get("scale"), q.shape[3])
     q = kept(q * work(before))
@@ -69,7 +78,7 @@ def forward(p: Problem, kept: Kept = exact, matmul: Matmul = product) -> Forward
         s = kept(c * cap)
     if "bias" in p.options:
         s = kept(s + p.options["bias"].astype(work))
-    allowed = p.expected().forward.allowed
+    allowed = reference.sdpa(p.q, p.k, p.v, **p.options).allowed
     return Forward(q, k, v, g, np.where(allowed, s, work(-np.inf)), cap, allowed, (before, after))
 
 
@@ -80,7 +89,7 @@ def shifted(f: Forward) -> tuple[Array, Array]:
     return top, f.scores - top
 
 
-def recomputed(p: Problem, kept: Kept = exact, matmul: Matmul = product, operand: Kept = exact) -> dict[str, Array]:
+def recomputed(p: Call, kept: Kept = exact, matmul: Matmul = product, operand: Kept = exact) -> dict[str, Array]:
     """As flash kernels do: weights again from the log-sum-exp, and δ from the output as it was stored.
 
     ``kept`` rounds the weights, dS, the output, and the gradients of each query head before they are summed.
@@ -104,7 +113,7 @@ def recomputed(p: Problem, kept: Kept = exact, matmul: Matmul = product, operand
     return _named(p, grads, d_scores)
 
 
-def literal(p: Problem, kept: Kept = exact, matmul: Matmul = product) -> dict[str, Array]:
+def literal(p: Call, kept: Kept = exact, matmul: Matmul = product) -> dict[str, Array]:
     """Every operation of exp(s − max s) / Σ exp(s − max s) differentiated as it stands; ``kept`` rounds every array."""
     f = forward(p, kept, matmul)
     powers = kept(np.exp(kept(shifted(f)[1])))
@@ -130,7 +139,7 @@ def literal(p: Problem, kept: Kept = exact, matmul: Matmul = product) -> dict[st
     return _named(p, grads, d_scores)
 
 
-def _named(p: Problem, grads: tuple[Array, Array, Array], d_scores: Array) -> dict[str, Array]:
+def _named(p: Call, grads: tuple[Array, Array, Array], d_scores: Array) -> dict[str, Array]:
     heads = p.k.shape[1]
     found = {"grad_q": grads[0], "grad_k": over_groups(grads[1], heads), "grad_v": over_groups(grads[2], heads)}
     if "bias" in p.options:
@@ -138,13 +147,13 @@ def _named(p: Problem, grads: tuple[Array, Array, Array], d_scores: Array) -> di
     return {name: array.astype(p.q.dtype) for name, array in found.items()}
 
 
-def stored(p: Problem) -> Kept:
-    """Rounds to the dtype of the problem, and computes on."""
+def stored(p: Call) -> Kept:
+    """Rounds to the dtype of the call, and computes on."""
     return lambda array: array.astype(p.q.dtype).astype(array.dtype)
 
 
 #: By name: the profile that it uses up is in test_gradients_bounds.
-VARIANTS: dict[str, Callable[[Problem], dict[str, Array]]] = {
+VARIANTS: dict[str, Callable[[Call], dict[str, Array]]] = {
     "flash": lambda p: recomputed(p, stored(p)),
     "flash, one by one": lambda p: recomputed(p, matmul=one_by_one),
     "literal": literal,
@@ -152,3 +161,54 @@ VARIANTS: dict[str, Callable[[Problem], dict[str, Array]]] = {
     "literal, stored": lambda p: literal(p, stored(p)),
     "tf32": lambda p: recomputed(p, operand=eleven_bits),
 }
+
+
+class Plugged:
+    """A variant as a function of sdpa_grad, with the profile that it uses up."""
+
+    operator = "sdpa_grad"
+
+    def __init__(self, name: str, profile: str, dtypes: tuple[str, ...]) -> None:
+        self.variant, self.dtypes, self.profiles = VARIANTS[name], dtypes, dict.fromkeys(dtypes, profile)
+
+    def __call__(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        grad_output: Array,
+        *,
+        mask: Array | None = None,
+        bias: Array | None = None,
+        is_causal: bool = False,
+        causal_offset: int | Array | None = None,
+        window: tuple[int | None, int | None] | None = None,
+        kv_lengths: Array | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+    ) -> tuple[Array, ...]:
+        """The gradients in the order of GRAD-1.  Raises ValueError for a gradient that does not fit."""
+        if grad_output.shape != (*q.shape[:3], v.shape[3]) or grad_output.dtype != q.dtype:
+            raise ValueError(f"grad_output of shape {grad_output.shape} and dtype {grad_output.dtype} does not fit")
+        options = {
+            "mask": mask,
+            "bias": bias,
+            "is_causal": is_causal,
+            "causal_offset": causal_offset,
+            "window": window,
+            "kv_lengths": kv_lengths,
+            "scale": scale,
+            "softcap": softcap,
+        }
+        given = {name: value for name, value in options.items() if value is not None}
+        with np.errstate(all="ignore"):
+            found = self.variant(SimpleNamespace(q=q, k=k, v=v, grad_output=grad_output, options=given))
+        return tuple(found.values())
+
+
+flash = Plugged("flash", "fused", HALVES)
+flash_one_by_one = Plugged("flash, one by one", "wide", SINGLE)
+kept_weights = Plugged("literal", "wide", DTYPES)
+kept_weights_one_by_one = Plugged("literal, one by one", "wide", SINGLE)
+every_array = Plugged("literal, stored", "storage", HALVES)
+tf32 = Plugged("tf32", "tf32", ("float32",))

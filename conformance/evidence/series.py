@@ -1,0 +1,153 @@
+"""The series of random problems, one for each operator and one for decoding, and what is judged on each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from conformance.evidence.derived_problems import decode_problem, gradient_problem
+from conformance.evidence.layer_problems import layer_problem
+from conformance.evidence.problems import dtype_of, random_problem
+
+#: Where the honest variants are.
+VARIANTS = "conformance.evidence.variants:"
+LAYERS = "conformance.evidence.layer_variants:"
+GRADIENTS = "conformance.evidence.gradient_variants:"
+LAYER_GRADIENTS = "conformance.evidence.layer_gradient_variants:"
+
+
+@dataclass(frozen=True)
+class Series:
+    """Random problems by their index, how many the evidence is asked for, and what is judged on them."""
+
+    name: str
+    #: Of the operator, whose cases are those that small errors are looked for on.
+    operator: str
+    problems: int
+    problem: Callable[[int], Any]
+    implementations: tuple[str, ...]
+    #: By implementation, n for every n-th problem; otherwise every one.
+    every: Mapping[str, int] = field(default_factory=dict)
+
+    def dtype(self, index: int) -> str:
+        """The dtype that the problem of an index is judged in."""
+        return dtype_of(index)
+
+
+def _variants(place: str, names: str) -> tuple[str, ...]:
+    return tuple(place + name for name in names.split())
+
+
+#: XLA compiles for each shape (about half a second), flex attention traces for each call (a tenth), and opset 23 runs
+#: in the kernel of opset 24; the others get every problem.  What compiles or exports for seconds is left out.
+SDPA = Series(
+    "sdpa",
+    "sdpa",
+    20_000,
+    random_problem,
+    (
+        "numpy-eager",
+        "numpy-tiled",
+        "torch-eager",
+        "torch-sdpa",
+        "torch-sdpa-math",
+        "torch-sdpa-flash",
+        "torch-flex",
+        "jax-jit",
+        "jax-nn",
+        "onnx-attention23",
+        "onnx-attention24",
+        "ort-mha",
+        "ort-gqa",
+        "onnx-reference",
+        *_variants(VARIANTS, "storage fused flash online tf32 sequential coarse"),
+    ),
+    {"jax-jit": 125, "jax-nn": 25, "torch-flex": 50, "onnx-attention23": 4},
+)
+
+DECODE = Series(
+    "decode",
+    "sdpa",
+    3_000,
+    decode_problem,
+    SDPA.implementations,
+    {"jax-jit": 60, "jax-nn": 25, "torch-flex": 20, "onnx-attention23": 4},
+)
+
+MHA = Series(
+    "mha",
+    "mha",
+    3_000,
+    partial(layer_problem, "mha"),
+    (
+        "numpy-layer",
+        "torch-layer",
+        "torch-mha-fast",
+        "torch-mha-slow",
+        "jax-layer",
+        "ort-mha-layer",
+        "ort-attention-layer",
+        *_variants(
+            LAYERS,
+            "plain fused head_by_head scaled_weight without_key_bias handed flash tf32 sequential stored",
+        ),
+    ),
+    {"jax-layer": 60, "ort-attention-layer": 5},
+)
+
+_SUBLAYERS = ("plain", "fused", "handed", "flash", "tf32", "sequential", "stored")
+
+SUBLAYER = Series(
+    "sublayer",
+    "sublayer",
+    3_000,
+    partial(layer_problem, "sublayer"),
+    (
+        "numpy-sublayer",
+        "torch-sublayer",
+        "jax-sublayer",
+        *(
+            LAYERS + f"{name}_sublayer"
+            for name in ["plain", "fused", "handed", "flash", "tf32", "sequential", "stored"]
+        ),
+    ),
+    {"jax-sublayer": 60},
+)
+
+SDPA_GRAD = Series(
+    "sdpa_grad",
+    "sdpa_grad",
+    3_000,
+    gradient_problem,
+    (
+        "numpy-gradients",
+        "torch-eager-gradients",
+        "torch-sdpa-gradients",
+        "torch-sdpa-math-gradients",
+        "torch-sdpa-flash-gradients",
+        "jax-jit-gradients",
+        *_variants(GRADIENTS, "flash flash_one_by_one kept_weights kept_weights_one_by_one every_array tf32"),
+    ),
+    {"jax-jit-gradients": 60},
+)
+
+MHA_GRAD = Series(
+    "mha_grad",
+    "mha_grad",
+    3_000,
+    partial(layer_problem, "mha_grad"),
+    (
+        "numpy-layer-gradients",
+        "torch-layer-gradients",
+        "torch-mha-gradients",
+        "torch-mha-composed-gradients",
+        "jax-layer-gradients",
+        *_variants(LAYER_GRADIENTS, "plain row_by_row side_by_side without_key_bias stored"),
+    ),
+    {"jax-layer-gradients": 60},
+)
+
+#: All of them by name, in the order of the page.
+SERIES = {each.name: each for each in (SDPA, DECODE, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD)}

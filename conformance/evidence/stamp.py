@@ -1,0 +1,65 @@
+"""What evidence is of: the list of cases, and the bounds as numbers, so that evidence of others is noticed.
+
+Not the text of the modules, in which a comment may change, but what they compute: the bound of every result of a few
+random problems, as its geometric mean, to which every element counts.  Numbers are compared, not their digits, as
+libraries differ in the last of them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from conformance.bounds import profiles
+from conformance.cases import every_case
+from conformance.cases.anycase import AnyCase
+from conformance.evidence.once import once
+from conformance.evidence.series import Series
+
+#: The problems whose bounds are taken.
+PROBLEMS = 24
+
+#: How far a number may be from that of the evidence: far above what another machine's exp makes of it, and far below
+#: any term of a bound.
+NEAR = 1e-6
+
+
+def cases_of(series: Series) -> list[AnyCase]:
+    """The suite's cases of a series: those of its operator, with a past for decoding and without one for sdpa."""
+    found = [case for case in every_case().values() if case.operator == series.operator]
+    if series.operator != "sdpa":
+        return found
+    return [case for case in found if ("past_key" in case.keywords) == (series.name == "decode")]
+
+
+def stamp(series: Series) -> dict[str, Any]:
+    """The cases of a series, as a number, and its bounds on the first problems by problem, profile and result."""
+    names = "\n".join(f"{case.name} {' '.join(case.dtypes)}" for case in cases_of(series))
+    return {"cases": zlib.crc32(names.encode()), "bounds": {n: bounds(series, n) for n in map(str, range(PROBLEMS))}}
+
+
+def bounds(series: Series, index: str) -> dict[str, float]:
+    """The mean bound of each result of a problem under each profile; 0 for a result without a finite one."""
+    dtype = series.dtype(int(index))
+    case = once(series.problem(int(index)), dtype)
+    found = {}
+    for profile in profiles(dtype):
+        limit = case.bound(dtype, profile)
+        for name in case.results():
+            array = getattr(limit, name)
+            some = array[np.isfinite(array) & (array > 0)]
+            found[f"{profile.value} {name}"] = float(f"{np.exp(np.log(some).mean()):.9g}") if some.size else 0.0
+    return found
+
+
+def stale(kept: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What has changed between two stamps of one series: "cases", and the problems whose bounds are others."""
+    found = [] if kept["cases"] == now["cases"] else ["cases"]
+    for index in now["bounds"].keys() | kept["bounds"].keys():
+        one, other = kept["bounds"].get(index, {}), now["bounds"].get(index, {})
+        if one.keys() != other.keys() or not all(np.isclose(one[n], other[n], rtol=NEAR, atol=0) for n in one):
+            found.append(f"bounds of problem {index}")
+    return sorted(found)

@@ -1,0 +1,112 @@
+"""What is no false alarm in layers and gradients: records in their rows, and numbers beyond the dtype's range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.cases.data import Shape
+from conformance.cases.layer import PLAIN
+from conformance.deviations import read
+from conformance.evidence.derived_problems import GradientProblem
+from conformance.evidence.layer_problems import LayerProblem
+from conformance.evidence.once import once
+from conformance.evidence.verdicts import Jury, Kind, Verdict
+from conformance.problem import Problem
+from conformance.targets import Pool, Selection, Target, choose
+from impls import calls
+from impls.numpy import layer as of_layer
+from impls.numpy.gradients import gradients as of_sdpa
+
+HERE = "conformance.tests.test_evidence_excuses:"
+EMPTY = LayerProblem("p", "mha", PLAIN, kv_lengths=(0, 4))
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    """Implementations run in this process, in which none of their names is prepared yet."""
+    monkeypatch.setattr(calls, "_PREPARED", {})
+    held = Pool(in_process=True)
+    yield held
+    held.close()
+
+
+def verdict(pool: Pool, function: str, problem: Any, name: str, dtype: str = "float32") -> Verdict:
+    """What becomes of a problem on a function of this module, under the name of a library's implementation."""
+    selection = choose((HERE + function,), ("cpu",), (dtype,), pool)
+    (target,) = selection.targets
+    renamed = replace(target.implementation, name=name)
+    keywords = {name: selection.keywords[target.implementation.name]}
+    versions = {"torch": "2.13.0", "onnx": "1.23.2", "onnxruntime": "1.31.1", "jax": "0.10.2"}
+    selection = Selection((Target(renamed, "cpu", dtype),), keywords, {}, versions)
+    return Jury(pool, selection, read()).verdict(selection.targets[0], once(problem, dtype))
+
+
+def first_sample_nan(
+    x_q: Any, w_q: Any, w_k: Any, w_v: Any, *, heads: int, w_o: Any = None, kv_lengths: Any = None
+) -> Any:
+    """NaN in the first sample."""
+    output = of_layer.mha(x_q, w_q, w_k, w_v, heads=heads, w_o=w_o, kv_lengths=kv_lengths)
+    output[0] = np.nan
+    return output
+
+
+def last_sample_nan(
+    x_q: Any, w_q: Any, w_k: Any, w_v: Any, *, heads: int, w_o: Any = None, kv_lengths: Any = None
+) -> Any:
+    """NaN in the last sample."""
+    output = of_layer.mha(x_q, w_q, w_k, w_v, heads=heads, w_o=w_o, kv_lengths=kv_lengths)
+    output[-1] = np.nan
+    return output
+
+
+def nan_gradients(
+    q: Any, k: Any, v: Any, grad_output: Any, *, is_causal: bool = False, scale: float | None = None
+) -> Any:
+    """NaN everywhere."""
+    return tuple(np.full_like(a, np.nan) for a in of_sdpa(q, k, v, grad_output, is_causal=is_causal, scale=scale))
+
+
+first_sample_nan.operator = last_sample_nan.operator = "mha"  # type: ignore[attr-defined]
+nan_gradients.operator = "sdpa_grad"  # type: ignore[attr-defined]
+
+
+def test_a_record_excuses_its_own_rows_of_a_layer(pool: Pool) -> None:
+    """The ledger knows torch-mha-fast to give NaN in rows without a key, which the first sample consists of."""
+    got = verdict(pool, "first_sample_nan", EMPTY, "torch-mha-fast")
+    assert (got.kind, got.why) == (Kind.KNOWN, "torch-mha-fast-empty-row")
+
+
+def test_a_record_excuses_no_other_rows_of_a_layer(pool: Pool) -> None:
+    """The last sample has keys."""
+    got = verdict(pool, "last_sample_nan", EMPTY, "torch-mha-fast")
+    assert (got.kind, got.why.split()[0]) == (Kind.ALARM, "output")
+
+
+def test_a_record_excuses_no_other_layer(pool: Pool) -> None:
+    """The same failure of another implementation, and without a row without a key."""
+    assert verdict(pool, "first_sample_nan", EMPTY, "numpy-layer").kind is Kind.ALARM
+    full = replace(EMPTY, kv_lengths=(1, 4))
+    assert verdict(pool, "first_sample_nan", full, "torch-mha-fast", "float64").kind is Kind.ALARM
+
+
+def test_gradients_have_the_deviations_of_their_function(pool: Pool) -> None:
+    """torch-sdpa gives NaN where is_causal meets a negative scale, so its gradients may; others may not."""
+    problem = GradientProblem(Problem("p", Shape(), is_causal=True, scale=-1.0), 1.0)
+    got = verdict(pool, "nan_gradients", problem, "torch-sdpa-gradients")
+    assert (got.kind, got.why) == (Kind.KNOWN, "torch-flash-causal-scale")
+    assert verdict(pool, "nan_gradients", problem, "numpy-gradients").kind is Kind.ALARM
+    plain = replace(problem, of_sdpa=replace(problem.of_sdpa, scale=1.0))
+    assert verdict(pool, "nan_gradients", plain, "torch-sdpa-gradients", "float64").kind is Kind.ALARM
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_projection_beyond_the_range_is_excused(pool: Pool) -> None:
+    """Where q does not fit into float16 nothing is promised; where it does, NaN is an alarm."""
+    large, small = (LayerProblem("p", "mha", PLAIN, spread, values=10.0) for spread in (1e5, 1.0))
+    assert verdict(pool, "first_sample_nan", large, "numpy-layer", "float16").why == "SDPA-26"
+    assert verdict(pool, "first_sample_nan", small, "numpy-layer", "float16").kind is Kind.ALARM
