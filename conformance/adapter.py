@@ -223,7 +223,7 @@ def _wider(returned: Returned, target: Target) -> list[str]:
 def _right(returned: Returned, case: AnyCase, target: Target) -> bool:
     """Whether all results keep their bounds, whatever their dtype."""
     expected, limit = case.expected(target.dtype), case.bound(target.dtype, target.implementation.profile(target.dtype))
-    if len(returned.values) != len(returned.names):
+    if returned.raised or len(returned.values) != len(returned.names):  # an exception has as many results as names: 0
         return False
     for name, value in zip(returned.names, returned.values, strict=True):
         wanted = getattr(expected, name)

@@ -16,7 +16,7 @@ import numpy as np
 from impls.backend import backend
 from impls.calls import Request, arguments, heads_inside, same_bits
 from impls.contract import Implementation
-from impls.loading import load
+from impls.loading import load, opened
 
 #: Seconds that a result is given to change after it was returned; a tiny input takes any device less.
 SETTLES = 0.05
@@ -57,7 +57,7 @@ def probe(implementation: Implementation, request: Request) -> Returned:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            function = load(implementation.target, implementation.folder)
+            function = opened(implementation)
             _, native, specification = arguments(implementation, request)
             returned = load(implementation.prepare)(function, specification)(**native)
             values = returned if isinstance(returned, tuple) else (returned,)

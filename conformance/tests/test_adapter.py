@@ -176,3 +176,9 @@ def test_a_dtype_that_does_not_work_is_not_found(pool: Pool) -> None:
     """A result in another dtype is no working one."""
     implementation = Implementation("too_wide", "impls.tests.fakes:too_wide", dtypes=("float32",))
     assert undeclared(Target(implementation, "cpu", "float32"), pool, 60) == ["float64"]
+
+
+def test_a_dtype_that_is_refused_is_not_found(pool: Pool) -> None:
+    """An exception returns nothing, and nothing is not right: as many results as names are none of none."""
+    implementation = Implementation("only_float32", "impls.tests.adapters:only_float32", dtypes=("float32",))
+    assert undeclared(Target(implementation, "cpu", "float32"), pool, 60) == []

@@ -145,3 +145,10 @@ def squeezed(q: Any, k: Any, v: Any) -> Any:
 def nearly_transposed(q: Any, k: Any, v: Any) -> Any:
     """Computes in (B, S, H, D), and one part in a hundred off."""
     return heads_inside(q, k, v) * q.dtype.type(1.01)
+
+
+def only_float32(q: Any, k: Any, v: Any) -> Any:
+    """Refuses every other dtype."""
+    if q.dtype != np.float32:
+        raise TypeError("float32 only")
+    return right(q, k, v)
