@@ -91,7 +91,7 @@ def _run(target: Target, case: AnyCase, pool: Pool, timeout: float | None, blank
 def request(case: AnyCase, dtype: str, device: str) -> Request:
     """What a worker is asked for a case."""
     inputs = case.inputs(dtype)
-    return Request(device, inputs.arrays, inputs.keywords, memory=case.memory, repeats=case.repeats)
+    return Request(device, inputs.arrays, dict(inputs.keywords), memory=case.memory, repeats=case.repeats)
 
 
 def ask(target: Target, asked: Request, pool: Pool, timeout: float | None) -> Reply:

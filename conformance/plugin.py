@@ -134,6 +134,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(recorder, "attention-conformance-recorder")
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Runs that tests start are no part of a spread one: pytest-benchmark would time nothing in them."""
+    if distributed.works(session.config):
+        os.environ.pop("PYTEST_XDIST_WORKER", None)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With ``-n`` the cases of an implementation, and the tests of a file, go to one process."""

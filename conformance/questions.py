@@ -71,6 +71,7 @@ QUESTIONS = (
     Question("mask over too few keys", "invalid-mask-keys", "refused"),
     Question("mask of rank 5", "invalid-mask-rank5", "refused"),
     Question("decoding, a past of another dtype", "decode-invalid-dtype", "refused"),
+    Question("scale = 0 with a past", "decode-scale-zero", "ok"),
     # Gradients of attention.
     Question("row without a key, boolean mask", "grad-empty-row", "zeros"),
     Question("row without a key, bias of −inf", "grad-empty-row-bias", "zeros"),
@@ -86,6 +87,7 @@ QUESTIONS = (
     Question("padded keys", "mha-lengths", "ok"),
     Question("is_causal, Sq < Sk", "mha-causal-cross", "top left"),
     Question("no biases", "mha-no-bias", "ok"),
+    Question("scale = 0", "mha-scale-zero", "ok"),
     Question("Sk = 0", "mha-no-keys", "b_o"),
     # Gradients of the layer.
     Question("row without a key, boolean mask", "mha-grad-empty-row", "b_o alone"),

@@ -77,15 +77,16 @@ def _kill(fault: Fault, pool: Pool) -> Kill:
 def needed(kills: Iterable[Kill]) -> dict[str, str]:
     """Why each case is in the suite, "" for one that nothing needs; operators without faults are left out."""
     operators = {fault.operator for fault in FAULTS.values()}
-    reasons = {name: _own_reason(case) for name, case in every_case().items() if case.operator in operators}
+    ledger = read()
+    reasons = {name: _own_reason(case, ledger) for name, case in every_case().items() if case.operator in operators}
     for kill in kills:
         for name in tuple(kill.caught)[: max(LEAST, len(kill.caught) if len(kill.caught) <= FEW else 0)]:
             reasons[name] = reasons[name] or f"catches {kill.fault}"
     return reasons
 
 
-def _own_reason(case: AnyCase) -> str:
-    failing = [d.id for d in read().deviations if any(fnmatch(case.name, pattern) for pattern in d.cases)]
+def _own_reason(case: AnyCase, ledger: Ledger) -> str:
+    failing = [d.id for d in ledger.deviations if any(fnmatch(case.name, pattern) for pattern in d.cases)]
     if failing:
         return f"fails in deviation {failing[0]}"
     if case.name in {question.case for question in QUESTIONS}:
