@@ -132,11 +132,14 @@ def test_dec_5_a_cache_of_fixed_size_is_a_past_for_each_batch() -> None:
 
 
 def test_dec_6_the_past_is_only_read() -> None:
-    """It may be read-only."""
+    """It may be read-only, and holds afterwards what it held before."""
     q, k, v = sequence()
+    before = k.copy(), v.copy()
     for array in (k, v):
         array.flags.writeable = False
     sdpa(q[:, :, 5:], k[:, :, 5:], v[:, :, 5:], past_key=k[:, :, :5], past_value=v[:, :, :5])
+    assert np.array_equal(k, before[0])
+    assert np.array_equal(v, before[1])
 
 
 @pytest.mark.parametrize(
