@@ -1,0 +1,99 @@
+"""The interval of a median, of a ratio, and the verdict, on numbers whose truth is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from bench.statistics import Interval, Verdict, judge, median, paired, ratio, widened
+
+
+def visits(seed: int, shift: float = 0.0, by_visit: float = 0.0, by_chunk: float = 0.02) -> list[list[list[float]]]:
+    """Three visits of eight chunks of five calls around exp(shift), with scatter of visits, chunks and calls."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(3):
+        visit = shift + by_visit * rng.normal()
+        chunks = visit + by_chunk * rng.normal(size=8)
+        made.append([[math.exp(chunk + 0.01 * rng.normal()) for _ in range(5)] for chunk in chunks])
+    return made
+
+
+def test_the_value_is_the_median_of_all_samples() -> None:
+    """The printed median is that of the samples, however they are divided."""
+    assert median([[[1.0, 2.0], [9.0]], [[3.0, 4.0]]]).value == 3.0
+
+
+@pytest.mark.parametrize("by_visit", [0.0, 0.05])
+def test_intervals_cover_the_truth_as_often_as_they_say(by_visit: float) -> None:
+    """Of 300 cells whose true median is 1 at least 92 % have it in their interval, with and without drifting visits."""
+    found = [median(visits(seed, by_visit=by_visit)) for seed in range(300)]
+    assert sum(one.low <= 1 <= one.high for one in found) >= 0.92 * 300
+
+
+def test_the_scatter_of_single_calls_would_not_cover_it() -> None:
+    """With drifting visits a single visit's interval is too narrow: less than 70 % cover the truth."""
+    found = [median(visits(seed, by_visit=0.05)[:1]) for seed in range(300)]
+    assert sum(one.low <= 1 <= one.high for one in found) < 0.7 * 300
+
+
+def test_one_chunk_gives_its_range() -> None:
+    """Where nothing was repeated the interval is everything that was seen."""
+    assert median([[[2.0, 1.0, 3.0]]]) == Interval(2.0, 1.0, 3.0)
+
+
+def test_no_samples_are_refused() -> None:
+    """A median of nothing is an error."""
+    with pytest.raises(ValueError, match="no samples"):
+        median([[[]]])
+
+
+def test_equal_runs_are_never_called_slower() -> None:
+    """200 comparisons of runs that differ by chance alone: at most 1 % are called faster or slower."""
+    verdicts = [judge(ratio(median(visits(2 * s)), median(visits(2 * s + 1)))) for s in range(200)]
+    assert sum(verdict in (Verdict.FASTER, Verdict.SLOWER) for verdict in verdicts) <= 2
+
+
+def test_a_slowdown_is_found() -> None:
+    """A change of 20 % is found in at least 95 % of 200 comparisons, in either direction."""
+    pairs = [(median(visits(2 * s)), median(visits(2 * s + 1, shift=math.log(1.2)))) for s in range(200)]
+    assert sum(judge(ratio(base, new)) is Verdict.SLOWER for base, new in pairs) >= 190
+    assert sum(judge(ratio(new, base)) is Verdict.FASTER for base, new in pairs) >= 190
+
+
+def test_paired_chunks_cancel_the_machine() -> None:
+    """A machine that drifts by half between chunks hides nothing if chunks are taken in pairs."""
+    drift = np.exp(0.5 * np.sin(np.arange(40)))
+    base, new = [[d, d, d] for d in drift], [[1.1 * d] * 3 for d in drift]
+    assert judge(paired(base, new)) is Verdict.SLOWER
+    assert paired(base, base) == Interval(1.0, 1.0, 1.0)
+
+
+def test_chunks_that_are_no_pairs_are_refused() -> None:
+    """Pairs need as many chunks on both sides."""
+    with pytest.raises(ValueError, match="2 and 1 chunks"):
+        paired([[1.0], [1.0]], [[1.0]])
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict"),
+    [
+        (Interval(1.10, 1.06, 1.14), Verdict.SLOWER),
+        (Interval(1.10, 1.01, 1.20), Verdict.UNCLEAR),
+        (Interval(1.04, 1.03, 1.045), Verdict.SAME),
+        (Interval(1.04, 1.03, 1.06), Verdict.UNCLEAR),
+        (Interval(1.00, 0.80, 1.25), Verdict.UNCLEAR),
+        (Interval(0.90, 0.85, 0.95), Verdict.FASTER),
+        (Interval(0.90, 0.85, 0.99), Verdict.UNCLEAR),
+    ],
+)
+def test_verdicts(interval: Interval, verdict: Verdict) -> None:
+    """A change has to be large and certain, sameness certain; the rest is unclear."""
+    assert judge(interval) is verdict
+
+
+def test_a_drift_of_the_machine_takes_certainty_away() -> None:
+    """What was slower is unclear if the whole machine may have been slower by as much."""
+    assert judge(widened(Interval(1.10, 1.06, 1.14), 1.1)) is Verdict.UNCLEAR
