@@ -81,7 +81,7 @@ def median(visits: Visits) -> Interval:
 
 
 def ratio(base: Interval, new: Interval) -> Interval:
-    """The ratio new ÷ base of two medians that were measured apart; their relative errors add as independent ones do."""
+    """The ratio new ÷ base of two medians that were measured apart: independent, so relative errors add in squares."""
     up = math.hypot(math.log(new.high / new.value), math.log(base.value / base.low))
     down = math.hypot(math.log(new.value / new.low), math.log(base.high / base.value))
     value = new.value / base.value
