@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -65,11 +66,26 @@ class InProcess:
         """Nothing to end."""
 
 
-class Worker:
-    """A worker process that is started at the first job and started again after it died."""
+@dataclass(frozen=True)
+class Place:
+    """Which interpreter a worker runs, the folder of its packages, and its working folder (None: this process's)."""
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        self._environment = {**os.environ, **(environment or {}), "PYTHONPATH": _python_path()}
+    python: str
+    packages: Path
+    folder: Path | None
+
+
+class Worker:
+    """A worker process that is started at the first job and started again after it died.
+
+    ``environment`` adds variables.  With ``place`` it runs another interpreter, the packages of another checkout, and
+    in another folder than this process.
+    """
+
+    def __init__(self, environment: Mapping[str, str] | None = None, place: Place | None = None) -> None:
+        self._place = place or Place(sys.executable, Path(__file__).resolve().parents[1], None)
+        path = _python_path(self._place.packages)
+        self._environment = {**os.environ, **(environment or {}), "PYTHONPATH": path}
         self._process: subprocess.Popen | None = None
         self._connection: Connection | None = None
         self._stderr: Any = None
@@ -112,7 +128,8 @@ class Worker:
             self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
             self._scratch = tempfile.TemporaryDirectory(prefix="attention-worker-", ignore_cleanup_errors=True)
             self._process = subprocess.Popen(  # noqa: S603  (our own module)
-                [sys.executable, "-m", "impls.worker", str(theirs.fileno())],
+                [self._place.python, "-m", "impls.worker", str(theirs.fileno())],
+                cwd=self._place.folder,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._stderr,
@@ -165,7 +182,6 @@ def cause(code: int) -> str:
         return f"the process was killed by signal {-code}"
 
 
-def _python_path() -> str:
+def _python_path(packages: Path) -> str:
     """So that a worker finds this package wherever the parent found it."""
-    here = str(Path(__file__).resolve().parent.parent)
-    return os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+    return os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH", "")]))

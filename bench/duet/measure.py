@@ -1,0 +1,232 @@
+"""The duet itself: both sides alive at the same time, a few milliseconds each in random order, in fresh pairs.
+
+What a shared machine does to one side it does to the other within the same few milliseconds, so the ratio of a pair
+of turns is free of it.  What differs between two processes of the same code (where memory lies, which core was first)
+stays the same as long as they live, so the pairs of processes are fresh several times.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench import arguments
+from bench.checks import Call, StruckOut, check
+from bench.duet import player
+from bench.duet.sides import Side, SideError
+from bench.memory import SETS
+from bench.statistics import Interval, Verdict, judge, paired
+from bench.workloads import Workload
+from impls.contract import Profile
+from impls.isolation import Crashed, Place, TimedOut, Worker
+
+PLAYER = "bench.duet.player"
+
+#: Seconds after which a job is given up; a compilation takes up to 12 s on two cores.
+TIMEOUT = 180.0
+
+#: A change has to be at least LEAST large and its interval beyond MARGIN.  Closer than for runs that are made one after
+#: the other (bench.statistics): turns leave a scatter of 0.5 to 2 % of the ratio.  bench/DUET.md has what this finds.
+LEAST = 1.03
+MARGIN = 1.01
+
+#: The sides, in the order in which ratios are formed: new ÷ base.
+BASE, NEW = "base", "new"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many fresh pairs of processes, turns of each side in a pair, and seconds of a turn."""
+
+    pairs: int = 3
+    turns: int = 20
+    seconds: float = 0.01
+    #: Seconds that a cell may take in all; calls that are longer than a turn get fewer turns, FEWEST at least.
+    limit: float = 60.0
+
+
+#: Fewer pairs of turns than this in a pair of processes say nothing.
+FEWEST = 4
+
+
+@dataclass(frozen=True)
+class Part:
+    """A cell of a duet: an implementation that both sides have, and a workload."""
+
+    implementation: str
+    device: str
+    dtype: str
+    workload: Workload
+
+
+@dataclass
+class Played:
+    """What became of a cell.  ``outcome`` is "timed", "struck out" (``clause`` says by what) or "not timed"."""
+
+    part: Part
+    outcome: str = "timed"
+    clause: str = ""
+    reason: str = ""
+    #: Seconds of the calls, by turn; the turns of both sides are pairs.
+    turns: dict[str, list[list[float]]] = field(default_factory=lambda: {BASE: [], NEW: []})
+    shares: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> Interval | None:
+        """New ÷ base, None if it was not timed."""
+        return paired(self.turns[BASE], self.turns[NEW]) if self.outcome == "timed" else None
+
+    def verdict(self, least: float = LEAST, margin: float = MARGIN) -> Verdict | None:
+        """What the ratio says, None if it was not timed."""
+        return None if self.ratio is None else judge(self.ratio, least, margin)
+
+
+class Duet:
+    """Plays cells on two sides."""
+
+    def __init__(self, base: Side, new: Side, plan: Plan | None = None, slowdown: float = 0.0, seed: int = 0) -> None:
+        """With ``slowdown`` every call of the new side takes that share longer: an injected change."""
+        self.sides = {BASE: base, NEW: new}
+        self.plan = plan or Plan()
+        self._slowdown = {BASE: 0.0, NEW: slowdown}
+        self._order = random.Random(seed)  # noqa: S311  (an order of turns)
+
+    def casts(self, patterns: list[str], device: str, dtype: str) -> dict[str, dict[str, Any]]:
+        """By side what it can play (player.cast).  Raises SideError for a side that cannot run the suite."""
+        return {name: self._cast(name, patterns, device, dtype) for name in self.sides}
+
+    def play(self, parts: Iterable[Part], casts: dict[str, Any], said: Callable[[str], None]) -> list[Played]:
+        """Play all cells in fresh pairs of processes.  ``said`` is told what is being done."""
+        played = [Played(part) for part in parts]
+        for one in played:
+            _miss(one, casts)
+        for pair in range(self.plan.pairs):
+            for process, group in _by_process(played, casts):
+                workers = {name: self._worker(name) for name in self.sides}
+                try:
+                    for one in group:
+                        if one.outcome == "timed":
+                            said(f"pair {pair + 1} of {self.plan.pairs}, {process}: {_name(one.part)}")
+                            self._pair(one, workers, casts, pair)
+                finally:
+                    for worker in workers.values():
+                        worker.close()
+        return played
+
+    def _pair(self, one: Played, workers: dict[str, Worker], casts: dict[str, Any], pair: int) -> None:
+        part = one.part
+        # Other values in every pair of processes, so that no result can be kept from an earlier one.
+        inputs = [arguments.make(part.workload, part.dtype, seed) for seed in range(SETS * pair, SETS * (pair + 1))]
+        key = _name(part)
+        seconds = {}
+        for name, worker in workers.items():
+            begun = _job(one, worker, name, "begin", key, part.implementation, part.device, part.dtype, inputs,
+                         self._slowdown[name])  # fmt: skip
+            if begun is None or not _usable(one, name, begun):
+                return
+            if not _right(one, name, inputs[0], begun["results"], casts, seed=2 * pair):
+                return
+            seconds[name] = begun["seconds"]
+        turn = sum(max(self.plan.seconds, one) for one in seconds.values())
+        count = min(self.plan.turns, int(self.plan.limit / self.plan.pairs / turn))
+        if count < FEWEST:
+            reason = f"{FEWEST} turns in {self.plan.pairs} pairs take {FEWEST * self.plan.pairs * turn:.0f} s"
+            one.outcome, one.reason = "not timed", f"over the time budget: {reason}, allowed {self.plan.limit:g} s"
+            return
+        for _ in range(count):
+            names = list(workers)
+            self._order.shuffle(names)
+            taken = {name: _job(one, workers[name], name, "turn", key, self.plan.seconds) for name in names}
+            if None in taken.values():
+                return
+            for name in names:
+                one.turns[name].append(taken[name])
+        for name, worker in workers.items():
+            ended = _job(one, worker, name, "end", key)
+            if ended is None or not _right(one, name, inputs[ended["set"]], ended["results"], casts, 2 * pair + 1):
+                return
+
+    def _cast(self, name: str, patterns: list[str], device: str, dtype: str) -> dict[str, Any]:
+        side, worker = self.sides[name], self._worker(name)
+        try:
+            spoken = worker.call(f"{PLAYER}:form", timeout=TIMEOUT)
+            if spoken != player.FORM:
+                raise SideError(f"{name} {side.name} speaks form {spoken} of the duet, this suite {player.FORM}")
+            found: dict[str, Any] = worker.call(f"{PLAYER}:cast", patterns, device, dtype, timeout=TIMEOUT)
+            return found
+        except Crashed as error:
+            last = (error.stderr.strip().splitlines() or [str(error)])[-1]
+            raise SideError(f"{name} {side.name} ({side.python}) cannot run the suite: {last}") from None
+        except SideError:
+            raise
+        except Exception as error:  # what the other side's own code raises
+            if PLAYER in str(error):
+                reason = "its suite has no duet; revisions of it that are older than the duet cannot be compared"
+                raise SideError(f"{name} {side.name}: {reason}") from None
+            raise SideError(f"{name} {side.name}: {error}") from None
+        finally:
+            worker.close()
+
+    def _worker(self, name: str) -> Worker:
+        side = self.sides[name]
+        return Worker(place=Place(side.python, side.suite, side.folder))
+
+
+def _job(one: Played, worker: Worker, side: str, function: str, *given: Any) -> Any:
+    """The job's answer, or None if it killed its process, which strikes the cell out."""
+    try:
+        return worker.call(f"{PLAYER}:{function}", *given, timeout=TIMEOUT)
+    except (Crashed, TimedOut) as error:
+        clause = "crashed" if isinstance(error, Crashed) else "timeout"
+        one.outcome, one.clause, one.reason = "struck out", clause, f"{side}: {error}"
+        return None
+
+
+def _usable(one: Played, side: str, begun: dict[str, Any]) -> bool:
+    if begun["status"] == "returned":
+        return True
+    one.outcome = "not timed" if begun["status"] == "unsupported" else "struck out"
+    one.clause = "" if one.outcome == "not timed" else "error"
+    one.reason = f"{side}: {begun['status']}: {begun['text']}"
+    return False
+
+
+def _right(one: Played, side: str, given: player.Inputs, results: dict, casts: dict[str, Any], seed: int) -> bool:
+    part = one.part
+    profile = Profile(casts[side]["players"][part.implementation]["profile"])
+    try:
+        share = check(Call(part.workload, *given, part.dtype, profile), results, seed)
+    except StruckOut as error:
+        one.outcome, one.clause, one.reason = "struck out", error.clause, f"{side}: {error.text}"
+        return False
+    one.shares[side] = max(share, one.shares.get(side, 0.0))
+    return True
+
+
+def _miss(one: Played, casts: dict[str, Any]) -> None:
+    """Leave a cell out that one of the sides does not have, or has without the keywords that it needs."""
+    for side, cast in casts.items():
+        has = cast["players"].get(one.part.implementation)
+        absent = cast["not_installed"].get(one.part.implementation)
+        lacks = arguments.keywords(one.part.workload) - set(has["keywords"]) if has else set()
+        if absent:
+            one.outcome, one.reason = "not timed", f"{side}: not installed: {', '.join(absent)}"
+        elif has is None:
+            one.outcome, one.reason = "not timed", f"{side}: no such implementation on this device, in this dtype"
+        elif lacks:
+            one.outcome, one.reason = "not timed", f"{side}: unsupported: no keyword {', '.join(sorted(lacks))}"
+
+
+def _by_process(played: list[Played], casts: dict[str, Any]) -> Iterator[tuple[str, list[Played]]]:
+    """The timed cells, by the process that runs them: libraries do not share one."""
+    groups: dict[str, list[Played]] = {}
+    for one in played:
+        if one.outcome == "timed":
+            groups.setdefault(casts[BASE]["players"][one.part.implementation]["process"], []).append(one)
+    yield from groups.items()
+
+
+def _name(part: Part) -> str:
+    return f"{part.implementation} {part.device} {part.dtype} {part.workload.name}"

@@ -1,0 +1,133 @@
+"""The sides of a duet: a git revision, an environment, or both, made ready to run and cleaned up after.
+
+``main``, ``HEAD~3`` or ``v1.2`` is a revision of the repository of the current folder, checked out beside it;
+``.`` is the working tree as it is.  ``/path/to/venv`` or ``/path/to/bin/python`` is an environment.
+``REVISION@ENVIRONMENT`` is both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import impls
+
+#: The working tree, as it is.
+HERE = "."
+
+#: A file that tells a checkout of this project, whose own code is run, from the repository of somebody's kernel.
+OURS = Path("impls", "worker.py")
+
+#: Where a virtual environment keeps its interpreter.
+INTERPRETER = Path("bin", "python")
+
+
+class SideError(ValueError):
+    """A side that cannot be made ready; the text is one sentence."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """A side that is ready: what the user called it, which Python runs it, in which folder, with whose suite."""
+
+    name: str
+    python: str
+    #: The folder that corresponds to the current one, where ``--impl file.py:function`` is looked for.
+    folder: Path
+    #: The folder that has the suite's packages.
+    suite: Path
+    #: The commit, or "" for the working tree.
+    commit: str = ""
+
+
+@contextlib.contextmanager
+def ready(text: str, folder: Path | None = None) -> Iterator[Side]:
+    """Make a side ready, in a temporary checkout if it names a revision, and remove that afterwards.
+
+    Raises SideError for what is neither a revision nor an environment.
+    """
+    folder = (folder or Path.cwd()).resolve()
+    revision, environment = _parts(text, folder)
+    python = str(_interpreter(environment, folder)) if environment else sys.executable
+    if revision in ("", HERE):
+        yield Side(text, python, folder, _suite(_top(folder) or folder))
+        return
+    top = _top(folder)
+    if top is None:
+        raise SideError(f"{text}: {folder} is not in a git repository, so there are no revisions")
+    commit = _commit(revision, top)
+    with tempfile.TemporaryDirectory(prefix="duet-") as temporary:
+        checkout = Path(temporary, "checkout")
+        _git(top, "worktree", "add", "--quiet", "--detach", str(checkout), commit)
+        try:
+            inside = checkout / folder.relative_to(top)
+            if not inside.is_dir():
+                raise SideError(f"{text}: that revision has no folder {folder.relative_to(top)}")
+            yield Side(text, python, inside, _suite(checkout), commit)
+        finally:
+            with contextlib.suppress(SideError):
+                _git(top, "worktree", "remove", "--force", str(checkout))
+
+
+def _parts(text: str, folder: Path) -> tuple[str, str]:
+    """Revision and environment; git itself allows ``@`` in a revision, so only a path after it is one."""
+    if not text:
+        raise SideError("a side is a git revision, an environment's path, or REVISION@PATH; got an empty text")
+    if _is_environment(text, folder):
+        return "", text
+    revision, _, environment = text.rpartition("@")
+    if revision and _is_environment(environment, folder):
+        return revision, environment
+    if revision and "/" in environment:
+        raise SideError(f"{text}: no Python at {environment}, nor in its {INTERPRETER}")
+    return text, ""
+
+
+def _is_environment(text: str, folder: Path) -> bool:
+    path = folder / Path(text).expanduser()
+    return text != HERE and ((path / INTERPRETER).is_file() or (path.is_file() and "python" in path.name))
+
+
+def _interpreter(text: str, folder: Path) -> Path:
+    path = folder / Path(text).expanduser()
+    return path / INTERPRETER if path.is_dir() else path
+
+
+def _suite(checkout: Path) -> Path:
+    """The suite of a checkout of this project is its own; that of anybody's repository is the installed one."""
+    return checkout if (checkout / OURS).is_file() else Path(impls.__file__).resolve().parents[1]
+
+
+def _top(folder: Path) -> Path | None:
+    try:
+        return Path(_git(folder, "rev-parse", "--show-toplevel"))
+    except SideError:
+        return None
+
+
+def _commit(revision: str, top: Path) -> str:
+    try:
+        return _git(top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    except SideError:
+        raise SideError(f"{revision}: neither a revision of {top.name} nor the path of an environment") from None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603  (git, with arguments that are no shell's)
+            ["git", *arguments],  # noqa: S607
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise SideError("git is not installed, so there are no revisions") from None
+    if done.returncode:
+        raise SideError(f"git {arguments[0]}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
+    return done.stdout.strip()

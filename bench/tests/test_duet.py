@@ -1,0 +1,126 @@
+"""A duet of two revisions of somebody's kernel, as a user calls it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import main
+from bench.duet.measure import Duet, Part, Plan, Played
+from bench.duet.sides import ready
+from bench.statistics import Verdict
+from bench.tests.test_duet_sides import git
+from bench.workloads import parse
+
+RIGHT = """
+import numpy as np
+
+def attention(q, k, v, *, scale=None):
+    s = q @ k.swapaxes(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True) @ v
+"""
+TWICE = RIGHT.replace("    p = np", "    p = np.exp(s); p = np.exp(s); p = np.exp(s); p = np.exp(s)\n    p = np")
+WRONG = RIGHT.replace("q.shape[-1] ** -0.5", "1.0")
+CRASHES = RIGHT.replace("    p = np", "    import os; os.abort()\n    p = np")
+LACKS = "def other(q, k, v):\n    return q\n"
+REFUSES = RIGHT.replace("    p = np", "    raise NotImplementedError('no such kernel')\n    p = np")
+
+WORKLOAD = "prefill-b1h2d16s128"
+ARGUMENTS = ["duet", "--base", "HEAD", "--impl", "kernel.py:attention", "--workload", WORKLOAD, "--pairs", "1"]
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a kernel that is committed and right, in the current folder."""
+    git(tmp_path, "init", "--quiet")
+    path = tmp_path / "kernel.py"
+    path.write_text(RIGHT)
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "-m", "right")
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+def test_a_slower_kernel_is_called_slower(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A kernel that computes its exponentials four times more often is SLOWER, and the command ends with 1."""
+    kernel.write_text(TWICE)
+    assert main([*ARGUMENTS, "--json", "duet.json"]) == 1
+    text = capsys.readouterr().out
+    assert "SLOWER" in text
+    assert f"base HEAD at {git(kernel.parent, 'rev-parse', 'HEAD')[:10]}: ml_dtypes" in text
+    (cell,) = json.loads(Path("duet.json").read_text())["cells"]
+    assert cell["verdict"] == "slower"
+    assert len(cell["turns"]["base"]) == len(cell["turns"]["new"]) == Plan().turns
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (WRONG, "struck out: prefill-b1h2d16s128 kernel.py:attention: SDPA-25: new: "),
+        (
+            CRASHES,
+            "struck out: prefill-b1h2d16s128 kernel.py:attention: crashed: new: the process was killed by SIGABRT",
+        ),
+        (REFUSES, "not timed: prefill-b1h2d16s128 kernel.py:attention: new: unsupported: no such kernel"),
+    ],
+)
+def test_a_new_side_that_breaks_is_worse(
+    kernel: Path, capsys: pytest.CaptureFixture[str], text: str, reason: str
+) -> None:
+    """A new side that is wrong, crashes or refuses is worse however fast it is, and has no ratio."""
+    kernel.write_text(text)
+    assert main(ARGUMENTS) == 1
+    assert reason in capsys.readouterr().out
+
+
+def test_a_base_side_that_is_wrong_says_nothing(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cell whose base is wrong cannot be compared: the command ends with 2."""
+    kernel.write_text(WRONG)
+    assert main([*ARGUMENTS[:1], "--base", ".", "--new", "HEAD", *ARGUMENTS[3:]]) == 2
+    assert "SDPA-25: base: " in capsys.readouterr().out
+
+
+def test_a_side_without_the_function_is_an_error(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A revision that does not have the function yet is named."""
+    kernel.write_text(LACKS)
+    assert main(ARGUMENTS) == 2
+    assert "error: new .: " in capsys.readouterr().err
+
+
+def test_a_python_without_the_suite_s_packages_is_an_error(
+    kernel: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """An environment in which the suite cannot run is named with what it lacks."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'numpy'\" >&2; exit 1\n")
+    python.chmod(0o755)
+    assert main([*ARGUMENTS[:1], "--base", "./python", *ARGUMENTS[3:]]) == 2
+    assert "cannot run the suite: ModuleNotFoundError: No module named 'numpy'" in capsys.readouterr().err
+
+
+def play(kernel: Path, plan: Plan, slowdown: float = 0.0) -> Played:
+    """One cell of the working tree against itself."""
+    with ready(".", kernel.parent) as side:
+        duet = Duet(side, side, plan, slowdown)
+        part = Part("kernel.py:attention", "cpu", "float32", parse(WORKLOAD))
+        (played,) = duet.play([part], duet.casts(["kernel.py:attention"], "cpu", "float32"), lambda text: None)
+    return played
+
+
+def test_an_injected_slowdown_is_in_the_ratio(kernel: Path) -> None:
+    """Twice the time gives about twice the ratio, in every fresh pair of processes."""
+    played = play(kernel, Plan(pairs=2, turns=10), slowdown=1.0)
+    assert len(played.turns["base"]) == 20
+    assert played.ratio is not None
+    assert 1.5 < played.ratio.value < 2.7
+    assert played.verdict() is Verdict.SLOWER
+
+
+def test_a_cell_that_takes_too_long_is_left_out(kernel: Path) -> None:
+    """Fewer than four turns would say nothing, so nothing is timed."""
+    played = play(kernel, Plan(limit=1e-6))
+    assert played.outcome == "not timed"
+    assert "over the time budget" in played.reason
