@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.duet import command as duet
+from bench.duet import evidence
 from bench.duet.sides import SideError
 from bench.workloads import WorkloadError
 from impls.contract import ImplementationError
@@ -30,6 +31,7 @@ class Command:
 
 COMMANDS: dict[str, Command] = {
     "duet": Command(duet.run, "compare two git revisions or environments, in turns", duet.options),
+    "evidence": Command(evidence.run, "measure how often a duet is wrong (minutes)", evidence.options),
 }
 
 

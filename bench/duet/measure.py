@@ -59,6 +59,8 @@ class Part:
     device: str
     dtype: str
     workload: Workload
+    #: Share by which every call of the new side takes longer: an injected change, to see whether it is found.
+    slowdown: float = 0.0
 
 
 @dataclass
@@ -86,11 +88,9 @@ class Played:
 class Duet:
     """Plays cells on two sides."""
 
-    def __init__(self, base: Side, new: Side, plan: Plan | None = None, slowdown: float = 0.0, seed: int = 0) -> None:
-        """With ``slowdown`` every call of the new side takes that share longer: an injected change."""
+    def __init__(self, base: Side, new: Side, plan: Plan | None = None, seed: int = 0) -> None:
         self.sides = {BASE: base, NEW: new}
         self.plan = plan or Plan()
-        self._slowdown = {BASE: 0.0, NEW: slowdown}
         self._order = random.Random(seed)  # noqa: S311  (an order of turns)
 
     def casts(self, patterns: list[str], device: str, dtype: str) -> dict[str, dict[str, Any]]:
@@ -122,14 +122,15 @@ class Duet:
         key = _name(part)
         seconds = {}
         for name, worker in workers.items():
-            begun = _job(one, worker, name, "begin", key, part.implementation, part.device, part.dtype, inputs,
-                         self._slowdown[name])  # fmt: skip
+            slowdown = part.slowdown if name == NEW else 0.0
+            given = (key, part.implementation, part.device, part.dtype, inputs, slowdown)
+            begun = _job(one, worker, name, "begin", *given)
             if begun is None or not _usable(one, name, begun):
                 return
             if not _right(one, name, inputs[0], begun["results"], casts, seed=2 * pair):
                 return
             seconds[name] = begun["seconds"]
-        turn = sum(max(self.plan.seconds, one) for one in seconds.values())
+        turn = sum(max(self.plan.seconds, call) for call in seconds.values())
         count = min(self.plan.turns, int(self.plan.limit / self.plan.pairs / turn))
         if count < FEWEST:
             reason = f"{FEWEST} turns in {self.plan.pairs} pairs take {FEWEST * self.plan.pairs * turn:.0f} s"
@@ -229,4 +230,5 @@ def _by_process(played: list[Played], casts: dict[str, Any]) -> Iterator[tuple[s
 
 
 def _name(part: Part) -> str:
-    return f"{part.implementation} {part.device} {part.dtype} {part.workload.name}"
+    injected = f" {part.slowdown:+.0%}" if part.slowdown else ""
+    return f"{part.implementation} {part.device} {part.dtype} {part.workload.name}{injected}"

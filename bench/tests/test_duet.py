@@ -104,8 +104,8 @@ def test_a_python_without_the_suite_s_packages_is_an_error(
 def play(kernel: Path, plan: Plan, slowdown: float = 0.0) -> Played:
     """One cell of the working tree against itself."""
     with ready(".", kernel.parent) as side:
-        duet = Duet(side, side, plan, slowdown)
-        part = Part("kernel.py:attention", "cpu", "float32", parse(WORKLOAD))
+        duet = Duet(side, side, plan)
+        part = Part("kernel.py:attention", "cpu", "float32", parse(WORKLOAD), slowdown)
         (played,) = duet.play([part], duet.casts(["kernel.py:attention"], "cpu", "float32"), lambda text: None)
     return played
 

@@ -18,7 +18,8 @@ SUITE = Path(impls.__file__).resolve().parents[1]
 def git(folder: Path, *arguments: str) -> str:
     """Run git in a folder as nobody in particular."""
     who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-    done = subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True, text=True)
+    command = ["git", *who, *arguments]
+    done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)  # noqa: S603
     return done.stdout.strip()
 
 

@@ -1,0 +1,130 @@
+"""How often a duet is wrong: A/A comparisons, and comparisons with an injected slowdown, each in fresh processes.
+
+``python -m bench evidence`` measures and writes duet.json; its rules can be applied to the same turns again, so the
+figures of the page come from raw ratios and not from a run of the present rule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.duet.measure import BASE, LEAST, MARGIN, NEW, Duet, Part, Plan
+from bench.duet.sides import Side, ready
+from bench.machine import fingerprint, load_average
+from bench.statistics import Interval, Verdict, judge, paired
+from bench.workloads import parse
+
+#: The evidence, and the page that it is printed on.
+EVIDENCE = Path(__file__).with_name("evidence.json")
+PAGE = Path(__file__).resolve().parents[1] / "DUET.md"
+
+#: The table of the page stands between these two lines.
+BEGIN, END = "<!-- figures: python -m bench evidence -->\n", "<!-- end of figures -->\n"
+
+#: Injected slowdowns: none, and what has to be found in 80 % and in 95 % of comparisons.
+SLOWDOWNS = (0.0, 0.05, 0.10)
+
+#: What is compared with itself: libraries with and without thread pools of their own, 1 to 10 ms a call.
+CELLS = (
+    ("numpy-eager", "prefill-b1h8d64s256"),
+    ("numpy-tiled", "prefill-b1h8d64s512-causal"),
+    ("torch-sdpa-flash", "prefill-b1h8d64s512"),
+    ("onnx-attention23", "prefill-b1h8d64s512"),
+)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument("--rounds", type=int, default=50, help="comparisons of each cell; default: %(default)s")
+    parser.add_argument("-o", dest="output", type=Path, default=EVIDENCE, metavar="FILE", help="the figures, as JSON")
+    parser.add_argument("--page", action="store_true", help="measure nothing; write the page from the file")
+
+
+def run(rounds: int, output: Path, page: bool) -> tuple[str, int]:
+    """Measure (about 40 s a round) and write the file and the page's table."""
+    if not page:
+        output.write_text(json.dumps(measure(rounds), indent=1), encoding="utf-8")
+    text = table(json.loads(output.read_text(encoding="utf-8")))
+    if output == EVIDENCE:
+        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+        PAGE.write_text(before + BEGIN + text + "\n" + END + rest.partition(END)[2], encoding="utf-8")
+    return text, 0
+
+
+def measure(rounds: int, plan: Plan | None = None) -> dict[str, Any]:
+    """Compare the working tree with itself; gives the log ratio of every pair of turns."""
+    found: list[dict[str, Any]] = []
+    versions: dict[str, str] = {}
+    started, load = time.perf_counter(), load_average()
+    with ready(".") as side:
+        for number in range(rounds):
+            found += _round(side, plan or Plan(), number, versions)
+            print(f"round {number + 1} of {rounds}, {time.perf_counter() - started:.0f} s", flush=True)
+    return {
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "rounds": rounds,
+        "seconds": time.perf_counter() - started,
+        "load_average": [load, load_average()],
+        "machine": fingerprint(versions),
+        "comparisons": found,
+    }
+
+
+def _round(side: Side, plan: Plan, number: int, versions: dict[str, str]) -> list[dict[str, Any]]:
+    duet = Duet(side, side, plan, seed=number)
+    casts = duet.casts([name for name, _ in CELLS], "cpu", "float32")
+    versions.update(casts[NEW]["versions"])
+    parts = [Part(name, "cpu", "float32", parse(w), slowdown) for name, w in CELLS for slowdown in SLOWDOWNS]
+    started = time.perf_counter()
+    played = duet.play(parts, casts, lambda text: None)
+    each = (time.perf_counter() - started) / len(parts)
+    return [
+        {
+            "implementation": one.part.implementation,
+            "workload": one.part.workload.name,
+            "slowdown": one.part.slowdown,
+            "seconds": round(each, 2),
+            "base_ms": [round(float(np.median(turn)) * 1e3, 5) for turn in one.turns[BASE]],
+            "new_ms": [round(float(np.median(turn)) * 1e3, 5) for turn in one.turns[NEW]],
+        }
+        for one in played
+        if one.outcome == "timed"
+    ]
+
+
+def ratio(comparison: dict[str, Any]) -> Interval:
+    """New ÷ base of one comparison."""
+    return paired([[value] for value in comparison["base_ms"]], [[value] for value in comparison["new_ms"]])
+
+
+def rates(ratios: Sequence[Interval], least: float = LEAST, margin: float = MARGIN) -> dict[Verdict, float]:
+    """Shares of the verdicts."""
+    verdicts = [judge(one, least, margin) for one in ratios]
+    return {verdict: verdicts.count(verdict) / len(verdicts) for verdict in Verdict}
+
+
+def table(evidence: dict[str, Any]) -> str:
+    """The figures as Markdown."""
+    lines = [
+        "| injected | comparisons | slower | faster | same | unclear | scatter of the ratio |",
+        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for slowdown in SLOWDOWNS:
+        ratios = [ratio(one) for one in evidence["comparisons"] if one["slowdown"] == slowdown]
+        shares = rates(ratios)
+        scatter = float(np.std(np.log([one.value for one in ratios]), ddof=1))
+        order = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME, Verdict.UNCLEAR)
+        told = " | ".join(f"{shares[verdict]:.1%}" for verdict in order)
+        lines.append(f"| {slowdown:.0%} | {len(ratios)} | {told} | {scatter:.2%} |")
+    each = np.median([one["seconds"] for one in evidence["comparisons"]])
+    load = ", ".join(f"{value:.1f}" for value in evidence["load_average"])
+    lines += ["", f"{each:.1f} s a comparison (median); load average before and after: {load}; {evidence['written']}."]
+    return "\n".join(lines)
