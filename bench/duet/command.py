@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -12,10 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
-
-from bench.duet.measure import BASE, LEAST, MARGIN, NEW, Duet, Part, Plan, Played
-from bench.duet.sides import Side, ready
+from bench.duet import text
+from bench.duet.measure import LEAST, MARGIN, NEW, Duet, Part, Plan, Played
+from bench.duet.sides import ready
+from bench.duet.text import broken
 from bench.machine import fingerprint
 from bench.presets import PRESETS, select
 from bench.statistics import Verdict
@@ -47,6 +46,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--least", type=float, default=LEAST, metavar="RATIO", help="of a change that counts; default: %(default)s"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every turn of every cell")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a comment for a pull request")
 
 
 def run(
@@ -62,6 +62,7 @@ def run(
     limit: float,
     least: float,
     json: Path | None,
+    markdown: Path | None,
 ) -> tuple[str, int]:
     """Play the duet; gives the table and the exit code.  Raises SideError and WorkloadError for unfit options."""
     plan = Plan(pairs=pairs, turns=turns, limit=limit)
@@ -75,58 +76,16 @@ def run(
         played = duet.play(parts, casts, _say)
     if json is not None:
         json.write_text(_document(duet, casts, played, least), encoding="utf-8")
-    return _text(duet, casts, played, least), exit_code(played, least)
+    if markdown is not None:
+        markdown.write_text(text.comment(duet, casts, played, least), encoding="utf-8")
+    return text.terminal(duet, casts, played, least), exit_code(played, least)
 
 
 def exit_code(played: Sequence[Played], least: float) -> int:
     """WORSE if a cell is slower or wrong on the new side alone; CANNOT_TELL if nothing was timed on both."""
-    if any(one.verdict(least) is Verdict.SLOWER or _broken(one) for one in played):
+    if any(one.verdict(least) is Verdict.SLOWER or broken(one) for one in played):
         return WORSE
     return NOTHING_WORSE if any(one.outcome == "timed" for one in played) else CANNOT_TELL
-
-
-def _broken(one: Played) -> bool:
-    """Whether the new side fails or lacks what the base side can do."""
-    return one.outcome != "timed" and one.reason.startswith(f"{NEW}:")
-
-
-def _text(duet: Duet, casts: dict[str, Any], played: Sequence[Played], least: float) -> str:
-    rows = [_row(one, least) for one in played if one.outcome == "timed"]
-    heads = ("workload", "implementation", "base ms", "new ms", "new ÷ base", "95 % interval", "")
-    lines = [_described(name, duet.sides[name], casts[name]) for name in (BASE, NEW)]
-    if rows:
-        lines += ["", tabulate(rows, heads, floatfmt=".3f", disable_numparse=True, stralign="right")]
-    others = [one for one in played if one.outcome != "timed"]
-    lines += [""] * bool(others) + [f"{one.outcome}: {_cell(one)}: {_why(one)}" for one in others]
-    verdicts = [one.verdict(least) for one in played]
-    counts = ", ".join(f"{verdicts.count(verdict)} {verdict.value}" for verdict in Verdict)
-    rule = f"a change is a ratio beyond {least:g} whose interval lies beyond {MARGIN:g}"
-    return "\n".join([*lines, "", f"{counts}, {len(others)} not compared; {rule}"])
-
-
-def _described(name: str, side: Side, cast: dict[str, Any]) -> str:
-    at = f" at {side.commit[:10]}" if side.commit else ""
-    versions = ", ".join(f"{package} {version}" for package, version in sorted(cast["versions"].items()))
-    return f"{name:4} {side.name}{at}: {versions}"
-
-
-def _row(one: Played, least: float) -> tuple[str, ...]:
-    ratio, verdict = one.ratio, one.verdict(least)
-    assert ratio is not None
-    assert verdict is not None
-    middle = {name: statistics.median(s for turn in turns for s in turn) for name, turns in one.turns.items()}
-    said = verdict.value.upper() if verdict in (Verdict.SLOWER, Verdict.FASTER) else verdict.value
-    numbers = (f"{middle[BASE] * 1e3:.3f}", f"{middle[NEW] * 1e3:.3f}", f"{ratio.value:.3f}")
-    interval = f"{ratio.low:.3f} … {ratio.high:.3f}"
-    return one.part.workload.name, one.part.implementation, *numbers, interval, said
-
-
-def _cell(one: Played) -> str:
-    return f"{one.part.workload.name} {one.part.implementation}"
-
-
-def _why(one: Played) -> str:
-    return f"{one.clause}: {one.reason}" if one.clause else one.reason
 
 
 def _document(duet: Duet, casts: dict[str, Any], played: Sequence[Played], least: float) -> str:
@@ -157,13 +116,13 @@ def _record(one: Played, least: float) -> dict[str, Any]:
     }
 
 
-def _say(text: str) -> None:
+def _say(line: str) -> None:
     if sys.stderr.isatty():
-        print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+        print(f"\r\x1b[2K{line}", end="", file=sys.stderr, flush=True)
 
 
-def _positive(text: str) -> int:
-    number = int(text)
+def _positive(given: str) -> int:
+    number = int(given)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text}: expected at least 1")
+        raise argparse.ArgumentTypeError(f"{given}: expected at least 1")
     return number

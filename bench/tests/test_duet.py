@@ -47,9 +47,10 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_slower_kernel_is_called_slower(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A kernel that computes its exponentials four times more often is SLOWER, and the command ends with 1."""
     kernel.write_text(TWICE)
-    assert main([*ARGUMENTS, "--json", "duet.json"]) == 1
+    assert main([*ARGUMENTS, "--json", "duet.json", "--markdown", "duet.md"]) == 1
     text = capsys.readouterr().out
     assert "SLOWER" in text
+    assert Path("duet.md").read_text().startswith("**Speed: 1 slower, of 1 cells compared**")
     assert f"base HEAD at {git(kernel.parent, 'rev-parse', 'HEAD')[:10]}: ml_dtypes" in text
     (cell,) = json.loads(Path("duet.json").read_text())["cells"]
     assert cell["verdict"] == "slower"
@@ -74,6 +75,15 @@ def test_a_new_side_that_breaks_is_worse(
     kernel.write_text(text)
     assert main(ARGUMENTS) == 1
     assert reason in capsys.readouterr().out
+
+
+def test_a_comment_shows_names_as_they_are(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What breaks stands in the comment, and markup in a message is escaped."""
+    kernel.write_text(RIGHT.replace("    p = np", "    raise ValueError('<b>|')\n    p = np"))
+    assert main([*ARGUMENTS, "--markdown", "duet.md"]) == 1
+    comment = Path("duet.md").read_text()
+    assert comment.startswith("**Speed: 1 broken, of 0 cells compared**")
+    assert "error: new: raised: ValueError: &lt;b>\\|" in comment
 
 
 def test_a_base_side_that_is_wrong_says_nothing(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
