@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import time
 import traceback
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,9 @@ from impls.loading import opened
 
 #: What libraries say that have no exception of their own for it: XLA, PyTorch's CPU allocator, ONNX Runtime.
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "DefaultCPUAllocator: can't allocate memory", "Failed to allocate memory")
+
+#: Seconds below which a call shows that other code ran before it; a call that is not timed comes between.
+SHORT = 1e-3
 
 #: Seconds after which results are read again, to see whether they are still being written.
 SETTLES = 0.05
@@ -112,11 +116,15 @@ class _Cell:
         copies = {name: np.array(array) for name, array in collected.items()}
         return time.perf_counter() - started, copies
 
-    def plain(self, returned: Any) -> Any:
-        """What a call returned, with every array made anew from its numbers."""
+    def wake(self) -> None:
+        """A call that is not timed: it wakes the library's threads and fills the nearer caches again."""
+        self.time_call(self.next_inputs())
+
+    def read_plain(self, returned: Any) -> float:
+        """Seconds that reading results takes whose arrays were made anew from the numbers of these."""
         values = returned if isinstance(returned, tuple) else (returned,)
         device = self.specification.device
-        return tuple(self.arrays.put(np.array(self.arrays.get(value)), device) for value in values)
+        return self.copied(tuple(self.arrays.put(np.array(self.arrays.get(value)), device) for value in values))[0]
 
     @property
     def nbytes(self) -> int:
@@ -187,24 +195,31 @@ def chunk(key: str, seconds: float, most: int, number: int, last: bool = False) 
 
 
 def _chunk(cell: _Cell, seconds: float, most: int, number: int, last: bool) -> Chunk:
-    fresh = cell.fresh_inputs(number)
-    if most > 1:
-        cell.time_call(cell.next_inputs())  # wakes the library's threads, and finds its data in nearer caches again
     times: list[float] = []
+    plain, returned = math.inf, None  # a call that is longer than a turn did not leave its work to the reader
     before, started = cpu.thread_times(), time.perf_counter()
+    if most > 1:
+        cell.wake()
     while len(times) < most - 1 and sum(times) < seconds:
-        times.append(cell.time_call(cell.next_inputs())[0])  # the result is freed before the next call is made
+        del returned  # so that its memory is free for the next call, as in a loop that uses it up
+        elapsed, returned = cell.time_call(cell.next_inputs())
+        times.append(elapsed)
+    if times:
+        plain = cell.read_plain(returned)
+    del returned
+    fresh = cell.fresh_inputs(number)
+    if times and times[-1] < SHORT:
+        cell.wake()
     elapsed, returned = cell.time_call(fresh)
     readback, results = cell.copied(returned)  # at once: a call that returns before it is done is wrong here
     threads = cpu.busy_threads(before, cpu.thread_times(), time.perf_counter() - started)
-    plain, _ = cell.copied(cell.plain(returned))
     found = Chunk("returned", "", (*times, elapsed), readback, plain, threads)
     if not last:
         return found
     time.sleep(SETTLES)
     later = cell.copied(returned)[1]
     unsettled = tuple(name for name in results if not same_bits(results[name], later[name]))
-    return Chunk("returned", "", found.seconds, readback, plain, threads, results, unsettled)
+    return replace(found, results=results, unsettled=unsettled)
 
 
 def bare(key: str) -> tuple[Function, list[dict[str, Any]]]:
