@@ -18,7 +18,7 @@ from pathlib import Path
 #: PR_SET_PDEATHSIG of Linux' prctl: the signal that a process is sent when its parent ends.
 PARENT_ENDED = 1
 
-#: Share of the time for which a thread works that makes it one of those in use; waiting and bookkeeping take less.
+#: Share of what the busiest thread works that makes another one of those in use; bookkeeping takes less.
 BUSY = 0.1
 
 
@@ -41,11 +41,12 @@ def thread_times() -> dict[str, int]:
     return times
 
 
-def busy_threads(before: Mapping[str, int], after: Mapping[str, int], seconds: float) -> int | None:
-    """How many threads worked for a share BUSY of the time between two readings; None if nothing is known."""
-    if not after:
+def busy_threads(before: Mapping[str, int], after: Mapping[str, int]) -> int | None:
+    """How many threads worked between two readings of ``thread_times``; None if nothing is known."""
+    worked = [time - before.get(name, 0) for name, time in after.items()]
+    if not any(worked):
         return None
-    return sum(time - before.get(name, 0) > BUSY * seconds * 1e9 for name, time in after.items())
+    return sum(time > BUSY * max(worked) for time in worked)
 
 
 def end_with_parent() -> bool:

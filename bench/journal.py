@@ -100,6 +100,9 @@ def _visit(measured: Mapping[str, Any]) -> Visit:
     numbers = [value for chunk in chunks for value in chunk]
     if not numbers or not all(isinstance(value, float) and 0 < value < math.inf for value in numbers):
         raise ValueError("samples have to be positive numbers")
+    for name, value in measured.items():
+        if name != "chunks" and not isinstance(value, str if name == "stopped" else (int, float, type(None))):
+            raise ValueError(f"{name} has another type")
     return Visit(**{**measured, "chunks": chunks})
 
 

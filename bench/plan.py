@@ -49,6 +49,8 @@ class Plan:
     def stopped(self, earlier: statistics.Visits, chunks: Sequence[Sequence[float]]) -> str:
         """Why a visit with these chunks is enough, "" while it is not; ``earlier`` visits of the cell are done.
 
+        One more chunk follows, whose results are checked.
+
         Every visit has its share of the seconds and calls, and what the earlier ones left of theirs.  Before the last
         one the noise is that of the visit alone: what the visits differ by is not known yet.
         """
@@ -56,9 +58,9 @@ class Plan:
         visits = [*earlier, chunks] if done == self.visits else [chunks]
         calls = sum(len(chunk) for visit in (*earlier, chunks) for chunk in visit)
         seconds = sum(sum(chunk) for visit in (*earlier, chunks) for chunk in visit)
-        if sum(map(len, chunks)) < math.ceil(self.rounds / self.visits):
+        if not chunks or sum(map(len, chunks)) + 1 < math.ceil(self.rounds / self.visits):
             return ""
-        turns = LEAST_CHUNKS if len(chunks[0]) > 1 else 1  # one call longer than a turn: no more than it has to be
+        turns = LEAST_CHUNKS - 1 if len(chunks[0]) > 1 else 1  # a call longer than a turn is made no more than need be
         if len(chunks) >= LEAST_CHUNKS and statistics.median(visits).spread <= self.noise:
             return NOISE
         if seconds >= self.seconds * done / self.visits and len(chunks) >= turns:

@@ -94,7 +94,7 @@ class Protocol:
         with self._closing(live.cell):
             live.chunks.append(self._chunk(live, len(live.chunks) + 1, last=False))
 
-    def close(self, live: Live, earlier: Outcome) -> Visit:
+    def close(self, live: Live, earlier: Outcome, stopped: str) -> Visit:
         """The last chunk of a visit, whose results are checked.  Raises StruckOut; the cell is closed in any case."""
         with self._closing(live.cell):
             last = self._chunk(live, LAST, last=True)
@@ -114,7 +114,7 @@ class Protocol:
             peak_bytes=live.opened.peak_bytes,
             held_bytes=held,
             threads=most(chunk.threads for chunk in live.chunks),
-            stopped=self.plan.stopped(earlier.samples, live.seconds),
+            stopped=stopped,
         )
 
     def _chunk(self, live: Live, number: int, last: bool) -> Chunk:

@@ -197,7 +197,7 @@ def chunk(key: str, seconds: float, most: int, number: int, last: bool = False) 
 def _chunk(cell: _Cell, seconds: float, most: int, number: int, last: bool) -> Chunk:
     times: list[float] = []
     plain, returned = math.inf, None  # a call that is longer than a turn did not leave its work to the reader
-    before, started = cpu.thread_times(), time.perf_counter()
+    before = cpu.thread_times()
     if most > 1:
         cell.wake()
     while len(times) < most - 1 and sum(times) < seconds:
@@ -212,7 +212,7 @@ def _chunk(cell: _Cell, seconds: float, most: int, number: int, last: bool) -> C
         cell.wake()
     elapsed, returned = cell.time_call(fresh)
     readback, results = cell.copied(returned)  # at once: a call that returns before it is done is wrong here
-    threads = cpu.busy_threads(before, cpu.thread_times(), time.perf_counter() - started)
+    threads = cpu.busy_threads(before, cpu.thread_times())
     found = Chunk("returned", "", (*times, elapsed), readback, plain, threads)
     if not last:
         return found

@@ -53,10 +53,11 @@ class Turns:
 
     def _turn(self, cell: Cell) -> None:
         live, earlier = self._live[cell], self.earlier[cell]
-        if not self.protocol.plan.stopped(earlier.samples, live.seconds):
+        stopped = self.protocol.plan.stopped(earlier.samples, live.seconds)
+        if stopped:
+            self._end(cell, earlier.visited(self.protocol.close(live, earlier, stopped)))
+        else:
             self.protocol.turn(live)
-            return
-        self._end(cell, earlier.visited(self.protocol.close(live, earlier)))
 
     def _end(self, cell: Cell, outcome: Outcome) -> None:
         self._live.pop(cell, None)

@@ -67,7 +67,7 @@ def measure(answers: Answers, cell: Cell = CELL, same: Protocol | None = None) -
     """A visit of a cell with nothing but its last chunk, by given answers."""
     using = same or protocol(answers)
     using.admit(cell)
-    return using.close(using.open(cell), Outcome())
+    return using.close(using.open(cell), Outcome(), "time budget")
 
 
 def test_a_right_cell_gives_its_samples_and_share() -> None:
