@@ -45,7 +45,7 @@ class Progress:
         self._said = now
         waiting = sum(left >= self._visits - visit for left in self._left.values())
         where = f"visit {visit + 1} of {self._visits}, cell {self._cells - waiting} of {self._cells}"
-        line = ", ".join(filter(None, [where, self._rest(), f"{cell.id}: {_result(outcome)}"]))
+        line = ", ".join(filter(None, [where, self._rest(), f"{_result(outcome)}: {cell.id}"]))
         line = line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
         self._write(f"\r{line:{WIDTH}}" if self._rewrites else f"{line}\n")
 
