@@ -1,4 +1,4 @@
-"""Who works: the CPU time of a process, of the threads of this one, and how an idle process is really kept idle.
+"""Who works: the CPU time of a process, and how an idle one is really kept idle.
 
 Libraries keep threads that wait for work by spinning (ONNX Runtime's pool, OpenMP with an active wait policy), and
 some run timers.  A process that is stopped by a signal does nothing at all, whatever its libraries would, and goes on
@@ -12,14 +12,10 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 #: PR_SET_PDEATHSIG of Linux' prctl: the signal that a process is sent when its parent ends.
 PARENT_ENDED = 1
-
-#: Share of what the busiest thread works that makes another one of those in use; bookkeeping takes less.
-BUSY = 0.1
 
 
 def cpu_seconds(pid: int) -> float | None:
@@ -29,24 +25,6 @@ def cpu_seconds(pid: int) -> float | None:
     except OSError:
         return None
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def thread_times() -> dict[str, int]:
-    """Nanoseconds that each thread of this process has worked; empty where the system does not tell."""
-    times = {}
-    with contextlib.suppress(OSError):
-        for name in os.listdir("/proc/self/task"):
-            with contextlib.suppress(OSError):  # it ended
-                times[name] = int(Path(f"/proc/self/task/{name}/schedstat").read_text().split()[0])
-    return times
-
-
-def busy_threads(before: Mapping[str, int], after: Mapping[str, int]) -> int | None:
-    """How many threads worked between two readings of ``thread_times``; None if nothing is known."""
-    worked = [time - before.get(name, 0) for name, time in after.items()]
-    if not any(worked):
-        return None
-    return sum(time > BUSY * max(worked) for time in worked)
 
 
 def end_with_parent() -> bool:

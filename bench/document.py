@@ -119,12 +119,12 @@ def run(records: Sequence[Record], plan: Plan, **rest: Any) -> dict[str, Any]:
 
 
 def in_force(outcomes: Mapping[Cell, Outcome]) -> dict[str, int]:
-    """How many threads worked at most, by process: what libraries do with the threads that they are given."""
+    """How many threads worked at the same time, by process: what libraries do with those that they are given."""
     found: dict[str, int] = {}
     for cell, outcome in outcomes.items():
-        name, threads = cell.target.implementation.process, outcome.threads
-        if cell.target.device == "cpu" and threads is not None:
-            found[name] = max(found.get(name, 0), threads)
+        if cell.target.device == "cpu" and outcome.visits:
+            name = cell.target.implementation.process
+            found[name] = max(found.get(name, 0), outcome.threads)
     return dict(sorted(found.items()))
 
 
@@ -143,7 +143,9 @@ def remarks(outcomes: Mapping[Cell, Outcome], idle: Mapping[str, float], harness
     found = []
     threads = in_force(outcomes)
     if len(set(threads.values())) > 1:
-        found.append(f"threads that worked at most: {', '.join(f'{name} {count}' for name, count in threads.items())}")
+        found.append(
+            f"threads that worked at the same time: {', '.join(f'{name} {count}' for name, count in threads.items())}"
+        )
     busy = [f"{name} {share:.0%} of a core" for name, share in idle.items() if share > IDLE]
     if busy:
         found.append(f"not idle while others worked: {', '.join(busy)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from bench import statistics
@@ -44,8 +43,8 @@ class Visit:
     first_call_seconds: float = 0.0
     peak_bytes: int | None = None
     held_bytes: int | None = None
-    #: Threads that worked during calls, in the chunk where most did; None where the system does not tell.
-    threads: int | None = None
+    #: Threads that worked at the same time: CPU time ÷ time, rounded, in the chunk where it is greatest.
+    threads: int = 1
     stopped: str = ""
 
 
@@ -83,11 +82,6 @@ class Outcome:
         return max(visit.share for visit in self.visits)
 
     @property
-    def threads(self) -> int | None:
-        """Threads that worked, at most."""
-        return most(visit.threads for visit in self.visits)
-
-
-def most(counts: Iterable[int | None]) -> int | None:
-    """The greatest of the known counts."""
-    return max((count for count in counts if count is not None), default=None)
+    def threads(self) -> int:
+        """Threads that worked at the same time, at most."""
+        return max(visit.threads for visit in self.visits)

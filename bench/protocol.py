@@ -11,7 +11,7 @@ from typing import Protocol as Interface
 from bench import arguments, suspicion
 from bench.budget import Cost, Costs, over_time
 from bench.checks import StruckOut, check
-from bench.outcomes import Cell, NotTimed, Outcome, Visit, most
+from bench.outcomes import Cell, NotTimed, Outcome, Visit
 from bench.plan import Plan
 from bench.references import FIRST, References
 from bench.sampler import Chunk, Opened
@@ -113,7 +113,7 @@ class Protocol:
             first_call_seconds=live.opened.first_call_seconds,
             peak_bytes=live.opened.peak_bytes,
             held_bytes=held,
-            threads=most(chunk.threads for chunk in live.chunks),
+            threads=max(1, round(max(chunk.cores for chunk in live.chunks))),
             stopped=stopped,
         )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import math
 import time
 import traceback
 import warnings
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import arguments, cpu
+from bench import arguments
 from bench.growth import beyond, growth
 from bench.workloads import Workload
 from impls import calls
@@ -30,8 +29,8 @@ from impls.loading import opened
 #: What libraries say that have no exception of their own for it: XLA, PyTorch's CPU allocator, ONNX Runtime.
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "DefaultCPUAllocator: can't allocate memory", "Failed to allocate memory")
 
-#: Seconds below which a call shows that other code ran before it; a call that is not timed comes between.
-SHORT = 1e-3
+#: Share of a call, and seconds, by which reading results may take longer than reading plain arrays.
+LATE_SHARE, LATE_SECONDS = 0.5, 5e-5
 
 #: Seconds after which results are read again, to see whether they are still being written.
 SETTLES = 0.05
@@ -63,8 +62,9 @@ class Chunk:
     """A turn of calls: seconds of each, in order.  ``status`` is one of Opened's, or "lost" if no such cell is open.
 
     The last call was on inputs that the implementation had never seen.  Reading its results back took
-    ``readback_seconds``, and a plain copy of them ``plain_seconds``; ``threads`` is how many worked.  Of the last chunk
-    of a visit there are the results, copied right after the call, and which of them (``unsettled``) had changed later.
+    ``readback_seconds``, and of plain copies ``plain_seconds`` (0 where the first is short); ``cores`` is CPU time ÷
+    time, of all threads.  Of the last chunk of a visit there are the results, copied right after the call, and which of
+    them (``unsettled``) had changed later.
     """
 
     status: str
@@ -72,7 +72,7 @@ class Chunk:
     seconds: tuple[float, ...] = ()
     readback_seconds: float = 0.0
     plain_seconds: float = 0.0
-    threads: int | None = None
+    cores: float = 0.0
     results: dict[str, np.ndarray] = field(default_factory=dict)
     unsettled: tuple[str, ...] = ()
 
@@ -116,15 +116,16 @@ class _Cell:
         copies = {name: np.array(array) for name, array in collected.items()}
         return time.perf_counter() - started, copies
 
-    def wake(self) -> None:
-        """A call that is not timed: it wakes the library's threads and fills the nearer caches again."""
-        self.time_call(self.next_inputs())
-
     def read_plain(self, returned: Any) -> float:
-        """Seconds that reading results takes whose arrays were made anew from the numbers of these."""
+        """Seconds that reading results takes whose arrays were made anew from the numbers of these.
+
+        Everything that is made on the way stays until it is read: memory that was just freed is quicker to get.
+        """
         values = returned if isinstance(returned, tuple) else (returned,)
-        device = self.specification.device
-        return self.copied(tuple(self.arrays.put(np.array(self.arrays.get(value)), device) for value in values))[0]
+        numbers = [self.arrays.get(value) for value in values]
+        copies = [np.array(array) for array in numbers]
+        plain = tuple(self.arrays.put(array, self.specification.device) for array in copies)
+        return self.copied(plain)[0]
 
     @property
     def nbytes(self) -> int:
@@ -195,25 +196,23 @@ def chunk(key: str, seconds: float, most: int, number: int, last: bool = False) 
 
 
 def _chunk(cell: _Cell, seconds: float, most: int, number: int, last: bool) -> Chunk:
+    fresh = cell.fresh_inputs(number)  # before the others, as memory that is taken and freed in between shows in a call
     times: list[float] = []
-    plain, returned = math.inf, None  # a call that is longer than a turn did not leave its work to the reader
-    before = cpu.thread_times()
+    returned = None
     if most > 1:
-        cell.wake()
+        cell.time_call(cell.next_inputs())  # wakes the library's threads, and finds its data in nearer caches again
+    worked, started = time.process_time(), time.perf_counter()
     while len(times) < most - 1 and sum(times) < seconds:
         del returned  # so that its memory is free for the next call, as in a loop that uses it up
         elapsed, returned = cell.time_call(cell.next_inputs())
         times.append(elapsed)
-    if times:
-        plain = cell.read_plain(returned)
     del returned
-    fresh = cell.fresh_inputs(number)
-    if times and times[-1] < SHORT:
-        cell.wake()
     elapsed, returned = cell.time_call(fresh)
+    cores = (time.process_time() - worked) / (time.perf_counter() - started)
     readback, results = cell.copied(returned)  # at once: a call that returns before it is done is wrong here
-    threads = cpu.busy_threads(before, cpu.thread_times())
-    found = Chunk("returned", "", (*times, elapsed), readback, plain, threads)
+    late = readback > max(LATE_SHARE * min([*times, elapsed]), LATE_SECONDS)
+    plain = cell.read_plain(returned) if late else 0.0
+    found = Chunk("returned", "", (*times, elapsed), readback, plain, cores)
     if not last:
         return found
     time.sleep(SETTLES)

@@ -15,7 +15,7 @@ def cell(process: str, device: str = "cpu") -> Cell:
     return Cell(target, Workload(1, 2, 4, 8))
 
 
-def timed(*threads: int | None) -> Outcome:
+def timed(*threads: int) -> Outcome:
     """An outcome with a visit for each of the counts of threads."""
     visits = (Visit(((0.2, 0.1), (0.3,)), 0.5, 1.0, 2.0, 3, threads=count, stopped="time budget") for count in threads)
     return Outcome(visits=tuple(visits))
@@ -33,14 +33,14 @@ def test_a_record_has_samples_by_visit_and_chunk() -> None:
 
 def test_threads_in_force_are_the_most_that_worked() -> None:
     """By process, of all its cells on the CPU; nothing where nothing is known."""
-    outcomes = {cell("torch"): timed(1, 2), cell("numpy"): timed(None), cell("jax", "cuda"): timed(7)}
+    outcomes = {cell("torch"): timed(1, 2), cell("numpy"): Outcome(), cell("jax", "cuda"): timed(7)}
     assert document.in_force(outcomes) == {"torch": 2}
 
 
 def test_unequal_threads_are_remarked() -> None:
     """And equal ones are not."""
     unequal = {cell("torch"): timed(2), cell("numpy"): timed(1)}
-    assert document.remarks(unequal, {}, {}) == ["threads that worked at most: numpy 1, torch 2"]
+    assert document.remarks(unequal, {}, {}) == ["threads that worked at the same time: numpy 1, torch 2"]
     assert document.remarks({cell("torch"): timed(2), cell("numpy"): timed(2)}, {}, {}) == []
 
 

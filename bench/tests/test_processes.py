@@ -117,43 +117,6 @@ def test_in_this_process_nothing_is_stopped() -> None:
     using.close()
 
 
-def test_threads_that_work_are_counted() -> None:
-    """Two that work at the same time, and one that waits."""
-    before = cpu.thread_times()
-    if not before:
-        pytest.skip("this system does not tell")
-
-    def work() -> None:
-        end = time.thread_time() + 0.1
-        while time.thread_time() < end:
-            pass
-
-    def work_and_wait() -> None:
-        work()
-        both.wait()
-        done.wait()
-
-    both, done = threading.Barrier(2), threading.Event()
-    waiting = threading.Thread(target=done.wait)
-    working = threading.Thread(target=work_and_wait)
-    for thread in (working, waiting):
-        thread.start()
-    work()
-    both.wait()
-    counted = cpu.busy_threads(before, cpu.thread_times())
-    done.set()
-    for thread in (working, waiting):
-        thread.join()
-    assert counted == 2
-
-
-def test_nothing_is_counted_where_nothing_is_known() -> None:
-    """No reading, or one in which nothing was done."""
-    assert cpu.busy_threads({}, {}) is None
-    assert cpu.busy_threads({"1": 5}, {"1": 5}) is None
-    assert cpu.busy_threads({"1": 5}, {"1": 1005, "2": 200, "3": 50}) == 2
-
-
 def test_stopping_a_process_that_is_gone_is_no_error() -> None:
     """It ended between two jobs."""
     ended = subprocess.Popen([sys.executable, "-c", ""])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,20 @@ def copy_of_v(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
 def refuses(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Unsupported."""
     raise NotImplementedError("no such kernel")
+
+
+def sleeps(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Waits."""
+    time.sleep(0.05)
+    return v.copy()
+
+
+def works(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Computes, on one core."""
+    end = time.process_time() + 0.05
+    while time.process_time() < end:
+        pass
+    return v.copy()
 
 
 def large(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -112,12 +127,19 @@ def test_the_last_chunk_sends_the_results_of_its_fresh_call() -> None:
     assert not sampler.chunk("it", 0.01, 6, 1).results
 
 
-def test_calls_that_wake_the_library_are_not_among_the_samples() -> None:
-    """One comes before the first sample, and one before the fresh call, where that is short."""
+def test_the_call_that_wakes_a_process_is_not_among_the_samples() -> None:
+    """It comes before the first reading of the clock."""
     opened(copy_of_v)
     SEEN.clear()
     assert len(sampler.chunk("it", 60.0, 6, 1).seconds) == 6
-    assert len(SEEN) == 8
+    assert len(SEEN) == 7
+
+
+def test_cores_at_work_are_measured() -> None:
+    """A call that sleeps uses none, one that computes uses one."""
+    for function, low, high in ((sleeps, 0.0, 0.3), (works, 0.3, 1.1)):
+        opened(function)
+        assert low <= sampler.chunk("it", 60.0, 6, 1).cores <= high
 
 
 def test_warm_calls_end_once_they_took_long_enough() -> None:

@@ -139,9 +139,10 @@ def test_fresh_inputs_may_take_a_little_longer() -> None:
 
 
 def test_one_slow_call_is_no_evidence() -> None:
-    """A machine that was busy once does not strike a cell out, nor do too few turns."""
+    """A machine that was busy does not strike a cell out if one fresh call was quick, nor do too few turns."""
     suspicion.remembers([*chunks(0.001), (0.001, 0.001, 1.0)])
     suspicion.remembers(chunks(1.0, count=4))
+    suspicion.remembers([*chunks(0.003, count=9), *chunks(0.001, count=1)])
     with pytest.raises(StruckOut, match="1e\\+03 times as long"):
         suspicion.remembers(chunks(1.0))
 
