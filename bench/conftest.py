@@ -99,7 +99,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Plan the campaign: the cells of all tests that are left, and the journal that they are written to."""
     config = session.config
     params = (getattr(item, "callspec", None) for item in session.items)
-    cells = [found.params["cell"] for found in params if found is not None and "cell" in found.params]
+    cells = [
+        found.params["cell"] for found in params if found is not None and isinstance(found.params.get("cell"), Cell)
+    ]
     if not cells or config.getoption("collectonly"):
         return
     targets.pool(config).close()  # it has told what there is, and would take up memory and time
@@ -115,7 +117,7 @@ def _journal(config: pytest.Config, cells: list[Cell]) -> tuple[Journal | None, 
     path = options.json_file(config)
     if path is None:
         return None, {}
-    file = journal.beside(path)
+    file, resumes = journal.beside(path), config.getoption("resume", False)
     header = {
         "spec": SPEC_VERSION,
         "fingerprint": _fingerprint(config)["id"],
@@ -124,7 +126,7 @@ def _journal(config: pytest.Config, cells: list[Cell]) -> tuple[Journal | None, 
         "cells": [cell.id for cell in cells],
     }
     try:
-        if config.getoption("resume"):
+        if resumes:
             known = journal.read(file, header)
             return Journal(file, header, known), known
         return Journal(file, header), {}
@@ -133,7 +135,7 @@ def _journal(config: pytest.Config, cells: list[Cell]) -> tuple[Journal | None, 
             f"{file} holds what an earlier run measured: go on with --resume, or delete it"
         ) from None
     except (OSError, JournalError) as error:
-        raise pytest.UsageError(f"--resume: {error}" if config.getoption("resume") else str(error)) from None
+        raise pytest.UsageError(f"--resume: {error}" if resumes else str(error)) from None
 
 
 def _progress(config: pytest.Config) -> Progress:
