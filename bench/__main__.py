@@ -1,4 +1,7 @@
-"""``python -m bench``: what is measured outside ``pytest bench``."""
+"""``python -m bench COMMAND``: duets, and what the timing itself does to timings.
+
+Nothing else should run on the machine.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from bench import harness, interference
 from bench.duet import command as duet
 from bench.duet import evidence
 from bench.duet.sides import SideError
@@ -29,18 +33,31 @@ class Command:
     options: Callable[[argparse.ArgumentParser], None]
 
 
+def _harness_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pairs", type=int, default=200, help="pairs of chunks (default: %(default)s)")
+
+
+def _harness(pairs: int) -> tuple[str, int]:
+    found = harness.run(pairs=pairs)
+    low, high = found["interval"]
+    times = f"bare loop {1e6 * found['loop_seconds']:.1f} µs, by the protocol {1e6 * found['call_seconds']:.1f} µs"
+    return f"{times}\nratio {found['ratio']:.4f} ({low:.4f} to {high:.4f}), {found['pairs']} pairs of chunks", 0
+
+
 COMMANDS: dict[str, Command] = {
     "duet": Command(duet.run, "compare two git revisions or environments, in turns", duet.options),
-    "evidence": Command(evidence.run, "measure how often a duet is wrong (minutes)", evidence.options),
+    "evidence": Command(evidence.run, "measure how often a duet is wrong (an hour)", evidence.options),
+    "harness": Command(_harness, "time by the protocol ÷ time of a bare loop, of a call of 100 µs", _harness_options),
+    "turns": Command(interference.run, "what taking turns does to timings", interference.options),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; prints what it found, or in one sentence why its options cannot be used."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Comparisons, and figures about the timing.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
-        command.options(commands.add_parser(name, help=command.text))
+        command.options(commands.add_parser(name, help=command.text, description=command.text))
     options = vars(parser.parse_args(arguments))
     try:
         text, code = COMMANDS[options.pop("command")].run(**options)

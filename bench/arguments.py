@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
@@ -15,6 +16,12 @@ Shape = tuple[int, ...]
 
 #: LayerNorm's epsilon, PyTorch's default.
 EPSILON = 1e-5
+
+#: Places by which a fresh set is moved: a prime, so that its multiples come round late in arrays of any size.
+STEP = 7919
+
+#: Input sets that are rotated, so that no call finds its own inputs in the nearest cache.
+SETS = 3
 
 #: How the results of a pass with a cache of past keys are named (impls.operators); the past and the new, joined.
 PRESENT = {"present_key": "k", "present_value": "v"}
@@ -106,6 +113,21 @@ def make(w: Workload, dtype: str, seed: int) -> tuple[dict[str, np.ndarray], dic
     arguments = OPERATORS[w.operator].arguments
     rest = {name: array for name, array in drawn.items() if name not in arguments}
     return {name: drawn[name] for name in arguments}, rest | options(w)
+
+
+def fresh(
+    w: Workload, arrays: Mapping[str, np.ndarray], keywords: Mapping[str, Any], number: int
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Another set with the same numbers at other places: as good as drawn anew, at the cost of a copy.
+
+    Equal numbers give equal sets; different ones differ, as long as they are fewer than the elements of an array.
+    """
+    drawn = shapes(w)
+
+    def moved(given: Mapping[str, Any]) -> dict[str, Any]:
+        return {n: np.roll(value, STEP * (number + 1)) if n in drawn else value for n, value in given.items()}
+
+    return moved(arrays), moved(keywords)
 
 
 def _draw(generator: np.random.Generator, name: str, shape: Shape, dtype: str) -> np.ndarray:

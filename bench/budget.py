@@ -29,21 +29,21 @@ class Costs:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Target, str], tuple[Workload, Cost]] = {}
+        self._known: dict[tuple[Target, str], dict[int, tuple[Workload, Cost]]] = {}
 
     def add(self, target: Target, workload: Workload, cost: Cost) -> None:
         """Remember what a call cost."""
-        self._known[target, workload.family] = (workload, cost)
+        self._known.setdefault((target, workload.family), {})[workload.sweep] = (workload, cost)
 
     def seconds(self, target: Target, workload: Workload) -> float | None:
-        """Predicted seconds per call, None if no shorter workload was measured."""
-        shorter = self._shorter(target, workload)
-        return None if shorter is None else shorter[1].seconds * flops(workload) / flops(shorter[0])
+        """Predicted seconds per call, None if none that is not longer was measured."""
+        nearest = self._nearest(target, workload)
+        return None if nearest is None else nearest[1].seconds * flops(workload) / flops(nearest[0])
 
     def bytes(self, target: Target, workload: Workload) -> int:
         """Predicted bytes of a call: from what a shorter workload took, or those of square arrays."""
         quadratic = memory.quadratic_bytes(workload, target.dtype)
-        measured = self._shorter(target, workload)
+        measured = self._nearest(target, workload)
         if measured is None or measured[1].bytes is None:
             return quadratic
         shorter, held = measured[0], measured[1].bytes
@@ -62,9 +62,11 @@ class Costs:
             return over_memory(needed, available)
         return ""
 
-    def _shorter(self, target: Target, workload: Workload) -> tuple[Workload, Cost] | None:
-        known = self._known.get((target, workload.family))
-        return known if known is not None and known[0].sweep < workload.sweep else None
+    def _nearest(self, target: Target, workload: Workload) -> tuple[Workload, Cost] | None:
+        """The longest workload of the family that was measured and is not longer: in a later visit the same one."""
+        known = self._known.get((target, workload.family), {})
+        lengths = [length for length in known if length <= workload.sweep]
+        return known[max(lengths)] if lengths else None
 
 
 def _linear(workload: Workload, dtype: str) -> int:

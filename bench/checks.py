@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from bench import arguments
 from bench.workloads import Workload
-from conformance import sampling
+from conformance import bounds, reference, sampling
 from conformance.bounds import Options
 from conformance.cases import every_case
 from conformance.cases.anycase import Blame
@@ -59,6 +59,35 @@ class Call:
     keywords: Mapping[str, Any]
     dtype: str
     profile: Profile
+    #: Number of the input set, by which what is expected of it may be kept (bench.references).
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is known of one result: which of its elements are compared, with what, and within which bound."""
+
+    name: str
+    index: Any
+    expected: np.ndarray
+    #: None for what is only copied, bit by bit.
+    bound: np.ndarray | None
+
+    def compare(self, results: Arrays, dtype: str) -> Comparison:
+        """The comparison of this part of the results."""
+        got = results[self.name][self.index]
+        if self.bound is not None:
+            return compare(self.name, got, self.expected, self.bound, dtype)
+        if same_bits(got, self.expected):
+            return Comparison(self.name, ok=True, share=0.0, total=got.size, wrong=0)
+        return compare(self.name, got, self.expected.astype(np.float64), np.zeros(self.expected.shape), dtype)
+
+
+#: What is expected of a call, by rows or heads that the seed chooses.
+Expect = Callable[[Call, int], tuple[Part, ...]]
+
+#: All of a result.
+WHOLE = ...
 
 
 @functools.cache
@@ -67,10 +96,16 @@ def blame(operator: str) -> Blame:
     return next(case.blame for case in every_case().values() if case.operator == operator)
 
 
-def check(call: Call, results: Arrays, seed: int) -> float:
+def expect(call: Call, seed: int) -> tuple[Part, ...]:
+    """What the reference says of the parts that are checked; no result is looked at."""
+    return _EXPECTED[call.workload.operator](call, seed)
+
+
+def check(call: Call, results: Arrays, seed: int, expecting: Expect = expect) -> float:
     """The worst error/bound of what is checked.  Raises StruckOut if a result breaks a clause.
 
-    ``seed`` chooses rows or heads; the first and the last are always among them.
+    ``seed`` chooses rows or heads; the first and the last are always among them.  ``expecting`` may know already what
+    ``expect`` computes.
     """
     clauses = blame(call.workload.operator)
     for name, shape in arguments.results(call.workload).items():
@@ -81,7 +116,8 @@ def check(call: Call, results: Arrays, seed: int) -> float:
             )
         if str(got.dtype) != call.dtype:
             raise StruckOut(clauses.dtype, f"{_the(name)} is {got.dtype}, the inputs are {call.dtype}")
-    compared = _CHECKS[call.workload.operator](call, results, seed)
+    wanted = [part for part in expecting(call, seed) if part.name in results]
+    compared = [part.compare(results, call.dtype) for part in wanted]
     for one in compared:
         if not one.ok:
             raise StruckOut(_clause(clauses, one.name), _wrong(one, call.profile))
@@ -118,31 +154,23 @@ def checked_heads(w: Workload) -> int:
     return max(1, min(w.kv_heads, affordable))
 
 
-def _sdpa(call: Call, results: Arrays, seed: int) -> list[Comparison]:
+def _sdpa(call: Call, seed: int) -> tuple[Part, ...]:
     """Sampled rows; of a call with past keys those of attention over past and new ones, joined."""
     w, options, (q, k, v) = call.workload, dict(call.keywords), call.arrays.values()
-    compared = []
+    present: list[Part] = []
     if w.past:
         k = np.concatenate([options.pop("past_key"), k], axis=2)
         v = np.concatenate([options.pop("past_value"), v], axis=2)
         options["causal_offset"] = w.past
-        joined = {"present_key": k, "present_value": v}
-        compared = [_copied(name, results[name], joined[name], call.dtype) for name in joined if name in results]
-    rows = checked_rows(w)
-    output = sampling.check_rows(
-        q, k, v, options, results["output"], dtype=call.dtype, profile=call.profile, rows=rows, seed=seed
-    )
-    return [output, *compared]
+        present = [Part(name, WHOLE, joined, None) for name, joined in (("present_key", k), ("present_value", v))]
+    rows = sampling.sample(w.length, checked_rows(w), seed)
+    expected = reference.sdpa(q, k, v, **options, rows=rows)
+    known = Options(softcap=options.get("softcap"), bias=options.get("bias"))
+    bound = bounds.bound(expected, known, call.dtype, call.profile)
+    return (Part("output", np.s_[:, :, rows], expected.output, bound.output), *present)
 
 
-def _copied(name: str, got: np.ndarray, expected: np.ndarray, dtype: str) -> Comparison:
-    """A result that has to be its input, without any rounding."""
-    if same_bits(got, expected):
-        return Comparison(name, ok=True, share=0.0, total=got.size, wrong=0)
-    return compare(name, got, expected.astype(np.float64), np.zeros(expected.shape), dtype)
-
-
-def _layer(call: Call, results: Arrays, seed: int) -> list[Comparison]:
+def _layer(call: Call, seed: int) -> tuple[Part, ...]:
     """Sampled rows: the layer with those rows as queries, and all rows as keys and values.
 
     Of ``sublayer`` too: normalised after the residual sum, a row depends on no other but through attention.
@@ -156,31 +184,31 @@ def _layer(call: Call, results: Arrays, seed: int) -> list[Comparison]:
         options["mask"] = np.arange(x.shape[1]) <= rows[:, None]
     if "bias" in options:
         options["bias"] = options["bias"][:, :, rows]
-    reference: Any = layer_reference.mha if call.workload.operator == "mha" else layer_reference.sublayer
-    expected = reference(**arrays, **options)
+    form: Any = layer_reference.mha if call.workload.operator == "mha" else layer_reference.sublayer
+    expected = form(**arrays, **options)
     bound = layer_bounds.bound(expected, Options(bias=options.get("bias")), call.dtype, call.profile)
-    return [compare("output", results["output"][:, rows], expected.output, bound.output, call.dtype)]
+    return (Part("output", np.s_[:, rows], expected.output, bound.output),)
 
 
-def _gradients(call: Call, results: Arrays, seed: int) -> list[Comparison]:
+def _gradients(call: Call, seed: int) -> tuple[Part, ...]:
     """All rows of sampled key heads and of their query heads."""
     w, options = call.workload, dict(call.keywords)
     kept = _heads(w.kv_heads, checked_heads(w), seed)
     group = w.heads // w.kv_heads
     of_queries = (kept[:, None] * group + np.arange(group)).ravel()
 
-    def part(name: str, array: np.ndarray) -> np.ndarray:
-        return array[:, kept if name in ("k", "v") else of_queries]
+    def part(name: str) -> Any:
+        return np.s_[:, kept if name in ("k", "v") else of_queries]
 
     if "bias" in options:
-        options["bias"] = part("bias", options["bias"])
-    expected = gradient_reference.sdpa_grad(*(part(name, array) for name, array in call.arrays.items()), **options)
+        options["bias"] = options["bias"][part("bias")]
+    expected = gradient_reference.sdpa_grad(*(array[part(name)] for name, array in call.arrays.items()), **options)
     known = Options(softcap=options.get("softcap"), bias=options.get("bias"))
     bound = gradient_bounds.bound(expected, known, call.dtype, call.profile)
-    return [
-        compare(name, part(name.removeprefix("grad_"), results[name]), gradient, bound[name], call.dtype)
+    return tuple(
+        Part(name, part(name.removeprefix("grad_")), gradient, bound[name])
         for name, gradient in expected.gradients.items()
-    ]
+    )
 
 
 def _heads(heads: int, count: int, seed: int) -> np.ndarray:
@@ -190,17 +218,15 @@ def _heads(heads: int, count: int, seed: int) -> np.ndarray:
     return sampling.sample(heads, count, seed)
 
 
-def _layer_gradients(call: Call, results: Arrays, seed: int) -> list[Comparison]:
+def _layer_gradients(call: Call, seed: int) -> tuple[Part, ...]:
     """Every element."""
-    reference, bounds = (importlib.import_module(name) for name in LAYER_GRADIENTS)
-    expected = reference.mha_grad(**call.arrays, **call.keywords)
-    bound = bounds.bound(expected, Options(bias=call.keywords.get("bias")), call.dtype, call.profile)
-    return [
-        compare(name, results[name], gradient, bound[name], call.dtype) for name, gradient in expected.gradients.items()
-    ]
+    theirs, bounding = (importlib.import_module(name) for name in LAYER_GRADIENTS)
+    expected = theirs.mha_grad(**call.arrays, **call.keywords)
+    bound = bounding.bound(expected, Options(bias=call.keywords.get("bias")), call.dtype, call.profile)
+    return tuple(Part(name, WHOLE, gradient, bound[name]) for name, gradient in expected.gradients.items())
 
 
-_CHECKS = {
+_EXPECTED = {
     "sdpa": _sdpa,
     "mha": _layer,
     "sublayer": _layer,

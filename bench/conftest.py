@@ -1,54 +1,29 @@
-"""Options of ``pytest bench``, its cells, and what the suite adds to pytest-benchmark's JSON."""
+"""The cells of ``pytest bench``, the campaign that measures them, and what is written of it."""
 
 from __future__ import annotations
 
 import dataclasses
+import shlex
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from bench.flops import FORMULAS
-from bench.machine import fingerprint, load_average
-from bench.presets import PRESETS, select
-from bench.protocol import Cell, Protocol
-from bench.sampler import Plan
-from bench.workloads import Workload, WorkloadError
+from bench import document, harness, journal, options
+from bench.campaign import Campaign
+from bench.journal import Journal, JournalError
+from bench.machine import fingerprint
+from bench.outcomes import STRUCK_OUT, TIMED, Cell, Outcome
+from bench.plan import Plan
+from bench.processes import Processes
+from bench.progress import Progress
+from bench.protocol import Protocol
+from bench.workloads import Workload
 from conformance import SPEC_VERSION, targets
 from impls.contract import ImplementationError
-
-#: Key and version of what the suite adds to pytest-benchmark's JSON.
-JSON_KEY = "attention_conformance"
-#: 2: cells of every operator; ``flops`` has a formula for each.
-FORMAT = 2
-
-#: Seconds that a cell is sampled for: short enough for all built-ins at all lengths in a few minutes on two cores.
-SECONDS = 0.5
-
-#: A cell is left out if its least number of calls is predicted to take this many times the seconds to sample for.
-LIMIT = 10
-
-#: The dtype that is timed unless ``--dtype`` asks for others.
-DTYPE = "float32"
-
-
-@dataclass(frozen=True)
-class Record:
-    """What became of a cell: "timed", "struck out" (``clause`` says by what) or "not timed".
-
-    ``family`` is the workload's name with its length left open, which is ``S``: query rows, of decode past keys.
-    """
-
-    implementation: str
-    device: str
-    dtype: str
-    workload: str
-    family: str
-    S: int
-    operator: str
-    outcome: str
-    clause: str = ""
-    reason: str = ""
 
 
 @dataclass
@@ -56,14 +31,23 @@ class Bench:
     """The state of a run of the bench."""
 
     workloads: tuple[Workload, ...]
-    protocol: Protocol
-    records: list[Record] = field(default_factory=list)
+    plan: Plan
+    processes: Processes
+    campaign: Campaign | None = None
+    harness: dict[str, Any] = field(default_factory=dict)
+    records: list[document.Record] = field(default_factory=list)
+    started: str = field(default_factory=lambda: _now())
 
-    def record(self, cell: Cell, outcome: str, clause: str = "", reason: str = "") -> None:
+    def record(self, cell: Cell, outcome: Outcome) -> None:
         """Keep what became of a cell."""
-        t, w = cell.target, cell.workload
-        named = (t.implementation.name, t.device, t.dtype, w.name, w.family, w.sweep, w.operator)
-        self.records.append(Record(*named, outcome, clause, reason))
+        self.records.append(document.record(cell, outcome))
+
+    def measure(self) -> Mapping[Cell, Outcome]:
+        """Run the campaign, and measure what measuring costs."""
+        assert self.campaign is not None
+        self.campaign.run()
+        self.harness = harness.run(self.processes.in_process)
+        return self.campaign.outcomes
 
 
 _BENCH = pytest.StashKey[Bench]()
@@ -71,48 +55,21 @@ _BENCH = pytest.StashKey[Bench]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options that only the bench has."""
-    group = parser.getgroup("attention-conformance bench")
-    group.addoption(
-        "--workload",
-        action="append",
-        default=[],
-        metavar="NAME|GLOB",
-        help="a workload such as prefill-b1h8d64s1024-causal or model/gpt2, or a glob over the known ones such as"
-        " 'model/*'; may be repeated",
-    )
-    group.addoption(
-        "--preset",
-        default="",
-        metavar="NAME",
-        help=f"a set of workloads: {', '.join(PRESETS)}; what --workload names is added",
-    )
-    group.addoption(
-        "--bench-seconds",
-        type=float,
-        default=SECONDS,
-        metavar="SECONDS",
-        help="sample each cell for this long, and 5 calls at least; a cell whose 5 calls are predicted to take"
-        f" {LIMIT} times as long is skipped (default: %(default)s)",
-    )
+    options.add(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options before anything is imported or started, so that a misspelt one costs nothing."""
-    try:
-        # With the defaults where this file is found too late to add options, as by ``pytest .``.
-        workloads = select(config.getoption("workload", []), config.getoption("preset", ""))
-    except WorkloadError as error:
-        raise pytest.UsageError(f"--workload, --preset: {error}") from None
-    seconds = config.getoption("bench_seconds", SECONDS)
-    if not seconds > 0:
-        raise pytest.UsageError(f"--bench-seconds {seconds:g}: expected more than 0")
-    plan = Plan(seconds=seconds, limit=LIMIT * seconds)
-    protocol = Protocol(targets.pool(config), plan, lambda implementation: targets.keywords(config, implementation))
-    config.stash[_BENCH] = Bench(workloads, protocol)
+    workloads, plan = options.workloads(config), options.plan(config)
+    if config.getoption("resume", False) and options.json_file(config) is None:
+        raise pytest.UsageError("--resume: say by --benchmark-json which run is to be resumed")
+    processes = Processes(plan.threads, config.getoption("in_process"))
+    config.add_cleanup(processes.close)
+    config.stash[_BENCH] = Bench(workloads, plan, processes)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test per cell: target by target, so that no two libraries run at a time, shortest workload first.
+    """One test per cell: target by target, shortest workload first.
 
     A workload is put to the implementations of its operator.
     """
@@ -121,7 +78,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     config = metafunc.config
     chosen, workloads = _selection(config).targets, config.stash[_BENCH].workloads
     if not config.getoption("dtype"):
-        chosen = tuple(target for target in chosen if target.dtype == DTYPE)
+        chosen = tuple(target for target in chosen if target.dtype == options.DTYPE)
     pairs = [(target, workload) for target in chosen for workload in workloads]
     cells = [Cell(target, one) for target, one in pairs if one.operator == target.implementation.operator]
     if pairs and not cells:
@@ -138,10 +95,82 @@ def _selection(config: pytest.Config) -> targets.Selection:
         raise pytest.UsageError(str(error)) from None
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Plan the campaign: the cells of all tests that are left, and the journal that they are written to."""
+    config = session.config
+    params = (getattr(item, "callspec", None) for item in session.items)
+    cells = [
+        found.params["cell"] for found in params if found is not None and isinstance(found.params.get("cell"), Cell)
+    ]
+    if not cells or config.getoption("collectonly"):
+        return
+    targets.pool(config).close()  # it has told what there is, and would take up memory and time
+    bench = config.stash[_BENCH]
+    protocol = Protocol(bench.processes, bench.plan, lambda implementation: targets.keywords(config, implementation))
+    written, known = _journal(config, cells)
+    outcomes = {cell: known[cell.id] for cell in cells if cell.id in known}
+    bench.campaign = Campaign(cells, protocol, bench.processes, _progress(config), written, outcomes)
+
+
+def _journal(config: pytest.Config, cells: list[Cell]) -> tuple[Journal | None, Mapping[str, Outcome]]:
+    """The journal and what it has of the cells.  Raises UsageError where it is not of this run, or in the way."""
+    path = options.json_file(config)
+    if path is None:
+        return None, {}
+    file, resumes = journal.beside(path), config.getoption("resume", False)
+    header = {
+        "spec": SPEC_VERSION,
+        "fingerprint": _fingerprint(config)["id"],
+        "plan": dataclasses.asdict(config.stash[_BENCH].plan),
+        "versions": _selection(config).versions,
+        "cells": [cell.id for cell in cells],
+    }
+    try:
+        if resumes:
+            known = journal.read(file, header)
+            return Journal(file, header, known), known
+        return Journal(file, header), {}
+    except FileExistsError:
+        raise pytest.UsageError(
+            f"{file} holds what an earlier run measured: go on with --resume, or delete it"
+        ) from None
+    except (OSError, JournalError) as error:
+        raise pytest.UsageError(f"--resume: {error}" if resumes else str(error)) from None
+
+
+def _progress(config: pytest.Config) -> Progress:
+    """Tells how far the campaign is, past pytest's capturing of output."""
+    reporter: Any = config.pluginmanager.getplugin("terminalreporter")
+    capture: Any = config.pluginmanager.getplugin("capturemanager")
+    if reporter is None or config.get_verbosity() < 0:
+        return Progress(None, rewrites=False)
+
+    def write(text: str) -> None:
+        with capture.global_and_fixture_disabled():
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+    return Progress(write, rewrites=reporter.isatty)
+
+
+def _fingerprint(config: pytest.Config) -> dict[str, Any]:
+    return document.identified(fingerprint(_selection(config).versions))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 @pytest.fixture(scope="session")
 def bench(request: pytest.FixtureRequest) -> Bench:
     """The state of the run."""
     return request.config.stash[_BENCH]
+
+
+@pytest.fixture(scope="session")
+def outcomes(bench: Bench) -> Mapping[Cell, Outcome]:
+    """What became of every cell of the run, measured when the first test asks."""
+    return bench.measure()
 
 
 @pytest.fixture(scope="session")
@@ -157,36 +186,46 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
 
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
     """Add every cell, also those without a timing, of which pytest-benchmark says nothing."""
-    records = config.stash[_BENCH].records
-    if records:
-        output_json[JSON_KEY] = {
-            "format": FORMAT,
-            "spec": SPEC_VERSION,
-            "flops": FORMULAS,
-            "load_average": load_average(),
-            "cells": [dataclasses.asdict(record) for record in records],
-        }
+    bench = config.stash[_BENCH]
+    if bench.records and bench.campaign is not None:
+        output_json[document.JSON_KEY] = document.run(
+            bench.records,
+            bench.plan,
+            command=shlex.join(["pytest", *config.invocation_params.args]),
+            started=bench.started,
+            finished=_now(),
+            fingerprint={**_fingerprint(config), "in_force": document.in_force(bench.campaign.outcomes)},
+            idle=bench.processes.shares(),
+            harness=bench.harness,
+        )
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A run of the bench that timed nothing fails."""
-    records = session.config.stash[_BENCH].records
-    if records and exitstatus == pytest.ExitCode.OK and not any(r.outcome == "timed" for r in records):
+    """A run of the bench that timed nothing fails.  The journal goes once all that it holds is in the JSON."""
+    bench = session.config.stash[_BENCH]
+    records = bench.records
+    if records and exitstatus == pytest.ExitCode.OK and not any(r.outcome == TIMED for r in records):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    campaign = bench.campaign
+    if campaign is not None and campaign.journal is not None and len(records) == len(campaign.cells):
+        campaign.journal.remove()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Say how many cells were timed, struck out and left out, and name the struck-out ones."""
-    records = config.stash[_BENCH].records
-    if not records:
+    bench = config.stash[_BENCH]
+    if not bench.records or bench.campaign is None:
         return
     terminalreporter.section("bench")
-    counts = {outcome: sum(r.outcome == outcome for r in records) for outcome in ("timed", "struck out", "not timed")}
+    kinds = [record.outcome for record in bench.records]
+    counts = {outcome: kinds.count(outcome) for outcome in ("timed", "struck out", "not timed")}
     terminalreporter.line(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
-    for record in records:
-        if record.outcome == "struck out":
+    for record in bench.records:
+        if record.outcome == STRUCK_OUT:
             where = f"{record.implementation} {record.device} {record.dtype} {record.workload}"
             terminalreporter.line(f"struck out: {where}: {record.clause}: {record.reason}", red=True)
-    if not counts["timed"]:
+    for remark in document.remarks(bench.campaign.outcomes, bench.processes.shares(), bench.harness):
+        terminalreporter.line(remark)
+    if not counts[TIMED]:
         terminalreporter.line("FAILED: nothing was timed", red=True)

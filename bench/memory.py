@@ -2,8 +2,8 @@
 
 The model, for a cell on the CPU, in bytes:
 
-    3 · inputs here, and 3 · inputs in the worker     (SETS sets, which stay for the whole cell)
-    + results in the worker as NumPy arrays, and results here
+    3 · inputs here, and 6 · inputs in the worker     (SETS_HERE, SETS_THERE)
+    + results here, and 2 · results in the worker     (as NumPy arrays, read twice)
     + what the call itself takes
     + what the check of the results takes here
 
@@ -34,8 +34,9 @@ from bench.checks import checked_heads, checked_rows
 from bench.workloads import Workload
 from conformance.bounds import BLOCK_ELEMENTS
 
-#: Input sets that are rotated, so that no call finds its own inputs in the nearest cache or its result remembered.
-SETS = 3
+#: Sets of inputs at once: here what the checks need, the first one, a fresh one, and what is copied on the way; in the
+#: worker the sets that are rotated, the first as NumPy arrays, a fresh one, and its copy on the way to the library.
+SETS_HERE, SETS_THERE = 3, arguments.SETS + 3
 
 #: Arrays of B·H·Sq·Sk numbers that an implementation is taken to hold at once.  Measured of the built-ins at B=1, H=8,
 #: S=2048 in float32, where one is 128 MiB: NumPy written out 3.3 (scores, shifted scores, their exponentials), the
@@ -102,10 +103,17 @@ def check_bytes(w: Workload) -> int:
 
 def needed_bytes(w: Workload, dtype: str, device: str, call: int) -> int:
     """What a cell needs of the memory of this machine, of which ``call`` bytes are the call's own."""
-    results = result_bytes(w, dtype)
-    here = SETS * input_bytes(w, dtype) + results + check_bytes(w)
-    there = SETS * input_bytes(w, dtype) + results + (call if device == "cpu" else 0)
-    return here + there
+    return here_bytes(w, dtype) + there_bytes(w, dtype, device, call)
+
+
+def here_bytes(w: Workload, dtype: str) -> int:
+    """What a cell needs in this process; cells that take turns need it once, as one is checked at a time."""
+    return SETS_HERE * input_bytes(w, dtype) + result_bytes(w, dtype) + check_bytes(w)
+
+
+def there_bytes(w: Workload, dtype: str, device: str, call: int) -> int:
+    """What a cell needs in its worker; results twice, as a copy of them is kept and read again."""
+    return SETS_THERE * input_bytes(w, dtype) + 2 * result_bytes(w, dtype) + (call if device == "cpu" else 0)
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:

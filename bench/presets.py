@@ -197,6 +197,9 @@ PRESETS = {
     + tuple(_BY_NAME.values()),
 }
 
+#: Seconds that a cell of a preset may take unless ``--bench-seconds`` says it; without a preset those of "".
+SECONDS = {"": 0.6, "quick": 0.3, "standard": 1.5, "full": 3.0}
+
 #: What a pattern is matched against, by the names that it is matched by.
 KNOWN: dict[str, Workload] = {
     **{workload.name: workload for workloads in PRESETS.values() for workload in workloads},

@@ -1,4 +1,4 @@
-"""The timing protocol of one cell: predict, open, check, sample, check again.  A wrong result has no timing."""
+"""The timing protocol of one cell in one visit: open, check, take turns, check again.  A wrong result has no timing."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from typing import Protocol as Interface
 
-from bench import arguments, sampler
+from bench import arguments, suspicion
 from bench.budget import Cost, Costs, over_time
-from bench.checks import Call, StruckOut, check
-from bench.memory import SETS
-from bench.workloads import Workload
-from conformance.targets import Pool, Target
-from impls.calls import Request
+from bench.checks import StruckOut, check
+from bench.outcomes import Cell, NotTimed, Outcome, Visit
+from bench.plan import Plan
+from bench.references import FIRST, References
+from bench.sampler import Chunk, Opened
 from impls.contract import Implementation
 from impls.isolation import Crashed, TimedOut
 
@@ -21,107 +22,149 @@ from impls.isolation import Crashed, TimedOut
 #: calls are limited by the plan; this only has to end a hang.
 TIMEOUT = 180.0
 
+#: Number of the fresh inputs of the last turn, whose results are checked; equal in all visits, so that what is expected
+#: is computed once.  A visit has processes of its own, so to an implementation they are new.
+LAST = 0
 
-@dataclass(frozen=True)
-class Cell:
-    """One workload on one target."""
+#: Row seeds of the checks before and after the timing.
+BEFORE, AFTER = 0, 1
 
-    target: Target
-    workload: Workload
+
+class Jobs(Interface):
+    """Runs jobs in the processes of implementations (bench.processes)."""
+
+    def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
+        """The result of ``module:function``."""
+
+
+@dataclass
+class Live:
+    """A cell that is open in its worker, and what this visit gave so far."""
+
+    cell: Cell
+    opened: Opened
+    #: Worst error/bound so far.
+    share: float
+    #: Seconds of the fastest warm call.
+    call_seconds: float
+    chunks: list[Chunk] = field(default_factory=list)
 
     @property
-    def id(self) -> str:
-        """Name in test ids and in the worker."""
-        return f"{self.target.id}-{self.workload.name}"
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What a cell gave: raw samples (seconds per call), and what was paid before them."""
-
-    seconds: tuple[float, ...]
-    prepare_seconds: float
-    first_call_seconds: float
-    peak_bytes: int | None
-    #: Worst error/bound of what is checked, of the results before and after the timing.
-    share: float
-
-
-class NotTimed(Exception):
-    """The cell is left out: the implementation lacks it, or it would cost too much.  The text is the reason."""
+    def seconds(self) -> list[tuple[float, ...]]:
+        """Seconds of each call, by chunk."""
+        return [chunk.seconds for chunk in self.chunks]
 
 
 @dataclass
 class Protocol:
-    """Measures cells through the pool's worker processes."""
+    """Measures cells through worker processes."""
 
-    pool: Pool
-    plan: sampler.Plan
+    jobs: Jobs
+    plan: Plan
     #: The keywords that an implementation accepts.
     features: Callable[[Implementation], frozenset[str]]
     costs: Costs = field(default_factory=Costs)
+    references: References = field(default_factory=References)
 
-    def measure(self, cell: Cell) -> Measured:
-        """Measure one cell.  Raises StruckOut or NotTimed."""
-        plan, target, workload = self.plan, cell.target, cell.workload
-        missing = arguments.keywords(workload) - self.features(target.implementation)
+    def admit(self, cell: Cell) -> None:
+        """Raise NotTimed for a cell that is not begun: it lacks a feature, or is predicted to cost too much."""
+        missing = arguments.keywords(cell.workload) - self.features(cell.target.implementation)
         if missing:
             raise NotTimed(f"unsupported: no keyword {', '.join(sorted(missing))}")
-        refusal = self.costs.refusal(target, workload, plan.rounds, plan.limit)
+        refusal = self.costs.refusal(cell.target, cell.workload, self.plan.rounds, self.plan.limit)
         if refusal:
             raise NotTimed(refusal)
-        inputs = [arguments.make(workload, target.dtype, seed) for seed in range(SETS)]
-        requests = tuple(Request(target.device, arrays, keywords) for arrays, keywords in inputs)
-        with _alive(), self._opened(cell, requests) as opened:
-            before = check(_call(cell, requests[0]), opened.results, seed=0)
-            samples: sampler.Samples = self._job(target, "sample", cell.id, plan)
-            if samples.status == "over":
-                self.costs.add(target, workload, Cost(samples.predicted / plan.rounds, opened.held_bytes))
-                raise NotTimed(over_time(samples.predicted, plan.rounds, plan.limit))
-            _returned(samples)
-            after = check(_call(cell, requests[samples.last]), samples.results, seed=1)
-        self.costs.add(target, workload, Cost(min(samples.seconds), opened.held_bytes))
-        paid = (opened.prepare_seconds, opened.first_call_seconds, opened.peak_bytes)
-        return Measured(samples.seconds, *paid, share=max(before, after))
+
+    def open(self, cell: Cell) -> Live:
+        """Open a cell, check its first results, and make warm calls.  Raises StruckOut or NotTimed."""
+        target, plan = cell.target, self.plan
+        where = (cell.workload, target.dtype, target.device)
+        opened: Opened = self._job(cell, "open_cell", target.implementation, *where)
+        with self._closing(cell):
+            share = self._check(cell, FIRST, opened.results, BEFORE)
+            warm: Chunk = self._job(cell, "warm", plan.turn_seconds)
+            seconds = min(warm.seconds)
+            if seconds * plan.rounds > plan.limit:
+                self.costs.add(target, cell.workload, Cost(seconds, opened.held_bytes))
+                raise NotTimed(over_time(seconds * plan.rounds, plan.rounds, plan.limit))
+        return Live(cell, opened, share, seconds)
+
+    def turn(self, live: Live) -> None:
+        """One chunk of calls."""
+        with self._closing(live.cell):
+            live.chunks.append(self._chunk(live, len(live.chunks) + 1, last=False))
+
+    def close(self, live: Live, earlier: Outcome, stopped: str) -> Visit:
+        """The last chunk of a visit, whose results are checked.  Raises StruckOut; the cell is closed in any case."""
+        with self._closing(live.cell):
+            last = self._chunk(live, LAST, last=True)
+            live.chunks.append(last)
+            suspicion.unfinished(last)
+            live.share = max(live.share, self._check(live.cell, LAST, last.results, AFTER))
+            suspicion.lazy(live.chunks)
+            suspicion.remembers([chunk for visit in earlier.visits for chunk in visit.chunks] + live.seconds)
+        self._job(live.cell, "close_cell")
+        held = live.opened.held_bytes
+        self.costs.add(live.cell.target, live.cell.workload, Cost(min(map(min, live.seconds)), held))
+        return Visit(
+            chunks=tuple(live.seconds),
+            share=live.share,
+            prepare_seconds=live.opened.prepare_seconds,
+            first_call_seconds=live.opened.first_call_seconds,
+            peak_bytes=live.opened.peak_bytes,
+            held_bytes=held,
+            threads=max(1, round(max(chunk.cores for chunk in live.chunks))),
+            stopped=stopped,
+        )
+
+    def _chunk(self, live: Live, number: int, last: bool) -> Chunk:
+        turn = self.plan.turn_seconds
+        calls = 1 if live.call_seconds >= turn else self.plan.turn_calls
+        chunk: Chunk = self._job(live.cell, "chunk", turn, calls, number, last)
+        return chunk
+
+    def _check(self, cell: Cell, number: int, results: Any, seed: int) -> float:
+        call = self.references.call(cell.target, cell.workload, number)
+        return check(call, results, seed, self.references.expect)
 
     @contextlib.contextmanager
-    def _opened(self, cell: Cell, requests: tuple[Request, ...]) -> Iterator[sampler.Opened]:
-        opened: sampler.Opened = self._job(cell.target, "open_cell", cell.id, cell.target.implementation, requests)
-        _returned(opened)
+    def _closing(self, cell: Cell) -> Iterator[None]:
+        """Close the cell if it ends here, unless its process is gone with it."""
         try:
-            yield opened
-        except (Crashed, TimedOut):
-            raise  # the cell is gone with its process
-        except BaseException:
-            self._job(cell.target, "close_cell", cell.id)
+            yield
+        except (StruckOut, NotTimed) as error:
+            if getattr(error, "clause", "") not in DIED:
+                self._job(cell, "close_cell")
             raise
-        self._job(cell.target, "close_cell", cell.id)
+        except Exception:
+            self._job(cell, "close_cell")
+            raise
 
-    def _job(self, target: Target, function: str, *arguments: Any) -> Any:
-        return self.pool.call(target.implementation, f"bench.sampler:{function}", *arguments, timeout=TIMEOUT)
+    def _job(self, cell: Cell, function: str, *rest: Any) -> Any:
+        """A job's answer.  A worker that dies or hangs says something of the cell, as does what it answers."""
+        try:
+            answer = self.jobs.call(
+                cell.target.implementation, f"bench.sampler:{function}", cell.id, *rest, timeout=TIMEOUT
+            )
+        except Crashed as error:
+            raise StruckOut("crashed", str(error)) from error
+        except TimedOut as error:
+            raise StruckOut("timeout", str(error)) from error
+        if answer is not None:
+            _returned(answer)
+        return answer
 
 
-def _call(cell: Cell, request: Request) -> Call:
-    target = cell.target
-    profile = target.implementation.profile(target.dtype)
-    return Call(cell.workload, request.arrays, request.keywords, target.dtype, profile)
+#: What a cell is struck out by whose process is gone.
+DIED = ("crashed", "timeout")
 
 
-def _returned(answer: sampler.Opened | sampler.Samples) -> None:
+def _returned(answer: Opened | Chunk) -> None:
     if answer.status == "unsupported":
         raise NotTimed(f"unsupported: {answer.text}")
     if answer.status == "memory":
         raise NotTimed(f"out of memory: {answer.text}")
+    if answer.status == "lost":
+        raise StruckOut("crashed", answer.text)
     if answer.status != "returned":
         raise StruckOut("error", answer.text)
-
-
-@contextlib.contextmanager
-def _alive() -> Iterator[None]:
-    """A worker that dies or hangs says something of the cell."""
-    try:
-        yield
-    except Crashed as error:
-        raise StruckOut("crashed", str(error)) from error
-    except TimedOut as error:
-        raise StruckOut("timeout", str(error)) from error

@@ -1,8 +1,7 @@
-"""What the worker process does for the bench: open a cell, sample it in chunks, close it.
+"""What the worker process does for the bench: open a cell, measure it chunk by chunk, close it.
 
-A cell is one implementation with a few input sets on its device, prepared to be called.  It stays here
-between the jobs, so that arrays are sent once, and nothing but the call itself lies between two readings
-of the clock.
+A cell is one implementation with a few input sets on its device, prepared to be called.  It stays here between the
+jobs, so that arrays are made once, and nothing but the call itself lies between two readings of the clock.
 """
 
 from __future__ import annotations
@@ -12,31 +11,29 @@ import gc
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from bench import arguments
+from bench.growth import beyond, growth
+from bench.workloads import Workload
+from impls import calls
 from impls.backend import Backend, backend
-from impls.calls import TRACEBACK_LINES, Request, arguments, collect, prepared
+from impls.calls import TRACEBACK_LINES, Request, collect, prepared, same_bits
 from impls.contract import Call, Function, Implementation
 from impls.loading import opened
 
 #: What libraries say that have no exception of their own for it: XLA, PyTorch's CPU allocator, ONNX Runtime.
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "DefaultCPUAllocator: can't allocate memory", "Failed to allocate memory")
 
+#: Share of a call, and seconds, by which reading results may take longer than reading plain arrays.
+LATE_SHARE, LATE_SECONDS = 0.5, 5e-5
 
-@dataclass(frozen=True)
-class Plan:
-    """When to stop: after ``rounds`` calls and ``seconds`` of them, or after ``most`` calls."""
-
-    rounds: int = 5
-    seconds: float = 0.5
-    most: int = 500
-    #: Seconds that ``rounds`` calls may be predicted to take; a cell above it is not sampled.
-    limit: float = 5.0
+#: Seconds after which results are read again, to see whether they are still being written.
+SETTLES = 0.05
 
 
 @dataclass(frozen=True)
@@ -45,9 +42,9 @@ class Opened:
 
     ``results`` are by name, in layout (B, H, S, D); ``peak_bytes`` is what the process grew by during the first call.
     ``held_bytes`` is what it held at most since this cell was opened beyond what it held before the first cell of all,
-    without this cell's inputs: a library may keep what an earlier call or its preparation took, and then takes it
-    from there, so that growth alone would tell too little.  Both are None where the system does not tell and on other
-    devices than the CPU.
+    without the inputs of the cells that are open: a library may keep what an earlier call or its preparation took, and
+    then takes it from there, so that growth alone would tell too little.  Both are None where the system does not tell
+    and on other devices than the CPU.
     """
 
     status: str
@@ -61,19 +58,23 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Samples:
-    """Seconds of each call, in order.  ``status`` is one of Opened's, or "over" if the plan's limit forbids sampling.
+class Chunk:
+    """A turn of calls: seconds of each, in order.  ``status`` is one of Opened's, or "lost" if no such cell is open.
 
-    ``results`` are what the last call returned, on input set ``last``; ``predicted`` are the seconds of the plan's
-    least number of rounds, by the warm calls.
+    The last call was on inputs that the implementation had never seen.  Reading its results back took
+    ``readback_seconds``, and of plain copies ``plain_seconds`` (0 where the first is short); ``cores`` is CPU time ÷
+    time, of all threads.  Of the last chunk of a visit there are the results, copied right after the call, and which of
+    them (``unsettled``) had changed later.
     """
 
     status: str
     text: str = ""
     seconds: tuple[float, ...] = ()
-    predicted: float = 0.0
-    last: int = 0
+    readback_seconds: float = 0.0
+    plain_seconds: float = 0.0
+    cores: float = 0.0
     results: dict[str, np.ndarray] = field(default_factory=dict)
+    unsettled: tuple[str, ...] = ()
 
 
 @dataclass
@@ -83,34 +84,64 @@ class _Cell:
     specification: Call
     implementation: Implementation
     arrays: Backend
+    workload: Workload
+    #: Arguments and keywords of the first input set, of which fresh ones are made.
+    first: tuple[dict[str, np.ndarray], dict[str, Any]]
+    calls: int = 0
 
-    def time_call(self, index: int) -> tuple[float, Any]:
-        """Seconds of one call on an input set, and what it returned."""
-        native, device = self.inputs[index], self.specification.device
-        self.arrays.synchronize(device)
+    def time_call(self, native: dict[str, Any]) -> tuple[float, Any]:
+        """Seconds of one call on a set of inputs, and what it returned."""
+        self.arrays.synchronize(self.specification.device)
         started = time.perf_counter()
         returned = self.run(**native)
-        self.arrays.synchronize(device)
+        self.arrays.wait(returned)
         return time.perf_counter() - started, returned
 
-    def results(self, returned: Any) -> dict[str, np.ndarray]:
-        return collect(returned, self.specification, self.implementation.layout, self.arrays)
+    def next_inputs(self) -> dict[str, Any]:
+        """The input sets in turn, over all chunks."""
+        self.calls += 1
+        return self.inputs[self.calls % len(self.inputs)]
+
+    def fresh_inputs(self, number: int) -> dict[str, Any]:
+        """Inputs that were never seen, in arrays that were never seen."""
+        request = Request(self.specification.device, *arguments.fresh(self.workload, *self.first, number))
+        return calls.arguments(self.implementation, request)[1]
+
+    def copied(self, returned: Any) -> tuple[float, dict[str, np.ndarray]]:
+        """Results as arrays of their own, and the seconds that reading them took."""
+        started = time.perf_counter()
+        collected = collect(
+            returned, self.specification, self.implementation.layout, self.arrays, self.implementation.layout_of_past
+        )
+        copies = {name: np.array(array) for name, array in collected.items()}
+        return time.perf_counter() - started, copies
+
+    def read_plain(self, returned: Any) -> float:
+        """Seconds that reading results takes whose arrays were made anew from the numbers of these.
+
+        Everything that is made on the way stays until it is read: memory that was just freed is quicker to get.
+        """
+        values = returned if isinstance(returned, tuple) else (returned,)
+        numbers = [self.arrays.get(value) for value in values]
+        copies = [np.array(array) for array in numbers]
+        plain = tuple(self.arrays.put(array, self.specification.device) for array in copies)
+        return self.copied(plain)[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its input sets, and of the one that fresh ones are made of."""
+        found = (value for given in self.first for value in given.values() if isinstance(value, np.ndarray))
+        return (len(self.inputs) + 1) * sum(value.nbytes for value in found)
 
 
 _CELLS: dict[str, _Cell] = {}
 
-#: What the process held before its first cell.
-_START: list[int] = []
 
-
-def open_cell(key: str, implementation: Implementation, requests: tuple[Request, ...]) -> Opened:
-    """Put the input sets on the device, prepare, and call once.  Never raises for what the implementation does.
-
-    ``requests`` differ in the values of their arrays alone.
-    """
+def open_cell(key: str, implementation: Implementation, workload: Workload, dtype: str, device: str) -> Opened:
+    """Make the input sets, prepare, and call once.  Never raises for what the implementation does."""
     try:
         with _quiet():
-            return _open(key, implementation, requests)
+            return _open(key, implementation, workload, dtype, device)
     except NotImplementedError as error:
         return Opened("unsupported", _text(error))
     except Exception as error:
@@ -118,70 +149,100 @@ def open_cell(key: str, implementation: Implementation, requests: tuple[Request,
         return Opened(_kind(error), _text(error), trace)
 
 
-def _open(key: str, implementation: Implementation, requests: tuple[Request, ...]) -> Opened:
+def _open(key: str, implementation: Implementation, workload: Workload, dtype: str, device: str) -> Opened:
     arrays = backend(implementation.framework)
     function = opened(implementation)
-    held = _growth(requests[0].device, since_start=True)
-    given = [arguments(implementation, request) for request in requests]
-    specification = given[0][2]
+    held = growth(device, since_start=True)
+    first = arguments.make(workload, dtype, 0)
+    native, specification = [], None
+    for seed in range(arguments.SETS):
+        request = Request(device, *arguments.make(workload, dtype, seed))
+        _, given, specification = calls.arguments(implementation, request)
+        native.append(given)
+    assert specification is not None
     started = time.perf_counter()
     run = prepared(implementation, function, specification)
     prepare_seconds = time.perf_counter() - started
-    cell = _Cell(run, [native for _, native, _ in given], specification, implementation, arrays)
+    cell = _Cell(run, native, specification, implementation, arrays, workload, first)
     prepared_bytes = held()
-    grown = _growth(specification.device)
-    first_call_seconds, returned = cell.time_call(0)
+    grown = growth(device)
+    first_call_seconds, returned = cell.time_call(native[0])
     peak_bytes, called_bytes = grown(), held()
-    results = cell.results(returned)
+    _, results = cell.copied(returned)
     _CELLS[key] = cell
-    held_bytes = _beyond(prepared_bytes, called_bytes, sum(a.nbytes for native, _, _ in given for a in native.values()))
+    held_bytes = beyond(prepared_bytes, called_bytes, sum(each.nbytes for each in _CELLS.values()))
     return Opened("returned", "", "", results, prepare_seconds, first_call_seconds, peak_bytes, held_bytes)
 
 
-def sample(key: str, plan: Plan) -> Samples:
-    """One chunk of samples of an open cell, taken in turn over its input sets after one warm call of each.
-
-    The last sample is of another set than the first one, whose output was seen when the cell was opened:
-    a function that returns what it computed before is caught.  Never raises for what the implementation does.
-    """
-    cell = _CELLS[key]
-    try:
-        with _quiet(), _without_gc():
-            return _sample(cell, plan)
-    except NotImplementedError as error:
-        return Samples("unsupported", _text(error))
-    except Exception as error:
-        return Samples(_kind(error), _text(error))
+def warm(key: str, enough: float) -> Chunk:
+    """A call on each input set, or fewer once they took ``enough`` seconds; none of them is a sample."""
+    return _attempt(key, lambda cell: _warm(cell, enough))
 
 
-def _sample(cell: _Cell, plan: Plan) -> Samples:
-    sets = len(cell.inputs)
-    predicted = min(cell.time_call(index)[0] for index in range(sets)) * plan.rounds
-    if predicted > plan.limit:
-        return Samples("over", predicted=predicted)
-    seconds, last, returned = rounds(cell.time_call, sets, plan)
-    return Samples("returned", "", tuple(seconds), predicted, last, cell.results(returned))
-
-
-def rounds(time_call: Callable[[int], tuple[float, Any]], sets: int, plan: Plan) -> tuple[list[float], int, Any]:
-    """Seconds of each call, the input set of the last one, and what that returned."""
+def _warm(cell: _Cell, enough: float) -> Chunk:
     seconds: list[float] = []
-    total = 0.0
-    while True:
-        index = len(seconds) % sets
-        elapsed, returned = time_call(index)
-        seconds.append(elapsed)
-        total += elapsed
-        enough = len(seconds) >= plan.rounds and (total >= plan.seconds or len(seconds) >= plan.most)
-        if enough and (index or sets == 1):
-            return seconds, index, returned
+    for native in cell.inputs:
+        if sum(seconds) < enough:
+            seconds.append(cell.time_call(native)[0])
+    return Chunk("returned", seconds=tuple(seconds))
+
+
+def chunk(key: str, seconds: float, most: int, number: int, last: bool = False) -> Chunk:
+    """A turn: calls on the input sets until ``seconds`` are over, and one on the fresh set with this number.
+
+    With ``most`` 1 there is that one alone.  ``last`` sends the results of the fresh call back.
+    """
+    return _attempt(key, lambda cell: _chunk(cell, seconds, most, number, last))
+
+
+def _chunk(cell: _Cell, seconds: float, most: int, number: int, last: bool) -> Chunk:
+    fresh = cell.fresh_inputs(number)  # before the others, as memory that is taken and freed in between shows in a call
+    times: list[float] = []
+    returned = None
+    if most > 1:
+        cell.time_call(cell.next_inputs())  # wakes the library's threads, and finds its data in nearer caches again
+    worked, started = time.process_time(), time.perf_counter()
+    while len(times) < most - 1 and sum(times) < seconds:
         del returned  # so that its memory is free for the next call, as in a loop that uses it up
+        elapsed, returned = cell.time_call(cell.next_inputs())
+        times.append(elapsed)
+    del returned
+    elapsed, returned = cell.time_call(fresh)
+    cores = (time.process_time() - worked) / (time.perf_counter() - started)
+    readback, results = cell.copied(returned)  # at once: a call that returns before it is done is wrong here
+    late = readback > max(LATE_SHARE * min([*times, elapsed]), LATE_SECONDS)
+    plain = cell.read_plain(returned) if late else 0.0
+    found = Chunk("returned", "", (*times, elapsed), readback, plain, cores)
+    if not last:
+        return found
+    time.sleep(SETTLES)
+    later = cell.copied(returned)[1]
+    unsettled = tuple(name for name in results if not same_bits(results[name], later[name]))
+    return replace(found, results=results, unsettled=unsettled)
+
+
+def bare(key: str) -> tuple[Function, list[dict[str, Any]]]:
+    """The prepared function of a cell and its input sets, for a loop of one's own."""
+    return _CELLS[key].run, _CELLS[key].inputs
 
 
 def close_cell(key: str) -> None:
     """Forget a cell and its arrays."""
     _CELLS.pop(key, None)
     gc.collect()
+
+
+def _attempt(key: str, job: Any) -> Chunk:
+    """What a job says of an open cell; never raises for what the implementation does."""
+    if key not in _CELLS:
+        return Chunk("lost", "the process died between two calls")
+    try:
+        with _quiet(), _without_gc():
+            return job(_CELLS[key])
+    except NotImplementedError as error:
+        return Chunk("unsupported", _text(error))
+    except Exception as error:
+        return Chunk(_kind(error), _text(error))
 
 
 @contextlib.contextmanager
@@ -193,7 +254,6 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_gc() -> Iterator[None]:
-    gc.collect()
     was = gc.isenabled()
     gc.disable()
     try:
@@ -201,36 +261,6 @@ def _without_gc() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
-
-
-def _beyond(prepared: int | None, called: int | None, inputs: int) -> int | None:
-    """The larger of two peaks without the inputs, which are counted by their sizes."""
-    return None if prepared is None or called is None else max(max(prepared, called) - inputs, 0)
-
-
-def _growth(device: str, since_start: bool = False) -> Callable[[], int | None]:
-    """A function that says how many bytes this process has held, at most, since now, beyond what it holds now.
-
-    With ``since_start`` beyond what it held before its first cell.  Linux keeps the peak of the resident set and lets
-    a process reset its own; the function tells of the time since the last reset.
-    """
-    if device != "cpu":
-        return lambda: None
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-        before = _status("VmRSS")
-        if since_start:
-            _START[:] = _START or [before]
-            before = _START[0]
-    except (OSError, KeyError):
-        return lambda: None
-    return lambda: max(_status("VmHWM") - before, 0)
-
-
-def _status(field: str) -> int:
-    """A field of /proc/self/status that is given in kB, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int({line.split(":")[0]: line.split()[1] for line in lines if line.endswith(" kB")}[field]) * 1024
 
 
 def _kind(error: BaseException) -> str:

@@ -40,6 +40,9 @@ class Backend(Protocol):
     def synchronize(self, device: str) -> None:
         """Wait until everything submitted to the device is done."""
 
+    def wait(self, returned: Any) -> None:
+        """Wait until what a call returned is computed; takes no longer for what else lies on the device."""
+
     def versions(self) -> dict[str, str]:
         """Versions of the packages that decide what this framework computes."""
 

@@ -20,7 +20,7 @@ from reports import faults
 #: What ``pytest bench`` adds to pytest-benchmark's JSON, by which its files are known, and the versions of that.
 #: Files of 1 are of sdpa alone and do not name the operator; ``flops`` is one formula there, and by operator in 2.
 BENCH_KEY = "attention_conformance"
-BENCH_FORMATS = (1, 2)
+BENCH_FORMATS = (1, 2, 3)
 
 #: Statistics (seconds) and properties of a timed cell that are kept.
 STATISTICS = ("min", "median", "mean", "max", "stddev", "rounds")

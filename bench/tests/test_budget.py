@@ -53,12 +53,12 @@ def test_a_window_does_not_shrink_predicted_memory() -> None:
 
 
 def test_without_a_measurement_five_square_arrays_are_assumed() -> None:
-    """S = 4096 with 8 heads in float32 may take 2.5 GiB besides its results, which is over 80 % of 1 GiB."""
+    """S = 4096 with 8 heads in float32 may take 2.5 GiB besides its inputs and results, which is over 80 % of 1 GiB."""
     workload = Workload(1, 8, 64, 4096)
     output = 8 * 4096 * 64 * 4
     assert Costs().bytes(TARGET, workload) == 5 * 8 * 4096**2 * 4 + output
     refusal = Costs().refusal(TARGET, workload, 5, 1.0)
-    assert refusal.startswith("over the memory guard: needs 2.")
+    assert refusal.startswith("over the memory guard: needs 3.0 GiB")
     assert refusal.endswith(" GiB, 1.0 GiB are free, of which 80% may be used")
 
 

@@ -7,14 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.checks import StruckOut
-from bench.protocol import Cell, Measured, NotTimed, Protocol
-from bench.sampler import Plan
+from bench.outcomes import NOT_TIMED, STRUCK_OUT
 from bench.tests.cache import with_cache
-from bench.workloads import parse
-from conformance.targets import Pool, Target
-from impls.calls import describe
-from impls.contract import Implementation
+from bench.tests.measured import outcome
 from impls.operators import OPERATORS
 
 NAME = "decode-b2h2d8s3k10"
@@ -59,33 +54,26 @@ def _cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPERATORS, "sdpa", with_cache())
 
 
-def measure(function: Any) -> Measured:
-    """The cell of NAME on one of the functions above."""
-    implementation = Implementation(function.__name__, f"{__name__}:{function.__name__}")
-    protocol = Protocol(Pool(in_process=True), Plan(seconds=0.001), lambda one: describe(one).keywords)
-    return protocol.measure(Cell(Target(implementation, "cpu", "float32"), parse(NAME)))
-
-
 def test_a_right_cache_is_timed() -> None:
     """The output is that of attention over past and new keys with rows behind the past."""
-    measured = measure(cached)
+    measured = outcome(cached, NAME)
     assert len(measured.seconds) >= 5
     assert 0 < measured.share <= 1
 
 
 def test_positions_that_begin_at_zero_are_struck_out() -> None:
     """A causal mask that forgets the past hides almost all of it."""
-    with pytest.raises(StruckOut, match="SDPA-25"):
-        measure(from_zero)
+    assert outcome(from_zero, NAME).clause == "SDPA-25"
 
 
 def test_a_cache_in_another_order_is_struck_out() -> None:
     """The next step would read it."""
-    with pytest.raises(StruckOut, match="elements of present_key are outside"):
-        measure(behind)
+    found = outcome(behind, NAME)
+    assert found.kind == STRUCK_OUT
+    assert "elements of present_key are outside" in found.reason
 
 
 def test_an_implementation_without_a_cache_is_not_timed() -> None:
     """A keyword that it does not accept is a feature it does not have."""
-    with pytest.raises(NotTimed, match="unsupported: no keyword past_key, past_value"):
-        measure(plain)
+    found = outcome(plain, NAME)
+    assert (found.kind, found.reason) == (NOT_TIMED, "unsupported: no keyword past_key, past_value")

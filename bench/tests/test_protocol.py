@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import arguments, budget
+from bench import budget
 from bench.checks import StruckOut
-from bench.memory import SETS
-from bench.protocol import Cell, NotTimed, Protocol
-from bench.sampler import Opened, Plan, Samples
+from bench.outcomes import Cell, NotTimed, Outcome, Visit
+from bench.plan import Plan
+from bench.protocol import LAST, Live, Protocol
+from bench.references import FIRST, References
+from bench.sampler import Chunk, Opened
 from bench.workloads import Workload
 from conformance import reference
 from conformance.targets import Target
@@ -21,10 +23,13 @@ from impls.isolation import Crashed
 CELL = Cell(Target(Implementation("it", "nowhere:function"), "cpu", "float32"), Workload(1, 2, 4, 8))
 
 
-def right(seed: int) -> np.ndarray:
+WARM = Chunk("returned", seconds=(0.1, 0.05, 0.05))
+
+
+def right(number: int) -> np.ndarray:
     """The right output of an input set."""
-    arrays, _ = arguments.make(CELL.workload, "float32", seed)
-    return reference.sdpa(*arrays.values()).output.astype(np.float32)
+    call = References().call(CELL.target, CELL.workload, number)
+    return reference.sdpa(*call.arrays.values()).output.astype(np.float32)
 
 
 def opened(output: np.ndarray, **rest: Any) -> Opened:
@@ -32,14 +37,19 @@ def opened(output: np.ndarray, **rest: Any) -> Opened:
     return Opened("returned", results={"output": output}, **rest)
 
 
-class Answers:
-    """A stand-in for the pool: given answers by job, and which jobs were asked for."""
+def last(output: np.ndarray, **rest: Any) -> Chunk:
+    """A last chunk whose fresh call returned an output."""
+    return Chunk("returned", "", (0.1, 0.2), results={"output": output}, **rest)
 
-    def __init__(self, opened: Any, samples: Any = None) -> None:
-        self.answers = {"open_cell": opened, "sample": samples, "close_cell": None}
+
+class Answers:
+    """A stand-in for the processes: given answers by job, and which jobs were asked for."""
+
+    def __init__(self, opened: Any, chunk: Any = None, warm: Any = WARM) -> None:
+        self.answers = {"open_cell": opened, "warm": warm, "chunk": chunk, "close_cell": None}
         self.jobs: list[str] = []
 
-    def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None) -> Any:
+    def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
         """The answer to a job; raises it if it is an exception."""
         job = function.partition(":")[2]
         self.jobs.append(job)
@@ -50,30 +60,29 @@ class Answers:
 
 def protocol(answers: Answers) -> Protocol:
     """The protocol with given answers, of an implementation without keywords."""
-    return Protocol(answers, Plan(rounds=5, limit=5.0), lambda implementation: frozenset())  # type: ignore[arg-type]
+    return Protocol(answers, Plan(rounds=5, limit=5.0), lambda implementation: frozenset())
 
 
-def measure(answers: Answers) -> Any:
-    """Measure CELL by given answers."""
-    return protocol(answers).measure(CELL)
+def measure(answers: Answers, cell: Cell = CELL, same: Protocol | None = None) -> Visit:
+    """A visit of a cell with nothing but its last chunk, by given answers."""
+    using = same or protocol(answers)
+    using.admit(cell)
+    return using.close(using.open(cell), Outcome(), "time budget")
 
 
 def test_a_right_cell_gives_its_samples_and_share() -> None:
     """Samples, what was paid before them, and a share below 1 come back, and the cell is closed."""
-    answers = Answers(
-        opened(right(0), prepare_seconds=2.0, first_call_seconds=3.0),
-        Samples("returned", "", (0.1, 0.2), 0.5, last=2, results={"output": right(2)}),
-    )
-    measured = measure(answers)
-    assert measured.seconds == (0.1, 0.2)
-    assert (measured.prepare_seconds, measured.first_call_seconds) == (2.0, 3.0)
-    assert 0 < measured.share <= 1
-    assert answers.jobs == ["open_cell", "sample", "close_cell"]
+    answers = Answers(opened(right(FIRST), prepare_seconds=2.0, first_call_seconds=3.0), last(right(LAST)))
+    visit = measure(answers)
+    assert visit.chunks == ((0.1, 0.2),)
+    assert (visit.prepare_seconds, visit.first_call_seconds) == (2.0, 3.0)
+    assert 0 < visit.share <= 1
+    assert answers.jobs == ["open_cell", "warm", "chunk", "close_cell"]
 
 
 def test_a_wrong_first_output_is_struck_out_and_never_sampled() -> None:
     """A wrong value breaks the accuracy clause; no time is taken."""
-    answers = Answers(opened(right(0) + np.float32(0.01)))
+    answers = Answers(opened(right(FIRST) + np.float32(0.01)))
     with pytest.raises(StruckOut, match=r"SDPA-25.*64 of 64 checked elements"):
         measure(answers)
     assert answers.jobs == ["open_cell", "close_cell"]
@@ -81,21 +90,28 @@ def test_a_wrong_first_output_is_struck_out_and_never_sampled() -> None:
 
 def test_an_output_that_belongs_to_other_inputs_is_struck_out() -> None:
     """A function that returns what it computed for the first set fails the check after the timing."""
-    samples = Samples("returned", "", (0.1,), 0.5, last=SETS - 1, results={"output": right(0)})
+    answers = Answers(opened(right(FIRST)), last(right(FIRST)))
     with pytest.raises(StruckOut, match="SDPA-25"):
-        measure(Answers(opened(right(0)), samples))
+        measure(answers)
+    assert answers.jobs[-1] == "close_cell"
+
+
+def test_an_output_that_changes_after_the_call_is_struck_out() -> None:
+    """Even if it was right when it was copied."""
+    with pytest.raises(StruckOut, match="unfinished: it returns before it is done: output changed"):
+        measure(Answers(opened(right(FIRST)), last(right(LAST), unsettled=("output",))))
 
 
 def test_a_wrong_shape_is_struck_out_by_its_clause() -> None:
     """An output in another axis order breaks SDPA-1."""
     with pytest.raises(StruckOut, match="SDPA-1:"):
-        measure(Answers(opened(right(0).swapaxes(1, 2))))
+        measure(Answers(opened(right(FIRST).swapaxes(1, 2))))
 
 
 def test_a_wrong_dtype_is_struck_out_by_its_clause() -> None:
     """An output that is wider than the inputs breaks SDPA-27."""
     with pytest.raises(StruckOut, match="SDPA-27: the output is float64"):
-        measure(Answers(opened(right(0).astype(np.float64))))
+        measure(Answers(opened(right(FIRST).astype(np.float64))))
 
 
 def test_unsupported_is_left_out_with_the_reason() -> None:
@@ -106,29 +122,45 @@ def test_unsupported_is_left_out_with_the_reason() -> None:
 
 def test_a_crash_is_struck_out_and_nothing_is_asked_of_the_dead_worker() -> None:
     """A worker that dies while sampling gives no timing."""
-    answers = Answers(opened(right(0)), Crashed("the process was killed by SIGSEGV", ""))
+    answers = Answers(opened(right(FIRST)), Crashed("the process was killed by SIGSEGV", ""))
     with pytest.raises(StruckOut, match="crashed: the process was killed by SIGSEGV"):
         measure(answers)
-    assert answers.jobs == ["open_cell", "sample"]
+    assert answers.jobs == ["open_cell", "warm", "chunk"]
 
 
 def test_a_cell_over_the_limit_is_left_out_and_predicts_the_longer_ones() -> None:
     """The prediction of the warm calls is the reason, and longer workloads are refused without being opened."""
-    answers = Answers(opened(right(0)), Samples("over", predicted=50.0))
+    answers = Answers(opened(right(FIRST)), warm=Chunk("returned", seconds=(10.0,)))
     same = protocol(answers)
     with pytest.raises(NotTimed, match=r"predicted 50\.0 s"):
-        same.measure(CELL)
+        measure(answers, same=same)
+    assert answers.jobs == ["open_cell", "warm", "close_cell"]
     answers.jobs.clear()
     with pytest.raises(NotTimed, match=r"predicted 200\.0 s"):
-        same.measure(Cell(CELL.target, Workload(1, 2, 4, 16)))
+        measure(answers, Cell(CELL.target, Workload(1, 2, 4, 16)), same)
     assert answers.jobs == []
+
+
+def test_a_call_that_is_longer_than_a_turn_is_a_turn() -> None:
+    """No second one is made in the same turn."""
+    asked: list[Any] = []
+
+    class Asked(Answers):
+        def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: Any = None) -> Any:
+            asked.append(arguments[2:3])
+            return super().call(implementation, function, *arguments, timeout=timeout)
+
+    for seconds, calls in ((0.03, 1), (0.001, Plan().turn_calls)):
+        live = Live(CELL, opened(right(FIRST)), 0.0, seconds)
+        protocol(Asked(None, last(right(LAST)))).turn(live)
+        assert asked.pop() == (calls,)
 
 
 def test_a_keyword_that_is_not_accepted_is_unsupported() -> None:
     """A causal workload is not put to an implementation without ``is_causal``."""
     answers = Answers(Opened("returned"))
     with pytest.raises(NotTimed, match="unsupported: no keyword is_causal"):
-        protocol(answers).measure(Cell(CELL.target, Workload(1, 2, 4, 8, is_causal=True)))
+        measure(answers, Cell(CELL.target, Workload(1, 2, 4, 8, is_causal=True)))
     assert answers.jobs == []
 
 
@@ -141,9 +173,9 @@ def test_running_out_of_memory_is_left_out_with_the_reason() -> None:
 def test_what_would_not_fit_is_never_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason has what the cell needs and what is free, and no worker hears of it."""
     monkeypatch.setattr(budget, "available_bytes", lambda: 2**30)
-    answers = Answers(opened(right(0)))
+    answers = Answers(opened(right(FIRST)))
     with pytest.raises(NotTimed, match=r"needs \d+\.\d GiB, 1\.0 GiB are free"):
-        protocol(answers).measure(Cell(CELL.target, Workload(1, 8, 64, 2**15)))
+        measure(answers, Cell(CELL.target, Workload(1, 8, 64, 2**15)))
     assert answers.jobs == []
 
 
@@ -152,5 +184,5 @@ def test_past_keys_need_an_implementation_with_a_cache() -> None:
     answers = Answers(Opened("returned"))
     decode = Workload(1, 2, 4, 1, kind="decode", other=8)
     with pytest.raises(NotTimed, match="unsupported: no keyword is_causal, past_key, past_value"):
-        protocol(answers).measure(Cell(CELL.target, decode))
+        measure(answers, Cell(CELL.target, decode))
     assert answers.jobs == []

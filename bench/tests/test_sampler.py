@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import gc
+import threading
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 from bench import arguments, sampler
-from bench.sampler import Plan
 from bench.workloads import Workload
-from impls.calls import Request
 from impls.contract import Implementation
 
 WORKLOAD = Workload(1, 1, 2, 3)
@@ -29,6 +29,20 @@ def copy_of_v(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
 def refuses(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Unsupported."""
     raise NotImplementedError("no such kernel")
+
+
+def sleeps(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Waits."""
+    time.sleep(0.05)
+    return v.copy()
+
+
+def works(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Computes, on one core."""
+    end = time.process_time() + 0.05
+    while time.process_time() < end:
+        pass
+    return v.copy()
 
 
 def large(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -49,77 +63,110 @@ def _nothing_seen() -> None:
     SEEN.clear()
 
 
-def opened(function: Any, sets: int = 3) -> sampler.Opened:
+def opened(function: Any) -> sampler.Opened:
     """Open a cell "it" of one of the stand-ins."""
     implementation = Implementation(function.__name__, f"{__name__}:{function.__name__}")
-    requests = tuple(Request("cpu", *arguments.make(WORKLOAD, "float32", seed)) for seed in range(sets))
-    return sampler.open_cell("it", implementation, requests)
+    return sampler.open_cell("it", implementation, WORKLOAD, "float32", "cpu")
 
 
-def clock(*seconds: float) -> Any:
-    """A stand-in for timing a call: the given times in turn, the last one for ever."""
-    coming = list(seconds)
-
-    def time_call(index: int) -> tuple[float, Any]:
-        SEEN.append(index)
-        return (coming.pop(0) if len(coming) > 1 else coming[0]), f"output of set {index}"
-
-    return time_call
+def firsts(*seeds: int) -> set[float]:
+    """The first number of q in each of the input sets."""
+    return {float(arguments.make(WORKLOAD, "float32", seed)[0]["q"].flat[0]) for seed in seeds}
 
 
-def test_the_least_number_of_rounds_is_kept_however_slow() -> None:
-    """Slow calls are made as often as the plan says at least, and no more."""
-    seconds, _, _ = sampler.rounds(clock(9.0), 1, Plan(rounds=5, seconds=0.5))
-    assert seconds == [9.0] * 5
+def test_a_turn_is_over_once_its_seconds_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are made until their sum reaches the seconds of a turn, and one more on fresh inputs."""
+    opened(copy_of_v)
+    monkeypatch.setattr(sampler._Cell, "time_call", lambda self, native: (0.125, self.run(**native)))
+    assert sampler.chunk("it", 1.0, 100, 1).seconds == (0.125,) * 9
 
 
-def test_sampling_stops_once_its_seconds_are_used_up() -> None:
-    """Fast calls are made until their sum reaches the plan's seconds."""
-    seconds, _, _ = sampler.rounds(clock(0.125), 1, Plan(rounds=5, seconds=2.0))
-    assert len(seconds) == 16
-
-
-def test_sampling_stops_at_the_greatest_number_of_calls() -> None:
+def test_a_turn_is_over_at_its_most_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Very fast calls do not fill the result file."""
-    seconds, _, _ = sampler.rounds(clock(0.0), 1, Plan(rounds=5, seconds=1.0, most=40))
-    assert len(seconds) == 40
+    opened(copy_of_v)
+    monkeypatch.setattr(sampler._Cell, "time_call", lambda self, native: (0.0, self.run(**native)))
+    assert len(sampler.chunk("it", 1.0, 40, 1).seconds) == 40
 
 
-def test_input_sets_are_rotated_and_the_last_is_not_the_first() -> None:
-    """Calls go over the sets in turn, and end on a set whose output has not been seen before."""
-    seconds, last, output = sampler.rounds(clock(1.0), 3, Plan(rounds=4, seconds=0.0))
-    assert SEEN == [0, 1, 2, 0, 1]  # four would do, but the fourth is of set 0
-    assert len(seconds) == 5
-    assert (last, output) == (1, "output of set 1")
-
-
-def test_a_cell_is_sampled_on_every_set_without_the_garbage_collector() -> None:
-    """Each input set reaches the function, with gc on before and after and off in between."""
-    assert opened(copy_of_v).status == "returned"
+def test_a_turn_of_one_call_is_on_fresh_inputs_alone() -> None:
+    """A call that is longer than a turn never sees the same inputs twice."""
+    opened(copy_of_v)
     SEEN.clear()
-    samples = sampler.sample("it", Plan(rounds=6, seconds=0.0, limit=60))
-    firsts = {float(arguments.make(WORKLOAD, "float32", seed)[0]["q"].flat[0]) for seed in range(3)}
-    assert {first for first, _ in SEEN} == firsts
+    assert len(sampler.chunk("it", 1.0, 1, 1).seconds) == 1
+    assert not {first for first, _ in SEEN} & firsts(0, 1, 2)
+
+
+def test_input_sets_are_rotated_and_the_last_call_has_inputs_never_seen() -> None:
+    """Each set reaches the function, over the turns, and every turn ends with numbers that no other call had."""
+    opened(copy_of_v)
+    ends = []
+    for number in (1, 2, 3):
+        SEEN.clear()
+        sampler.chunk("it", 60.0, 6, number)
+        assert {first for first, _ in SEEN[:-1]} == firsts(0, 1, 2)
+        ends.append(SEEN[-1][0])
+    assert len({*ends, *firsts(0, 1, 2)}) == 6
+
+
+def test_a_chunk_is_taken_without_the_garbage_collector() -> None:
+    """It is on before and after, and off in between."""
+    opened(copy_of_v)
+    SEEN.clear()
+    sampler.chunk("it", 60.0, 6, 1)
     assert not any(collecting for _, collecting in SEEN)
     assert gc.isenabled()
-    assert np.array_equal(samples.results["output"], arguments.make(WORKLOAD, "float32", samples.last)[0]["v"])
 
 
-def test_warm_calls_are_not_among_the_samples() -> None:
-    """One call of each set is made before the first sample."""
+def test_the_last_chunk_sends_the_results_of_its_fresh_call() -> None:
+    """They can be checked, as the fresh inputs can be made again from their number; other chunks send none."""
+    opened(copy_of_v)
+    first = arguments.make(WORKLOAD, "float32", 0)
+    arrays, _ = arguments.fresh(WORKLOAD, *first, 0)
+    last = sampler.chunk("it", 0.01, 6, 0, True)
+    assert np.array_equal(last.results["output"], arrays["v"])
+    assert not sampler.chunk("it", 0.01, 6, 1).results
+
+
+def test_the_call_that_wakes_a_process_is_not_among_the_samples() -> None:
+    """It comes before the first reading of the clock."""
     opened(copy_of_v)
     SEEN.clear()
-    samples = sampler.sample("it", Plan(rounds=6, seconds=0.0, limit=60))
-    assert len(SEEN) == 3 + len(samples.seconds)
+    assert len(sampler.chunk("it", 60.0, 6, 1).seconds) == 6
+    assert len(SEEN) == 7
 
 
-def test_a_cell_over_the_limit_is_not_sampled() -> None:
-    """If the warm calls predict more than the limit, there are no samples, only the prediction."""
+def test_cores_at_work_are_measured() -> None:
+    """A call that sleeps uses none, one that computes uses one."""
+    for function, low, high in ((sleeps, 0.0, 0.05), (works, 0.05, 1.1)):
+        opened(function)
+        assert low <= sampler.chunk("it", 60.0, 6, 1).cores <= high
+
+
+def test_warm_calls_end_once_they_took_long_enough() -> None:
+    """One call on each set, or a single one of a slow implementation."""
     opened(copy_of_v)
-    samples = sampler.sample("it", Plan(rounds=6, seconds=0.0, limit=0.0))
-    assert samples.status == "over"
-    assert samples.seconds == ()
-    assert samples.predicted > 0
+    assert len(sampler.warm("it", 60.0).seconds) == 3
+    assert len(sampler.warm("it", 1e-12).seconds) == 1
+
+
+def test_a_cell_that_is_not_open_is_lost() -> None:
+    """A process that died between two jobs has forgotten its cells."""
+    assert sampler.chunk("another", 1.0, 6, 1).status == "lost"
+
+
+def writes_later(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Returns at once; a thread fills the output in a little later."""
+    output = np.zeros_like(v)
+    threading.Timer(0.005, lambda: output.__setitem__(..., v)).start()
+    return output
+
+
+def test_results_that_change_after_the_call_are_seen() -> None:
+    """Copies of right after the call are what counts, and what changed is named."""
+    opened(writes_later)
+    last = sampler.chunk("it", 0.001, 3, 0, True)
+    assert last.unsettled == ("output",)
+    assert not last.results["output"].any()
 
 
 def test_a_refusal_is_unsupported_with_its_reason() -> None:
@@ -150,8 +197,8 @@ def test_out_of_memory_is_known_by_what_libraries_raise(error: Exception, status
 def test_an_exception_while_sampling_is_an_answer() -> None:
     """What an implementation raises is told in one line, and the worker goes on."""
     assert opened(breaks).status == "returned"
-    samples = sampler.sample("it", Plan())
-    assert (samples.status, samples.text) == ("raised", "ValueError: out of luck")
+    chunk = sampler.chunk("it", 1.0, 6, 1)
+    assert (chunk.status, chunk.text) == ("raised", "ValueError: out of luck")
 
 
 def test_preparation_and_the_first_call_are_timed_apart() -> None:

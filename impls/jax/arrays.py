@@ -63,6 +63,11 @@ def synchronize(device: str) -> None:
     jax.block_until_ready([a for a in jax.live_arrays(device) if not a.is_deleted()])
 
 
+def wait(returned: Any) -> None:
+    """Wait for the arrays that were returned.  ``synchronize`` looks at every live one, which takes time for each."""
+    jax.block_until_ready(returned)
+
+
 def versions() -> dict[str, str]:
     """Versions of jax, of jaxlib, which holds the compiler, and of the package that holds bfloat16."""
     return {name: metadata.version(name) for name in ("jax", "jaxlib", "ml_dtypes")}

@@ -33,6 +33,10 @@ def synchronize(device: str) -> None:
     """NumPy is synchronous."""
 
 
+def wait(returned: Any) -> None:
+    """NumPy is synchronous."""
+
+
 def versions() -> dict[str, str]:
     """NumPy's version and the one of the package that holds bfloat16."""
     return {"numpy": np.__version__, "ml_dtypes": ml_dtypes.__version__}

@@ -50,6 +50,10 @@ def synchronize(device: str) -> None:
     """A run waits for its outputs itself (see impls.onnx.sessions), so nothing is left to wait for."""
 
 
+def wait(returned: Any) -> None:
+    """A run waits for its outputs itself."""
+
+
 def versions() -> dict[str, str]:
     """Versions of ONNX Runtime, and of the packages whose models it is given here, if they are imported."""
     import importlib.metadata

@@ -21,7 +21,7 @@ from impls.foreign.declared import Declared, Foreign
 from impls.foreign.naming import Said
 from impls.loading import nearest
 from impls.onnx.fitting import DTYPES, Declaration, Fitting
-from impls.onnx.sessions import PROVIDERS, QUIET, bound
+from impls.onnx.sessions import PROVIDERS, bound, options
 
 
 class Model(Foreign):
@@ -137,9 +137,7 @@ class _Names:
 
 @functools.cache
 def _session(path: str, device: str) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = QUIET
-    return onnxruntime.InferenceSession(path, options, providers=list(PROVIDERS[device]))
+    return onnxruntime.InferenceSession(path, options(), providers=list(PROVIDERS[device]))
 
 
 def _check_file(path: Path) -> None:

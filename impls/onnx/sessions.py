@@ -11,6 +11,7 @@ from typing import Any
 
 import onnxruntime
 
+from impls import threads
 from impls.contract import Call, Function
 from impls.onnx.graph import build
 from impls.onnx.offsets import compared
@@ -24,12 +25,18 @@ PROVIDERS = {
 }
 
 
+def options() -> Any:
+    """How sessions are opened: silent, with default optimisation, and with as many threads as are wanted."""
+    found = onnxruntime.SessionOptions()
+    found.log_severity_level = QUIET
+    found.intra_op_num_threads = threads.wanted()  # 0 is ONNX Runtime's own choice
+    return found
+
+
 @functools.cache
 def session(model: bytes, device: str) -> Any:
-    """The session of a serialised model, made once; default optimisation and default threads."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = QUIET
-    return onnxruntime.InferenceSession(model, options, providers=list(PROVIDERS[device]))
+    """The session of a serialised model, made once."""
+    return onnxruntime.InferenceSession(model, options(), providers=list(PROVIDERS[device]))
 
 
 def bound(opened: Any, outputs: Sequence[str], device: str) -> Function:

@@ -8,6 +8,11 @@ import ml_dtypes
 import numpy as np
 import torch
 
+from impls import threads
+
+if threads.wanted():
+    torch.set_num_threads(threads.wanted())
+
 
 def devices() -> tuple[str, ...]:
     """The CPU, and the current CUDA device where there is one."""
@@ -59,6 +64,13 @@ def synchronize(device: str) -> None:
     """Wait for the device's kernels; the CPU's are done when a call returns."""
     if device != "cpu":
         torch.cuda.synchronize(device)
+
+
+def wait(returned: Any) -> None:
+    """Wait for the device that the first tensor of what was returned is on."""
+    first = returned[0] if isinstance(returned, (tuple, list)) and returned else returned
+    if isinstance(first, torch.Tensor) and first.is_cuda:
+        torch.cuda.synchronize(first.device)
 
 
 def versions() -> dict[str, str]:

@@ -1,0 +1,110 @@
+"""Options of ``pytest bench``, and the plan that they make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.machine import usable_cores
+from bench.plan import Plan
+from bench.presets import PRESETS, SECONDS, select
+from bench.workloads import Workload, WorkloadError
+
+#: A cell is left out if its least number of calls is predicted to take this many times the seconds that it may take.
+LIMIT = 10
+
+#: The dtype that is timed unless ``--dtype`` asks for others.
+DTYPE = "float32"
+
+
+def add(parser: pytest.Parser) -> None:
+    """Options that only the bench has."""
+    plan = Plan()
+    group = parser.getgroup("attention-conformance bench")
+    group.addoption(
+        "--workload",
+        action="append",
+        default=[],
+        metavar="NAME|GLOB",
+        help="a workload such as prefill-b1h8d64s1024-causal or model/gpt2, or a glob over the known ones such as"
+        " 'model/*'; may be repeated",
+    )
+    group.addoption(
+        "--preset",
+        default="",
+        metavar="NAME",
+        help=f"a set of workloads: {', '.join(PRESETS)}; what --workload names is added",
+    )
+    group.addoption(
+        "--bench-seconds",
+        type=float,
+        metavar="SECONDS",
+        help="seconds of calls of a cell, over all visits, and 5 calls at least; a cell whose 5 calls are predicted to"
+        f" take {LIMIT} times as long is skipped (default: by the preset, {SECONDS['']:g} without one)",
+    )
+    group.addoption(
+        "--visits",
+        type=int,
+        default=plan.visits,
+        metavar="N",
+        help="times at which each cell is measured, each in fresh processes (default: %(default)s)",
+    )
+    group.addoption(
+        "--noise",
+        type=float,
+        default=plan.noise,
+        metavar="SHARE",
+        help="stop a cell once the interval of its median spreads no further (default: %(default)s)",
+    )
+    group.addoption(
+        "--threads",
+        type=int,
+        default=usable_cores(),
+        metavar="N",
+        help="threads of every library, on as many cores (default: all usable cores, here %(default)s)",
+    )
+    group.addoption(
+        "--resume",
+        action="store_true",
+        help="go on with a run that was killed, from the journal beside the file of --benchmark-json",
+    )
+
+
+def workloads(config: pytest.Config) -> tuple[Workload, ...]:
+    """What is to be timed.  Raises UsageError for a name that is none."""
+    try:
+        # With the defaults where this file is found too late to add options, as by ``pytest .``.
+        return select(config.getoption("workload", []), config.getoption("preset", ""))
+    except WorkloadError as error:
+        raise pytest.UsageError(f"--workload, --preset: {error}") from None
+
+
+def plan(config: pytest.Config) -> Plan:
+    """How it is to be timed.  Raises UsageError for a number that makes no sense."""
+    seconds = config.getoption("bench_seconds", None)
+    if seconds is None:
+        seconds = SECONDS[config.getoption("preset", "")]
+    made = Plan(
+        seconds=seconds,
+        limit=LIMIT * seconds,
+        visits=config.getoption("visits", Plan.visits),
+        noise=config.getoption("noise", Plan.noise),
+        threads=config.getoption("threads", usable_cores()),
+    )
+    cores = usable_cores()
+    for option, value, holds, expected in (
+        ("--bench-seconds", made.seconds, made.seconds > 0, "more than 0"),
+        ("--visits", made.visits, made.visits >= 1, "1 or more"),
+        ("--noise", made.noise, made.noise >= 0, "0 or more"),
+        ("--threads", made.threads, 1 <= made.threads <= cores, f"1 to {cores}, the usable cores"),
+    ):
+        if not holds:
+            raise pytest.UsageError(f"{option} {value:g}: expected {expected}")
+    return made
+
+
+def json_file(config: pytest.Config) -> Path | None:
+    """Where the JSON will be written."""
+    path = config.getoption("benchmark_json", None)
+    return None if path is None else Path(getattr(path, "name", path))

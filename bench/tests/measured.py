@@ -1,0 +1,40 @@
+"""A campaign over functions of a test module, in this process: what a run would make of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.campaign import Campaign
+from bench.outcomes import Cell, Outcome
+from bench.plan import Plan
+from bench.processes import Processes
+from bench.progress import Progress
+from bench.protocol import Protocol
+from bench.workloads import parse
+from conformance.targets import Target
+from impls.calls import describe
+from impls.contract import Implementation
+
+#: Short: one visit, five chunks at least.
+QUICK = Plan(seconds=0.01, visits=1, limit=60.0)
+
+
+def cell(function: Any, workload: str, **fields: Any) -> Cell:
+    """A workload on a function that can be imported by its module and name."""
+    implementation = Implementation(function.__name__, f"{function.__module__}:{function.__name__}", **fields)
+    return Cell(Target(implementation, "cpu", "float32"), parse(workload))
+
+
+def outcomes(*cells: Cell, plan: Plan = QUICK, in_process: bool = True) -> dict[Cell, Outcome]:
+    """What becomes of the cells."""
+    processes = Processes(1, in_process)
+    features = {one.target.implementation: describe(one.target.implementation).keywords for one in cells}
+    campaign = Campaign(cells, Protocol(processes, plan, features.__getitem__), processes, Progress(None, False))
+    campaign.run()
+    return campaign.outcomes
+
+
+def outcome(function: Any, workload: str, plan: Plan = QUICK, **fields: Any) -> Outcome:
+    """What becomes of one."""
+    (found,) = outcomes(cell(function, workload, **fields), plan=plan).values()
+    return found

@@ -1,0 +1,141 @@
+"""A campaign: which cells are measured together, in which order, and what later visits build on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench import memory
+from bench.budget import USABLE
+from bench.campaign import Campaign
+from bench.outcomes import NOT_TIMED, STRUCK_OUT, TIMED, Cell, Outcome, Visit
+from bench.plan import Plan
+from bench.processes import Processes
+from bench.progress import Progress
+from bench.protocol import Protocol
+from bench.tests.measured import QUICK, cell, outcomes
+from bench.turns import Turns
+from conformance.targets import Target
+from impls.contract import Implementation
+
+SHORT, LONG = "prefill-b1h2d8s16", "prefill-b1h2d8s32"
+
+
+def attention(q: Any, k: Any, v: Any) -> np.ndarray:
+    """Attention."""
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(np.float32(q.shape[-1]))
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True) @ v
+
+
+def again(q: Any, k: Any, v: Any) -> np.ndarray:
+    """The same under another name."""
+    return attention(q, k, v)
+
+
+#: Calls that the one below has got.
+CALLS: list[int] = []
+
+
+def wrong_in_time(q: Any, k: Any, v: Any) -> np.ndarray:
+    """Right for the first visit's dozens of calls, and wrong after a while."""
+    CALLS.append(1)
+    return attention(q, k, v) * (1 if len(CALLS) < 100 else np.float32(1.01))
+
+
+class Journal:
+    """A stand-in that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str, int]] = []
+
+    def add(self, cell: str, outcome: Outcome, visit: int) -> None:
+        """Remember a line."""
+        self.lines.append((cell, outcome.kind, visit))
+
+
+def planned(cells: Sequence[Cell], journal: Any = None, plan: Plan = QUICK, **known: Any) -> Campaign:
+    """A campaign in this process."""
+    processes = Processes(1, in_process=True)
+    protocol = Protocol(processes, plan, lambda implementation: frozenset())
+    return Campaign(cells, protocol, processes, Progress(None, False), journal, **known)
+
+
+def test_visit_after_visit_covers_all_workloads() -> None:
+    """Every cell is measured once before any is measured again; the cells of a workload together."""
+    kept = Journal()
+    cells = [cell(one, name) for one in (attention, again) for name in (LONG, SHORT)]
+    planned(cells, kept, Plan(seconds=0.01, visits=2, limit=60)).run()
+    assert [visit for _, _, visit in kept.lines] == [0] * 4 + [1] * 4
+    assert [name.endswith(SHORT) for name, _, _ in kept.lines] == [True, True, False, False] * 2
+    assert {kind for _, kind, _ in kept.lines} == {TIMED}
+
+
+def test_a_cell_that_is_struck_out_in_a_later_visit_has_no_timing() -> None:
+    """It is not visited again, and the others are not disturbed."""
+    CALLS.clear()
+    plan = Plan(seconds=0.05, visits=4, limit=60, noise=0, most=200)
+    wrong, right = outcomes(cell(wrong_in_time, SHORT), cell(attention, SHORT), plan=plan).values()
+    assert (wrong.kind, wrong.clause) == (STRUCK_OUT, "SDPA-25")
+    assert len(wrong.visits) < 4
+    assert (right.kind, len(right.visits)) == (TIMED, 4)
+
+
+def test_what_was_measured_before_is_not_measured_again() -> None:
+    """A resumed campaign makes the visits that are missing, and keeps the others as they were."""
+    done, begun, ended, new = (cell(one, name) for one in (attention, again) for name in (SHORT, LONG))
+    old = Visit(((0.5,) * 5,), 0.1)
+    known = {
+        done: Outcome(visits=(old, old)),
+        begun: Outcome(visits=(old,)),
+        ended: Outcome(NOT_TIMED, reason="out of memory"),
+    }
+    kept = Journal()
+    resumed = planned([done, begun, ended, new], kept, Plan(seconds=0.01, visits=2, limit=60), outcomes=known)
+    resumed.run()
+    assert kept.lines == [(new.id, TIMED, 0), (begun.id, TIMED, 1), (new.id, TIMED, 1)]
+    assert resumed.outcomes[begun].visits[0] == old
+    assert resumed.outcomes[done] == Outcome(visits=(old, old))
+
+
+def test_cells_that_do_not_fit_together_are_measured_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part fits; a cell that does not fit is not admitted in the first place."""
+    cells = [cell(attention, "prefill-b1h8d64s512") for _ in range(5)]
+    w = cells[0].workload
+    call = memory.quadratic_bytes(w, "float32")
+    each, here = memory.there_bytes(w, "float32", "cpu", call), memory.here_bytes(w, "float32")
+    room = (here + 2.5 * each) / USABLE
+    monkeypatch.setattr(memory, "available_bytes", lambda: int(room))
+    assert [len(part) for part in planned(cells)._parts(cells)] == [2, 2, 1]
+    monkeypatch.setattr(memory, "available_bytes", lambda: None)
+    assert [len(part) for part in planned(cells)._parts(cells)] == [5]
+
+
+def test_turns_are_taken_in_another_order_in_every_pass() -> None:
+    """Of four cells that need several turns; the same seed gives the same orders."""
+    cells = [
+        Cell(Target(Implementation(name, f"{__name__}:attention"), "cpu", "float32"), cell(attention, SHORT).workload)
+        for name in "abcd"
+    ]
+
+    def orders() -> list[str]:
+        using = planned(cells, plan=Plan(seconds=60, visits=1, noise=0, most=2 * 5 * 5, limit=60)).protocol
+        taken: list[str] = []
+        turn = using.turn
+
+        def recorded(live: Any) -> None:
+            taken.append(live.cell.target.implementation.name)
+            turn(live)
+
+        using.turn = recorded  # type: ignore[method-assign]
+        Turns(using, dict.fromkeys(cells, Outcome()), random.Random(1), lambda cell, outcome: None).take(cells)  # noqa: S311
+        return ["".join(taken[start : start + 4]) for start in range(0, 16, 4)]
+
+    first = orders()
+    assert all(sorted(order) == list("abcd") for order in first)
+    assert len(set(first)) > 1
+    assert orders() == first

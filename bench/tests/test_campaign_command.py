@@ -1,0 +1,213 @@
+"""``pytest bench`` as a campaign: visits, a stop rule, what a killed run leaves, and what is recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bench
+from bench.journal import SUFFIX
+
+ROOM = Path(bench.__file__).parent
+
+PLUG_IN = """
+import os, time
+import numpy as np
+
+def attention(q, k, v):
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(np.float32(q.shape[-1]))
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True) @ v
+
+def slow(q, k, v):
+    time.sleep(0.004)
+    return attention(q, k, v)
+
+def dies(q, k, v, calls=[]):
+    calls.append(1)
+    if len(calls) > 8:
+        os.abort()
+    return attention(q, k, v)
+"""
+
+#: Two short workloads.
+NAMES = ("prefill-b1h2d8s16", "prefill-b1h2d8s32")
+
+
+def command(folder: Path, *options: str) -> list[str]:
+    """The command line of a short run in a folder that has the plug-in."""
+    (folder / "mine.py").write_text(PLUG_IN)
+    short = () if "--workload" in options else [text for name in NAMES for text in ("--workload", name)]
+    start = [sys.executable, "-m", "pytest", str(ROOM), "-p", "no:cacheprovider", "--benchmark-json", "out.json"]
+    return [*start, *short, *options]
+
+
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run to the end."""
+    done = command(folder, "--bench-seconds", "0.01", *options)
+    return subprocess.run(done, cwd=folder, capture_output=True, text=True)  # noqa: S603  (our own command)
+
+
+def written(folder: Path) -> dict[str, Any]:
+    """The JSON of a run."""
+    document: dict[str, Any] = json.loads((folder / "out.json").read_text())
+    return document
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], dict]:
+    """A run of two plug-ins in three visits, and its JSON."""
+    folder = tmp_path_factory.mktemp("three")
+    done = run(folder, "--impl", "mine.py:attention", "--impl", "mine.py:slow", "--threads", "1", "--noise", "0.5")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (folder / f"out.json{SUFFIX}").exists()
+    return done, written(folder)
+
+
+def test_every_cell_has_three_visits_of_chunks(three: tuple[Any, dict]) -> None:
+    """The sizes of the chunks add up to the raw samples, and the interval lies around their median."""
+    for record in three[1]["benchmarks"]:
+        info, stats = record["extra_info"], record["stats"]
+        assert len(info["visits"]) == 3
+        assert sum(map(sum, info["visits"])) == len(stats["data"])
+        assert info["interval"][0] <= stats["median"] <= info["interval"][1]
+        assert info["stopped"] in ("noise target", "time budget", "call limit")
+
+
+def test_a_call_that_is_longer_than_a_turn_is_made_as_often_as_has_to_be(three: tuple[Any, dict]) -> None:
+    """Two turns of one call in each of three visits are the least of five calls."""
+    slow = [b for b in three[1]["benchmarks"] if b["extra_info"]["implementation"] == "mine.py:slow"]
+    assert [b["extra_info"]["visits"] for b in slow] == [[[1, 1]] * 3] * 2
+
+
+def test_the_run_is_described(three: tuple[Any, dict]) -> None:
+    """Plan, command, times, threads, how idle the waiting were, and what measuring costs."""
+    ours = three[1]["attention_conformance"]
+    assert ours["format"] == 3
+    assert ours["command"].startswith("pytest ")
+    assert "--noise 0.5" in ours["command"]
+    assert ours["started"] <= ours["finished"]
+    assert (ours["plan"]["visits"], ours["plan"]["seconds"], ours["plan"]["noise"]) == (3, 0.01, 0.5)
+    assert ours["fingerprint"]["id"]
+    assert ours["fingerprint"]["in_force"] == {"mine.py:attention": 1, "mine.py:slow": 1}
+    assert three[1]["benchmarks"][0]["extra_info"]["threads"] == 1
+    assert ours["harness"]["ratio"] > 0
+    assert ours["harness"]["call_seconds"] > 0
+
+
+def test_waiting_processes_are_idle(three: tuple[Any, dict]) -> None:
+    """They take less than a hundredth of a core while others work."""
+    idle = three[1]["attention_conformance"]["idle"]
+    assert set(idle) == {"mine.py:attention", "mine.py:slow"}
+    assert all(share < 0.01 for share in idle.values())
+
+
+def test_a_worker_that_dies_takes_only_its_own_cell_with_it(tmp_path: Path) -> None:
+    """Its other cells are opened again, and are complete."""
+    done = run(tmp_path, "--impl", "mine.py:dies", "--impl", "mine.py:attention", "--visits", "1")
+    assert done.returncode == 1
+    assert "2 timed, 2 struck out, 0 not timed" in done.stdout
+    assert "mine.py:dies cpu float32 prefill-b1h2d8s16: crashed: the process was killed by SIGABRT" in done.stdout
+
+
+def test_only_the_selected_cells_are_measured(tmp_path: Path) -> None:
+    """``-k`` leaves the others out of the campaign, not of the table alone."""
+    done = run(tmp_path, "--impl", "mine.py:attention", "--visits", "1", "-k", "s32")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [cell["workload"] for cell in written(tmp_path)["attention_conformance"]["cells"]] == [NAMES[1]]
+
+
+def test_a_killed_run_is_resumed_and_keeps_what_it_measured(tmp_path: Path) -> None:
+    """After SIGKILL and --resume the JSON is complete, with the very samples of before; then the journal goes."""
+    options = ("--impl", "mine.py:slow", "--impl", "mine.py:attention", "--bench-seconds", "1", "--noise", "0")
+    journal = tmp_path / f"out.json{SUFFIX}"
+    with (tmp_path / "log").open("w") as log:
+        started = subprocess.Popen(command(tmp_path, *options), cwd=tmp_path, stdout=log, stderr=log)  # noqa: S603
+    deadline = time.monotonic() + 120
+    while not (journal.exists() and journal.read_text().count("\n") >= 4):
+        assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+        assert started.poll() is None, (tmp_path / "log").read_text()
+        time.sleep(0.02)
+    os.kill(started.pid, signal.SIGKILL)
+    started.wait()
+    kept = [json.loads(line) for line in journal.read_text().splitlines(keepends=True)[1:] if line.endswith("\n")]
+    assert not (tmp_path / "out.json").exists()
+
+    again = run(tmp_path, *options)
+    assert again.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "go on with --resume, or delete it" in again.stdout + again.stderr
+    other = run(tmp_path, *options, "--resume", "--visits", "2")
+    assert other.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "is of another run: plan differs" in other.stdout + other.stderr
+
+    done = run(tmp_path, *options, "--resume")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not journal.exists()
+    by_name = {
+        b["extra_info"]["implementation"] + b["extra_info"]["workload"]: b for b in written(tmp_path)["benchmarks"]
+    }
+    assert len(by_name) == 4
+    for line in kept:
+        name, workload = line["cell"].split("-cpu-float32-")
+        record = by_name[name + workload]
+        begin = sum(map(sum, record["extra_info"]["visits"][: line["visit"]]))
+        samples = [value for chunk in line["measured"]["chunks"] for value in chunk]
+        assert record["stats"]["data"][begin : begin + len(samples)] == samples
+    assert all(len(record["extra_info"]["visits"]) == 3 for record in by_name.values())
+
+
+def test_a_killed_run_leaves_no_process_behind(tmp_path: Path) -> None:
+    """Workers that are stopped, as all but one are, end with it too."""
+    with subprocess.Popen(  # noqa: S603  (our own command)
+        command(tmp_path, "--impl", "mine.py:slow", "--impl", "mine.py:attention", "--bench-seconds", "9"),
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+    ) as started:
+        deadline = time.monotonic() + 120
+        while len(workers(started.pid)) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        left = workers(started.pid)
+        started.kill()
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in left):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def workers(parent: int) -> list[str]:
+    """The worker processes of a run."""
+    if not Path("/proc/self/stat").exists():
+        pytest.skip("this system does not tell")
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if (folder / "stat").read_text().rpartition(")")[2].split()[1] == str(parent):
+                found += [folder.name] if "impls.worker" in (folder / "cmdline").read_text() else []
+        except OSError:  # it ended
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--visits", "0"), "--visits 0: expected 1 or more"),
+        (("--noise", "-1"), "--noise -1: expected 0 or more"),
+        (("--threads", "1000"), "--threads 1000: expected 1 to"),
+        (("--resume",), "nothing to resume"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_a_usage_error(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    """The run ends before anything is measured."""
+    done = run(tmp_path, "--impl", "mine.py:attention", *options)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert message in done.stdout + done.stderr

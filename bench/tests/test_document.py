@@ -1,0 +1,63 @@
+"""What the suite adds to pytest-benchmark's JSON, and the remarks at the end of a run."""
+
+from __future__ import annotations
+
+from bench import document
+from bench.outcomes import Cell, Outcome, Visit
+from bench.workloads import Workload
+from conformance.targets import Target
+from impls.contract import Implementation
+
+
+def cell(process: str, device: str = "cpu") -> Cell:
+    """A cell of an implementation in a process of this name."""
+    target = Target(Implementation(process, "nowhere:f", worker=process), device, "float32")
+    return Cell(target, Workload(1, 2, 4, 8))
+
+
+def timed(*threads: int) -> Outcome:
+    """An outcome with a visit for each of the counts of threads."""
+    visits = (Visit(((0.2, 0.1), (0.3,)), 0.5, 1.0, 2.0, 3, threads=count, stopped="time budget") for count in threads)
+    return Outcome(visits=tuple(visits))
+
+
+def test_a_record_has_samples_by_visit_and_chunk() -> None:
+    """Sizes of chunks, the interval, why it ended, and what the first visit paid."""
+    info = document.extra_info(cell("it"), timed(1, 2))
+    assert info["visits"] == [[2, 1], [2, 1]]
+    assert info["interval"][0] <= 0.2 <= info["interval"][1]
+    assert (info["stopped"], info["threads"], info["share"]) == ("time budget", 2, 0.5)
+    assert (info["prepare_seconds"], info["first_call_seconds"], info["peak_bytes"]) == (1.0, 2.0, 3)
+    assert info["gflops"] == info["flops"] / 0.2 / 1e9
+
+
+def test_threads_in_force_are_the_most_that_worked() -> None:
+    """By process, of all its cells on the CPU; nothing where nothing is known."""
+    outcomes = {cell("torch"): timed(1, 2), cell("numpy"): Outcome(), cell("jax", "cuda"): timed(7)}
+    assert document.in_force(outcomes) == {"torch": 2}
+
+
+def test_unequal_threads_are_remarked() -> None:
+    """And equal ones are not."""
+    unequal = {cell("torch"): timed(2), cell("numpy"): timed(1)}
+    assert document.remarks(unequal, {}, {}) == ["threads that worked at the same time: numpy 1, torch 2"]
+    assert document.remarks({cell("torch"): timed(2), cell("numpy"): timed(2)}, {}, {}) == []
+
+
+def test_a_process_that_was_not_idle_is_remarked() -> None:
+    """By its share of a core."""
+    assert document.remarks({}, {"ort": 0.4, "numpy": 0.01}, {}) == ["not idle while others worked: ort 40% of a core"]
+
+
+def test_a_costly_harness_is_remarked() -> None:
+    """Where the interval of its ratio is above 1.02."""
+    cost = {"loop_seconds": 1e-4, "ratio": 1.05, "interval": [1.03, 1.07]}
+    assert document.remarks({}, {}, cost) == ["timing a call of 100 µs costs 5.0% of it"]
+    assert document.remarks({}, {}, {**cost, "interval": [1.01, 1.07]}) == []
+
+
+def test_equal_fingerprints_have_equal_ids() -> None:
+    """And any difference another one; an id of its own is kept."""
+    one, other = {"usable_cores": 2, "libraries": {"numpy": "2"}}, {"usable_cores": 4, "libraries": {"numpy": "2"}}
+    assert document.identified(one)["id"] == document.identified({**one})["id"] != document.identified(other)["id"]
+    assert document.identified({"id": "mine"})["id"] == "mine"

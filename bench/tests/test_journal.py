@@ -1,0 +1,129 @@
+"""The journal: what it keeps of a run, and what it refuses to go on with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench import journal
+from bench.journal import Journal, JournalError
+from bench.outcomes import NOT_TIMED, STRUCK_OUT, Outcome, Visit
+
+HEADER = {
+    "spec": "1",
+    "fingerprint": "abc",
+    "plan": {"visits": 2},
+    "versions": {"numpy": "2"},
+    "cells": ["a", "b", "c"],
+}
+
+FIRST = Outcome().visited(Visit(((0.1, 0.2), (0.3,)), 0.5, prepare_seconds=1.5, threads=2, stopped="noise target"))
+SECOND = FIRST.visited(Visit(((0.1 + 0.2,),), 0.25))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A journal with two visits of one cell, and two cells that ended otherwise."""
+    path = journal.beside(tmp_path / "out.json")
+    kept = Journal(path, HEADER)
+    kept.add("a", FIRST, 0)
+    kept.add("b", Outcome(STRUCK_OUT, "SDPA-25", "3 of 4 are wrong"), 0)
+    kept.add("c", Outcome(NOT_TIMED, reason="out of memory"), 0)
+    kept.add("a", SECOND, 1)
+    return path
+
+
+def test_what_was_kept_is_read_back_exactly(file: Path) -> None:
+    """Samples to the last bit, and every outcome."""
+    assert journal.read(file, HEADER) == {
+        "a": SECOND,
+        "b": Outcome(STRUCK_OUT, "SDPA-25", "3 of 4 are wrong"),
+        "c": Outcome(NOT_TIMED, reason="out of memory"),
+    }
+
+
+def test_lines_are_on_the_disk_as_they_are_added(file: Path) -> None:
+    """A header and a line for each visit, while the journal is open."""
+    assert [json.loads(line)["kind"] for line in file.read_text().splitlines()] == ["header", *["visit"] * 4]
+
+
+@pytest.mark.parametrize("rest", ['{"kind": "visit", "cell": "b", "vi', "\x00\xff", "{}"])
+def test_a_last_line_that_was_cut_off_is_dropped(file: Path, rest: str) -> None:
+    """The run was killed while it wrote it; what comes next begins a line of its own."""
+    whole = file.read_text()
+    with file.open("a", encoding="latin-1") as end:
+        end.write(rest)
+    known = journal.read(file, HEADER)
+    assert known["a"] == SECOND
+    Journal(file, HEADER, known).add("b", FIRST, 0)
+    assert file.read_text().startswith(whole + '{"kind": "visit", "cell": "b"')
+
+
+def test_a_journal_of_another_run_is_refused_by_what_differs(file: Path) -> None:
+    """Plan, machine and versions have to be equal; the message names those that are not."""
+    other = {**HEADER, "fingerprint": "def", "plan": {"visits": 3}}
+    with pytest.raises(JournalError, match="is of another run: fingerprint, plan differ;"):
+        journal.read(file, other)
+
+
+def test_a_new_run_does_not_overwrite_what_another_measured(file: Path) -> None:
+    """It has to be resumed, or deleted by the user."""
+    with pytest.raises(FileExistsError):
+        Journal(file, HEADER)
+
+
+def test_nothing_is_resumed_without_a_journal(tmp_path: Path) -> None:
+    """The message names the file that is missing."""
+    with pytest.raises(JournalError, match=r"nothing to resume: there is no .*journal\.jsonl"):
+        journal.read(tmp_path / "out.json.journal.jsonl", HEADER)
+
+
+def test_it_goes_when_the_run_is_complete(file: Path) -> None:
+    """Nothing is left behind."""
+    Journal(file, HEADER, journal.read(file, HEADER)).remove()
+    assert not file.exists()
+
+
+def _replace(old: str, new: str) -> Callable[[str], str]:
+    return lambda text: text.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda text: "\n" + text, "line 1 is damaged"),
+        (lambda text: text.partition("\n")[2], "is of another run"),
+        (_replace('"visit": 0', '"visit": 1'), "line 2 is no visit"),
+        (_replace('"cell": "a"', '"cell": "z"'), "line 2 is no visit"),
+        (_replace('"cell": "b"', '"cell": ["b"]'), "line 3 is no visit"),
+        (_replace("0.3", "-0.3"), "line 2 is no visit .*positive"),
+        (_replace("0.3", "NaN"), "line 2 is damaged .*NaN is no number"),
+        (_replace("0.3", "1e999"), "line 2 is no visit .*positive"),
+        (_replace("[0.3]", '["0.3"]'), "line 2 is no visit .*positive"),
+        (_replace("[0.1, 0.2]", "0.1"), "line 2 is no visit"),
+        (_replace('"share": 0.5', '"shard": 0.5'), "line 2 is no visit"),
+        (_replace('"share": 0.5', '"share": "<b>"'), "line 2 is no visit .*share"),
+        (_replace('"threads": 2', '"threads": [2]'), "line 2 is no visit .*threads"),
+        (_replace('"struck out"', '"gone"'), "line 3 is no visit .*unknown outcome"),
+        (_replace('"kind": "visit"', '"kind": "vizit"'), "line 2 is no visit"),
+        (_replace('{"kind": "visit"', '{"kind": "visit", "kind": "visit"'), "line 2 is damaged .*duplicate"),
+        (_replace('{"kind": "visit", "cell": "a"', '[{"kind": "visit", "cell": "a"'), "line 2 is damaged"),
+        (lambda text: text.replace("0.3", "[" * 100_000, 1), "line 2 is damaged"),
+        (lambda text: text + text.splitlines()[2] + "\n", "line 6 is no visit .*had ended|follow"),
+    ],
+)
+def test_a_damaged_journal_is_refused(file: Path, damage: Callable[[str], str], message: str) -> None:
+    """By the line; only a last one without its end is taken for cut off."""
+    file.write_text(damage(file.read_text()))
+    with pytest.raises(JournalError, match=message):
+        journal.read(file, HEADER)
+
+
+def test_a_journal_without_a_complete_line_is_refused(file: Path) -> None:
+    """There is nothing to go on with."""
+    file.write_text('{"kind": "header"')
+    with pytest.raises(JournalError, match="holds no complete line"):
+        journal.read(file, HEADER)

@@ -1,0 +1,65 @@
+"""When a cell is measured enough, and why."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.plan import CALLS, NOISE, TIME, Plan
+
+#: Chunks of ten calls of 2 ms, all alike or not.
+EVEN = [[0.002] * 10] * 5
+UNEVEN = [[0.001 * factor] * 10 for factor in (1, 2, 3, 2, 1)]
+
+
+def test_equal_chunks_are_enough_at_once() -> None:
+    """The interval of the median spreads by nothing."""
+    assert Plan(seconds=60, visits=1).stopped([], EVEN) == NOISE
+
+
+def test_too_few_chunks_say_nothing_of_the_noise() -> None:
+    """Four equal chunks may be chance."""
+    assert Plan(seconds=60, visits=1).stopped([], EVEN[:4]) == ""
+
+
+def test_unequal_chunks_go_on_until_the_time_is_spent() -> None:
+    """0.09 s of calls are less than 0.1 and more than 0.08."""
+    assert Plan(seconds=0.1, visits=1).stopped([], UNEVEN) == ""
+    assert Plan(seconds=0.08, visits=1).stopped([], UNEVEN) == TIME
+
+
+def test_unequal_chunks_go_on_until_the_calls_are_made() -> None:
+    """50 of 50 calls."""
+    assert Plan(seconds=60, visits=1, most=51).stopped([], UNEVEN) == ""
+    assert Plan(seconds=60, visits=1, most=50).stopped([], UNEVEN) == CALLS
+
+
+def test_every_visit_has_its_share_and_what_the_earlier_ones_left() -> None:
+    """Of 0.3 s in three visits the first has 0.1, and the second 0.2 together with it."""
+    plan = Plan(seconds=0.3, visits=3)
+    assert plan.stopped([], UNEVEN) == ""
+    assert plan.stopped([], [*UNEVEN, [0.01]]) == TIME
+    assert plan.stopped([UNEVEN], [*UNEVEN, [0.01]]) == ""
+    assert plan.stopped([UNEVEN], [*UNEVEN, [0.02]]) == TIME
+
+
+def test_the_last_visit_has_to_agree_with_the_others() -> None:
+    """Visits that are each without noise, and differ from each other, do not meet the noise target."""
+    plan = Plan(seconds=60, visits=3)
+    slower = [[0.003] * 10] * 5
+    assert plan.stopped([EVEN], slower) == NOISE
+    assert plan.stopped([EVEN, slower], EVEN) == ""
+    assert plan.stopped([EVEN, EVEN], EVEN) == NOISE
+
+
+@pytest.mark.parametrize(("visits", "turns"), [(1, 4), (3, 1), (9, 1)])
+def test_a_slow_call_is_made_as_often_as_it_has_to_be(visits: int, turns: int) -> None:
+    """Five times over all visits, two in a visit at least; the last turn comes on top."""
+    plan = Plan(seconds=0.1, visits=visits)
+    assert plan.stopped([], [[9.0]] * (turns - 1)) == ""
+    assert plan.stopped([], [[9.0]] * turns) == TIME
+
+
+def test_turns_are_short_enough_for_five_in_every_visit() -> None:
+    """Where the seconds of a cell are few, turns are shorter."""
+    assert Plan(seconds=3, visits=3).turn_seconds == 0.02
+    assert Plan(seconds=0.15, visits=3).turn_seconds == pytest.approx(0.01)

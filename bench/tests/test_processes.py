@@ -1,0 +1,126 @@
+"""The processes of a visit: equal threads and cores, idle while others work, and fresh after they died."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from bench import cpu
+from bench.machine import usable_cores
+from bench.processes import Processes
+from impls import threads
+from impls.contract import Framework, Implementation
+from impls.isolation import Crashed
+
+ONE, OTHER = (Implementation(name, "nowhere:function", worker=name) for name in ("one", "other"))
+
+
+@pytest.fixture
+def pool() -> Iterator[Processes]:
+    """Processes with one thread each."""
+    made = Processes(1)
+    yield made
+    made.close()
+
+
+def spin(seconds: float) -> int:
+    """Leave a thread behind that works on, as libraries' pools do."""
+
+    def work() -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pass
+
+    threading.Thread(target=work, daemon=True).start()
+    return os.getpid()
+
+
+def environment() -> tuple[list[str], int]:
+    """The thread variables of this process, and its cores."""
+    return [os.environ.get(name, "") for name in threads.VARIABLES], usable_cores()
+
+
+def abort() -> None:
+    """Die."""
+    os.abort()
+
+
+def library_threads(framework: str) -> int:
+    """The threads that a library says it uses."""
+    from impls.backend import backend
+
+    backend(Framework(framework))
+    if framework == "torch":
+        import torch
+
+        return torch.get_num_threads()
+    from impls.onnx.sessions import options
+
+    return int(options().intra_op_num_threads)
+
+
+def test_every_worker_has_the_same_threads_and_cores(pool: Processes) -> None:
+    """Variables that libraries read, and as many cores."""
+    for implementation in (ONE, OTHER):
+        variables, cores = pool.call(implementation, f"{__name__}:environment", timeout=60)
+        assert variables == ["1"] * len(threads.VARIABLES)
+        assert cores == 1
+
+
+@pytest.mark.parametrize("framework", ["torch", "onnxruntime"])
+def test_libraries_that_read_no_variable_are_told(framework: str, pool: Processes) -> None:
+    """Torch and ONNX Runtime say that they use what they were given."""
+    pytest.importorskip(framework)
+    assert pool.call(ONE, f"{__name__}:library_threads", framework, timeout=120) == 1
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' prctl")
+def test_a_process_that_spins_is_idle_while_others_work(pool: Processes) -> None:
+    """Stopped, it takes nothing; let run, it would take all of a core."""
+    for stops, most in ((True, 0.05), (False, 2.0)):
+        using = Processes(1, stop_idle=stops)
+        using.call(ONE, f"{__name__}:spin", 30.0, timeout=60)
+        time.sleep(0.3)
+        using.call(ONE, "os:getpid", timeout=60)
+        share = using.shares()["one"]
+        using.close()
+        assert share <= most
+        assert stops or share > 0.05
+
+
+def test_a_process_that_died_is_started_anew(pool: Processes) -> None:
+    """The next job finds a fresh one, with its threads set again."""
+    before = pool.call(ONE, "os:getpid", timeout=60)
+    with pytest.raises(Crashed, match="SIGABRT"):
+        pool.call(ONE, f"{__name__}:abort", timeout=60)
+    assert pool.call(ONE, "os:getpid", timeout=60) != before
+    assert pool.call(ONE, f"{__name__}:environment", timeout=60)[1] == 1
+
+
+def test_a_visit_begins_with_fresh_processes(pool: Processes) -> None:
+    """After ``close`` another process answers."""
+    before = pool.call(ONE, "os:getpid", timeout=60)
+    pool.close()
+    assert pool.call(ONE, "os:getpid", timeout=60) != before
+
+
+def test_in_this_process_nothing_is_stopped() -> None:
+    """For a debugger."""
+    using = Processes(1, in_process=True)
+    assert using.call(ONE, "os:getpid") == os.getpid()
+    using.close()
+
+
+def test_stopping_a_process_that_is_gone_is_no_error() -> None:
+    """It ended between two jobs."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    pid = ended.pid
+    cpu.stop(pid)
+    cpu.go_on(pid)

@@ -1,0 +1,72 @@
+"""What is expected is computed once, and shared."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bench import arguments, checks
+from bench.references import FIRST, References
+from bench.workloads import Workload
+from conformance.targets import Target
+from impls.contract import Implementation, Profile
+
+WORKLOAD = Workload(1, 2, 4, 8)
+ONE, OTHER, LOOSE = (
+    Target(Implementation(name, "nowhere:f", profiles=profiles), "cpu", "float32")
+    for name, profiles in (("one", {}), ("other", {}), ("loose", {"float32": Profile.TF32}))
+)
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The input sets for which the reference was asked."""
+    asked: list[int] = []
+    expect = checks.expect
+
+    def recorded(call: checks.Call, seed: int) -> tuple[checks.Part, ...]:
+        asked.append(call.number)
+        return expect(call, seed)
+
+    monkeypatch.setattr(checks, "expect", recorded)
+    return asked
+
+
+def test_implementations_share_what_is_expected(computed: list[int]) -> None:
+    """Of the first set and of a fresh one, over all visits; a looser profile has its own bound."""
+    kept = References()
+    for _ in range(3):
+        for target in (ONE, OTHER):
+            for number in (FIRST, 0):
+                kept.expect(kept.call(target, WORKLOAD, number), 0)
+    assert computed == [FIRST, 0]
+    kept.expect(kept.call(LOOSE, WORKLOAD, 0), 0)
+    assert computed == [FIRST, 0, 0]
+
+
+def test_inputs_are_those_that_the_worker_makes() -> None:
+    """The first set, and fresh ones by their numbers."""
+    kept = References()
+    first = arguments.make(WORKLOAD, "float32", 0)
+    fresh, _ = arguments.fresh(WORKLOAD, *first, 5)
+    assert np.array_equal(kept.call(ONE, WORKLOAD, FIRST).arrays["q"], first[0]["q"])
+    assert np.array_equal(kept.call(ONE, WORKLOAD, 5).arrays["k"], fresh["k"])
+    assert not np.array_equal(fresh["k"], first[0]["k"])
+
+
+def test_another_workload_has_its_own(computed: list[int]) -> None:
+    """Inputs of the one before are forgotten, what was expected of them is not."""
+    kept = References()
+    for workload in (WORKLOAD, Workload(1, 2, 4, 9), WORKLOAD):
+        assert kept.call(ONE, workload, FIRST).arrays["q"].shape[2] == workload.length
+        kept.expect(kept.call(ONE, workload, FIRST), 0)
+    assert len(computed) == 2
+
+
+def test_only_so_much_is_kept(computed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond that the oldest is computed again."""
+    monkeypatch.setattr("bench.references.KEPT", 1)
+    kept = References()
+    for number in (0, 1, 0):
+        kept.expect(kept.call(ONE, WORKLOAD, number), 0)
+    assert computed == [0, 1, 0]

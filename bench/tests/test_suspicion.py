@@ -1,0 +1,162 @@
+"""Kernels that look fast and are not: each is exposed, and an honest one is not."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench import suspicion
+from bench.checks import StruckOut
+from bench.outcomes import STRUCK_OUT, TIMED
+from bench.plan import Plan
+from bench.sampler import Chunk
+from bench.tests.measured import outcome
+from impls.contract import Framework
+
+#: About 200 µs a call: long against what remembering costs.
+NAME = "prefill-b1h2d16s128"
+
+#: Five turns of many calls.
+PLAN = Plan(seconds=0.05, visits=1, noise=0.0, limit=60.0)
+
+
+def honest(q: Any, k: Any, v: Any) -> np.ndarray:
+    """Attention."""
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(np.float32(q.shape[-1]))
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True) @ v
+
+
+#: What the two below remember.
+BY_IDENTITY: dict[tuple, Any] = {}
+BY_CONTENT: dict[bytes, Any] = {}
+
+
+def remembers_arrays(q: Any, k: Any, v: Any) -> np.ndarray:
+    """Returns what it computed for the same arrays, which it keeps."""
+    key = (id(q), id(k), id(v))
+    if key not in BY_IDENTITY:
+        BY_IDENTITY[key] = (q, k, v, honest(q, k, v))
+    return BY_IDENTITY[key][-1]
+
+
+def remembers_numbers(q: Any, k: Any, v: Any) -> np.ndarray:
+    """Returns what it computed for the same numbers, by some of them."""
+    key = q[0, 0, 0].tobytes()
+    if key not in BY_CONTENT:
+        BY_CONTENT[key] = honest(q, k, v)
+    return BY_CONTENT[key].copy()
+
+
+def returns_early(q: Any, k: Any, v: Any) -> np.ndarray:
+    """Returns at once; a thread computes the output, and is done after a while."""
+    output = np.zeros_like(v)
+
+    def compute() -> None:
+        time.sleep(0.005)
+        output[...] = honest(q, k, v)
+
+    threading.Thread(target=compute, daemon=True).start()
+    return output
+
+
+def first_row_alone(q: Any, k: Any, v: Any) -> np.ndarray:
+    """Wrong, and fast: every row gets the output of the first."""
+    return np.broadcast_to(honest(q[:, :, :1], k, v), v.shape).copy()
+
+
+@functools.cache
+def lazy_tensor() -> Any:
+    """A class of tensors that hold nothing until they are asked for their numbers."""
+    import torch
+
+    class Lazy(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+            if function is torch.Tensor.detach:
+                q, k, v = arguments[0].inputs
+                return torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1) @ v
+            return super().__torch_function__(function, types, arguments, keywords or {})
+
+    return Lazy
+
+
+def computes_when_read(q: Any, k: Any, v: Any) -> Any:
+    """Returns a promise."""
+    promise = q[0, 0, 0].as_subclass(lazy_tensor())
+    promise.inputs = (q, k, v)
+    return promise
+
+
+def test_an_honest_kernel_is_timed() -> None:
+    """Nothing of it is suspicious."""
+    found = outcome(honest, NAME, PLAN)
+    assert (found.kind, found.reason) == (TIMED, "")
+
+
+@pytest.mark.parametrize("kernel", [remembers_arrays, remembers_numbers])
+def test_a_kernel_that_returns_what_it_computed_before_is_struck_out(kernel: Any) -> None:
+    """Its results are right, and on inputs that it never saw it is slow."""
+    found = outcome(kernel, NAME, PLAN)
+    assert (found.kind, found.clause) == (STRUCK_OUT, "remembered")
+    assert "on inputs that it never saw a call takes" in found.reason
+
+
+def test_a_kernel_that_returns_before_it_is_done_is_struck_out() -> None:
+    """What it had returned when the clock stopped is not the result; here the first check sees it."""
+    found = outcome(returns_early, NAME, PLAN)
+    assert found.kind == STRUCK_OUT
+    assert found.clause in ("SDPA-25", "unfinished")
+
+
+def test_a_kernel_that_is_fast_because_it_is_wrong_is_struck_out() -> None:
+    """By the clause that it breaks."""
+    assert outcome(first_row_alone, NAME, PLAN).clause == "SDPA-25"
+
+
+def test_a_kernel_that_computes_when_its_result_is_read_is_struck_out() -> None:
+    """Its results are right, and reading them takes as long as computing them."""
+    pytest.importorskip("torch")
+    name = "prefill-b1h2d16s512"  # some milliseconds, against some 10 µs of a promise
+    found = outcome(computes_when_read, name, PLAN, framework=Framework.TORCH, requires=("torch",))
+    assert (found.kind, found.clause) == (STRUCK_OUT, "lazy")
+    assert "it computes when its results are read" in found.reason
+
+
+def chunks(fresh: float, count: int = 5) -> list[tuple[float, ...]]:
+    """Turns of calls of 1 ms, and a last one on fresh inputs."""
+    return [(0.001, 0.001, 0.001, fresh)] * count
+
+
+def test_fresh_inputs_may_take_a_little_longer() -> None:
+    """The caches of a processor are no cache of results."""
+    suspicion.remembers(chunks(0.0019))
+
+
+def test_one_slow_call_is_no_evidence() -> None:
+    """A machine that was busy does not strike a cell out if one fresh call was quick, nor do too few turns."""
+    suspicion.remembers([*chunks(0.001), (0.001, 0.001, 1.0)])
+    suspicion.remembers(chunks(1.0, count=4))
+    suspicion.remembers([*chunks(0.003, count=9), *chunks(0.001, count=1)])
+    with pytest.raises(StruckOut, match="1e\\+03 times as long"):
+        suspicion.remembers(chunks(1.0))
+
+
+def test_turns_of_one_call_compare_nothing() -> None:
+    """All their calls are on fresh inputs."""
+    suspicion.remembers([(1.0,)] * 9)
+
+
+def test_reading_large_results_is_not_computing_them() -> None:
+    """What plain arrays take to be read is not counted, nor is what happened once."""
+    slow = Chunk("returned", seconds=(0.001,), readback_seconds=0.9, plain_seconds=0.9)
+    once = Chunk("returned", seconds=(0.001,), readback_seconds=0.9, plain_seconds=0.0)
+    suspicion.lazy([slow] * 5)
+    suspicion.lazy([*[once] * 4, slow])
+    with pytest.raises(StruckOut, match="lazy"):
+        suspicion.lazy([once] * 5)
