@@ -44,8 +44,7 @@ def test_intervals_cover_the_exponent_as_often_as_they_say(noise: float) -> None
 
 @pytest.mark.parametrize("overhead", [0.1 * 512**2, 128**2, 9 * 128**2])
 def test_short_lengths_that_are_overhead_are_dropped(overhead: float) -> None:
-    """A constant part that the longest call does not notice lowers the exponent by less than 0.1, where all lengths
-    would lower it by more."""
+    """A constant part that long calls do not notice lowers the exponent by less than 0.1, and by less than it would."""
     points = sampled(lambda s: s**2 + overhead, noise=0.0)
     everything = np.polyfit(np.log(LENGTHS), np.log(list(points.values())), 1)[0]
     found = fitted(points)
@@ -111,7 +110,8 @@ def test_the_length_of_a_decoding_call_is_its_past() -> None:
     for record, length in zip(made, LENGTHS, strict=True):
         record["workload"] = f"decode-b1h8d64s1k{length}"
     (fit,) = fits(made)
-    assert (fit.family, fit.exponent) == ("decode-b1h8d64s1k*", pytest.approx(1))
+    assert fit.family == "decode-b1h8d64s1k*"
+    assert fit.exponent == pytest.approx(1)
 
 
 def test_what_was_not_measured_is_no_point() -> None:

@@ -42,12 +42,18 @@ def matmul(a: np.ndarray, b: np.ndarray) -> Callable[[], np.ndarray]:
     return functools.partial(np.matmul, a, b, out=np.empty((a.shape[0], b.shape[1]), a.dtype))
 
 
-def copy(array: np.ndarray) -> Callable[[], Any]:
+def copy(array: np.ndarray) -> Callable[[], np.ndarray]:
     """Into one array, by as many threads as there are usable cores, since one core seldom fills the memory's bus."""
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    pool = ThreadPoolExecutor(workers)
-    parts = list(zip(np.array_split(np.zeros_like(array), workers), np.array_split(array, workers), strict=True))
-    return lambda: [future.result() for future in [pool.submit(np.copyto, *part) for part in parts]]
+    pool, target = ThreadPoolExecutor(workers), np.zeros_like(array)
+    parts = list(zip(np.array_split(target, workers), np.array_split(array, workers), strict=True))
+
+    def run() -> np.ndarray:
+        for started in [pool.submit(np.copyto, *part) for part in parts]:
+            started.result()
+        return target
+
+    return run
 
 
 def memory(device: str) -> None:
