@@ -149,7 +149,7 @@ def _scaled(value: float | None, units: Sequence[tuple[str, float]]) -> str:
 
 
 def _percent(share: float | None) -> str:
-    """Whole percents, of which less than one is "<1 %"."""
+    """Whole percents, tenths below one, and "<0.1 %"."""
     if share is None:
         return NOTHING
-    return "<1 %" if 0 < share < 0.01 else f"{share:.0%}".replace("%", " %")
+    return "<0.1 %" if 0 < share < 0.001 else f"{100 * share:.{1 if 0 < share < 0.01 else 0}f} %"

@@ -14,7 +14,8 @@ from bench.fits import Growth, fits
 from bench.memory import result_bytes, scores
 from bench.peak import COUNTED, RESIDENT, DeviceCount, Gauge, Peak, resolution, shortened
 from bench.workloads import Workload, parse
-from impls.contract import Implementation
+from impls.backend import backend
+from impls.contract import Framework, Implementation
 from impls.select import builtin
 
 MEBIBYTE = 2**20
@@ -148,6 +149,23 @@ def test_a_workspace_that_a_longer_call_left_is_not_taken_for_nothing(gauge: Gau
     longer = measured(gauge, fake("keeps"), parse("prefill-b1h8d64s1024"))
     assert longer > 4 * SCORES
     assert abs(measured(gauge, fake("keeps")) - SCORES - RESULT) < OFF
+
+
+@pytest.mark.parametrize("framework", Framework)
+def test_on_the_cpu_no_framework_counts(framework: Framework) -> None:
+    """So that the resident set is what is measured, and a device without a count has none."""
+    pytest.importorskip({Framework.ONNXRUNTIME: "onnxruntime"}.get(framework, str(framework)))
+    assert backend(framework).memory("cpu") is None
+
+
+def test_a_prepared_function_outlives_what_is_released() -> None:
+    """Sessions are forgotten, not broken."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    arrays = backend(Framework.ONNXRUNTIME)
+    multiply = arrays.matmul(*(arrays.put(np.eye(2, dtype=np.float32), "cpu") for _ in range(2)))
+    arrays.release()
+    assert np.array_equal(arrays.get(multiply()), np.eye(2))
 
 
 class Counting:

@@ -132,9 +132,12 @@ def test_times_have_three_digits_and_a_unit(seconds: float, text: str) -> None:
     assert text in table([record(seconds=seconds, interval=None)])
 
 
-def test_a_share_below_a_percent_is_not_zero() -> None:
-    """It is said to be less."""
-    assert "<1 %" in table([record(share=0.001)])
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.0, " 0 %"), (1e-5, "<0.1 %"), (0.0042, "0.4 %"), (0.12, "12 %"), (1.2, "120 %")]
+)
+def test_a_share_below_a_percent_is_not_zero(share: float, text: str) -> None:
+    """Unless it is."""
+    assert table([record(share=share)]).endswith(text)
 
 
 def test_a_name_is_cut_in_its_middle() -> None:
