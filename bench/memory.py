@@ -122,7 +122,7 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     ``root`` is where the file system of the kernel's numbers begins.
     """
     free = _machine_bytes(root)
-    rests = [rest for rest in (_group_rest(folder) for folder in _groups(root)) if rest is not None]
+    rests = [rest for rest in (_group_rest(folder) for folder in groups(root, "memory")) if rest is not None]
     return min([free, *rests] if free is not None else rests, default=None)
 
 
@@ -138,17 +138,18 @@ def _machine_bytes(root: Path) -> int | None:
         return None
 
 
-def _groups(root: Path) -> list[Path]:
-    """Folders of the control groups that this process is in, each of which may have a limit."""
+def groups(root: Path, controller: str) -> list[Path]:
+    """Folders of the control groups that this process is in, each of which may have a limit of the controller's."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         lines = []
-    found = [root / "sys/fs/cgroup", root / "sys/fs/cgroup/memory"]
+    found = [root / "sys/fs/cgroup", root / "sys/fs/cgroup" / controller]
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        base = found[1] if controllers == "memory" else found[0]
-        if controllers in ("", "memory"):
+        named = controller in controllers.split(",")
+        base = found[1] if named else found[0]
+        if named or not controllers:
             own = base / path.lstrip("/")
             found += [each for each in (own, *own.parents) if each != base and base in each.parents]
     return found

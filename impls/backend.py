@@ -7,6 +7,7 @@ framework's implementations is used.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,6 +43,21 @@ class Backend(Protocol):
 
     def wait(self, returned: Any) -> None:
         """Wait until what a call returned is computed; takes no longer for what else lies on the device."""
+
+    def matmul(self, a: Any, b: Any) -> Callable[[], Any]:
+        """The prepared product of two native matrices, in the precision of their dtype.
+
+        Raises in the framework's own way if it has none; NotImplementedError where another has the device's best.
+        """
+
+    def copy(self, array: Any) -> Callable[[], Any]:
+        """The prepared copy of a native array; NotImplementedError where another has the device's best."""
+
+    def memory(self, device: str) -> tuple[int, int] | None:
+        """Bytes that are held on the device now, and at most so far, by the framework's count; None without one."""
+
+    def release(self) -> None:
+        """Let go of memory that is kept for later calls; whoever still has a prepared function can call it."""
 
     def versions(self) -> dict[str, str]:
         """Versions of the packages that decide what this framework computes."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench import arguments
+from bench.arguments import SETS
 from bench.checks import Call, StruckOut, check
 from bench.duet import player
 from bench.duet.sides import Side, SideError
-from bench.memory import SETS
 from bench.statistics import Interval, Verdict, judge, paired
 from bench.workloads import Workload
 from impls.contract import Profile

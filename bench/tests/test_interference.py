@@ -53,10 +53,13 @@ def test_the_table_has_ratios_to_the_time_alone() -> None:
     assert all(len(line) <= 100 for line in interference.table(found, [CELL]).splitlines())
 
 
-def test_a_command_is_chosen_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gets the rest of the command line."""
-    monkeypatch.setitem(command.COMMANDS, "turns", lambda rest: len(rest))
+def test_a_command_is_chosen_by_its_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    """It gets its options by name."""
+    monkeypatch.setitem(
+        command.COMMANDS, "turns", command.Command(lambda rounds, **rest: (str(rounds), 2), "", interference.options)
+    )
     assert command.main(["turns", "--rounds", "3"]) == 2
+    assert capsys.readouterr().out == "3\n"
 
 
 def test_the_cost_of_the_harness_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

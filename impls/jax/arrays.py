@@ -6,6 +6,7 @@ array made in it keeps its dtype outside, where JAX truncates the *results* of o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib import metadata
 from typing import Any
@@ -66,6 +67,33 @@ def synchronize(device: str) -> None:
 def wait(returned: Any) -> None:
     """Wait for the arrays that were returned.  ``synchronize`` looks at every live one, which takes time for each."""
     jax.block_until_ready(returned)
+
+
+def matmul(a: jax.Array, b: jax.Array) -> Callable[[], jax.Array]:
+    """Compiled, in the precision of the dtype, where XLA's own choice on a GPU would be TF32."""
+    program = jax.jit(lambda a, b: jax.numpy.matmul(a, b, precision="highest"))
+
+    def multiply() -> jax.Array:
+        with wide_types(str(a.dtype) in WIDE):
+            return program(a, b)
+
+    return multiply
+
+
+def copy(array: jax.Array) -> Callable[[], jax.Array]:
+    """A compiled sum with 1, which reads and writes as much; its result is new, as JAX's arrays cannot be written."""
+    program = jax.jit(lambda a: a + 1)
+    return lambda: program(array)
+
+
+def memory(device: str) -> tuple[int, int] | None:
+    """By XLA's allocator on a GPU, which counts what arrays and programs hold, not what it keeps; CPU: no count."""
+    statistics = device_of(device).memory_stats()
+    return None if statistics is None else (statistics["bytes_in_use"], statistics["peak_bytes_in_use"])
+
+
+def release() -> None:
+    """XLA keeps its compiled programs, which are small, and on a GPU its pool, of which what is in use is counted."""
 
 
 def versions() -> dict[str, str]:

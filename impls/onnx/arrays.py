@@ -6,6 +6,8 @@ NumPy has no bfloat16 of its own, so those elements cross as the 16-bit integers
 from __future__ import annotations
 
 import ctypes
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +16,9 @@ import onnxruntime
 
 #: TensorProto.BFLOAT16; the number is part of the ONNX file format.
 BFLOAT16 = 16
+
+#: The opset in which MatMul got its present form, and an IR version that every supported ONNX Runtime reads.
+MATMUL_OPSET, MATMUL_IR = 13, 8
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -52,6 +57,37 @@ def synchronize(device: str) -> None:
 
 def wait(returned: Any) -> None:
     """A run waits for its outputs itself."""
+
+
+def matmul(a: Any, b: Any) -> Callable[[], Any]:
+    """A model of one MatMul, on the CPU; a GPU's products are cuBLAS's, by which other frameworks measure it."""
+    if a.device_name() != "cpu":
+        raise NotImplementedError
+    from onnx import helper
+
+    from impls.onnx.sessions import bound, session
+
+    ranked = [helper.make_tensor_value_info(name, a.element_type(), [None, None]) for name in "abc"]
+    graph = helper.make_graph([helper.make_node("MatMul", ["a", "b"], ["c"])], "product", ranked[:2], ranked[2:])
+    opsets = [helper.make_opsetid("", MATMUL_OPSET)]
+    product = helper.make_model(graph, opset_imports=opsets, ir_version=MATMUL_IR)
+    return functools.partial(bound(session(product.SerializeToString(), "cpu"), ["c"], "cpu"), a, b)
+
+
+def copy(array: Any) -> Callable[[], Any]:
+    """Left to the others: ONNX Runtime's own copy is NumPy's."""
+    raise NotImplementedError
+
+
+def memory(device: str) -> None:
+    """ONNX Runtime's arenas do not tell what they hold."""
+
+
+def release() -> None:
+    """Every session has an arena that it keeps: the ones that wait for their next call are closed."""
+    from impls.onnx.sessions import session
+
+    session.cache_clear()
 
 
 def versions() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -71,6 +72,31 @@ def wait(returned: Any) -> None:
     first = returned[0] if isinstance(returned, (tuple, list)) and returned else returned
     if isinstance(first, torch.Tensor) and first.is_cuda:
         torch.cuda.synchronize(first.device)
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Into one tensor; of float32 on CUDA in float32, unless torch was told to use TF32."""
+    out = torch.empty_like(a)
+    return lambda: torch.mm(a, b, out=out)
+
+
+def copy(array: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Into one tensor."""
+    out = torch.zeros_like(array)
+    return lambda: out.copy_(array)
+
+
+def memory(device: str) -> tuple[int, int] | None:
+    """By the caching allocator of a CUDA device, which counts what tensors hold, not what it keeps; CPU: no count."""
+    if device == "cpu":
+        return None
+    return torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
+
+
+def release() -> None:
+    """What the caching allocator of a CUDA device keeps; the CPU's keeps nothing."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def versions() -> dict[str, str]:

@@ -1,0 +1,155 @@
+"""The table at the end of a run: what each implementation reached, workload by workload, the fastest first.
+
+It fits WIDTH columns whatever the names are.  Numbers are as wide as they are, and the name of an implementation gets
+the rest: what does not fit is cut in the middle, since names differ at their ends.  A struck-out cell has no numbers
+and says by which clause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tabulate import tabulate
+
+Record = Mapping[str, Any]
+
+#: Columns of a terminal that the table may use.
+WIDTH = 100
+
+#: The heads of the columns, in two lines: implementation, median and its interval, tokens and operations per second,
+#: share of the measured peak of matrix products, the roof that binds, peak memory, share of the error bound.
+HEADS = (
+    ("", "", "95 %", "tokens", "GFLOP", "of", "bound", "", "error /"),
+    ("", "median", "interval", "/s", "/s", "peak", "by", "memory", "bound"),
+)
+ALIGNED = ("left", *["right"] * 5, "left", *["right"] * 2)
+
+#: What a record calls the roofs, and the table.
+ROOFS = {"compute": "compute", "bandwidth": "memory", None: "–"}
+
+#: Between two columns, and before what belongs to a workload.
+GAP, INDENT = "  ", "  "
+
+#: The least that is left of a name.
+LEAST_NAME = 12
+
+#: What stands for a number that was not measured.
+NOTHING = "–"
+
+#: Units from large to small, each with its size.
+TIMES = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
+COUNTS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+BYTES = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
+
+
+def table(records: Iterable[Record], struck_out: Iterable[Record] = (), width: int = WIDTH) -> str:
+    """The table of timed cells and struck-out ones, "" without any.
+
+    A timed record is ``extra_info`` with ``seconds``, the median; a struck-out one has implementation, device, dtype,
+    workload, clause and reason.  Workloads come in the order in which they are first met.
+    """
+    timed, wrong = list(records), list(struck_out)
+    groups = list(dict.fromkeys(map(_group, [*timed, *wrong])))
+    timed.sort(key=lambda record: (groups.index(_group(record)), record["seconds"]))
+    head, rows = _lines(timed, width)
+    text = head
+    for group in groups:
+        text.append(cut(" ".join(group), width))
+        text += [row for row, record in zip(rows, timed, strict=True) if _group(record) == group]
+        text += [_struck_out(record, width) for record in wrong if _group(record) == group]
+    return "\n".join(text)
+
+
+def limits(roofs: Iterable[Record], width: int = WIDTH) -> list[str]:
+    """What the machine reached itself, a line for each device and dtype; a roof is a dictionary as the JSON has it."""
+    said = []
+    for roof in roofs:
+        ends = []
+        for what, key, unit in (("products", "flops", "FLOP/s"), ("memory", "bytes", "B/s")):
+            value = roof.get(f"{key}_per_second")
+            ends += [f"{what} {_scaled(value, COUNTS)}{unit} by {roof[f'{key}_by']}"] if value else []
+        reached = ", ".join(ends) or "not measured"
+        said.append(shortened(f"peak of {roof['device']} {roof['dtype']}: {reached}", width))
+    return said
+
+
+def _group(record: Record) -> tuple[str, ...]:
+    return record["workload"], record["device"], record["dtype"]
+
+
+def _lines(timed: Sequence[Record], width: int) -> tuple[list[str], list[str]]:
+    """The head, and a line for each record, with their columns below each other."""
+    if not timed:
+        return [], []
+    numbers = [_numbers(record) for record in timed]
+    columns = zip(*(head[1:] for head in HEADS), *numbers, strict=True)
+    room = width - len(INDENT) - sum(len(GAP) + max(map(len, column)) for column in columns)
+    names = [cut(record["implementation"], max(room, LEAST_NAME)) for record in timed]
+    rows = [*HEADS, *([name, *row] for name, row in zip(names, numbers, strict=True))]
+    made = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=ALIGNED)
+    lines = [shortened((INDENT + line).rstrip(), width) for line in made.splitlines()]
+    return lines[: len(HEADS)], lines[len(HEADS) :]
+
+
+def _numbers(record: Record) -> list[str]:
+    """The columns after the name."""
+    seconds = record["seconds"]
+    unit, size = _unit(seconds, TIMES)
+    interval = [_digits(end / size) for end in record.get("interval") or ()]
+    return [
+        f"{_digits(seconds / size)} {unit}",
+        "–".join(interval) or NOTHING,
+        _scaled(record.get("tokens_per_second"), COUNTS),
+        NOTHING if record.get("gflops") is None else _digits(record["gflops"]),
+        _percent(record.get("peak_share")),
+        ROOFS[record.get("bound_by")],
+        _scaled(record.get("memory_bytes"), BYTES),
+        _percent(record.get("share")),
+    ]
+
+
+def _struck_out(record: Record, width: int) -> str:
+    """The line of a cell without a time: the name, whole if half of the width is enough, the clause and the reason."""
+    name = INDENT + cut(record["implementation"], width // 2)
+    said = f"struck out: {record['clause']}: {record['reason']}"
+    return f"{name}{GAP}{shortened(said, width - len(name) - len(GAP))}"
+
+
+def cut(text: str, width: int) -> str:
+    """A text that fits, without its middle if it is longer: a third of what is left is its beginning."""
+    if len(text) <= width:
+        return text
+    start = (width - 1) // 3
+    return f"{text[:start]}…{text[len(text) - (width - 1 - start) :]}"
+
+
+def shortened(text: str, width: int) -> str:
+    """A text that fits, without its end if it is longer."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _unit(value: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:
+    """The largest unit of which there is at least one, or the smallest."""
+    return next((each for each in units if value >= each[1]), units[-1])
+
+
+def _digits(value: float) -> str:
+    """Three digits, all that are before the point, and no more than three behind it."""
+    places = next((places for places, least in enumerate((99.95, 9.995, 0.9995)) if value >= least), 3)
+    return f"{value:.{places}f}"
+
+
+def _scaled(value: float | None, units: Sequence[tuple[str, float]]) -> str:
+    """Three digits and a unit."""
+    if value is None:
+        return NOTHING
+    unit, size = _unit(value, units)
+    return f"{_digits(value / size)} {unit}".strip()
+
+
+def _percent(share: float | None) -> str:
+    """Whole percents, tenths below one, and "<0.1 %"."""
+    if share is None:
+        return NOTHING
+    return "<0.1 %" if 0 < share < 0.001 else f"{100 * share:.{1 if 0 < share < 0.01 else 0}f} %"

@@ -1,0 +1,86 @@
+"""Attention that is wrong and takes a known amount of memory, for tests of what measures it.
+
+Each writes what it takes: memory that is never written is none.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+MEBIBYTE = 2**20
+
+#: What an implementation keeps between its calls.
+KEPT: list[Any] = []
+
+
+def _take(count: int) -> np.ndarray:
+    return np.ones(count * MEBIBYTE, np.uint8)
+
+
+def takes_40(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """40 MiB in one array."""
+    _take(40)
+    return v.copy()
+
+
+def takes_24_twice(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """24 MiB, given back, and 24 MiB again."""
+    _take(24)
+    _take(24)
+    return v.copy()
+
+
+def takes_many(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """32 MiB in 256 arrays at once."""
+    parts = [np.ones(MEBIBYTE // 8, np.uint8) for _ in range(256)]
+    return v + np.float32(len(parts))
+
+
+def only_asks(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """A GiB that is never written."""
+    np.empty(1024 * MEBIBYTE, np.uint8)
+    return v.copy()
+
+
+def keeps(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """A workspace of the size of the scores, kept and used by all later calls that fit in it, as an arena is."""
+    needed = q[..., 0].size * k.shape[2] * q.itemsize
+    if not KEPT or KEPT[0].nbytes < needed:
+        KEPT[:] = [np.ones(needed, np.uint8)]
+    return v.copy()
+
+
+def compiles_40(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """40 MiB for a moment in the first call with these lengths."""
+    if q.shape not in KEPT:
+        _take(40)
+        KEPT.append(q.shape)
+    return v.copy()
+
+
+def square(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """All scores at once."""
+    scores = q @ k.swapaxes(2, 3)
+    return scores @ v
+
+
+def linear(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Scores of 64 rows at a time."""
+    output = np.empty_like(v)
+    for first in range(0, q.shape[2], 64):
+        rows = slice(first, first + 64)
+        output[:, :, rows] = q[:, :, rows] @ k.swapaxes(2, 3) @ v
+    return output
+
+
+def raises(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Nothing."""
+    raise ValueError("no kernel for you\nand more")
+
+
+def crashes(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Kills its process."""
+    os.abort()

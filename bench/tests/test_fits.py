@@ -1,0 +1,130 @@
+"""Fitted exponents, on numbers whose exponent is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.fits import Growth, Line, fits, line, sentences
+
+LENGTHS = (128, 256, 512, 1024, 2048, 4096)
+
+
+def sampled(law: Callable[[float], float], seed: int = 0, noise: float = 0.02) -> dict[int, float]:
+    """A law at LENGTHS, with scatter."""
+    rng = np.random.default_rng(seed)
+    return {length: law(length) * float(np.exp(noise * rng.normal())) for length in LENGTHS}
+
+
+def fitted(points: dict[int, float]) -> Line:
+    """The line, which there has to be."""
+    found = line(points)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0, 3.0])
+def test_a_power_is_found_exactly(exponent: float) -> None:
+    """Without scatter the interval is a point."""
+    found = fitted({length: 7.0 * length**exponent for length in LENGTHS})
+    assert found.exponent == pytest.approx(exponent)
+    assert (found.low, found.high) == pytest.approx((exponent, exponent))
+    assert (found.points, found.shortest, found.longest) == (6, 128, 4096)
+
+
+@pytest.mark.parametrize("noise", [0.005, 0.02, 0.05])
+def test_intervals_cover_the_exponent_as_often_as_they_say(noise: float) -> None:
+    """Of 500 sweeps at least 92 % have the true exponent in their interval, and at most 98 %."""
+    found = [fitted(sampled(lambda s: s**2, seed, noise)) for seed in range(500)]
+    assert 0.92 * 500 <= sum(one.low <= 2 <= one.high for one in found) <= 0.98 * 500
+
+
+@pytest.mark.parametrize("overhead", [0.1 * 512**2, 128**2, 9 * 128**2])
+def test_short_lengths_that_are_overhead_are_dropped(overhead: float) -> None:
+    """A constant part that long calls do not notice lowers the exponent by less than 0.1, and by less than it would."""
+    points = sampled(lambda s: s**2 + overhead, noise=0.0)
+    everything = np.polyfit(np.log(LENGTHS), np.log(list(points.values())), 1)[0]
+    found = fitted(points)
+    assert found.shortest > 128
+    assert 1.9 < found.exponent < 2
+    assert everything < found.exponent
+
+
+def test_overhead_at_all_lengths_is_not_called_linear() -> None:
+    """Where even the longest calls are overhead, the interval is too wide for a word."""
+    assert fitted(sampled(lambda s: s**2 + 100 * 128**2)).growth is Growth.UNCLEAR
+
+
+def test_short_lengths_that_are_fast_are_kept() -> None:
+    """A call that fits in the cache is part of how time grows."""
+    points = {length: float(length**2) for length in LENGTHS} | {128: 0.7 * 128**2}
+    assert fitted(points).points == 6
+
+
+def test_two_lengths_are_no_fit() -> None:
+    """Nor is none."""
+    assert line({128: 1.0, 256: 4.0}) is None
+    assert line({}) is None
+
+
+def records(
+    name: str, seconds: Callable[[int], float | None], memory: Callable[[int], float | None]
+) -> list[dict[str, Any]]:
+    """What a result file says of a sweep of one implementation."""
+    return [
+        {
+            "implementation": name,
+            "device": "cpu",
+            "dtype": "float32",
+            "workload": f"prefill-b1h8d64s{length}-causal",
+            "seconds": seconds(length),
+            "memory_bytes": memory(length),
+        }
+        for length in LENGTHS
+    ]
+
+
+def test_series_are_not_mixed() -> None:
+    """Each implementation and quantity has its own exponent."""
+    made = records("a", lambda s: 1e-9 * s**2, lambda s: 1e5 * s) + records(
+        "b", lambda s: 1e-9 * s, lambda s: 99 * s**2
+    )
+    found = {(fit.implementation, fit.quantity): round(fit.exponent, 6) for fit in fits(reversed(made))}
+    assert found == {("a", "seconds"): 2, ("a", "bytes"): 1, ("b", "seconds"): 1, ("b", "bytes"): 2}
+
+
+def test_families_are_not_mixed() -> None:
+    """Lengths of causal and of other calls are no sweep together."""
+    made = records("a", lambda s: 1.0 * s, lambda s: None)[:4]
+    for record in made[:2]:
+        record["workload"] = record["workload"].removesuffix("-causal")
+    assert fits(made) == []
+
+
+def test_the_length_of_a_decoding_call_is_its_past() -> None:
+    """The one that its family leaves open."""
+    made = records("a", lambda s: 1.0 * s, lambda s: None)
+    for record, length in zip(made, LENGTHS, strict=True):
+        record["workload"] = f"decode-b1h8d64s1k{length}"
+    (fit,) = fits(made)
+    assert fit.family == "decode-b1h8d64s1k*"
+    assert fit.exponent == pytest.approx(1)
+
+
+def test_what_was_not_measured_is_no_point() -> None:
+    """None, and bytes that a page more or less would double."""
+    made = records("a", lambda s: None if s > 256 else 1.0, lambda s: 300.0 * s)
+    assert [(fit.quantity, fit.shortest) for fit in fits(made)] == []
+    made = records("a", lambda s: None, lambda s: 3000.0 * s)
+    assert [(fit.quantity, fit.shortest, fit.points) for fit in fits(made)] == [("bytes", 512, 4)]
+
+
+def test_the_terminal_says_who_is_quadratic() -> None:
+    """One sentence for a quantity and family, with the exponents."""
+    made = records("a", lambda s: None, lambda s: 1e5 * s) + records("b", lambda s: None, lambda s: 99 * s**2)
+    assert sentences(fits(made)) == [
+        "bytes over S, prefill-b1h8d64s*-causal cpu float32: linear: a 1.00; quadratic: b 2.00"
+    ]

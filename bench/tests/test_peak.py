@@ -1,0 +1,206 @@
+"""Peak memory of a call: held against allocations of known size, and against what libraries say of themselves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench import arguments
+from bench.fits import Growth, fits
+from bench.memory import result_bytes, scores
+from bench.peak import COUNTED, RESIDENT, DeviceCount, Gauge, Peak, resolution, shortened
+from bench.workloads import Workload, parse
+from impls.backend import backend
+from impls.contract import Framework, Implementation
+from impls.select import builtin
+
+MEBIBYTE = 2**20
+WORKLOAD = parse("prefill-b1h8d64s512")
+
+#: The result of WORKLOAD.
+RESULT = result_bytes(WORKLOAD, "float32")
+
+#: An array of its scores.
+SCORES = 4 * scores(WORKLOAD)
+
+#: The blocks of ``takes_many`` have a header each, and so a page more than their bytes.
+PAGES = 256 * 4096
+
+#: Bytes by which a measurement may be off: the resident set's resolution, and objects of Python and the allocator.
+OFF = resolution() + MEBIBYTE // 2
+
+
+@pytest.fixture(scope="module")
+def gauge() -> Iterator[Gauge]:
+    """The measuring processes of this module."""
+    made = Gauge()
+    yield made
+    made.close()
+
+
+def fake(name: str) -> Implementation:
+    """One of bench/tests/allocating.py, as a plug-in."""
+    return Implementation(name, f"bench.tests.allocating:{name}", folder=os.getcwd())
+
+
+def measured(gauge: Gauge, implementation: Implementation, workload: Workload = WORKLOAD) -> int:
+    """Bytes of a call in float32 on the CPU."""
+    found = gauge.peak(implementation, workload, "cpu", "float32", 120)
+    if not found.reason and found.bytes is None:
+        pytest.skip("this system does not tell")
+    assert found.bytes is not None, found.reason
+    assert found.method == RESIDENT
+    return found.bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("takes_40", 40 * MEBIBYTE),
+        ("takes_24_twice", 24 * MEBIBYTE),
+        ("takes_many", 32 * MEBIBYTE + PAGES + RESULT),
+        ("only_asks", RESULT),
+        ("keeps", SCORES + RESULT),
+        ("compiles_40", RESULT),
+    ],
+)
+def test_a_known_allocation_is_measured(gauge: Gauge, name: str, expected: int) -> None:
+    """At its peak, kept or not; not what is never written, nor what the first call alone takes for a while."""
+    assert abs(measured(gauge, fake(name)) - expected) < OFF
+
+
+def test_a_square_array_is_exposed(gauge: Gauge) -> None:
+    """By its bytes, which hold all scores, and by an exponent of 2 over the length."""
+    bytes_, growth = swept(gauge, "square")
+    assert bytes_ >= 4 * 8 * 2048**2
+    assert growth is Growth.QUADRATIC
+
+
+def test_rows_in_blocks_are_not(gauge: Gauge) -> None:
+    """Less than a tenth of the scores, and an exponent of 1."""
+    bytes_, growth = swept(gauge, "linear")
+    assert bytes_ < 4 * 8 * 2048**2 / 10
+    assert growth is Growth.LINEAR
+
+
+def swept(gauge: Gauge, name: str) -> tuple[int, Growth]:
+    """Bytes at the greatest length, and how they grow."""
+    records = [
+        {"implementation": name, "device": "cpu", "dtype": "float32", "workload": f"prefill-b1h8d64s{length}"}
+        for length in (256, 512, 1024, 2048)
+    ]
+    for record in records:
+        record["memory_bytes"] = measured(gauge, fake(name), parse(record["workload"]))  # type: ignore[assignment]
+    (fit,) = fits(records)
+    return int(records[-1]["memory_bytes"]), fit.growth
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("raises", "ValueError: no kernel for you"), ("crashes", "the process was killed by SIGABRT")],
+)
+def test_a_call_that_fails_has_a_reason(gauge: Gauge, name: str, reason: str) -> None:
+    """And the next one is measured as if nothing had been."""
+    assert gauge.peak(fake(name), WORKLOAD, "cpu", "float32", 60) == Peak(None, reason=reason)
+    assert abs(measured(gauge, fake("takes_40")) - 40 * MEBIBYTE) < OFF
+
+
+def test_a_call_that_hangs_is_given_up(gauge: Gauge) -> None:
+    """The reason says after how long."""
+    assert "no answer within 0.01 s" in gauge.peak(fake("takes_40"), WORKLOAD, "cpu", "float32", 0.01).reason
+
+
+def test_the_kernels_of_torch_differ_as_they_are_known_to(gauge: Gauge) -> None:
+    """At S = 1024 the composition holds more than two arrays of scores, the flash kernel a tenth of one at most."""
+    pytest.importorskip("torch")
+    workload, square = parse("prefill-b1h8d64s1024"), 4 * 8 * 1024**2
+    assert measured(gauge, builtin()["torch-sdpa-math"], workload) > 2 * square
+    assert measured(gauge, builtin()["torch-sdpa-flash"], workload) < square / 10
+
+
+def test_a_compiled_program_takes_what_its_compiler_planned(gauge: Gauge) -> None:
+    """JAX's own figures for temporaries and results, within a tenth."""
+    jax = pytest.importorskip("jax")
+    from impls.jax import eager
+
+    workload = parse("prefill-b1h8d64s1024")
+    given, _ = arguments.make(workload, "float32", 0)
+    planned = jax.jit(eager.attention).lower(**given).compile().memory_analysis()
+    expected = planned.temp_size_in_bytes + planned.output_size_in_bytes
+    assert abs(measured(gauge, builtin()["jax-jit"], workload) - expected) < expected / 10
+
+
+def test_an_arena_is_not_taken_for_nothing(gauge: Gauge) -> None:
+    """ONNX Runtime's Attention holds the scores, whether a longer call was made before it or not."""
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    lengths = (1024, 2048, 1024)
+    first, _, again = (measured(gauge, builtin()["onnx-attention23"], Workload(1, 8, 64, n)) for n in lengths)
+    assert first > 4 * 8 * 1024**2
+    assert abs(first - again) < OFF
+
+
+def test_a_workspace_that_a_longer_call_left_is_not_taken_for_nothing(gauge: Gauge) -> None:
+    """A plug-in that keeps it is measured in a new process for each cell."""
+    longer = measured(gauge, fake("keeps"), parse("prefill-b1h8d64s1024"))
+    assert longer > 4 * SCORES
+    assert abs(measured(gauge, fake("keeps")) - SCORES - RESULT) < OFF
+
+
+@pytest.mark.parametrize("framework", Framework)
+def test_on_the_cpu_no_framework_counts(framework: Framework) -> None:
+    """So that the resident set is what is measured, and a device without a count has none."""
+    pytest.importorskip({Framework.ONNXRUNTIME: "onnxruntime"}.get(framework, str(framework)))
+    assert backend(framework).memory("cpu") is None
+
+
+def test_a_prepared_function_outlives_what_is_released() -> None:
+    """Sessions are forgotten, not broken."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    arrays = backend(Framework.ONNXRUNTIME)
+    multiply = arrays.matmul(*(arrays.put(np.eye(2, dtype=np.float32), "cpu") for _ in range(2)))
+    arrays.release()
+    assert np.array_equal(arrays.get(multiply()), np.eye(2))
+
+
+class Counting:
+    """A stand-in for a framework whose device counts what its arrays hold, in blocks of 512 bytes, and a peak."""
+
+    def __init__(self) -> None:
+        self.now, self.most = 1000, 9000
+
+    def memory(self, device: str) -> tuple[int, int]:
+        """Now and at most."""
+        return self.now, self.most
+
+    def put(self, array: np.ndarray, device: str) -> None:
+        """Take blocks, and never give them back."""
+        self.now += -(-array.nbytes // 512) * 512
+        self.most = max(self.now, self.most)
+
+    def synchronize(self, device: str) -> None:
+        """Nothing is under way."""
+
+
+def test_a_peak_that_only_grows_is_made_to_start_anew() -> None:
+    """A call below the earlier peak is measured nevertheless."""
+    arrays: Any = Counting()
+    meter = DeviceCount(arrays, "cuda")
+    before = meter.held()
+    meter.restart()
+    arrays.most = max(arrays.most, arrays.now + 700)  # what a call held for a while
+    assert (before, meter.most() - before, meter.held()) == (1000, 700, 1000)
+    assert meter.method == COUNTED
+
+
+@pytest.mark.parametrize("name", ["prefill-b2h4d8s64-pad", "decode-b1h2d8s1k64", "cross-b1h2d8s64k8", "mha-b1h2d8s64"])
+def test_the_small_call_is_of_the_same_family(name: str) -> None:
+    """And short, so that it is over soon."""
+    small = shortened(parse(name))
+    assert small.family == parse(name).family
+    assert small.sweep < 10

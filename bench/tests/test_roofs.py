@@ -1,0 +1,155 @@
+"""The machine's roofs: who may reach them, what is measured, and which sample counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench import roofs
+from bench.roofs import Roof, Sample, bandwidth, product, roof
+from conformance.targets import Target
+from impls.backend import backend
+from impls.contract import Framework, Implementation
+from impls.isolation import Crashed
+
+#: The module that has to be there for a framework.
+NEEDED = {Framework.NUMPY: "numpy", Framework.TORCH: "torch", Framework.JAX: "jax", Framework.ONNXRUNTIME: "onnx"}
+
+
+@pytest.mark.parametrize("framework", Framework)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_product_of_a_framework_is_the_product(framework: Framework, dtype: str) -> None:
+    """What is timed multiplies matrices, in the precision of their dtype."""
+    pytest.importorskip(NEEDED[framework])
+    arrays = backend(framework)
+    a, b = (np.random.default_rng(seed).random((96, 96)).astype(dtype) for seed in range(2))
+    found = arrays.get(arrays.matmul(arrays.put(a.copy(), "cpu"), arrays.put(b.copy(), "cpu"))())
+    assert found.dtype == dtype
+    assert np.allclose(found, a.astype(np.float64) @ b, rtol=96 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("framework", [Framework.NUMPY, Framework.TORCH, Framework.JAX])
+def test_a_copy_has_a_bandwidth(framework: Framework, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of those that can."""
+    pytest.importorskip(NEEDED[framework])
+    monkeypatch.setattr(roofs, "COPIED", 2**20)
+    (found,) = bandwidth(framework, "cpu", 0.0)
+    assert (found.quantity, found.size) == ("bytes", 2**20)
+    assert found.per_second > 0
+
+
+@pytest.mark.parametrize(("framework", "added"), [(Framework.NUMPY, 0), (Framework.TORCH, 0), (Framework.JAX, 1)])
+def test_a_copy_reads_and_writes_every_element(framework: Framework, added: int) -> None:
+    """Once each, also where threads share the work; JAX adds 1, or it would not have to write anything."""
+    pytest.importorskip(NEEDED[framework])
+    arrays, given = backend(framework), np.arange(1001, dtype=np.float32)
+    assert np.array_equal(arrays.get(arrays.copy(arrays.put(given.copy(), "cpu"))()), given + added)
+
+
+def test_a_framework_without_a_copy_has_no_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime leaves it to the others."""
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(roofs, "COPIED", 2**20)
+    assert bandwidth(Framework.ONNXRUNTIME, "cpu", 0.0) == []
+
+
+def test_a_dtype_without_a_product_has_no_sample() -> None:
+    """ONNX Runtime has no bfloat16 kernels on the CPU."""
+    pytest.importorskip("onnxruntime")
+    assert product(Framework.ONNXRUNTIME, "cpu", "bfloat16", 0.0) == []
+
+
+def test_a_slow_product_is_measured_at_a_small_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A side is not doubled if the calls that it needs would take too long."""
+    monkeypatch.setattr(roofs, "MOST", 0.0)
+    (found,) = product(Framework.NUMPY, "cpu", "float32", 0.0)
+    assert found.size == roofs.LEAST_SIDE
+
+
+def ticking(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> Callable[[], None]:
+    """A call that takes the given seconds in turn, on a clock of its own."""
+    now, coming = [0.0], list(seconds)
+    monkeypatch.setattr("bench.roofs.time.perf_counter", lambda: now[0])
+
+    def call() -> None:
+        now[0] += coming.pop(0)
+
+    return call
+
+
+def test_the_fastest_call_counts_but_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one warms up."""
+    call = ticking(monkeypatch, 0.1, 0.9, 0.5, 0.7)
+    assert roofs._fastest(backend(Framework.NUMPY), "cpu", call, 0.0) == pytest.approx(0.5)
+
+
+def test_calls_are_made_while_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At least three, and more until their seconds are used up."""
+    call = ticking(monkeypatch, 0.5, *[0.5] * 5, 0.25, 0.5)
+    assert roofs._fastest(backend(Framework.NUMPY), "cpu", call, 2.6) == pytest.approx(0.25)
+
+
+def test_the_best_framework_has_the_roof() -> None:
+    """Of products and of copies apart; every sample is kept."""
+    samples = (
+        Sample("torch", "flops", 5.0, 8),
+        Sample("numpy", "flops", 7.0, 8),
+        Sample("torch", "bytes", 3.0, 8),
+        Sample("numpy", "bytes", 2.0, 8),
+    )
+    assert roof("cpu", "float32", samples) == Roof("cpu", "float32", 7.0, "numpy", 3.0, "torch", samples)
+
+
+def test_no_sample_is_no_roof() -> None:
+    """Not a roof of zero."""
+    assert roof("cpu", "float16", []) == Roof("cpu", "float16", None, "", None, "")
+
+
+class Answers:
+    """A stand-in for the pool: answers by framework and question, and what was asked."""
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.answers = answers
+        self.asked: list[tuple[str, ...]] = []
+
+    def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float) -> Any:
+        """The answer of a framework; raises it if it is an exception."""
+        question = function.partition(":")[2]
+        self.asked.append((question, *arguments[:-1]))
+        answer = self.answers[arguments[0]]
+        if isinstance(answer, Exception):
+            raise answer
+        return [Sample(str(arguments[0]), "flops" if question == "product" else "bytes", answer, 1)]
+
+
+def target(name: str, framework: Framework, dtype: str) -> Target:
+    """A target on the CPU."""
+    return Target(Implementation(name, "nowhere:function", framework=framework), "cpu", dtype)
+
+
+def test_each_framework_is_asked_once_for_a_device_and_dtype() -> None:
+    """However many implementations it has, and for the bandwidth once for all dtypes."""
+    pool: Any = Answers({Framework.TORCH: 1.0, Framework.NUMPY: 2.0})
+    targets = [target(n, Framework.TORCH, d) for n in ("a", "b") for d in ("float32", "float16")]
+    found = roofs.roofs(pool, [*targets, target("c", Framework.NUMPY, "float32")])
+    assert [(r.dtype, r.flops_by, r.bytes_by) for r in found] == [
+        ("float32", "numpy", "numpy"),
+        ("float16", "torch", "torch"),
+    ]
+    assert sorted(pool.asked) == [
+        ("bandwidth", "numpy", "cpu"),
+        ("bandwidth", "torch", "cpu"),
+        ("product", "numpy", "cpu", "float32"),
+        ("product", "torch", "cpu", "float16"),
+        ("product", "torch", "cpu", "float32"),
+    ]
+
+
+def test_a_framework_that_crashes_leaves_the_roof_to_the_others() -> None:
+    """A process that dies is no reason to have no roof."""
+    pool: Any = Answers({Framework.TORCH: Crashed("killed", ""), Framework.NUMPY: 2.0})
+    found = roofs.roofs(pool, [target(f, f, "float32") for f in (Framework.TORCH, Framework.NUMPY)])
+    assert found[0].flops_by == "numpy"
