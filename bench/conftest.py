@@ -12,15 +12,18 @@ from typing import Any
 
 import pytest
 
-from bench import document, harness, journal, options
+from bench import besides, document, journal, options
+from bench.besides import Besides
 from bench.campaign import Campaign
+from bench.fits import sentences
 from bench.journal import Journal, JournalError
-from bench.machine import fingerprint
+from bench.machine import describe, fingerprint
 from bench.outcomes import STRUCK_OUT, TIMED, Cell, Outcome
 from bench.plan import Plan
 from bench.processes import Processes
 from bench.progress import Progress
 from bench.protocol import Protocol
+from bench.table import limits, table
 from bench.workloads import Workload
 from conformance import SPEC_VERSION, targets
 from impls.contract import ImplementationError
@@ -34,7 +37,8 @@ class Bench:
     plan: Plan
     processes: Processes
     campaign: Campaign | None = None
-    harness: dict[str, Any] = field(default_factory=dict)
+    memory: bool = True
+    besides: Besides = field(default_factory=Besides)
     records: list[document.Record] = field(default_factory=list)
     started: str = field(default_factory=lambda: _now())
 
@@ -43,11 +47,13 @@ class Bench:
         self.records.append(document.record(cell, outcome))
 
     def measure(self) -> Mapping[Cell, Outcome]:
-        """Run the campaign, and measure what measuring costs."""
+        """Run the campaign, and measure what else there is to say of its cells."""
         assert self.campaign is not None
         self.campaign.run()
-        self.harness = harness.run(self.processes.in_process)
-        return self.campaign.outcomes
+        outcomes, said = self.campaign.outcomes, self.campaign.progress.say
+        self.besides = besides.measure(outcomes, self.processes, self.memory, said)
+        self.campaign.progress.end()
+        return outcomes
 
 
 _BENCH = pytest.StashKey[Bench]()
@@ -65,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--resume: say by --benchmark-json which run is to be resumed")
     processes = Processes(plan.threads, config.getoption("in_process"))
     config.add_cleanup(processes.close)
-    config.stash[_BENCH] = Bench(workloads, plan, processes)
+    config.stash[_BENCH] = Bench(workloads, plan, processes, memory=not config.getoption("no_memory", False))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -153,8 +159,8 @@ def _progress(config: pytest.Config) -> Progress:
     return Progress(write, rewrites=reporter.isatty)
 
 
-def _fingerprint(config: pytest.Config) -> dict[str, Any]:
-    return document.identified(fingerprint(_selection(config).versions))
+def _fingerprint(config: pytest.Config, in_force: Mapping[str, int] | None = None) -> dict[str, Any]:
+    return describe(_selection(config).versions, in_force)
 
 
 def _now() -> str:
@@ -194,9 +200,9 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
             command=shlex.join(["pytest", *config.invocation_params.args]),
             started=bench.started,
             finished=_now(),
-            fingerprint={**_fingerprint(config), "in_force": document.in_force(bench.campaign.outcomes)},
+            fingerprint=_fingerprint(config, document.in_force(bench.campaign.outcomes)),
             idle=bench.processes.shares(),
-            harness=bench.harness,
+            **bench.besides.document(bench.campaign.outcomes),
         )
 
 
@@ -225,7 +231,24 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         if record.outcome == STRUCK_OUT:
             where = f"{record.implementation} {record.device} {record.dtype} {record.workload}"
             terminalreporter.line(f"struck out: {where}: {record.clause}: {record.reason}", red=True)
-    for remark in document.remarks(bench.campaign.outcomes, bench.processes.shares(), bench.harness):
+    for line in _tables(bench):
+        terminalreporter.line(line)
+    for remark in document.remarks(bench.campaign.outcomes, bench.processes.shares(), bench.besides.harness):
         terminalreporter.line(remark)
     if not counts[TIMED]:
         terminalreporter.line("FAILED: nothing was timed", red=True)
+
+
+def _tables(bench: Bench) -> list[str]:
+    """What every cell reached, the machine's own limits, and how time and memory grow."""
+    assert bench.campaign is not None
+    outcomes = bench.campaign.outcomes
+    timed = [
+        {**document.extra_info(cell, outcome, bench.besides), "seconds": outcome.interval.value}
+        for cell, outcome in outcomes.items()
+        if outcome.kind == TIMED
+    ]
+    struck_out = [dataclasses.asdict(record) for record in bench.records if record.outcome == STRUCK_OUT]
+    roofs = [dataclasses.asdict(roof) for roof in bench.besides.roofs]
+    parts = [[table(timed, struck_out)] if timed else [], limits(roofs), sentences(bench.besides.fits(outcomes))]
+    return [line for part in parts for line in ("", *part) if part]

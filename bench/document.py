@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.besides import Besides
 from bench.flops import FORMULAS, flops
 from bench.machine import load_average
 from bench.outcomes import Cell, Outcome
@@ -47,9 +46,10 @@ def record(cell: Cell, outcome: Outcome) -> Record:
     return Record(*named, outcome.kind, outcome.clause, outcome.reason)
 
 
-def extra_info(cell: Cell, outcome: Outcome) -> dict[str, Any]:
+def extra_info(cell: Cell, outcome: Outcome, besides: Besides) -> dict[str, Any]:
     """What a benchmark's record says of its timed cell."""
-    return {**_shape(cell), **_speed(cell, outcome), **_sampling(outcome), **_paid(cell, outcome)}
+    measured = besides.info(cell, outcome.interval.value)
+    return {**_shape(cell), **_speed(cell, outcome), **_sampling(outcome), **_paid(cell, outcome), **measured}
 
 
 def _shape(cell: Cell) -> dict[str, Any]:
@@ -126,12 +126,6 @@ def in_force(outcomes: Mapping[Cell, Outcome]) -> dict[str, int]:
             name = cell.target.implementation.process
             found[name] = max(found.get(name, 0), outcome.threads)
     return dict(sorted(found.items()))
-
-
-def identified(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """A fingerprint with its ``id``: a short hash of everything in it, unless it has one of its own."""
-    text = json.dumps(fingerprint, sort_keys=True, default=str)
-    return {"id": hashlib.sha256(text.encode()).hexdigest()[:12], **fingerprint}
 
 
 #: Share of a core above which a process that waited was not idle, and the cost of the harness above which it shows.

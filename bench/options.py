@@ -65,6 +65,11 @@ def add(parser: pytest.Parser) -> None:
         help="threads of every library, on as many cores (default: all usable cores, here %(default)s)",
     )
     group.addoption(
+        "--no-memory",
+        action="store_true",
+        help="do not measure the memory of each cell, which takes a process of its own and three more calls",
+    )
+    group.addoption(
         "--resume",
         action="store_true",
         help="go on with a run that was killed, from the journal beside the file of --benchmark-json",

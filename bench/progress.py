@@ -53,6 +53,11 @@ class Progress:
         """Cells that took turns took so long together."""
         self._took |= dict.fromkeys(cells, seconds / len(cells))
 
+    def say(self, text: str) -> None:
+        """What is done besides timing; only where the line is rewritten."""
+        if self._write is not None and self._rewrites:
+            self._write(f"\r{text[:WIDTH]:{WIDTH}}")
+
     def end(self) -> None:
         """After the last cell: the line is cleared."""
         if self._write is not None and self._rewrites:

@@ -13,12 +13,12 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
 
-from conformance.targets import Pool, Target
+from conformance.targets import Target
 from impls.backend import Backend, backend
 from impls.contract import Framework, Implementation
 from impls.isolation import Crashed, TimedOut
@@ -63,7 +63,14 @@ class Roof:
     samples: tuple[Sample, ...] = field(default=())
 
 
-def roofs(pool: Pool, targets: Iterable[Target], seconds: float = SECONDS) -> list[Roof]:
+class Jobs(Protocol):
+    """What runs jobs in the processes of implementations: conformance.targets.Pool, bench.processes.Processes."""
+
+    def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
+        """Run a job; raises as ``impls.isolation.Worker.call`` does."""
+
+
+def roofs(pool: Jobs, targets: Iterable[Target], seconds: float = SECONDS) -> list[Roof]:
     """The roofs of every device and dtype of the targets, each measured by every framework among them."""
     asked: dict[tuple[str, str], dict[Framework, Implementation]] = {}
     for target in targets:
@@ -144,7 +151,7 @@ def _numbers(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return np.random.default_rng(0).random(shape, np.float32).astype(np.dtype(dtype))
 
 
-def _ask(pool: Pool, implementation: Implementation, question: str, *arguments: Any) -> list[Sample]:
+def _ask(pool: Jobs, implementation: Implementation, question: str, *arguments: Any) -> list[Sample]:
     """Ask the framework's process; a process that dies or hangs has no roof."""
     try:
         return list(pool.call(implementation, f"{__name__}:{question}", *arguments, timeout=TIMEOUT))

@@ -32,5 +32,5 @@ def test_forward(
     if outcome.kind == NOT_TIMED:
         pytest.skip(outcome.reason)
     benchmark.group = cell.workload.name
-    benchmark.extra_info.update(extra_info(cell, outcome), versions=versions)
+    benchmark.extra_info.update(extra_info(cell, outcome, bench.besides), versions=versions)
     play(benchmark, outcome.seconds)

@@ -103,6 +103,25 @@ def test_the_run_is_described(three: tuple[Any, dict]) -> None:
     assert ours["harness"]["call_seconds"] > 0
 
 
+def test_a_run_has_the_limits_of_its_machine(three: tuple[Any, dict]) -> None:
+    """Peak and bandwidth of float32, the share of them that each cell reaches, and the memory of each."""
+    (roof,) = three[1]["attention_conformance"]["roofs"]
+    assert (roof["dtype"], roof["flops_by"], roof["bytes_by"]) == ("float32", "numpy", "numpy")
+    for record in three[1]["benchmarks"]:
+        info = record["extra_info"]
+        assert info["peak_share"] == pytest.approx(info["gflops"] * 1e9 / roof["flops_per_second"])
+        assert info["bound_by"] in ("compute", "bandwidth")
+        assert info["memory_bytes"] is None or info["memory_method"] == "resident set"
+
+
+def test_the_run_ends_with_a_table(three: tuple[Any, dict]) -> None:
+    """Each workload with its implementations, within a hundred columns."""
+    lines = three[0].stdout.splitlines()
+    start = lines.index("prefill-b1h2d8s16 cpu float32")
+    assert [line.split()[0] for line in lines[start + 1 : start + 3]] == ["mine.py:attention", "mine.py:slow"]
+    assert all(len(line) <= 100 for line in lines[start : start + 6])
+
+
 def test_waiting_processes_are_idle(three: tuple[Any, dict]) -> None:
     """They take less than a hundredth of a core while others work."""
     idle = three[1]["attention_conformance"]["idle"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bench import document
+from bench.besides import Besides
 from bench.outcomes import Cell, Outcome, Visit
 from bench.workloads import Workload
 from conformance.targets import Target
@@ -23,7 +24,7 @@ def timed(*threads: int) -> Outcome:
 
 def test_a_record_has_samples_by_visit_and_chunk() -> None:
     """Sizes of chunks, the interval, why it ended, and what the first visit paid."""
-    info = document.extra_info(cell("it"), timed(1, 2))
+    info = document.extra_info(cell("it"), timed(1, 2), Besides())
     assert info["visits"] == [[2, 1], [2, 1]]
     assert info["interval"][0] <= 0.2 <= info["interval"][1]
     assert (info["stopped"], info["threads"], info["share"]) == ("time budget", 2, 0.5)
@@ -54,10 +55,3 @@ def test_a_costly_harness_is_remarked() -> None:
     cost = {"loop_seconds": 1e-4, "ratio": 1.05, "interval": [1.03, 1.07]}
     assert document.remarks({}, {}, cost) == ["timing a call of 100 µs costs 5.0% of it"]
     assert document.remarks({}, {}, {**cost, "interval": [1.01, 1.07]}) == []
-
-
-def test_equal_fingerprints_have_equal_ids() -> None:
-    """And any difference another one; an id of its own is kept."""
-    one, other = {"usable_cores": 2, "libraries": {"numpy": "2"}}, {"usable_cores": 4, "libraries": {"numpy": "2"}}
-    assert document.identified(one)["id"] == document.identified({**one})["id"] != document.identified(other)["id"]
-    assert document.identified({"id": "mine"})["id"] == "mine"

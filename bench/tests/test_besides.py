@@ -1,0 +1,81 @@
+"""What a run measures besides times: what a record and the run say of it, and what an S×S array gives away."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bench import besides
+from bench.besides import Besides
+from bench.peak import Peak
+from bench.processes import Processes
+from bench.roofs import Roof
+from bench.tests.measured import cell, outcomes
+
+
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """All scores at once."""
+    s = q @ k.swapaxes(-1, -2) * np.float32(q.shape[-1] ** -0.5)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    result: np.ndarray = p / p.sum(-1, keepdims=True) @ v
+    return result
+
+
+def by_rows(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """The scores of sixteen rows at once."""
+    parts = [attention(q[:, :, at : at + 16], k, v) for at in range(0, q.shape[2], 16)]
+    return np.concatenate(parts, axis=2)
+
+
+LENGTHS = (512, 1024, 2048)
+
+
+@pytest.fixture(scope="module")
+def measured() -> tuple[Besides, dict]:
+    """Both functions at three lengths, measured in processes of their own."""
+    cells = [cell(f, f"prefill-b1h4d16s{s}", worker=f.__name__) for f in (attention, by_rows) for s in LENGTHS]
+    timed = outcomes(*cells)
+    return besides.measure(timed, Processes(1), memory=True, said=lambda text: None), timed
+
+
+def test_an_array_of_all_scores_is_exposed_by_its_exponent(measured: tuple[Besides, dict]) -> None:
+    """The memory of all scores at once grows with the square of the length, that of a few rows does not."""
+    found, timed = measured
+    exponents = {fit.implementation: fit for fit in found.fits(timed) if fit.quantity == "bytes"}
+    assert exponents["attention"].growth.value == "quadratic"
+    assert "by_rows" not in exponents or exponents["by_rows"].growth.value != "quadratic"
+
+
+def test_the_bytes_are_those_of_the_scores(measured: tuple[Besides, dict]) -> None:
+    """At S = 2048 all scores are 64 MiB, of which a call holds two at least; sixteen rows are not a hundredth."""
+    found, _ = measured
+    longest = {one.target.implementation.name: peak.bytes for one, peak in found.peaks.items() if "2048" in one.id}
+    whole, rows = longest["attention"], longest["by_rows"]
+    assert whole is not None
+    assert rows is not None
+    assert 2 * 2**26 <= whole < 5 * 2**26
+    assert rows < 2**24
+
+
+def test_a_record_has_its_share_of_the_roofs() -> None:
+    """GFLOP per second by the measured peak, and the roof that binds at the intensity of the workload."""
+    one = cell(attention, "prefill-b1h1d16s512")
+    found = Besides({one: Peak(4096, "resident set")}, (Roof("cpu", "float32", 1e11, "numpy", 1e10, "numpy"),))
+    info = found.info(one, seconds=1e-3)
+    flops = 4 * 512 * 512 * 16
+    assert info["peak_share"] == pytest.approx(flops / 1e-3 / 1e11)
+    assert info["bytes_least"] == 4 * 512 * 16 * 4
+    assert info["bound_by"] == "compute"
+    assert (info["memory_bytes"], info["memory_method"]) == (4096, "resident set")
+
+
+def test_what_was_not_measured_is_none() -> None:
+    """Without roofs and memory there are no shares and no bytes, and the reason is said."""
+    info = Besides().info(cell(attention, "prefill-b1h1d16s512"), seconds=1e-3)
+    assert [info[name] for name in ("peak_share", "bound_by", "memory_bytes")] == [None, None, None]
+    assert info["memory_method"] == "not asked for"
+
+
+def test_a_run_that_timed_nothing_measures_nothing() -> None:
+    """Roofs without a cell below them would say nothing."""
+    assert besides.measure({}, Processes(1), memory=True, said=lambda text: None) == Besides()
