@@ -24,6 +24,7 @@ import ctypes
 import dataclasses
 import gc
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -49,6 +50,7 @@ ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(MAPPED),
     "MALLOC_TRIM_THRESHOLD_": str(MAPPED),
     "NUMPY_MADVISE_HUGEPAGE": "0",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # there are other processes on the GPU
 }
 
 #: prctl's number for "no huge pages in this process", of which one is 2 MiB resident at its first byte.
@@ -59,6 +61,9 @@ SMALL = 8
 
 #: The target of implementations that run in a process of their own, whose memory is not seen here.
 PROGRAM = "impls.foreign.program:program"
+
+#: Where Linux says what this process holds.
+PROC = Path("/proc/self")
 
 #: How the bytes were found, as records say it.
 RESIDENT, COUNTED = "resident set", "framework's count"
@@ -95,6 +100,8 @@ class ResidentSet:
 
     def __init__(self) -> None:
         self.restart()
+        if self.most() > _status("VmRSS") + resolution() + MAPPED:
+            raise OSError("the peak was not restarted")
 
     def held(self) -> int:
         """VmRSS."""
@@ -104,7 +111,7 @@ class ResidentSet:
 
     def restart(self) -> None:
         """As proc(5) says: 5 resets the peak to the current size."""
-        Path("/proc/self/clear_refs").write_text("5")
+        (PROC / "clear_refs").write_text("5")
 
     def most(self) -> int:
         """VmHWM."""
@@ -190,7 +197,7 @@ def _measure(implementation: Implementation, workload: Workload, device: str, dt
         _called(implementation, shortened(workload), device, dtype)()
     meter = _meter(arrays, device)
     if meter is None:
-        return Peak(None, reason=f"{implementation.framework} does not count its memory on {device}")
+        return Peak(None, reason=f"nothing counts {implementation.framework}'s memory on {device} here")
     call = _called(implementation, workload, device, dtype)
     before = meter.held()
     call()
@@ -255,5 +262,7 @@ def _libc(name: str, *numbers: int) -> None:
 
 def _status(field: str) -> int:
     """A field of /proc/self/status that is given in kB, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:")) * 1024
+    found = re.search(rf"^{field}:\s*(\d+) kB$", (PROC / "status").read_text(), re.MULTILINE)
+    if found is None:
+        raise OSError(f"no {field}")
+    return int(found[1]) * 1024

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bench import arguments
+from bench import arguments, peak
 from bench.fits import Growth, fits
 from bench.memory import result_bytes, scores
-from bench.peak import COUNTED, RESIDENT, DeviceCount, Gauge, Peak, resolution, shortened
+from bench.peak import COUNTED, PROGRAM, RESIDENT, DeviceCount, Gauge, Peak, resolution, shortened
 from bench.workloads import Workload, parse
 from impls.backend import backend
 from impls.contract import Framework, Implementation
@@ -109,6 +110,13 @@ def test_a_call_that_fails_has_a_reason(gauge: Gauge, name: str, reason: str) ->
     assert abs(measured(gauge, fake("takes_40")) - 40 * MEBIBYTE) < OFF
 
 
+def test_a_program_has_no_peak(gauge: Gauge) -> None:
+    """Its memory is that of another process."""
+    program = Implementation("true", PROGRAM, folder=os.getcwd(), source="true")
+    found = gauge.peak(program, WORKLOAD, "cpu", "float32", 60)
+    assert found == Peak(None, reason="the memory of a program is not seen from outside")
+
+
 def test_a_call_that_hangs_is_given_up(gauge: Gauge) -> None:
     """The reason says after how long."""
     assert "no answer within 0.01 s" in gauge.peak(fake("takes_40"), WORKLOAD, "cpu", "float32", 0.01).reason
@@ -166,6 +174,26 @@ def test_a_prepared_function_outlives_what_is_released() -> None:
     multiply = arrays.matmul(*(arrays.put(np.eye(2, dtype=np.float32), "cpu") for _ in range(2)))
     arrays.release()
     assert np.array_equal(arrays.get(multiply()), np.eye(2))
+
+
+@pytest.mark.parametrize(
+    ("status", "restarts"),
+    [("VmHWM: 9000 kB\nVmRSS: 9000 kB\n", True), ("VmHWM: 90000000 kB\nVmRSS: 9000 kB\n", False), ("Name: x\n", False)],
+)
+def test_a_system_that_does_not_restart_the_peak_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str, restarts: bool
+) -> None:
+    """Nor one that does not tell it; then there are no bytes."""
+    (tmp_path / "status").write_text(status)
+    monkeypatch.setattr(peak, "PROC", tmp_path)
+    assert (peak._meter(backend(Framework.NUMPY), "cpu") is not None) is restarts
+
+
+def test_a_system_without_proc_has_no_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As macOS; the reason says so."""
+    monkeypatch.setattr(peak, "PROC", tmp_path / "none")
+    meter = peak._meter(backend(Framework.NUMPY), "cpu")
+    assert meter is None
 
 
 class Counting:

@@ -35,7 +35,7 @@ def test_the_product_of_a_framework_is_the_product(framework: Framework, dtype: 
 def test_a_copy_has_a_bandwidth(framework: Framework, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of those that can."""
     pytest.importorskip(NEEDED[framework])
-    monkeypatch.setattr(roofs, "COPIED", 2**20)
+    monkeypatch.setitem(roofs.COPIED, "cpu", 2**20)
     (found,) = bandwidth(framework, "cpu", 0.0)
     assert (found.quantity, found.size) == ("bytes", 2**20)
     assert found.per_second > 0
@@ -52,7 +52,7 @@ def test_a_copy_reads_and_writes_every_element(framework: Framework, added: int)
 def test_a_framework_without_a_copy_has_no_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime leaves it to the others."""
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(roofs, "COPIED", 2**20)
+    monkeypatch.setitem(roofs.COPIED, "cpu", 2**20)
     assert bandwidth(Framework.ONNXRUNTIME, "cpu", 0.0) == []
 
 
