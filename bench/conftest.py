@@ -71,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--resume: say by --benchmark-json which run is to be resumed")
     processes = Processes(plan.threads, config.getoption("in_process"))
     config.add_cleanup(processes.close)
-    config.stash[_BENCH] = Bench(workloads, plan, processes, memory=not config.getoption("no_memory", False))
+    config.stash[_BENCH] = Bench(workloads, plan, processes, memory=options.memory(config))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -14,6 +14,9 @@ from bench.workloads import Workload, WorkloadError
 #: A cell is left out if its least number of calls is predicted to take this many times the seconds that it may take.
 LIMIT = 10
 
+#: Presets that are too short for measuring memory, which takes 0.4 to 30 s a cell.
+WITHOUT_MEMORY = ("quick",)
+
 #: The dtype that is timed unless ``--dtype`` asks for others.
 DTYPE = "float32"
 
@@ -64,11 +67,9 @@ def add(parser: pytest.Parser) -> None:
         metavar="N",
         help="threads of every library, on as many cores (default: all usable cores, here %(default)s)",
     )
-    group.addoption(
-        "--no-memory",
-        action="store_true",
-        help="do not measure the memory of each cell, which takes a process of its own and three more calls",
-    )
+    text = "measure the memory of each timed cell, in a process of its own (default: yes, but for the preset quick)"
+    group.addoption("--memory", action="store_true", default=None, help=text)
+    group.addoption("--no-memory", action="store_false", dest="memory", help="do not; it takes minutes")
     group.addoption(
         "--resume",
         action="store_true",
@@ -107,6 +108,12 @@ def plan(config: pytest.Config) -> Plan:
         if not holds:
             raise pytest.UsageError(f"{option} {value:g}: expected {expected}")
     return made
+
+
+def memory(config: pytest.Config) -> bool:
+    """Whether memory is measured."""
+    asked = config.getoption("memory", None)
+    return config.getoption("preset", "") not in WITHOUT_MEMORY if asked is None else bool(asked)
 
 
 def json_file(config: pytest.Config) -> Path | None:
