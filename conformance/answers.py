@@ -16,8 +16,10 @@ INSTEAD = {
     Failure.VALUE: "other values",
     Failure.ERROR: "error",
     Failure.NO_ERROR: "accepted",
+    Failure.STATE: "leaves state changed",
     Failure.CRASHED: "crash",
     Failure.TIMEOUT: "hangs",
+    Failure.MEMORY: "out of memory",
 }
 
 UNSUPPORTED = "unsupported"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from conformance.cases import AnyCase
 from conformance.claims import claim_lines, required, shortcomings, wrapped
 from conformance.outcomes import Result
 from conformance.refusals import refused
+from conformance.remarks import remark_lines
 from conformance.targets import Pool, Selection, Target
 
 
@@ -64,6 +65,7 @@ class Closing:
     failures: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     claims: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 def close(
@@ -84,5 +86,12 @@ def close(
     failures += shortcomings(required(require), results, not_installed)
     hints = [*hints, *(each.hint for each in everywhere if each.implementation in implied)]
     return Closing(
-        tuple(failures), tuple(line for hint in hints for line in wrapped(f"hint: {hint}")), tuple(claim_lines(results))
+        tuple(failures),
+        _lines(f"hint: {hint}" for hint in hints),
+        tuple(claim_lines(results)),
+        _lines(remark_lines(results)),
     )
+
+
+def _lines(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(line for text in texts for line in wrapped(text))

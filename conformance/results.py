@@ -81,6 +81,8 @@ def as_record(result: Result) -> dict[str, Any]:
     """A result as plain data, which JSON can hold."""
     record = dataclasses.asdict(result)
     record["share"] = _finite_or_text(result.share)
+    if not result.remarks:
+        del record["remarks"]
     return record
 
 
@@ -91,6 +93,7 @@ def from_record(record: Mapping[str, Any]) -> Result:
     fields["failure"] = None if fields["failure"] is None else Failure(fields["failure"])
     fields["share"] = None if fields["share"] is None else float(fields["share"])
     fields["clauses"], fields["meets"] = tuple(fields["clauses"]), tuple(fields["meets"])
+    fields["remarks"] = tuple(fields.get("remarks", ()))
     return Result(**fields)
 
 

@@ -1,4 +1,4 @@
-"""Worker processes: a crash or a hang is an answer about one job, and the next job finds a fresh process.
+"""Worker processes: a crash, a hang or too much memory is an answer about one job; the next one finds a fresh process.
 
 POSIX (Linux, macOS): a worker inherits one end of a socket pair.
 """
@@ -12,15 +12,23 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
+from impls import limits
 from impls.loading import load
 
 #: Lines of a dead worker's stderr that are kept for the message.
 STDERR_LINES = 8
+
+#: Bytes at its end in which they are looked for.
+STDERR_BYTES = 1 << 16
+
+#: Bytes of what was printed that are left in the file for the next job.
+PRINTED_KEPT = 1 << 20
 
 #: Variable that names a folder of the worker's own.  What a job that was killed left there goes when the worker does.
 SCRATCH = "ATTENTION_CONFORMANCE_SCRATCH"
@@ -38,6 +46,10 @@ class Crashed(Exception):
 
     def __reduce__(self) -> tuple[type[Crashed], tuple[str, str]]:
         return type(self), (str(self), self.stderr)
+
+
+class OutOfMemory(Crashed):
+    """The job took more memory than it was given, or than there was; the worker was killed."""
 
 
 class TimedOut(Exception):
@@ -68,32 +80,34 @@ class InProcess:
 class Worker:
     """A worker process that is started at the first job and started again after it died."""
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None, memory: int | None = None) -> None:
+        #: Bytes that a job may take; None for as many as there are.
+        self.memory = memory
         self._environment = {**os.environ, **(environment or {}), "PYTHONPATH": _python_path()}
         self._process: subprocess.Popen | None = None
         self._connection: Connection | None = None
         self._stderr: Any = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._kills = 0
         #: Processes started so far; more than one means that a job killed one.
         self.started = 0
 
     def call(self, function: str, *arguments: Any, timeout: float | None = None) -> Any:
         """Run one job.  ``timeout`` is in seconds; None waits for ever.
 
-        Raises what the function raises, Crashed if the process died, TimedOut if it was killed.
+        Raises what the function raises, Crashed if the process died, TimedOut or OutOfMemory if it was killed.
         """
         connection = self._connect()
         try:
             connection.send((function, arguments))
-            if not connection.poll(timeout):
-                self._end()
-                raise TimedOut(f"no answer within {timeout:g} s")
+            self._wait(connection, timeout)
             succeeded, answer = connection.recv()
         except (EOFError, OSError) as error:
             raise self._obituary() from error
         except KeyboardInterrupt:
             self._end()  # the answer to this job would be taken for the next one's
             raise
+        self._forget_printed()
         if succeeded:
             return answer
         raised, trace = answer
@@ -121,9 +135,37 @@ class Worker:
                 start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends the worker
             )
             theirs.close()
+            self._kills = limits.kills()
             self._connection = Connection(ours.detach())
             self.started += 1
         return self._connection
+
+    def _wait(self, connection: Connection, timeout: float | None) -> None:
+        """Return when there is an answer, or the process has ended."""
+        assert self._process is not None
+        held = limits.Held(self._process.pid)
+        end = float("inf") if timeout is None else time.monotonic() + timeout
+        while not connection.poll(max(0.0, min(limits.LOOK, end - time.monotonic()))):
+            if time.monotonic() >= end:
+                self._end()
+                raise TimedOut(f"no answer within {timeout:g} s")
+            if self.memory is not None and held.now() > self.memory:
+                self._end()
+                raise OutOfMemory(f"took more than {limits.size_text(self.memory)}", "")
+            if os.fstat(self._stderr.fileno()).st_size > limits.PRINTED:
+                last = self._last_words()
+                self._end()
+                raise Crashed(f"it was ended: it printed more than {limits.size_text(limits.PRINTED)}", last)
+
+    def _forget_printed(self) -> None:
+        """Let the file begin anew where it is long; the worker writes to it by the same position."""
+        if os.fstat(self._stderr.fileno()).st_size > PRINTED_KEPT:
+            self._stderr.seek(0)
+            self._stderr.truncate()
+
+    def _last_words(self) -> str:
+        self._stderr.seek(max(0, os.fstat(self._stderr.fileno()).st_size - STDERR_BYTES))
+        return "\n".join(self._stderr.read().decode(errors="replace").splitlines()[-STDERR_LINES:])
 
     def _obituary(self) -> Crashed:
         assert self._process is not None
@@ -131,10 +173,11 @@ class Worker:
             code = self._process.wait(GRACE)
         except subprocess.TimeoutExpired:
             code = -signal.SIGKILL
-        self._stderr.seek(0)
-        lines = self._stderr.read().decode(errors="replace").splitlines()
+        last = self._last_words()
         self._end()
-        return Crashed(cause(code), "\n".join(lines[-STDERR_LINES:]))
+        if code == -signal.SIGKILL and limits.kills() > self._kills:
+            return OutOfMemory("the system ended the process (SIGKILL): memory ran out", last)
+        return Crashed(cause(code), last)
 
     def _end(self) -> None:
         if self._connection is not None:
@@ -159,6 +202,8 @@ def cause(code: int) -> str:
     """What an exit status says of how a process ended; a negative one is a signal's."""
     if code >= 0:
         return f"the process ended itself with exit code {code}"
+    if code == -signal.SIGKILL:
+        return "the process was killed by SIGKILL, as the system does where memory runs out"
     try:
         return f"the process was killed by {signal.Signals(-code).name}"
     except ValueError:

@@ -49,8 +49,10 @@ _FAILS = {
     Failure.NO_ERROR: "an invalid input is accepted",
     Failure.MODIFIED: "an input is modified",
     Failure.UNREPEATABLE: "equal calls differ",
+    Failure.STATE: "something is left changed in the process",
     Failure.CRASHED: "the process dies",
     Failure.TIMEOUT: "the call does not return",
+    Failure.MEMORY: "the call takes too much memory",
 }
 
 
