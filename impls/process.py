@@ -25,6 +25,9 @@ _ONE, _TINY, _SMALLEST_NORMAL, _SUBNORMAL, _HALF = 1.0, 2.0**-60, 2.0**-1022, 2.
 #: Bytes that hold any system's ``fenv_t`` (glibc: 32 on x86-64, 8 on aarch64).
 _ENVIRONMENT_BYTES = 256
 
+#: Bytes of the state of NumPy's default generator: 624 words, and the place of the next one.
+_MT19937_BYTES = 625 * 4
+
 #: Signals that libraries are known to take: those of Ctrl-C, of timers, of children, and of arithmetic.
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGALRM", "SIGCHLD", "SIGFPE", "SIGUSR1", "SIGUSR2")
 
@@ -62,9 +65,22 @@ def _set_float_mode(mode: FloatMode) -> None:
     _C.fesetenv(ctypes.create_string_buffer(mode.environment, _ENVIRONMENT_BYTES))
 
 
-def _numpy_random() -> tuple[Any, ...]:
-    name, keys, *rest = np.random.get_state(legacy=True)
-    return name, np.asarray(keys).tobytes(), *rest
+@dataclass
+class _NumpyRandom:
+    """NumPy's global random numbers.  Asking for their state takes 50 µs, so it is asked for where memory changed."""
+
+    _memory: bytes = b""
+    _state: tuple[Any, ...] = ()
+
+    def get(self) -> tuple[Any, ...]:
+        generator = np.random.mtrand.get_bit_generator()
+        if type(generator) is not np.random.MT19937:  # a call put another one there; of its draws nothing is seen
+            return (type(generator).__name__,)
+        memory = ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)
+        if memory != self._memory:
+            name, keys, *rest = np.random.get_state(legacy=True)
+            self._memory, self._state = memory, (name, np.asarray(keys).tobytes(), *rest)
+        return self._state
 
 
 def _set_numpy_random(state: tuple[Any, ...]) -> None:
@@ -103,7 +119,7 @@ def _set_handlers(handlers: Mapping[str, Any]) -> None:
 _SETTINGS = (
     Setting("floating-point mode", float_mode, _set_float_mode),
     Setting("random numbers of Python", random.getstate, random.setstate, moved),
-    Setting("random numbers of NumPy", _numpy_random, _set_numpy_random, moved),
+    Setting("random numbers of NumPy", _NumpyRandom().get, _set_numpy_random, moved),
     Setting("error state of NumPy", np.geterr, lambda state: np.seterr(**state)),
     Setting("working directory", os.getcwd, os.chdir),
     Setting("locale", lambda: locale.setlocale(locale.LC_ALL), lambda text: locale.setlocale(locale.LC_ALL, text)),
