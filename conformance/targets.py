@@ -44,11 +44,17 @@ class Pool:
         self._runners: dict[str, Runner] = {}
 
     def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
-        """Run a job (``module:function``) in the implementation's process; raises as ``Worker.call`` does."""
+        """Run a job (``module:function``) in the implementation's process; raises as ``Worker.call`` does.
+
+        A process that has to be started, as the last job ended it, is not part of this job's time.
+        """
         name = implementation.process
         if name not in self._runners:
             self._runners[name] = InProcess() if self._in_process else Worker(memory=self.memory)
-        return self._runners[name].call(function, *arguments, timeout=timeout)
+        runner = self._runners[name]
+        if runner.fresh:
+            runner.call("impls.calls:ready", implementation, timeout=IMPORT_TIMEOUT)
+        return runner.call(function, *arguments, timeout=timeout)
 
     def end(self, implementation: Implementation) -> None:
         """End the implementation's process: its next job finds a fresh one."""

@@ -100,6 +100,12 @@ def describe(implementation: Implementation) -> Description:
     return Description(accepted, found, operator.name, accepts_anything(function))
 
 
+def ready(implementation: Implementation) -> None:
+    """Import what a call needs, so that no call is timed with it.  Raises ImplementationError if that cannot be."""
+    describe(implementation)
+    devices(implementation)
+
+
 def devices(implementation: Implementation) -> tuple[str, ...]:
     """The devices that the implementation's framework finds on this machine."""
     return backend(implementation.framework).devices()

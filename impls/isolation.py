@@ -59,6 +59,10 @@ class TimedOut(Exception):
 class Runner(Protocol):
     """Runs jobs: a function by its name, in some process."""
 
+    @property
+    def fresh(self) -> bool:
+        """Whether the next job is the first one of a process."""
+
     def call(self, function: str, *arguments: Any, timeout: float | None = None) -> Any:
         """The function's result; raises what it raises, Crashed, or TimedOut."""
 
@@ -68,6 +72,11 @@ class Runner(Protocol):
 
 class InProcess:
     """Runs jobs in this process, for a debugger: nothing is caught, nothing is bounded."""
+
+    @property
+    def fresh(self) -> bool:
+        """No: it did something before."""
+        return False
 
     def call(self, function: str, *arguments: Any, timeout: float | None = None) -> Any:
         """The function's result, computed here; ``timeout`` cannot be kept."""
@@ -91,6 +100,11 @@ class Worker:
         self._kills = 0
         #: Processes started so far; more than one means that a job killed one.
         self.started = 0
+
+    @property
+    def fresh(self) -> bool:
+        """Whether there is no process yet, or no longer one."""
+        return self._process is None or self._process.poll() is not None
 
     def call(self, function: str, *arguments: Any, timeout: float | None = None) -> Any:
         """Run one job.  ``timeout`` is in seconds; None waits for ever.
@@ -119,7 +133,7 @@ class Worker:
         self._end()
 
     def _connect(self) -> Connection:
-        if self._process is not None and self._process.poll() is not None:
+        if self._process is not None and self.fresh:
             self._end()  # it died between two jobs
         if self._connection is None:
             ours, theirs = socket.socketpair()
