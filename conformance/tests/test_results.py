@@ -84,13 +84,14 @@ def test_a_line_that_was_cut_off_does_not_count(path: Path) -> None:
     ("text", "message"),
     [
         ("", "first line is not a header"),
-        ("not json", "line 1: not JSON"),
+        ("not json", "line 1 is not JSON"),
         ("[]", "expected a header, result or footer"),
-        ('{"kind": "result"}', "first line is not a header"),
+        ('{"kind": "result"}', "line 1: not a result"),
+        ('{"kind": "footer", "counts": {}}', "first line is not a header"),
         ('{"kind": "header", "format": 99}', "has format 99, expected 1"),
-        ('{"kind": "header", "format": 1}\n{"kind": "result", "outcome": "fine"}', "line 2: not a result"),
+        ('{"kind": "header", "format": 1, "spec": "1"}\n{"kind": "result", "outcome": "fine"}', "line 2: not a result"),
         (
-            '{"kind": "header", "format": 1}\n{"kind": "footer", "counts": {"passed": 3}}',
+            '{"kind": "header", "format": 1, "spec": "1"}\n{"kind": "footer", "counts": {"passed": 3}}',
             "has 0 results, its footer counts",
         ),
     ],
