@@ -63,12 +63,6 @@ class WrongCounts(ResultFileError):
     """Fewer or more results than the footer counts."""
 
 
-_AS = {
-    errors.NotJson: NotJson,
-    errors.DuplicateKey: DuplicateKey,
-    errors.NotANumber: NotANumber,
-}
-
 Kind = Callable[[Any], bool]
 
 
@@ -93,8 +87,12 @@ def lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def _record(line: bytes, where: str) -> dict[str, Any]:
     try:
         record = parse(line, where)
-    except errors.VectorError as error:
-        raise _AS[type(error)](str(error)) from None
+    except errors.NotJson as error:
+        raise NotJson(f"{where}: not JSON ({str(error).removeprefix(f'{where} is not JSON: ')})") from None
+    except errors.DuplicateKey as error:
+        raise DuplicateKey(str(error)) from None
+    except errors.NotANumber as error:
+        raise NotANumber(str(error)) from None
     if not isinstance(record, dict) or record.get("kind") not in tuple(_FIELDS):
         raise WrongFields(f"{where}: expected a header, result or footer record")
     if record["kind"] == "header" and record.get("format") != FORMAT:

@@ -84,7 +84,7 @@ def test_a_line_that_was_cut_off_does_not_count(path: Path) -> None:
     ("text", "message"),
     [
         ("", "first line is not a header"),
-        ("not json", "line 1 is not JSON"),
+        ("not json", "line 1: not JSON"),
         ("[]", "expected a header, result or footer"),
         ('{"kind": "result"}', "line 1: not a result"),
         ('{"kind": "footer", "counts": {}}', "first line is not a header"),
