@@ -88,20 +88,25 @@ def _set_numpy_random(state: tuple[Any, ...]) -> None:
     np.random.set_state((name, np.frombuffer(keys, np.uint32), *rest))
 
 
-def _names(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+def _names(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> str:
     """Which entries differ; what the environment holds is nobody's business."""
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     texts = []
     for name in changed:
         how = "removed" if name not in after else "changed" if name in before else "added"
-        texts.append(f"{name} {how}")
+        texts.append(f"{os.fsdecode(name)} {how}")
     return ", ".join(texts)
 
 
-def _set_environment(values: Mapping[str, str]) -> None:
-    for name in os.environ.keys() - values.keys():
-        del os.environ[name]
-    os.environ.update({name: value for name, value in values.items() if os.environ.get(name) != value})
+def _environment() -> dict[bytes, bytes]:
+    """A copy at once, from where Python keeps it: entry by entry it takes 0.1 ms, most of what is spent here."""
+    return dict(os.environb._data)  # type: ignore[attr-defined]
+
+
+def _set_environment(values: Mapping[bytes, bytes]) -> None:
+    for name in os.environb.keys() - values.keys():
+        del os.environb[name]
+    os.environb.update({name: value for name, value in values.items() if os.environb.get(name) != value})
 
 
 def _handlers() -> dict[str, Any]:
@@ -124,7 +129,7 @@ _SETTINGS = (
     Setting("working directory", os.getcwd, os.chdir),
     Setting("locale", lambda: locale.setlocale(locale.LC_ALL), lambda text: locale.setlocale(locale.LC_ALL, text)),
     Setting("signal handlers", _handlers, _set_handlers, _names),
-    Setting("environment", lambda: dict(os.environ), _set_environment, _names, harmless=True),
+    Setting("environment", _environment, _set_environment, _names, harmless=True),
 )
 
 
