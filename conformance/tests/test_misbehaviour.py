@@ -177,7 +177,7 @@ def test_what_was_changed_is_put_back(pool: Pool) -> None:
 
 def test_what_cannot_be_put_back_ends_the_process(pool: Pool) -> None:
     """Where nothing helps, the next case gets a fresh process."""
-    some = Implementation("any", "", worker="numpy")
+    some = Implementation("right", "impls.tests.fakes:right", worker="numpy")
     before = pool.call(some, "os:getpid")
     assert judged(pool, "silences_numpy").failure is Failure.STATE
     assert pool.call(some, "os:getpid") == before
