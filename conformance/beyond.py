@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from conformance.adapter import Finding, check, undeclared
+from conformance import undeclared
+from conformance.adapter import Finding, check
 from conformance.cases import AnyCase
 from conformance.claims import claim_lines, required, shortcomings, wrapped
 from conformance.outcomes import Result
@@ -51,10 +52,18 @@ def look(keys: Sequence[tuple[Target, AnyCase]], selection: Selection, pool: Poo
         if found is not None:
             findings[name, device] = found
         elif {target.dtype for target in targets} == set(targets[0].implementation.dtypes):
-            works = undeclared(targets[0], pool, timeout)
-            text = f"a tiny input comes out right in {', '.join(works)} too, which attention.dtypes does not name"
-            hints += [f"{name} on {device}: {text}"] if works else []
+            hints += [f"{name} on {device}: {text}" for text in _undeclared(targets[0], selection, pool, timeout)]
     return Adapters(findings, tuple(hints))
+
+
+def _undeclared(target: Target, selection: Selection, pool: Pool, timeout: float) -> Iterator[str]:
+    """What works without being declared, in words."""
+    works = undeclared.dtypes(target, pool, timeout)
+    if works:
+        yield f"a tiny input comes out right in {', '.join(works)} too, which attention.dtypes does not name"
+    declared = selection.keywords[target.implementation.name]
+    for name, keyword in undeclared.keywords(target, declared, pool, timeout):
+        yield f"its parameter {name} does what {keyword} is to do: name it {keyword}, and it is judged"
 
 
 @dataclass(frozen=True)
