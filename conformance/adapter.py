@@ -121,9 +121,12 @@ def probe(
     some = target.implementation
     asked = request(case, target.dtype, target.device)
     try:
-        return pool.call(some, "impls.probe:probe", some, asked, renamed, timeout=min(timeout, TIMEOUT))
+        returned: Returned = pool.call(some, "impls.probe:probe", some, asked, renamed, timeout=min(timeout, TIMEOUT))
     except (Crashed, TimedOut):
         return None
+    if returned.spoilt:
+        pool.end(some)
+    return returned
 
 
 def _finding(returned: Returned | None, case: AnyCase, target: Target) -> Finding | None:

@@ -9,16 +9,18 @@ import inspect
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from impls import process
 from impls.backend import backend
 from impls.calls import Request, arguments, heads_inside, same_bits
 from impls.contract import Function, Implementation
 from impls.loading import load, opened
 from impls.operators import OPERATORS
+from impls.state import Watch
 
 #: Seconds that a result is given to change after it was returned; a tiny input takes any device less.
 SETTLES = 0.05
@@ -52,6 +54,8 @@ class Returned:
     values: tuple[Value, ...] = ()
     names: tuple[str, ...] = ()
     raised: str = ""
+    #: The call changed something in its process that could not be put back.
+    spoilt: bool = False
 
 
 def others(implementation: Implementation) -> tuple[str, ...]:
@@ -67,12 +71,20 @@ def probe(implementation: Implementation, request: Request, renamed: Mapping[str
 
     With ``renamed`` the function gets keywords by other names than the operator's.
     """
+    watch = Watch((*process.settings(), *backend(implementation.framework).settings()))
+    returned = _returned(implementation, request, renamed or {}, watch)
+    return replace(returned, spoilt=bool(watch.stuck))
+
+
+def _returned(implementation: Implementation, request: Request, renamed: Mapping[str, str], watch: Watch) -> Returned:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            function = _renaming(opened(implementation), renamed or {})
+            function = _renaming(opened(implementation), renamed)
             _, native, specification = arguments(implementation, request)
-            returned = load(implementation.prepare)(function, specification)(**native)
+            run = load(implementation.prepare)(function, specification)
+            with watch:  # what is left changed here would hide that a case changes it
+                returned = run(**native)
             values = returned if isinstance(returned, tuple) else (returned,)
             names = specification.results()
             # What was not asked for has no name.

@@ -101,6 +101,19 @@ def test_an_interrupted_run_keeps_what_it_measured(tmp_path: Path) -> None:
     assert [result.failure for result in found.results] == [*(None, None, Failure.CRASHED) * 3]
 
 
+#: Right, and leaves NumPy's warnings off: the same from the first call on, that of the adapter check.
+SILENT = MIXED.replace("    s = q", "    np.seterr(all='ignore')\n    s = q")
+
+
+def test_what_the_adapter_check_left_changed_hides_nothing(tmp_path: Path) -> None:
+    """A function that sets the same state in each call fails, though it was called before its first case."""
+    (tmp_path / "numbers.json").write_text("{}")
+    done = run(plug_in(tmp_path, SILENT), "--impl", "mykernels.py:attention", "--case", "plain")
+    assert done.returncode == 1
+    assert "case plain: wrong by changed state" in done.stdout
+    assert "Changed:  error state of NumPy: " in done.stdout
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [("much", "much: expected a size such as 4GiB or 500MB"), ("0", "0: expected a size")],
