@@ -178,8 +178,10 @@ class Worker:
             self._stderr.truncate()
 
     def _last_words(self) -> str:
-        self._stderr.seek(max(0, os.fstat(self._stderr.fileno()).st_size - STDERR_BYTES))
-        return "\n".join(self._stderr.read().decode(errors="replace").splitlines()[-STDERR_LINES:])
+        """The last lines that were printed, read without moving the position at which the worker may still print."""
+        file = self._stderr.fileno()
+        last = os.pread(file, STDERR_BYTES, max(0, os.fstat(file).st_size - STDERR_BYTES))
+        return "\n".join(last.decode(errors="replace").splitlines()[-STDERR_LINES:])
 
     def _obituary(self) -> Crashed:
         assert self._process is not None

@@ -10,9 +10,11 @@ import pytest
 from conformance.cases import all_cases
 from conformance.deviations import Ledger
 from conformance.judge import judge
+from conformance.ledger import page
 from conformance.outcomes import Failure, Outcome, Result
 from conformance.remarks import remark_lines
 from conformance.targets import Pool, Target
+from conformance.tests.test_results import SCHEMA
 from impls import limits
 from impls.contract import Framework, Implementation
 from impls.threads import thread_settings
@@ -201,3 +203,9 @@ def test_remarks_are_said_once(pool: Pool) -> None:
         "remark: prints_a_line on cpu: prints in 2 cases, first plain in float32:"
         " 19 bytes, beginning with 'starting attention\\n'"
     ]
+
+
+def test_every_failure_has_its_words() -> None:
+    """The page of deviations and the result file's schema know each way to fail."""
+    assert set(page._FAILS) == set(Failure) - {Failure.STALE}
+    assert SCHEMA["$defs"]["result"]["properties"]["failure"]["enum"] == [None, *Failure]
