@@ -21,8 +21,8 @@ from typing import Any, Protocol
 from impls import limits
 from impls.loading import load
 
-#: Lines of a dead worker's stderr that are kept for the message.
-STDERR_LINES = 8
+#: Lines of a dead worker's stderr that are kept for the message, and characters of each.
+STDERR_LINES, STDERR_WIDTH = 8, 1000
 
 #: Bytes at its end in which they are looked for.
 STDERR_BYTES = 1 << 16
@@ -181,7 +181,8 @@ class Worker:
         """The last lines that were printed, read without moving the position at which the worker may still print."""
         file = self._stderr.fileno()
         last = os.pread(file, STDERR_BYTES, max(0, os.fstat(file).st_size - STDERR_BYTES))
-        return "\n".join(last.decode(errors="replace").splitlines()[-STDERR_LINES:])
+        lines = last.decode(errors="replace").splitlines()[-STDERR_LINES:]
+        return "\n".join(line[-STDERR_WIDTH:] for line in lines)
 
     def _obituary(self) -> Crashed:
         assert self._process is not None
