@@ -159,7 +159,8 @@ class Worker:
         assert self._process is not None
         held = limits.Held(self._process.pid)
         end = float("inf") if timeout is None else time.monotonic() + timeout
-        while not connection.poll(max(0.0, min(limits.LOOK, end - time.monotonic()))):
+        pause = limits.SELDOM if self.memory is None else limits.LOOK
+        while not connection.poll(max(0.0, min(pause, end - time.monotonic()))):
             if time.monotonic() >= end:
                 self._end()
                 raise TimedOut(f"no answer within {timeout:g} s")

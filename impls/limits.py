@@ -17,6 +17,9 @@ from pathlib import Path
 #: Seconds between two looks.  A core writes new memory at 1 to 4 GiB/s, so a job goes beyond its limit by little.
 LOOK = 0.05
 
+#: Seconds between two looks at what is printed where memory is not bounded: jobs that are timed are left alone.
+SELDOM = 1.0
+
 #: Part of the time that looks at all processes may take, to find the programs that a job started.
 LOOKING = 0.02
 
