@@ -18,7 +18,7 @@ from conformance.judge import Judged, dtypes_of, request
 from conformance.outcomes import Failure, Outcome
 from conformance.readings import Reading, readings
 from conformance.targets import Pool, Target
-from impls.contract import DTYPES, Implementation
+from impls.contract import Implementation
 from impls.isolation import Crashed, TimedOut
 from impls.operators import OPERATORS, SDPA
 from impls.probe import Returned
@@ -77,27 +77,13 @@ def check(targets: Sequence[Target], keywords: Collection[str], pool: Pool, time
     first = _first(usual, keywords)
     if first is None:
         return None
-    returned = _probe(usual, first, pool, timeout)
+    returned = probe(usual, first, pool, timeout)
     found = _finding(returned, first, usual)
-    if found is not None or returned is None or not isinstance(first, Case) or not _right(returned, first, usual):
+    if found is not None or returned is None or not isinstance(first, Case) or not right(returned, first, usual):
         return found
     asked = {name: True for name in ("return_weights", "return_lse") if name in keywords}
     second = sdpa_case("adapter-second", "SDPA-1", FIRST.why, SECOND, **asked)
-    return _finding(_probe(narrow, second, pool, timeout), second, narrow)
-
-
-def undeclared(target: Target, pool: Pool, timeout: float) -> list[str]:
-    """The dtypes that an implementation of sdpa does not declare, and computes a tiny input right in."""
-    implementation = target.implementation
-    if implementation.operator != SDPA.name:
-        return []
-    found = []
-    for dtype in (dtype for dtype in DTYPES if dtype not in implementation.dtypes):
-        other = Target(implementation, target.device, dtype)
-        returned = _probe(other, FIRST, pool, timeout)
-        if returned is not None and _right(returned, FIRST, other) and not _wider(returned, other):
-            found.append(dtype)
-    return found
+    return _finding(probe(narrow, second, pool, timeout), second, narrow)
 
 
 def adapter_lines(
@@ -128,13 +114,19 @@ def _first(target: Target, keywords: Collection[str]) -> AnyCase | None:
     return min(fit, key=lambda case: case.size, default=None)
 
 
-def _probe(target: Target, case: AnyCase, pool: Pool, timeout: float) -> Returned | None:
+def probe(
+    target: Target, case: AnyCase, pool: Pool, timeout: float, renamed: Mapping[str, str] | None = None
+) -> Returned | None:
+    """What a call of a tiny case returns, its keywords renamed; None if the process did not survive it."""
+    some = target.implementation
     asked = request(case, target.dtype, target.device)
-    implementation = target.implementation
     try:
-        return pool.call(implementation, "impls.probe:probe", implementation, asked, timeout=min(timeout, TIMEOUT))
+        returned: Returned = pool.call(some, "impls.probe:probe", some, asked, renamed, timeout=min(timeout, TIMEOUT))
     except (Crashed, TimedOut):
         return None
+    if returned.spoilt:
+        pool.end(some)
+    return returned
 
 
 def _finding(returned: Returned | None, case: AnyCase, target: Target) -> Finding | None:
@@ -194,12 +186,12 @@ def _number(returned: Returned) -> Finding | None:
 
 def _content(returned: Returned, case: AnyCase, target: Target) -> Finding | None:
     """Results in another dtype, order, axis order or form, or of other arguments, and right but for that."""
-    if _right(returned, case, target):
-        text = f"it computes right, and returns {', '.join(_wider(returned, target))} for {target.dtype}"
-        return Finding(f"{text}: convert its results back", Failure.DTYPE) if _wider(returned, target) else None
+    if right(returned, case, target):
+        text = f"it computes right, and returns {', '.join(wider(returned, target))} for {target.dtype}"
+        return Finding(f"{text}: convert its results back", Failure.DTYPE) if wider(returned, target) else None
     for order in itertools.permutations(range(len(returned.values))):
         values = tuple(returned.values[i] for i in order)
-        if list(order) != sorted(order) and _right(Returned(values, returned.names), case, target):
+        if list(order) != sorted(order) and right(Returned(values, returned.names), case, target):
             there = sorted(zip(order, returned.names, strict=True))
             text = f"it returns ({', '.join(n for _, n in there)}): return ({', '.join(returned.names)})"
             return Finding(text, order=True)
@@ -213,14 +205,14 @@ def _content(returned: Returned, case: AnyCase, target: Target) -> Finding | Non
     return None
 
 
-def _wider(returned: Returned, target: Target) -> list[str]:
+def wider(returned: Returned, target: Target) -> list[str]:
     """The dtypes of results that are not the ones to return."""
     values = zip(returned.names, returned.values, strict=True)
     dtypes = [(name, str(value.array.dtype)) for name, value in values if value.array is not None]
     return list(dict.fromkeys(dtype for name, dtype in dtypes if dtype not in dtypes_of(name, target.dtype)))
 
 
-def _right(returned: Returned, case: AnyCase, target: Target) -> bool:
+def right(returned: Returned, case: AnyCase, target: Target) -> bool:
     """Whether all results keep their bounds, whatever their dtype."""
     expected, limit = case.expected(target.dtype), case.bound(target.dtype, target.implementation.profile(target.dtype))
     if returned.raised or len(returned.values) != len(returned.names):  # an exception has as many results as names: 0

@@ -16,8 +16,10 @@ INSTEAD = {
     Failure.VALUE: "other values",
     Failure.ERROR: "error",
     Failure.NO_ERROR: "accepted",
+    Failure.STATE: "leaves state changed",
     Failure.CRASHED: "crash",
     Failure.TIMEOUT: "hangs",
+    Failure.MEMORY: "out of memory",
 }
 
 UNSUPPORTED = "unsupported"
@@ -92,7 +94,7 @@ def _section(found: Answers, versions: Mapping[str, str], heading: str, devices:
         rows = [["version", "", *(versions.get(name, "") for name, _ in others)]] if versions else []
         for at, question in enumerate(found.questions):
             row = [question.text, question.right, *(found.answers[who][at] for who in others)]
-            rows.append([_escaped(cell) for cell in row])
+            rows.append([escaped(cell) for cell in row])
         parts.append(tabulate(rows, head, tablefmt="github", disable_numparse=True))
     if right:
         names = ", ".join(f"`{_name(who, devices)}` {_supported(found.answers[who])}" for who in right)
@@ -105,9 +107,9 @@ def _supported(row: Sequence[str]) -> int:
 
 
 def _name(who: tuple[str, str], devices: bool) -> str:
-    return " ".join(who) if devices else who[0]
+    return escaped(" ".join(who) if devices else who[0])
 
 
-def _escaped(text: str) -> str:
-    """As the text of a Markdown table's cell."""
-    return text.replace("|", "\\|").replace("<", "&lt;")
+def escaped(text: str) -> str:
+    """As the text of a Markdown table's cell, whoever wrote it: no tags, links or images."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("[", "\\[")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from conformance.adapter import Finding, check, undeclared
+from conformance import undeclared
+from conformance.adapter import Finding, check
 from conformance.cases import AnyCase
 from conformance.claims import claim_lines, required, shortcomings, wrapped
 from conformance.outcomes import Result
 from conformance.refusals import refused
+from conformance.remarks import remark_lines
 from conformance.targets import Pool, Selection, Target
 
 
@@ -50,10 +52,18 @@ def look(keys: Sequence[tuple[Target, AnyCase]], selection: Selection, pool: Poo
         if found is not None:
             findings[name, device] = found
         elif {target.dtype for target in targets} == set(targets[0].implementation.dtypes):
-            works = undeclared(targets[0], pool, timeout)
-            text = f"a tiny input comes out right in {', '.join(works)} too, which attention.dtypes does not name"
-            hints += [f"{name} on {device}: {text}"] if works else []
+            hints += [f"{name} on {device}: {text}" for text in _undeclared(targets[0], selection, pool, timeout)]
     return Adapters(findings, tuple(hints))
+
+
+def _undeclared(target: Target, selection: Selection, pool: Pool, timeout: float) -> Iterator[str]:
+    """What works without being declared, in words."""
+    works = undeclared.dtypes(target, pool, timeout)
+    if works:
+        yield f"a tiny input comes out right in {', '.join(works)} too, which attention.dtypes does not name"
+    declared = selection.keywords[target.implementation.name]
+    for name, keyword in undeclared.keywords(target, declared, pool, timeout):
+        yield f"its parameter {name} does what {keyword} is to do: name it {keyword}, and it is judged"
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,7 @@ class Closing:
     failures: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     claims: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 def close(
@@ -84,5 +95,12 @@ def close(
     failures += shortcomings(required(require), results, not_installed)
     hints = [*hints, *(each.hint for each in everywhere if each.implementation in implied)]
     return Closing(
-        tuple(failures), tuple(line for hint in hints for line in wrapped(f"hint: {hint}")), tuple(claim_lines(results))
+        tuple(failures),
+        _lines(f"hint: {hint}" for hint in hints),
+        tuple(claim_lines(results)),
+        _lines(remark_lines(results)),
     )
+
+
+def _lines(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(line for text in texts for line in wrapped(text))

@@ -112,7 +112,7 @@ def examine(
             lines[each.key] += _explained(each, diagnosis)
         if not diagnosis.explanations:
             for each in sorted(failed, key=lambda e: e.case.size)[:RUN_ALONE]:
-                lines[each.key] += _alone(each, timeout)
+                lines[each.key] += _alone(each, pool.memory, timeout)
         found.append(diagnosis)
     return dict(lines), found
 
@@ -217,12 +217,12 @@ def _output_ok(reply: Reply, each: Examined) -> bool:
     return got.shape == expected.shape and compare("output", got, expected, limit, dtype).ok
 
 
-def _alone(each: Examined, timeout: float | None) -> list[str]:
+def _alone(each: Examined, memory: int | None, timeout: float | None) -> list[str]:
     """What becomes of a failure that is run by itself, in a process that has done nothing else."""
     result, reply = each.judged.result, each.judged.reply
     if reply is None or reply.status != "returned" or result.failure is Failure.STALE:
         return []
-    pool = Pool(in_process=False)
+    pool = Pool(in_process=False, memory=memory)
     try:
         again = ask(each.target, request(each.case, each.target.dtype, each.target.device), pool, timeout)
     except (Crashed, TimedOut):

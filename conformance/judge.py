@@ -10,13 +10,14 @@ from conformance.cases import AnyCase, Case, every_case
 from conformance.clauses import Level, clauses
 from conformance.compare import Comparison, compare
 from conformance.deviations import Deviation, Ledger
-from conformance.message import comparison_lines, failure_message, share_text
+from conformance.message import comparison_lines, failure_message, share_text, with_lines
 from conformance.outcomes import Failure, Outcome, Result
 from conformance.resembles import plain, resembles
 from conformance.targets import Pool, Target
 from impls.calls import Reply, Request
 from impls.contract import Profile
-from impls.isolation import Crashed, TimedOut
+from impls.isolation import Crashed, OutOfMemory, TimedOut
+from impls.limits import KEPT, size_text
 
 #: How the reason of a case begins whose keyword the implementation's signature has not.
 LACKING = "no keyword "
@@ -79,13 +80,25 @@ def _run(target: Target, case: AnyCase, pool: Pool, timeout: float | None, blank
         if case.after:
             ask(target, request(every_case()[case.after], target.dtype, target.device), pool, timeout)
         reply = ask(target, request(case, target.dtype, target.device), pool, timeout)
-    except Crashed as error:
-        details = (f"Crashed:  {error}", *(f"          {line}" for line in error.stderr.splitlines()))
-        return Judged(_failed(blank, case, Finding(Failure.CRASHED, case.clauses[0], str(error), details)))
-    except TimedOut as error:
-        finding = Finding(Failure.TIMEOUT, case.clauses[0], str(error), (f"Timeout:  {error}",))
-        return Judged(_failed(blank, case, finding))
+    except (Crashed, TimedOut) as error:
+        return Judged(_failed(blank, case, unanswered(error, case)))
     return Judged(result_of(reply, case, blank), reply)
+
+
+def unanswered(error: Crashed | TimedOut, case: AnyCase) -> Finding:
+    """What is wrong where a worker gave no answer."""
+    failure, label = next((failure, label) for kind, failure, label in _NO_ANSWER if isinstance(error, kind))
+    last = error.stderr.splitlines() if isinstance(error, Crashed) else []
+    details = (f"{label:<9} {error}", *(f"          {line}" for line in last))
+    return Finding(failure, case.clauses[0], str(error), details)
+
+
+#: The first that fits.
+_NO_ANSWER = (
+    (OutOfMemory, Failure.MEMORY, "Memory:"),
+    (Crashed, Failure.CRASHED, "Crashed:"),
+    (TimedOut, Failure.TIMEOUT, "Timeout:"),
+)
 
 
 def request(case: AnyCase, dtype: str, device: str) -> Request:
@@ -95,13 +108,39 @@ def request(case: AnyCase, dtype: str, device: str) -> Request:
 
 
 def ask(target: Target, asked: Request, pool: Pool, timeout: float | None) -> Reply:
-    """The reply of a target's worker.  Raises Crashed or TimedOut."""
-    return pool.call(target.implementation, "impls.calls:call", target.implementation, asked, timeout=timeout)
+    """The reply of a target's worker, which goes if the next call would suffer from it.  Raises Crashed or TimedOut."""
+    reply: Reply = pool.call(target.implementation, "impls.calls:call", target.implementation, asked, timeout=timeout)
+    if reply.spoilt:
+        pool.end(target.implementation)
+    if pool.memory is not None and reply.resident > KEPT * pool.memory:
+        pool.end(target.implementation)
+        kept = f"memory kept: {size_text(reply.resident)} after the call, so the next one gets a fresh process"
+        return replace(reply, remarks=(*reply.remarks, kept))
+    return reply
 
 
 def result_of(reply: Reply, case: AnyCase, blank: Result) -> Result:
     """The result that a reply amounts to; ``blank`` holds what is known before."""
-    blank = replace(blank, run_seconds=reply.run_seconds, prepare_seconds=reply.prepare_seconds)
+    blank = replace(blank, run_seconds=reply.run_seconds, prepare_seconds=reply.prepare_seconds, remarks=reply.remarks)
+    result = _result_of(reply, case, blank)
+    state = changed(reply, case)
+    if state is None:
+        return result
+    if result.outcome is Outcome.FAILED:  # by something worse
+        return replace(result, message=with_lines(result.message, state.details))
+    return _failed(result, case, state) if result.outcome is Outcome.PASSED else result
+
+
+def changed(reply: Reply, case: AnyCase) -> Finding | None:
+    """What a call left changed in its process, or None: later calls depend on it, as SDPA-29 says they must not."""
+    if not reply.changed:
+        return None
+    labels = ("Changed:", *[""] * len(reply.changed))
+    details = tuple(f"{label:<9} {each}" for label, each in zip(labels, reply.changed, strict=False))
+    return Finding(Failure.STATE, case.blame.unrepeatable, "; ".join(reply.changed), details)
+
+
+def _result_of(reply: Reply, case: AnyCase, blank: Result) -> Result:
     if reply.status == "unsupported":
         return replace(blank, outcome=Outcome.UNSUPPORTED, reason=reply.text)
     if case.invalid:

@@ -33,8 +33,10 @@ class Failure(StrEnum):
     NO_ERROR = "no error"  # an invalid input was accepted
     MODIFIED = "modified"  # an input was modified
     UNREPEATABLE = "unrepeatable"  # two equal calls gave two results
+    STATE = "changed state"  # something that holds for the whole process is left changed
     CRASHED = "crashed"
     TIMEOUT = "timeout"
+    MEMORY = "memory"  # more than it was given, or than there was
     #: A record of the deviation ledger says that this fails, and it passed.
     STALE = "stale deviation"
 
@@ -68,3 +70,5 @@ class Result:
     share: float | None = None
     run_seconds: float = 0.0
     prepare_seconds: float = 0.0
+    #: What the call did besides and fails nothing, "kind: what" each.
+    remarks: tuple[str, ...] = ()

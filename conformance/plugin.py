@@ -23,6 +23,7 @@ from conformance.deviations import LedgerError
 from conformance.features import FEATURES
 from conformance.ledger import of_run
 from conformance.recorder import Recorder
+from impls import limits
 from impls.contract import ImplementationError
 from impls.loading import nearest
 
@@ -59,6 +60,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--case-timeout", type=float, default=300.0, metavar="SECONDS", help="time for one case, compilation included"
+    )
+    group.addoption(
+        "--case-memory",
+        type=_size,
+        default=limits.default(),
+        metavar="SIZE",
+        help="memory for one case, its process included, as 4GiB; default: four fifths of what there is",
     )
     group.addoption(
         "--parallel",
@@ -100,6 +108,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _shard(text: str) -> shards.Shard:
     try:
         return shards.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _size(text: str) -> int:
+    if not limits.bounded():
+        raise argparse.ArgumentTypeError("memory cannot be bounded on this system, which has no /proc")
+    try:
+        return limits.size(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -20,13 +20,9 @@ from typing import Any, TextIO
 
 from conformance import SPEC_VERSION
 from conformance.outcomes import Failure, Outcome, Result
+from conformance.result_lines import FORMAT, ResultFileError, WrongCounts, WrongFields, lines
 
-#: Version of this format.
-FORMAT = 1
-
-
-class ResultFileError(ValueError):
-    """A result file that cannot be used; the text is one sentence with the file and the line."""
+__all__ = ["ResultFileError", "Run", "Writer", "as_record", "fingerprint", "from_record", "read"]
 
 
 @dataclass(frozen=True)
@@ -81,6 +77,8 @@ def as_record(result: Result) -> dict[str, Any]:
     """A result as plain data, which JSON can hold."""
     record = dataclasses.asdict(result)
     record["share"] = _finite_or_text(result.share)
+    if not result.remarks:
+        del record["remarks"]
     return record
 
 
@@ -91,6 +89,7 @@ def from_record(record: Mapping[str, Any]) -> Result:
     fields["failure"] = None if fields["failure"] is None else Failure(fields["failure"])
     fields["share"] = None if fields["share"] is None else float(fields["share"])
     fields["clauses"], fields["meets"] = tuple(fields["clauses"]), tuple(fields["meets"])
+    fields["remarks"] = tuple(fields.get("remarks", ()))
     return Result(**fields)
 
 
@@ -105,40 +104,24 @@ def fingerprint() -> dict[str, Any]:
 
 
 def read(path: Path) -> Run:
-    """Read a result file.  Raises ResultFileError naming the file and line of the first thing wrong."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ResultFileError(f"{path} cannot be read: {error}") from None
-    lines = text[: text.rfind("\n") + 1].splitlines()  # a line without its end was cut off while it was written
-    records = [_record(path, number, line) for number, line in enumerate(lines, 1)]
-    if not records or records[0]["kind"] != "header":
-        raise ResultFileError(f"{path} is not a conformance result file: its first line is not a header")
-    if records[0].get("format") != FORMAT:
-        raise ResultFileError(f"{path} has format {records[0].get('format')}, expected {FORMAT}")
-    complete = records[-1]["kind"] == "footer"
-    body = records[1:-1] if complete else records[1:]
-    results = tuple(_result(path, number, record) for number, record in enumerate(body, 2))
-    if complete and sum(records[-1]["counts"].values()) != len(results):
-        raise ResultFileError(f"{path} has {len(results)} results, its footer counts {records[-1]['counts']}")
-    return Run(records[0], results, complete, tuple(records[-1].get("diagnoses", ())) if complete else ())
-
-
-def _record(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ResultFileError(f"{path}, line {number}: not JSON ({error.msg})") from None
-    if not isinstance(record, dict) or record.get("kind") not in ("header", "result", "footer"):
-        raise ResultFileError(f"{path}, line {number}: expected a header, result or footer record")
-    return record
-
-
-def _result(path: Path, number: int, record: dict[str, Any]) -> Result:
-    try:
-        return from_record({key: value for key, value in record.items() if key != "kind"})
-    except (KeyError, TypeError, ValueError) as error:
-        raise ResultFileError(f"{path}, line {number}: not a result ({error})") from None
+    """Read a result file.  Raises a ResultFileError, named after the first thing wrong, with the file and line."""
+    records = lines(path)
+    _, header = next(records, (1, {"kind": "nothing"}))
+    if header["kind"] != "header":
+        raise WrongFields(f"{path} is not a conformance result file: its first line is not a header")
+    results, footer = [], None
+    for number, record in records:
+        if record["kind"] == "header" or footer is not None:
+            raise WrongFields(f"{path}, line {number}: a {record['kind']} where none can be")
+        if record["kind"] == "footer":
+            footer = record
+        else:
+            results.append(from_record({name: value for name, value in record.items() if name != "kind"}))
+    if footer is None:
+        return Run(header, tuple(results), complete=False)
+    if footer["counts"] != dict(Counter(result.outcome.value for result in results)):
+        raise WrongCounts(f"{path} has {len(results)} results, its footer counts {footer['counts']}")
+    return Run(header, tuple(results), complete=True, diagnoses=tuple(footer.get("diagnoses", ())))
 
 
 def _finite_or_text(share: float | None) -> float | str | None:

@@ -37,16 +37,29 @@ class Target:
 class Pool:
     """The processes of a run, one per library and one per plug-in, started when they are first needed."""
 
-    def __init__(self, in_process: bool) -> None:
+    def __init__(self, in_process: bool, memory: int | None = None) -> None:
         self._in_process = in_process
+        #: Bytes that a job may take, None for as many as there are.
+        self.memory = None if in_process else memory
         self._runners: dict[str, Runner] = {}
 
     def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
-        """Run a job (``module:function``) in the implementation's process; raises as ``Worker.call`` does."""
+        """Run a job (``module:function``) in the implementation's process; raises as ``Worker.call`` does.
+
+        A process that has to be started, as the last job ended it, is not part of this job's time.
+        """
         name = implementation.process
         if name not in self._runners:
-            self._runners[name] = InProcess() if self._in_process else Worker()
-        return self._runners[name].call(function, *arguments, timeout=timeout)
+            self._runners[name] = InProcess() if self._in_process else Worker(memory=self.memory)
+        runner = self._runners[name]
+        if runner.fresh:
+            runner.call("impls.calls:ready", implementation, timeout=IMPORT_TIMEOUT)
+        return runner.call(function, *arguments, timeout=timeout)
+
+    def end(self, implementation: Implementation) -> None:
+        """End the implementation's process: its next job finds a fresh one."""
+        if implementation.process in self._runners:
+            self._runners[implementation.process].close()
 
     def close(self) -> None:
         """End all processes."""
@@ -145,6 +158,6 @@ def keywords(config: pytest.Config, implementation: Implementation) -> frozenset
 def pool(config: pytest.Config) -> Pool:
     """The run's processes; they end with the run."""
     if _POOL not in config.stash:
-        config.stash[_POOL] = Pool(config.getoption("in_process"))
+        config.stash[_POOL] = Pool(config.getoption("in_process"), config.getoption("case_memory"))
         config.add_cleanup(config.stash[_POOL].close)
     return config.stash[_POOL]

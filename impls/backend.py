@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from impls.contract import Framework
+from impls.state import Setting
 
 _FOLDERS = {
     Framework.NUMPY: "numpy",
@@ -61,6 +62,9 @@ class Backend(Protocol):
 
     def versions(self) -> dict[str, str]:
         """Versions of the packages that decide what this framework computes."""
+
+    def settings(self) -> tuple[Setting, ...]:
+        """What a call may change for every later one in this process."""
 
 
 def backend(framework: Framework) -> Backend:

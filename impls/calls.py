@@ -1,7 +1,7 @@
 """One call of an implementation, from NumPy arrays to NumPy arrays: what a worker process does with a case.
 
 Load, convert to the framework's arrays and layout, prepare (once per distinct call), run, convert back,
-and look whether an input was modified.  No result is judged or repaired here.
+and look whether an input or the process was changed.  No result is judged or repaired here.
 """
 
 from __future__ import annotations
@@ -11,18 +11,22 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from impls import memory
+from impls import memory, process
 from impls.backend import Backend, backend
 from impls.contract import Call, Function, Implementation, ImplementationError, Layout
 from impls.isolation import Crashed
+from impls.limits import resident
 from impls.loading import ATTRIBUTES, accepts_anything, keywords, load, opened, operator_of
+from impls.noise import Noise
 from impls.operators import GRADIENTS, OPERATORS
+from impls.state import Watch
 
 #: Results that have the axes of q, k or v, and so their layout; and what has the layout of the past.
 HEADS_OUTSIDE = ("output", "grad_q", "grad_k", "grad_v")
@@ -64,6 +68,13 @@ class Reply:
     unequal: tuple[str, ...] = ()  # results that differed between repeats
     prepare_seconds: float = 0.0
     run_seconds: float = 0.0
+    #: What the call left changed in its process, "name: from → to" each; and what of the kind does no harm.
+    changed: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    #: What changed could not be put back, so that this process is of no more use.
+    spoilt: bool = False
+    #: Bytes of memory that the process holds after the call.
+    resident: int = 0
 
 
 @dataclass(frozen=True)
@@ -89,6 +100,12 @@ def describe(implementation: Implementation) -> Description:
     return Description(accepted, found, operator.name, accepts_anything(function))
 
 
+def ready(implementation: Implementation) -> None:
+    """Import what a call needs, so that no call is timed with it.  Raises ImplementationError if that cannot be."""
+    describe(implementation)
+    devices(implementation)
+
+
 def devices(implementation: Implementation) -> tuple[str, ...]:
     """The devices that the implementation's framework finds on this machine."""
     return backend(implementation.framework).devices()
@@ -105,11 +122,23 @@ def call(implementation: Implementation, request: Request, function: Function | 
     Only that a program crashed is raised, as Crashed: what this process would do if it were the one that crashed.
     With ``function`` that one is called instead of the implementation's own, and nothing of it is kept.
     """
-    arrays = backend(implementation.framework)
+    if function is not None:
+        return _replied(implementation, request, function, ())
+    watch, noise = Watch((*process.settings(), *backend(implementation.framework).settings())), Noise()
+    reply = _replied(implementation, request, None, (watch, noise))
+    remarks = (*noise.remarks, *watch.remarks)
+    return replace(reply, changed=watch.changed, remarks=remarks, spoilt=bool(watch.stuck), resident=resident())
+
+
+#: Context managers that the call itself runs in, its preparation not.
+Around = tuple[AbstractContextManager[object], ...]
+
+
+def _replied(implementation: Implementation, request: Request, other: Function | None, around: Around) -> Reply:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a library's remarks are not results
-            return _call(implementation, request, arrays, function)
+            return _called(implementation, request, other, around)
     except Crashed:  # of a program that was run here: an outcome of its own, as if this process had died
         raise
     except NotImplementedError as error:
@@ -119,7 +148,8 @@ def call(implementation: Implementation, request: Request, function: Function | 
         return Reply("raised", text=_text(error), trace=trace)
 
 
-def _call(implementation: Implementation, request: Request, arrays: Backend, other: Function | None) -> Reply:
+def _called(implementation: Implementation, request: Request, other: Function | None, around: Around) -> Reply:
+    arrays = backend(implementation.framework)
     function = other or opened(implementation)
     given, native, specification = arguments(implementation, request)
     started = time.perf_counter()
@@ -127,15 +157,18 @@ def _call(implementation: Implementation, request: Request, arrays: Backend, oth
         run = prepared(implementation, function, specification)
     else:
         run = load(implementation.prepare)(function, specification)
-    ready = time.perf_counter()
-    returned = run(**native)
-    arrays.synchronize(request.device)
-    ended = time.perf_counter()
-    results = collect(returned, specification, implementation.layout, arrays, implementation.layout_of_past)
-    unequal = []
-    for _ in range(request.repeats - 1):
-        again = collect(run(**native), specification, implementation.layout, arrays, implementation.layout_of_past)
-        unequal += [name for name in results if not same_bits(results[name], again[name])]
+    with ExitStack() as stack:
+        for each in around:
+            stack.enter_context(each)
+        ready = time.perf_counter()
+        returned = run(**native)
+        arrays.synchronize(request.device)
+        ended = time.perf_counter()
+        results = collect(returned, specification, implementation.layout, arrays, implementation.layout_of_past)
+        unequal = []
+        for _ in range(request.repeats - 1):
+            again = collect(run(**native), specification, implementation.layout, arrays, implementation.layout_of_past)
+            unequal += [name for name in results if not same_bits(results[name], again[name])]
     modified = [name for name, array in given.items() if not same_bits(arrays.get(native[name]), array)]
     return Reply(
         "returned",

@@ -8,15 +8,19 @@ from __future__ import annotations
 import inspect
 import time
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from impls import process
 from impls.backend import backend
 from impls.calls import Request, arguments, heads_inside, same_bits
-from impls.contract import Implementation
+from impls.contract import Function, Implementation
 from impls.loading import load, opened
+from impls.operators import OPERATORS
+from impls.state import Watch
 
 #: Seconds that a result is given to change after it was returned; a tiny input takes any device less.
 SETTLES = 0.05
@@ -50,16 +54,37 @@ class Returned:
     values: tuple[Value, ...] = ()
     names: tuple[str, ...] = ()
     raised: str = ""
+    #: The call changed something in its process that could not be put back.
+    spoilt: bool = False
 
 
-def probe(implementation: Implementation, request: Request) -> Returned:
-    """Run one request and describe what comes back.  Never raises for what the implementation does."""
+def others(implementation: Implementation) -> tuple[str, ...]:
+    """The parameters of a function behind q, k and v that are no keywords of its operator."""
+    parameters = list(inspect.signature(opened(implementation)).parameters.values())
+    operator = OPERATORS[implementation.operator]
+    behind = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)][len(operator.arguments) :]
+    return tuple(p.name for p in behind if p.name not in operator.keywords)
+
+
+def probe(implementation: Implementation, request: Request, renamed: Mapping[str, str] | None = None) -> Returned:
+    """Run one request and describe what comes back.  Never raises for what the implementation does.
+
+    With ``renamed`` the function gets keywords by other names than the operator's.
+    """
+    watch = Watch((*process.settings(), *backend(implementation.framework).settings()))
+    returned = _returned(implementation, request, renamed or {}, watch)
+    return replace(returned, spoilt=bool(watch.stuck))
+
+
+def _returned(implementation: Implementation, request: Request, renamed: Mapping[str, str], watch: Watch) -> Returned:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            function = opened(implementation)
+            function = _renaming(opened(implementation), renamed)
             _, native, specification = arguments(implementation, request)
-            returned = load(implementation.prepare)(function, specification)(**native)
+            run = load(implementation.prepare)(function, specification)
+            with watch:  # what is left changed here would hide that a case changes it
+                returned = run(**native)
             values = returned if isinstance(returned, tuple) else (returned,)
             names = specification.results()
             # What was not asked for has no name.
@@ -71,6 +96,13 @@ def probe(implementation: Implementation, request: Request) -> Returned:
             return Returned(tuple(_settled(*pair) for pair in zip(first, again, strict=True)), names)
     except Exception as error:
         return Returned(raised=f"{type(error).__name__}: {error}")
+
+
+def _renaming(function: Function, names: Mapping[str, str]) -> Function:
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        return function(*arguments, **{names.get(name, name): value for name, value in keywords.items()})
+
+    return call if names else function
 
 
 def _value(implementation: Implementation, value: Any, name: str) -> Value:

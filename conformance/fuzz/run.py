@@ -148,7 +148,7 @@ def _search(prop: Property, context: Context, setting: Setting, tally: Tally) ->
 def _end_costly(failures: list[Wrong]) -> None:
     """A hang is not waited for twice, and a crash not for ever."""
     kinds = [wrong.finding.failure for wrong in failures]
-    if kinds[-1] is Failure.TIMEOUT or kinds.count(Failure.CRASHED) >= CRASHES:
+    if kinds[-1] in (Failure.TIMEOUT, Failure.MEMORY) or kinds.count(Failure.CRASHED) >= CRASHES:
         raise Stop
 
 

@@ -139,18 +139,14 @@ class Trial:
         try:
             asked = judge.request(case, target.dtype, target.device)
             reply = judge.ask(target, asked, self.context.pool, self.context.timeout)
-        except Crashed as error:
-            lines = (f"Crashed:  {error}", *(f"          {line}" for line in error.stderr.splitlines()))
-            self._fail(case, Finding(Failure.CRASHED, case.clauses[0], str(error), lines), what)
-        except TimedOut as error:
-            lines = (f"Timeout:  {error}",)
-            self._fail(case, Finding(Failure.TIMEOUT, case.clauses[0], str(error), lines), what)
+        except (Crashed, TimedOut) as error:
+            self._fail(case, judge.unanswered(error, case), what)
         self._tally.prepare_seconds += reply.prepare_seconds
         self._tally.run_seconds += reply.run_seconds
         if reply.status == "unsupported":
             self._tally.unsupported[reply.text] += 1
             hypothesis.reject()
-        finding = self._not_returned(reply) or judge.malformed(reply, case, target.dtype) or self._modified(reply)
+        finding = self._not_returned(reply) or judge.malformed(reply, case, target.dtype) or self._left(reply, case)
         if finding is not None:
             self._fail(case, finding, what)
         answer = Answer(what, case, reply, self._measured(case, reply))
@@ -218,9 +214,9 @@ class Trial:
         trace = tuple(f"          {line}" for line in reply.trace.splitlines())
         return Finding(Failure.ERROR, "", reply.text, (f"Raised:   {reply.text}", *trace))
 
-    def _modified(self, reply: Reply) -> Finding | None:
+    def _left(self, reply: Reply, case: Example) -> Finding | None:
         if not reply.modified:
-            return None
+            return judge.changed(reply, case)
         names = ", ".join(reply.modified)
         return Finding(Failure.MODIFIED, Case.blame.modified, f"{names} modified", (f"Modified: {names}",))
 

@@ -10,7 +10,7 @@ from fnmatch import filter as matching
 from pathlib import Path
 from typing import Any
 
-from conformance.answers import answers, markdown
+from conformance.answers import answers, escaped, markdown
 from conformance.cases import every_case
 from conformance.clauses import Clause, clauses
 from conformance.ledger.check import dtypes
@@ -49,8 +49,10 @@ _FAILS = {
     Failure.NO_ERROR: "an invalid input is accepted",
     Failure.MODIFIED: "an input is modified",
     Failure.UNREPEATABLE: "equal calls differ",
+    Failure.STATE: "something is left changed in the process",
     Failure.CRASHED: "the process dies",
     Failure.TIMEOUT: "the call does not return",
+    Failure.MEMORY: "the call takes too much memory",
 }
 
 
@@ -75,10 +77,11 @@ def render(ledger: Ledger, run: Run) -> str:
 def _answers(run: Run) -> str:
     header: Mapping[str, Any] = run.header
     versions = header.get("versions", {})
-    where = ", ".join(f"{name} {version}" for name, version in versions.items())
+    where = escaped(", ".join(f"{name} {version}" for name, version in versions.items()))
     used = {name: _versions(name, versions) for name in dict.fromkeys(r.implementation for r in run.results)}
     table = markdown(answers(run.results), used) or "None of the questions was asked."
-    machine, day = header.get("machine", "an unknown machine"), str(header.get("started", ""))[:10]
+    machine = escaped(header.get("machine", "an unknown machine"))
+    day = escaped(str(header.get("started", ""))[:10])
     note = (
         f"In {DTYPE}, on {machine}, {day}: {where}. One case asks each question ([`questions.py`](questions.py))."
         " Bold is not what the spec says; an empty cell was not asked."
@@ -92,7 +95,7 @@ def _versions(name: str, versions: Mapping[str, str]) -> str:
     needed = [package for package in known.requires if package in versions] if known else []
     if len(needed) > 1 and "ml_dtypes" in needed:  # it has the dtype bfloat16 for NumPy, and computes nothing
         needed.remove("ml_dtypes")
-    return "<br>".join(f"{package} {versions[package].partition('+')[0]}" for package in needed)
+    return "<br>".join(f"{package} {escaped(versions[package].partition('+')[0])}" for package in needed)
 
 
 def _count(verdicts: Sequence[Verdict]) -> str:
@@ -123,7 +126,7 @@ def _section(record: Deviation, verdict: Verdict) -> str:
         f"- Cases: {', '.join(map(_code, record.cases))}.",
     ]
     if verdict.standing is not Standing.HOLDS:
-        lines.append(f"- In the published run: {verdict.standing.value} ({'; '.join(verdict.notes)}).")
+        lines.append(f"- In the published run: {verdict.standing.value} ({escaped('; '.join(verdict.notes))}).")
     first, *rest = lines
     shown = "\n".join(_filled(line, "  ") for line in rest)
     return f"#### {record.id}\n\n{_filled(first)}\n\n{shown}\n\n```\n{command(record)}\n```"

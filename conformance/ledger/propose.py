@@ -18,6 +18,7 @@ from conformance.ledger.record import Deviation, Ledger
 from conformance.ledger.versions import series
 from conformance.outcomes import Failure, Outcome, Result
 from conformance.results import Run
+from conformance.vectors.errors import plain
 from impls.select import builtin
 
 #: Width of a line of the ledger; a list of cases that is longer stands one a line.
@@ -51,7 +52,9 @@ class Proposal:
 
     def text(self) -> str:
         """The records as TOML, and the rest as comments."""
-        return "\n\n".join([*(toml(each) for each in self.records), *(f"# not proposed: {why}" for why in self.left)])
+        return "\n\n".join(
+            [*(toml(each) for each in self.records), *(f"# not proposed: {plain(why)}" for why in self.left)]
+        )
 
 
 def propose(run: Run, ledger: Ledger) -> Proposal:

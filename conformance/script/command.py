@@ -11,6 +11,7 @@ from conformance.outcomes import Failure
 from conformance.script.compose import text
 from conformance.script.elements import Element, worst_elements
 from conformance.targets import DEVICES, Pool, Target, choose
+from impls import limits
 from impls.contract import DTYPES, ImplementationError
 from impls.loading import nearest
 
@@ -36,7 +37,7 @@ def run_script(impl: str, case: str, dtype: str | None, device: str) -> str | tu
     dtype = dtype or ("float32" if "float32" in chosen.dtypes else chosen.dtypes[0])
     if dtype not in chosen.dtypes:
         raise ScriptError(f"--dtype {dtype}: case {case} is in {', '.join(chosen.dtypes)}")
-    pool = Pool(in_process=False)
+    pool = Pool(in_process=False, memory=limits.default())
     try:
         selection = choose([impl], [device], [dtype], pool)
         target = _target(impl, selection.targets, selection.not_installed, chosen, f"{device} in {dtype}")

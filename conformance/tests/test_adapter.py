@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.adapter import Finding, adapter_lines, check, undeclared
+from conformance import undeclared
+from conformance.adapter import Finding, adapter_lines, check
 from conformance.cases import all_cases, every_case
 from conformance.deviations import Ledger
 from conformance.judge import judge
@@ -169,16 +170,16 @@ def test_a_failure_that_the_adapter_does_not_explain_does_not_say_so(pool: Pool,
 def test_a_dtype_that_works_undeclared_is_found(pool: Pool) -> None:
     """Of a function that declares float32 alone, the others that come out right are named."""
     implementation = Implementation("right", "impls.tests.fakes:right", dtypes=("float32",))
-    assert undeclared(Target(implementation, "cpu", "float32"), pool, 60) == ["float64", "float16", "bfloat16"]
+    assert undeclared.dtypes(Target(implementation, "cpu", "float32"), pool, 60) == ["float64", "float16", "bfloat16"]
 
 
 def test_a_dtype_that_does_not_work_is_not_found(pool: Pool) -> None:
     """A result in another dtype is no working one."""
     implementation = Implementation("too_wide", "impls.tests.fakes:too_wide", dtypes=("float32",))
-    assert undeclared(Target(implementation, "cpu", "float32"), pool, 60) == ["float64"]
+    assert undeclared.dtypes(Target(implementation, "cpu", "float32"), pool, 60) == ["float64"]
 
 
 def test_a_dtype_that_is_refused_is_not_found(pool: Pool) -> None:
     """An exception returns nothing, and nothing is not right: as many results as names are none of none."""
     implementation = Implementation("only_float32", "impls.tests.adapters:only_float32", dtypes=("float32",))
-    assert undeclared(Target(implementation, "cpu", "float32"), pool, 60) == []
+    assert undeclared.dtypes(Target(implementation, "cpu", "float32"), pool, 60) == []

@@ -70,6 +70,24 @@ def test_a_dtype_that_works_undeclared_is_a_hint(tmp_path: Path) -> None:
     assert "hint: mykernels.py:attention on cpu: a tiny input comes out right in float64, float16" in done.stdout
 
 
+def test_a_keyword_that_works_under_another_name_is_a_hint(tmp_path: Path) -> None:
+    """Parameters that do what a keyword is to do are named; one that is named like it and does nothing is not."""
+    text = RIGHT.replace(
+        "mask=None, is_causal=False, scale=None", "attn_mask=None, causal=False, sm_scale=None, scaling=0"
+    )
+    text = text.replace("if mask is None else mask", "if attn_mask is None else attn_mask")
+    text = text.replace("if is_causal:", "if causal:").replace(
+        "scale is None else scale", "sm_scale is None else sm_scale"
+    )
+    assert "sm_scale=None, scaling=0" in text
+    done = run(plug_in(tmp_path, text), "--impl", "mykernels.py:attention", "--case", "plain")
+    assert done.returncode == 0, done.stdout
+    hints = " ".join(done.stdout.split())
+    for name, keyword in (("attn_mask", "mask"), ("causal", "is_causal"), ("sm_scale", "scale")):
+        assert f"its parameter {name} does what {keyword} is to do: name it {keyword}, and it is judged" in hints
+    assert "its parameter scaling" not in hints
+
+
 @pytest.mark.parametrize("option", [FLOAT32, ("--in-process",)])
 def test_no_dtype_is_tried_that_was_not_asked_for(tmp_path: Path, option: tuple[str, ...]) -> None:
     """With --dtype another one is not tried, and a debugger sees the calls of cases alone."""

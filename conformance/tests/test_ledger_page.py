@@ -96,7 +96,8 @@ def test_a_record_that_the_run_does_not_show_says_so() -> None:
     other = Run({**RUN.header, "versions": {**RUN.header["versions"], "torch": "2.99"}}, RUN.results, True)
     text = section(render(LEDGER, other), "torch-flash-nan-query")
     assert (
-        "- In the published run: not exercised (version not in force: torch 2.99 is not one of >=2.13,<2.14)." in text
+        "- In the published run: not exercised (version not in force: torch 2.99 is not one of >=2.13,&lt;2.14)."
+        in text
     )
     passed = tuple(replace(r, outcome=Outcome.PASSED, failure=None) for r in RUN.results)
     text = section(render(LEDGER, Run(RUN.header, passed, True)), "torch-flash-nan-query")

@@ -67,12 +67,14 @@ def agree(vectors: Path, results: Path, *profile: str) -> Checked:
     return whole
 
 
-def test_it_needs_numpy_alone() -> None:
-    """The printed checker imports nothing but NumPy and what Python has."""
+def test_it_needs_numpy_and_safetensors_alone() -> None:
+    """The printed checker imports nothing but NumPy, safetensors and what Python has, in as many lines as is said."""
     nodes = [node for node in ast.walk(ast.parse(PRINTED)) if isinstance(node, ast.Import | ast.ImportFrom)]
     names = {a.name for node in nodes if isinstance(node, ast.Import) for a in node.names}
     names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
-    assert names == {"json", "sys", "pathlib", "numpy"}
+    assert names == {"json", "sys", "pathlib", "numpy", "safetensors"}
+    lines = [line for line in PRINTED.splitlines() if line and not line.startswith("#")]
+    assert f"its {len(lines)} lines" in PAGE
 
 
 def test_right_results_pass(vectors: Path) -> None:
@@ -107,7 +109,10 @@ def test_a_missing_lse_is_rejected(vectors: Path) -> None:
     """A result beside the output that is missing is said by name."""
     results = vectors.with_name("results")
     change(results / "sdpa/float32/lse.safetensors", lambda a: a.pop("lse"))
-    assert run(vectors, results) == (1, ["sdpa/float32/lse.safetensors: lse is missing"])
+    assert run(vectors, results) == (
+        1,
+        ["sdpa/float32/lse.safetensors: lse is missing (0,), expected ['float32', 'float64'] (2, 2, 5)"],
+    )
 
 
 def test_what_has_no_result_is_not_run(vectors: Path) -> None:

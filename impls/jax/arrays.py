@@ -14,6 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from impls.state import Setting
+
 #: Dtypes that JAX truncates unless 64-bit types are enabled.
 WIDE = ("float64", "int64")
 
@@ -99,3 +101,22 @@ def release() -> None:
 def versions() -> dict[str, str]:
     """Versions of jax, of jaxlib, which holds the compiler, and of the package that holds bfloat16."""
     return {name: metadata.version(name) for name in ("jax", "jaxlib", "ml_dtypes")}
+
+
+def settings() -> tuple[Setting, ...]:
+    """JAX's configuration, of which ``jax_enable_x64`` decides the dtype of results."""
+    return (Setting("configuration of jax", _configuration, _configure, _differences),)
+
+
+def _configuration() -> dict[str, Any]:
+    return dict(jax.config.values)
+
+
+def _configure(values: dict[str, Any]) -> None:
+    for name, value in _configuration().items():
+        if value != values[name]:
+            jax.config.update(name, values[name])
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value} → {after[name]}" for name, value in before.items() if after[name] != value)

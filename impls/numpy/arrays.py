@@ -11,6 +11,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from impls.state import Setting
+
 
 def devices() -> tuple[str, ...]:
     """NumPy computes on the CPU."""
@@ -71,3 +73,8 @@ def release() -> None:
 def versions() -> dict[str, str]:
     """NumPy's version and the one of the package that holds bfloat16."""
     return {"numpy": np.__version__, "ml_dtypes": ml_dtypes.__version__}
+
+
+def settings() -> tuple[Setting, ...]:
+    """None but those of every process, which has NumPy's (impls.process)."""
+    return ()

@@ -14,6 +14,8 @@ import ml_dtypes
 import numpy as np
 import onnxruntime
 
+from impls.state import Setting
+
 #: TensorProto.BFLOAT16; the number is part of the ONNX file format.
 BFLOAT16 = 16
 
@@ -101,6 +103,11 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def settings() -> tuple[Setting, ...]:
+    """None: what ONNX Runtime has is of a session."""
+    return ()
 
 
 def _has_gpu() -> bool:

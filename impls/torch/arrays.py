@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from impls import threads
+from impls.state import Setting, moved
 
 if threads.wanted():
     torch.set_num_threads(threads.wanted())
@@ -105,3 +106,45 @@ def versions() -> dict[str, str]:
     if torch.cuda.is_available():
         found |= {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version())}
     return found
+
+
+def settings() -> tuple[Setting, ...]:
+    """Defaults, threads, modes and random numbers of torch."""
+    return (*_SETTINGS, *(_CUDA if torch.cuda.is_initialized() else ()))
+
+
+def _set_default_device(device: torch.device) -> None:
+    torch.set_default_device(None if device.type == "cpu" else device)  # None takes away what a call put there
+
+
+def _set_deterministic(modes: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(modes[0], warn_only=modes[1])
+
+
+_SETTINGS = (
+    Setting("default dtype of torch", torch.get_default_dtype, torch.set_default_dtype),
+    Setting("default device of torch", torch.get_default_device, _set_default_device),
+    Setting("threads of torch", torch.get_num_threads, torch.set_num_threads),
+    Setting(
+        "random numbers of torch",
+        lambda: torch.get_rng_state().numpy().tobytes(),
+        lambda state: torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8)),
+        moved,
+    ),
+    Setting("gradient mode of torch", torch.is_grad_enabled, torch.set_grad_enabled),
+    Setting(
+        "deterministic algorithms of torch",
+        lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        _set_deterministic,
+    ),
+    Setting("matmul precision of torch", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+)
+
+_CUDA = (
+    Setting(
+        "random numbers of torch on the GPU",
+        lambda: torch.cuda.get_rng_state().numpy().tobytes(),
+        lambda state: torch.cuda.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8)),
+        moved,
+    ),
+)

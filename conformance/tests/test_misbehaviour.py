@@ -1,0 +1,211 @@
+"""Implementations that misbehave: each way is an outcome of the case at hand, and the next case suffers nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+
+import pytest
+
+from conformance.cases import all_cases
+from conformance.deviations import Ledger
+from conformance.judge import judge
+from conformance.ledger import page
+from conformance.outcomes import Failure, Outcome, Result
+from conformance.remarks import remark_lines
+from conformance.targets import Pool, Target
+from conformance.tests.test_results import SCHEMA
+from impls import limits
+from impls.contract import Framework, Implementation
+from impls.threadpools import thread_settings
+
+#: Memory of a case here: several times what a worker holds that imported NumPy alone.
+MEMORY = 512 << 20
+
+#: Fakes by what is theirs: the framework, and what is left changed.
+LEFT = {
+    "seeds_python": (Framework.NUMPY, "random numbers of Python: moved on or set anew"),
+    "draws_from_numpy": (Framework.NUMPY, "random numbers of NumPy: moved on or set anew"),
+    "silences_numpy": (Framework.NUMPY, "error state of NumPy: {'divide': 'warn', "),
+    "rounds_up": (Framework.NUMPY, "floating-point mode: rounds to nearest, keeps subnormal numbers → rounds up, "),
+    "threads_blas": (Framework.NUMPY, "threads of lib"),
+    "moves": (Framework.NUMPY, " → /"),
+    "speaks_another_language": (Framework.NUMPY, "locale: "),
+    "takes_a_signal": (Framework.NUMPY, "signal handlers: SIGUSR1 changed"),
+    "widens_torch": (Framework.TORCH, "default dtype of torch: torch.float32 → torch.float64"),
+    "flushes_torch": (Framework.TORCH, "keeps subnormal numbers → rounds to nearest, flushes subnormal numbers"),
+    "threads_torch": (Framework.TORCH, "threads of torch: "),
+    "draws_from_torch": (Framework.TORCH, "random numbers of torch: moved on or set anew"),
+    "moves_torch": (Framework.TORCH, "default device of torch: cpu → meta"),
+    "stops_gradients_of_torch": (Framework.TORCH, "gradient mode of torch: True → False"),
+    "determines_torch": (Framework.TORCH, "deterministic algorithms of torch: (False, False) → (True, True)"),
+    "loosens_torch": (Framework.TORCH, "matmul precision of torch: highest → high"),
+    "widens_jax": (Framework.JAX, "configuration of jax: jax_enable_x64 False → True"),
+}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    """Worker processes of bounded memory, shared by the tests of this module."""
+    pool = Pool(in_process=False, memory=MEMORY)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="module")
+def roomy() -> Iterator[Pool]:
+    """Worker processes for frameworks, which take more memory than is bounded here."""
+    pool = Pool(in_process=False)
+    yield pool
+    pool.close()
+
+
+def judged(pool: Pool, name: str, framework: Framework = Framework.NUMPY, timeout: float = 120) -> Result:
+    """What becomes of a fake on a plain case; all fakes of a framework share a process."""
+    package = {Framework.ONNXRUNTIME: "onnxruntime"}.get(framework, framework.value)
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    module = "fakes" if name in ("right", "wrong", "aborts", "exits", "hangs") else "misbehaving"
+    implementation = Implementation(name, f"impls.tests.{module}:{name}", framework=framework, worker=package)
+    target = Target(implementation, "cpu", "float32")
+    return judge(target, all_cases()["plain"], pool, frozenset(), Ledger(), {}, timeout).result
+
+
+@pytest.mark.parametrize(
+    ("name", "failure", "said"),
+    [
+        ("wrong", Failure.VALUE, "times the bound"),
+        ("segfaults", Failure.CRASHED, "killed by SIGSEGV"),
+        ("aborts", Failure.CRASHED, "killed by SIGABRT"),
+        ("exits", Failure.CRASHED, "ended itself with exit code 3"),
+        ("exits_at_once", Failure.CRASHED, "ended itself with exit code 0"),
+        ("interrupts", Failure.CRASHED, "killed by SIGINT"),
+        ("is_killed", Failure.CRASHED, "killed by SIGKILL, as the system does where memory runs out"),
+    ],
+)
+def test_a_process_that_ends_is_the_failure_of_its_case(pool: Pool, name: str, failure: Failure, said: str) -> None:
+    """However a process ends, the case says by what, and the next case finds a fresh one."""
+    result = judged(pool, name)
+    assert (result.outcome, result.failure) == (Outcome.FAILED, failure)
+    assert said in result.reason
+    assert judged(pool, "right").outcome is Outcome.PASSED
+
+
+@pytest.mark.parametrize("name", ["hangs", "spins", "waits_for_itself"])
+def test_what_does_not_return_is_a_timeout(pool: Pool, name: str) -> None:
+    """Sleeping, computing for ever and a deadlock end at the timeout, and the next case finds a fresh process."""
+    assert judged(pool, name, timeout=0.5).failure is Failure.TIMEOUT
+    assert judged(pool, "right").outcome is Outcome.PASSED
+
+
+@pytest.mark.skipif(not limits.bounded(), reason="memory is bounded where there is /proc")
+@pytest.mark.parametrize("name", ["hogs", "hogs_in_a_program"])
+def test_more_memory_than_allowed_is_a_failure_by_memory(pool: Pool, name: str) -> None:
+    """A call that takes memory without end, itself or by a program, is ended; the next case finds a fresh process."""
+    result = judged(pool, name)
+    assert (result.failure, result.reason) == (Failure.MEMORY, "took more than 512 MiB")
+    assert "wrong by memory" in result.message
+    assert judged(pool, "right").outcome is Outcome.PASSED
+
+
+def test_a_kill_while_memory_ran_out_is_a_failure_by_memory(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system counts a process that it ended because memory ran out, the case is told to have taken it."""
+    counted = iter(range(10))
+    pool.close()
+    monkeypatch.setattr(limits, "kills", lambda: next(counted))
+    result = judged(pool, "is_killed")
+    assert (result.failure, result.reason) == (
+        Failure.MEMORY,
+        "the system ended the process (SIGKILL): memory ran out",
+    )
+
+
+@pytest.mark.skipif(not limits.bounded(), reason="memory is bounded where there is /proc")
+def test_a_leak_is_a_remark_and_fails_no_later_case(pool: Pool) -> None:
+    """A process that has kept half of what a case may take is replaced, so twice as many leaking calls pass."""
+    results = [judged(pool, "leaks") for _ in range(20)]
+    assert {result.outcome for result in results} == {Outcome.PASSED}
+    assert any("memory kept: " in remark for result in results for remark in result.remarks)
+
+
+def test_printing_without_end_is_a_crash(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that would fill the disk is ended."""
+    monkeypatch.setattr(limits, "PRINTED", 1 << 24)
+    result = judged(pool, "prints_for_ever")
+    assert (result.failure, result.reason) == (Failure.CRASHED, "it was ended: it printed more than 16 MiB")
+    assert len(result.message) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("name", "remark"),
+    [
+        ("prints_a_line", "prints: 19 bytes, beginning with 'starting attention\\n'"),
+        ("prints_from_c", "prints: 14 bytes, beginning with 'block size 64\\n'"),
+        ("warns_for_every_element", "warnings: 1000 in one call, the first 'UserWarning: slow path'"),
+        ("sets_a_variable", "environment: ATTENTION_TEST_VARIABLE added"),
+    ],
+)
+def test_what_harms_nothing_is_a_remark(pool: Pool, name: str, remark: str) -> None:
+    """Printing, a storm of warnings and a changed environment fail nothing, and are said, without any secret."""
+    result = judged(pool, name)
+    assert result.outcome is Outcome.PASSED
+    assert result.remarks == (remark,)
+    assert judged(pool, "right").remarks == ()
+
+
+def test_a_warning_is_not_worth_a_remark(pool: Pool) -> None:
+    """Libraries warn now and then."""
+    assert judged(pool, "warns_once").remarks == ()
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_state_that_is_left_changed_fails(roomy: Pool, name: str) -> None:
+    """A right result does not excuse what later calls depend on; the message says what changed, from what to what."""
+    framework, said = LEFT[name]
+    if name == "threads_blas" and not thread_settings():
+        pytest.skip("NumPy's linear algebra does not tell its threads here")
+    result = judged(roomy, name, framework)
+    assert (result.outcome, result.failure, result.broken) == (Outcome.FAILED, Failure.STATE, "SDPA-29")
+    assert said in result.reason
+    assert "Changed:  " in result.message
+
+
+def test_what_was_changed_is_put_back(pool: Pool) -> None:
+    """The next case finds what this one found, in the same process."""
+    assert judged(pool, "rounds_up").failure is Failure.STATE
+    assert judged(pool, "right").outcome is Outcome.PASSED
+    assert judged(pool, "rounds_up").reason == judged(pool, "rounds_up").reason
+
+
+def test_what_cannot_be_put_back_ends_the_process(pool: Pool) -> None:
+    """Where nothing helps, the next case gets a fresh process."""
+    some = Implementation("right", "impls.tests.fakes:right", worker="numpy")
+    before = pool.call(some, "os:getpid")
+    assert judged(pool, "silences_numpy").failure is Failure.STATE
+    assert pool.call(some, "os:getpid") == before
+    assert judged(pool, "silences_numpy_for_good").failure is Failure.STATE
+    assert pool.call(some, "os:getpid") != before
+    assert judged(pool, "silences_numpy").failure is Failure.STATE
+
+
+def test_a_worse_failure_is_told_with_the_change(pool: Pool) -> None:
+    """An exception is what fails, and the message says what was left changed besides."""
+    result = judged(pool, "rounds_up_and_raises")
+    assert result.failure is Failure.ERROR
+    assert "Changed:  floating-point mode: " in result.message
+    assert result.message.splitlines()[-1].startswith("Rerun: ")
+
+
+def test_remarks_are_said_once(pool: Pool) -> None:
+    """The end of a run has one line for each kind, with the number of cases."""
+    results = [judged(pool, name) for name in ("prints_a_line", "prints_a_line", "right")]
+    assert remark_lines(results) == [
+        "remark: prints_a_line on cpu: prints in 2 cases, first plain in float32:"
+        " 19 bytes, beginning with 'starting attention\\n'"
+    ]
+
+
+def test_every_failure_has_its_words() -> None:
+    """The page of deviations and the result file's schema know each way to fail."""
+    assert set(page._FAILS) == set(Failure) - {Failure.STALE}
+    assert SCHEMA["$defs"]["result"]["properties"]["failure"]["enum"] == [None, *Failure]

@@ -1,0 +1,273 @@
+"""Result files are data from anywhere: each way to be unfit is refused by its name, and nothing in one is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance import result_lines, results
+from conformance.__main__ import UNUSABLE, main
+from conformance.answers import answers, markdown
+from conformance.outcomes import Failure, Outcome, Result
+from conformance.result_lines import (
+    LINE_LIMIT,
+    DuplicateKey,
+    NotANumber,
+    NotJson,
+    ResultFileError,
+    TooLarge,
+    Unreadable,
+    WrongCounts,
+    WrongFields,
+    WrongFormat,
+)
+from conformance.results import Writer, read
+
+HEADER = {"kind": "header", "format": 1, "spec": "1"}
+RESULT = {"kind": "result", **results.as_record(Result("x", "cpu", "float32", "plain", ("SDPA-1",), Outcome.PASSED))}
+FOOTER = {"kind": "footer", "counts": {"passed": 1}}
+
+
+class Trap:
+    """Unpickling it makes a folder."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self.path,)
+
+
+def with_lines(*records: Any) -> bytes:
+    """The bytes of a file with these lines: records, or text as it is."""
+    texts = [record if isinstance(record, str) else json.dumps(record) for record in records]
+    return "".join(f"{text}\n" for text in texts).encode()
+
+
+def with_result(**fields: Any) -> bytes:
+    """A file whose one result has other fields."""
+    return with_lines(HEADER, {**RESULT, **fields})
+
+
+def without(name: str) -> bytes:
+    """A file whose one result lacks a field."""
+    return with_lines(HEADER, {key: value for key, value in RESULT.items() if key != name})
+
+
+def with_text(old: str, new: str) -> bytes:
+    """A file whose one result is written otherwise."""
+    text = json.dumps(RESULT)
+    assert old in text
+    return with_lines(HEADER, text.replace(old, new))
+
+
+#: Files by what is wrong with them, and how it is said.
+FILES: dict[str, tuple[bytes, type[ResultFileError], str]] = {
+    "empty": (b"", WrongFields, "its first line is not a header"),
+    "cut off within the header": (with_lines(HEADER)[:20], WrongFields, "its first line is not a header"),
+    "results alone": (with_lines(RESULT), WrongFields, "its first line is not a header"),
+    "no JSON": (b"attention\n", NotJson, "line 1: not JSON"),
+    "not UTF-8": (b'{"kind": "\xff"}\n', NotJson, "line 1: not JSON"),
+    "a pickle": (pickle.dumps({"kind": "header"}) + b"\n", NotJson, "line 1: not JSON"),
+    "an array of NumPy": (b"\x93NUMPY\x01\0\n", NotJson, "line 1: not JSON"),
+    "deep lists": (with_lines(HEADER, "[" * 100_000), NotJson, "line 2: not JSON"),
+    "deep objects": (with_lines(HEADER, '{"a":' * 100_000), NotJson, "line 2: not JSON"),
+    "a long number": (with_lines(HEADER, '{"a": ' + "9" * 5000 + "}"), NotJson, "line 2: not JSON"),
+    "two records in a line": (with_lines(HEADER, "{}{}"), NotJson, "line 2: not JSON"),
+    "a list": (with_lines([]), WrongFields, "expected a header, result or footer"),
+    "an unknown record": (with_lines(HEADER, {"kind": "code"}), WrongFields, "expected a header, result or footer"),
+    "a kind that is a list": (with_lines({"kind": ["header"]}), WrongFields, "expected a header, result or footer"),
+    "a later format": (with_lines({**HEADER, "format": 2, "spec": {}}), WrongFormat, "format 2, expected 1"),
+    "a format that is text": (with_lines({**HEADER, "format": "1"}), WrongFormat, "format '1', expected 1"),
+    "no spec": (with_lines({"kind": "header", "format": 1}), WrongFields, "lacks 'spec'"),
+    "versions that are a list": (with_lines({**HEADER, "versions": []}), WrongFields, r"'versions' is \[\]"),
+    "a version that is a number": (with_lines({**HEADER, "versions": {"numpy": 2}}), WrongFields, "'versions' is"),
+    "an unknown profile in the header": (
+        with_lines({**HEADER, "profiles": {"x/y": "best"}}),
+        WrongFields,
+        "'profiles'",
+    ),
+    "a ledger without records": (with_lines({**HEADER, "ledgers": [{"file": "x"}]}), WrongFields, "'ledgers'"),
+    "two headers": (with_lines(HEADER, HEADER), WrongFields, "line 2: a header where none can be"),
+    "a key twice in the header": (with_lines('{"kind": "header", "kind": "footer"}'), DuplicateKey, "key 'kind' twice"),
+    "a key twice in a result": (
+        with_text('"outcome": "passed"', '"outcome": "failed", "outcome": "passed"'),
+        DuplicateKey,
+        "line 2 has the key 'outcome' twice",
+    ),
+    "a key twice inside": (
+        with_lines(HEADER, '{"kind": "footer", "counts": {"a": 1, "a": 2}}'),
+        DuplicateKey,
+        "'a' twice",
+    ),
+    "NaN as share": (with_text('"share": null', '"share": NaN'), NotANumber, "number NaN"),
+    "Infinity as share": (with_text('"share": null', '"share": Infinity'), NotANumber, "number Infinity"),
+    "a number beyond float64": (with_text('"share": null', '"share": 1e999'), NotANumber, "number 1e999"),
+    "NaN as seconds": (with_text('"run_seconds": 0.0', '"run_seconds": -NaN'), NotJson, "line 2: not JSON"),
+    "a negative share": (with_result(share=-1), WrongFields, "'share' is -1"),
+    "a share that is true": (with_result(share=True), WrongFields, "'share' is True"),
+    "a share in words": (with_result(share="nan"), WrongFields, "'share' is 'nan'"),
+    "negative seconds": (with_result(run_seconds=-0.1), WrongFields, "'run_seconds' is -0.1"),
+    "an unknown outcome": (with_result(outcome="fine"), WrongFields, "'outcome' is 'fine'"),
+    "an outcome that is a list": (with_result(outcome=["passed"]), WrongFields, "'outcome' is"),
+    "an unknown failure": (with_result(failure="bad luck"), WrongFields, "'failure' is 'bad luck'"),
+    "an unknown dtype": (with_result(dtype="float31"), WrongFields, "'dtype' is 'float31'"),
+    "clauses that are text": (with_result(clauses="SDPA-1"), WrongFields, "'clauses' is 'SDPA-1'"),
+    "a name that is a number": (with_result(implementation=7), WrongFields, "'implementation' is 7"),
+    "no name": (with_result(implementation=""), WrongFields, "'implementation' is ''"),
+    "a name that a terminal obeys": (
+        with_result(implementation="\x1b[2J"),
+        WrongFields,
+        r"'implementation' is '\\x1b\[2J'",
+    ),
+    "a case of two lines": (with_result(case="plain\nplain"), WrongFields, r"'case' is 'plain\\nplain'"),
+    "a message that is an object": (with_result(message={}), WrongFields, r"'message' is \{\}"),
+    "a remark that is a number": (with_result(remarks=[1]), WrongFields, r"'remarks' is \[1\]"),
+    "an unknown field": (with_result(code="print()"), WrongFields, "unknown field 'code'"),
+    "no outcome": (without("outcome"), WrongFields, "lacks 'outcome'"),
+    "a long wrong value": (with_result(outcome="x" * 10**6), WrongFields, "a str that begins with 'xxx"),
+    "a result after the footer": (
+        with_lines(HEADER, {**FOOTER, "counts": {}}, RESULT),
+        WrongFields,
+        "line 3: a result",
+    ),
+    "a footer that counts more": (
+        with_lines(HEADER, RESULT, {**FOOTER, "counts": {"passed": 2}}),
+        WrongCounts,
+        "has 1",
+    ),
+    "a footer of other outcomes": (
+        with_lines(HEADER, RESULT, {**FOOTER, "counts": {"failed": 1}}),
+        WrongCounts,
+        "has 1",
+    ),
+    "counts that are a number": (with_lines(HEADER, RESULT, {**FOOTER, "counts": 1}), WrongFields, "'counts' is 1"),
+    "counts of halves": (with_lines(HEADER, {**FOOTER, "counts": {"passed": 0.5}}), WrongFields, "'counts'"),
+    "a diagnosis without cases": (
+        with_lines(HEADER, RESULT, {**FOOTER, "diagnoses": [{"implementation": "x"}]}),
+        WrongFields,
+        "'diagnoses'",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_a_result_file_that_is_unfit_is_refused(tmp_path: Path, what: str) -> None:
+    """Each kind of damage has an error of its own, whose one short sentence names the file."""
+    data, error, said = FILES[what]
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(data)
+    with pytest.raises(ResultFileError, match=said) as caught:
+        read(path)
+    assert type(caught.value) is error
+    assert str(path) in str(caught.value)
+    assert len(str(caught.value)) < 600
+    assert str(caught.value).isprintable()
+
+
+def test_what_the_tables_are_made_from_is_read(tmp_path: Path) -> None:
+    """The file that every damage starts from is a right one."""
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(with_lines({**HEADER, "later": ["anything"]}, RESULT, FOOTER))
+    assert read(path).complete
+
+
+def folder(path: Path) -> None:
+    """A folder in the place of the file."""
+    path.mkdir()
+
+
+def pipe(path: Path) -> None:
+    """A pipe that nobody writes to: whoever reads waits for ever."""
+    os.mkfifo(path)
+
+
+def endless(path: Path) -> None:
+    """A link to a file without end."""
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("make", [folder, pipe, endless])
+def test_what_is_no_file_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """Only regular files are opened."""
+    make(tmp_path / "results.jsonl")
+    with pytest.raises(Unreadable, match="not a regular file"):
+        read(tmp_path / "results.jsonl")
+
+
+def test_a_line_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
+    """Of a line that is longer than any, no more is read than it takes to see that."""
+    path = tmp_path / "results.jsonl"
+    with path.open("wb") as file:
+        file.write(with_lines(HEADER))
+        file.truncate(result_lines.FILE_LIMIT)  # a hole, which takes no room on the disk
+    tracemalloc.start()
+    with pytest.raises(TooLarge, match=f"line 2 has more than {LINE_LIMIT} bytes"):
+        read(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * LINE_LIMIT
+
+
+def test_a_file_that_is_too_large_is_not_opened(tmp_path: Path) -> None:
+    """A file beyond the limit is refused by its size."""
+    path = tmp_path / "results.jsonl"
+    with path.open("wb") as file:
+        file.truncate(result_lines.FILE_LIMIT + 1)
+    with pytest.raises(TooLarge, match=f"at most {result_lines.FILE_LIMIT} are read"):
+        read(path)
+
+
+@pytest.mark.parametrize("command", [["merge", "out.jsonl"], ["ledger", "propose"], ["ledger", "stale"]])
+@pytest.mark.parametrize("kind", ["pickle", "npy", "key twice"])
+def test_commands_refuse_in_a_sentence(
+    tmp_path: Path, command: list[str], kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command that reads result files says why one is unfit, and unpickles nothing."""
+    monkeypatch.chdir(tmp_path)
+    path, trap = tmp_path / "results.jsonl", Trap(str(tmp_path / "sprung"))
+    if kind == "npy":
+        with path.open("wb") as file:
+            np.save(file, np.array([trap], object), allow_pickle=True)
+    else:
+        path.write_bytes(pickle.dumps(trap) if kind == "pickle" else with_lines('{"kind": "header", "kind": ""}'))
+    assert main([*command, str(path)]) == UNUSABLE
+    said = capsys.readouterr()
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    assert not (tmp_path / "sprung").exists()
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_name_is_never_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merging parts whose names lead elsewhere writes the one file that was asked for."""
+    (tmp_path / "inside").mkdir()
+    monkeypatch.chdir(tmp_path / "inside")
+    named = Result("../../evil", "cpu", "float32", "../evil", ("SDPA-1",), Outcome.PASSED)
+    with Writer(Path("part.jsonl"), {"shard": "1/1"}) as writer:
+        writer.write(named)
+    assert main(["merge", "out.jsonl", "part.jsonl"]) == 0
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["inside", "out.jsonl", "part.jsonl"]
+
+
+def test_names_and_looks_are_text_on_a_page() -> None:
+    """What a result file says is no tag, link, image, row or column of a page that is made from it."""
+    evil = "<script>|\n[x](javascript:y) ![](http://z)"
+    some = Result(
+        "<b>|", "cpu", "float32", "one-key", ("SDPA-1",), Outcome.FAILED, Failure.VALUE, broken="SDPA-1", looks=evil
+    )
+    from conformance.questions import QUESTIONS
+
+    asked = [Result(**{**vars(some), "case": question.case}) for question in QUESTIONS]
+    page = markdown(answers(asked), {})
+    assert "<" not in page.replace("&lt;", "")
+    assert "](" not in page.replace("\\[x](", "").replace("!\\[](", "")
+    assert len({line.replace("\\|", "").count("|") for line in page.splitlines() if line.startswith("|")}) == 1

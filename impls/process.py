@@ -1,0 +1,138 @@
+"""Settings of the process whatever the framework: random numbers, floating-point mode, folder, environment, signals.
+
+The floating-point mode is that of the calling thread; threads that a library keeps have their own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import locale
+import os
+import random
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from impls.state import Setting, moved
+from impls.threadpools import thread_settings
+
+#: Numbers that the floating-point mode shows in; variables, as Python computes with constants when it compiles.
+_ONE, _TINY, _SMALLEST_NORMAL, _SUBNORMAL, _HALF = 1.0, 2.0**-60, 2.0**-1022, 2.0**-1074, 0.5
+
+#: Bytes that hold any system's ``fenv_t`` (glibc: 32 on x86-64, 8 on aarch64).
+_ENVIRONMENT_BYTES = 256
+
+#: Bytes of the state of NumPy's default generator: 624 words, and the place of the next one.
+_MT19937_BYTES = 625 * 4
+
+#: Signals that libraries are known to take: those of Ctrl-C, of timers, of children, and of arithmetic.
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGALRM", "SIGCHLD", "SIGFPE", "SIGUSR1", "SIGUSR2")
+
+_C: Any = ctypes.CDLL(None)
+
+
+@dataclass(frozen=True)
+class FloatMode:
+    """How this thread rounds, and what it does with subnormal numbers."""
+
+    rounding: str
+    flushes: bool
+    #: The C library's record of it, by which it is put back.
+    environment: bytes = field(compare=False, default=b"")
+
+    def __str__(self) -> str:
+        return f"rounds {self.rounding}, {'flushes' if self.flushes else 'keeps'} subnormal numbers"
+
+
+def float_mode() -> FloatMode:
+    """The floating-point mode, found by computing: there is no portable way to ask."""
+    buffer = ctypes.create_string_buffer(_ENVIRONMENT_BYTES)
+    _C.fegetenv(buffer)
+    if _ONE + _TINY > _ONE:
+        rounding = "up"
+    elif -_ONE - _TINY < -_ONE:
+        rounding = "down"
+    else:
+        rounding = "to zero" if _ONE - _TINY < _ONE else "to nearest"
+    flushes = _SMALLEST_NORMAL * _HALF == 0 or _SUBNORMAL == 0
+    return FloatMode(rounding, flushes, buffer.raw)
+
+
+def _set_float_mode(mode: FloatMode) -> None:
+    _C.fesetenv(ctypes.create_string_buffer(mode.environment, _ENVIRONMENT_BYTES))
+
+
+@dataclass
+class _NumpyRandom:
+    """NumPy's global random numbers.  Asking for their state takes 50 µs, so it is asked for where memory changed."""
+
+    _memory: bytes = b""
+    _state: tuple[Any, ...] = ()
+
+    def get(self) -> tuple[Any, ...]:
+        generator = np.random.mtrand.get_bit_generator()
+        if type(generator) is not np.random.MT19937:  # a call put another one there; of its draws nothing is seen
+            return (type(generator).__name__,)
+        memory = ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)
+        if memory != self._memory:
+            name, keys, *rest = np.random.get_state(legacy=True)
+            self._memory, self._state = memory, (name, np.asarray(keys).tobytes(), *rest)
+        return self._state
+
+
+def _set_numpy_random(state: tuple[Any, ...]) -> None:
+    name, keys, *rest = state
+    np.random.set_state((name, np.frombuffer(keys, np.uint32), *rest))
+
+
+def _names(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> str:
+    """Which entries differ; what the environment holds is nobody's business."""
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    texts = []
+    for name in changed:
+        how = "removed" if name not in after else "changed" if name in before else "added"
+        texts.append(f"{os.fsdecode(name)} {how}")
+    return ", ".join(texts)
+
+
+def _environment() -> dict[bytes, bytes]:
+    """A copy at once, from where Python keeps it: entry by entry it takes 0.1 ms, most of what is spent here."""
+    return dict(os.environb._data)  # type: ignore[attr-defined]
+
+
+def _set_environment(values: Mapping[bytes, bytes]) -> None:
+    for name in os.environb.keys() - values.keys():
+        del os.environb[name]
+    os.environb.update({name: value for name, value in values.items() if os.environb.get(name) != value})
+
+
+def _handlers() -> dict[str, Any]:
+    return {name: signal.getsignal(getattr(signal, name)) for name in _SIGNALS if hasattr(signal, name)}
+
+
+def _set_handlers(handlers: Mapping[str, Any]) -> None:
+    for name, handler in handlers.items():
+        number = getattr(signal, name)
+        if handler is not None and signal.getsignal(number) != handler:  # None: not set by Python, so not by us
+            signal.signal(number, handler)
+
+
+#: A library that compiles sets variables for its compiler: that is told, and is no failure.
+_SETTINGS = (
+    Setting("floating-point mode", float_mode, _set_float_mode),
+    Setting("random numbers of Python", random.getstate, random.setstate, moved),
+    Setting("random numbers of NumPy", _NumpyRandom().get, _set_numpy_random, moved),
+    Setting("error state of NumPy", np.geterr, lambda state: np.seterr(**state)),
+    Setting("working directory", os.getcwd, os.chdir),
+    Setting("locale", lambda: locale.setlocale(locale.LC_ALL), lambda text: locale.setlocale(locale.LC_ALL, text)),
+    Setting("signal handlers", _handlers, _set_handlers, _names),
+    Setting("environment", _environment, _set_environment, _names, harmless=True),
+)
+
+
+def settings() -> tuple[Setting, ...]:
+    """The settings of this process."""
+    return (*_SETTINGS, *thread_settings())

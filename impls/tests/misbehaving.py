@@ -1,0 +1,266 @@
+"""Implementations that misbehave, each in one way, and compute right where they return: for tests of the machinery.
+
+Frameworks are imported where a function is called with their arrays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import locale
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+
+from impls.tests.fakes import right
+from impls.threadpools import thread_settings
+
+#: Numbers of <fenv.h> on x86-64 and on aarch64.
+FE_UPWARD = 0x800 if os.uname().machine == "x86_64" else 0x400000
+
+#: Bytes that a leak adds each time, and that a hog does: less than the time between two looks takes.
+LEAK, STEP = 48 << 20, 16 << 20
+
+_C: Any = ctypes.CDLL(None)
+_KEPT: list[Any] = []
+
+
+def segfaults(q: Any, k: Any, v: Any) -> Any:
+    """Reads what is not there."""
+    ctypes.string_at(0)
+
+
+def exits_at_once(q: Any, k: Any, v: Any) -> Any:
+    """Ends its process without a word."""
+    os._exit(0)
+
+
+def is_killed(q: Any, k: Any, v: Any) -> Any:
+    """Is ended as the system ends a process when memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def interrupts(q: Any, k: Any, v: Any) -> Any:
+    """Raises what Ctrl-C raises."""
+    raise KeyboardInterrupt
+
+
+def spins(q: Any, k: Any, v: Any) -> Any:
+    """Computes for ever."""
+    while True:
+        pass
+
+
+def waits_for_itself(q: Any, k: Any, v: Any) -> Any:
+    """Takes a lock twice."""
+    lock = threading.Lock()
+    with lock, lock:
+        return right(q, k, v)
+
+
+def hogs(q: Any, k: Any, v: Any) -> Any:
+    """Takes memory without end."""
+    while True:
+        _KEPT.append(np.ones(STEP, np.uint8))
+        time.sleep(0.01)  # so that the machine of the test survives a limit that does not hold
+
+
+def hogs_in_a_program(q: Any, k: Any, v: Any) -> Any:
+    """Starts a program that takes memory without end."""
+    lines = "import time", "kept = []", "while True:", f"  kept.append(b'x' * {STEP})", "  time.sleep(0.01)"
+    return subprocess.call([sys.executable, "-c", "\n".join(lines)])  # noqa: S603  (our own lines)
+
+
+def leaks(q: Any, k: Any, v: Any) -> Any:
+    """Keeps some memory of each call."""
+    _KEPT.append(np.ones(LEAK, np.uint8))
+    return right(q, k, v)
+
+
+def prints_for_ever(q: Any, k: Any, v: Any) -> Any:
+    """Prints without end."""
+    while True:
+        os.write(1, b"z" * (1 << 20))
+
+
+def prints_a_line(q: Any, k: Any, v: Any) -> Any:
+    """Says what it does."""
+    print("starting attention")
+    return right(q, k, v)
+
+
+def prints_from_c(q: Any, k: Any, v: Any) -> Any:
+    """Says what it does, through the C library's own buffer."""
+    _C.printf(b"block size %d\n", 64)
+    return right(q, k, v)
+
+
+def warns_once(q: Any, k: Any, v: Any) -> Any:
+    """Gives a warning, as libraries do."""
+    warnings.warn("slow path", UserWarning, stacklevel=1)
+    return right(q, k, v)
+
+
+def warns_for_every_element(q: Any, k: Any, v: Any) -> Any:
+    """Gives a warning for each element."""
+    for _ in range(max(q.size, 1000)):
+        warnings.warn("slow path", UserWarning, stacklevel=1)
+    return right(q, k, v)
+
+
+def seeds_python(q: Any, k: Any, v: Any) -> Any:
+    """Seeds Python's random numbers."""
+    random.seed(0)
+    return right(q, k, v)
+
+
+def draws_from_numpy(q: Any, k: Any, v: Any) -> Any:
+    """Draws a random number from NumPy's global generator."""
+    np.random.random()
+    return right(q, k, v)
+
+
+def silences_numpy(q: Any, k: Any, v: Any) -> Any:
+    """Switches NumPy's warnings off, and leaves them off."""
+    np.seterr(all="ignore")
+    return right(q, k, v)
+
+
+def silences_numpy_for_good(q: Any, k: Any, v: Any) -> Any:
+    """Switches NumPy's warnings off, and the switch too."""
+    np.seterr(all="ignore")
+    np.seterr = lambda **ignored: {}  # type: ignore[assignment, misc]
+    return right(q, k, v)
+
+
+def rounds_up(q: Any, k: Any, v: Any) -> Any:
+    """Leaves the processor rounding up."""
+    output = right(q, k, v)
+    _C.fesetround(FE_UPWARD)
+    return output
+
+
+def rounds_up_and_raises(q: Any, k: Any, v: Any) -> Any:
+    """Leaves the processor rounding up, and an exception."""
+    _C.fesetround(FE_UPWARD)
+    raise ValueError("no kernel for you")
+
+
+def threads_blas(q: Any, k: Any, v: Any) -> Any:
+    """Takes one thread more than there were, for matrices."""
+    for setting in thread_settings():
+        setting.put(setting.get() + 1)
+    return right(q, k, v)
+
+
+def moves(q: Any, k: Any, v: Any) -> Any:
+    """Goes to another folder."""
+    os.chdir("/")
+    return right(q, k, v)
+
+
+def sets_a_variable(q: Any, k: Any, v: Any) -> Any:
+    """Sets a variable for a compiler."""
+    os.environ["ATTENTION_TEST_VARIABLE"] = "secret"
+    return right(q, k, v)
+
+
+def speaks_another_language(q: Any, k: Any, v: Any) -> Any:
+    """Changes the locale, which decides what a number looks like."""
+    locale.setlocale(locale.LC_ALL, "C" if locale.setlocale(locale.LC_ALL) != "C" else "C.UTF-8")
+    return right(q, k, v)
+
+
+def takes_a_signal(q: Any, k: Any, v: Any) -> Any:
+    """Handles a signal that others may want."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    return right(q, k, v)
+
+
+def _torch(q: Any, k: Any, v: Any) -> Any:
+    from torch.nn.functional import scaled_dot_product_attention
+
+    return scaled_dot_product_attention(q, k, v)
+
+
+def widens_torch(q: Any, k: Any, v: Any) -> Any:
+    """Changes torch's default dtype."""
+    import torch
+
+    output = _torch(q, k, v)
+    torch.set_default_dtype(torch.float64)
+    return output
+
+
+def flushes_torch(q: Any, k: Any, v: Any) -> Any:
+    """Has subnormal numbers flushed to zero."""
+    import torch
+
+    output = _torch(q, k, v)
+    torch.set_flush_denormal(True)
+    return output
+
+
+def threads_torch(q: Any, k: Any, v: Any) -> Any:
+    """Takes one thread more than there were."""
+    import torch
+
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    return _torch(q, k, v)
+
+
+def draws_from_torch(q: Any, k: Any, v: Any) -> Any:
+    """Draws a random number from torch's global generator."""
+    import torch
+
+    torch.rand(1)
+    return _torch(q, k, v)
+
+
+def moves_torch(q: Any, k: Any, v: Any) -> Any:
+    """Has new tensors made without memory."""
+    import torch
+
+    output = _torch(q, k, v)
+    torch.set_default_device("meta")
+    return output
+
+
+def stops_gradients_of_torch(q: Any, k: Any, v: Any) -> Any:
+    """Switches gradients off, and leaves them off."""
+    import torch
+
+    torch.set_grad_enabled(False)
+    return _torch(q, k, v)
+
+
+def determines_torch(q: Any, k: Any, v: Any) -> Any:
+    """Forbids algorithms that are not deterministic."""
+    import torch
+
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    return _torch(q, k, v)
+
+
+def loosens_torch(q: Any, k: Any, v: Any) -> Any:
+    """Allows TF32 in products of matrices."""
+    import torch
+
+    torch.set_float32_matmul_precision("high")
+    return _torch(q, k, v)
+
+
+def widens_jax(q: Any, k: Any, v: Any) -> Any:
+    """Enables 64-bit types."""
+    import jax
+
+    output = jax.nn.dot_product_attention(*(a.swapaxes(1, 2) for a in (q, k, v))).swapaxes(1, 2)
+    jax.config.update("jax_enable_x64", True)
+    return output

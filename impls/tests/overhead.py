@@ -1,0 +1,100 @@
+"""What isolation costs a small case: ``python -m impls.tests.overhead`` prints it for each framework installed.
+
+The same call is made in a worker and in this process, in turns; *worker* is the difference of the medians: sending
+the inputs and the results, and waking the other process.  *watching* is what looking at the process's state, at
+printing and at warnings takes around a call that does nothing.  *isolation* is the sum.
+
+On a machine that does other things a process that is woken waits for a core; *computed* is the processor time of both
+processes that isolation takes, in which no waiting is.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+from tabulate import tabulate
+
+from impls import calls, process
+from impls.backend import backend
+from impls.contract import Implementation
+from impls.isolation import Worker
+from impls.limits import default
+from impls.noise import Noise
+from impls.select import select
+from impls.state import Watch
+
+#: Calls of each kind, and those before them that are not counted: frameworks compile at the first, and settle.
+CALLS, FIRST = 500, 50
+
+#: A small case: the shapes of "plain".
+SHAPES = ((2, 2, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8))
+
+#: The quickest implementation of each framework that needs nothing else.
+NAMES = ("numpy-eager", "torch-sdpa", "jax-jit", "onnx-attention23")
+
+HEADERS = ("implementation", "in this process", "in a worker", "worker", "watching", "isolation", "computed")
+
+
+def main() -> None:
+    """Measure and print."""
+    rows = []
+    for name in NAMES:
+        (implementation,) = select([name])
+        if not implementation.missing():
+            rows.append((name, *(f"{1e3 * seconds:.3f} ms" for seconds in _costs(implementation))))
+    table = tabulate(rows, HEADERS, disable_numparse=True, colalign=("left", *["right"] * (len(HEADERS) - 1)))
+    print(f"medians of {CALLS} calls of a case with q {SHAPES[0]} in float32, in turns\n\n{table}")
+
+
+def _costs(implementation: Implementation) -> tuple[float, ...]:
+    rng = np.random.default_rng(0)
+    request = calls.Request.qkv("cpu", *(rng.standard_normal(shape).astype(np.float32) for shape in SHAPES))
+    worker = Worker(memory=default())
+
+    def here() -> object:
+        return calls.call(implementation, request)
+
+    def there() -> object:
+        return worker.call("impls.calls:call", implementation, request, timeout=300)
+
+    def around_nothing() -> None:
+        with Watch((*process.settings(), *backend(implementation.framework).settings())), Noise():
+            pass
+
+    def processor_time() -> float:
+        return time.process_time() + float(worker.call("time:process_time"))
+
+    try:
+        alone, isolated, watching = _medians(here, there, around_nothing)
+        computed = [_mean(each, processor_time) for each in (here, there, around_nothing)]
+    finally:
+        worker.close()
+    isolation = isolated - alone + watching
+    return alone, isolated, isolated - alone, watching, isolation, computed[1] - computed[0] + computed[2]
+
+
+def _medians(*kinds: Callable[[], object]) -> list[float]:
+    """The median seconds of each, called in turns, so that a slow moment of the machine is one of all."""
+    seconds: list[list[float]] = [[] for _ in kinds]
+    for turn in range(FIRST + CALLS):
+        for kind, call in enumerate(kinds):
+            started = time.perf_counter()
+            call()
+            if turn >= FIRST:
+                seconds[kind].append(time.perf_counter() - started)
+    return [statistics.median(each) for each in seconds]
+
+
+def _mean(call: Callable[[], object], clock: Callable[[], float]) -> float:
+    """The mean of a call by a clock that is too slow to be read around each."""
+    started = clock()
+    for _ in range(CALLS):
+        call()
+    return (clock() - started) / CALLS
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Settings of a process around a call: what changed is said and put back, and what cannot be is named."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from impls import threadpools
+from impls.process import float_mode, settings
+from impls.state import Setting, Watch
+from impls.tests import misbehaving
+
+
+class Box:
+    """A setting of its own, which may refuse to be put back, or to be read."""
+
+    def __init__(self) -> None:
+        self.value = 1
+        self.locked = self.gone = False
+
+    def get(self) -> int:
+        """The value."""
+        if self.gone:
+            raise OSError("gone")
+        return self.value
+
+    def put(self, value: int) -> None:
+        """Set it, unless it is locked."""
+        if not self.locked:
+            self.value = value
+
+
+def test_a_change_is_said_and_put_back() -> None:
+    """After a call the setting is what it was, and the change is told from what to what."""
+    box = Box()
+    with Watch([Setting("box", box.get, box.put)]) as watch:
+        box.value = 2
+    assert (watch.changed, watch.remarks, watch.stuck) == (("box: 1 → 2",), (), ())
+    assert box.value == 1
+
+
+def test_a_change_that_harms_nothing_is_a_remark() -> None:
+    """A harmless setting is put back too, and is told apart."""
+    box = Box()
+    with Watch([Setting("box", box.get, box.put, harmless=True)]) as watch:
+        box.value = 2
+    assert (watch.changed, watch.remarks, box.value) == ((), ("box: 1 → 2",), 1)
+
+
+def test_what_is_as_before_is_not_mentioned() -> None:
+    """A call that puts back what it changed changed nothing."""
+    box = Box()
+    with Watch([Setting("box", box.get, box.put)]) as watch:
+        box.value = 2
+        box.value = 1
+    assert (watch.changed, watch.remarks, watch.stuck) == ((), (), ())
+
+
+def test_what_cannot_be_put_back_is_named() -> None:
+    """A setting that stays changed is stuck, whether it says so or not."""
+    box = Box()
+    with Watch([Setting("box", box.get, box.put)]) as watch:
+        box.value, box.locked = 2, True
+    assert watch.stuck == ("box",)
+
+
+def test_what_cannot_be_read_any_more_is_a_change() -> None:
+    """A setting that a call made unreadable changed."""
+    box = Box()
+    with Watch([Setting("box", box.get, box.put)]) as watch:
+        box.gone = True
+    assert watch.changed == ("box: 1 → OSError: gone",)
+    assert watch.stuck == ("box",)
+
+
+def test_an_exception_passes_and_the_state_is_put_back() -> None:
+    """What a call raises is not held up."""
+    box = Box()
+    with pytest.raises(KeyError), Watch([Setting("box", box.get, box.put)]) as watch:  # noqa: PT012
+        box.value = 2
+        raise KeyError
+    assert (watch.changed, box.value) == (("box: 1 → 2",), 1)
+
+
+def test_the_floating_point_mode_is_put_back() -> None:
+    """A processor that rounds up rounds to nearest afterwards."""
+    before = float_mode()
+    with Watch(settings()) as watch:
+        misbehaving._C.fesetround(misbehaving.FE_UPWARD)
+        assert float_mode().rounding == "up"
+    assert len(watch.changed) == 1
+    assert float_mode() == before
+
+
+def test_a_folder_that_is_gone_is_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process whose folder was removed cannot be what it was."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with Watch(settings()) as watch:
+        os.chdir(tmp_path)
+        (tmp_path / "here").rmdir()
+    assert watch.stuck == ("working directory",)
+
+
+def test_secrets_of_the_environment_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables are named, and what they hold is not."""
+    monkeypatch.setenv("ATTENTION_TEST_A", "secret")
+    monkeypatch.setenv("ATTENTION_TEST_B", "secret")
+    with Watch(settings()) as watch:
+        os.environ["ATTENTION_TEST_A"] = "another secret"
+        del os.environ["ATTENTION_TEST_B"]
+        os.environ["ATTENTION_TEST_C"] = "a third one"
+    (said,) = watch.remarks
+    assert said == "environment: ATTENTION_TEST_A changed, ATTENTION_TEST_B removed, ATTENTION_TEST_C added"
+    assert os.environ["ATTENTION_TEST_A"] == os.environ["ATTENTION_TEST_B"] == "secret"
+    assert "ATTENTION_TEST_C" not in os.environ
+
+
+def test_threads_are_unknown_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without /proc, and for a library whose file is gone, there is no setting."""
+    maps: Any = tmp_path / "maps"
+    monkeypatch.setattr(threadpools, "_MAPS", maps)
+    assert threadpools.thread_settings.__wrapped__() == ()
+    maps.write_text(f"7f00-7f01 r-xp 0 00:00 0   {tmp_path}/libopenblas.so.0\n7f02-7f03 r-xp 0 00:00 0 [stack]\n")
+    assert threadpools.thread_settings.__wrapped__() == ()
