@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,11 @@ class Samples:
 
     seconds: np.ndarray
     sizes: tuple[tuple[int, ...], ...] = ()
+
+    @classmethod
+    def of(cls, seconds: Sequence[float], sizes: Sequence[Sequence[int]]) -> Samples:
+        """The samples of a record whose sizes are known to add up."""
+        return cls(np.array(seconds, dtype=float), tuple(tuple(visit) for visit in sizes))
 
     @property
     def visits(self) -> Visits:
@@ -131,4 +136,4 @@ def samples_of(info: Mapping[str, Any], stats: Mapping[str, Any]) -> Samples | N
     """The samples of a timed cell, None if the file was written without them."""
     if not stats.get("data"):
         return None
-    return Samples(np.array(stats["data"], dtype=float), tuple(tuple(visit) for visit in info.get("visits", ())))
+    return Samples.of(stats["data"], info.get("visits", ()))

@@ -1,13 +1,12 @@
 """From result files to records: each file is recognised by its content, and counted.
 
-Three kinds are known: the JSON lines of ``pytest conformance --conformance-json``, the JSON of
-``pytest bench --benchmark-json``, and the kill table of ``python -m conformance faults``.
+Four kinds are known: the JSON lines of ``pytest conformance --conformance-json``, the JSON of
+``pytest bench --benchmark-json``, the kill table of ``python -m conformance faults``, and the model of a report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ from conformance import results as result_file
 from conformance import strict
 from conformance.outcomes import Result
 from conformance.results import ResultFileError, Run
-from reports import benchmark, faults
-from reports.benchmark import BenchRun, Cells
-from reports.cell import Samples
+from reports import benchmark, faults, model
+from reports.benchmark import Cells
+from reports.records import Records
 from reports.source import AGAIN, ReportError, Source, text_of
 
 __all__ = ["Records", "ReportError", "Source", "incomplete", "read"]
@@ -27,21 +26,6 @@ CASE = ("implementation", "device", "dtype", "case")
 
 #: Characters of the longest first line that can be a header; a run of 400 implementations has 50,000.
 HEADER = 1 << 20
-
-
-@dataclass(frozen=True)
-class Records:
-    """Everything that a report is made from.  A cell is a timed or untimed workload, as a flat dictionary."""
-
-    sources: tuple[Source, ...]
-    results: tuple[Result, ...]
-    cells: tuple[dict[str, Any], ...]
-    #: The kill table, and the number of cases that it is about.
-    faults: tuple[dict[str, Any], ...] = ()
-    cases: int = 0
-    #: What each file of the bench says of its run, and the samples of each timed cell.
-    runs: tuple[BenchRun, ...] = ()
-    samples: Mapping[tuple, Samples] = field(default_factory=dict)
 
 
 def read(paths: Sequence[Path]) -> Records:
@@ -63,7 +47,9 @@ def read(paths: Sequence[Path]) -> Records:
             run = _conformance(path)
             spec, source = run.header["spec"], _use_results(path, run, results)
         else:
-            document = _benchmark(path, text)
+            document = _document(path, text)
+            if model.is_model(document):
+                return _alone(paths, model.records_of(path, document))
             runs.append(benchmark.run_of(path, document))
             spec, source = runs[-1].spec, benchmark.use_cells(path, document, cells)
         specs.setdefault(spec, path)
@@ -84,7 +70,7 @@ def _is_conformance(text: str) -> bool:
         first = strict.loads(head) if len(head) <= HEADER else None
     except ValueError:
         return False
-    return isinstance(first, dict) and "kind" in first
+    return isinstance(first, dict) and "kind" in first and not model.is_model(first)
 
 
 def _use_faults(path: Path, text: str, kills: dict[str, Any]) -> Source:
@@ -138,7 +124,13 @@ def _use_results(path: Path, run: Run, known: dict[tuple, Result]) -> Source:
     return Source(path, "conformance", environment, read, used, {AGAIN: again} if again else {}, run.complete, missing)
 
 
-def _benchmark(path: Path, text: str) -> Any:
+def _alone(paths: Sequence[Path], records: Records) -> Records:
+    if len(paths) > 1:
+        raise ReportError("one of the files is a report already: name it alone, or what it was made of")
+    return records
+
+
+def _document(path: Path, text: str) -> Any:
     try:
         return strict.loads(text)
     except ValueError as error:
