@@ -18,11 +18,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from conformance import SPEC_VERSION
+from conformance import SPEC_VERSION, strict
 from conformance.outcomes import Failure, Outcome, Result
 
 #: Version of this format.
 FORMAT = 1
+
+
+#: What has to be text for a table to be made of it.
+_TEXTS = ("implementation", "device", "dtype", "case", "reason", "looks", "message")
 
 
 class ResultFileError(ValueError):
@@ -91,7 +95,21 @@ def from_record(record: Mapping[str, Any]) -> Result:
     fields["failure"] = None if fields["failure"] is None else Failure(fields["failure"])
     fields["share"] = None if fields["share"] is None else float(fields["share"])
     fields["clauses"], fields["meets"] = tuple(fields["clauses"]), tuple(fields["meets"])
-    return Result(**fields)
+    result = Result(**fields)
+    _check(result)
+    return result
+
+
+def _check(result: Result) -> None:
+    for name in _TEXTS:
+        if not isinstance(getattr(result, name), str):
+            raise TypeError(f"{name} is no text")
+    if not all(isinstance(one, str) for one in (*result.clauses, *result.meets, result.broken or "")):
+        raise TypeError("a clause or a profile is no text")
+    if result.share is not None and not result.share >= 0:
+        raise ValueError(f"share is {result.share}")
+    if not (0 <= result.run_seconds < math.inf and 0 <= result.prepare_seconds < math.inf):
+        raise ValueError("seconds are not a finite, non-negative number")
 
 
 def fingerprint() -> dict[str, Any]:
@@ -126,9 +144,9 @@ def read(path: Path) -> Run:
 
 def _record(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ResultFileError(f"{path}, line {number}: not JSON ({error.msg})") from None
+        record = strict.loads(line)
+    except ValueError as error:
+        raise ResultFileError(f"{path}, line {number}: {error}") from None
     if not isinstance(record, dict) or record.get("kind") not in ("header", "result", "footer"):
         raise ResultFileError(f"{path}, line {number}: expected a header, result or footer record")
     return record

@@ -23,6 +23,9 @@ _SERIOUS = ("failed", "deviates", "advised")
 
 WHO = ["implementation", "device"]
 
+#: What is timed, whoever does it.
+WHAT = ["workload", "device", "dtype"]
+
 #: The operator of cells that do not name one.
 SDPA = "sdpa"
 

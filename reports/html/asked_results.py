@@ -25,9 +25,8 @@ _BAD = [Outcome.FAILED.value, Outcome.DEVIATES.value, Outcome.ADVISED.value]
 Who = tuple[str, str]
 
 
-def conforms(frame: pd.DataFrame) -> Answer:
+def conforms(table: pd.DataFrame) -> Answer:
     """Who fails, who deviates as recorded, and who does neither."""
-    table = tables.implementations(frame)
     several = table["device"].nunique() > 1
     groups: dict[tuple[str, str], list[Cell]] = {}
     for row in table.to_dict("records"):
@@ -49,8 +48,8 @@ def conforms(frame: pd.DataFrame) -> Answer:
         Group(f"{label} ({len(items)})", look, tuple(items))
         for (label, look), items in sorted(groups.items(), key=lambda group: order.index(group[0][1]))
     )
-    numbers = frame["outcome"].value_counts()
-    note = f"{len(frame):,} results: " + ", ".join(f"{numbers.get(name, 0):,} {name}" for name in tables.OUTCOMES) + "."
+    numbers = table[list(tables.OUTCOMES)].sum()
+    note = f"{numbers.sum():,} results: {', '.join(f'{numbers[name]:,} {name}' for name in tables.OUTCOMES)}."
     return Answer("conforms", "Which implementations conform to the spec?", lead, found, note, "conformance")
 
 

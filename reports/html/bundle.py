@@ -31,18 +31,17 @@ class Bundle:
 
     def text(self) -> str:
         """The script, safe inside a <script> element.  Raises RuntimeError if vl_convert gave none."""
-        script = self._made() if self._process else Path(str(self._place)).read_bytes()
+        script = self._made(self._process) if self._process else Path(str(self._place)).read_bytes()
         return script.decode("utf-8").replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
     def __exit__(self, *_: object) -> None:
-        if self._process is not None:
+        if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.communicate()
 
-    def _made(self) -> bytes:
-        assert self._process is not None
-        script = self._process.communicate()[0]
-        if self._process.returncode or not script:
+    def _made(self, process: subprocess.Popen[bytes]) -> bytes:
+        script = process.communicate()[0]
+        if process.returncode or not script:
             raise RuntimeError("vl_convert did not give the JavaScript of the plots")
         if self._place is not None:
             with contextlib.suppress(OSError):  # a folder that cannot be written is no error

@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from reports import tables
-from reports.reading import Records
+from reports.model import Model
+from reports.records import Records
 from reports.speed import PAST
 
 #: Numbers that not every format or cell has.  Seconds, bytes, shares.
@@ -39,9 +40,9 @@ TEXTS = ("bound_by", "profile", "memory_method", "stopped")
 GROUP = ["family", "device", "dtype"]
 
 
-def frame(records: Records) -> pd.DataFrame:
+def frame(model: Model) -> pd.DataFrame:
     """One row per cell.  ``memory`` is what a call held beyond its inputs, by the newest measure that the file has."""
-    cells = tables.bench(records.cells)
+    cells = model.cells
     if cells.empty:
         return cells
     later = {name: float("nan") for name in NUMBERS if name not in cells}
@@ -66,12 +67,12 @@ def timed(cells: pd.DataFrame) -> pd.DataFrame:
 
 def roofs(records: Records) -> list[Mapping[str, Any]]:
     """The measured limits of the machines, of files that have them."""
-    return [roof for run in getattr(records, "runs", ()) for roof in run.roofs]
+    return [roof for run in records.runs for roof in run.roofs]
 
 
 def fits(records: Records) -> list[Mapping[str, Any]]:
     """The fitted exponents, of files that have them."""
-    return [fit for run in getattr(records, "runs", ()) for fit in run.fits]
+    return [fit for run in records.runs for fit in run.fits]
 
 
 def peaks(found: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Mapping[str, Any]]:

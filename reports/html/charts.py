@@ -62,8 +62,8 @@ def guides(cells: pd.DataFrame, peaks: Mapping[tuple[str, str], Mapping[str, Any
                 for S, time in zip(work["S"], times, strict=True)
             ]
     found = pd.DataFrame(rows, columns=GUIDES)
-    lengths = found.groupby([*GROUP, "quantity", "name"])["S"]
-    steep, left, right = found["name"] == STEEP, lengths.transform("min"), lengths.transform("max")
+    by_line = found.groupby([*GROUP, "quantity", "name"])["S"]
+    steep, left, right = found["name"] == STEEP, by_line.transform("min"), by_line.transform("max")
     label = pd.Series("", index=found.index)
     label[steep & (found["S"] == right)] = "right"
     label[~steep & (found["S"] == left)] = "left"

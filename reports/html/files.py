@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports.html.views import Cell, Table, columns
-from reports.reading import Source
+from reports.source import Source
 from reports.text import digits
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 
-from conformance.clauses import Clause
 from reports import tables
 from reports.html.views import Cell, Column, Table, columns, link, number
 from reports.text import NONE, share, shortened
@@ -26,9 +25,8 @@ RANK = {"failed": 4, "deviates": 3, "advised": 2, "passed": 1, "unsupported": 0}
 PARTS = {"SDPA": "Attention", "DEC": "Decoding", "MHA": "Multi-head layer", "SUB": "Sub-layer", "GRAD": "Gradients"}
 
 
-def implementations(frame: pd.DataFrame) -> Table:
+def implementations(table: pd.DataFrame) -> Table:
     """One row per implementation and device: results by outcome, the largest share of the bound, profiles met."""
-    table = tables.implementations(frame)
     rows = []
     for row in table.to_dict("records"):
         verdict = next((name for name in RANK if name != "passed" and row[name]), "passed")
@@ -64,9 +62,8 @@ VERDICTS = {
 }
 
 
-def matrices(frame: pd.DataFrame, clauses: Mapping[str, Clause]) -> list[Table]:
+def matrices(long: pd.DataFrame) -> list[Table]:
     """One table for each part of the spec: clauses that somebody was asked × the implementations that were."""
-    long = tables.matrix(frame, clauses)
     long = long[long["cell"] != tables.NOT_RUN]
     prefixes = long["clause"].str.rpartition("-")[0]
     return [_matrix(prefix, long[prefixes == prefix]) for prefix in prefixes.unique()]
@@ -103,9 +100,8 @@ def _judged(row: Mapping[Any, Any] | None) -> Cell:
     )
 
 
-def differences(frame: pd.DataFrame) -> Table:
+def differences(table: pd.DataFrame) -> Table:
     """Failures, deviations and advice: clause, implementation, what it does instead, number of cases."""
-    table = tables.differences(frame)
     rows = tuple(
         (
             Cell(row["clause"], "{0[0]} {0[1]:04}".format(tables.clause_order(row["clause"]))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from conformance.clauses import Clause
-from reports import faults, tables
+from reports import faults
 from reports.html import accuracy, cells, charts, files, kills, matrix, memory, payload, speed
 from reports.html import changes as since
 from reports.html.answers import divergence
@@ -22,7 +21,8 @@ from reports.html.asked_speed import asked, fastest, memory_bound, quadratic
 from reports.html.bundle import Bundle
 from reports.html.changes import Change
 from reports.html.views import Answer
-from reports.reading import Records, incomplete
+from reports.model import Model
+from reports.reading import incomplete
 
 TEMPLATES = Path(__file__).with_name("templates")
 
@@ -36,12 +36,10 @@ RESULTS = (
 )
 
 
-def page(records: Records, clauses: Mapping[str, Clause], changes: Sequence[Change] | None = None) -> str:
+def page(model: Model, changes: Sequence[Change] | None = None) -> str:
     """The whole page.  ``changes`` are those since a base run, None if there is none."""
     with Bundle() as bundle:
-        results = tables.conformance(records.results)
-        found = cells.frame(records)
-        shown = _shown(records, results, found, clauses, changes)
+        shown = _shown(model, changes)
         scripts = [Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in SCRIPTS]  # noqa: S704 (our own)
         scripts.insert(0, Markup(bundle.text()))  # noqa: S704 (that of vl_convert)
     environment = Environment(
@@ -57,28 +55,18 @@ def page(records: Records, clauses: Mapping[str, Clause], changes: Sequence[Chan
     return template.render(**shown, style=style, scripts=scripts, hashes=Markup(hashes))  # noqa: S704 (base64)
 
 
-def _shown(
-    records: Records,
-    results: pd.DataFrame,
-    found: pd.DataFrame,
-    clauses: Mapping[str, Clause],
-    changes: Sequence[Change] | None,
-) -> dict[str, Any]:
+def _shown(model: Model, changes: Sequence[Change] | None) -> dict[str, Any]:
     """What the template fills in; sections without records are empty."""
+    records = model.records
+    found = cells.frame(model)
     growths = memory.growths(found, cells.fits(records))
-    shares = accuracy.frame(results) if not results.empty else pd.DataFrame()
-    limited, left_out = payload.limited(results) if not results.empty else (results, 0)
-    return {
+    shown = {
         "cut": incomplete(records.sources),
-        "questions": _questions(records, results, found, growths, changes),
-        "implementations": matrix.implementations(results) if not results.empty else None,
-        "matrices": matrix.matrices(results, clauses) if not results.empty else [],
-        "differences": matrix.differences(results) if not results.empty else None,
+        "questions": _questions(model, found, growths, changes),
         "divergence": divergence(records.results),
-        "accuracy": accuracy.table(shares) if len(shares) else None,
         "fastest": speed.fastest(found) if len(cells.timed(found)) else None,
-        "counts": speed.counts(found) if not found.empty else "",
-        "bench": speed.every_cell(found) if not found.empty else None,
+        "counts": speed.counts(found) if len(found) else "",
+        "bench": speed.every_cell(found) if len(found) else None,
         "memory": memory.table(growths) if growths else None,
         "kills": [kills.groups(records.faults), kills.table(records.faults)] if records.faults else [],
         "kill_verdict": faults.verdict(records.faults, records.cases).replace("**", "") if records.faults else "",
@@ -87,51 +75,56 @@ def _shown(
         "files": files.table(records.sources),
         "environments": files.environments(records.sources),
         "missing": sorted({name for source in records.sources for name in source.not_installed}),
-        "left_out": left_out,
-        "data": payload.packed(
-            _frames(records, limited, found, shares),
-            clauses={name: [c.title, c.level.value, c.sentence] for name, c in clauses.items()},
-            faults=kills.details(records.faults),
-            charts=charts.charts(),
-        ),
+    }
+    return shown | _conformance(model) | _data(model, found)
+
+
+def _conformance(model: Model) -> dict[str, Any]:
+    if model.results.empty:
+        return {"implementations": None, "matrices": [], "differences": None}
+    return {
+        "implementations": matrix.implementations(model.implementations),
+        "matrices": matrix.matrices(model.matrix),
+        "differences": matrix.differences(model.differences),
     }
 
 
 def _questions(
-    records: Records,
-    results: pd.DataFrame,
-    found: pd.DataFrame,
-    growths: Sequence[memory.Memory],
-    changes: Sequence[Change] | None,
+    model: Model, found: pd.DataFrame, growths: Sequence[memory.Memory], changes: Sequence[Change] | None
 ) -> list[Answer]:
+    """The answers at the top, in the order in which a stranger asks."""
     answers: list[Answer | None] = []
-    if not results.empty:
-        answers += [empty_rows(results, records.results)]
+    at = asked(found)
+    if not model.results.empty:
+        answers.append(empty_rows(model.results, model.records.results))
     if not found.empty:
-        at = asked(found)
         answers += [fastest(found, at), quadratic(growths, at)]
-    answers += [since.worse(changes)]
-    if not results.empty:
-        answers += [conforms(results)]
+    answers.append(since.worse(changes))
+    if not model.results.empty:
+        answers.append(conforms(model.implementations))
     if not found.empty:
-        answers += [memory_bound(found)]
+        answers.append(memory_bound(found))
     return [answer for answer in answers if answer is not None]
 
 
-def _frames(
-    records: Records, results: pd.DataFrame, found: pd.DataFrame, shares: pd.DataFrame
-) -> dict[str, pd.DataFrame]:
-    frames = {}
-    if not results.empty:
-        frames["conformance"] = results[list(RESULTS)]
-        frames["accuracy"] = accuracy.drawn(shares)
+def _data(model: Model, found: pd.DataFrame) -> dict[str, Any]:
+    """The data behind the views, and the table of accuracy, which is made of it."""
+    records = model.records
+    frames: dict[str, pd.DataFrame] = {}
+    shown: dict[str, Any] = {"accuracy": None, "left_out": 0}
+    if not model.results.empty:
+        limited, shown["left_out"] = payload.limited(model.results)
+        shares = accuracy.frame(model.results)
+        frames |= {"conformance": limited[list(RESULTS)], "accuracy": accuracy.drawn(shares)}
+        shown["accuracy"] = accuracy.table(shares) if len(shares) else None
     if not found.empty:
-        frames["bench"] = found
-        frames["points"] = charts.drawn(found)
-        frames["guides"] = charts.guides(found, cells.peaks(cells.roofs(records)))
+        guides = charts.guides(found, cells.peaks(cells.roofs(records)))
+        frames |= {"bench": found, "points": charts.drawn(found), "guides": guides}
     if records.faults:
-        frames["faults"] = faults.frame(records.faults)
-    return frames
+        frames["faults"] = model.faults
+    clauses = {name: [clause.title, clause.level.value, clause.sentence] for name, clause in model.clauses.items()}
+    details = kills.details(records.faults)
+    return shown | {"data": payload.packed(frames, clauses=clauses, faults=details, charts=charts.charts())}
 
 
 def _hash(script: str) -> str:
