@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -28,8 +28,8 @@ STEEP = "slope of S²"
 GUIDES = [*GROUP, "quantity", "name", "S", "value"]
 
 
-def charts() -> dict[str, dict[str, Any]]:
-    """Every specification by its name."""
+def charts(*, validate: bool = False) -> dict[str, dict[str, Any]]:
+    """Every specification by its name; a test validates them, which takes half a second."""
     made: Mapping[str, Callable[[], alt.LayerChart | alt.FacetChart]] = {
         "time": lambda: _against_length("milliseconds", "Median of a call, ms", intervals=True),
         "memory": lambda: _against_length("memory", "Memory of a call beyond its inputs, bytes", format_="~s"),
@@ -37,7 +37,10 @@ def charts() -> dict[str, dict[str, Any]]:
         "accuracy": _accuracy,
     }
     fit = alt.AutoSizeParams(type="fit-x", contains="padding")
-    return {name: make().properties(autosize=fit).configure_view(stroke=None).to_dict() for name, make in made.items()}
+    return {
+        name: make().properties(autosize=fit).configure_view(stroke=None).to_dict(validate=validate)
+        for name, make in made.items()
+    }
 
 
 def guides(cells: pd.DataFrame, peaks: Mapping[tuple[str, str], Mapping[str, Any]]) -> pd.DataFrame:
@@ -125,7 +128,7 @@ def _against_length(
     points = cells.mark_point(filled=True, size=45).encode(
         lengths, values, _colour(), _shape(), opacity=_faded(1), tooltip=_tips(*_WHO, *_TIME, *_MORE)
     )
-    layers: list[Any] = [_guide_lines(), _guide_names("left"), _guide_names("right"), lines, points]
+    layers: list[Any] = [_guide_lines(), _guide_names(), lines, points]
     if intervals:
         rule = cells.mark_rule(strokeWidth=2).encode(lengths, alt.Y("low:Q"), alt.Y2("high:Q"), _colour())
         layers.insert(-1, rule.encode(opacity=_faded(0.7)))
@@ -140,15 +143,15 @@ def _guide_lines() -> alt.Chart:
     )
 
 
-def _guide_names(side: Literal["left", "right"]) -> alt.Chart:
+def _guide_names() -> alt.Chart:
     """The names of the lines, each at the end of it where the measured lines leave room."""
+    left = "datum.label == 'left'"
+    side, aside = alt.expr(f"{left} ? 'left' : 'right'"), alt.expr(f"{left} ? 8 : -8")
     return (
         alt.Chart(alt.NamedData("guides"))
-        .transform_filter(f"datum.label == '{side}'")
-        .mark_text(
-            align=side, baseline="bottom", dx=8 if side == "left" else -8, dy=-4, fontSize=11, color="var(--soft)"
-        )
-        .encode(alt.X("S:Q"), alt.Y("value:Q"), alt.Text("name:N"))
+        .transform_calculate(text="datum.label ? datum.name : ''")
+        .mark_text(align=side, baseline="bottom", dx=aside, dy=-4, fontSize=11, color="var(--soft)")
+        .encode(alt.X("S:Q"), alt.Y("value:Q"), alt.Text("text:N"))
     )
 
 

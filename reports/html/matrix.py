@@ -29,9 +29,7 @@ def implementations(table: pd.DataFrame) -> Table:
     """One row per implementation and device: results by outcome, the largest share of the bound, profiles met."""
     rows = []
     for row in table.to_dict("records"):
-        verdict = next((name for name in RANK if name != "passed" and row[name]), "passed")
-        if not sum(row[name] for name in RANK if name != "unsupported"):
-            verdict = "unsupported"
+        verdict = next((name for name in RANK if row[name]), "unsupported")
         counts = [Cell(str(row[name]), row[name], look=name if row[name] else "none") for name in tables.OUTCOMES]
         profiles = row["profiles met"]
         rows.append(

@@ -87,8 +87,10 @@
       if (name === "memory") shown = shown.filter((row) => row.memory !== null);
       if (name === "frontier") shown = shown.filter((row) => row.share > 0);
       const names = [...new Set(shown.map((row) => row.implementation))];
-      const guides = pick(page.rows(data, "guides")).filter((row) => row.quantity === plot.guides);
+      const guides = plot.guides ? pick(page.rows(data, "guides")).filter((row) => row.quantity === plot.guides) : [];
       const spec = { ...coloured(data.charts[name], names, look), description: text, datasets: { [plot.frame === "points" ? "cells" : "accuracy"]: shown, guides, one: [{ value: 1 }] } };
+      if (!guides.length) spec.layer = spec.layer.filter((layer) => (layer.data || {}).name !== "guides");
+      if (spec.height.step) spec.height = spec.height.step * names.length; // a width of its container needs a height in pixels
       const { view } = await vegaEmbed(drawing, spec, { renderer: "svg", actions: false, ast: true, config: CONFIG });
       const count = plot.frame === "points" ? `${shown.length} cells` : `${shown.length} implementations`;
       figure.querySelector("output").textContent = count;
@@ -118,14 +120,15 @@
     await draw();
   }
 
-  const seen = new IntersectionObserver((entries) => {
-    for (const { isIntersecting, target } of entries) {
-      if (!isIntersecting) continue;
-      seen.unobserve(target);
-      start(target).catch((error) => console.error(`the plot ${target.dataset.plot} cannot be drawn: ${error}`));
-    }
-  }, { rootMargin: "600px" });
-  document.querySelectorAll(".plot").forEach((figure) => seen.observe(figure));
-  // What is printed is drawn, wherever it stands.
-  addEventListener("beforeprint", () => document.querySelectorAll(".plot").forEach((figure) => { if (!figure.querySelector("svg")) { seen.unobserve(figure); start(figure); } }));
+  // What is in view is drawn first, the others when there is time, so that a printed page has them all.
+  const figures = new Set(document.querySelectorAll(".plot"));
+  const later = window.requestIdleCallback || ((call) => setTimeout(call, 50));
+  async function drawn(figure) {
+    if (!figures.delete(figure)) return;
+    try { await start(figure); } catch (error) { console.error(`the plot ${figure.dataset.plot} cannot be drawn: ${error}`); }
+  }
+  const seen = new IntersectionObserver((entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => drawn(entry.target)), { rootMargin: "300px" });
+  figures.forEach((figure) => seen.observe(figure));
+  const next = () => later(async () => { for (const figure of figures) { await drawn(figure); return next(); } });
+  page.ready.then(next);
 })();

@@ -7,6 +7,7 @@
   const body = document.getElementById("details-body");
   const SERIOUS = ["failed", "deviates", "advised", "passed", "unsupported"];
   const SYMBOLS = { failed: "✗", deviates: "≠", advised: "!", passed: "✓", unsupported: "–" };
+  const WORDS = { deviates: "deviate" };
   const MANY = 200; // rows that are shown at first; a button shows the others
 
   const badge = (outcome) => el("span", { class: outcome }, `${SYMBOLS[outcome] || ""} ${outcome}`);
@@ -70,7 +71,7 @@
   function clause(data, id, implementation, device) {
     const all = page.rows(data, "conformance").filter((r) => (implementation === undefined || (r.implementation === implementation && r.device === device)) && counts(r, id));
     const some = (outcome) => all.filter((r) => r.outcome === outcome);
-    const numbers = SERIOUS.filter((o) => some(o).length).map((o) => `${some(o).length} ${o}`).join(", ") || "not run";
+    const numbers = SERIOUS.filter((o) => some(o).length).map((o) => `${some(o).length} ${WORDS[o] || o}`).join(", ") || "not run";
     const parts = [sentence(data, id), el("p", { class: "counts" }, `${numbers}.`)];
     for (const [at, r] of all.filter((r) => ["failed", "deviates", "advised"].includes(r.outcome)).sort((x, y) => SERIOUS.indexOf(x.outcome) - SERIOUS.indexOf(y.outcome)).slice(0, MANY).entries()) {
       const summary = el("summary", {}, badge(r.outcome), ` ${implementation === undefined ? `${r.implementation} ${r.device} · ` : ""}${r.case} · ${r.dtype} · ${r.reason}`);
