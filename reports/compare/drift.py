@@ -4,8 +4,8 @@ Such runs drift by 3 to 10 % on a shared machine, for two reasons with a remedy 
 slower in one run: the interval of every cell is widened by how far *yardsticks* moved that are the same code in both
 runs - the measured peak and bandwidth, and the factor that is common to the implementations where there are several.
 And each cell has luck of its own, with its memory or its minute, that shows in no interval of one run: that scatter is
-estimated from how far the cells of the two runs lie apart, most of which did not change.  Nothing is ever corrected: a
-ratio stays what was measured, and only what is certain about it shrinks.
+estimated from how far the cells of one implementation lie apart, most of which change alike.  Nothing is ever
+corrected: a ratio stays what was measured, and only what is certain about it shrinks.
 
 One comparison judges many cells, so a cell is called faster or slower by an interval that holds for all cells at once
 (Bonferroni): the chance of any false alarm in a run is bounded, not that in a cell.
@@ -31,9 +31,9 @@ UNKNOWN = 1.10
 #: A common factor needs this many implementations: the median of three is moved by no single one.
 IMPLEMENTATIONS = 3
 
-#: From this many cells on the scatter from run to run is estimated; below it is SCATTER, which it never falls below
+#: From this many residuals on the scatter from run to run is estimated; below it is SCATTER, which it never falls below
 #: LEAST_SCATTER.  ``python -m reports.compare.simulation`` shows what they do.
-CELLS = 8
+CELLS = 6
 SCATTER = 0.03
 LEAST_SCATTER = 0.01
 
@@ -51,19 +51,29 @@ def allowance(
 
     ``yardsticks`` are factors of time by name; ``unknown`` is the factor in either direction where there is none.
     """
-    logs = np.array([math.log(one.value) for _, one in ratios])
     known = dict(yardsticks)
     if len({name for name, _ in ratios}) >= IMPLEMENTATIONS and unknown > 1:
         known["common factor"] = common(ratios)
     spread = [1.0, *known.values()] if known else [1 / unknown, unknown]
-    residuals = np.abs(logs - np.median(logs)) if len(logs) else logs
-    within = float(np.median([_deviation(one) ** 2 for _, one in ratios])) if ratios else 0.0
-    if len(ratios) < CELLS:
-        scatter = SCATTER
-    else:
+    scatter = SCATTER
+    residuals = _residuals(ratios)
+    if len(residuals) >= CELLS:
         total = max(float(np.quantile(residuals, at)) / unit for at, unit in QUANTILES)
+        within = float(np.median([_deviation(one) ** 2 for _, one in ratios]))
         scatter = max(LEAST_SCATTER, math.sqrt(max(0.0, total**2 - within)))
     return Allowance(device, min(spread), max(spread), scatter, len(ratios), tuple(known.items()))
+
+
+def _residuals(ratios: Sequence[tuple[str, Interval]]) -> np.ndarray:
+    """How far each cell's log ratio lies from the median of its implementation, which may have changed as a whole.
+
+    One cell of each, which the median lies at or next to, is left out: it is at 0 whatever the scatter.
+    """
+    by: dict[str, list[float]] = {}
+    for name, one in ratios:
+        by.setdefault(name, []).append(math.log(one.value))
+    parts = [np.sort(np.abs(np.array(values) - np.median(values)))[1:] for values in by.values()]
+    return np.concatenate([np.zeros(0), *parts])
 
 
 def common(ratios: Sequence[tuple[str, Interval]]) -> float:

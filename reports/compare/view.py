@@ -82,8 +82,8 @@ def rule(found: Comparison) -> list[str]:
     unit = f"times of {found.yardstick}, as measured in the same run" if found.yardstick else "milliseconds"
     first = (
         f"Times are {unit}. A cell is faster or slower if its ratio is beyond 5 % and an interval that holds for all"
-        f" {len(found.speeds)} cells at once ({FALSE_ALARMS:.0%} chance of any false alarm) lies beyond 2 %; the same if"
-        " its own 95 % interval lies within 5 %; else unclear. A file of rules may set other thresholds."
+        f" {len(found.speeds)} cells at once ({FALSE_ALARMS:.0%} chance of any false alarm) lies beyond 2 %; the same"
+        " if its own 95 % interval lies within 5 %; else unclear. A file of rules may set other thresholds."
     )
     return [first, *(_allowance(one) for one in found.allowances)]
 
