@@ -13,6 +13,7 @@ from bench.statistics import Visits
 
 #: What identifies a cell.
 CELL = ("implementation", "device", "dtype", "workload")
+Key = tuple[str, str, str, str]
 
 #: Statistics of a timed cell that are kept: seconds that are positive, and two that may be 0.
 SECONDS = ("min", "median", "mean", "max")
@@ -62,9 +63,9 @@ class Samples:
         return [[next(chunks).tolist() for _ in visit] for visit in self.sizes or ((len(self.seconds),),)]
 
 
-def key_of(cell: Mapping[str, Any]) -> tuple:
+def key_of(cell: Mapping[str, Any]) -> Key:
     """What identifies a cell."""
-    return tuple(cell[name] for name in CELL)
+    return cell["implementation"], cell["device"], cell["dtype"], cell["workload"]
 
 
 def named(record: Mapping[str, Any]) -> bool:

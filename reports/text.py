@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pandas as pd
@@ -38,6 +39,20 @@ def fold(title: str, text: str) -> str:
 def escape(value: Any) -> str:
     """A value as the text of a Markdown table's cell."""
     return " ".join(str(value).split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def printable(value: Any) -> str:
+    """A value on one line of a terminal, without the characters that would steer it."""
+    return "".join(one if one.isprintable() else "\ufffd" for one in " ".join(str(value).split()))
+
+
+def inert(value: Any) -> str:
+    """A value as text where others read it: no tag, link, picture, emphasis or mention comes of it.
+
+    Bars are left to the table.
+    """
+    text = re.sub(r"([\\`*_\[\]~])", r"\\\1", printable(value))
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("@", "@\u200b")
 
 
 def code(value: Any) -> str:
