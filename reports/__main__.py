@@ -10,6 +10,7 @@ from pathlib import Path
 from conformance.clauses import clauses
 from reports import model, outputs
 from reports.compare import command as compare
+from reports.compare import comparing
 from reports.reading import ReportError, read
 
 #: Exit status where a file cannot be used, as argparse has for an argument.
@@ -45,8 +46,13 @@ def report(arguments: Sequence[str]) -> int:
         choices=list(outputs.FORMATS),
         help=f"what to write; repeatable (default: {', '.join(outputs.DEFAULT)})",
     )
+    parser.add_argument(
+        "--base", metavar="BASE", help="the run that the HTML page compares with, as `python -m reports compare` has it"
+    )
     given = parser.parse_args(arguments)
-    whole = model.Model(read(given.files), clauses())
+    records = read(given.files)
+    since = comparing.compare(compare.records(given.base), records) if given.base else None
+    whole = model.Model(records, clauses(), since)
     formats = given.format or outputs.DEFAULT
     if not given.format and outputs.left_out():
         print(outputs.left_out(), file=sys.stderr)

@@ -20,6 +20,7 @@ from conformance.results import as_record, from_record
 from reports import divergence, faults, tables
 from reports.benchmark import BenchRun
 from reports.cell import Samples, fault, is_entry, key_of
+from reports.compare.changes import Comparison
 from reports.records import Records
 from reports.source import ReportError, Source
 
@@ -39,6 +40,8 @@ class Model:
 
     records: Records
     clauses: Mapping[str, Clause]
+    #: What changed since a base run, where there is one.
+    since: Comparison | None = None
 
     @cached_property
     def results(self) -> pd.DataFrame:

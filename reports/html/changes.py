@@ -1,76 +1,117 @@
-"""What changed since a base run: the page shows it, another module finds it."""
+"""What changed since a base run: its answer at the top of the page, and its tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from reports.html.views import Answer, Cell, Group, Table, columns, number
+from bench.statistics import Interval, Verdict
+from reports.compare import view
+from reports.compare.changes import Comparison, Level, Speed, Status
+from reports.html.views import Answer, Cell, Group, Table, columns, link, milliseconds, number
+from reports.text import digits
 
 QUESTION = "What got worse since the base run?"
 
-
-@dataclass(frozen=True)
-class Change:
-    """One thing that is not as it was."""
-
-    #: "speed", "conformance", "accuracy" or "memory".
-    kind: str
-    implementation: str
-    device: str
-    dtype: str
-    #: The case or the workload.
-    at: str
-    #: As the comparison has it: "SLOWER", "new failure" …
-    verdict: str
-    worse: bool
-    #: New over base, where that means something, and a sentence with the interval.
-    ratio: float | None = None
-    text: str = ""
-    #: The fragment that opens the cell or the case.
-    link: str = ""
+#: How a change is marked; ahead of its words, so that no colour has to be seen.
+MARKS = {
+    Level.WORSE: ("✗ worse", "failed"),
+    Level.IGNORED: ("– ignored", "unsupported"),
+    Level.BETTER: ("✓ better", "passed"),
+    Level.NOTE: ("· note", ""),
+}
+VERDICTS = {
+    Verdict.SLOWER: ("✗ slower", "failed"),
+    Verdict.UNCLEAR: ("? unclear", "deviates"),
+    Verdict.SAME: ("= same", ""),
+    Verdict.FASTER: ("✓ faster", "passed"),
+}
 
 
-def worse(changes: Sequence[Change] | None) -> Answer:
-    """What got worse, by kind."""
-    if changes is None:
+def worse(found: Comparison | None) -> Answer:
+    """What got worse: cells that are slower, then each other kind of change with the first of its places."""
+    if found is None:
         return Answer("worse", QUESTION, "Not known: this page was made without a base run to compare with.")
-    bad = [change for change in changes if change.worse]
-    if not bad:
-        return Answer("worse", QUESTION, f"Nothing. {len(changes)} changes, none for the worse.", more="changes")
-    groups = tuple(
-        Group(f"{kind.capitalize()} ({sum(one.kind == kind for one in bad)})", "failed", tuple(_items(bad, kind)))
-        for kind in dict.fromkeys(change.kind for change in bad)
+    groups = (
+        [Group(f"Slower ({len(found.slower)})", "failed", tuple(map(_slower, found.slower)))] if found.slower else []
     )
-    return Answer("worse", QUESTION, f"{len(bad)} of {len(changes)} changes are for the worse.", groups, more="changes")
+    rows = view.changes(found.changes, [Level.WORSE]).to_dict("records")
+    for kind in dict.fromkeys(row["change"] for row in rows):
+        some = [row for row in rows if row["change"] == kind]
+        items = (Cell(f"{row['implementation']} {row['dtype']} {row['where']}", tip=row[FIRST]) for row in some)
+        groups.append(Group(f"{kind.capitalize()} ({sum(row['number'] for row in some)})", "failed", tuple(items)))
+    leads = {
+        Status.WORSE: f"{view.headline(found)}.",
+        Status.NOTHING_WORSE: f"Nothing: {view.told(found)}.",
+        Status.CANNOT_TELL: "It cannot be told. " + " ".join(found.unfit),
+    }
+    note = "" if found.status is Status.CANNOT_TELL else " ".join(found.unfit)
+    return Answer("worse", QUESTION, leads[found.status].strip(), tuple(groups), note, "changes")
 
 
-def table(changes: Sequence[Change]) -> Table:
-    """One row per change, what is worse first."""
+#: The column of reports.compare.view that shows one of the changes of a row.
+FIRST = "the first: base → new"
+
+
+def tables(found: Comparison) -> list[Table]:
+    """Times cell by cell, what is slower first; then everything else, what is worse first."""
+    return [each for each in (_speeds(found), _changes(found)) if each.rows]
+
+
+def _speeds(found: Comparison) -> Table:
+    order = list(VERDICTS)
+    cells = sorted(found.speeds, key=lambda cell: (order.index(cell.verdict), -cell.ratio.value))
     rows = tuple(
         (
-            Cell(
-                "✗ worse" if change.worse else "✓ not worse",
-                int(change.worse),
-                look="failed" if change.worse else "passed",
-            ),
-            Cell(change.kind),
-            Cell(change.implementation, look="name"),
-            Cell(change.device),
-            Cell(change.dtype),
-            Cell(change.at, link=change.link),
-            Cell(change.verdict),
-            number(change.ratio, tip=change.text),
-            Cell(change.text),
+            Cell(cell.implementation, look="name", link=_cell(cell)),
+            Cell(cell.workload, look="name"),
+            Cell(cell.device),
+            Cell(cell.dtype),
+            Cell(_verdict(cell), order.index(cell.verdict), look="" if cell.ignored else VERDICTS[cell.verdict][1]),
+            number(cell.ratio.value, f"{digits(cell.ratio.value)}×", tip=_interval(cell.ratio)),
+            number(cell.base.value, _time(cell.base, found), tip=_ends(cell.base, found)),
+            number(cell.new.value, _time(cell.new, found), tip=_ends(cell.new, found)),
+            Cell(cell.why),
         )
-        for change in sorted(changes, key=lambda change: not change.worse)
+        for cell in cells
     )
-    titles = ("", "kind", "implementation", "device", "dtype", "case or workload", "verdict", "new ÷ base", "in words")
-    return Table("changes", "Since the base run", columns(*titles, numbers=("new ÷ base",)), rows)
+    numbers = ("new ÷ base", "base", "new")
+    heads = columns("implementation", "workload", "device", "dtype", "verdict", *numbers, "why", numbers=numbers)
+    return Table("speed-changes", "Times since the base run", heads, rows, " ".join(view.rule(found)))
 
 
-def _items(bad: Sequence[Change], kind: str) -> list[Cell]:
-    some = [one for one in bad if one.kind == kind]
-    return [
-        Cell(f"{one.implementation} {one.dtype} {one.at}: {one.verdict}", tip=one.text, link=one.link) for one in some
-    ]
+def _changes(found: Comparison) -> Table:
+    rows = []
+    for level, (mark, look) in MARKS.items():
+        for row in view.changes(found.changes, [level]).to_dict("records"):
+            cells = (Cell(row[name]) for name in ("change", "implementation", "device", "dtype"))
+            count = Cell(str(row["number"]), row["number"])
+            rows.append(
+                (Cell(mark, list(MARKS).index(level), look=look), *cells, count, Cell(row["where"]), Cell(row[FIRST]))
+            )
+    titles = ("", "change", "implementation", "device", "dtype", "number", "where", FIRST)
+    heads = columns(*titles, numbers=("number",))
+    return Table("other-changes", "Conformance, accuracy, memory and cells", heads, tuple(rows), " ".join(found.notes))
+
+
+def _slower(cell: Speed) -> Cell:
+    text = f"{cell.implementation} {cell.dtype} {cell.workload} {digits(cell.ratio.value)}×"
+    return Cell(text, tip=_interval(cell.ratio), link=_cell(cell))
+
+
+def _cell(cell: Speed) -> str:
+    return link("cell", cell.implementation, cell.device, cell.dtype, cell.workload)
+
+
+def _verdict(cell: Speed) -> str:
+    return VERDICTS[cell.verdict][0] + (" (ignored)" if cell.ignored else "")
+
+
+def _interval(ratio: Interval) -> str:
+    return f"95 % interval {digits(ratio.low)} to {digits(ratio.high)}"
+
+
+def _time(one: Interval, found: Comparison) -> str:
+    return f"{digits(one.value)} × {found.yardstick}" if found.yardstick else milliseconds(one.value)
+
+
+def _ends(one: Interval, found: Comparison) -> str:
+    scale, unit = (1.0, "") if found.yardstick else (1e3, " ms")
+    return f"95 % interval {digits(one.low * scale)} to {digits(one.high * scale)}{unit}"

@@ -13,13 +13,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from reports import faults
-from reports.html import accuracy, cells, charts, files, kills, matrix, memory, payload, speed
-from reports.html import changes as since
+from reports.html import accuracy, cells, changes, charts, files, kills, matrix, memory, payload, speed
 from reports.html.answers import divergence
 from reports.html.asked_results import conforms, empty_rows
 from reports.html.asked_speed import asked, fastest, memory_bound, quadratic
 from reports.html.bundle import Bundle
-from reports.html.changes import Change
 from reports.html.views import Answer
 from reports.model import Model
 from reports.reading import incomplete
@@ -36,10 +34,10 @@ RESULTS = (
 )
 
 
-def page(model: Model, changes: Sequence[Change] | None = None) -> str:
-    """The whole page.  ``changes`` are those since a base run, None if there is none."""
+def page(model: Model) -> str:
+    """The whole page."""
     with Bundle() as bundle:
-        shown = _shown(model, changes)
+        shown = _shown(model)
         scripts = [Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in SCRIPTS]  # noqa: S704 (our own)
         scripts.insert(0, Markup(bundle.text()))  # noqa: S704 (that of vl_convert)
     environment = Environment(
@@ -55,14 +53,14 @@ def page(model: Model, changes: Sequence[Change] | None = None) -> str:
     return template.render(**shown, style=style, scripts=scripts, hashes=Markup(hashes))  # noqa: S704 (base64)
 
 
-def _shown(model: Model, changes: Sequence[Change] | None) -> dict[str, Any]:
+def _shown(model: Model) -> dict[str, Any]:
     """What the template fills in; sections without records are empty."""
     records = model.records
     found = cells.frame(model)
     growths = memory.growths(found, cells.fits(records))
     shown = {
         "cut": incomplete(records.sources),
-        "questions": _questions(model, found, growths, changes),
+        "questions": _questions(model, found, growths),
         "divergence": divergence(records.results),
         "fastest": speed.fastest(found) if len(cells.timed(found)) else None,
         "counts": speed.counts(found) if len(found) else "",
@@ -70,7 +68,7 @@ def _shown(model: Model, changes: Sequence[Change] | None) -> dict[str, Any]:
         "memory": memory.table(growths) if growths else None,
         "kills": [kills.groups(records.faults), kills.table(records.faults)] if records.faults else [],
         "kill_verdict": faults.verdict(records.faults, records.cases).replace("**", "") if records.faults else "",
-        "changes": since.table(changes) if changes else None,
+        "changes": changes.tables(model.since) if model.since else [],
         "sources": records.sources,
         "files": files.table(records.sources),
         "environments": files.environments(records.sources),
@@ -89,9 +87,7 @@ def _conformance(model: Model) -> dict[str, Any]:
     }
 
 
-def _questions(
-    model: Model, found: pd.DataFrame, growths: Sequence[memory.Memory], changes: Sequence[Change] | None
-) -> list[Answer]:
+def _questions(model: Model, found: pd.DataFrame, growths: Sequence[memory.Memory]) -> list[Answer]:
     """The answers at the top, in the order in which a stranger asks."""
     answers: list[Answer | None] = []
     at = asked(found)
@@ -99,7 +95,7 @@ def _questions(
         answers.append(empty_rows(model.results, model.records.results))
     if not found.empty:
         answers += [fastest(found, at), quadratic(growths, at)]
-    answers.append(since.worse(changes))
+    answers.append(changes.worse(model.since))
     if not model.results.empty:
         answers.append(conforms(model.implementations))
     if not found.empty:
