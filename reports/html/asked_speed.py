@@ -93,7 +93,7 @@ def quadratic(found: Sequence[Memory], at: Asked | None) -> Answer:
     here = [one for one in found if at is not None and (one.family, one.dtype) == (at.family, at.dtype)]
     question = "Which uses quadratic memory?"
     if at is None or not here:
-        return Answer("quadratic", question, "Memory was not measured at two lengths in these files.", more="memory")
+        return Answer("quadratic", question, "Memory was not measured at two lengths in these files.", more="memory-of")
     several = len({one.device for one in here}) > 1
     groups = []
     for growth in Growth:
@@ -111,7 +111,7 @@ def quadratic(found: Sequence[Memory], at: Asked | None) -> Answer:
             groups.append(Group(f"{label} ({len(items)}), bytes at the longest S", LOOKS[growth], items))
     count = sum(one.growth is Growth.QUADRATIC for one in here)
     lead = f"{count} of {len(here)}, in {at.family}, {at.dtype}."
-    return Answer("quadratic", question, lead, tuple(groups), more="memory")
+    return Answer("quadratic", question, lead, tuple(groups), more="memory-of")
 
 
 def memory_bound(cells: pd.DataFrame) -> Answer:

@@ -30,9 +30,9 @@ class Bundle:
         return self
 
     def text(self) -> str:
-        """The script, safe inside a <script> element.  Raises RuntimeError if vl_convert gave none."""
+        """The script.  Raises RuntimeError if vl_convert gave none."""
         script = self._made(self._process) if self._process else Path(str(self._place)).read_bytes()
-        return script.decode("utf-8").replace("</script", "<\\/script").replace("<!--", "<\\!--")
+        return script.decode("utf-8")
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None and self._process.poll() is None:

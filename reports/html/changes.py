@@ -10,6 +10,9 @@ from reports.text import digits
 
 QUESTION = "What got worse since the base run?"
 
+#: How many of a kind the answer names.
+NAMED = 10
+
 #: How a change is marked; ahead of its words, so that no colour has to be seen.
 MARKS = {
     Level.WORSE: ("✗ worse", "failed"),
@@ -29,25 +32,30 @@ def worse(found: Comparison | None) -> Answer:
     """What got worse: cells that are slower, then each other kind of change with the first of its places."""
     if found is None:
         return Answer("worse", QUESTION, "Not known: this page was made without a base run to compare with.")
-    groups = (
-        [Group(f"Slower ({len(found.slower)})", "failed", tuple(map(_slower, found.slower)))] if found.slower else []
-    )
+    slower = sorted(found.slower, key=lambda cell: -cell.ratio.value)
+    groups = [_group("Slower", len(slower), list(map(_slower, slower)))] if slower else []
     rows = view.changes(found.changes, [Level.WORSE]).to_dict("records")
     for kind in dict.fromkeys(row["change"] for row in rows):
         some = [row for row in rows if row["change"] == kind]
-        items = (Cell(f"{row['implementation']} {row['dtype']} {row['where']}", tip=row[FIRST]) for row in some)
-        groups.append(Group(f"{kind.capitalize()} ({sum(row['number'] for row in some)})", "failed", tuple(items)))
+        items = [Cell(f"{row['implementation']} {row['dtype']} {row['where']}", tip=row[FIRST]) for row in some]
+        groups.append(_group(kind.capitalize(), sum(row["number"] for row in some), items))
+    unfit = " ".join(f"{text[:1].upper()}{text[1:]}." for text in found.unfit)
     leads = {
         Status.WORSE: f"{view.headline(found)}.",
         Status.NOTHING_WORSE: f"Nothing: {view.told(found)}.",
-        Status.CANNOT_TELL: "It cannot be told. " + " ".join(found.unfit),
+        Status.CANNOT_TELL: f"It cannot be told. {unfit}",
     }
-    note = "" if found.status is Status.CANNOT_TELL else " ".join(found.unfit)
+    note = "" if found.status is Status.CANNOT_TELL else unfit
     return Answer("worse", QUESTION, leads[found.status].strip(), tuple(groups), note, "changes")
 
 
 #: The column of reports.compare.view that shows one of the changes of a row.
 FIRST = "the first: base → new"
+
+
+def _group(label: str, count: int, items: list[Cell]) -> Group:
+    more = [Cell(f"and {len(items) - NAMED} more", link="#changes")] if len(items) > NAMED else []
+    return Group(f"{label} ({count})", "failed", (*items[:NAMED], *more))
 
 
 def tables(found: Comparison) -> list[Table]:

@@ -39,7 +39,7 @@ def page(model: Model) -> str:
     with Bundle() as bundle:
         shown = _shown(model)
         scripts = [Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in SCRIPTS]  # noqa: S704 (our own)
-        scripts.insert(0, Markup(bundle.text()))  # noqa: S704 (that of vl_convert)
+        vega = bundle.text()
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -48,9 +48,9 @@ def page(model: Model) -> str:
         lstrip_blocks=True,
     )
     style = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))  # noqa: S704 (our own)
-    hashes = " ".join(f"'sha256-{_hash(script)}'" for script in scripts)
+    hashes = " ".join(f"'sha256-{_hash(script)}'" for script in (*scripts, vega))
     template = environment.get_template("page.html.j2")
-    return template.render(**shown, style=style, scripts=scripts, hashes=Markup(hashes))  # noqa: S704 (base64)
+    return template.render(**shown, style=style, scripts=scripts, vega=payload.compressed(vega), hashes=Markup(hashes))  # noqa: S704 (base64)
 
 
 def _shown(model: Model) -> dict[str, Any]:

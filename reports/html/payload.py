@@ -14,6 +14,8 @@ from typing import Any
 
 import pandas as pd
 
+from reports.html.views import EXACT
+
 #: Characters of messages in a page.  They compress about tenfold (measured: 0.6 MB of the published messages become
 #: 50 kB), so that all together stay under 1.5 MB where not even two of them are alike in their numbers.
 MESSAGES = 8_000_000
@@ -24,14 +26,15 @@ MESSAGE = 8_000
 #: What stands for a message that is not here.
 LEFT_OUT = "(Left out of this page for its size: the result file has it.)"
 
-#: Significant digits of numbers: more than any of them means.
-DIGITS = 6
-
 
 def packed(frames: Mapping[str, pd.DataFrame], **more: Any) -> str:
     """Frames and other plain data as base64 of gzip of JSON.  The same data gives the same text."""
     data = {"frames": {name: _columns(frame) for name, frame in frames.items()}, **more}
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return compressed(json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
+
+
+def compressed(text: str) -> str:
+    """A text as base64 of gzip, the same for the same text."""
     return base64.b64encode(gzip.compress(text.encode("utf-8"), mtime=0)).decode("ascii")
 
 
@@ -71,4 +74,4 @@ def _number(value: float) -> float | int | str | None:
         return value if isinstance(value, int) else str(value)
     if math.isnan(value):
         return None
-    return int(value) if value.is_integer() and abs(value) < 2**53 else float(f"{value:.{DIGITS}g}")
+    return int(value) if value.is_integer() and abs(value) < 2**53 else float(f"{value:.{EXACT}g}")

@@ -10,6 +10,9 @@ from urllib.parse import quote
 
 from reports.text import NONE, digits
 
+#: Significant digits of a value: more than any measured number means.
+EXACT = 6
+
 #: Multiples of a byte, as the bench prints them.
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
@@ -26,6 +29,11 @@ class Cell:
     look: str = ""
     #: What a screen reader says instead of the text, where that is a symbol.
     spoken: str = ""
+
+    @property
+    def exact(self) -> float | str | None:
+        """The value, where the text does not say it already."""
+        return None if self.value is None or str(self.value) == self.text else self.value
 
 
 @dataclass(frozen=True)
@@ -85,10 +93,10 @@ def link(kind: str, *parts: str) -> str:
 
 
 def number(value: float | None, text: str | None = None, **more: Any) -> Cell:
-    """A number to three digits, the exact one as its value; a dash where there is none."""
+    """A number to three digits, with EXACT of them as its value; a dash where there is none."""
     if value is None or math.isnan(value):
         return Cell(NONE, "", **more)
-    return Cell(digits(value) if text is None else text, float(value), **more)
+    return Cell(digits(value) if text is None else text, float(f"{value:.{EXACT}g}"), **more)
 
 
 def milliseconds(seconds: float) -> str:

@@ -1,11 +1,12 @@
 // The data of the page: unpacked once, read by column; and the elements that are made of it, by text alone.
 "use strict";
 const page = {
-  ready: (async () => {
-    const bytes = Uint8Array.from(atob(document.getElementById("data").textContent), (c) => c.charCodeAt(0));
+  // The text that an element has compressed.
+  async unpacked(id) {
+    const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return new Response(stream).json();
-  })(),
+    return new Response(stream).text();
+  },
   // The rows of a frame as objects, made when they are first asked for.
   rows(data, name) {
     const frame = data.frames[name];
@@ -43,4 +44,5 @@ const page = {
     page.save(name, [titles, ...rows.map((row) => titles.map((title) => row[title]))]);
   },
 };
+page.ready = page.unpacked("data").then(JSON.parse);
 page.ready.catch((error) => console.error(`the data of the page cannot be unpacked: ${error}`));

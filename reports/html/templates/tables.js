@@ -1,6 +1,7 @@
 // Tables: sorted by their headings, filtered by words, saved as CSV; and the tips of cells.
 "use strict";
 (() => {
+  const MANY = 400; // rows that are laid out unless all are asked for
   const valueOf = (cell) => (cell.dataset.v !== undefined ? cell.dataset.v : cell.textContent.trim());
   const compare = new Intl.Collator("en", { numeric: true, sensitivity: "base" }).compare;
 
@@ -19,28 +20,33 @@
       if (a.key === "" || b.key === "") return (a.key === "") - (b.key === ""); // what is missing comes last
       return sign * (numeric ? Number(a.key) - Number(b.key) : compare(a.key, b.key));
     });
-    body.append(...keyed.map(({ row }) => row));
+    body.replaceChildren(...keyed.map(({ row }) => row));
+    filter(view);
   }
 
   function filter(view) {
     const [rowsBy, columnsBy] = [...view.querySelectorAll("input[type=search]")].map((input) => input.value.toLowerCase().split(/\s+/).filter(Boolean));
     const rows = [...view.querySelector("tbody").rows];
-    let shown = 0;
+    let found = 0;
     for (const row of rows) {
-      row.words ??= row.textContent.toLowerCase();
-      row.hidden = !rowsBy.every((word) => row.words.includes(word));
-      shown += !row.hidden;
+      if (rowsBy.length) row.words ??= row.textContent.toLowerCase();
+      const fits = rowsBy.every((word) => row.words.includes(word));
+      row.dataset.fits = fits ? "yes" : "no";
+      row.hidden = !fits || (found >= MANY && !view.dataset.all);
+      found += fits;
     }
     if (columnsBy) {
       const some = columnsBy.flatMap((word) => word.split(",")).filter(Boolean);
       const out = [...view.querySelectorAll("thead th")].map((head) => head.classList.contains("pick") && some.length > 0 && !some.some((word) => head.textContent.toLowerCase().includes(word)));
       for (const row of view.querySelectorAll("tr")) [...row.cells].forEach((cell, at) => (cell.hidden = out[at]));
     }
-    view.querySelector("output").textContent = shown === rows.length ? `${rows.length} rows` : `${shown} of ${rows.length} rows`;
+    const more = found > MANY && !view.dataset.all;
+    view.querySelector("output").textContent = (found === rows.length ? `${found} rows` : `${found} of ${rows.length} rows`) + (more ? `, the first ${MANY} shown` : "");
+    view.querySelector(".all").hidden = !more;
   }
 
   function csv(view) {
-    const rows = [...view.querySelectorAll("tr")].filter((row) => !row.hidden);
+    const rows = [...view.querySelectorAll("tr")].filter((row) => row.dataset.fits !== "no");
     page.save(view.dataset.name, rows.map((row) => [...row.cells].map((cell) => (row.parentNode.tagName === "THEAD" ? cell.textContent.trim() : valueOf(cell)))));
   }
 
@@ -52,6 +58,7 @@
       button.addEventListener("click", () => sort(view, at));
     });
     view.querySelectorAll("input[type=search]").forEach((input) => input.addEventListener("input", () => filter(view)));
+    view.querySelector(".all").addEventListener("click", () => { view.dataset.all = "yes"; filter(view); });
     view.querySelector(".csv").addEventListener("click", () => csv(view));
     view.querySelector(".tools").hidden = false;
     filter(view);
