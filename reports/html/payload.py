@@ -23,6 +23,9 @@ MESSAGES = 8_000_000
 #: Characters of one message: the longest published one has 3,300.
 MESSAGE = 8_000
 
+#: Of gzip: with the highest the page of 50,000 results is 1 % smaller.
+LEVEL = 6
+
 #: What stands for a message that is not here.
 LEFT_OUT = "(Left out of this page for its size: the result file has it.)"
 
@@ -35,7 +38,7 @@ def packed(frames: Mapping[str, pd.DataFrame], **more: Any) -> str:
 
 def compressed(text: str) -> str:
     """A text as base64 of gzip, the same for the same text."""
-    return base64.b64encode(gzip.compress(text.encode("utf-8"), mtime=0)).decode("ascii")
+    return base64.b64encode(gzip.compress(text.encode("utf-8"), compresslevel=LEVEL, mtime=0)).decode("ascii")
 
 
 def limited(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
@@ -58,14 +61,9 @@ def _columns(frame: pd.DataFrame) -> dict[str, Any]:
 def _column(column: pd.Series) -> Any:
     if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
         return [_number(value) for value in column.tolist()]
-    codes, texts = pd.factorize(column.astype(object).map(_plain))
+    known = column.astype(object)
+    codes, texts = pd.factorize(known.where(known.notna(), "").map(str))
     return {"codes": codes.tolist(), "texts": list(texts)}
-
-
-def _plain(value: Any) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    return str(value)
 
 
 def _number(value: float) -> float | int | str | None:

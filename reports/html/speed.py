@@ -51,9 +51,12 @@ def ranked(cells: pd.DataFrame, family: str, length: int, dtype: str, device: st
 
 def fastest(cells: pd.DataFrame) -> Table:
     """One row per workload, device and dtype: the fastest, its time, and by how much it leads."""
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in _records(timed(cells).sort_values("median", kind="stable")):
+        groups.setdefault((row["workload"], row["device"], row["dtype"]), []).append(row)
     rows = []
-    for (_, device, dtype), group in timed(cells).groupby(["workload", "device", "dtype"], sort=False):
-        first, *others = _records(group.sort_values("median"))
+    for key in timed(cells)[["workload", "device", "dtype"]].drop_duplicates().itertuples(index=False, name=None):
+        first, *others = groups[key]
         second = others[0] if others else None
         lead = second["median"] / first["median"] if second else float("nan")
         tied = [row["implementation"] for row in others if overlap(first, row)]
@@ -61,8 +64,8 @@ def fastest(cells: pd.DataFrame) -> Table:
             (
                 Cell(first["workload"], look="name"),
                 Cell(str(first["S"]), first["S"]),
-                Cell(str(device)),
-                Cell(str(dtype)),
+                Cell(first["device"]),
+                Cell(first["dtype"]),
                 Cell(first["implementation"], look="name", link=cell_link(first)),
                 number(first["median"], milliseconds(first["median"]), tip=interval(first)),
                 Cell(second["implementation"] if second else "alone", look="name"),

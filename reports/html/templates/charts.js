@@ -97,6 +97,9 @@
       if (!guides.length) spec.layer = spec.layer.filter((layer) => (layer.data || {}).name !== "guides");
       if (spec.height.step) spec.height = spec.height.step * names.length; // a width of its container needs a height in pixels
       const { view } = await vegaEmbed(drawing, spec, { renderer: "svg", actions: false, ast: true, config: CONFIG });
+      const svg = drawing.querySelector("svg"); // one image to a screen reader, not hundreds of marks; the tables have the numbers
+      svg.setAttribute("role", "img");
+      svg.setAttribute("aria-label", `${text} The tables of this page have the numbers.`);
       const count = plot.frame === "points" ? `${shown.length} cells` : `${shown.length} implementations`;
       figure.querySelector("output").textContent = count;
       view.addEventListener("click", (_, item) => {
