@@ -34,7 +34,12 @@ def test_the_page_and_the_tables_are_written_and_named(tmp_path: Path, capsys: p
 def test_only_tables_with_records_are_written(tmp_path: Path) -> None:
     """A run of the bench alone has no conformance table."""
     report(tmp_path, bench_file(tmp_path / "b.json", cell("x", 128, median_ms=1.5)))
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["bench.csv", "report.html", "report.md", "summary.md"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "bench.csv",
+        "report.html",
+        "report.md",
+        "summary.md",
+    ]
 
 
 def test_the_verdict_comes_first_and_names_who_failed(tmp_path: Path) -> None:
