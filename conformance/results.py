@@ -6,7 +6,6 @@ show that nothing is missing.  The schema is ``results.schema.json``.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import platform
@@ -83,7 +82,7 @@ class Writer:
 
 def as_record(result: Result) -> dict[str, Any]:
     """A result as plain data, which JSON can hold."""
-    record = dataclasses.asdict(result)
+    record = dict(vars(result))  # flat; dataclasses.asdict would copy 50,000 results for seconds
     record["share"] = _finite_or_text(result.share)
     return record
 

@@ -11,6 +11,7 @@ from conformance.clauses import clauses
 from reports import model, outputs
 from reports.compare import command as compare
 from reports.compare import comparing
+from reports.history import command as history
 from reports.reading import ReportError, read
 
 #: Exit status where a file cannot be used, as argparse has for an argument.
@@ -34,7 +35,7 @@ def report(arguments: Sequence[str]) -> int:
         prog="python -m reports",
         description="Write a report from result files of `pytest conformance --conformance-json FILE`,"
         " `pytest bench --benchmark-json FILE` and `python -m conformance faults -o FILE`, or from a model.json.",
-        epilog="Also: python -m reports compare BASE NEW, and python -m reports schema; each has its own --help.",
+        epilog="Also: python -m reports compare BASE NEW, history FOLDER and schema; each has its own --help.",
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a result file of any kind")
     parser.add_argument(
@@ -69,7 +70,11 @@ def schema(arguments: Sequence[str]) -> int:
 
 
 #: First words that are no file.
-COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {"schema": schema, "compare": compare.main}
+COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
+    "schema": schema,
+    "compare": compare.main,
+    "history": history.main,
+}
 
 
 if __name__ == "__main__":

@@ -37,9 +37,8 @@ class Source:
 def text_of(path: Path) -> str:
     """The text of a file.  Raises ReportError for one that is missing, empty, too large or no text."""
     try:
-        size = path.stat().st_size
-        if size > LARGEST:
-            raise ReportError(f"{path} has {size / 2**20:.0f} MiB, at most {LARGEST >> 20} are read")
+        if path.stat().st_size > LARGEST:
+            raise ReportError(f"{path} has more than {LARGEST >> 20} MiB, which is the most that is read")
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ReportError(f"{path} does not exist") from None

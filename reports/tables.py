@@ -39,7 +39,7 @@ def conformance(results: Iterable[Result]) -> pd.DataFrame:
 
 
 def _plain(result: Result) -> dict[str, Any]:
-    plain = dataclasses.asdict(result)
+    plain = dict(vars(result))
     plain |= {"clauses": " ".join(result.clauses), "meets": " ".join(result.meets), "outcome": result.outcome.value}
     return plain | {"failure": None if result.failure is None else result.failure.value}
 

@@ -33,14 +33,19 @@ def differences(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
             return []
         found = _fields([{k: v for k, v in run.fingerprint.items() if k not in MAY_DIFFER} for run in runs])
         return found or [f"id: {' → '.join(dict.fromkeys(map(str, marks)))}"]
-    known = [{name: _at(run.machine, way) for name, way in OLD.items()} for run in runs]
-    blank = [run.name for run, fields in zip(runs, known, strict=True) if not any(fields.values())]
-    return [f"{', '.join(blank)}: nothing is said of the machine"] if blank else _fields(known)
+    fields = [known(run) for run in runs]
+    blank = [run.name for run, said in zip(runs, fields, strict=True) if not any(said.values())]
+    return [f"{', '.join(blank)}: nothing is said of the machine"] if blank else _fields(fields)
+
+
+def known(run: BenchRun) -> dict[str, Any]:
+    """What a file without a fingerprint says of its machine."""
+    return {name: _at(run.machine, way) for name, way in OLD.items()}
 
 
 def libraries(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
     """Which versions changed, "torch: 2.12 → 2.13"."""
-    return _fields([_together(map(_versions, side)) for side in (base, new)])
+    return _fields([_together(map(versions_of, side)) for side in (base, new)])
 
 
 def yardsticks(base: Sequence[BenchRun], new: Sequence[BenchRun], device: str) -> dict[str, float]:
@@ -84,7 +89,8 @@ def _shortened(text: str) -> str:
     return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
 
 
-def _versions(run: BenchRun) -> Mapping[str, Any]:
+def versions_of(run: BenchRun) -> Mapping[str, Any]:
+    """The libraries that took part."""
     found = run.fingerprint.get("versions") or run.machine.get("libraries")
     return found if isinstance(found, Mapping) else {}
 

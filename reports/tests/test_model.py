@@ -69,7 +69,7 @@ def test_a_model_gives_the_report_that_it_was_written_with(files: list[Path], tm
     document(files, tmp_path / "m")
     assert main([str(tmp_path / "m" / "model.json"), "-o", str(tmp_path / "b")]) == 0
     written = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file())
-    assert len(written) == 10
+    assert len(written) == 11
     assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in written)
 
 
