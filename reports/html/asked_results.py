@@ -55,8 +55,10 @@ def conforms(table: pd.DataFrame) -> Answer:
 
 def empty_rows(frame: pd.DataFrame, results: Sequence[Result]) -> Answer | None:
     """Who is right about fully masked rows: breaks no such clause, and answers no such question in another way."""
-    judged = tables.judgements(frame)
-    judged = judged[judged["clause"].isin(list(EMPTY_ROWS.values())) & (judged["outcome"] != "unsupported")]
+    named = list(EMPTY_ROWS.values())
+    about = frame["clauses"].str.contains("|".join(rf"\b{name}\b" for name in named)) | frame["broken"].isin(named)
+    judged = tables.judgements(frame[about & (frame["outcome"] != "unsupported")])
+    judged = judged[judged["clause"].isin(named)]
     asked = {found.operator: found for found in given.answers(results)}
     groups: list[Group] = []
     for operator, clause in EMPTY_ROWS.items():

@@ -67,12 +67,21 @@ def timed(cells: pd.DataFrame) -> pd.DataFrame:
 
 def roofs(records: Records) -> list[Mapping[str, Any]]:
     """The measured limits of the machines, of files that have them."""
-    return [roof for run in records.runs for roof in run.roofs]
+    texts, numbers = ("device", "dtype"), ("flops_per_second",)
+    return [roof for run in records.runs for roof in run.roofs if _whole(roof, texts, numbers)]
 
 
 def fits(records: Records) -> list[Mapping[str, Any]]:
     """The fitted exponents, of files that have them."""
-    return [fit for run in records.runs for fit in run.fits]
+    texts, numbers = ("implementation", *GROUP, "quantity"), ("exponent", "low", "high")
+    return [fit for run in records.runs for fit in run.fits if _whole(fit, texts, numbers)]
+
+
+def _whole(record: Mapping[str, Any], texts: Sequence[str], numbers: Sequence[str]) -> bool:
+    """Whether nothing of it is missing, null or of another type."""
+    return all(isinstance(record.get(name), str) for name in texts) and all(
+        isinstance(record.get(name), (int, float)) for name in numbers
+    )
 
 
 def peaks(found: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Mapping[str, Any]]:
@@ -80,7 +89,7 @@ def peaks(found: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Mapping[s
     known: dict[tuple[str, str], Mapping[str, Any]] = {}
     for roof in found:
         key = (roof["device"], roof["dtype"])
-        if roof.get("flops_per_second") and roof["flops_per_second"] > known.get(key, {}).get("flops_per_second", 0):
+        if roof["flops_per_second"] > known.get(key, {}).get("flops_per_second", 0):
             known[key] = roof
     return known
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,11 @@ SQUARE = 1.5
 #: fewer than PROOF scores say nothing by this: an allocator serves them from memory that the process has already.
 LEAST = 1.0
 PROOF = 2**24
+
+
+#: What a line of points is of.
+LINE = ("implementation", *GROUP)
+Line = tuple[str, str, str, str]
 
 
 class Growth(enum.Enum):
@@ -60,26 +65,18 @@ class Memory:
 
 def growths(cells: pd.DataFrame, fits: Sequence[Mapping[str, Any]]) -> list[Memory]:
     """One for each implementation and family that was timed at two lengths or more."""
-    fitted = {
-        (fit["implementation"], fit["family"], fit["device"], fit["dtype"]): fit
-        for fit in fits
-        if fit.get("quantity") == "bytes"
-    }
-    return [_growth(key, rows, fitted.get(key)) for key, rows in _lines(cells)]
-
-
-def _lines(cells: pd.DataFrame) -> Iterator[tuple[tuple[str, str, str, str], pd.DataFrame]]:
+    fitted = {tuple(fit[name] for name in LINE): fit for fit in fits if fit["quantity"] == "bytes"}
+    lines: dict[Line, list[tuple[float, float, float]]] = {}
     measured = timed(cells)
-    if measured.empty:
-        return
-    for key, rows in measured.dropna(subset=["memory"]).groupby(["implementation", *GROUP], sort=False):
-        if rows["S"].nunique() > 1:
-            name, family, device, dtype = map(str, key)
-            yield (name, family, device, dtype), rows.sort_values("S")
+    if not measured.empty:
+        measured = measured.dropna(subset=["memory"])[[*LINE, "S", "memory", "scores"]]
+        for *key, length, held, scores in measured.itertuples(index=False, name=None):
+            lines.setdefault((key[0], key[1], key[2], key[3]), []).append((length, held, scores))
+    return [_growth(key, sorted(points), fitted.get(key)) for key, points in lines.items() if len(points) > 1]
 
 
-def _growth(key: tuple[str, str, str, str], rows: pd.DataFrame, fit: Mapping[str, Any] | None) -> Memory:
-    (short, less, _), (longest, most, scores) = rows[["S", "memory", "scores"]].to_numpy(dtype=float)[-2:]
+def _growth(key: Line, points: list[tuple[float, float, float]], fit: Mapping[str, Any] | None) -> Memory:
+    (short, less, _), (longest, most, scores) = points[-2:]
     if fit is not None:
         return Memory(*key, int(longest), most, fit["exponent"], scores, fit["low"], fit["high"])
     exponent = math.log(most / less) / math.log(longest / short) if most > 0 and less > 0 else math.nan

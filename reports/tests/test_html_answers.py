@@ -19,7 +19,7 @@ from reports.html.views import Answer
 from reports.model import Model
 from reports.reading import read
 from reports.tests import pages
-from reports.tests.files import bench_3, bench_file, cell, conformance_file, result, steady, timed
+from reports.tests.files import bench_3, bench_file, cell, conformance_file, result, roof, steady, timed
 
 
 def named(answer: Answer | None) -> dict[str, list[str]]:
@@ -151,6 +151,16 @@ def test_fitted_exponents_come_before_the_longest_two_lengths(tmp_path: Path) ->
     found = timings(tmp_path, *pages.cells())
     given = growths(found, [{**fit, "quantity": "bytes", "exponent": 1.5, "low": 1.2, "high": 1.8}])
     assert {one.implementation: one.growth for one in given}["square"] is Growth.UNCLEAR
+
+
+def test_limits_and_fits_that_are_damaged_are_not_used(tmp_path: Path) -> None:
+    """A field that is missing or null leaves the others."""
+    good: dict[str, Any] = dict.fromkeys(("implementation", "family", "device", "dtype", "quantity"), "x")
+    good |= {"exponent": 2.0, "low": 1.9, "high": 2.1}
+    roofs = [roof(), {"device": "cpu"}, {**roof(), "flops_per_second": None}]
+    path = bench_3(tmp_path / "b.json", *pages.cells(), roofs=roofs, fits=[good, {**good, "low": None}, {}])
+    records = read([path])
+    assert (cells.roofs(records), cells.fits(records)) == ([roof()], [good])
 
 
 def test_what_is_memory_bound_is_known_from_measured_limits_alone(tmp_path: Path) -> None:
