@@ -6,7 +6,6 @@ show that nothing is missing.  The schema is ``results.schema.json``.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import platform
@@ -23,6 +22,9 @@ from conformance.outcomes import Failure, Outcome, Result
 from conformance.result_lines import FORMAT, ResultFileError, WrongCounts, WrongFields, lines
 
 __all__ = ["ResultFileError", "Run", "Writer", "as_record", "fingerprint", "from_record", "read"]
+
+#: What has to be text for a table to be made of it.
+_TEXTS = ("implementation", "device", "dtype", "case", "reason", "looks", "message")
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Writer:
 
 def as_record(result: Result) -> dict[str, Any]:
     """A result as plain data, which JSON can hold."""
-    record = dataclasses.asdict(result)
+    record = dict(vars(result))  # flat; dataclasses.asdict would copy 50,000 results for seconds
     record["share"] = _finite_or_text(result.share)
     if not result.remarks:
         del record["remarks"]
@@ -90,7 +92,21 @@ def from_record(record: Mapping[str, Any]) -> Result:
     fields["share"] = None if fields["share"] is None else float(fields["share"])
     fields["clauses"], fields["meets"] = tuple(fields["clauses"]), tuple(fields["meets"])
     fields["remarks"] = tuple(fields.get("remarks", ()))
-    return Result(**fields)
+    result = Result(**fields)
+    _check(result)
+    return result
+
+
+def _check(result: Result) -> None:
+    for name in _TEXTS:
+        if not isinstance(getattr(result, name), str):
+            raise TypeError(f"{name} is no text")
+    if not all(isinstance(one, str) for one in (*result.clauses, *result.meets, *result.remarks, result.broken or "")):
+        raise TypeError("a clause or a profile is no text")
+    if result.share is not None and not result.share >= 0:
+        raise ValueError(f"share is {result.share}")
+    if not (0 <= result.run_seconds < math.inf and 0 <= result.prepare_seconds < math.inf):
+        raise ValueError("seconds are not a finite, non-negative number")
 
 
 def fingerprint() -> dict[str, Any]:

@@ -1,60 +1,80 @@
-"""``python -m reports FILE … -o DIR``: a Markdown page and CSV tables from result files."""
+"""``python -m reports``: a report from result files, a comparison of two runs, and the schema of the result model."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from conformance.clauses import clauses
-from reports import divergence, faults, tables
-from reports.markdown import page
-from reports.reading import Records, ReportError, read
+from reports import model, outputs
+from reports.compare import command as compare
+from reports.compare import comparing
+from reports.history import command as history
+from reports.reading import ReportError, read
 
 #: Exit status where a file cannot be used, as argparse has for an argument.
 UNUSABLE = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the files, write the report, print where it is.  Returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m reports",
-        description="Write report.md and CSV tables from result files of `pytest conformance --conformance-json FILE`,"
-        " `pytest bench --benchmark-json FILE` and `python -m conformance faults -o FILE`.",
-    )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a result file of either kind")
-    parser.add_argument(
-        "-o", "--output", required=True, type=Path, metavar="DIR", help="folder to write, made if missing"
-    )
-    given = parser.parse_args(arguments)
+    """Do what the first word asks for; without one of COMMANDS the words are files to report on."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    command = COMMANDS.get(given[0]) if given else None
     try:
-        records = read(given.files)
-        print(*written(records, given.output), sep="\n")
+        return command(given[1:]) if command else report(given)
     except (ReportError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return UNUSABLE
+
+
+def report(arguments: Sequence[str]) -> int:
+    """Read the files, write the report, print where it is."""
+    parser = argparse.ArgumentParser(
+        prog="python -m reports",
+        description="Write a report from result files of `pytest conformance --conformance-json FILE`,"
+        " `pytest bench --benchmark-json FILE` and `python -m conformance faults -o FILE`, or from a model.json.",
+        epilog="Also: python -m reports compare BASE NEW, history FOLDER and schema; each has its own --help.",
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a result file of any kind")
+    parser.add_argument(
+        "-o", "--output", required=True, type=Path, metavar="DIR", help="folder to write, made if missing"
+    )
+    parser.add_argument(
+        "--format",
+        action="append",
+        choices=list(outputs.FORMATS),
+        help=f"what to write; repeatable (default: {', '.join(outputs.DEFAULT)})",
+    )
+    parser.add_argument(
+        "--base", metavar="BASE", help="the run that the HTML page compares with, as `python -m reports compare` has it"
+    )
+    given = parser.parse_args(arguments)
+    records = read(given.files)
+    since = comparing.compare(compare.records(given.base), records) if given.base else None
+    whole = model.Model(records, clauses(), since)
+    formats = given.format or outputs.DEFAULT
+    if not given.format and outputs.left_out():
+        print(outputs.left_out(), file=sys.stderr)
+        formats = [name for name in formats if name != "html"]
+    print(*outputs.written(whole, given.output, formats), sep="\n")
     return 0
 
 
-def written(records: Records, folder: Path) -> list[Path]:
-    """Write the tables that there are records for, and the page; the paths, the page last."""
-    folder.mkdir(parents=True, exist_ok=True)
-    frames = {}
-    if records.results:
-        frame = tables.conformance(records.results)
-        frames["conformance.csv"] = frame
-        frames["answers.csv"] = divergence.answers(records.results).reset_index()
-        frames["matrix.csv"] = tables.matrix(frame, clauses())
-    if records.faults:
-        frames["faults.csv"] = faults.frame(records.faults)
-    if records.cells:
-        frames["bench.csv"] = tables.bench(records.cells)
-    for name, frame in frames.items():
-        frame.to_csv(folder / name, index=False)
-    report = folder / "report.md"
-    report.write_text(page(records, clauses()), encoding="utf-8")
-    return [*(folder / name for name in frames), report]
+def schema(arguments: Sequence[str]) -> int:
+    """Print the JSON schema of model.json."""
+    argparse.ArgumentParser(prog="python -m reports schema", description=schema.__doc__).parse_args(arguments)
+    print(model.SCHEMA.read_text(encoding="utf-8"), end="")
+    return 0
+
+
+#: First words that are no file.
+COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
+    "schema": schema,
+    "compare": compare.main,
+    "history": history.main,
+}
 
 
 if __name__ == "__main__":

@@ -8,38 +8,36 @@ from typing import Any
 import pandas as pd
 
 from conformance import answers
-from conformance.clauses import Clause
 from conformance.questions import DTYPE
 from reports import faults, tables
+from reports.model import Model
 from reports.reading import Records, Source, incomplete
 from reports.speed import speed
-from reports.text import NONE, digits, markdown, share, shortened
+from reports.text import NONE, code, digits, escape, markdown, share, shortened
 
 
-def page(records: Records, clauses: Mapping[str, Clause]) -> str:
+def page(model: Model) -> str:
     """The whole report."""
-    sections = ["# Attention: conformance and speed"]
-    frame = tables.conformance(records.results)
-    cells = tables.bench(records.cells)
-    sections += [verdict(records, frame, cells)]
-    if not frame.empty:
+    records, cells = model.records, model.cells
+    sections = ["# Attention: conformance and speed", verdict(model)]
+    if not model.results.empty:
         sections += ["## How libraries answer", _answers(records)]
-        sections += ["## Conformance", _implementations(frame), _matrix(frame, clauses), _differences(frame, clauses)]
+        sections += ["## Conformance", _implementations(model), _matrix(model), differences(model)]
     if not cells.empty:
         sections += ["## Speed", *speed(cells, records.sources)]
     if records.faults:
         sections += ["## What the suite catches", *_faults(records)]
-    sections += ["## What this was made from", *_sources(records.sources)]
+    sections += ["## What this was made from", *origins(records.sources)]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def verdict(records: Records, frame: pd.DataFrame, cells: pd.DataFrame) -> str:
+def verdict(model: Model) -> str:
     """The first lines: who fails, how much was executed, what was timed, and whether a run was cut off."""
+    records, frame, cells = model.records, model.results, model.cells
     lines = []
     cut = incomplete(records.sources)
     if cut:
-        names = ", ".join(f"`{name}`" for name in cut)
-        lines.append(f"**Incomplete run**: {names} ends without a footer; what follows is what was written.")
+        lines.append(f"**Incomplete run**: {_names(cut)} ends without a footer; what follows is what was written.")
     if not frame.empty:
         lines.append(_conformance_verdict(frame))
     if not cells.empty:
@@ -87,8 +85,8 @@ def _answers(records: Records) -> str:
     return f"{answers.markdown(found, {})}\n\n{note}"
 
 
-def _implementations(frame: pd.DataFrame) -> str:
-    table = tables.implementations(frame)
+def _implementations(model: Model) -> str:
+    table = model.implementations.copy()
     table["worst share"] = table["worst share"].map(share)
     table["profiles met"] = table["profiles met"].fillna(NONE)
     note = (
@@ -98,8 +96,8 @@ def _implementations(frame: pd.DataFrame) -> str:
     return f"{markdown(table)}\n\n{note}"
 
 
-def _matrix(frame: pd.DataFrame, clauses: Mapping[str, Clause]) -> str:
-    long = tables.matrix(frame, clauses)
+def _matrix(model: Model) -> str:
+    long = model.matrix
     devices = long["device"].nunique() > 1
     name = long["implementation"] + (" " + long["device"] if devices else "")
     parts = ["### Clause by clause", "Rows are implementations, columns the numbers of the clauses."]
@@ -129,8 +127,9 @@ def _should(level: str) -> str:
     return "" if level in ("MUST", "") else f" ({level})"
 
 
-def _differences(frame: pd.DataFrame, clauses: Mapping[str, Clause]) -> str:
-    table = tables.differences(frame)
+def differences(model: Model) -> str:
+    """What failed, deviates or is advised, clause by clause."""
+    table, clauses = model.differences.copy(), model.clauses
     if table.empty:
         return "### How they differ\n\nNo failure, no deviation, no advice."
     titles = [clauses[name].title if name in clauses else "" for name in table["clause"]]
@@ -154,7 +153,8 @@ def _faults(records: Records) -> list[str]:
     ]
 
 
-def _sources(sources: tuple[Source, ...]) -> list[str]:
+def origins(sources: tuple[Source, ...]) -> list[str]:
+    """Which files the page was made from, how many records of each were used, and where they were made."""
     counts = pd.DataFrame(
         {
             "file": [source.path.name for source in sources],
@@ -167,10 +167,10 @@ def _sources(sources: tuple[Source, ...]) -> list[str]:
         }
     )
     parts = ["Records by file:", markdown(counts), "Environments:"]
-    environments = [f"* `{source.path.name}`: {_environment(source)}" for source in sources]
+    environments = [f"* {code(source.path.name)}: {escape(_environment(source))}" for source in sources]
     missing = sorted({name for source in sources for name in source.not_installed})
     parts.append("\n".join(environments))
-    return [*parts, f"Not installed, so not run: {', '.join(missing)}."] if missing else parts
+    return [*parts, f"Not installed, so not run: {escape(', '.join(missing))}."] if missing else parts
 
 
 def _environment(source: Source) -> str:
@@ -191,4 +191,4 @@ def _many(count: int, noun: str) -> str:
 
 
 def _names(names: Any) -> str:
-    return ", ".join(f"`{name}`" for name in names)
+    return ", ".join(map(code, names))

@@ -1,83 +1,31 @@
 """From result files to records: each file is recognised by its content, and counted.
 
-Three kinds are known: the JSON lines of ``pytest conformance --conformance-json``, the JSON of
-``pytest bench --benchmark-json``, and the kill table of ``python -m conformance faults``.
+Four kinds are known: the JSON lines of ``pytest conformance --conformance-json``, the JSON of
+``pytest bench --benchmark-json``, the kill table of ``python -m conformance faults``, and the model of a report.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from conformance import results as result_file
+from conformance import strict
 from conformance.outcomes import Result
 from conformance.results import ResultFileError, Run
-from reports import faults
+from reports import benchmark, faults, model
+from reports.benchmark import Cells
+from reports.records import Records
+from reports.source import AGAIN, ReportError, Source, text_of
 
-#: What ``pytest bench`` adds to pytest-benchmark's JSON, by which its files are known, and the versions of that.
-#: Files of 1 are of sdpa alone and do not name the operator; ``flops`` is one formula there, and by operator in 2.
-BENCH_KEY = "attention_conformance"
-BENCH_FORMATS = (1, 2, 3)
+__all__ = ["Records", "ReportError", "Source", "incomplete", "read"]
 
-#: Statistics (seconds) and properties of a timed cell that are kept.
-STATISTICS = ("min", "median", "mean", "max", "stddev", "rounds")
-PROPERTIES = (
-    "B",
-    "H",
-    "D",
-    "flops",
-    "gflops",
-    "prepare_seconds",
-    "first_call_seconds",
-    "peak_bytes",
-    "share",
-    "profile",
-)
-
-#: Properties that files of format 1 do not have.
-LATER = ("Hkv", "Sk", "Dv", "tokens_per_second")
-
-#: What identifies a cell, and a result.
-CELL = ("implementation", "device", "dtype", "workload")
+#: What identifies a result.
 CASE = ("implementation", "device", "dtype", "case")
 
-#: What a fault of a kill table has.
-FAULT = ("name", "group", "clause", "title", "sources", "smallest", "caught")
-
-
-class ReportError(ValueError):
-    """A file that cannot be reported on; the text is one sentence that names it."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """One file: what it is, where it was made, and how many of its records were read, used and refused."""
-
-    path: Path
-    kind: str
-    environment: dict[str, Any]
-    read: int
-    used: int
-    #: Why the others were not used, with their numbers.
-    refused: dict[str, int] = field(default_factory=dict)
-    complete: bool = True
-    #: Packages that were not installed, by implementation.
-    not_installed: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Records:
-    """Everything that a report is made from.  A cell is a timed or untimed workload, as a flat dictionary."""
-
-    sources: tuple[Source, ...]
-    results: tuple[Result, ...]
-    cells: tuple[dict[str, Any], ...]
-    #: The kill table, and the number of cases that it is about.
-    faults: tuple[dict[str, Any], ...] = ()
-    cases: int = 0
+#: Characters of the longest first line that can be a header; a run of 400 implementations has 50,000.
+HEADER = 1 << 20
 
 
 def read(paths: Sequence[Path]) -> Records:
@@ -87,22 +35,23 @@ def read(paths: Sequence[Path]) -> Records:
     """
     sources: list[Source] = []
     results: dict[tuple, Result] = {}
-    cells: dict[tuple, dict[str, Any]] = {}
+    cells, runs = Cells(), []
     specs: dict[str, Path] = {}
     kills: dict[str, Any] = {}
     for path in paths:
-        text = _text(path)
+        text = text_of(path)
         if faults.FORMAT in text[:200]:
-            killed, source = _kill_table(path, text)
-            kills = kills or killed
-            sources.append(source)
+            sources.append(_use_faults(path, text, kills))
             continue
         if _is_conformance(text):
             run = _conformance(path)
             spec, source = run.header["spec"], _use_results(path, run, results)
         else:
-            document = _benchmark(path, text)
-            spec, source = document[BENCH_KEY]["spec"], _use_cells(path, document, cells)
+            document = _document(path, text)
+            if model.is_model(document):
+                return _alone(paths, model.records_of(path, document))
+            runs.append(benchmark.run_of(path, document))
+            spec, source = runs[-1].spec, benchmark.use_cells(path, document, cells)
         specs.setdefault(spec, path)
         if len(specs) > 1:
             first, other = specs.items()
@@ -111,47 +60,52 @@ def read(paths: Sequence[Path]) -> Records:
             )
         sources.append(source)
     caught, cases = tuple(kills.get("faults", ())), kills.get("cases", 0)
-    return Records(tuple(sources), tuple(results.values()), tuple(cells.values()), caught, cases)
-
-
-def _text(path: Path) -> str:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ReportError(f"{path} does not exist") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ReportError(f"{path} cannot be read: {error}") from None
-    if not text.strip():
-        raise ReportError(f"{path} is empty")
-    return text
+    timed = tuple(cells.cells.values())
+    return Records(tuple(sources), tuple(results.values()), timed, caught, cases, tuple(runs), cells.samples)
 
 
 def _is_conformance(text: str) -> bool:
+    head = text.partition("\n")[0]
     try:
-        first = json.loads(text.partition("\n")[0])
-    except json.JSONDecodeError:
+        first = strict.loads(head) if len(head) <= HEADER else None
+    except ValueError:
         return False
-    return isinstance(first, dict) and "kind" in first
+    return isinstance(first, dict) and "kind" in first and not model.is_model(first)
 
 
-def _kill_table(path: Path, text: str) -> tuple[dict[str, Any], Source]:
+def _use_faults(path: Path, text: str, kills: dict[str, Any]) -> Source:
     try:
-        document = json.loads(text)
-        known = [fault for fault in document["faults"] if set(FAULT) <= set(fault)]
+        document = strict.loads(text)
+        known = [fault for fault in document["faults"] if _is_fault(fault)]
         cases = int(document["cases"])
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError):
         raise ReportError(f"{path} says that it is a kill table, and is not one") from None
-    refused = len(document["faults"]) - len(known)
-    why = {"not a fault": refused} if refused else {}
-    source = Source(path, "kill table", {"cases": cases}, len(document["faults"]), len(known), why)
-    return {"faults": known, "cases": cases}, source
+    read = len(document["faults"])
+    refused = {"not a fault": read - len(known), "of a second kill table": len(known) if kills else 0}
+    if not kills:
+        kills.update(faults=known, cases=cases)
+    why = {reason: count for reason, count in refused.items() if count}
+    return Source(path, "kill table", {"cases": cases}, read, read - sum(why.values()), why)
+
+
+def _is_fault(fault: Any) -> bool:
+    texts = ("name", "group", "clause", "title", "smallest")
+    return (
+        isinstance(fault, dict)
+        and all(isinstance(fault.get(name), str) for name in texts)
+        and all(isinstance(fault.get(name), dict) for name in ("sources", "caught"))
+    )
 
 
 def _conformance(path: Path) -> Run:
     try:
-        return result_file.read(path)
+        run = result_file.read(path)
     except ResultFileError as error:
         raise ReportError(str(error)) from None
+    missing = run.header.get("not_installed", [])
+    if not isinstance(run.header.get("spec"), str) or not all(isinstance(one, str) for one in missing):
+        raise ReportError(f"{path} is damaged: its header has no version of the spec, or names that are no text")
+    return run
 
 
 def _use_results(path: Path, run: Run, known: dict[tuple, Result]) -> Source:
@@ -167,69 +121,20 @@ def _use_results(path: Path, run: Run, known: dict[tuple, Result]) -> Source:
     if "ledgers" in environment:
         environment["ledgers"] = {ledger["file"]: f"({ledger['records']} records)" for ledger in environment["ledgers"]}
     read, again = len(run.results), len(run.results) - used
-    return Source(path, "conformance", environment, read, used, _again(again), run.complete, missing)
+    return Source(path, "conformance", environment, read, used, {AGAIN: again} if again else {}, run.complete, missing)
 
 
-def _benchmark(path: Path, text: str) -> dict[str, Any]:
+def _alone(paths: Sequence[Path], records: Records) -> Records:
+    if len(paths) > 1:
+        raise ReportError("one of the files is a report already: name it alone, or what it was made of")
+    return records
+
+
+def _document(path: Path, text: str) -> Any:
     try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ReportError(
-            f"{path} is neither a conformance result file nor JSON ({error.msg}, line {error.lineno})"
-        ) from None
-    if not isinstance(document, dict) or "benchmarks" not in document:
-        raise ReportError(f"{path} is neither a conformance result file nor the JSON of pytest-benchmark")
-    ours = document.get(BENCH_KEY)
-    if ours is None:
-        raise ReportError(f"{path} was written by pytest-benchmark for another project, not by `pytest bench`")
-    if not isinstance(ours, dict) or ours.get("format") not in BENCH_FORMATS:
-        found = ours.get("format") if isinstance(ours, dict) else ours
-        raise ReportError(f"{path} has bench format {found}, expected {' or '.join(map(str, BENCH_FORMATS))}")
-    return document
-
-
-def _use_cells(path: Path, document: dict[str, Any], known: dict[tuple, dict[str, Any]]) -> Source:
-    timed = {}
-    for benchmark in document["benchmarks"]:
-        found = {**benchmark.get("extra_info", {}), **benchmark.get("stats", {})}
-        if all(name in found for name in (*CELL, *PROPERTIES, *STATISTICS)):
-            later = [name for name in LATER if name in found]
-            kept = (*PROPERTIES, *later, *STATISTICS)
-            timed[tuple(found[name] for name in CELL)] = {name: found[name] for name in kept}
-    refused = {"not a cell of the bench": len(document["benchmarks"]) - len(timed)}
-    used = again = incomplete = 0
-    for cell in document[BENCH_KEY]["cells"]:
-        key = tuple(cell[name] for name in CELL)
-        if cell["outcome"] == "timed" and key not in timed:
-            incomplete += 1
-        elif key in known:
-            again += 1
-        else:
-            known[key] = cell | timed.get(key, {})
-            used += 1
-    refused |= {"timed, but without statistics": incomplete, **_again(again)}
-    refused = {why: count for why, count in refused.items() if count}
-    return Source(path, "benchmark", _machine(document), used + sum(refused.values()), used, refused)
-
-
-def _again(count: int) -> dict[str, int]:
-    return {"of a case or cell that an earlier file has": count} if count else {}
-
-
-def _machine(document: dict[str, Any]) -> dict[str, Any]:
-    machine = document.get("machine_info", {})
-    return {
-        "written": document.get("datetime", ""),
-        "machine": machine.get("machine", ""),
-        "processor": machine.get("cpu", {}).get("brand_raw", ""),
-        "system": f"{machine.get('system', '')} {machine.get('release', '')}",
-        "python": machine.get("python_version", ""),
-        "usable_cores": machine.get("usable_cores", ""),
-        "load_average": document[BENCH_KEY].get("load_average", ""),
-        "threads": {name: value for name, value in machine.get("threads", {}).items() if value != "not set"},
-        "versions": machine.get("libraries", {}),
-        "flops": document[BENCH_KEY].get("flops", ""),
-    }
+        return strict.loads(text)
+    except ValueError as error:
+        raise ReportError(f"{path} is neither a conformance result file nor JSON: {error}") from None
 
 
 def incomplete(sources: Iterable[Source]) -> list[str]:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from reports import tables
 from reports.reading import Source
-from reports.text import NONE, digits, markdown, shortened
+from reports.text import NONE, code, digits, escape, markdown, shortened
 
 #: What a family's name has whose open length is that of the past keys.
 PAST = "k*"
@@ -20,7 +20,7 @@ def speed(cells: pd.DataFrame, sources: tuple[Source, ...]) -> list[str]:
     """Times and rates by family, device and dtype, then what was paid before them and what has no timing."""
     parts = []
     for (family, device, dtype), rows in cells.groupby(["family", "device", "dtype"], sort=False):
-        parts.append(f"### `{family}`, {device}, {dtype}")
+        parts.append(f"### {code(family)}, {escape(device)}, {escape(dtype)}")
         struck = {
             (row.implementation, row.S): f"✗ {row.clause}" for row in rows[rows["outcome"] == "struck out"].itertuples()
         }
@@ -31,7 +31,7 @@ def speed(cells: pd.DataFrame, sources: tuple[Source, ...]) -> list[str]:
         letter = "k" if decodes else "S"
         parts.append(_lengths(rows, "median_ms", struck, min, letter))
         formulas = " or ".join(_formulas(sources, rows))
-        parts.append(f"GFLOP/s, by the median; operations are counted as {formulas}; the most is bold.")
+        parts.append(f"GFLOP/s, by the median; operations are counted as {escape(formulas)}; the most is bold.")
         parts.append(_lengths(rows, "gflops", struck, max, letter))
         if decodes and "tokens_per_second" in rows:
             parts.append("Tokens per second, by the median; the most is bold.")

@@ -23,6 +23,9 @@ _SERIOUS = ("failed", "deviates", "advised")
 
 WHO = ["implementation", "device"]
 
+#: What is timed, whoever does it.
+WHAT = ["workload", "device", "dtype"]
+
 #: The operator of cells that do not name one.
 SDPA = "sdpa"
 
@@ -36,7 +39,7 @@ def conformance(results: Iterable[Result]) -> pd.DataFrame:
 
 
 def _plain(result: Result) -> dict[str, Any]:
-    plain = dataclasses.asdict(result)
+    plain = dict(vars(result))
     plain |= {"clauses": " ".join(result.clauses), "meets": " ".join(result.meets), "outcome": result.outcome.value}
     return plain | {"failure": None if result.failure is None else result.failure.value}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pandas as pd
@@ -22,12 +23,42 @@ def markdown(table: pd.DataFrame, left: int | None = None) -> str:
     numeric = [pd.api.types.is_numeric_dtype(kind) for kind in table.dtypes]
     align = ["right" if (number if left is None else at >= left) else "left" for at, number in enumerate(numeric)]
     texts = table.astype(object).map(escape)
+    texts.columns = pd.Index([escape(name) for name in texts.columns], name=texts.columns.name)
     return str(texts.to_markdown(index=False, disable_numparse=True, colalign=align))
+
+
+#: The same under a name that modules which also name the page can use.
+table = markdown
+
+
+def fold(title: str, text: str) -> str:
+    """A part of a page that opens with a click."""
+    return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
 
 
 def escape(value: Any) -> str:
     """A value as the text of a Markdown table's cell."""
     return " ".join(str(value).split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def printable(value: Any) -> str:
+    """A value on one line of a terminal, without the characters that would steer it."""
+    return "".join(one if one.isprintable() else "\ufffd" for one in " ".join(str(value).split()))
+
+
+def inert(value: Any) -> str:
+    """A value as text where others read it: no tag, link, picture, emphasis or mention comes of it.
+
+    Bars are left to the table.
+    """
+    text = re.sub(r"([\\`*_\[\]~])", r"\\\1", printable(value))
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("@", "@\u200b")
+
+
+def code(value: Any) -> str:
+    """A name as it is, between backticks; none of its own ends it."""
+    text = " ".join(str(value).split()).replace("`", "'")
+    return f"`{text}`"
 
 
 def shortened(text: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 from conformance.clauses import clauses
 from reports import faults
 from reports.markdown import page
+from reports.model import Model
 from reports.reading import ReportError, read
 
 
@@ -84,7 +85,7 @@ def test_sources_are_links_where_there_is_an_address() -> None:
 
 def test_the_report_shows_it(tmp_path: Path) -> None:
     """A section of its own, with the smallest case of each fault."""
-    text = page(read([kill_file(tmp_path / "k.json", fault("one", "small", "large"))]), clauses())
+    text = page(Model(read([kill_file(tmp_path / "k.json", fault("one", "small", "large"))]), clauses()))
     assert "## What the suite catches" in text
     assert "the one mistake" in text
     assert "small" in text

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reports.reading import ReportError, read
-from reports.tests.files import bench_file, cell, conformance_file, result
+from reports.tests.files import bench_3, bench_file, cell, conformance_file, result, roof, steady, timed
 
 
 def test_files_are_recognised_by_content(tmp_path: Path) -> None:
@@ -34,6 +34,27 @@ def test_a_timed_cell_without_statistics_is_refused(tmp_path: Path) -> None:
     source = read([bench_file(tmp_path / "b.json", cell("x", 128), cell("y", 128, median_ms=1.0))]).sources[0]
     assert (source.read, source.used) == (2, 1)
     assert source.refused == {"timed, but without statistics": 1}
+
+
+def test_format_3_has_intervals_samples_roofs_and_a_fingerprint(tmp_path: Path) -> None:
+    """The samples come back by visit and chunk, the interval as two columns, what is said of the run beside them."""
+    visits = steady(1e-3)
+    fit = {"implementation": "x", "quantity": "bytes", "exponent": 2.0}
+    path = bench_3(tmp_path / "b.json", timed("x", 128, visits, memory_bytes=7, bound_by="compute"), fits=[fit])
+    records = read([path])
+    (one,), (run,), (samples,) = records.cells, records.runs, records.samples.values()
+    assert samples.visits == visits
+    assert one["interval_low"] < one["median"] < one["interval_high"]
+    assert (one["visits"], one["memory_bytes"], one["bound_by"]) == (3, 7, "compute")
+    assert (run.format, run.roofs, run.fits, run.fingerprint["id"]) == (3, (roof(),), (fit,), "0a1b")
+
+
+def test_old_formats_lack_what_is_new(tmp_path: Path) -> None:
+    """A file of format 1 has neither intervals nor roofs, and is read."""
+    records = read([bench_file(tmp_path / "b.json", cell("x", 128, median_ms=1.0))])
+    assert "interval_low" not in records.cells[0]
+    assert records.samples == {}
+    assert records.runs[0].roofs == ()
 
 
 def test_a_file_without_a_footer_is_incomplete(tmp_path: Path) -> None:
@@ -105,7 +126,7 @@ def test_the_benchmarks_of_another_project_are_refused(tmp_path: Path) -> None:
 
 def test_another_bench_format_is_refused(tmp_path: Path) -> None:
     """A file of a later version is not half understood."""
-    assert "has bench format 4, expected 1 or 2 or 3" in refusal(bench_file(tmp_path / "b.json", format=4))
+    assert "has bench format 4, expected 1, 2 or 3" in refusal(bench_file(tmp_path / "b.json", format=4))
 
 
 def test_a_damaged_line_within_a_result_file_is_refused(tmp_path: Path) -> None:

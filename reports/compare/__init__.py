@@ -1,0 +1,1 @@
+"""What changed between two runs: ``python -m reports compare BASE NEW``."""

@@ -1,0 +1,139 @@
+"""What a comparison finds, as immutable records, and the verdict on the whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+from bench.statistics import Interval, Verdict
+from reports.source import Source
+
+
+class Level(StrEnum):
+    """What a change is to the verdict."""
+
+    WORSE = "worse"
+    BETTER = "better"
+    NOTE = "note"
+    #: Worse, but a rule says that it does not count.
+    IGNORED = "ignored"
+
+
+class Kind(StrEnum):
+    """What can change beside the time.  These words also name what a rule ignores."""
+
+    FAILURE = "new failure"
+    DEVIATION = "new deviation"
+    SUPPORT = "lost support"
+    RESULT = "missing result"
+    CELL = "missing cell"
+    STRUCK = "struck out"
+    UNTIMED = "no longer timed"
+    MEMORY = "more memory"
+    ACCURACY = "less accurate"
+    PASS = "new pass"  # noqa: S105 - a case that passes
+    VANISHED = "vanished deviation"
+    SUPPORTED = "newly supported"
+    OTHER_FAILURE = "fails otherwise"
+    OTHER_OUTCOME = "other outcome"
+    LESS_MEMORY = "less memory"
+    MORE_ACCURATE = "more accurate"
+    NEW_RESULT = "new result"
+    NEW_CELL = "new cell"
+
+
+#: What a rule calls a cell that is slower.
+SLOWER = "slower"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that is otherwise than it was; ``name`` is the case or the workload."""
+
+    kind: Kind
+    level: Level
+    implementation: str
+    device: str
+    dtype: str
+    name: str
+    base: str = ""
+    new: str = ""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One cell that both runs timed: seconds, or with a yardstick multiples of its time, and new ÷ base."""
+
+    implementation: str
+    device: str
+    dtype: str
+    workload: str
+    base: Interval
+    new: Interval
+    #: With its 95 % interval, the machine allowed for.
+    ratio: Interval
+    #: The interval that is right for all cells of the run at once, by which changes are judged.
+    among_all: Interval
+    verdict: Verdict
+    #: What an unclear verdict is for want of, or which rule ignores the cell.
+    why: str = ""
+    ignored: bool = False
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """How much of a device's change may be the machine's; all factors are of time, new ÷ base."""
+
+    device: str
+    #: The least and the most that the machine may have been slower.
+    low: float
+    high: float
+    #: Standard deviation of log ratios from run to run, beyond what the scatter within the runs explains.
+    scatter: float
+    cells: int
+    #: What low and high are made of: names with factors.
+    yardsticks: tuple[tuple[str, float], ...] = ()
+
+
+class Status(Enum):
+    """The exit status."""
+
+    NOTHING_WORSE = 0
+    WORSE = 1
+    CANNOT_TELL = 2
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that was found."""
+
+    base: tuple[Source, ...]
+    new: tuple[Source, ...]
+    speeds: tuple[Speed, ...]
+    changes: tuple[Change, ...]
+    allowances: tuple[Allowance, ...] = ()
+    #: What could not be compared, and why: each makes "nothing worse" unsayable.
+    unfit: tuple[str, ...] = ()
+    #: What a reader should know, and what changes no verdict.
+    notes: tuple[str, ...] = ()
+    yardstick: str = ""
+    #: Results and cells that are in both runs.
+    results: int = 0
+
+    @property
+    def worse(self) -> tuple[Change, ...]:
+        """The changes for the worse that count."""
+        return tuple(change for change in self.changes if change.level is Level.WORSE)
+
+    @property
+    def slower(self) -> tuple[Speed, ...]:
+        """The cells that are slower and count."""
+        return tuple(cell for cell in self.speeds if cell.verdict is Verdict.SLOWER and not cell.ignored)
+
+    @property
+    def status(self) -> Status:
+        """Worse if anything surely is; else whether everything could be compared and something could be told."""
+        if self.worse or self.slower:
+            return Status.WORSE
+        told = self.results or any(cell.verdict is not Verdict.UNCLEAR for cell in self.speeds)
+        return Status.CANNOT_TELL if self.unfit or not told else Status.NOTHING_WORSE

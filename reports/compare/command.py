@@ -1,0 +1,55 @@
+"""``python -m reports compare BASE NEW``: its arguments, and the exit status that a CI job goes by."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from reports.compare import pages, rules
+from reports.compare.comparing import compare
+from reports.reading import read
+from reports.records import Records
+from reports.source import ReportError
+
+#: What result files end with; a folder is all of them.
+ENDINGS = (".json", ".jsonl")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compare, print, write; 0: nothing is worse, 1: something is, 2: it cannot be told."""
+    parser = argparse.ArgumentParser(
+        prog="python -m reports compare",
+        description="What changed between two runs: conformance, accuracy, times, memory, cells.",
+        epilog="Exit status: 0 nothing is worse, 1 something is worse, 2 it cannot be told (unfit or damaged input).",
+    )
+    side = "result files with commas between them, a model.json, or a folder of result files"
+    parser.add_argument("base", metavar="BASE", help=side)
+    parser.add_argument("new", metavar="NEW", help="the same, of the run that is judged")
+    parser.add_argument("--rules", type=Path, metavar="FILE", help="thresholds and what to ignore, as TOML")
+    parser.add_argument(
+        "--across-machines",
+        default="",
+        metavar="YARDSTICK",
+        help="compare times as multiples of those of this implementation, which both runs timed",
+    )
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a comment for a pull request")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
+    given = parser.parse_args(arguments)
+    known = rules.read(given.rules) if given.rules else None
+    found = compare(records(given.base), records(given.new), known, given.across_machines)
+    pages.write(found, given.markdown, given.json)
+    print(pages.terminal(found), end="")
+    return found.status.value
+
+
+def records(text: str) -> Records:
+    """The records of one side.  Raises ReportError for a folder without result files, and for what ``read`` refuses."""
+    if Path(text).is_file():
+        return read([Path(text)])
+    if Path(text).is_dir():
+        files = sorted(path for path in Path(text).iterdir() if path.suffix in ENDINGS)
+        if not files:
+            raise ReportError(f"{text} has no result file: none ends with {' or '.join(ENDINGS)}")
+        return read(files)
+    return read([Path(part) for part in text.split(",") if part])

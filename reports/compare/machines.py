@@ -1,0 +1,106 @@
+"""Whether two runs were made on one machine, and which of its measured limits both have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from reports.benchmark import BenchRun
+
+#: What has to be equal where there is no fingerprint: entries of ``machine_info``, with the way to them.
+OLD = {
+    "machine": ("machine",),
+    "processor": ("cpu", "brand_raw"),
+    "cores": ("cpu", "count"),
+    "usable cores": ("usable_cores",),
+    "system": ("system",),
+    "threads": ("threads",),
+}
+
+#: What of a fingerprint may differ: it is the identity, or what one compares.
+MAY_DIFFER = ("id", "versions")
+
+#: What is printed of a value.
+WIDEST = 60
+
+
+def differences(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
+    """In which fields the machines of some runs differ, one text each; none if all were made on one."""
+    runs = [*base, *new]
+    marks = [run.fingerprint.get("id") for run in runs]
+    if all(marks):
+        if len(set(marks)) == 1:
+            return []
+        found = _fields([{k: v for k, v in run.fingerprint.items() if k not in MAY_DIFFER} for run in runs])
+        return found or [f"id: {' → '.join(dict.fromkeys(map(str, marks)))}"]
+    fields = [known(run) for run in runs]
+    blank = [run.name for run, said in zip(runs, fields, strict=True) if not any(said.values())]
+    return [f"{', '.join(blank)}: nothing is said of the machine"] if blank else _fields(fields)
+
+
+def known(run: BenchRun) -> dict[str, Any]:
+    """What a file without a fingerprint says of its machine."""
+    return {name: _at(run.machine, way) for name, way in OLD.items()}
+
+
+def libraries(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
+    """Which versions changed, "torch: 2.12 → 2.13"."""
+    return _fields([_together(map(versions_of, side)) for side in (base, new)])
+
+
+def yardsticks(base: Sequence[BenchRun], new: Sequence[BenchRun], device: str) -> dict[str, float]:
+    """The factors of time, new ÷ base, of the measured limits of a device that both runs have, by name."""
+    before, after = (_roofs(side, device) for side in (base, new))
+    return {name: before[name] / after[name] for name in before if name in after}
+
+
+def _roofs(runs: Iterable[BenchRun], device: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for run in runs:
+        for roof in run.roofs:
+            if roof.get("device") == device:
+                for quantity, name in (("flops", "matmul peak"), ("bytes", "bandwidth")):
+                    rate = roof.get(f"{quantity}_per_second")
+                    if isinstance(rate, (int, float)) and 0 < rate < float("inf"):
+                        by = f" by {roof[f'{quantity}_by']}" if roof.get(f"{quantity}_by") else ""
+                        found.setdefault(f"{name} {roof.get('dtype', '')}{by}", float(rate))
+    return found
+
+
+def _fields(sides: Sequence[Mapping[str, Any]]) -> list[str]:
+    flat = [dict(_flat(side)) for side in sides]
+    found = []
+    for name in dict.fromkeys(name for side in flat for name in side):
+        values = list(dict.fromkeys(side.get(name, "unknown") for side in flat))
+        if len(values) > 1:
+            found.append(f"{name}: {' → '.join(map(_shortened, values))}")
+    return found
+
+
+def _flat(value: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, str]]:
+    for name, one in value.items():
+        if isinstance(one, Mapping):
+            yield from _flat(one, f"{before}{name}.")
+        elif one is not None:
+            yield f"{before}{name}", " ".join(str(one).split())
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
+
+
+def versions_of(run: BenchRun) -> Mapping[str, Any]:
+    """The libraries that took part."""
+    found = run.fingerprint.get("versions") or run.machine.get("libraries")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _together(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {name: value for part in parts for name, value in part.items()}
+
+
+def _at(record: Mapping[str, Any], way: Sequence[str]) -> Any:
+    value: Any = record
+    for step in way:
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value

@@ -1,0 +1,104 @@
+"""What changed in conformance and accuracy: case by case, from the results of two runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from conformance.outcomes import Outcome, Result
+from reports.compare.changes import Change, Kind, Level
+from reports.compare.rules import Rules
+from reports.reading import CASE
+
+Key = tuple[str, str, str, str]
+
+#: A share of the bound below this is of no interest, whatever its factor: it is rounding among rounding.
+LEAST_SHARE = 0.1
+
+_KEPT = (Outcome.PASSED, Outcome.ADVISED)
+
+#: What a step from one outcome to another is, and to the verdict.  None stands for "not run"; what is not here and
+#: not equal is another outcome, which is a note.
+STEPS: dict[tuple[Outcome | None, Outcome | None], tuple[Kind, Level]] = {
+    **{(old, Outcome.FAILED): (Kind.FAILURE, Level.WORSE) for old in (*Outcome, None) if old is not Outcome.FAILED},
+    **{(old, Outcome.DEVIATES): (Kind.DEVIATION, Level.WORSE) for old in _KEPT},
+    **{(old, Outcome.DEVIATES): (Kind.DEVIATION, Level.NOTE) for old in (Outcome.FAILED, Outcome.UNSUPPORTED, None)},
+    **{(old, Outcome.UNSUPPORTED): (Kind.SUPPORT, Level.WORSE) for old in (*_KEPT, Outcome.DEVIATES)},
+    **{(old, None): (Kind.RESULT, Level.WORSE) for old in Outcome},
+    **{(Outcome.FAILED, new): (Kind.PASS, Level.BETTER) for new in _KEPT},
+    **{(Outcome.DEVIATES, new): (Kind.VANISHED, Level.BETTER) for new in _KEPT},
+    **{(Outcome.UNSUPPORTED, new): (Kind.SUPPORTED, Level.BETTER) for new in _KEPT},
+    **{(None, new): (Kind.NEW_RESULT, Level.NOTE) for new in (*_KEPT, Outcome.UNSUPPORTED)},
+}
+
+
+def changes(base: Iterable[Result], new: Iterable[Result], rules: Rules, *, cut: bool = False) -> list[Change]:
+    """Every case whose outcome, way of failing or accuracy is another, in the order of the base run.
+
+    What a run lacks that was ``cut`` off is not worse: nothing is known of it.
+    """
+    before, after = ({_key(result): result for result in side} for side in (base, new))
+    found = []
+    for key in dict.fromkeys((*before, *after)):
+        old, now = before.get(key), after.get(key)
+        change = outcome_change(key, old, now) or accuracy_change(key, old, now, rules)
+        if change is not None and not (cut and change.kind is Kind.RESULT):
+            found.append(counted(change, rules, case=change.name))
+    return found
+
+
+def counted(change: Change, rules: Rules, **name: str) -> Change:
+    """The change, ignored if a rule says so."""
+    place = {"implementation": change.implementation, "device": change.device, "dtype": change.dtype, **name}
+    if change.level is Level.WORSE and rules.ignored(change.kind.value, **place):
+        return Change(**{**vars(change), "level": Level.IGNORED})
+    return change
+
+
+def outcome_change(key: Key, old: Result | None, new: Result | None) -> Change | None:
+    """What the step from one outcome to the other is, None if there is none."""
+    before, after = (None if one is None else one.outcome for one in (old, new))
+    texts = _told(old), _told(new)
+    if before is after:
+        if after is Outcome.FAILED and _way(old) != _way(new):
+            return Change(Kind.OTHER_FAILURE, Level.NOTE, *key, *texts)
+        return None
+    kind, level = STEPS.get((before, after), (Kind.OTHER_OUTCOME, Level.NOTE))
+    return Change(kind, level, *key, *texts)
+
+
+def accuracy_change(key: Key, old: Result | None, new: Result | None, rules: Rules) -> Change | None:
+    """A share of the bound that moved by more than the rules allow, of a case that is kept in both runs."""
+    if old is None or new is None or old.outcome not in _KEPT or new.outcome not in _KEPT:
+        return None
+    place = dict(zip(CASE, key, strict=True))
+    return drift(key, old.share, new.share, rules.threshold("accuracy", **place))
+
+
+def drift(key: Key, old: float | None, new: float | None, factor: float) -> Change | None:
+    """The change of a share by a factor or more, None if either is not known or both are small."""
+    if old is None or new is None or not max(old, new) >= LEAST_SHARE:
+        return None
+    texts = f"{old:.3g} of the bound", f"{new:.3g} of the bound"
+    if new > old * factor:
+        return Change(Kind.ACCURACY, Level.WORSE, *key, *texts)
+    if old > new * factor:
+        return Change(Kind.MORE_ACCURATE, Level.BETTER, *key, *texts)
+    return None
+
+
+def _key(result: Result) -> Key:
+    return result.implementation, result.device, result.dtype, result.case
+
+
+def _way(result: Result | None) -> Mapping[str, Any]:
+    return {} if result is None else {"failure": result.failure, "broken": result.broken, "looks": result.looks}
+
+
+def _told(result: Result | None) -> str:
+    if result is None:
+        return "not run"
+    share = f", {result.share:.3g} of the bound" if result.share is not None and not math.isinf(result.share) else ""
+    what = f"{result.outcome.value}{share}"
+    return f"{what}: {result.reason}" if result.reason else what

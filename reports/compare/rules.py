@@ -1,0 +1,121 @@
+"""Thresholds and what to ignore, by pattern, from a small TOML file; a word it does not know is an error.
+
+.. code-block:: toml
+
+    [[rule]]
+    implementation = "torch-*"     # globs; also device, dtype, workload, case
+    workload = "decode-*"
+    least = 1.15                   # the ratio from which a cell is slower or faster
+    margin = 1.05                  # what its interval has to exclude
+    memory = 1.5                   # the factor from which more memory is worse
+    accuracy = 4.0                 # the factor from which a larger share of the bound is worse
+    ignore = ["slower"]            # what does not count: "slower", or the name of any change for the worse
+
+Of several rules that match, the last that says something decides it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.statistics import LEAST, MARGIN
+from reports.compare.changes import SLOWER, Kind
+from reports.source import ReportError
+
+#: Allocators hand out whole pages and arenas: a tenth more is no finding.
+MEMORY = 1.10
+
+#: Rounding differs between two builds; twice the error is another algorithm.
+ACCURACY = 2.0
+
+#: What a rule can match, and the thresholds it can set, with their defaults and the least that makes sense.
+PATTERNS = ("implementation", "device", "dtype", "workload", "case")
+THRESHOLDS = {"least": LEAST, "margin": MARGIN, "memory": MEMORY, "accuracy": ACCURACY}
+
+#: What a rule can ignore.
+IGNORABLE = (SLOWER, *(kind.value for kind in Kind))
+
+
+@dataclass
+class Rule:
+    """One table of the file."""
+
+    number: int
+    patterns: Mapping[str, str]
+    thresholds: Mapping[str, float]
+    ignore: tuple[str, ...]
+    #: Whether anything was ever matched: a rule that matches nothing is misspelt or out of date.
+    matched: bool = False
+
+    def matches(self, place: Mapping[str, str]) -> bool:
+        """Whether everything that the rule names is so here; what a place does not have is matched by no pattern."""
+        found = all(
+            name in place and fnmatch.fnmatchcase(place[name], pattern) for name, pattern in self.patterns.items()
+        )
+        self.matched |= found
+        return found
+
+
+@dataclass
+class Rules:
+    """All of them, in order."""
+
+    rules: list[Rule] = field(default_factory=list)
+
+    def threshold(self, name: str, **place: str) -> float:
+        """A threshold at a place: implementation, device, dtype, and workload or case."""
+        values = [rule.thresholds[name] for rule in self.rules if rule.matches(place) and name in rule.thresholds]
+        return values[-1] if values else THRESHOLDS[name]
+
+    def ignored(self, what: str, **place: str) -> bool:
+        """Whether a change for the worse does not count here."""
+        matching = [rule for rule in self.rules if rule.matches(place)]
+        return any(what in rule.ignore for rule in matching)
+
+    @property
+    def idle(self) -> list[str]:
+        """A note on every rule that matched nothing."""
+        return [f"rule {rule.number} matches nothing: {dict(rule.patterns)}" for rule in self.rules if not rule.matched]
+
+
+def read(path: Path) -> Rules:
+    """The rules of a file.  Raises ReportError for the first thing wrong in it."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ReportError(f"{path} cannot be read: {error}") from None
+    _known(path, "the file", data, ("rule",))
+    tables = data.get("rule", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ReportError(f"{path}: rule is one table, expected [[rule]] in double brackets")
+    return Rules([_rule(path, number, table) for number, table in enumerate(tables, 1)])
+
+
+def _rule(path: Path, number: int, table: Mapping[str, Any]) -> Rule:
+    where = f"rule {number}"
+    _known(path, where, table, (*PATTERNS, *THRESHOLDS, "ignore"))
+    patterns = {name: table[name] for name in PATTERNS if name in table}
+    if not all(isinstance(pattern, str) for pattern in patterns.values()):
+        raise ReportError(f"{path}: {where} has a pattern that is no text")
+    thresholds = {name: table[name] for name in THRESHOLDS if name in table}
+    for name, value in thresholds.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 < value < float("inf"):
+            raise ReportError(f"{path}: {where} has {name} = {value!r}, expected a factor above 1")
+    ignore = table.get("ignore", [])
+    unknown = [one for one in ignore if one not in IGNORABLE] if isinstance(ignore, list) else [ignore]
+    if unknown:
+        raise ReportError(f"{path}: {where} ignores {unknown[0]!r}, expected some of {', '.join(IGNORABLE)}")
+    if not thresholds and not ignore:
+        raise ReportError(f"{path}: {where} says nothing: it has no threshold and ignores nothing")
+    return Rule(number, patterns, thresholds, tuple(ignore))
+
+
+def _known(path: Path, where: str, table: Mapping[str, Any], names: tuple[str, ...]) -> None:
+    unknown = sorted(set(table) - set(names))
+    if unknown:
+        raise ReportError(f"{path}: {where} has the unknown key {unknown[0]!r}, expected {', '.join(names)}")

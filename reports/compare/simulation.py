@@ -1,0 +1,106 @@
+"""How often the rule for two runs is wrong, by simulation: ``python -m reports.compare.simulation``.
+
+A run is a machine that is faster or slower as a whole, cells with luck of their own, and the scatter within the run
+that the intervals know.  Only the first two are hidden from the rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tabulate import tabulate
+
+from bench.statistics import Interval, Verdict, judge
+from reports.compare.drift import allowance, allowed, among, verdict
+
+#: Comparisons of each row, and cells of a comparison.
+COMPARISONS = 1000
+IMPLEMENTATIONS, WORKLOADS = 5, 12
+
+#: Standard deviation of the log ratio that chunks and visits show, and error of a measured roof.
+WITHIN = 0.01
+ROOF = 0.02
+
+#: Slowdowns of one implementation of five that are looked for.
+SLOWDOWNS = (1.10, 1.20, 1.50)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Standard deviations, of the log, from run to run: of the whole machine, and of each cell."""
+
+    name: str
+    whole: float
+    cell: float
+    #: Degrees of freedom of a cell's luck, None for normal: 3 has an outlier of four deviations in 40 cells.
+    tails: int | None = None
+    roofs: bool = True
+    implementations: int = IMPLEMENTATIONS
+
+
+MACHINES = (
+    Machine("quiet", 0.01, 0.005),
+    Machine("shared", 0.05, 0.02),
+    Machine("shared, heavy tails", 0.05, 0.02, tails=3),
+    Machine("busy", 0.10, 0.08),
+    Machine("shared, no roofs", 0.05, 0.02, roofs=False),
+    Machine("shared, no roofs, one implementation", 0.05, 0.02, roofs=False, implementations=1),
+)
+
+
+def comparison(
+    machine: Machine, rng: np.random.Generator, slowdown: float = 1.0
+) -> Iterator[tuple[bool, Verdict, Verdict]]:
+    """For every cell whether it was slowed down, the verdict, and that on the plain ratio; one implementation is."""
+    count = machine.implementations * WORKLOADS
+    whole = machine.whole * rng.normal()
+    luck = rng.normal(size=count)
+    if machine.tails is not None:
+        luck = rng.standard_t(machine.tails, size=count) / math.sqrt(machine.tails / (machine.tails - 2))
+    slowed = np.arange(count) < (WORKLOADS if slowdown > 1 else 0)
+    values = np.exp(whole + machine.cell * luck + WITHIN * rng.normal(size=count) + math.log(slowdown) * slowed)
+    half = math.exp(1.96 * WITHIN)
+    ratios = [(str(at // WORKLOADS), Interval(v, v / half, v * half)) for at, v in enumerate(values.tolist())]
+    limits = {"peak": math.exp(whole + ROOF * rng.normal())} if machine.roofs else {}
+    given, width = allowance("cpu", ratios, limits), among(count)
+    for changed, (_, one) in zip(slowed.tolist(), ratios, strict=True):
+        yield changed, verdict(allowed(one, given), allowed(one, given, width)), judge(one)
+
+
+def rates(machine: Machine, comparisons: int = COMPARISONS) -> list[str]:
+    """A row of the table: false alarms of the rule and of the plain ratio, sameness said, slowdowns found."""
+    alarm, plain, same = [], [], []
+    for seed in range(comparisons):
+        found = list(comparison(machine, np.random.default_rng(seed)))
+        alarm.append(any(_changed(one) for _, one, _ in found))
+        plain.append(any(_changed(one) for _, _, one in found))
+        same.append(np.mean([one is Verdict.SAME for _, one, _ in found]))
+    row = [machine.name, _share(alarm), _share(plain), _share(same)]
+    for slowdown in SLOWDOWNS:
+        runs = [list(comparison(machine, np.random.default_rng(seed), slowdown)) for seed in range(comparisons // 5)]
+        row.append(_share([one is Verdict.SLOWER for run in runs for changed, one, _ in run if changed]))
+    others = [any(_changed(one) for changed, one, _ in run if not changed) for run in runs]
+    return [*row, _share(others) if machine.implementations > 1 else "–"]
+
+
+def _changed(one: Verdict) -> bool:
+    return one in (Verdict.FASTER, Verdict.SLOWER)
+
+
+def _share(values: Sequence[object]) -> str:
+    return f"{float(np.mean(np.array(values, dtype=float))):.1%}"
+
+
+def main() -> None:
+    """Print the table of reports/README.md."""
+    head = ["machine", "runs with a false alarm", "without the rule", "cells called the same"]
+    head += [f"{slowdown - 1:.0%} slower found" for slowdown in SLOWDOWNS]
+    head += ["then another is called changed"]
+    print(tabulate([rates(machine) for machine in MACHINES], head, tablefmt="github", disable_numparse=True))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""What a comparison says, as sentences and frames of text, for the terminal and the page alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pandas as pd
+
+from bench.statistics import Interval, Verdict
+from reports.compare.changes import SLOWER, Allowance, Change, Comparison, Kind, Level, Status
+from reports.compare.drift import FALSE_ALARMS
+from reports.source import Source
+from reports.text import NONE, digits, shortened
+
+#: The first words.
+WORDS = {Status.NOTHING_WORSE: "NOTHING WORSE", Status.WORSE: "WORSE", Status.CANNOT_TELL: "CANNOT TELL"}
+
+#: Names of cases or workloads that a row of grouped changes shows.
+NAMED = 3
+
+
+def headline(found: Comparison) -> str:
+    """The verdict with what it rests on, as one line."""
+    counts = Counter({SLOWER: len(found.slower)} if found.slower else {})
+    counts.update(change.kind.value for change in found.worse)
+    parts = [f"{count} {what}" for what, count in counts.items()] or [told(found)]
+    return f"{WORDS[found.status]}: {', '.join(parts)}"
+
+
+def told(found: Comparison) -> str:
+    """What was compared."""
+    verdicts = Counter(cell.verdict for cell in found.speeds)
+    cells = ", ".join(f"{verdicts[one]} {one.value}" for one in Verdict if verdicts[one])
+    parts = [f"{found.results} results compared"] if found.results else []
+    parts += [f"{len(found.speeds)} cells compared ({cells})"] if found.speeds else []
+    return "; ".join(parts) or "nothing was compared"
+
+
+def changes(found: Iterable[Change], levels: Iterable[Level]) -> pd.DataFrame:
+    """One row per kind of change, implementation, device and dtype, with the first cases and what became of one."""
+    groups: dict[tuple[str, ...], list[Change]] = {}
+    wanted = tuple(levels)
+    for one in sorted(found, key=lambda change: tuple(Kind).index(change.kind)):
+        if one.level in wanted:
+            groups.setdefault((one.kind.value, one.implementation, one.device, one.dtype), []).append(one)
+    rows = []
+    for key, group in groups.items():
+        names = ", ".join(one.name for one in group[:NAMED])
+        more = f" and {len(group) - NAMED} more" if len(group) > NAMED else ""
+        rows.append((*key, len(group), names + more, f"{shortened(group[0].base)} → {shortened(group[0].new)}"))
+    columns = ["change", "implementation", "device", "dtype", "number", "where", "the first: base → new"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def speeds(found: Comparison, verdicts: Iterable[Verdict]) -> pd.DataFrame:
+    """One row per cell with one of these verdicts, the largest change first."""
+    wanted = tuple(verdicts)
+    chosen = [cell for cell in found.speeds if cell.verdict in wanted]
+    chosen.sort(key=lambda cell: max(cell.ratio.value, 1 / cell.ratio.value), reverse=True)
+    return pd.DataFrame(
+        {
+            "verdict": [cell.verdict.name + (" (ignored)" if cell.ignored else "") for cell in chosen],
+            "implementation": [cell.implementation for cell in chosen],
+            "device": [cell.device for cell in chosen],
+            "dtype": [cell.dtype for cell in chosen],
+            "workload": [cell.workload for cell in chosen],
+            "base": [_time(cell.base, found.yardstick) for cell in chosen],
+            "new": [_time(cell.new, found.yardstick) for cell in chosen],
+            "new ÷ base": [digits(cell.ratio.value) for cell in chosen],
+            "95 %": [_ends(cell.ratio) for cell in chosen],
+            "of all cells": [_ends(cell.among_all) for cell in chosen],
+            "why unclear": [cell.why or NONE for cell in chosen],
+        }
+    )
+
+
+def rule(found: Comparison) -> list[str]:
+    """How the times were judged."""
+    if not found.speeds:
+        return []
+    unit = f"times of {found.yardstick}, as measured in the same run" if found.yardstick else "milliseconds"
+    first = (
+        f"Times are {unit}. A cell is faster or slower if its ratio is beyond 5 % and an interval that holds for all"
+        f" {len(found.speeds)} cells at once ({FALSE_ALARMS:.0%} chance of any false alarm) lies beyond 2 %; the same"
+        " if its own 95 % interval lies within 5 %; else unclear. A file of rules may set other thresholds."
+    )
+    return [first, *(_allowance(one) for one in found.allowances)]
+
+
+def _allowance(one: Allowance) -> str:
+    by = ", ".join(f"{name} {factor:.3f}" for name, factor in one.yardsticks)
+    source = f"by {by}" if by else "no yardstick was measured in both runs" if one.low < one.high else "none allowed"
+    return (
+        f"{one.device}: the machine may have been {one.low:.3f} to {one.high:.3f} times as slow ({source}); from run to"
+        f" run a cell scatters by {one.scatter:.1%} ({one.cells} cells)."
+    )
+
+
+def files(found: Comparison) -> pd.DataFrame:
+    """One row per file, with the counts of records."""
+    both = [("base", one) for one in found.base] + [("new", one) for one in found.new]
+    return pd.DataFrame([(side, *_counted(one)) for side, one in both], columns=["run", *_COUNTED])
+
+
+_COUNTED = ["file", "kind", "complete", "read", "used", "refused", "why refused"]
+
+
+def _counted(one: Source) -> tuple[str, str, str, int, int, int, str]:
+    why = "; ".join(f"{count} {reason}" for reason, count in one.refused.items())
+    complete = "yes" if one.complete else "no: cut off"
+    return one.path.name, one.kind, complete, one.read, one.used, sum(one.refused.values()), why
+
+
+def _time(one: Interval, yardstick: str) -> str:
+    return digits(one.value if yardstick else one.value * 1e3)
+
+
+def _ends(one: Interval) -> str:
+    return f"{digits(one.low)} to {digits(one.high)}"

@@ -1,0 +1,157 @@
+"""A history as Markdown, as CSV tables and as the data of a page."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from reports.history.series import History, Series, Step
+from reports.text import NONE, code, digits, escape, fold, inert, table
+
+#: What the JSON calls itself, and its version.
+KIND = "attention-conformance history"
+VERSION = 1
+
+#: Columns of a trend, and the eighths of a line that it is drawn with; the newest runs are shown.
+COLUMNS = 40
+BARS = "▁▂▃▄▅▆▇█"
+
+#: Rows of the table of changes that are not folded: the newest.
+SHOWN = 20
+
+
+def write(found: History, folder: Path) -> list[Path]:
+    """Write history.json, the tables and history.md; the paths, the page last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    document = {
+        "kind": KIND,
+        "version": VERSION,
+        "files": found.files,
+        "refused": found.refused,
+        "records": _counts(found),
+        "versions": found.versions,
+        "series": [_series(one) for one in found.series],
+        "conformance": [dataclasses.asdict(one) for one in found.tallies],
+    }
+    paths = [folder / name for name in ("history.json", "history.csv", "steps.csv", "conformance.csv", "history.md")]
+    paths[0].write_text(json.dumps(document, allow_nan=False) + "\n", encoding="utf-8")
+    points(found).to_csv(paths[1], index=False)
+    changes(found).to_csv(paths[2], index=False)
+    tallies(found).to_csv(paths[3], index=False)
+    paths[4].write_text(page(found), encoding="utf-8")
+    return paths
+
+
+def points(found: History) -> pd.DataFrame:
+    """One row per run of a cell: seconds, and the number of the segment that it is of."""
+    rows = []
+    for one in found.series:
+        segment = 0
+        for at, point in enumerate(one.points):
+            segment += any(step.at == at for step in one.steps)
+            rows.append((*one.key, one.machine, *dataclasses.astuple(point), segment))
+    names = ["implementation", "device", "dtype", "workload", "machine", "when", "file", "median", "low", "high"]
+    return pd.DataFrame(rows, columns=[*names, "segment"])
+
+
+def changes(found: History) -> pd.DataFrame:
+    """One row per change of a cell, the newest first: when, from what to what, and which versions changed with it."""
+    rows = [
+        (*_place(one, step), *one.key, one.machine, step.before, step.after, step.ratio, _versions(found, one, step))
+        for one in found.series
+        for step in one.steps
+    ]
+    names = ["when", "file", "implementation", "device", "dtype", "workload", "machine", "before", "after", "ratio"]
+    frame = pd.DataFrame(rows, columns=[*names, "versions"])
+    return frame.sort_values(["when", "file"], ascending=False, kind="stable", ignore_index=True)
+
+
+def tallies(found: History) -> pd.DataFrame:
+    """One row per implementation, device and run: results by outcome."""
+    rows = [
+        {"when": one.when, "file": one.file, "implementation": one.implementation, "device": one.device, **one.counts}
+        for one in found.tallies
+    ]
+    return pd.DataFrame(rows)
+
+
+def page(found: History) -> str:
+    """What changed first, then every cell with its trend."""
+    steps = changes(found)
+    slower = int((steps["ratio"] > 1).sum())
+    counts = _counts(found)
+    parts = [
+        "# Attention: history",
+        f"**{len(steps)} changes in {len(found.series)} cells over {found.files} files**: {slower} slower,"
+        f" {len(steps) - slower} faster, by 5 % or more. {len(found.refused)} files were refused. Records:"
+        f" {counts['read']} read, {counts['used']} used, {counts['refused']} refused.",
+    ]
+    if len(steps):
+        shown = steps.assign(**{name: (steps[name] * 1e3).map(digits) for name in ("before", "after")})
+        shown["ratio"] = steps["ratio"].map(digits)
+        shown = shown.rename(columns={"before": "before, ms", "after": "after, ms"}).map(inert)
+        parts.append(table(shown.head(SHOWN)))
+        parts += [fold(f"All {len(shown)}", table(shown))] if len(shown) > SHOWN else []
+    if found.series:
+        parts += ["## Cells", f"Oldest run left, at most the last {COLUMNS}; │ is a change.", table(_trends(found))]
+    if found.tallies:
+        last = tallies(found).groupby(["implementation", "device"], sort=False).last().reset_index()
+        parts += ["## Conformance, in the last run of each", table(last.map(inert))]
+    if found.refused:
+        reasons = (f"* {code(name)}: {escape(reason)}" for name, reason in found.refused.items())
+        parts.append(fold("Refused files", "\n".join(reasons)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _trends(found: History) -> pd.DataFrame:
+    rows = []
+    for one in found.series:
+        last = one.points[-1].median
+        rows.append(
+            {
+                **dict(zip(("implementation", "device", "dtype", "workload"), one.key, strict=True)),
+                "runs": len(one.points),
+                "last, ms": digits(last * 1e3),
+                "since the last change": digits(last / one.steps[-1].after) if one.steps else NONE,
+                "trend": trend(one),
+            }
+        )
+    return pd.DataFrame(rows).map(inert)
+
+
+def trend(series: Series) -> str:
+    """The newest times as a line of bars, from the least to the most of them, with a stroke before each change."""
+    start = max(0, len(series.points) - COLUMNS)
+    values = [point.median for point in series.points[start:]]
+    low, high = min(values), max(values)
+    text = ""
+    for at, value in enumerate(values, start):
+        height = round((value - low) / (high - low) * (len(BARS) - 1)) if high > low else 0
+        text += ("│" if any(step.at == at for step in series.steps) else "") + BARS[height]
+    return text
+
+
+def _place(series: Series, step: Step) -> tuple[str, str]:
+    return series.points[step.at].when, series.points[step.at].file
+
+
+def _versions(found: History, series: Series, step: Step) -> str:
+    before, after = (found.versions[series.points[at].file] for at in (step.at - 1, step.at))
+    changed = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
+    return ", ".join(f"{name} {before.get(name, NONE)} → {after.get(name, NONE)}" for name in changed)
+
+
+def _series(one: Series) -> dict[str, Any]:
+    named = dict(zip(("implementation", "device", "dtype", "workload"), one.key, strict=True))
+    spread = [dataclasses.asdict(point) for point in one.points]
+    steps = [dataclasses.asdict(step) for step in one.steps]
+    return {**named, "machine": one.machine, "points": spread, "steps": steps}
+
+
+def _counts(found: History) -> dict[str, int]:
+    read, used = (sum(getattr(source, name) for source in found.sources) for name in ("read", "used"))
+    return {"read": read, "used": used, "refused": read - used}

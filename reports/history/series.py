@@ -1,0 +1,137 @@
+"""From a folder of result files to series: the times of every cell over the runs, and what conformance came to."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from bench.statistics import LEAST
+from conformance.outcomes import Outcome
+from reports.benchmark import BenchRun
+from reports.cell import Key, key_of
+from reports.compare import machines
+from reports.history.changepoints import changes
+from reports.reading import read
+from reports.records import Records
+from reports.source import ReportError, Source
+
+#: What result files end with.
+ENDINGS = (".json", ".jsonl")
+
+#: What of a machine tells series apart where files have no fingerprint.
+_MACHINE = ("processor", "usable cores")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of one cell: seconds, with their interval where the file has one."""
+
+    when: str
+    file: str
+    median: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """A place where a series changed by LEAST or more: the first run of the new time, and the medians around it."""
+
+    at: int
+    before: float
+    after: float
+
+    @property
+    def ratio(self) -> float:
+        """New ÷ old."""
+        return self.after / self.before
+
+
+@dataclass(frozen=True)
+class Series:
+    """A cell on one machine, over time, with its changes."""
+
+    key: Key
+    machine: str
+    points: tuple[Point, ...]
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What the conformance of an implementation on a device came to in one run."""
+
+    when: str
+    file: str
+    implementation: str
+    device: str
+    counts: dict[str, int]
+
+
+@dataclass
+class History:
+    """All of it; ``refused`` files are named with their reason."""
+
+    files: int = 0
+    series: list[Series] = field(default_factory=list)
+    tallies: list[Tally] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    #: Libraries by file of the bench.
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+    sources: list[Source] = field(default_factory=list)
+
+
+def history(folder: Path) -> History:
+    """Read every result file of a folder, in the order of their dates.  Raises ReportError if none can be read."""
+    paths = sorted(path for path in folder.rglob("*") if path.suffix in ENDINGS and path.is_file())
+    found = History(files=len(paths))
+    points: dict[tuple[Key, str], list[Point]] = {}
+    for path in paths:
+        try:
+            records = read([path])
+        except ReportError as error:
+            found.refused[str(path.relative_to(folder))] = str(error)
+            continue
+        found.sources += records.sources
+        _add(str(path.relative_to(folder)), records, points, found)
+    if len(found.refused) == len(paths):
+        raise ReportError(f"{folder} has no result file that can be read, of {len(paths)}")
+    found.tallies.sort(key=lambda tally: (tally.when, tally.file))
+    for (key, machine), those in sorted(points.items()):
+        ordered = tuple(sorted(those, key=lambda point: (point.when, point.file)))
+        found.series.append(Series(key, machine, ordered, tuple(steps([one.median for one in ordered]))))
+    return found
+
+
+def steps(values: Sequence[float]) -> list[Step]:
+    """The changes of a series that are large enough to be of interest."""
+    places = [0, *changes([math.log(value) for value in values]), len(values)]
+    levels = [median(values[start:end]) for start, end in pairwise(places)]
+    found = [Step(at, *pair) for at, pair in zip(places[1:], pairwise(levels), strict=False)]
+    return [step for step in found if not 1 / LEAST < step.ratio < LEAST]
+
+
+def _add(file: str, records: Records, points: dict[tuple[Key, str], list[Point]], found: History) -> None:
+    for run in records.runs[:1]:  # a model may be of several, whose cells it does not tell apart
+        found.versions[file] = dict(machines.versions_of(run))
+        machine = _machine(run)
+        for cell in records.cells:
+            if cell["outcome"] == "timed":
+                ends = (cell["median"], cell.get("interval_low"), cell.get("interval_high"))
+                points.setdefault((key_of(cell), machine), []).append(Point(run.started, file, *ends))
+    when = next((str(one.environment.get("started", "")) for one in records.sources if one.kind == "conformance"), "")
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for result in records.results:
+        counts.setdefault((result.implementation, result.device), Counter())[result.outcome.value] += 1
+    for who, count in counts.items():
+        found.tallies.append(Tally(when, file, *who, {one.value: count[one.value] for one in Outcome}))
+
+
+def _machine(run: BenchRun) -> str:
+    known = machines.known(run)
+    return str(run.fingerprint.get("id") or ", ".join(str(known[name]) for name in _MACHINE if known[name]))

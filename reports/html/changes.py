@@ -1,0 +1,125 @@
+"""What changed since a base run: its answer at the top of the page, and its tables."""
+
+from __future__ import annotations
+
+from bench.statistics import Interval, Verdict
+from reports.compare import view
+from reports.compare.changes import Comparison, Level, Speed, Status
+from reports.html.views import Answer, Cell, Group, Table, columns, link, milliseconds, number
+from reports.text import digits
+
+QUESTION = "What got worse since the base run?"
+
+#: How many of a kind the answer names.
+NAMED = 10
+
+#: How a change is marked; ahead of its words, so that no colour has to be seen.
+MARKS = {
+    Level.WORSE: ("✗ worse", "failed"),
+    Level.IGNORED: ("– ignored", "unsupported"),
+    Level.BETTER: ("✓ better", "passed"),
+    Level.NOTE: ("· note", ""),
+}
+VERDICTS = {
+    Verdict.SLOWER: ("✗ slower", "failed"),
+    Verdict.UNCLEAR: ("? unclear", "deviates"),
+    Verdict.SAME: ("= same", ""),
+    Verdict.FASTER: ("✓ faster", "passed"),
+}
+
+
+def worse(found: Comparison | None) -> Answer:
+    """What got worse: cells that are slower, then each other kind of change with the first of its places."""
+    if found is None:
+        return Answer("worse", QUESTION, "Not known: this page was made without a base run to compare with.")
+    slower = sorted(found.slower, key=lambda cell: -cell.ratio.value)
+    groups = [_group("Slower", len(slower), list(map(_slower, slower)))] if slower else []
+    rows = view.changes(found.changes, [Level.WORSE]).to_dict("records")
+    for kind in dict.fromkeys(row["change"] for row in rows):
+        some = [row for row in rows if row["change"] == kind]
+        items = [Cell(f"{row['implementation']} {row['dtype']} {row['where']}", tip=row[FIRST]) for row in some]
+        groups.append(_group(kind.capitalize(), sum(row["number"] for row in some), items))
+    unfit = " ".join(f"{text[:1].upper()}{text[1:]}." for text in found.unfit)
+    leads = {
+        Status.WORSE: f"{view.headline(found)}.",
+        Status.NOTHING_WORSE: f"Nothing: {view.told(found)}.",
+        Status.CANNOT_TELL: f"It cannot be told. {unfit}",
+    }
+    note = "" if found.status is Status.CANNOT_TELL else unfit
+    return Answer("worse", QUESTION, leads[found.status].strip(), tuple(groups), note, "changes")
+
+
+#: The column of reports.compare.view that shows one of the changes of a row.
+FIRST = "the first: base → new"
+
+
+def _group(label: str, count: int, items: list[Cell]) -> Group:
+    more = [Cell(f"and {len(items) - NAMED} more", link="#changes")] if len(items) > NAMED else []
+    return Group(f"{label} ({count})", "failed", (*items[:NAMED], *more))
+
+
+def tables(found: Comparison) -> list[Table]:
+    """Times cell by cell, what is slower first; then everything else, what is worse first."""
+    return [each for each in (_speeds(found), _changes(found)) if each.rows]
+
+
+def _speeds(found: Comparison) -> Table:
+    order = list(VERDICTS)
+    cells = sorted(found.speeds, key=lambda cell: (order.index(cell.verdict), -cell.ratio.value))
+    rows = tuple(
+        (
+            Cell(cell.implementation, look="name", link=_cell(cell)),
+            Cell(cell.workload, look="name"),
+            Cell(cell.device),
+            Cell(cell.dtype),
+            Cell(_verdict(cell), order.index(cell.verdict), look="" if cell.ignored else VERDICTS[cell.verdict][1]),
+            number(cell.ratio.value, f"{digits(cell.ratio.value)}×", tip=_interval(cell.ratio)),
+            number(cell.base.value, _time(cell.base, found), tip=_ends(cell.base, found)),
+            number(cell.new.value, _time(cell.new, found), tip=_ends(cell.new, found)),
+            Cell(cell.why),
+        )
+        for cell in cells
+    )
+    numbers = ("new ÷ base", "base", "new")
+    heads = columns("implementation", "workload", "device", "dtype", "verdict", *numbers, "why", numbers=numbers)
+    return Table("speed-changes", "Times since the base run", heads, rows, " ".join(view.rule(found)))
+
+
+def _changes(found: Comparison) -> Table:
+    rows = []
+    for level, (mark, look) in MARKS.items():
+        for row in view.changes(found.changes, [level]).to_dict("records"):
+            cells = (Cell(row[name]) for name in ("change", "implementation", "device", "dtype"))
+            count = Cell(str(row["number"]), row["number"])
+            rows.append(
+                (Cell(mark, list(MARKS).index(level), look=look), *cells, count, Cell(row["where"]), Cell(row[FIRST]))
+            )
+    titles = ("", "change", "implementation", "device", "dtype", "number", "where", FIRST)
+    heads = columns(*titles, numbers=("number",))
+    return Table("other-changes", "Conformance, accuracy, memory and cells", heads, tuple(rows), " ".join(found.notes))
+
+
+def _slower(cell: Speed) -> Cell:
+    text = f"{cell.implementation} {cell.dtype} {cell.workload} {digits(cell.ratio.value)}×"
+    return Cell(text, tip=_interval(cell.ratio), link=_cell(cell))
+
+
+def _cell(cell: Speed) -> str:
+    return link("cell", cell.implementation, cell.device, cell.dtype, cell.workload)
+
+
+def _verdict(cell: Speed) -> str:
+    return VERDICTS[cell.verdict][0] + (" (ignored)" if cell.ignored else "")
+
+
+def _interval(ratio: Interval) -> str:
+    return f"95 % interval {digits(ratio.low)} to {digits(ratio.high)}"
+
+
+def _time(one: Interval, found: Comparison) -> str:
+    return f"{digits(one.value)} × {found.yardstick}" if found.yardstick else milliseconds(one.value)
+
+
+def _ends(one: Interval, found: Comparison) -> str:
+    scale, unit = (1.0, "") if found.yardstick else (1e3, " ms")
+    return f"95 % interval {digits(one.low * scale)} to {digits(one.high * scale)}{unit}"

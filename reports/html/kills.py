@@ -1,0 +1,58 @@
+"""The kill table: known wrong ways to compute attention, and how many cases catch each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from reports import faults
+from reports.html.views import Cell, Table, columns, link
+
+
+def table(found: Sequence[Mapping[str, Any]]) -> Table:
+    """One row per fault: what it does, its class, the clause it breaks, how many cases catch it, the smallest."""
+    rows = tuple(
+        (
+            Cell(fault["title"], link=link("fault", fault["name"])),
+            Cell(fault["group"].replace("_", " ")),
+            Cell(fault["clause"], link=link("clause", fault["clause"])),
+            Cell(str(len(fault["caught"])), len(fault["caught"]), look="" if len(fault["caught"]) > 1 else "failed"),
+            Cell(fault["smallest"] or "none"),
+            Cell(", ".join(fault["sources"])),
+        )
+        for fault in found
+    )
+    heads = columns("fault", "class", "clause", "caught by cases", "smallest", "seen in", numbers=("caught by cases",))
+    return Table("faults", "Known wrong ways to compute attention", heads, rows)
+
+
+def groups(found: Sequence[Mapping[str, Any]]) -> Table:
+    """One row per class of mistakes, with the one that the fewest cases catch."""
+    frame = faults.groups(found)
+    rows = tuple(
+        (
+            Cell(row["class"]),
+            Cell(str(row["faults"]), row["faults"]),
+            Cell(row["hardest to catch"]),
+            Cell(str(row["caught by"]), row["caught by"], look="" if row["caught by"] > 1 else "failed"),
+        )
+        for row in frame.to_dict("records")
+    )
+    heads = columns("class", "faults", "hardest to catch", "caught by cases", numbers=("faults", "caught by cases"))
+    return Table("fault-classes", "Classes of mistakes", heads, rows)
+
+
+def details(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the details of a fault show beside its cases; only web addresses become links."""
+    return {
+        fault["name"]: {
+            "title": fault["title"],
+            "clause": fault["clause"],
+            "when": fault.get("when", ""),
+            "sources": {
+                name: address if str(address).startswith(("https://", "http://")) else ""
+                for name, address in fault["sources"].items()
+            },
+        }
+        for fault in found
+    }

@@ -1,0 +1,127 @@
+"""From records to the page: each section from its module, put together by the templates."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from reports import faults
+from reports.html import accuracy, cells, changes, charts, files, kills, matrix, memory, payload, speed
+from reports.html.answers import divergence
+from reports.html.asked_results import conforms, empty_rows
+from reports.html.asked_speed import asked, fastest, memory_bound, quadratic
+from reports.html.bundle import Bundle
+from reports.html.views import Answer
+from reports.model import Model
+from reports.reading import incomplete
+
+TEMPLATES = Path(__file__).with_name("templates")
+
+#: The scripts of the page in their order; each is small and its first line says what it is.
+SCRIPTS = ("data.js", "tables.js", "details.js", "charts.js")
+
+#: Columns of the results that the page needs; the times of single calls of a case are in the result file alone.
+RESULTS = (
+    *("implementation", "device", "dtype", "case", "clauses", "outcome", "failure", "broken"),
+    *("reason", "looks", "message", "profile", "meets", "share"),
+)
+
+
+def page(model: Model) -> str:
+    """The whole page."""
+    with Bundle() as bundle:
+        shown = _shown(model)
+        scripts = [Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in SCRIPTS]  # noqa: S704 (our own)
+        vega = bundle.text()
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))  # noqa: S704 (our own)
+    hashes = " ".join(f"'sha256-{_hash(script)}'" for script in (*scripts, vega))
+    template = environment.get_template("page.html.j2")
+    return template.render(**shown, style=style, scripts=scripts, vega=payload.compressed(vega), hashes=Markup(hashes))  # noqa: S704 (base64)
+
+
+def _shown(model: Model) -> dict[str, Any]:
+    """What the template fills in; sections without records are empty."""
+    records = model.records
+    found = cells.frame(model)
+    growths = memory.growths(found, cells.fits(records))
+    shown = {
+        "cut": incomplete(records.sources),
+        "questions": _questions(model, found, growths),
+        "divergence": divergence(records.results),
+        "fastest": speed.fastest(found) if len(cells.timed(found)) else None,
+        "counts": speed.counts(found) if len(found) else "",
+        "bench": speed.every_cell(found) if len(found) else None,
+        "memory": memory.table(growths) if growths else None,
+        "kills": [kills.groups(records.faults), kills.table(records.faults)] if records.faults else [],
+        "kill_verdict": faults.verdict(records.faults, records.cases).replace("**", "") if records.faults else "",
+        "changes": changes.tables(model.since) if model.since else [],
+        "sources": records.sources,
+        "files": files.table(records.sources),
+        "environments": files.environments(records.sources),
+        "missing": sorted({name for source in records.sources for name in source.not_installed}),
+    }
+    return shown | _conformance(model) | _data(model, found)
+
+
+def _conformance(model: Model) -> dict[str, Any]:
+    if model.results.empty:
+        return {"implementations": None, "matrices": [], "differences": None}
+    return {
+        "implementations": matrix.implementations(model.implementations),
+        "matrices": matrix.matrices(model.matrix),
+        "differences": matrix.differences(model.differences),
+    }
+
+
+def _questions(model: Model, found: pd.DataFrame, growths: Sequence[memory.Memory]) -> list[Answer]:
+    """The answers at the top, in the order in which a stranger asks."""
+    answers: list[Answer | None] = []
+    at = asked(found)
+    if not model.results.empty:
+        answers.append(empty_rows(model.results, model.records.results))
+    if not found.empty:
+        answers += [fastest(found, at), quadratic(growths, at)]
+    answers.append(changes.worse(model.since))
+    if not model.results.empty:
+        answers.append(conforms(model.implementations))
+    if not found.empty:
+        answers.append(memory_bound(found))
+    return [answer for answer in answers if answer is not None]
+
+
+def _data(model: Model, found: pd.DataFrame) -> dict[str, Any]:
+    """The data behind the views, and the table of accuracy, which is made of it."""
+    records = model.records
+    frames: dict[str, pd.DataFrame] = {}
+    shown: dict[str, Any] = {"accuracy": None, "left_out": 0}
+    if not model.results.empty:
+        limited, shown["left_out"] = payload.limited(model.results)
+        shares = accuracy.frame(model.results)
+        frames |= {"conformance": limited[list(RESULTS)], "accuracy": accuracy.drawn(shares)}
+        shown["accuracy"] = accuracy.table(shares) if len(shares) else None
+    if not found.empty:
+        guides = charts.guides(found, cells.peaks(cells.roofs(records)))
+        frames |= {"bench": found, "points": charts.drawn(found), "guides": guides}
+    if records.faults:
+        frames["faults"] = model.faults
+    clauses = {name: [clause.title, clause.level.value, clause.sentence] for name, clause in model.clauses.items()}
+    details = kills.details(records.faults)
+    return shown | {"data": payload.packed(frames, clauses=clauses, faults=details, charts=charts.charts())}
+
+
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")

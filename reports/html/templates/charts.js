@@ -1,0 +1,142 @@
+// The plots: drawn when they come into view, for the group that is chosen; the legend highlights by name.
+"use strict";
+(() => {
+  const { el } = page;
+  const SVG = "http://www.w3.org/2000/svg";
+  const PATHS = ["M6 1a5 5 0 1 0 .01 0z", "M2 2h8v8H2z", "M6 1l5 9H1z", "M6 0l4 6-4 6-4-6z", "M4 1h4v3h3v4H8v3H4V8H1V4h3z", "M1 2h10L6 11z"];
+  const COLOURS = 10;
+  const GROUP = ["family", "device", "dtype"];
+  // What each plot is of, and what the reader chooses.
+  const PLOTS = {
+    time: { frame: "points", choose: GROUP, guides: "milliseconds" },
+    memory: { frame: "points", choose: GROUP, guides: "memory" },
+    frontier: { frame: "points", choose: ["workload", "device", "dtype"] },
+    accuracy: { frame: "accuracy", choose: ["device", "dtype"] },
+  };
+  const FIRST = ["prefill-b1h8d64s4096-causal", "prefill-b1h8d64s*-causal", "prefill-b1h8d64s4096", "prefill-b1h8d64s*", "float32", "cpu"];
+
+  // The same implementation has the same colour and shape in every plot.
+  const looks = (data) => {
+    const names = [...new Set([...page.rows(data, "bench"), ...page.rows(data, "conformance")].map((r) => r.implementation))];
+    return Object.fromEntries(names.map((name, at) => [name, [at % COLOURS, (at + Math.floor(at / COLOURS)) % PATHS.length]]));
+  };
+  const SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"];
+
+  function mark([colour, shape]) {
+    const svg = document.createElementNS(SVG, "svg");
+    svg.setAttribute("viewBox", "0 0 12 12");
+    svg.setAttribute("aria-hidden", "true");
+    const path = document.createElementNS(SVG, "path");
+    path.setAttribute("d", PATHS[shape]);
+    path.setAttribute("fill", `var(--c${colour})`);
+    svg.append(path);
+    return svg;
+  }
+
+  // The selects narrow each other: a value of the first decides what the others offer.
+  function choices(figure, plot, rows, draw) {
+    const place = figure.querySelector(".choices");
+    const selects = plot.choose.map((name) => {
+      const select = el("select", { name, "aria-label": name });
+      select.addEventListener("change", () => { fill(plot.choose.indexOf(name) + 1); draw(); });
+      place.append(el("label", {}, `${name} `, select), " ");
+      return select;
+    });
+    const fits = (row, count) => plot.choose.slice(0, count).every((name, at) => String(row[name]) === selects[at].value);
+    function fill(from) {
+      for (let at = from; at < selects.length; at++) {
+        const before = selects[at].value;
+        const values = [...new Set(rows.filter((row) => fits(row, at)).map((row) => String(row[plot.choose[at]])))];
+        selects[at].replaceChildren(...values.map((value) => el("option", {}, value)));
+        selects[at].value = [before, ...FIRST, values[0]].find((value) => values.includes(value));
+      }
+    }
+    fill(0);
+    return (list) => list.filter((row) => plot.choose.every((name, at) => !(name in row) || String(row[name]) === selects[at].value));
+  }
+
+  function coloured(spec, names, look) {
+    const text = JSON.stringify(spec, (key, value) => {
+      if (value && value.field === "implementation" && value.scale && key === "color") return { ...value, scale: { domain: names, range: names.map((n) => `var(--c${look[n][0]})`) } };
+      if (value && value.field === "implementation" && value.scale && key === "shape") return { ...value, scale: { domain: names, range: names.map((n) => SHAPES[look[n][1]]) } };
+      return value;
+    });
+    return JSON.parse(text);
+  }
+
+  const CONFIG = {
+    background: null,
+    font: "system-ui, sans-serif",
+    axis: { labelColor: "var(--soft)", titleColor: "var(--soft)", gridColor: "var(--line)", domainColor: "var(--line)", tickColor: "var(--line)", labelFontSize: 11, titleFontSize: 12, titleFontWeight: "normal" },
+    legend: { labelColor: "var(--ink)", titleColor: "var(--soft)", labelFontSize: 12 },
+  };
+
+  // Vega is unpacked for the first plot.  The page's policy knows the hash of its text, and lets no other script run.
+  let vega;
+  const loaded = () => (vega ??= page.unpacked("vega").then((text) => { const script = el("script"); script.textContent = text; document.head.append(script); }));
+
+  async function start(figure) {
+    const data = await page.ready;
+    await loaded();
+    const name = figure.dataset.plot;
+    const plot = PLOTS[name];
+    const look = looks(data);
+    const all = page.rows(data, plot.frame);
+    const text = figure.querySelector("figcaption").textContent;
+    const drawing = figure.querySelector(".drawing");
+    const legend = figure.querySelector(".names");
+    let pick, shown = [];
+
+    async function draw() {
+      shown = pick(all);
+      if (name === "memory") shown = shown.filter((row) => row.memory !== null);
+      if (name === "frontier") shown = shown.filter((row) => row.share > 0);
+      const names = [...new Set(shown.map((row) => row.implementation))];
+      const guides = plot.guides ? pick(page.rows(data, "guides")).filter((row) => row.quantity === plot.guides) : [];
+      const spec = { ...coloured(data.charts[name], names, look), description: text, datasets: { [plot.frame === "points" ? "cells" : "accuracy"]: shown, guides, one: [{ value: 1 }] } };
+      if (!guides.length) spec.layer = spec.layer.filter((layer) => (layer.data || {}).name !== "guides");
+      if (spec.height.step) spec.height = spec.height.step * names.length; // a width of its container needs a height in pixels
+      const { view } = await vegaEmbed(drawing, spec, { renderer: "svg", actions: false, ast: true, config: CONFIG });
+      const svg = drawing.querySelector("svg"); // one image to a screen reader, not hundreds of marks; the tables have the numbers
+      svg.setAttribute("role", "img");
+      svg.setAttribute("aria-label", `${text} The tables of this page have the numbers.`);
+      const count = plot.frame === "points" ? `${shown.length} cells` : `${shown.length} implementations`;
+      figure.querySelector("output").textContent = count;
+      view.addEventListener("click", (_, item) => {
+        const row = item && item.datum;
+        if (row && row.workload && row.implementation) location.hash = page.link("cell", row.implementation, row.device, row.dtype, row.workload);
+        else if (row && row.case) location.hash = page.link("result", row.implementation, row.device, row.dtype, row.case);
+      });
+      if (plot.frame === "points") highlight(view, names);
+    }
+
+    function highlight(view, names) {
+      const pinned = new Set();
+      const show = (extra) => view.signal("focus", extra ? [...pinned, extra] : [...pinned]).run();
+      legend.replaceChildren(...names.map((one) => {
+        const button = el("button", { type: "button", "aria-pressed": "false" }, mark(look[one]), one);
+        button.addEventListener("click", () => { pinned.has(one) ? pinned.delete(one) : pinned.add(one); button.setAttribute("aria-pressed", String(pinned.has(one))); show(); });
+        button.addEventListener("mouseenter", () => show(one));
+        button.addEventListener("mouseleave", () => show());
+        return button;
+      }));
+    }
+
+    pick = choices(figure, plot, all, draw);
+    figure.querySelector(".csv").addEventListener("click", () => page.saveFrame(name, shown));
+    figure.querySelector(".tools").hidden = false;
+    await draw();
+  }
+
+  // What is in view is drawn first, the others when there is time, so that a printed page has them all.
+  const figures = new Set(document.querySelectorAll(".plot"));
+  const later = window.requestIdleCallback || ((call) => setTimeout(call, 50));
+  async function drawn(figure) {
+    if (!figures.delete(figure)) return;
+    try { await start(figure); } catch (error) { console.error(`the plot ${figure.dataset.plot} cannot be drawn: ${error}`); }
+  }
+  const seen = new IntersectionObserver((entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => drawn(entry.target)), { rootMargin: "300px" });
+  figures.forEach((figure) => seen.observe(figure));
+  const next = () => later(async () => { for (const figure of figures) { await drawn(figure); return next(); } });
+  page.ready.then(next);
+})();

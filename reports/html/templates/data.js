@@ -1,0 +1,48 @@
+// The data of the page: unpacked once, read by column; and the elements that are made of it, by text alone.
+"use strict";
+const page = {
+  // The text that an element has compressed.
+  async unpacked(id) {
+    const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return new Response(stream).text();
+  },
+  // The rows of a frame as objects, made when they are first asked for.
+  rows(data, name) {
+    const frame = data.frames[name];
+    if (!frame) return [];
+    if (!frame.rows) {
+      const columns = Object.entries(frame.columns).map(([key, c]) => [key, Array.isArray(c) ? (i) => c[i] : (i) => c.texts[c.codes[i]]]);
+      frame.rows = Array.from({ length: frame.length }, (_, i) => Object.fromEntries(columns.map(([key, at]) => [key, at(i)])));
+    }
+    return frame.rows;
+  },
+  // An element; what is shown is always text, never markup.
+  el(tag, attributes, ...children) {
+    const node = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes || {})) if (value !== undefined && value !== "") node.setAttribute(name, value);
+    node.append(...children.filter((child) => child !== null && child !== undefined));
+    return node;
+  },
+  link(kind, ...parts) {
+    return `#${kind}/` + parts.map(encodeURIComponent).join("/");
+  },
+  // A file of rows; a text that a spreadsheet would take for a formula is marked as text.
+  save(name, rows) {
+    const quoted = (value) => {
+      let text = value === null || value === undefined ? "" : String(value);
+      if (typeof value === "string" && /^[=+@\t\r]/.test(text)) text = "'" + text;
+      return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+    };
+    const text = rows.map((row) => row.map(quoted).join(",")).join("\r\n") + "\r\n";
+    const address = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+    page.el("a", { href: address, download: `${name}.csv` }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 10000);
+  },
+  saveFrame(name, rows) {
+    const titles = Object.keys(rows[0] || {});
+    page.save(name, [titles, ...rows.map((row) => titles.map((title) => row[title]))]);
+  },
+};
+page.ready = page.unpacked("data").then(JSON.parse);
+page.ready.catch((error) => console.error(`the data of the page cannot be unpacked: ${error}`));

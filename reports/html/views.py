@@ -1,0 +1,117 @@
+"""What a table of the page is made of: text for the eye, a value to sort and download, a tip, a link, a spoken form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from reports.text import NONE, digits
+
+#: Significant digits of a value: more than any measured number means.
+EXACT = 6
+
+#: Multiples of a byte, as the bench prints them.
+UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell.  ``value`` is what is sorted and downloaded, the text where it is None."""
+
+    text: str
+    value: float | str | None = None
+    tip: str = ""
+    link: str = ""
+    #: The CSS class that tints it: an outcome, or "best".
+    look: str = ""
+    #: What a screen reader says instead of the text, where that is a symbol.
+    spoken: str = ""
+
+    @property
+    def exact(self) -> float | str | None:
+        """The value, where the text does not say it already."""
+        return None if self.value is None or str(self.value) == self.text else self.value
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column's heading; numbers stand at the right, and a narrow column has its heading upright."""
+
+    title: str
+    number: bool = False
+    narrow: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that can be sorted, filtered and downloaded; ``name`` is that of its file and its anchor."""
+
+    name: str
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    #: Sentences below it.
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Names that have the same answer to a question: the text, a tip and a link of each."""
+
+    label: str
+    look: str
+    items: tuple[Cell, ...]
+    #: Whether it is shown on request: folded groups come last.
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question at the top of the page and what the records say."""
+
+    name: str
+    question: str
+    lead: str
+    groups: tuple[Group, ...] = ()
+    note: str = ""
+    #: The section that has more, and what the folded groups are of.
+    more: str = ""
+    fold: str = ""
+
+
+def columns(*titles: str, numbers: Sequence[str] = ()) -> tuple[Column, ...]:
+    """Columns with these headings, of which some are numbers."""
+    return tuple(Column(title, title in numbers) for title in titles)
+
+
+def link(kind: str, *parts: str) -> str:
+    """The fragment that opens the details of something: ``#clause/SDPA-15/torch-sdpa/cpu``."""
+    return f"#{kind}/" + "/".join(quote(part, safe=":.*@+,=") for part in parts)
+
+
+def number(value: float | None, text: str | None = None, **more: Any) -> Cell:
+    """A number to three digits, with EXACT of them as its value; a dash where there is none."""
+    if value is None or math.isnan(value):
+        return Cell(NONE, "", **more)
+    return Cell(digits(value) if text is None else text, float(f"{value:.{EXACT}g}"), **more)
+
+
+def milliseconds(seconds: float) -> str:
+    """A time as the tables have it."""
+    return f"{digits(seconds * 1e3)} ms"
+
+
+def size(count: float) -> str:
+    """Bytes in the largest unit that leaves a digit before the point."""
+    if math.isnan(count):
+        return NONE
+    power = min(int(math.log10(count) // 3), len(UNITS) - 1) if count >= 1 else 0
+    return f"{digits(count / 1000**power)} {UNITS[power]}"
+
+
+def missing(value: Any) -> bool:
+    """Whether a field is absent: None, or pandas' NaN."""
+    return value is None or (isinstance(value, float) and math.isnan(value))

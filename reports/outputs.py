@@ -1,0 +1,91 @@
+"""What is written into the folder: one function per format, each a view of the one model."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from reports import badge, markdown, model, summary
+from reports.model import Model
+from reports.source import ReportError
+
+
+def written(given: Model, folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Write these formats of a report, in the order of FORMATS; the paths, the page last.  Raises ReportError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return [path for name, write in FORMATS.items() if name in formats for path in write(given, folder)]
+
+
+def _csv(given: Model, folder: Path) -> list[Path]:
+    return [_table(frame, folder / f"{name}.csv") for name, frame in given.frames.items()]
+
+
+def _table(frame: pd.DataFrame, path: Path) -> Path:
+    frame.to_csv(path, index=False)
+    return path
+
+
+def _parquet(given: Model, folder: Path) -> list[Path]:
+    paths = []
+    for name, frame in given.frames.items():
+        paths.append(folder / f"{name}.parquet")
+        try:
+            frame.to_parquet(paths[-1], index=False)
+        except ImportError:
+            raise ReportError("Parquet needs pyarrow: pip install 'attention-conformance[parquet]'") from None
+    return paths
+
+
+def _json(given: Model, folder: Path) -> list[Path]:
+    model.write(given, folder / "model.json")
+    return [folder / "model.json"]
+
+
+def _badges(given: Model, folder: Path) -> list[Path]:
+    texts = badge.badges(given)
+    if texts:
+        (folder / "badges").mkdir(exist_ok=True)
+    return [_text(text, folder / "badges" / f"{name}.svg") for name, text in texts.items()]
+
+
+def _markdown(given: Model, folder: Path) -> list[Path]:
+    return [_text(summary.page(given), folder / "summary.md"), _text(markdown.page(given), folder / "report.md")]
+
+
+def _html(given: Model, folder: Path) -> list[Path]:
+    try:
+        from reports.html.page import page
+    except ImportError:
+        raise ReportError("The HTML page needs its extra: pip install 'attention-conformance[html]'") from None
+    return [_text(page(given), folder / "report.html")]
+
+
+def left_out() -> str:
+    """Why the HTML page cannot be made here, "" if it can."""
+    missing = [name for name in HTML_NEEDS if importlib.util.find_spec(name) is None]
+    return f"report.html was left out, for want of {', '.join(missing)}: see the extra html" if missing else ""
+
+
+def _text(text: str, path: Path) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+#: Every format by its name; the page is the last, so that its path is the last line that is printed.
+FORMATS: Mapping[str, Callable[[Model, Path], list[Path]]] = {
+    "csv": _csv,
+    "parquet": _parquet,
+    "json": _json,
+    "badges": _badges,
+    "html": _html,
+    "markdown": _markdown,
+}
+
+#: What is written unless a format is named.
+DEFAULT = ("csv", "badges", "html", "markdown")
+
+#: What the HTML page is made with.
+HTML_NEEDS = ("altair", "jinja2", "markupsafe", "vl_convert")

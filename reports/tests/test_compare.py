@@ -1,0 +1,316 @@
+"""``python -m reports compare``: the exit status and the verdict, for everything that can change between two runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.outcomes import Outcome, Result
+from reports.__main__ import main
+from reports.compare.changes import Comparison, Kind, Level, Status
+from reports.compare.comparing import compare
+from reports.reading import read
+from reports.tests.files import bench_3, bench_file, cell, conformance_file, failed, fingerprint, result, roof, steady
+from reports.tests.files import timed as timed_cell
+
+WHO = ("a", "b", "c", "d")
+LENGTHS = (128, 256, 512)
+
+
+def run(path: Path, seed: int, slow: dict[str, float] | None = None, drift: float = 1.0, **ours: Any) -> Path:
+    """A run of four implementations on a machine that is ``drift`` times as slow, with its roofs."""
+    factors, rng = slow or {}, np.random.default_rng(seed)
+    cells = [
+        timed_cell(who, length, steady(1e-3 * drift * factors.get(who, 1.0) * np.exp(0.004 * rng.normal()), at + seed))
+        for at, (who, length) in enumerate((who, length) for who in WHO for length in LENGTHS)
+    ]
+    return bench_3(path, *cells, **{"roofs": [roof(flops=1e11 / drift, byte=1e10 / drift)], **ours})
+
+
+def between(base: Path, new: Path, **options: Any) -> Comparison:
+    """What changed."""
+    return compare(read([base]), read([new]), **options)
+
+
+def verdicts(found: Comparison) -> dict[str, set[str]]:
+    """The verdicts by implementation."""
+    return {who: {one.verdict.name for one in found.speeds if one.implementation == who} for who in WHO}
+
+
+def test_two_equal_runs_have_nothing_worse(tmp_path: Path) -> None:
+    """They differ by chance alone: no cell is faster or slower, most are the same, status 0."""
+    found = between(run(tmp_path / "a.json", 1), run(tmp_path / "b.json", 2))
+    assert found.status is Status.NOTHING_WORSE
+    assert set().union(*verdicts(found).values()) <= {"SAME", "UNCLEAR"}
+
+
+def test_a_slower_implementation_is_found(tmp_path: Path) -> None:
+    """One of four is a quarter slower, the others are not; the way back is an improvement, and nothing worse."""
+    base, new = run(tmp_path / "a.json", 1), run(tmp_path / "b.json", 2, slow={"b": 1.25})
+    assert verdicts(between(base, new))["b"] == {"SLOWER"}
+    assert between(base, new).status is Status.WORSE
+    assert verdicts(between(new, base))["b"] == {"FASTER"}
+    assert between(new, base).status is Status.NOTHING_WORSE
+
+
+def test_a_slower_machine_is_no_slower_implementation(tmp_path: Path) -> None:
+    """Everything is 8 % slower, the roofs too: unclear, which a plain ratio would have called slower."""
+    found = between(run(tmp_path / "a.json", 1), run(tmp_path / "b.json", 2, drift=1.08))
+    assert all(one.ratio.value > 1.05 for one in found.speeds)
+    assert not found.slower
+    assert found.status is Status.CANNOT_TELL
+    assert found.allowances[0].high == pytest.approx(1.08, rel=0.02)
+
+
+def test_everything_slower_on_the_same_machine_is_not_excused_by_one_implementation(tmp_path: Path) -> None:
+    """One implementation alone has no common factor to hide behind: the roofs stayed, so it is slower."""
+    base = bench_3(tmp_path / "a.json", *(timed_cell("a", n, steady(1e-3, n)) for n in LENGTHS))
+    new = bench_3(tmp_path / "b.json", *(timed_cell("a", n, steady(1.3e-3, n + 1)) for n in LENGTHS))
+    assert {one.verdict.name for one in between(base, new).speeds} == {"SLOWER"}
+
+
+def test_too_few_calls_are_unclear(tmp_path: Path) -> None:
+    """Four calls say nothing of their scatter, whatever the ratio."""
+    files = [
+        bench_3(tmp_path / f"{name}.json", timed_cell("a", 128, [[[seconds] * 4]]))
+        for name, seconds in (("a", 1e-3), ("b", 9e-3))
+    ]
+    (one,) = between(*files).speeds
+    assert (one.verdict.name, one.why) == ("UNCLEAR", "4 calls are too few")
+
+
+def test_old_formats_are_compared_by_their_samples(tmp_path: Path) -> None:
+    """Files of format 2 have samples and no visits; without roofs and others the machine may have drifted by 10 %."""
+    samples = [(1e-3 * (1 + 0.01 * (at % 5)), 2e-3 * (1 + 0.01 * (at % 5))) for at in range(40)]
+    base, new = (
+        bench_file(
+            tmp_path / f"{side}.json", cell("a", 128, median_ms=1.02 + side, data=[one[side] for one in samples])
+        )
+        for side in (0, 1)
+    )
+    found = between(base, new)
+    assert [one.verdict.name for one in found.speeds] == ["SLOWER"]
+    assert (found.allowances[0].low, found.allowances[0].high) == pytest.approx((1 / 1.1, 1.1))
+
+
+def test_different_machines_are_refused_with_the_fields(tmp_path: Path) -> None:
+    """The times are not compared, the fields that differ are named, and the status is 2."""
+    other = fingerprint(id="ffff", cpu="another processor", cores_usable=64)
+    found = between(run(tmp_path / "a.json", 1), run(tmp_path / "b.json", 2, fingerprint=other))
+    assert found.status is Status.CANNOT_TELL
+    assert not found.speeds
+    assert "cpu: a processor → another processor; cores_usable: 2 → 64" in found.unfit[0]
+
+
+def test_old_formats_are_of_one_machine_if_their_fields_agree(tmp_path: Path) -> None:
+    """Without a fingerprint the machine's name, threads and so on decide."""
+    base = bench_file(tmp_path / "a.json", cell("a", 128, median_ms=1.0, data=[1e-3] * 9))
+    document = json.loads(base.read_text())
+    document["machine_info"]["threads"] = {"OMP_NUM_THREADS": "8"}
+    (tmp_path / "b.json").write_text(json.dumps(document))
+    assert not between(base, base).unfit
+    assert "threads.OMP_NUM_THREADS: 2 → 8" in between(base, tmp_path / "b.json").unfit[0]
+
+
+def test_a_conformance_regression_is_told_across_machines_too(tmp_path: Path) -> None:
+    """Right and wrong do not depend on the machine: worse is certain, although the times are not compared."""
+    files = []
+    for side, one in (("a", result("x", "c")), ("b", failed("x", "c"))):
+        bench = run(tmp_path / f"{side}.json", 1, fingerprint=fingerprint(id=side, cpu=side))
+        files.append([bench, conformance_file(tmp_path / f"{side}.jsonl", one)])
+    assert compare(read(files[0]), read(files[1])).status is Status.WORSE
+
+
+def test_a_yardstick_compares_two_machines(tmp_path: Path) -> None:
+    """On a machine three times as slow an implementation that kept its ratio to the yardstick did not change."""
+    there: dict[str, Any] = {"drift": 3.0, "fingerprint": fingerprint(id="ffff", cpu="slow")}
+    base = run(tmp_path / "a.json", 1)
+    same = between(base, run(tmp_path / "b.json", 2, **there), yardstick="a")
+    worse = between(base, run(tmp_path / "c.json", 2, slow={"b": 1.5}, **there), yardstick="a")
+    assert same.status is Status.NOTHING_WORSE
+    assert verdicts(worse)["b"] == {"SLOWER"}
+    assert not verdicts(worse)["a"]
+
+
+def test_a_yardstick_that_was_not_run_cannot_tell(tmp_path: Path) -> None:
+    """A misspelt name is said, not an empty comparison."""
+    found = between(run(tmp_path / "a.json", 1), run(tmp_path / "b.json", 2), yardstick="nobody")
+    assert found.status is Status.CANNOT_TELL
+    assert "nobody was not timed in both runs" in found.unfit[0]
+
+
+KEPT, WRONG = result("x", "c"), failed("x", "c")
+DEVIATES, LACKS = result("x", "c", Outcome.DEVIATES), result("x", "c", Outcome.UNSUPPORTED)
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "kind", "level"),
+    [
+        (KEPT, WRONG, Kind.FAILURE, Level.WORSE),
+        (DEVIATES, WRONG, Kind.FAILURE, Level.WORSE),
+        (LACKS, WRONG, Kind.FAILURE, Level.WORSE),
+        (None, WRONG, Kind.FAILURE, Level.WORSE),
+        (KEPT, DEVIATES, Kind.DEVIATION, Level.WORSE),
+        (WRONG, DEVIATES, Kind.DEVIATION, Level.NOTE),
+        (KEPT, LACKS, Kind.SUPPORT, Level.WORSE),
+        (KEPT, None, Kind.RESULT, Level.WORSE),
+        (WRONG, KEPT, Kind.PASS, Level.BETTER),
+        (DEVIATES, KEPT, Kind.VANISHED, Level.BETTER),
+        (LACKS, KEPT, Kind.SUPPORTED, Level.BETTER),
+        (None, KEPT, Kind.NEW_RESULT, Level.NOTE),
+        (WRONG, failed("x", "c", broken="SDPA-1"), Kind.OTHER_FAILURE, Level.NOTE),
+        (KEPT, result("x", "c", Outcome.ADVISED), Kind.OTHER_OUTCOME, Level.NOTE),
+        (result("x", "c", share=0.2), result("x", "c", share=0.5), Kind.ACCURACY, Level.WORSE),
+        (result("x", "c", share=0.5), result("x", "c", share=0.2), Kind.MORE_ACCURATE, Level.BETTER),
+    ],
+)
+def test_steps_of_a_case(tmp_path: Path, base: Result | None, new: Result | None, kind: Kind, level: Level) -> None:
+    """Each step from one outcome to another has a name, and is worse, better or neither."""
+    always = result("x", "other")
+    files = [
+        conformance_file(tmp_path / f"{side}.jsonl", *([one] if one else []), always)
+        for side, one in (("a", base), ("b", new))
+    ]
+    (change,) = between(*files).changes
+    assert (change.kind, change.level, change.name) == (kind, level, "c")
+    assert (between(*files).status is Status.WORSE) == (level is Level.WORSE)
+
+
+@pytest.mark.parametrize(("old", "new"), [(0.2, 0.39), (0.01, 0.09), (0.5, 0.5), (None, 0.9)])
+def test_small_drifts_of_accuracy_are_none(tmp_path: Path, old: float | None, new: float) -> None:
+    """Less than twice the share, less than a tenth of the bound, or nothing to compare with."""
+    files = [
+        conformance_file(tmp_path / f"{at}.jsonl", result("x", "c", share=one)) for at, one in enumerate((old, new))
+    ]
+    assert not between(*files).changes
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "kind", "level"),
+    [
+        ({}, None, Kind.CELL, Level.WORSE),
+        ({}, {"outcome": "struck out", "clause": "SDPA-25"}, Kind.STRUCK, Level.WORSE),
+        ({}, {"outcome": "not timed", "reason": "needs 9 GiB"}, Kind.UNTIMED, Level.WORSE),
+        (None, {"outcome": "struck out"}, Kind.STRUCK, Level.WORSE),
+        ({"outcome": "struck out"}, {}, Kind.PASS, Level.BETTER),
+        (None, {}, Kind.NEW_CELL, Level.NOTE),
+        ({"memory_bytes": 1 << 24}, {"memory_bytes": 1 << 25}, Kind.MEMORY, Level.WORSE),
+        ({"memory_bytes": 1 << 25}, {"memory_bytes": 1 << 24}, Kind.LESS_MEMORY, Level.BETTER),
+        ({"share": 0.2}, {"share": 0.8}, Kind.ACCURACY, Level.WORSE),
+    ],
+)
+def test_steps_of_a_cell(
+    tmp_path: Path, base: dict[str, Any] | None, new: dict[str, Any] | None, kind: Kind, level: Level
+) -> None:
+    """A cell that is gone, wrong, larger or less accurate is worse; one that is new is not."""
+    files = []
+    for side, fields in (("a", base), ("b", new)):
+        cells = [timed_cell("y", 64, steady(1e-3))]
+        if fields is not None:
+            timed = fields.get("outcome", "timed") == "timed"
+            cells.append(timed_cell("x", 128, steady(1e-3), **fields) if timed else cell("x", 128, **fields))
+        files.append(bench_3(tmp_path / f"{side}.json", *cells))
+    (change,) = between(*files).changes
+    assert (change.kind, change.level, change.implementation) == (kind, level, "x")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"memory_bytes": 1 << 24}, {"memory_bytes": (1 << 24) + (1 << 20)}),
+        ({"memory_bytes": 10}, {"memory_bytes": 1000}),
+        ({"memory_bytes": 1 << 20, "memory_method": "a"}, {"memory_bytes": 1 << 30, "memory_method": "b"}),
+        ({}, {"memory_bytes": 1 << 30}),
+    ],
+)
+def test_small_drifts_of_memory_are_none(tmp_path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
+    """A few per cent, a few bytes, or numbers that were measured in two ways are no change."""
+    files = [
+        bench_3(tmp_path / f"{at}.json", timed_cell("x", 128, steady(1e-3), **fields))
+        for at, fields in enumerate((old, new))
+    ]
+    assert not between(*files).changes
+
+
+def test_a_run_without_conformance_cannot_be_judged_on_it(tmp_path: Path) -> None:
+    """If the base has results and the new run has none, "nothing worse" cannot be said."""
+    bench = run(tmp_path / "b.json", 1)
+    base = read([bench, conformance_file(tmp_path / "a.jsonl", result("x", "c"))])
+    found = compare(base, read([bench]))
+    assert found.status is Status.CANNOT_TELL
+    assert found.unfit == ("the new run has no conformance results, the base has",)
+
+
+def test_a_run_that_was_cut_off_misses_nothing_for_certain(tmp_path: Path) -> None:
+    """What it did not reach is unknown: status 2, and not worse."""
+    base = conformance_file(tmp_path / "a.jsonl", result("x", "c"), result("x", "d"))
+    new = conformance_file(tmp_path / "b.jsonl", result("x", "c"), result("x", "d"))
+    new.write_text("".join(new.read_text().splitlines(keepends=True)[:2]))
+    found = between(base, new)
+    assert (found.status, found.changes) == (Status.CANNOT_TELL, ())
+
+
+def test_other_versions_of_the_spec_are_not_compared(tmp_path: Path) -> None:
+    """A case that another spec judges is another case."""
+    found = between(run(tmp_path / "a.json", 1), run(tmp_path / "b.json", 1, spec="2"))
+    assert (found.status, found.speeds) == (Status.CANNOT_TELL, ())
+    assert "1 → 2" in found.unfit[0]
+
+
+def test_what_is_written_is_what_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Terminal, comment and JSON start with one verdict, and the status is the process's."""
+    base, new = run(tmp_path / "a.json", 1), run(tmp_path / "b.json", 2, slow={"b": 1.25})
+    options = ["--markdown", str(tmp_path / "o" / "c.md"), "--json", str(tmp_path / "o" / "c.json")]
+    assert main(["compare", str(base), str(new), *options]) == 1
+    assert capsys.readouterr().out.startswith("WORSE: 3 slower\n")
+    assert (tmp_path / "o" / "c.md").read_text().startswith("### ❌ Attention: WORSE: 3 slower\n")
+    found = json.loads((tmp_path / "o" / "c.json").read_text())
+    assert (found["exit_status"], found["headline"], len(found["speeds"])) == (1, "WORSE: 3 slower", 12)
+
+
+def test_a_side_is_files_or_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Commas between files, or all of a folder; a folder without any is an error of status 2."""
+    for side in ("a", "b"):
+        (tmp_path / side).mkdir()
+        run(tmp_path / side / "b.json", 1)
+        conformance_file(tmp_path / side / "c.jsonl", result("x", "c"))
+    commas = ",".join(str(tmp_path / "b" / name) for name in ("b.json", "c.jsonl"))
+    assert main(["compare", str(tmp_path / "a"), commas]) == 0
+    (tmp_path / "empty").mkdir()
+    assert main(["compare", str(tmp_path / "empty"), commas]) == 2
+    assert "has no result file" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_read_is_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Damage is no regression."""
+    (tmp_path / "b.json").write_text("{")
+    assert main(["compare", str(run(tmp_path / "a.json", 1)), str(tmp_path / "b.json")]) == 2
+    assert "b.json" in capsys.readouterr().err
+
+
+def test_hostile_names_stay_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No tag, link or mention in a comment, and nothing that steers a terminal."""
+    name = "<img src=x>[a](http://b)@octocat\x1b[31m|x"
+    base, new = (
+        conformance_file(tmp_path / f"{side}.jsonl", make(name, "c", reason=name))
+        for side, make in (("a", result), ("b", failed))
+    )
+    assert main(["compare", str(base), str(new), "--markdown", str(tmp_path / "c.md")]) == 1
+    comment = (tmp_path / "c.md").read_text()
+    assert not any(bad in comment for bad in ("<img", "[a](", "@octocat"))
+    assert "\x1b" not in comment + capsys.readouterr().out
+
+
+def test_a_comment_fits_where_it_is_posted(tmp_path: Path) -> None:
+    """Of 3,000 changes it has the verdict and a count, within 65,536 bytes."""
+    base, new = (
+        conformance_file(tmp_path / f"{side}.jsonl", *(make(f"who{at}", "c", reason="é" * 99) for at in range(3000)))
+        for side, make in (("a", result), ("b", failed))
+    )
+    main(["compare", str(base), str(new), "--markdown", str(tmp_path / "c.md")])
+    assert len((tmp_path / "c.md").read_bytes()) < 65_536
+    assert "3000 new failure" in (tmp_path / "c.md").read_text()

@@ -1,0 +1,134 @@
+"""The history of a folder: where series changed, and where they did not."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from conformance.outcomes import Outcome
+from reports.__main__ import main
+from reports.history import changepoints
+from reports.history.changepoints import SHORTEST, changes
+from reports.history.series import history, steps
+from reports.source import ReportError
+from reports.tests.files import bench_3, conformance_file, failed, fingerprint, result, steady, timed
+
+
+def noise(count: int, seed: int = 0, spread: float = 0.01) -> np.ndarray:
+    """Log times that scatter around 0."""
+    return spread * np.random.default_rng(seed).normal(size=count)
+
+
+def segmentations(count: int) -> list[list[int]]:
+    """Every way to cut a series into segments that are long enough."""
+    places = range(SHORTEST, count - SHORTEST + 1)
+    ways = itertools.chain.from_iterable(itertools.combinations(places, n) for n in range(count // SHORTEST))
+    return [list(way) for way in ways if all(b - a >= SHORTEST for a, b in itertools.pairwise((0, *way, count)))]
+
+
+def cost(values: np.ndarray, way: list[int]) -> float:
+    """What PELT minimises, written out."""
+    parts = np.split(changepoints.standard(values), way)
+    penalty = changepoints.PENALTY * math.log(len(values))
+    return sum(float(((part - part.mean()) ** 2).sum()) for part in parts) + penalty * len(way)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_segmentation_is_the_best_of_all(seed: int) -> None:
+    """Pruning loses nothing: of 18 values no other way to cut them costs less."""
+    values = noise(18, seed) + np.repeat([0.0, 0.03, 0.01], 6) * (seed % 3)
+    best = min(cost(values, way) for way in segmentations(18))
+    assert cost(values, changes(values.tolist())) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("count", [10, 20, 40, 200])
+def test_a_series_that_did_not_change_has_no_change(count: int) -> None:
+    """Of 200 series at most 8 % have one; of the steps of 5 % that are reported, none."""
+    found = [noise(count, 1000 + seed) for seed in range(200)]
+    assert sum(bool(changes(one.tolist())) for one in found) <= 16
+    assert not any(steps(np.exp(one).tolist()) for one in found)
+
+
+def test_a_step_is_found_where_it_is() -> None:
+    """A fifth slower from the 30th of 50 runs on, and back from the 40th."""
+    values = noise(50) + np.repeat([0.0, 0.2, 0.0], [30, 10, 10])
+    found = steps(np.exp(values).tolist())
+    assert [step.at for step in found] == [30, 40]
+    assert found[0].ratio == pytest.approx(math.exp(0.2), rel=0.02)
+
+
+def test_outliers_are_no_change() -> None:
+    """Single runs that took ten times as long are neither a change nor hide one."""
+    values = noise(60) + np.repeat([0.0, 0.2], 30)
+    values[[5, 17, 44]] = math.log(10)
+    assert [step.at for step in steps(np.exp(values).tolist())] == [30]
+
+
+def test_equal_and_short_series_have_no_change() -> None:
+    """Where there is no scatter, or too few runs to tell."""
+    assert changes([1.0] * 50) == []
+    assert changes([1.0, 1.0, 1.0, 9.0, 9.0, 9.0, 9.0]) == []
+
+
+def runs(folder: Path, count: int, slow_from: int, **ours: object) -> None:
+    """A run a day of one cell, slower from one of them on, which had another version of a library."""
+    folder.mkdir(exist_ok=True)
+    for day in range(count):
+        slow = day >= slow_from
+        seconds = 1e-3 * (1.3 if slow else 1.0)
+        given = {"fingerprint": fingerprint(versions={"torch": "2.13" if slow else "2.12"}), **ours}
+        cells = [timed("x", 128, steady(seconds, day))]
+        bench_3(folder / f"{count - day}.json", *cells, started=f"2026-01-{day + 1:02}T00:00:00Z", **given)
+
+
+def test_a_folder_becomes_tables_and_a_page(tmp_path: Path) -> None:
+    """Runs are in the order of their dates, whatever the files are called; the change names the versions."""
+    runs(tmp_path / "in", 20, 12)
+    assert main(["history", str(tmp_path / "in"), "-o", str(tmp_path / "out")]) == 0
+    (step,) = pd.read_csv(tmp_path / "out" / "steps.csv").to_dict("records")
+    assert (step["when"], step["file"]) == ("2026-01-13T00:00:00Z", "8.json")
+    assert step["versions"] == "torch 2.12 → 2.13"
+    assert pd.read_csv(tmp_path / "out" / "history.csv")["segment"].tolist() == [0] * 12 + [1] * 8
+    page = (tmp_path / "out" / "history.md").read_text()
+    assert "**1 changes in 1 cells over 20 files**: 1 slower" in page
+    assert "│" in page
+    document = json.loads((tmp_path / "out" / "history.json").read_text())
+    assert [one["at"] for one in document["series"][0]["steps"]] == [12]
+
+
+def test_two_machines_are_two_series(tmp_path: Path) -> None:
+    """A faster machine is no change of a cell."""
+    runs(tmp_path / "in", 10, 99)
+    runs(tmp_path / "in" / "other", 10, 0, fingerprint=fingerprint(id="ffff"))
+    found = history(tmp_path / "in")
+    assert [(one.machine, len(one.points), one.steps) for one in found.series] == [("0a1b", 10, ()), ("ffff", 10, ())]
+
+
+def test_a_file_that_cannot_be_read_is_named_and_the_others_used(tmp_path: Path) -> None:
+    """One damaged file of many does not cost the history; none that can be read is an error."""
+    runs(tmp_path / "in", 2, 9)
+    (tmp_path / "in" / "bad.json").write_text("{")
+    found = history(tmp_path / "in")
+    assert (found.files, list(found.refused)) == (3, ["bad.json"])
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "bad.json").write_text("{")
+    with pytest.raises(ReportError, match="no result file that can be read, of 1"):
+        history(tmp_path / "none")
+
+
+def test_conformance_is_counted_by_run(tmp_path: Path) -> None:
+    """How many failed, deviated and passed, by implementation and date."""
+    (tmp_path / "in").mkdir()
+    for day, second in enumerate((result("x", "d"), failed("x", "d"), result("x", "d", Outcome.DEVIATES))):
+        conformance_file(tmp_path / "in" / f"{9 - day}.jsonl", result("x", "c"), second, started=f"2026-01-0{day + 1}")
+    assert main(["history", str(tmp_path / "in"), "-o", str(tmp_path / "out")]) == 0
+    table = pd.read_csv(tmp_path / "out" / "conformance.csv")
+    assert table["passed"].tolist() == [2, 1, 1]
+    assert table["failed"].tolist() == [0, 1, 0]
+    assert table["deviates"].tolist() == [0, 0, 1]

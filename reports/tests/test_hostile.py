@@ -1,0 +1,256 @@
+"""Broken and hostile files: each is a named error, or is counted as refused, or is shown as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports.__main__ import main
+from reports.benchmark import TWICE, UNLISTED, UNTIMED
+from reports.cell import NO_CELL, NO_CHUNKS, NO_INTERVAL, NO_NUMBER, NO_TIME
+from reports.reading import read
+from reports.source import LARGEST, ReportError
+from reports.tests.files import bench_3, cell, conformance_file, failed, result, steady, timed
+
+Document = dict[str, Any]
+
+
+def changed(folder: Path, change: Callable[[Document], object]) -> Path:
+    """A file of the bench with two timed cells, after a change of its document."""
+    path = bench_3(folder / "b.json", timed("x", 128, steady(1e-3)), timed("y", 128, steady(1e-3)))
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+    return path
+
+
+def info(**fields: Any) -> Callable[[Document], object]:
+    """Changes what is said of the first record."""
+    return lambda document: document["benchmarks"][0]["extra_info"].update(fields)
+
+
+def stats(**fields: Any) -> Callable[[Document], object]:
+    """Changes the statistics of the first record."""
+    return lambda document: document["benchmarks"][0]["stats"].update(fields)
+
+
+def entry(**fields: Any) -> Callable[[Document], object]:
+    """Changes the first entry of the list of cells."""
+    return lambda document: document["attention_conformance"]["cells"][0].update(fields)
+
+
+def without(*way: Any) -> Callable[[Document], object]:
+    """Takes something away."""
+
+    def change(document: Document) -> None:
+        at: Any = document
+        for step in way[:-1]:
+            at = at[step]
+        del at[way[-1]]
+
+    return change
+
+
+def again(part: str) -> Callable[[Document], object]:
+    """Writes the first record of a list a second time."""
+
+    def change(document: Document) -> None:
+        at = document if part == "benchmarks" else document["attention_conformance"]
+        at[part].append(at[part][0])
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (stats(median=float("nan")), {NO_TIME: 1}),
+        (stats(median=0.0), {NO_TIME: 1}),
+        (stats(min=-1e-3), {NO_TIME: 1}),
+        (stats(max=float("inf")), {NO_TIME: 1}),
+        (stats(median="1"), {NO_TIME: 1}),
+        (stats(median=True), {NO_TIME: 1}),
+        (stats(data=[1e-3, float("nan")]), {NO_TIME: 1}),
+        (stats(data=[1e-3, -1e-3]), {NO_TIME: 1}),
+        (stats(data="slow"), {NO_TIME: 1}),
+        (info(gflops="many"), {NO_NUMBER: 1}),
+        (info(flops=-1), {NO_NUMBER: 1}),
+        (info(prepare_seconds=float("nan")), {NO_NUMBER: 1}),
+        (info(memory_bytes=[]), {NO_NUMBER: 1}),
+        (info(bound_by=3), {NO_NUMBER: 1}),
+        (info(visits=[[1, 2]]), {NO_CHUNKS: 1}),
+        (info(visits=[[]]), {NO_CHUNKS: 1}),
+        (info(visits="3"), {NO_CHUNKS: 1}),
+        (info(visits=[[-4, 58]]), {NO_CHUNKS: 1}),
+        (info(interval=[2.0, 3.0]), {NO_INTERVAL: 1}),
+        (info(interval=[1e-9]), {NO_INTERVAL: 1}),
+        (info(interval=[float("nan"), 1.0]), {NO_INTERVAL: 1}),
+        (info(implementation=5), {NO_CELL: 1, UNTIMED: 1}),
+        (info(implementation="other"), {UNLISTED: 1, UNTIMED: 1}),
+        (without("benchmarks", 0, "stats"), {NO_CELL: 1, UNTIMED: 1}),
+        (without("benchmarks", 0, "extra_info", "flops"), {NO_CELL: 1}),
+        (without("benchmarks", 0), {UNTIMED: 1}),
+        (again("benchmarks"), {TWICE: 1}),
+        (again("cells"), {TWICE: 1}),
+        (entry(S="128"), {NO_CELL: 1, UNLISTED: 1}),
+        (entry(outcome="fine"), {NO_CELL: 1, UNLISTED: 1}),
+        (entry(reason=None), {NO_CELL: 1, UNLISTED: 1}),
+        (lambda document: document["benchmarks"].append("text"), {NO_CELL: 1}),
+        (lambda document: document["attention_conformance"]["cells"].append(7), {NO_CELL: 1}),
+    ],
+)
+def test_a_record_that_cannot_be_used_is_counted(
+    tmp_path: Path, change: Callable[[Document], object], why: dict[str, int]
+) -> None:
+    """It is refused for a reason with a number; the good ones beside it are used, and nothing is dropped in silence."""
+    records = read([changed(tmp_path, change)])
+    (source,) = records.sources
+    assert source.refused == why
+    assert source.read == source.used + sum(why.values())
+    assert "y" in {one["implementation"] for one in records.cells}
+
+
+def in_ours(**fields: Any) -> Callable[[Document], object]:
+    """Changes the part of the file that is the suite's."""
+    return lambda document: document["attention_conformance"].update(fields)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (in_ours(format=4), "has bench format 4, expected 1, 2 or 3"),
+        (in_ours(format="3"), "has bench format 3, expected"),
+        (in_ours(cells={}), "no list of cells"),
+        (in_ours(spec=1), "is damaged"),
+        (in_ours(roofs=[1]), "roofs or fits of the wrong type"),
+        (in_ours(fingerprint=[]), "fingerprint of the wrong type"),
+        (lambda document: document.update(benchmarks={}), "nor the JSON of pytest-benchmark"),
+        (lambda document: document.update(machine_info=[]), "machine_info, roofs or fits of the wrong type"),
+        (lambda document: document.update(attention_conformance=[]), "has bench format"),
+        (without("attention_conformance"), "for another project"),
+    ],
+)
+def test_a_document_that_is_no_run_is_refused(tmp_path: Path, change: Callable[[Document], object], said: str) -> None:
+    """With one sentence that names the file and what is wrong."""
+    refused(changed(tmp_path, change), said)
+
+
+def refused(path: Path, said: str) -> None:
+    """The sentence with which a file is refused, by the report and by the command."""
+    with pytest.raises(ReportError, match=rf"{path.name}.*{said}") as error:
+        read([path])
+    assert "\n" not in str(error.value)
+    assert main([str(path), "-o", str(path.parent / "out")]) == 2
+    assert not (path.parent / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ("  \n", "is empty"),
+        ("{", "neither a conformance result file nor JSON"),
+        ("[" * 200_000, "nested too deeply"),
+        ('{"a":' * 200_000, "nested too deeply"),
+        ('{"benchmarks": [], "benchmarks": []}', "the key 'benchmarks' stands twice in one object"),
+        ("[" + "9" * 5000 + "]", "neither a conformance result file nor JSON"),
+        ('"text"', "nor the JSON of pytest-benchmark"),
+        ("null", "nor the JSON of pytest-benchmark"),
+        ('{"kind": "header", "format": 9}\n', "has format 9, expected 1"),
+        ('{"kind": "header", "format": 1}\n', "no version of the spec"),
+        ('{"kind": "header", "format": 1, "spec": "1", "spec": "2"}\n', "neither a conformance result file nor JSON"),
+        ('{"format": "attention-conformance faults 1", "faults": 3, "cases": 1}', "says that it is a kill table"),
+    ],
+)
+def test_a_text_that_is_no_result_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    """Empty, cut off, too deep, ambiguous, or another thing altogether."""
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    refused(path, said)
+
+
+@pytest.mark.parametrize("kept", [0.1, 0.5, 0.9, 0.999])
+def test_a_truncated_file_of_the_bench_is_refused(tmp_path: Path, kept: float) -> None:
+    """Wherever it was cut off."""
+    path = changed(tmp_path, lambda document: None)
+    text = path.read_text()
+    path.write_text(text[: int(kept * len(text))])
+    refused(path, "neither a conformance result file nor JSON")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"implementation": "x"', '"implementation": 5', "implementation is no text"),
+        ('"implementation": "x"', '"implementation": "x", "case": "c"', "the key 'case' stands twice"),
+        ('"outcome": "passed"', '"outcome": "fine"', "not a result"),
+        ('"share": 0.5', '"share": NaN', "share is nan"),
+        ('"share": 0.5', '"share": -1', "share is -1"),
+        ('"share": 0.5', '"share": "low"', "not a result"),
+        ('"run_seconds": 0.0', '"run_seconds": NaN', "seconds are not a finite"),
+        ('"run_seconds": 0.0', '"run_seconds": null', "not a result"),
+        ('"clauses": ["SDPA-1", "SDPA-9"]', '"clauses": [1]', "a clause or a profile is no text"),
+        ('"looks": ""', '"looks": ' + "[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_a_damaged_result_is_refused_with_its_line(tmp_path: Path, old: str, new: str, said: str) -> None:
+    """A result file whose record is none is not used in part: who knows what else is wrong with it."""
+    path = conformance_file(tmp_path / "a.jsonl", result("x", "c", share=0.5), result("x", "d", share=0.5))
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    refused(path, f"line 2: .*{said}")
+
+
+def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """Its size is enough to know; the file here is a hole."""
+    path = tmp_path / "huge.json"
+    with path.open("wb") as file:
+        file.truncate(LARGEST + 1)
+    refused(path, "has more than 512 MiB")
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    """Parquet, a picture, a core dump."""
+    path = tmp_path / "a.json"
+    path.write_bytes(b"\xff\xfe\x00PAR1")
+    refused(path, "cannot be read")
+
+
+HOSTILE = "<script>alert(1)</script>|`x`"
+
+
+def test_html_in_names_is_shown_as_text(tmp_path: Path) -> None:
+    """Names, workloads, reasons and libraries can hold tags; no page of the report does."""
+    cells = [timed(HOSTILE, 128, steady(1e-3)), cell(HOSTILE, 256, "struck out", clause="<b>", reason=HOSTILE)]
+    cells.append(timed("z", 64, steady(1e-3), family=f"{HOSTILE}*", workload=HOSTILE))
+    bench = bench_3(tmp_path / "b.json", *cells, flops={"sdpa": HOSTILE}, command=HOSTILE)
+    results = [failed(HOSTILE, HOSTILE, reason=HOSTILE), result("fine", "empty-keys-bool")]
+    lines = conformance_file(tmp_path / "<img>.jsonl", *results, machine=HOSTILE, not_installed=[HOSTILE])
+    assert main([str(bench), str(lines), "-o", str(tmp_path / "out")]) == 0
+    for page in ("report.md", "summary.md"):
+        text = (tmp_path / "out" / page).read_text()
+        inside_code = [part for at, part in enumerate(text.split("`")) if at % 2]
+        outside = "".join(part for at, part in enumerate(text.split("`")) if at % 2 == 0)
+        assert inside_code
+        assert "<script" not in outside
+        assert "<b>" not in outside
+    for svg in (tmp_path / "out" / "badges").iterdir():
+        assert "<script" not in svg.read_text()
+
+
+def test_the_counts_stand_in_every_report(tmp_path: Path) -> None:
+    """Read, used and refused with the reason: on the page, in the summary, in the model."""
+    path = changed(tmp_path, stats(median=-1.0))
+    formats = ["--format", "markdown", "--format", "json"]
+    assert main([str(path), "-o", str(tmp_path / "out"), *formats]) == 0
+    for page in ("report.md", "summary.md"):
+        text = (tmp_path / "out" / page).read_text()
+        (row,) = (line for line in text.splitlines() if line.startswith("| b.json"))
+        assert [one.strip() for one in row.split("|")[2:8]] == ["benchmark", "yes", "2", "1", "1", f"1 {NO_TIME}"]
+    (file,) = json.loads((tmp_path / "out" / "model.json").read_text())["files"]
+    assert (file["read"], file["used"], file["refused"]) == (2, 1, {NO_TIME: 1})

@@ -1,0 +1,221 @@
+"""The HTML page without a browser: what is in the file, and what is not."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from conformance.clauses import clauses
+from reports import outputs
+from reports.__main__ import main
+from reports.html import accuracy, cells, charts, matrix, payload
+from reports.html.page import page
+from reports.html.views import number, size
+from reports.model import Model
+from reports.reading import read
+from reports.tests import pages
+from reports.tests.files import bench_3, bench_file, cell, conformance_file, failed, result, roof
+
+
+class Elements(HTMLParser):
+    """The elements of a page: the name of each, and its attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Keep one."""
+        self.found.append((tag, dict(attrs)))
+
+
+def unpacked(text: str, name: str = "data") -> str:
+    """What an element of the page has compressed."""
+    found = re.search(rf'id="{name}">([^<]*)<', text)
+    assert found
+    return gzip.decompress(base64.b64decode(found[1])).decode("utf-8")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of the small run."""
+    return pages.written(tmp_path_factory.mktemp("page"), base=True).read_text(encoding="utf-8")
+
+
+def test_the_page_needs_no_other_file_and_no_network(text: str) -> None:
+    """No element loads anything, and the policy forbids it to scripts."""
+    for tag, attributes in Elements(text).found:
+        assert not {"src", "srcset", "data", "action", "poster"} & attributes.keys(), tag
+        assert tag != "link"
+        assert (attributes.get("href") or "#").startswith("#")
+    assert "default-src 'none'" in text
+    assert "unsafe-eval" not in text
+
+
+def test_a_name_with_markup_is_shown_and_not_run(text: str) -> None:
+    """It stands escaped wherever it is written, in attributes too."""
+    assert pages.HOSTILE not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert pages.HOSTILE in unpacked(text)
+
+
+def test_only_scripts_with_a_known_hash_run(text: str) -> None:
+    """Vega among them, which is unpacked for the first plot."""
+    policy = re.search(r"script-src ([^;]*);", text)
+    assert policy
+    assert policy[1].count("sha256-") == len(re.findall(r"<script>", text)) + 1
+    assert "unsafe-inline" not in policy[1]
+    assert "vegaEmbed" in unpacked(text, "vega")
+
+
+def test_the_same_run_gives_the_same_page(tmp_path: Path) -> None:
+    """Byte by byte, so that a published one can be checked."""
+    model = pages.model(tmp_path)
+    assert page(model) == page(model)
+
+
+def test_the_data_are_those_of_the_tables(text: str, tmp_path: Path) -> None:
+    """Every result and every cell, with their numbers."""
+    data = json.loads(unpacked(text))
+    frames = data["frames"]
+    assert frames["conformance"]["length"] == len(pages.results())
+    assert frames["bench"]["length"] == len(pages.cells())
+    shares = pages.model(tmp_path).results["share"]
+    assert [value for value in frames["conformance"]["columns"]["share"] if value is not None] == list(shares.dropna())
+    assert data["clauses"]["SDPA-15"][0] == "Rows without a key"
+
+
+def test_numbers_that_json_has_not_are_kept() -> None:
+    """Missing ones are null, infinite ones text, texts are stored once."""
+    frame = pd.DataFrame({"x": [1.0, float("nan"), float("inf")], "name": ["a", None, "a"]})
+    data = json.loads(gzip.decompress(base64.b64decode(payload.packed({"f": frame}))))["frames"]["f"]
+    assert data["columns"] == {"x": [1, None, "inf"], "name": {"codes": [0, 1, 0], "texts": ["a", ""]}}
+
+
+def test_messages_are_limited_and_the_first_of_each_kind_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Which are left out is counted and said in their place."""
+    monkeypatch.setattr(payload, "MESSAGES", 250)
+    found = [failed("x", f"c{at}", f"SDPA-{1 + at // 3}", message="m" * 100) for at in range(6)]
+    model = Model(read([conformance_file(tmp_path / "a.jsonl", *found)]), clauses())
+    frame, left_out = payload.limited(model.results)
+    kept = frame["message"] == "m" * 100
+    assert left_out == 4
+    assert frame[kept]["broken"].tolist() == ["SDPA-1", "SDPA-2"]
+    assert set(frame[~kept]["message"]) == {payload.LEFT_OUT}
+    assert "4 messages are left out" in page(model)
+
+
+def test_the_plots_are_valid_vega_lite() -> None:
+    """By the schema of the version that draws them."""
+    assert set(charts.charts(validate=True)) == {"time", "memory", "frontier", "accuracy"}
+
+
+def test_the_line_at_the_measured_peak_is_operations_by_peak(tmp_path: Path) -> None:
+    """The helper's 1e9 operations take 10 ms at 1e11 a second; without a measured peak there is no such line."""
+    model = Model(read([bench_3(tmp_path / "b.json", *pages.cells(), roofs=[roof(flops=1e11)])]), clauses())
+    found = cells.frame(model)
+    guides = charts.guides(found, cells.peaks(cells.roofs(model.records)))
+    peak = guides[guides["name"] == "at the measured peak"]
+    assert peak["value"].tolist() == [10.0] * 4
+    assert "at the measured peak" not in set(charts.guides(found, {})["name"])
+
+
+def test_the_steep_line_has_the_slope_of_the_square(tmp_path: Path) -> None:
+    """From 512 to 4096 it rises by 64, above every measured point."""
+    found = cells.frame(pages.model(tmp_path))
+    guides = charts.guides(found, {})
+    steep = guides[(guides["name"] == charts.STEEP) & (guides["quantity"] == "milliseconds")]
+    assert steep["value"].iloc[-1] / steep["value"].iloc[0] == pytest.approx(64)
+    assert steep["value"].iloc[-1] > 1e3 * found["median"].max()
+
+
+def test_the_frontier_is_what_nothing_beats_in_both(tmp_path: Path) -> None:
+    """Slower and no closer is not on it; slower and closer is."""
+    told = {"family": "prefill-b1h8d64s*"}
+    one = [cell(name, 128, median_ms=ms, **told) for name, ms in (("a", 1.0), ("b", 2.0), ("c", 3.0))]
+    path = bench_file(tmp_path / "b.json", *one)
+    document = json.loads(path.read_text())
+    for benchmark, share in zip(document["benchmarks"], (0.5, 0.6, 0.1), strict=True):
+        benchmark["extra_info"]["share"] = share
+    path.write_text(json.dumps(document))
+    found = cells.frame(Model(read([path]), clauses()))
+    assert found.loc[found["optimal"], "implementation"].tolist() == ["a", "c"]
+
+
+def test_accuracy_is_over_the_cases_that_passed(tmp_path: Path) -> None:
+    """A failed one is told by its clause; the worst passed one is named."""
+    found = [result("x", f"c{at}", share=share, profile="wide") for at, share in enumerate((0.1, 0.2, 0.9))]
+    found.append(failed("x", "bad", share=5.0, profile="wide"))
+    model = Model(read([conformance_file(tmp_path / "a.jsonl", *found)]), clauses())
+    (row,) = accuracy.frame(model.results).to_dict("records")
+    assert (row["worst"], row["median"], row["case"], row["cases"]) == (0.9, 0.2, "c2", 3)
+
+
+def test_an_implementation_that_lacks_a_feature_conforms(tmp_path: Path) -> None:
+    """Unsupported beside passed is no verdict of its own, and a failure outweighs both."""
+    table = matrix.implementations(pages.model(tmp_path).implementations)
+    assert {row[0].text: row[2].text for row in table.rows} == {
+        "quick": "✓ conforms",
+        "square": "✗ fails",
+        pages.HOSTILE: "✓ conforms",
+    }
+
+
+def test_a_symbol_has_words_for_a_screen_reader(tmp_path: Path) -> None:
+    """✗2/3 is read as what it means."""
+    (table,) = matrix.matrices(pages.model(tmp_path).matrix)
+    row = next(row for row in table.rows if row[0].text.startswith("SDPA-15"))
+    assert [(one.text, one.spoken) for one in row[1:]] == [
+        ("✓", "all 2 cases passed"),
+        ("✗2/3", "2 of 3 cases failed"),
+        ("–", "unsupported"),
+    ]
+
+
+def test_numbers_keep_what_is_measured() -> None:
+    """Three digits are shown, six are there to sort and download."""
+    assert (number(0.123456789).text, number(0.123456789).value) == ("0.123", 0.123457)
+    assert number(float("nan")).value == ""
+    assert (size(537e6), size(0), size(999.0)) == ("537 MB", "0 B", "999 B")
+
+
+@pytest.mark.parametrize("kind", ["results", "cells", "nothing"])
+def test_a_page_of_one_kind_of_record_is_made(kind: str, tmp_path: Path) -> None:
+    """Sections without records are not there."""
+    files: dict[str, Any] = {
+        "results": lambda: conformance_file(tmp_path / "a.jsonl", *pages.results()),
+        "cells": lambda: bench_3(tmp_path / "b.json", *pages.cells()),
+        "nothing": lambda: bench_3(tmp_path / "b.json"),
+    }
+    text = page(Model(read([files[kind]()]), clauses()))
+    assert ('id="conformance"' in text) == (kind == "results")
+    assert ('id="speed"' in text) == (kind == "cells")
+
+
+def test_without_the_extra_the_other_files_are_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And it is said that the page was left out, and why."""
+    monkeypatch.setattr(outputs, "HTML_NEEDS", ("no_such_package",))
+    path = conformance_file(tmp_path / "a.jsonl", *pages.results())
+    assert main([str(path), "-o", str(tmp_path / "out")]) == 0
+    assert not (tmp_path / "out" / "report.html").exists()
+    assert (tmp_path / "out" / "report.md").exists()
+    assert "report.html was left out, for want of no_such_package" in capsys.readouterr().err
+
+
+def test_the_page_is_among_the_outputs(tmp_path: Path) -> None:
+    """With a base run it says what got worse."""
+    base = bench_3(tmp_path / "base.json", *pages.cells())
+    new = bench_3(tmp_path / "new.json", *pages.cells(2.0))
+    assert main([str(new), "--base", str(base), "-o", str(tmp_path / "out")]) == 0
+    assert "WORSE: 4 slower" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")

@@ -1,0 +1,189 @@
+"""The questions at the top of the HTML page: what is answered, and what must not be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from conformance.clauses import clauses
+from conformance.outcomes import Failure, Outcome
+from reports.compare.comparing import compare
+from reports.html import cells, changes
+from reports.html.asked_results import BEGINS, EMPTY_ROWS, conforms, empty_rows
+from reports.html.asked_speed import asked, fastest, memory_bound, quadratic
+from reports.html.memory import Growth, Memory, growths
+from reports.html.views import Answer
+from reports.model import Model
+from reports.reading import read
+from reports.tests import pages
+from reports.tests.files import bench_3, bench_file, cell, conformance_file, result, roof, steady, timed
+
+
+def named(answer: Answer | None) -> dict[str, list[str]]:
+    """The names by the label of their group, without its count."""
+    assert answer is not None
+    return {group.label.partition(" (")[0]: [item.text for item in group.items] for group in answer.groups}
+
+
+def of(folder: Path, *found: Any) -> Model:
+    """A model of results."""
+    return Model(read([conformance_file(folder / "a.jsonl", *found)]), clauses())
+
+
+def timings(folder: Path, *found: dict[str, Any], **ours: Any) -> pd.DataFrame:
+    """The frame of cells."""
+    return cells.frame(Model(read([bench_3(folder / "b.json", *found, **ours)]), clauses()))
+
+
+def test_right_about_masked_rows_is_who_breaks_no_such_clause(tmp_path: Path) -> None:
+    """Who failed one such case is wrong, who refused them all is neither."""
+    model = pages.model(tmp_path)
+    found = named(empty_rows(model.results, model.records.results))
+    assert found == {
+        "Attention: right": ["quick"],
+        "Attention: wrong": ["square"],
+        "Attention: cannot be asked": [pages.HOSTILE],
+    }
+
+
+def test_an_error_for_a_masked_row_is_wrong_under_whatever_clause(tmp_path: Path) -> None:
+    """What breaks the clause on key lengths where no key is left is not right about such rows."""
+    fields = {"failure": Failure.ERROR, "broken": "SDPA-12", "clauses": ("SDPA-12", "SDPA-15")}
+    model = of(tmp_path, result("x", "empty-row"), result("x", "lengths-zero", Outcome.FAILED, **fields))
+    found = empty_rows(model.results, model.records.results)
+    assert named(found) == {"Attention: wrong": ["x"]}
+    assert found is not None
+    assert found.groups[0].items[0].tip == "error (kv_lengths of 0)"
+
+
+def test_a_shortcoming_elsewhere_is_not_held_against_masked_rows(tmp_path: Path) -> None:
+    """A failure of another clause in another case changes nothing."""
+    other = pages.wrong("x", "plain", "SDPA-2", clauses=("SDPA-2",))
+    model = of(tmp_path, result("x", "empty-row", clauses=("SDPA-15",)), other)
+    assert named(empty_rows(model.results, model.records.results)) == {"Attention: right": ["x"]}
+
+
+def test_the_clauses_on_masked_rows_are_those_of_the_spec() -> None:
+    """Their titles say so, and so do the questions."""
+    titles = {clauses()[clause].title for clause in EMPTY_ROWS.values()}
+    assert all(title.startswith("Rows without a key") for title in titles)
+    assert BEGINS == "row without a key, "
+
+
+def test_conforming_is_neither_failing_nor_deviating(tmp_path: Path) -> None:
+    """One failure among many passes is a failure; a lack of support is none."""
+    model = pages.model(tmp_path)
+    found = conforms(model.implementations)
+    assert named(found) == {"Fails": ["square"], "No failure, no deviation": ["quick", pages.HOSTILE]}
+    assert found.lead == "2 of 3 implementations conform; 1 fail."
+
+
+def test_nothing_executed_is_no_conformance(tmp_path: Path) -> None:
+    """Unsupported everywhere is named apart."""
+    model = of(tmp_path, result("x", "plain", Outcome.UNSUPPORTED))
+    assert named(conforms(model.implementations)) == {"Nothing executed": ["x"]}
+
+
+def test_the_fastest_is_that_of_the_workload_asked_for(tmp_path: Path) -> None:
+    """Faster cells of another length, family or dtype do not count."""
+    others = [
+        timed("other", 2048, steady(0.001), family=pages.CAUSAL, workload="prefill-b1h8d64s2048-causal"),
+        timed("other", 4096, steady(0.001)),
+        timed("other", 4096, steady(0.001), family=pages.CAUSAL, workload="w", dtype="float16"),
+    ]
+    found = timings(tmp_path, *pages.cells(), *others)
+    answer = fastest(found, asked(found))
+    assert answer.lead.startswith("quick, 49.9 ms on cpu")
+    assert [item.text.split()[0] for item in answer.groups[0].items] == ["quick", "square", pages.HOSTILE.split()[0]]
+
+
+def test_overlapping_intervals_have_no_single_winner(tmp_path: Path) -> None:
+    """A lead that is within the noise is said to be none."""
+    where = {"family": pages.CAUSAL, "workload": pages.CAUSAL.replace("*", "4096")}
+    noisy = [timed(name, 4096, steady(0.1, seed, 0.2), **where) for seed, name in enumerate(("a", "b"))]
+    found = timings(tmp_path, *noisy, timed("c", 4096, steady(1.0), **where))
+    lead = fastest(found, asked(found)).lead
+    assert "not told apart from" in lead
+    assert "c" not in lead.partition("not told apart from")[2].split()
+
+
+def test_a_workload_that_was_not_timed_is_not_answered_by_another(tmp_path: Path) -> None:
+    """The nearest one is named as what it is."""
+    found = timings(tmp_path, timed("x", 4096, steady(0.1)))
+    assert fastest(found, asked(found)).lead.startswith("Not timed in these files. Of prefill-b1h8d64s4096 in float32")
+    nothing = timings(tmp_path, cell("x", 4096, "not timed"))
+    assert fastest(nothing, asked(nothing)).lead == "Nothing was timed in these files."
+
+
+@pytest.mark.parametrize(
+    ("memory", "growth"),
+    [
+        ({"bytes": 5e8, "exponent": 1.98}, Growth.QUADRATIC),
+        ({"bytes": 8e6, "exponent": 1.98}, Growth.LESS),  # less than a byte a score: no array of scores fits
+        ({"bytes": 5e8, "exponent": 1.1}, Growth.LESS),
+        ({"bytes": 5e8, "exponent": 1.7, "low": 1.3, "high": 2.1}, Growth.UNCLEAR),
+        ({"bytes": 5e8, "exponent": 1.9, "low": 1.8, "high": 2.0}, Growth.QUADRATIC),
+        ({"bytes": 5e8, "exponent": float("nan")}, Growth.UNCLEAR),
+    ],
+)
+def test_quadratic_takes_an_exponent_and_an_array_of_scores(memory: dict[str, float], growth: Growth) -> None:
+    """An interval on both sides of the threshold decides nothing."""
+    one = Memory("x", pages.CAUSAL, "cpu", "float32", longest=4096, scores=8 * 4096**2, **memory)
+    assert one.growth is growth
+
+
+def test_who_holds_an_array_of_scores_is_named(tmp_path: Path) -> None:
+    """And who does not is named as well."""
+    found = timings(tmp_path, *pages.cells())
+    answer = quadratic(growths(found, []), asked(found))
+    assert named(answer) == {
+        "Quadratic": ["square 537 MB"],
+        "Less than quadratic": ["quick 8.39 MB", "<script>alert(1)</script> 8.39 MB"],
+    }
+
+
+def test_fitted_exponents_come_before_the_longest_two_lengths(tmp_path: Path) -> None:
+    """With its interval, which leaves it open here."""
+    fit = {"implementation": "square", "family": pages.CAUSAL, "device": "cpu", "dtype": "float32"}
+    found = timings(tmp_path, *pages.cells())
+    given = growths(found, [{**fit, "quantity": "bytes", "exponent": 1.5, "low": 1.2, "high": 1.8}])
+    assert {one.implementation: one.growth for one in given}["square"] is Growth.UNCLEAR
+
+
+def test_limits_and_fits_that_are_damaged_are_not_used(tmp_path: Path) -> None:
+    """A field that is missing or null leaves the others."""
+    good: dict[str, Any] = dict.fromkeys(("implementation", "family", "device", "dtype", "quantity"), "x")
+    good |= {"exponent": 2.0, "low": 1.9, "high": 2.1}
+    roofs = [roof(), {"device": "cpu"}, {**roof(), "flops_per_second": None}]
+    path = bench_3(tmp_path / "b.json", *pages.cells(), roofs=roofs, fits=[good, {**good, "low": None}, {}])
+    records = read([path])
+    assert (cells.roofs(records), cells.fits(records)) == ([roof()], [good])
+
+
+def test_what_is_memory_bound_is_known_from_measured_limits_alone(tmp_path: Path) -> None:
+    """Files without them give no answer."""
+    old = Model(read([bench_file(tmp_path / "old.json", cell("x", 128, median_ms=1.0))]), clauses())
+    assert memory_bound(cells.frame(old)).lead.startswith("Not known")
+    small = timed("x", 128, steady(0.1), bound_by="bandwidth", intensity=2.0)
+    answer = memory_bound(timings(tmp_path, *pages.cells(), small))
+    assert answer.lead.startswith("1 of 5 workloads")
+
+
+def test_what_got_worse_is_named_with_its_ratio(tmp_path: Path) -> None:
+    """Cells that are as they were are not."""
+    answer = changes.worse(pages.model(tmp_path, base=True).since)
+    assert answer.lead == "WORSE: 4 slower."
+    assert {item.text.split()[0] for item in answer.groups[0].items} == {"square"}
+    assert all(item.text.endswith("1.50×") for item in answer.groups[0].items)
+
+
+def test_no_base_is_not_taken_for_nothing_worse(tmp_path: Path) -> None:
+    """Neither is a base that cannot be compared with."""
+    assert changes.worse(None).lead.startswith("Not known")
+    new = read([bench_3(tmp_path / "new.json", *pages.cells())])
+    base = read([bench_3(tmp_path / "base.json", *pages.cells(), fingerprint={"cpu": "another", "id": "x"})])
+    assert changes.worse(compare(base, new)).lead.startswith("It cannot be told.")
+    assert changes.worse(compare(new, new)).lead.startswith("Nothing: ")

@@ -1,0 +1,45 @@
+"""The short page of a job's summary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conformance.clauses import clauses
+from reports import summary
+from reports.model import Model
+from reports.reading import read
+from reports.tests.files import bench_file, cell, conformance_file, failed, result
+
+
+def made(*files: Path) -> str:
+    """The summary of some files."""
+    return summary.page(Model(read(files), clauses()))
+
+
+def test_the_verdict_is_first_then_what_failed_then_folded_tables(tmp_path: Path) -> None:
+    """Who reads three lines knows who failed where."""
+    text = made(conformance_file(tmp_path / "c.jsonl", result("x", "c1"), failed("y", "c2", reason="twice the bound")))
+    assert text.index("1 of 2 implementations failed") < text.index("twice the bound") < text.index("<details>")
+
+
+def test_many_failures_are_counted_not_listed(tmp_path: Path) -> None:
+    """Ten are shown, the number of the others is said."""
+    text = made(conformance_file(tmp_path / "c.jsonl", *(failed("y", f"case{at}") for at in range(25))))
+    assert "15 more failed" in text
+
+
+def test_the_fastest_of_a_workload_are_named(tmp_path: Path) -> None:
+    """Three with their milliseconds, best first; one without a timing is none of them."""
+    times = {"a": 4.0, "b": 1.0, "c": 2.0, "d": 3.0}
+    cells = [cell(name, 128, median_ms=ms) for name, ms in times.items()]
+    text = made(bench_file(tmp_path / "b.json", *cells, cell("e", 128, "not timed", reason="too long")))
+    assert "b 1.00, c 2.00, d 3.00" in text
+    assert "e " not in text.partition("b 1.00")[2].partition("\n")[0]
+
+
+def test_a_summary_stays_within_what_fits(tmp_path: Path) -> None:
+    """What would make it too long is left out, and that is said."""
+    results = [failed(f"implementation-{at}", "c", reason="x" * 130) for at in range(400)]
+    text = made(conformance_file(tmp_path / "c.jsonl", *results))
+    assert len(text) < 65_536
+    assert "is left out here" in text
