@@ -24,7 +24,7 @@ def headline(found: Comparison) -> str:
     """The verdict with what it rests on, as one line."""
     counts = Counter({SLOWER: len(found.slower)} if found.slower else {})
     counts.update(change.kind.value for change in found.worse)
-    parts = [f"{count} {what}" for what, count in counts.items()] or [told(found)]
+    parts = [f"{count} × {what}" for what, count in counts.items()] or [told(found)]
     return f"{WORDS[found.status]}: {', '.join(parts)}"
 
 
