@@ -88,7 +88,7 @@ class Allowance:
     #: The least and the most that the machine may have been slower.
     low: float
     high: float
-    #: Standard deviation of log ratios from run to run, beyond what the scatter within the runs explains.
+    #: Standard deviation of log ratios from run to run; a cell may have more, by its own interval, and not less.
     scatter: float
     cells: int
     #: What low and high are made of: names with factors.
