@@ -66,6 +66,14 @@ def test_a_slower_machine_is_no_slower_implementation(tmp_path: Path) -> None:
     assert found.allowances[0].high == pytest.approx(1.08, rel=0.02)
 
 
+def test_kept_conformance_does_not_make_unclear_times_the_same(tmp_path: Path) -> None:
+    """Where every time is unclear the status is 2, also if every case is as it was."""
+    lines = conformance_file(tmp_path / "c.jsonl", result("x", "c"))
+    base, new = ([run(tmp_path / f"{drift}.json", 1, drift=drift), lines] for drift in (1.0, 1.08))
+    assert compare(read(base), read(new)).status is Status.CANNOT_TELL
+    assert compare(read(base), read(base)).status is Status.NOTHING_WORSE
+
+
 def test_everything_slower_on_the_same_machine_is_not_excused_by_one_implementation(tmp_path: Path) -> None:
     """One implementation alone has no common factor to hide behind: the roofs stayed, so it is slower."""
     base = bench_3(tmp_path / "a.json", *(timed_cell("a", n, steady(1e-3, n)) for n in LENGTHS))
@@ -266,10 +274,10 @@ def test_what_is_written_is_what_is_said(tmp_path: Path, capsys: pytest.CaptureF
     base, new = run(tmp_path / "a.json", 1), run(tmp_path / "b.json", 2, slow={"b": 1.25})
     options = ["--markdown", str(tmp_path / "o" / "c.md"), "--json", str(tmp_path / "o" / "c.json")]
     assert main(["compare", str(base), str(new), *options]) == 1
-    assert capsys.readouterr().out.startswith("WORSE: 3 slower\n")
-    assert (tmp_path / "o" / "c.md").read_text().startswith("### ❌ Attention: WORSE: 3 slower\n")
+    assert capsys.readouterr().out.startswith("WORSE: 3 × slower\n")
+    assert (tmp_path / "o" / "c.md").read_text().startswith("### ❌ Attention: WORSE: 3 × slower\n")
     found = json.loads((tmp_path / "o" / "c.json").read_text())
-    assert (found["exit_status"], found["headline"], len(found["speeds"])) == (1, "WORSE: 3 slower", 12)
+    assert (found["exit_status"], found["headline"], len(found["speeds"])) == (1, "WORSE: 3 × slower", 12)
 
 
 def test_a_side_is_files_or_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -313,4 +321,4 @@ def test_a_comment_fits_where_it_is_posted(tmp_path: Path) -> None:
     )
     main(["compare", str(base), str(new), "--markdown", str(tmp_path / "c.md")])
     assert len((tmp_path / "c.md").read_bytes()) < 65_536
-    assert "3000 new failure" in (tmp_path / "c.md").read_text()
+    assert "3000 × new failure" in (tmp_path / "c.md").read_text()
