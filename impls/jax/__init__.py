@@ -21,6 +21,15 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         summary="matmul, softmax, matmul over the whole score matrix, compiled by XLA, following every clause",
     ),
     Implementation(
+        name="jax-tiled",
+        target="impls.jax.tiled:attention",
+        framework=Framework.JAX,
+        prepare="impls.jax.prepare:jitted",
+        profiles=_WIDE,
+        requires=("jax",),
+        summary="online softmax over tiles, no array as large as the score matrix, compiled by XLA",
+    ),
+    Implementation(
         name="jax-nn",
         target="impls.jax.nn:attention",
         framework=Framework.JAX,
