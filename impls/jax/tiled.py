@@ -10,7 +10,7 @@ Memory: the scores of a tile, B · Hq · ROWS · KEYS, and k and v where they ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -88,7 +88,6 @@ def attention(
         right=right,
         offsets=_numbers(offset),
         lengths=None if kv_lengths is None else _numbers(kv_lengths),
-        queries=q.shape[2],
     )
     size = min(ROWS, q.shape[2])
 
@@ -100,7 +99,8 @@ def attention(
         return put(results[0], output.astype(q.dtype), start, 2), put(results[1], lse, start, 2)
 
     empty = jnp.zeros((*q.shape[:3], v.shape[3]), q.dtype), jnp.zeros(q.shape[:3], work)
-    output, lse = lax.fori_loop(0, -(-q.shape[2] // size), block, empty) if q.size else empty
+    blocks = -(-q.shape[2] // size) if q.size else 0
+    output, lse = _repeat(0, blocks, blocks, block, empty)
     results = [output, *([lse] if return_lse else []), *present]
     return tuple(results) if len(results) > 1 else output
 
@@ -124,7 +124,6 @@ class _Call:
     right: Any
     offsets: jax.Array
     lengths: jax.Array | None
-    queries: int
 
     def block(self, q: jax.Array, start: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Output (B, Hq, R, Dv) and lse (B, Hq, R) of the scaled rows q (B, Hq, R, D), of which ``start`` is first."""
@@ -137,9 +136,9 @@ class _Call:
             total = jnp.where(jnp.isneginf(top), total, 1)
         width = self.values.shape[3]
         state = top, total, jnp.zeros((*shape, width), q.dtype), jnp.zeros((*shape, 3 * width), q.dtype)
-        if keys:
-            first, last = self._tiles(start, shape[2], size)
-            state = lax.fori_loop(first, last, lambda index, state: self._tile(q, start, index, size, state), state)
+        tiles = -(-keys // size) if keys else 0
+        first, last = self._tiles(start, shape[2], size) if tiles > 1 else (0, tiles)
+        state = _repeat(first, last, tiles, lambda index, state: self._tile(q, start, index, size, state), state)
         top, total, output, reached = state
         total = jnp.where(total == 0, 1, total)
         output = lax.cond(self.finite, lambda o: o, lambda o: add_special(o, reached), output / total)
@@ -202,6 +201,13 @@ class _Call:
         if array.shape[2] > 1:
             array = lax.dynamic_slice_in_dim(array, start, rows, 2)
         return lax.dynamic_slice_in_dim(array, at, size, 3) if array.shape[3] > 1 else array
+
+
+def _repeat(first: Any, last: Any, most: int, body: Callable[[Any, Any], Any], state: Any) -> Any:
+    """``lax.fori_loop``, but no loop where it has one step or none at most: that compiles as fast as jax-jit."""
+    if most > 1:
+        return lax.fori_loop(first, last, body, state)
+    return body(0, state) if most else state
 
 
 def _numbers(given: Any) -> jax.Array:

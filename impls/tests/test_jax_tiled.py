@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -19,7 +21,7 @@ from impls.jax.prepare import compiled  # noqa: E402
 JAX_TILED = {each.name: each for each in IMPLEMENTATIONS}["jax-tiled"]
 
 #: 17 rows and 13 keys over tiles of 4 and 3: the last block and the last tile begin early.
-TILES = {
+TILES: dict[str, dict[str, Any]] = {
     "plain": {},
     "bottom-right": {"is_causal": True, "causal_offset": -4},
     "window": {"window": (2, 1), "causal_offset": np.array([-3, 5])},
@@ -40,7 +42,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("options", TILES.values(), ids=TILES)
-def test_many_tiles_are_as_one(options: dict[str, object]) -> None:
+def test_many_tiles_are_as_one(options: dict[str, Any]) -> None:
     """Blocks of 4 query rows and tiles of 3 keys give the reference's output and lse, to rounding in float64."""
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal(shape) for shape in ((2, 4, 17, 8), (2, 2, 13, 8), (2, 2, 13, 5)))
@@ -62,13 +64,13 @@ def test_nan_is_seen_in_its_tile_only() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}], ids=["full", "causal"])
-def test_no_score_matrix_is_allocated(options: dict[str, object]) -> None:
+def test_no_score_matrix_is_allocated(options: dict[str, Any]) -> None:
     """At 2048 rows and keys XLA sets aside less than one head's score matrix; for jax-jit, more than both heads'."""
     shape = jax.ShapeDtypeStruct((1, 2, 2048, 16), "float32")
     matrix = 2048 * 2048 * 4
 
-    def temporary(function: object) -> int:
-        program = jax.jit(lambda q, k, v: function(q, k, v, **options))  # type: ignore[operator]
+    def temporary(function: Any) -> int:
+        program = jax.jit(lambda q, k, v: function(q, k, v, **options))
         return int(program.lower(shape, shape, shape).compile().memory_analysis().temp_size_in_bytes)
 
     assert temporary(tiled_module.attention) < matrix
@@ -79,7 +81,7 @@ def test_calls_that_differ_in_numbers_share_a_program() -> None:
     """Another scale, offset or window is another argument of the same program, as in jax-jit."""
     q = np.ones((1, 1, 6, 4), np.float32)
 
-    def run(**numbers: object) -> None:
+    def run(**numbers: Any) -> None:
         reply = calls.call(JAX_TILED, calls.Request.qkv("cpu", q, q, q, {"is_causal": True, **numbers}))
         assert reply.status == "returned", reply.text
 
