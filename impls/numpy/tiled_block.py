@@ -9,10 +9,13 @@ has less, or anything is not finite, the block is computed again with the runnin
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.lib import introspect
 
 from impls.numpy.parts import add_special, finite_part
 from impls.numpy.tiled_visible import Visible
@@ -65,9 +68,11 @@ class _Block:
         """Output and lse with nothing subtracted, or None where that is not accurate."""
         total = np.zeros(len(self.q), self.q.dtype)
         output = np.zeros((len(self.q), self.head.values.shape[1]), self.q.dtype)
+        power, unit = _power()
+        q = self.q * self.q.dtype.type(unit) if self.head.softcap is None else self.q
         for keys in self._tiles():
-            weights = self._scores(keys)
-            np.exp(weights, out=weights)
+            weights = self._scores(q, keys, unit)
+            power(weights, out=weights)
             total += _sums(weights)
             output += weights @ self.head.values[keys]
         if not ((total >= 1) & (total < np.inf)).all() or not np.isfinite(output).all():
@@ -86,7 +91,7 @@ class _Block:
             total = np.where(np.isneginf(top), total, 1)
         special: list[tuple[np.ndarray, np.ndarray]] = []
         for keys in self._tiles():
-            scores, values = self._scores(keys), head.values[keys]
+            scores, values = self._scores(self.q, keys), head.values[keys]
             if not np.isfinite(values).all():
                 special.append((~np.isneginf(scores), values))
                 values = finite_part(values)
@@ -110,17 +115,20 @@ class _Block:
         """The tiles of keys that any of the rows sees."""
         return slices(*self.head.visible.span(self.head.batch, self.rows), KEYS)
 
-    def _scores(self, keys: slice) -> np.ndarray:
-        """Scores (G · R, keys) of one tile, in ``scratch``: −inf where a key is hidden."""
+    def _scores(self, q: np.ndarray, keys: slice, unit: float = 1.0) -> np.ndarray:
+        """Scores (G · R, keys) of one tile, in ``scratch``: −inf where a key is hidden.
+
+        Capped scores are multiplied by ``unit``; others have it from ``q``.
+        """
         head, count = self.head, keys.stop - keys.start
         scores = self.scratch[: len(self.q) * count].reshape(len(self.q), count)
-        np.matmul(self.q, head.keys[keys].T, out=scores)
+        np.matmul(q, head.keys[keys].T, out=scores)
         if head.scale != 1:
             scores *= head.scale
         if head.softcap is not None:
             scores /= head.softcap
             np.tanh(scores, out=scores)
-            scores *= head.softcap
+            scores *= head.softcap * unit
         cube = scores.reshape(self.groups, -1, count)
         if head.bias is not None:
             bias = head.bias[:, self.rows, keys]
@@ -130,6 +138,17 @@ class _Block:
             np.copyto(cube, -np.inf, where=~head.mask[:, self.rows, keys])
         head.visible.hide(cube, head.batch, self.rows, keys)
         return scores
+
+
+@functools.cache
+def _power() -> tuple[np.ufunc, float]:
+    """A power, and what a score is multiplied by to be its exponent: 2^x where NumPy has it as a vector loop.
+
+    On AVX-512 that takes half the time of e^x, elsewhere 18 times as much (measured in float32).
+    """
+    loops = introspect.opt_func_info(func_name="^exp2$", signature="float32").get("exp2", {})
+    is_vector = any(not loop["current"].startswith("baseline") for loop in loops.values())
+    return (np.exp2, 1 / math.log(2)) if is_vector else (np.exp, 1.0)
 
 
 def _sums(weights: np.ndarray) -> np.ndarray:

@@ -98,3 +98,16 @@ def test_tiled_is_as_accurate_however_the_scores_are_shifted(shift: float) -> No
     q[..., 0], k[..., 0] = 1.0, shift
     output, lse = tiled(q, k, v, return_lse=True)
     assert_within({"output": output, "lse": lse}, q, k, v, {})
+
+
+@pytest.mark.parametrize("power", [(np.exp, 1.0), (np.exp2, 1 / np.log(2))], ids=["exp", "exp2"])
+@pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"scale": 3.0}], ids=["plain", "softcap", "scale"])
+def test_tiled_is_right_with_either_power(
+    power: tuple[np.ufunc, float], options: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine without a vector loop for 2^x it is e^x, and the results are as right."""
+    monkeypatch.setattr(tiled_block, "_power", lambda: power)
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 2, 40, 8)) for _ in range(3))
+    output, lse = tiled(q, k, v, return_lse=True, **options)  # type: ignore[arg-type]
+    assert_within({"output": output, "lse": lse}, q, k, v, options)
