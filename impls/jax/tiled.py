@@ -35,8 +35,8 @@ from impls.jax.parts import (
 from impls.validate import check_inputs
 
 #: Rows of a block and keys of a tile.
-ROWS = 128
-KEYS = 512
+ROWS = 256
+KEYS = 256
 
 #: Running maximum (B, Hq, R, 1), sum (B, Hq, R, 1), output (B, Hq, R, Dv), and how many allowed keys hold NaN or an
 #: infinity in each place of v (B, Hq, R, 3 · Dv).
