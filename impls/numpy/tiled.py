@@ -21,10 +21,10 @@ from impls.numpy.tiled_threads import available, share_out
 from impls.numpy.tiled_visible import visible
 from impls.validate import check_inputs
 
-#: Rows of a block, over all heads of its group.  Matrix products are near their full speed from about 128 rows, and
-#: fewer rows waste less at the diagonal; 128 x 1024 scores are 512 KiB in float32 and stay in a second-level cache from
-#: product to softmax to product.
-ROWS = 128
+#: Rows of a block, over all heads of its group; half of them under a diagonal, where a block computes a triangle of
+#: hidden scores.  Matrix products are near their full speed from about 128 rows, and 256 x 512 scores are 512 KiB in
+#: float32: they stay in a second-level cache from product to softmax to product.
+ROWS = 256
 
 #: Multiply-adds of a call below which starting threads takes longer than they save.
 ALONE = 2**25
@@ -85,11 +85,12 @@ def attention(
         output[b, hs, rows], lse[b, hs, rows] = attend(scaled, rows, head, scratch)
 
     # The last rows first: under a diagonal they see the most keys, and whoever has none left waits for the rest.
-    blocks = list(slices(0, queries, max(1, ROWS // max(group, 1))))[::-1]
+    rows = ROWS if seen.left is None and seen.right is None else ROWS // 2
+    blocks = list(slices(0, queries, max(1, rows // max(group, 1))))[::-1]
     places = [(b, kv_head, rows) for b, kv_head in np.ndindex(batch, k.shape[1] if group else 0) for rows in blocks]
     products = batch * heads * queries * k.shape[2] * (width + v.shape[3])
     threads = 1 if products < ALONE else max(1, min(len(places), available()))
-    tile = max(ROWS, group) * min(KEYS, k.shape[2])
+    tile = max(rows, group) * min(KEYS, k.shape[2])
     share_out(places, block, [np.empty(tile, work) for _ in range(threads)])
     results = [output, *([lse] if return_lse else []), *present]
     return tuple(results) if len(results) > 1 else output

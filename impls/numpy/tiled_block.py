@@ -21,7 +21,7 @@ from impls.numpy.parts import add_special, finite_part
 from impls.numpy.tiled_visible import Visible
 
 #: Keys of a tile.
-KEYS = 1024
+KEYS = 512
 
 
 @dataclass(frozen=True)
