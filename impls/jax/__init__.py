@@ -21,6 +21,17 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         summary="matmul, softmax, matmul over the whole score matrix, compiled by XLA, following every clause",
     ),
     Implementation(
+        name="jax-tiled",
+        target="impls.jax.tiled:attention",
+        framework=Framework.JAX,
+        prepare="impls.jax.prepare:jitted",
+        # XLA compiles a loop for longer than jax-jit's line of operations: four dtypes take four minutes.
+        dtypes=("float32", "bfloat16"),
+        profiles=_WIDE,
+        requires=("jax",),
+        summary="online softmax over tiles, no array as large as the score matrix, compiled by XLA",
+    ),
+    Implementation(
         name="jax-nn",
         target="impls.jax.nn:attention",
         framework=Framework.JAX,

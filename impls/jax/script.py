@@ -125,6 +125,7 @@ def _window(call: Call, window: tuple[Any, Any]) -> tuple[int, int]:
 
 CALLS: dict[str, Writer] = {
     "jax-jit": jitted("impls.jax.eager:attention"),
+    "jax-tiled": jitted("impls.jax.tiled:attention"),
     "jax-layer": jitted("impls.jax.layer:mha"),
     "jax-sublayer": jitted("impls.jax.layer:sublayer"),
     "jax-nn": library("xla"),

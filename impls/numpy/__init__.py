@@ -21,8 +21,8 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         target="impls.numpy.tiled:attention",
         devices=("cpu",),
         profiles=_PROFILES,
-        requires=("numpy", "ml_dtypes"),
-        summary="online softmax over tiles, no array as large as the score matrix, following every clause",
+        requires=("numpy", "ml_dtypes", "threadpoolctl"),
+        summary="softmax over tiles, no array as large as the score matrix, on every thread, following every clause",
     ),
     Implementation(
         name="numpy-gradients",

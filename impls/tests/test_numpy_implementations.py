@@ -11,7 +11,7 @@ from conformance.cases import AnyCase, every_case
 from conformance.compare import compare
 from impls.calls import Request, call, describe
 from impls.contract import Implementation
-from impls.numpy import IMPLEMENTATIONS
+from impls.numpy import IMPLEMENTATIONS, tiled_block
 from impls.numpy import tiled as tiled_module
 from impls.numpy.tiled import attention as tiled
 from impls.tests.within import assert_within
@@ -71,7 +71,7 @@ TILES = {
 def test_tiled_across_many_tiles(options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 4 query rows and tiles of 3 keys give the reference's output and lse, to rounding in float64."""
     monkeypatch.setattr(tiled_module, "ROWS", 4)
-    monkeypatch.setattr(tiled_module, "KEYS", 3)
+    monkeypatch.setattr(tiled_block, "KEYS", 3)
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal(shape) for shape in ((2, 4, 17, 8), (2, 2, 13, 8), (2, 2, 13, 5)))
     output, lse = tiled(q, k, v, return_lse=True, **options)  # type: ignore[arg-type]
@@ -81,10 +81,33 @@ def test_tiled_across_many_tiles(options: dict[str, object], monkeypatch: pytest
 def test_tiled_sees_nan_in_its_tile_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """NaN in v reaches the rows that see its key, however small its weight, and no row that does not (SDPA-22, -23)."""
     monkeypatch.setattr(tiled_module, "ROWS", 4)
-    monkeypatch.setattr(tiled_module, "KEYS", 3)
+    monkeypatch.setattr(tiled_block, "KEYS", 3)
     q, k, v = (np.ones((1, 1, 10, 4)) for _ in range(3))
     k[0, 0, 5] = -4000  # its weight underflows to zero
     v[0, 0, 5, 2] = np.nan
     output = tiled(q, k, v, is_causal=True)
     assert np.isnan(output[0, 0, 5:, 2]).all()
     assert np.isfinite(output).sum() == output.size - 5
+
+
+@pytest.mark.parametrize("shift", [-800.0, -280.0, 0.0, 280.0, 800.0])
+def test_tiled_is_as_accurate_however_the_scores_are_shifted(shift: float) -> None:
+    """Scores near ±100 and ±283, of which exp is 0, subnormal or infinite in float32, give results within the bound."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 2, 40, 8), dtype=np.float32) for _ in range(3))
+    q[..., 0], k[..., 0] = 1.0, shift
+    output, lse = tiled(q, k, v, return_lse=True)
+    assert_within({"output": output, "lse": lse}, q, k, v, {})
+
+
+@pytest.mark.parametrize("power", [(np.exp, 1.0), (np.exp2, 1 / np.log(2))], ids=["exp", "exp2"])
+@pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"scale": 3.0}], ids=["plain", "softcap", "scale"])
+def test_tiled_is_right_with_either_power(
+    power: tuple[np.ufunc, float], options: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine without a vector loop for 2^x it is e^x, and the results are as right."""
+    monkeypatch.setattr(tiled_block, "_power", lambda: power)
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 2, 40, 8)) for _ in range(3))
+    output, lse = tiled(q, k, v, return_lse=True, **options)  # type: ignore[arg-type]
+    assert_within({"output": output, "lse": lse}, q, k, v, options)

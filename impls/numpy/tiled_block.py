@@ -1,0 +1,164 @@
+"""One block of query rows against its keys, tile after tile: scores, softmax and output in memory of one tile.
+
+Softmax is the same whatever is subtracted from a row's scores.  So a block is first computed with nothing
+subtracted, which spares the passes over the scores that find and subtract a maximum.  That is accurate where a row's
+Σ exp(s) is at least 1, as it always is with the maximum subtracted: nothing that counts underflows then.  Where a row
+has less, or anything is not finite, the block is computed again with the running maximum of the online softmax
+(Milakov & Gimelshein 2018, https://arxiv.org/abs/1805.02867).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib import introspect
+
+from impls.numpy.parts import add_special, finite_part
+from impls.numpy.tiled_visible import Visible
+
+#: Keys of a tile.
+KEYS = 512
+
+
+@dataclass(frozen=True)
+class Head:
+    """What blocks of query rows need of one key/value head, and of the G query heads that read it."""
+
+    #: (Sk, D) and (Sk, Dv) in the dtype that is computed in, rows contiguous.
+    keys: np.ndarray
+    values: np.ndarray
+    #: (G, Sq, Sk).
+    mask: np.ndarray | None
+    bias: np.ndarray | None
+    #: What scores are multiplied by after the product, and what caps them then.
+    scale: float
+    softcap: float | None
+    #: (G,).
+    sinks: np.ndarray | None
+    visible: Visible
+    batch: int
+
+
+def attend(q: np.ndarray, rows: slice, head: Head, scratch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Output (G, R, Dv) and lse (G, R) of a block of scaled query rows (G, R, D), with a tile of scores in scratch."""
+    groups, count, width = q.shape
+    block = _Block(q.reshape(groups * count, width), groups, rows, head, scratch)
+    # A bias or a sink is there to make scores differ much, so that the first attempt would often be the first of two.
+    plain = head.bias is None and head.sinks is None
+    found = block.plain() if plain else None
+    output, lse = found or block.online()
+    return output.reshape(groups, count, output.shape[1]), lse.reshape(groups, count)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Query rows (G · R, D), the rows R that they are of each head, and what they attend to."""
+
+    q: np.ndarray
+    groups: int
+    rows: slice
+    head: Head
+    scratch: np.ndarray
+
+    def plain(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Output and lse with nothing subtracted, or None where that is not accurate."""
+        total = np.zeros(len(self.q), self.q.dtype)
+        output = np.zeros((len(self.q), self.head.values.shape[1]), self.q.dtype)
+        # The vector loop of 2^x leaves −inf to a slow path: an edge of the diagonal may have them, not every tile.
+        seldom_hidden = self.head.mask is None and self.head.visible.left is None
+        power, unit = _power() if seldom_hidden else (np.exp, 1.0)
+        q = self.q * self.q.dtype.type(unit) if self.head.softcap is None else self.q
+        for keys in self._tiles():
+            weights = self._scores(q, keys, unit)
+            power(weights, out=weights)
+            total += _sums(weights)
+            output += weights @ self.head.values[keys]
+        if not ((total >= 1) & (total < np.inf)).all() or not np.isfinite(output).all():
+            return None
+        output /= total[:, None]
+        return output, np.log(total)
+
+    def online(self) -> tuple[np.ndarray, np.ndarray]:
+        """Output and lse with the running maximum m: total and output hold Σ exp(s − m) and Σ exp(s − m) v."""
+        head, lines = self.head, len(self.q)
+        top = np.full((lines, 1), -np.inf, self.q.dtype)
+        total = np.zeros((lines, 1), self.q.dtype)
+        output = np.zeros((lines, head.values.shape[1]), self.q.dtype)
+        if head.sinks is not None:  # SDPA-38: as if a key of this score and value 0 had been seen
+            top = np.repeat(head.sinks, lines // self.groups)[:, None]
+            total = np.where(np.isneginf(top), total, 1)
+        special: list[tuple[np.ndarray, np.ndarray]] = []
+        for keys in self._tiles():
+            scores, values = self._scores(self.q, keys), head.values[keys]
+            if not np.isfinite(values).all():
+                special.append((~np.isneginf(scores), values))
+                values = finite_part(values)
+            highest = np.maximum(top, scores.max(axis=1, keepdims=True))
+            # −inf − (−inf) is NaN; a row without a key keeps its zeros
+            scores -= np.where(np.isneginf(highest), 0, highest)
+            np.exp(scores, out=scores)
+            shrink = np.exp(top - np.where(np.isneginf(highest), 0, highest))
+            total = total * shrink + _sums(scores)[:, None]
+            output *= shrink
+            output += scores @ values
+            top = highest
+        empty = total == 0
+        np.copyto(total, 1, where=empty)
+        output /= total
+        for allowed, values in special:
+            add_special(output, allowed, values)
+        return output, top + np.log(total)
+
+    def _tiles(self) -> Iterator[slice]:
+        """The tiles of keys that any of the rows sees."""
+        return slices(*self.head.visible.span(self.head.batch, self.rows), KEYS)
+
+    def _scores(self, q: np.ndarray, keys: slice, unit: float = 1.0) -> np.ndarray:
+        """Scores (G · R, keys) of one tile, in ``scratch``: −inf where a key is hidden.
+
+        Capped scores are multiplied by ``unit``; others have it from ``q``.
+        """
+        head, count = self.head, keys.stop - keys.start
+        scores = self.scratch[: len(self.q) * count].reshape(len(self.q), count)
+        np.matmul(q, head.keys[keys].T, out=scores)
+        if head.scale != 1:
+            scores *= head.scale
+        if head.softcap is not None:
+            scores /= head.softcap
+            np.tanh(scores, out=scores)
+            scores *= head.softcap * unit
+        cube = scores.reshape(self.groups, -1, count)
+        if head.bias is not None:
+            bias = head.bias[:, self.rows, keys]
+            cube += bias.astype(cube.dtype, copy=False)
+            np.copyto(cube, -np.inf, where=bias == -np.inf)  # a NaN or inf of a hidden key stays hidden
+        if head.mask is not None:
+            np.copyto(cube, -np.inf, where=~head.mask[:, self.rows, keys])
+        head.visible.hide(cube, head.batch, self.rows, keys)
+        return scores
+
+
+@functools.cache
+def _power() -> tuple[np.ufunc, float]:
+    """A power, and what a score is multiplied by to be its exponent: 2^x where NumPy has it as a vector loop.
+
+    On AVX-512 that takes half the time of e^x, and elsewhere 18 times as much (measured in float32).
+    """
+    loops = introspect.opt_func_info(func_name="^exp2$", signature="float32").get("exp2", {})
+    is_vector = any(not loop["current"].startswith("baseline") for loop in loops.values())
+    return (np.exp2, 1 / math.log(2)) if is_vector else (np.exp, 1.0)
+
+
+def _sums(weights: np.ndarray) -> np.ndarray:
+    """Σ of each row, by the BLAS: a third of the time of ``weights.sum(axis=1)``."""
+    return weights @ np.ones(weights.shape[1], weights.dtype)
+
+
+def slices(start: int, stop: int, size: int) -> Iterator[slice]:
+    """Consecutive slices of at most ``size`` from start to stop."""
+    for first in range(start, stop, size):
+        yield slice(first, min(first + size, stop))

@@ -1,0 +1,91 @@
+"""NumPy's tiled attention on several threads: the same bits, every exception, and the BLAS as it was."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from impls.numpy import tiled as tiled_module
+from impls.numpy.tiled import attention as tiled
+from impls.numpy.tiled_threads import available, blas, share_out
+
+THREADS = 3
+
+
+@pytest.fixture
+def three_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call runs on three threads, however small it is."""
+    monkeypatch.setattr(tiled_module, "ALONE", 0)
+    monkeypatch.setattr(tiled_module, "available", lambda: THREADS)
+
+
+def _qkv() -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(0)
+    return tuple(rng.standard_normal((2, 3, 300, 16), dtype=np.float32) for _ in range(3))
+
+
+@pytest.mark.usefixtures("three_threads")
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"window": (40, 3)}], ids=["full", "causal", "window"])
+def test_threads_change_no_bit(options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call gives the bits that it gives on one thread, since a block is computed by one thread alone."""
+    several = tiled(*_qkv(), **options)  # type: ignore[arg-type]
+    monkeypatch.setattr(tiled_module, "available", lambda: 1)
+    assert several.tobytes() == tiled(*_qkv(), **options).tobytes()  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_infinities_raise_no_warning_on_any_thread() -> None:
+    """NaN and infinities are computed with silently on each thread, though NumPy's error state is each thread's own."""
+    q, k, v = _qkv()
+    k[:] = np.inf
+    with np.errstate(all="raise"):
+        assert np.isnan(tiled(q, k, v)).all()
+
+
+def test_each_job_is_done_once_by_threads_of_which_one_is_the_callers() -> None:
+    """Three scratch arrays are three threads at most; each job is done once, with the scratch of its thread."""
+    done: list[tuple[int, int, str]] = []
+    scratch = [np.empty(1) for _ in range(THREADS)]
+    barrier = threading.Barrier(THREADS)
+
+    def work(job: int, own: np.ndarray) -> None:
+        if job < THREADS:
+            barrier.wait(timeout=60)  # so that no thread does all of them
+        done.append((job, id(own), threading.current_thread().name))
+
+    share_out(range(20), work, scratch)
+    assert sorted(job for job, _, _ in done) == list(range(20))
+    assert len({(own, name) for _, own, name in done}) == THREADS
+    assert threading.current_thread().name in {name for _, _, name in done}
+
+
+def test_an_exception_of_any_thread_reaches_the_caller() -> None:
+    """What a job raises is raised, by whichever thread it was done."""
+    raised = threading.Event()
+
+    def work(job: int, own: np.ndarray) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raised.set()
+            raise ZeroDivisionError
+        assert raised.wait(timeout=60)
+
+    with pytest.raises(ZeroDivisionError):
+        share_out(range(2), work, [np.empty(1), np.empty(1)])
+
+
+@pytest.mark.skipif(not blas().info(), reason="threadpoolctl knows no BLAS here")
+def test_the_blas_has_one_thread_meanwhile_and_its_own_number_again_afterwards() -> None:
+    """Jobs see a BLAS of one thread; after them, and after a job that raises, it has as many as before."""
+    seen: list[int] = []
+
+    def work(job: int, own: np.ndarray) -> None:
+        seen.append(available())
+        raise ZeroDivisionError
+
+    with blas().limit(limits=2):
+        with pytest.raises(ZeroDivisionError):
+            share_out(range(2), work, [np.empty(1), np.empty(1)])
+        assert set(seen) == {1}
+        assert available() == 2
