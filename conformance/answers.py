@@ -90,7 +90,7 @@ def _section(found: Answers, versions: Mapping[str, str], heading: str, devices:
     others = [who for who in found.answers if who not in right]
     parts = [f"{heading} {OPERATORS.get(found.operator, found.operator)}"]
     if others:
-        head = ["question", "the spec", *(escaped(_name(who, devices)) for who in others)]
+        head = ["question", "the spec", *(_name(who, devices) for who in others)]
         rows = [["version", "", *(versions.get(name, "") for name, _ in others)]] if versions else []
         for at, question in enumerate(found.questions):
             row = [question.text, question.right, *(found.answers[who][at] for who in others)]
