@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from typing import Protocol as Interface
 
@@ -21,6 +21,9 @@ from impls.isolation import Crashed, TimedOut
 #: Seconds after which a job is given up.  Compiling for a new shape takes up to 12 s on two cores, and a cell's
 #: calls are limited by the plan; this only has to end a hang.
 TIMEOUT = 180.0
+
+#: What a cell is struck out by whose process is gone.
+DIED = ("crashed", "timeout")
 
 #: Number of the fresh inputs of the last turn, whose results are checked; equal in all visits, so that what is expected
 #: is computed once.  A visit has processes of its own, so to an implementation they are new.
@@ -87,7 +90,7 @@ class Protocol:
             if seconds * plan.rounds > plan.limit:
                 self.costs.add(target, cell.workload, Cost(seconds, opened.held_bytes))
                 raise NotTimed(over_time(seconds * plan.rounds, plan.rounds, plan.limit))
-        return Live(cell, opened, share, seconds)
+        return Live(cell, replace(opened, results={}), share, seconds)  # they were checked, and take up memory
 
     def turn(self, live: Live) -> None:
         """One chunk of calls."""
@@ -153,10 +156,6 @@ class Protocol:
         if answer is not None:
             _returned(answer)
         return answer
-
-
-#: What a cell is struck out by whose process is gone.
-DIED = ("crashed", "timeout")
 
 
 def _returned(answer: Opened | Chunk) -> None:

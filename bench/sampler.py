@@ -213,6 +213,7 @@ def _chunk(cell: _Cell, seconds: float, most: int, number: int, last: bool) -> C
         times.append(elapsed)
     if times and cell.result_bytes < SMALL:
         cell.copied(returned)  # the first reading in a turn is slow, and the next one is judged
+        cell.time_call(cell.next_inputs())  # as is the first call after anything else
     del returned
     elapsed, returned = cell.time_call(fresh)
     cores = (time.process_time() - worked) / (time.perf_counter() - started)
