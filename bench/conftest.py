@@ -221,6 +221,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Say how many cells were timed, struck out and left out, and name the struck-out ones."""
     bench = config.stash[_BENCH]
+    if bench.campaign is not None and bench.campaign.journal is not None and bench.campaign.journal.path.exists():
+        terminalreporter.line(f"not complete: {bench.campaign.journal.path} has what was measured; --resume goes on")
     if not bench.records or bench.campaign is None:
         return
     terminalreporter.section("bench")

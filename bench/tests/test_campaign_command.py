@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -144,19 +143,32 @@ def test_only_the_selected_cells_are_measured(tmp_path: Path) -> None:
     assert [cell["workload"] for cell in written(tmp_path)["attention_conformance"]["cells"]] == [NAMES[1]]
 
 
+def end(folder: Path, by: signal.Signals, *options: str) -> str:
+    """Start a run and send it a signal when some visits are in its journal; what it said."""
+    log, journal = folder / "log", folder / f"out.json{SUFFIX}"
+    with log.open("w") as said:
+        started = subprocess.Popen(command(folder, *options), cwd=folder, stdout=said, stderr=said)  # noqa: S603
+    deadline = time.monotonic() + 120
+    while not (journal.exists() and journal.read_text().count("\n") >= 4):
+        assert time.monotonic() < deadline, log.read_text()
+        assert started.poll() is None, log.read_text()
+        time.sleep(0.02)
+    started.send_signal(by)
+    started.wait(60)
+    return log.read_text()
+
+
+def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path) -> None:
+    """Ctrl-C keeps the journal, and names it."""
+    said = end(tmp_path, signal.SIGINT, "--impl", "mine.py:slow", "--impl", "mine.py:attention", "--bench-seconds", "9")
+    assert f"not complete: out.json{SUFFIX} has what was measured; --resume goes on" in said
+
+
 def test_a_killed_run_is_resumed_and_keeps_what_it_measured(tmp_path: Path) -> None:
     """After SIGKILL and --resume the JSON is complete, with the very samples of before; then the journal goes."""
     options = ("--impl", "mine.py:slow", "--impl", "mine.py:attention", "--bench-seconds", "1", "--noise", "0")
     journal = tmp_path / f"out.json{SUFFIX}"
-    with (tmp_path / "log").open("w") as log:
-        started = subprocess.Popen(command(tmp_path, *options), cwd=tmp_path, stdout=log, stderr=log)  # noqa: S603
-    deadline = time.monotonic() + 120
-    while not (journal.exists() and journal.read_text().count("\n") >= 4):
-        assert time.monotonic() < deadline, (tmp_path / "log").read_text()
-        assert started.poll() is None, (tmp_path / "log").read_text()
-        time.sleep(0.02)
-    os.kill(started.pid, signal.SIGKILL)
-    started.wait()
+    end(tmp_path, signal.SIGKILL, *options)
     kept = [json.loads(line) for line in journal.read_text().splitlines(keepends=True)[1:] if line.endswith("\n")]
     assert not (tmp_path / "out.json").exists()
 
