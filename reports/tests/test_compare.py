@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 
 from conformance.outcomes import Outcome, Result
 from reports.__main__ import main
+from reports.compare import pages
 from reports.compare.changes import Comparison, Kind, Level, Status
 from reports.compare.comparing import compare
 from reports.reading import read
@@ -278,6 +280,23 @@ def test_what_is_written_is_what_is_said(tmp_path: Path, capsys: pytest.CaptureF
     assert (tmp_path / "o" / "c.md").read_text().startswith("### ❌ Attention: WORSE: 3 × slower\n")
     found = json.loads((tmp_path / "o" / "c.json").read_text())
     assert (found["exit_status"], found["headline"], len(found["speeds"])) == (1, "WORSE: 3 × slower", 12)
+
+
+def test_the_json_keeps_its_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What ``schema comparison`` prints is valid, knows every change, and refuses a verdict that there is not."""
+    assert main(["schema", "comparison"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["$defs"]["change"]["properties"]["kind"]["enum"] == [kind.value for kind in Kind]
+    files = [
+        [run(tmp_path / f"{side}.json", 1, slow={"b": factor}), conformance_file(tmp_path / f"{side}.jsonl", one)]
+        for side, factor, one in (("a", 1.0, result("x", "c")), ("b", 1.3, failed("x", "c")))
+    ]
+    found = json.loads(json.dumps(pages.document(compare(read(files[0]), read(files[1])))))
+    jsonschema.validate(found, schema)
+    found["speeds"][0]["verdict"] = "fine"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(found, schema)
 
 
 def test_a_side_is_files_or_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
