@@ -133,7 +133,7 @@
   const later = window.requestIdleCallback || ((call) => setTimeout(call, 50));
   async function drawn(figure) {
     if (!figures.delete(figure)) return;
-    try { await start(figure); } catch (error) { console.error(`the plot ${figure.dataset.plot} cannot be drawn: ${error}`); }
+    try { await start(figure); page.land(); } catch (error) { console.error(`the plot ${figure.dataset.plot} cannot be drawn: ${error}`); }
   }
   const seen = new IntersectionObserver((entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => drawn(entry.target)), { rootMargin: "300px" });
   figures.forEach((figure) => seen.observe(figure));
