@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from conformance.clauses import clauses
 from reports import model, outputs
 from reports.compare import command as compare
-from reports.compare import comparing
+from reports.compare import comparing, pages
 from reports.history import command as history
 from reports.reading import ReportError, read
 
@@ -63,11 +64,15 @@ def report(arguments: Sequence[str]) -> int:
 
 
 def schema(arguments: Sequence[str]) -> int:
-    """Print the JSON schema of model.json."""
-    argparse.ArgumentParser(prog="python -m reports schema", description=schema.__doc__).parse_args(arguments)
-    print(model.SCHEMA.read_text(encoding="utf-8"), end="")
+    """Print the JSON schema of model.json, or of what a comparison writes."""
+    parser = argparse.ArgumentParser(prog="python -m reports schema", description=schema.__doc__)
+    parser.add_argument("of", nargs="?", choices=list(SCHEMAS), default="report", help="(default: %(default)s)")
+    print(SCHEMAS[parser.parse_args(arguments).of].read_text(encoding="utf-8"), end="")
     return 0
 
+
+#: What has a schema.
+SCHEMAS: Mapping[str, Path] = {"report": model.SCHEMA, "comparison": pages.SCHEMA}
 
 #: First words that are no file.
 COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
@@ -78,4 +83,5 @@ COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
 
 
 if __name__ == "__main__":
+    gc.disable()  # files become millions of small objects without cycles: looking for those took a third of the time
     raise SystemExit(main())

@@ -88,7 +88,7 @@ class Allowance:
     #: The least and the most that the machine may have been slower.
     low: float
     high: float
-    #: Standard deviation of log ratios from run to run, beyond what the scatter within the runs explains.
+    #: Standard deviation of log ratios from run to run; a cell may have more, by its own interval, and not less.
     scatter: float
     cells: int
     #: What low and high are made of: names with factors.
@@ -135,5 +135,5 @@ class Comparison:
         """Worse if anything surely is; else whether everything could be compared and something could be told."""
         if self.worse or self.slower:
             return Status.WORSE
-        told = self.results or any(cell.verdict is not Verdict.UNCLEAR for cell in self.speeds)
-        return Status.CANNOT_TELL if self.unfit or not told else Status.NOTHING_WORSE
+        unclear = all(cell.verdict is Verdict.UNCLEAR for cell in self.speeds) if self.speeds else not self.results
+        return Status.CANNOT_TELL if self.unfit or unclear else Status.NOTHING_WORSE

@@ -3,10 +3,10 @@
 Such runs drift by 3 to 10 % on a shared machine, for two reasons with a remedy each.  The whole machine is faster or
 slower in one run: the interval of every cell is widened by how far *yardsticks* moved that are the same code in both
 runs - the measured peak and bandwidth, and the factor that is common to the implementations where there are several.
-And each cell has luck of its own, with its memory or its minute, that shows in no interval of one run: that scatter is
-estimated from how far the cells of one implementation lie apart, most of which change alike.  Nothing is ever
-corrected: a ratio stays what was measured, and only what is certain about it shrinks.
+And each cell has luck of its own, with its memory or its minute, of which the few visits of one run may show nothing:
+no cell is taken to scatter less than the cells of one implementation lie apart, most of which change alike.
 
+Nothing is ever corrected: a ratio stays what was measured, and only what is certain about it shrinks.
 One comparison judges many cells, so a cell is called faster or slower by an interval that holds for all cells at once
 (Bonferroni): the chance of any false alarm in a run is bounded, not that in a cell.
 """
@@ -58,9 +58,7 @@ def allowance(
     scatter = SCATTER
     residuals = _residuals(ratios)
     if len(residuals) >= CELLS:
-        total = max(float(np.quantile(residuals, at)) / unit for at, unit in QUANTILES)
-        within = float(np.median([_deviation(one) ** 2 for _, one in ratios]))
-        scatter = max(LEAST_SCATTER, math.sqrt(max(0.0, total**2 - within)))
+        scatter = max(LEAST_SCATTER, *(float(np.quantile(residuals, at)) / unit for at, unit in QUANTILES))
     return Allowance(device, min(spread), max(spread), scatter, len(ratios), tuple(known.items()))
 
 
@@ -87,8 +85,8 @@ def common(ratios: Sequence[tuple[str, Interval]]) -> float:
 def allowed(ratio: Interval, given: Allowance, deviations: float = _Z) -> Interval:
     """The interval of a ratio so many standard deviations wide, with what the machine may have done."""
     up, down = (math.log(ratio.high / ratio.value) / _Z, math.log(ratio.value / ratio.low) / _Z)
-    low = ratio.value * math.exp(-deviations * math.hypot(down, given.scatter)) / given.high
-    high = ratio.value * math.exp(deviations * math.hypot(up, given.scatter)) / given.low
+    low = ratio.value * math.exp(-deviations * max(down, given.scatter)) / given.high
+    high = ratio.value * math.exp(deviations * max(up, given.scatter)) / given.low
     return Interval(ratio.value, low, high)
 
 
@@ -103,7 +101,3 @@ def verdict(single: Interval, among_all: Interval, least: float = LEAST, margin:
     if found is Verdict.UNCLEAR and judge(single, least, margin) is Verdict.SAME:
         return Verdict.SAME
     return found
-
-
-def _deviation(ratio: Interval) -> float:
-    return math.log(ratio.high / ratio.low) / (2 * _Z)

@@ -17,8 +17,8 @@ OLD = {
     "threads": ("threads",),
 }
 
-#: What of a fingerprint may differ: it is the identity, or what one compares.
-MAY_DIFFER = ("id", "versions")
+#: What of a fingerprint is not named among the differences: its id, what one compares, and what is in no id.
+MAY_DIFFER = ("id", "versions", "libraries", "blas", "python", "kernel", "libc", "memory_bytes", "in_force")
 
 #: What is printed of a value.
 WIDEST = 60

@@ -21,6 +21,8 @@ from reports.text import fold, inert, printable, table
 KIND = "attention-conformance comparison"
 VERSION = 1
 
+SCHEMA = Path(__file__).with_name("comparison.schema.json")
+
 #: Characters of a comment: GitHub takes 2¹⁶ bytes.
 LONGEST = 60_000
 

@@ -1,7 +1,7 @@
 """How often the rule for two runs is wrong, by simulation: ``python -m reports.compare.simulation``.
 
-A run is a machine that is faster or slower as a whole, cells with luck of their own, and the scatter within the run
-that the intervals know.  Only the first two are hidden from the rule.
+A run is a machine that is faster or slower as a whole, cells with luck of their own, and three visits of each cell, of
+which the intervals are made.  Only the first two are hidden from the rule, and what three visits happen not to show.
 """
 
 from __future__ import annotations
@@ -13,16 +13,20 @@ from dataclasses import dataclass
 import numpy as np
 from tabulate import tabulate
 
-from bench.statistics import Interval, Verdict, judge
+from bench.statistics import Interval, Verdict, judge, ratio
 from reports.compare.drift import allowance, allowed, among, verdict
 
 #: Comparisons of each row, and cells of a comparison.
 COMPARISONS = 1000
 IMPLEMENTATIONS, WORKLOADS = 5, 12
 
-#: Standard deviation of the log ratio that chunks and visits show, and error of a measured roof.
-WITHIN = 0.01
+#: Standard deviations, of the log: of a median within its visit, which chunks show, and of a measured roof.
+WITHIN = 0.005
 ROOF = 0.02
+
+#: Visits of a cell, and Student's quantile for their interval.
+VISITS = 3
+STUDENT = 4.303
 
 #: Slowdowns of one implementation of five that are looked for.
 SLOWDOWNS = (1.10, 1.20, 1.50)
@@ -30,11 +34,12 @@ SLOWDOWNS = (1.10, 1.20, 1.50)
 
 @dataclass(frozen=True)
 class Machine:
-    """Standard deviations, of the log, from run to run: of the whole machine, and of each cell."""
+    """Standard deviations, of the log: of the machine and of each cell from run to run, and from visit to visit."""
 
     name: str
     whole: float
     cell: float
+    visit: float
     #: Degrees of freedom of a cell's luck, None for normal: 3 has an outlier of four deviations in 40 cells.
     tails: int | None = None
     roofs: bool = True
@@ -42,12 +47,12 @@ class Machine:
 
 
 MACHINES = (
-    Machine("quiet", 0.01, 0.005),
-    Machine("shared", 0.05, 0.02),
-    Machine("shared, heavy tails", 0.05, 0.02, tails=3),
-    Machine("busy", 0.10, 0.08),
-    Machine("shared, no roofs", 0.05, 0.02, roofs=False),
-    Machine("shared, no roofs, one implementation", 0.05, 0.02, roofs=False, implementations=1),
+    Machine("quiet", 0.01, 0.005, 0.005),
+    Machine("shared", 0.05, 0.02, 0.02),
+    Machine("shared, heavy tails", 0.05, 0.02, 0.02, tails=3),
+    Machine("busy", 0.10, 0.05, 0.08),
+    Machine("shared, no roofs", 0.05, 0.02, 0.02, roofs=False),
+    Machine("shared, no roofs, one implementation", 0.05, 0.02, 0.02, roofs=False, implementations=1),
 )
 
 
@@ -61,13 +66,22 @@ def comparison(
     if machine.tails is not None:
         luck = rng.standard_t(machine.tails, size=count) / math.sqrt(machine.tails / (machine.tails - 2))
     slowed = np.arange(count) < (WORKLOADS if slowdown > 1 else 0)
-    values = np.exp(whole + machine.cell * luck + WITHIN * rng.normal(size=count) + math.log(slowdown) * slowed)
-    half = math.exp(1.96 * WITHIN)
-    ratios = [(str(at // WORKLOADS), Interval(v, v / half, v * half)) for at, v in enumerate(values.tolist())]
+    shift = whole + machine.cell * luck + math.log(slowdown) * slowed
+    pairs = zip(_medians(machine, rng, np.zeros(count)), _medians(machine, rng, shift), strict=True)
+    ratios = [(str(at // WORKLOADS), ratio(base, new)) for at, (base, new) in enumerate(pairs)]
     limits = {"peak": math.exp(whole + ROOF * rng.normal())} if machine.roofs else {}
     given, width = allowance("cpu", ratios, limits), among(count)
     for changed, (_, one) in zip(slowed.tolist(), ratios, strict=True):
         yield changed, verdict(allowed(one, given), allowed(one, given, width)), judge(one)
+
+
+def _medians(machine: Machine, rng: np.random.Generator, shift: np.ndarray) -> Iterator[Interval]:
+    """The medians of a run with their intervals: the wider of that by chunks and that by visits."""
+    visits = machine.visit * rng.normal(size=(VISITS, len(shift))) + shift
+    halves = np.maximum(1.96 * WITHIN, STUDENT * visits.std(axis=0, ddof=1) / math.sqrt(VISITS))
+    values = np.median(visits, axis=0) + WITHIN * rng.normal(size=len(shift))
+    for value, half in zip(np.exp(values).tolist(), np.exp(halves).tolist(), strict=True):
+        yield Interval(value, value / half, value * half)
 
 
 def rates(machine: Machine, comparisons: int = COMPARISONS) -> list[str]:

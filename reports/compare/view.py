@@ -24,7 +24,7 @@ def headline(found: Comparison) -> str:
     """The verdict with what it rests on, as one line."""
     counts = Counter({SLOWER: len(found.slower)} if found.slower else {})
     counts.update(change.kind.value for change in found.worse)
-    parts = [f"{count} {what}" for what, count in counts.items()] or [told(found)]
+    parts = [f"{count} × {what}" for what, count in counts.items()] or [told(found)]
     return f"{WORDS[found.status]}: {', '.join(parts)}"
 
 
@@ -93,7 +93,7 @@ def _allowance(one: Allowance) -> str:
     source = f"by {by}" if by else "no yardstick was measured in both runs" if one.low < one.high else "none allowed"
     return (
         f"{one.device}: the machine may have been {one.low:.3f} to {one.high:.3f} times as slow ({source}); from run to"
-        f" run a cell scatters by {one.scatter:.1%} ({one.cells} cells)."
+        f" run a cell is taken to scatter by {one.scatter:.1%} at least ({one.cells} cells)."
     )
 
 

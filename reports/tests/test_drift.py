@@ -81,6 +81,14 @@ def test_few_cells_have_the_scatter_of_a_shared_machine() -> None:
     assert allowance("cpu", cells(1.0, "a", each=3), {}).scatter == SCATTER
 
 
+def test_a_cell_that_happens_to_show_no_scatter_is_not_trusted() -> None:
+    """Its interval is as wide as the scatter among the cells; one that is wider keeps its own."""
+    given = allowance("cpu", cells(1.0, "ab", spread=0.05), {"peak": 1.0})
+    calm, wild = (allowed(Interval(1.2, 1.2 / half, 1.2 * half), given) for half in (1.001, 2.0))
+    assert math.log(calm.high / calm.value) == pytest.approx(1.96 * given.scatter, rel=1e-3)
+    assert wild.high == pytest.approx(2.4)
+
+
 def test_an_interval_widens_with_the_machine_and_with_the_number_of_cells() -> None:
     """And its value stays what was measured."""
     given = allowance("cpu", cells(1.0, "ab"), {"peak": 1.05})

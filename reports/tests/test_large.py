@@ -1,0 +1,22 @@
+"""A large run in small: what was planted in it is what a report and a comparison find, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.statistics import Verdict
+from reports.compare.changes import Kind
+from reports.compare.comparing import compare
+from reports.reading import read
+from reports.tests.large import WORKLOADS, write
+
+
+def test_what_was_planted_is_found(tmp_path: Path) -> None:
+    """Of five implementations the one that is a fifth slower, all its cells and no other; and the new failures."""
+    base, new = (read(write(tmp_path / str(at), at, bool(at), cells=400, results=3000)) for at in (0, 1))
+    found = compare(base, new)
+    assert {one.implementation for one in found.slower} == {"implementation-003"}
+    assert len(found.slower) == WORKLOADS
+    assert not [one for one in found.speeds if one.verdict is Verdict.FASTER]
+    assert [change.kind for change in found.worse] == [Kind.FAILURE] * 3
+    assert found.results == 3000
