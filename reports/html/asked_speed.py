@@ -109,8 +109,9 @@ def quadratic(found: Sequence[Memory], at: Asked | None) -> Answer:
         if items:
             label = growth.value.capitalize()
             groups.append(Group(f"{label} ({len(items)}), bytes at the longest S", LOOKS[growth], items))
-    count = sum(one.growth is Growth.QUADRATIC for one in here)
-    lead = f"{count} of {len(here)}, in {at.family}, {at.dtype}."
+    count = {growth: sum(one.growth is growth for one in here) for growth in Growth}
+    unclear = f" Of {count[Growth.UNCLEAR]} it cannot be told." if count[Growth.UNCLEAR] else ""
+    lead = f"{count[Growth.QUADRATIC]} of {len(here)}, in {at.family}, {at.dtype}.{unclear}"
     return Answer("quadratic", question, lead, tuple(groups), more="memory-of")
 
 

@@ -43,7 +43,7 @@ def worse(found: Comparison | None) -> Answer:
     leads = {
         Status.WORSE: f"{view.headline(found)}.",
         Status.NOTHING_WORSE: f"Nothing: {view.told(found)}.",
-        Status.CANNOT_TELL: f"It cannot be told. {unfit}",
+        Status.CANNOT_TELL: f"It cannot be told: {view.told(found)}. {unfit}",
     }
     note = "" if found.status is Status.CANNOT_TELL else unfit
     return Answer("worse", QUESTION, leads[found.status].strip(), tuple(groups), note, "changes")

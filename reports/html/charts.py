@@ -86,7 +86,7 @@ def drawn(cells: pd.DataFrame) -> pd.DataFrame:
 def _logarithmic(**more: Any) -> alt.Axis:
     """An axis on which the powers of ten stand out."""
     power = "abs(log(datum.value) / LN10 - round(log(datum.value) / LN10)) < 1e-6"
-    return alt.Axis(gridOpacity=alt.condition(power, alt.value(1), alt.value(0.25)), **more)
+    return alt.Axis(gridOpacity=alt.condition(power, alt.value(1), alt.value(0.25)), labelSeparation=4, **more)
 
 
 def _focus() -> alt.Parameter:

@@ -16,8 +16,8 @@ from reports.html.views import Cell, Table, columns, number, size
 #: Halfway between an exponent of 1, which inputs and results have, and of 2, which the array of scores has.
 SQUARE = 1.5
 
-#: Bytes for each of the B·H·S² scores below which there is no array of them: the smallest is a boolean mask.  Calls of
-#: fewer than PROOF scores say nothing by this: an allocator serves them from memory that the process has already.
+#: Bytes for each of the B·H·S² scores below which there is no array of them: the smallest is a boolean mask.  Where the
+#: longest call has fewer than PROOF scores, little memory says nothing: an allocator has it already (bench.memory).
 LEAST = 1.0
 PROOF = 2**24
 
@@ -55,12 +55,14 @@ class Memory:
     @property
     def growth(self) -> Growth:
         """Quadratic: at least LEAST bytes a score, and an exponent, with its interval, above SQUARE."""
-        if self.scores >= PROOF and self.bytes < LEAST * self.scores:
+        long, array = self.scores >= PROOF, self.bytes >= LEAST * self.scores
+        if long and not array:
             return Growth.LESS
-        low, high = (self.exponent, self.exponent) if math.isnan(self.low) else (self.low, self.high)
-        if math.isnan(low) or low <= SQUARE < high:
-            return Growth.UNCLEAR
-        return Growth.QUADRATIC if low > SQUARE else Growth.LESS
+        fitted = not math.isnan(self.low)
+        low, high = (self.low, self.high) if fitted else (self.exponent, self.exponent)
+        if low > SQUARE and (long or (fitted and array)):
+            return Growth.QUADRATIC
+        return Growth.LESS if high <= SQUARE and (long or (fitted and math.isnan(self.scores))) else Growth.UNCLEAR
 
 
 def growths(cells: pd.DataFrame, fits: Sequence[Mapping[str, Any]]) -> list[Memory]:
@@ -88,7 +90,7 @@ def table(found: Sequence[Memory]) -> Table:
     rows = tuple(
         (
             Cell(one.implementation, look="name"),
-            Cell(one.family),
+            Cell(one.family, look="name"),
             Cell(one.device),
             Cell(one.dtype),
             Cell(one.growth.value, look="deviates" if one.growth is Growth.QUADRATIC else ""),
@@ -104,7 +106,9 @@ def table(found: Sequence[Memory]) -> Table:
     note = (
         f"Quadratic: at the longest length a call holds at least {LEAST:.0f} byte for each of the B·H·S² scores, and"
         f" bytes grow as S to the power of more than {SQUARE}. The exponent is fitted over all lengths where the file"
-        " has fits (then its 95 % interval has to lie above), and else that of the longest two lengths."
+        " has fits (then its 95 % interval has to lie above), and else that of the longest two lengths. Unclear: the"
+        " interval lies on both sides, or the longest call has fewer than 2²⁴ scores, which hide in memory that the"
+        " process has already."
     )
     return Table("memory", "Memory against sequence length", heads, rows, note)
 

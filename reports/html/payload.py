@@ -26,7 +26,8 @@ MESSAGE = 8_000
 #: Of gzip: with the highest the page of 50,000 results is 1 % smaller.
 LEVEL = 6
 
-#: What stands for a message that is not here.
+#: What stands at the end of a longer message, and for one that is not here.
+CUT = "\n(Cut here: the result file has the rest.)"
 LEFT_OUT = "(Left out of this page for its size: the result file has it.)"
 
 
@@ -46,7 +47,8 @@ def limited(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
     Each implementation keeps the first message of each clause and kind of failure before any keeps a second one.
     """
-    text = frame["message"].fillna("").str.slice(0, MESSAGE)
+    text = frame["message"].fillna("")
+    text = text.where(text.str.len() <= MESSAGE, text.str.slice(0, MESSAGE) + CUT)
     turn = frame.assign(there=text.ne("")).groupby(["implementation", "broken", "failure"], dropna=False)["there"]
     order = turn.cumsum().sort_values(kind="stable").index
     kept = text.str.len().reindex(order).cumsum().reindex(frame.index) <= MESSAGES

@@ -21,7 +21,7 @@ from reports.html.page import page
 from reports.html.views import number, size
 from reports.model import Model
 from reports.reading import read
-from reports.tests import pages
+from reports.tests import large, pages
 from reports.tests.files import bench_3, bench_file, cell, conformance_file, failed, result, roof
 
 
@@ -114,6 +114,15 @@ def test_messages_are_limited_and_the_first_of_each_kind_stays(monkeypatch: pyte
     assert "4 messages are left out" in page(model)
 
 
+def test_a_message_that_is_cut_says_so(tmp_path: Path) -> None:
+    """At its end; one that just fits is whole."""
+    found = [failed("x", f"c{more}", message="m" * (payload.MESSAGE + more)) for more in (0, 1)]
+    model = Model(read([conformance_file(tmp_path / "a.jsonl", *found)]), clauses())
+    whole, cut = payload.limited(model.results)[0]["message"]
+    assert whole == "m" * payload.MESSAGE
+    assert cut == whole + payload.CUT
+
+
 def test_the_plots_are_valid_vega_lite() -> None:
     """By the schema of the version that draws them."""
     assert set(charts.charts(validate=True)) == {"time", "memory", "frontier", "accuracy"}
@@ -199,6 +208,12 @@ def test_a_page_of_one_kind_of_record_is_made(kind: str, tmp_path: Path) -> None
     text = page(Model(read([files[kind]()]), clauses()))
     assert ('id="conformance"' in text) == (kind == "results")
     assert ('id="speed"' in text) == (kind == "cells")
+
+
+def test_a_large_run_stays_a_small_page(tmp_path: Path) -> None:
+    """2,000 cells and 50,000 results are under 5 MB."""
+    text = page(Model(read(large.write(tmp_path, seed=1, worse=False)), clauses()))
+    assert len(text.encode("utf-8")) < 5_000_000
 
 
 def test_without_the_extra_the_other_files_are_written(

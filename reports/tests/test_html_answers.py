@@ -127,11 +127,15 @@ def test_a_workload_that_was_not_timed_is_not_answered_by_another(tmp_path: Path
         ({"bytes": 5e8, "exponent": 1.7, "low": 1.3, "high": 2.1}, Growth.UNCLEAR),
         ({"bytes": 5e8, "exponent": 1.9, "low": 1.8, "high": 2.0}, Growth.QUADRATIC),
         ({"bytes": 5e8, "exponent": float("nan")}, Growth.UNCLEAR),
+        ({"bytes": 0, "exponent": 0.0, "scores": 8 * 256**2}, Growth.UNCLEAR),  # too short to prove anything
+        ({"bytes": 5e6, "exponent": 5.0, "scores": 8 * 256**2}, Growth.UNCLEAR),
+        ({"bytes": 5e6, "exponent": 2.0, "low": 1.9, "high": 2.1, "scores": 8 * 256**2}, Growth.QUADRATIC),
+        ({"bytes": 5e6, "exponent": 1.0, "low": 0.9, "high": 1.1, "scores": float("nan")}, Growth.LESS),
     ],
 )
 def test_quadratic_takes_an_exponent_and_an_array_of_scores(memory: dict[str, float], growth: Growth) -> None:
     """An interval on both sides of the threshold decides nothing."""
-    one = Memory("x", pages.CAUSAL, "cpu", "float32", longest=4096, scores=8 * 4096**2, **memory)
+    one = Memory("x", pages.CAUSAL, "cpu", "float32", longest=4096, **{"scores": 8 * 4096**2, **memory})
     assert one.growth is growth
 
 
@@ -185,5 +189,5 @@ def test_no_base_is_not_taken_for_nothing_worse(tmp_path: Path) -> None:
     assert changes.worse(None).lead.startswith("Not known")
     new = read([bench_3(tmp_path / "new.json", *pages.cells())])
     base = read([bench_3(tmp_path / "base.json", *pages.cells(), fingerprint={"cpu": "another", "id": "x"})])
-    assert changes.worse(compare(base, new)).lead.startswith("It cannot be told.")
+    assert changes.worse(compare(base, new)).lead.startswith("It cannot be told: ")
     assert changes.worse(compare(new, new)).lead.startswith("Nothing: ")

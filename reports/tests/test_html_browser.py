@@ -191,6 +191,18 @@ def test_an_address_opens_the_details(browser: Any, address: str, fragment: str,
     one.context.close()
 
 
+@pytest.mark.parametrize("section", ["files", "memory-of", "divergence"])
+def test_an_address_of_a_section_lands_there(browser: Any, address: str, section: str) -> None:
+    """Though the plots above it are drawn later, and tables take their heights as they come into view."""
+    one = Opened(browser, f"{address}#{section}", viewport={"width": 900, "height": 500})
+    one.drawn()
+    one.page.wait_for_timeout(300)
+    top = one.page.locator(f"#{section}").bounding_box()["y"]
+    below = one.page.evaluate("() => document.documentElement.scrollHeight - scrollY - innerHeight")
+    assert 0 <= top < 80 or below < 2
+    one.context.close()
+
+
 def test_the_data_of_a_view_can_be_downloaded(opened: Opened) -> None:
     """As CSV with exact values, of the rows that the filter leaves."""
     opened.page.locator("#bench input").fill("square 4096")

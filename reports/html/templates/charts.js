@@ -55,10 +55,12 @@
     return (list) => list.filter((row) => plot.choose.every((name, at) => !(name in row) || String(row[name]) === selects[at].value));
   }
 
-  function coloured(spec, names, look) {
+  // With the colours and shapes of these implementations, and the lengths that occur as ticks.
+  function fitted(spec, names, look, lengths) {
     const text = JSON.stringify(spec, (key, value) => {
       if (value && value.field === "implementation" && value.scale && key === "color") return { ...value, scale: { domain: names, range: names.map((n) => `var(--c${look[n][0]})`) } };
       if (value && value.field === "implementation" && value.scale && key === "shape") return { ...value, scale: { domain: names, range: names.map((n) => SHAPES[look[n][1]]) } };
+      if (value && value.field === "S" && value.axis) return { ...value, axis: { ...value.axis, values: lengths } };
       return value;
     });
     return JSON.parse(text);
@@ -92,8 +94,9 @@
       if (name === "memory") shown = shown.filter((row) => row.memory !== null);
       if (name === "frontier") shown = shown.filter((row) => row.share > 0);
       const names = [...new Set(shown.map((row) => row.implementation))];
+      const lengths = [...new Set(shown.map((row) => row.S))].sort((a, b) => a - b);
       const guides = plot.guides ? pick(page.rows(data, "guides")).filter((row) => row.quantity === plot.guides) : [];
-      const spec = { ...coloured(data.charts[name], names, look), description: text, datasets: { [plot.frame === "points" ? "cells" : "accuracy"]: shown, guides, one: [{ value: 1 }] } };
+      const spec = { ...fitted(data.charts[name], names, look, lengths), description: text, datasets: { [plot.frame === "points" ? "cells" : "accuracy"]: shown, guides, one: [{ value: 1 }] } };
       if (!guides.length) spec.layer = spec.layer.filter((layer) => (layer.data || {}).name !== "guides");
       if (spec.height.step) spec.height = spec.height.step * names.length; // a width of its container needs a height in pixels
       const { view } = await vegaEmbed(drawing, spec, { renderer: "svg", actions: false, ast: true, config: CONFIG });
@@ -133,7 +136,7 @@
   const later = window.requestIdleCallback || ((call) => setTimeout(call, 50));
   async function drawn(figure) {
     if (!figures.delete(figure)) return;
-    try { await start(figure); } catch (error) { console.error(`the plot ${figure.dataset.plot} cannot be drawn: ${error}`); }
+    try { await start(figure); page.land(); } catch (error) { console.error(`the plot ${figure.dataset.plot} cannot be drawn: ${error}`); }
   }
   const seen = new IntersectionObserver((entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => drawn(entry.target)), { rootMargin: "300px" });
   figures.forEach((figure) => seen.observe(figure));

@@ -44,5 +44,18 @@ const page = {
     page.save(name, [titles, ...rows.map((row) => titles.map((title) => row[title]))]);
   },
 };
+// A link lands where it points to, though tables and plots above it take their heights only as they are laid out:
+// it is followed again until nothing moves, and after each plot until the reader does something.
+page.landing = true;
+page.land = (left = 20) => {
+  const target = page.landing && /^#[\w-]+$/.test(location.hash) && document.querySelector(location.hash);
+  if (!target) return;
+  const before = target.getBoundingClientRect().top;
+  target.scrollIntoView({ behavior: "instant" });
+  requestAnimationFrame(() => { if (left && Math.abs(target.getBoundingClientRect().top - before) > 1) page.land(left - 1); });
+};
+for (const kind of ["wheel", "touchstart", "pointerdown", "keydown"]) addEventListener(kind, () => { page.landing = false; }, { passive: true, capture: true });
+addEventListener("hashchange", () => { page.landing = true; page.land(); });
+addEventListener("load", () => page.land());
 page.ready = page.unpacked("data").then(JSON.parse);
 page.ready.catch((error) => console.error(`the data of the page cannot be unpacked: ${error}`));

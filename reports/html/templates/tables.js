@@ -1,7 +1,7 @@
 // Tables: sorted by their headings, filtered by words, saved as CSV; and the tips of cells.
 "use strict";
 (() => {
-  const MANY = 400; // rows that are laid out unless all are asked for
+  const MANY = 500; // rows that are laid out unless all are asked for
   const valueOf = (cell) => (cell.dataset.v !== undefined ? cell.dataset.v : cell.textContent.trim());
   const compare = new Intl.Collator("en", { numeric: true, sensitivity: "base" }).compare;
 
