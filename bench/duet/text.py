@@ -56,7 +56,7 @@ def _verdict(played: Sequence[Played], least: float) -> str:
     compared = sum(verdict is not None for verdict in verdicts)
     if not compared and not parts:
         return "nothing could be compared"
-    return f"{', '.join(parts) or 'no change'}, of {compared} cells compared"
+    return f"{', '.join(parts) or 'no change'}; {compared} of {len(played)} cells compared"
 
 
 def _counts(played: Sequence[Played], least: float) -> str:

@@ -50,7 +50,7 @@ def test_a_slower_kernel_is_called_slower(kernel: Path, capsys: pytest.CaptureFi
     assert main([*ARGUMENTS, "--json", "duet.json", "--markdown", "duet.md"]) == 1
     text = capsys.readouterr().out
     assert "SLOWER" in text
-    assert Path("duet.md").read_text().startswith("**Speed: 1 slower, of 1 cells compared**")
+    assert Path("duet.md").read_text().startswith("**Speed: 1 slower; 1 of 1 cells compared**")
     assert f"base HEAD at {git(kernel.parent, 'rev-parse', 'HEAD')[:10]}: ml_dtypes" in text
     (cell,) = json.loads(Path("duet.json").read_text())["cells"]
     assert cell["verdict"] == "slower"
@@ -82,7 +82,7 @@ def test_a_comment_shows_names_as_they_are(kernel: Path, capsys: pytest.CaptureF
     kernel.write_text(RIGHT.replace("    p = np", "    raise ValueError('<b>|')\n    p = np"))
     assert main([*ARGUMENTS, "--markdown", "duet.md"]) == 1
     comment = Path("duet.md").read_text()
-    assert comment.startswith("**Speed: 1 broken, of 0 cells compared**")
+    assert comment.startswith("**Speed: 1 broken; 0 of 1 cells compared**")
     assert "error: new: raised: ValueError: &lt;b>\\|" in comment
 
 
