@@ -41,7 +41,7 @@ def worse(found: Comparison | None) -> Answer:
         groups.append(_group(kind.capitalize(), sum(row["number"] for row in some), items))
     unfit = " ".join(f"{text[:1].upper()}{text[1:]}." for text in found.unfit)
     leads = {
-        Status.WORSE: f"{view.headline(found)}.",
+        Status.WORSE: f"{', '.join(group.label for group in groups)}.",
         Status.NOTHING_WORSE: f"Nothing: {view.told(found)}.",
         Status.CANNOT_TELL: f"It cannot be told: {view.told(found)}. {unfit}",
     }
