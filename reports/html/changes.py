@@ -34,14 +34,17 @@ def worse(found: Comparison | None) -> Answer:
         return Answer("worse", QUESTION, "Not known: this page was made without a base run to compare with.")
     slower = sorted(found.slower, key=lambda cell: -cell.ratio.value)
     groups = [_group("Slower", len(slower), list(map(_slower, slower)))] if slower else []
+    counts = [f"{len(slower)} {'cell is' if len(slower) == 1 else 'cells are'} slower"] if slower else []
     rows = view.changes(found.changes, [Level.WORSE]).to_dict("records")
     for kind in dict.fromkeys(row["change"] for row in rows):
         some = [row for row in rows if row["change"] == kind]
         items = [Cell(f"{row['implementation']} {row['dtype']} {row['where']}", tip=row[FIRST]) for row in some]
-        groups.append(_group(kind.capitalize(), sum(row["number"] for row in some), items))
+        number_of = sum(row["number"] for row in some)
+        groups.append(_group(kind.capitalize(), number_of, items))
+        counts.append(f"{kind}: {number_of}")
     unfit = " ".join(f"{text[:1].upper()}{text[1:]}." for text in found.unfit)
     leads = {
-        Status.WORSE: f"{view.headline(found)}.",
+        Status.WORSE: f"Worse: {', '.join(counts)}.",
         Status.NOTHING_WORSE: f"Nothing: {view.told(found)}.",
         Status.CANNOT_TELL: f"It cannot be told: {view.told(found)}. {unfit}",
     }

@@ -233,4 +233,4 @@ def test_the_page_is_among_the_outputs(tmp_path: Path) -> None:
     base = bench_3(tmp_path / "base.json", *pages.cells())
     new = bench_3(tmp_path / "new.json", *pages.cells(2.0))
     assert main([str(new), "--base", str(base), "-o", str(tmp_path / "out")]) == 0
-    assert "WORSE: 4 slower" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "Worse: 4 cells are slower." in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")

@@ -179,7 +179,7 @@ def test_what_is_memory_bound_is_known_from_measured_limits_alone(tmp_path: Path
 def test_what_got_worse_is_named_with_its_ratio(tmp_path: Path) -> None:
     """Cells that are as they were are not."""
     answer = changes.worse(pages.model(tmp_path, base=True).since)
-    assert answer.lead == "WORSE: 4 slower."
+    assert answer.lead == "Worse: 4 cells are slower."
     assert {item.text.split()[0] for item in answer.groups[0].items} == {"square"}
     assert all(item.text.endswith("1.50×") for item in answer.groups[0].items)
 
