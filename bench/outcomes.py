@@ -43,7 +43,7 @@ class Visit:
     first_call_seconds: float = 0.0
     peak_bytes: int | None = None
     held_bytes: int | None = None
-    #: Threads that worked at the same time: CPU time ÷ time, rounded, in the chunk where it is greatest.
+    #: Threads that worked at the same time: CPU time ÷ time, rounded.
     threads: int = 1
     stopped: str = ""
 

@@ -48,7 +48,7 @@ class Live:
     opened: Opened
     #: Worst error/bound so far.
     share: float
-    #: Seconds of the fastest warm call.
+    #: Seconds of the fastest call so far.
     call_seconds: float
     chunks: list[Chunk] = field(default_factory=list)
 
@@ -56,6 +56,13 @@ class Live:
     def seconds(self) -> list[tuple[float, ...]]:
         """Seconds of each call, by chunk."""
         return [chunk.seconds for chunk in self.chunks]
+
+    @property
+    def threads(self) -> int:
+        """Threads that worked at the same time: CPU time ÷ time over all chunks, rounded, as both have small errors."""
+        times = [sum(chunk) for chunk in self.seconds]
+        worked = sum(chunk.cores * time for chunk, time in zip(self.chunks, times, strict=True))
+        return max(1, round(worked / sum(times)))
 
 
 @dataclass
@@ -116,7 +123,7 @@ class Protocol:
             first_call_seconds=live.opened.first_call_seconds,
             peak_bytes=live.opened.peak_bytes,
             held_bytes=held,
-            threads=max(1, round(max(chunk.cores for chunk in live.chunks))),
+            threads=live.threads,
             stopped=stopped,
         )
 
@@ -124,6 +131,7 @@ class Protocol:
         turn = self.plan.turn_seconds
         calls = 1 if live.call_seconds >= turn else self.plan.turn_calls
         chunk: Chunk = self._job(live.cell, "chunk", turn, calls, number, last)
+        live.call_seconds = min(live.call_seconds, *chunk.seconds)
         return chunk
 
     def _check(self, cell: Cell, number: int, results: Any, seed: int) -> float:

@@ -156,6 +156,21 @@ def test_a_call_that_is_longer_than_a_turn_is_a_turn() -> None:
         assert asked.pop() == (calls,)
 
 
+def test_turns_grow_once_a_call_is_quick() -> None:
+    """A machine that was busy during the warm calls does not make every later turn a single call."""
+    live = Live(CELL, opened(right(FIRST)), 0.0, call_seconds=0.5)
+    using = protocol(Answers(None, Chunk("returned", seconds=(0.001,))))
+    using.turn(live)
+    assert live.call_seconds == 0.001
+
+
+def test_threads_are_those_of_all_turns_together() -> None:
+    """A short turn, whose CPU time is known in coarse steps alone, does not decide."""
+    chunks = [Chunk("returned", seconds=(0.001,), cores=7.0), Chunk("returned", seconds=(0.01, 0.01), cores=1.9)]
+    assert Live(CELL, opened(right(FIRST)), 0.0, 0.01, chunks).threads == 2
+    assert Live(CELL, opened(right(FIRST)), 0.0, 0.01, [Chunk("returned", seconds=(1.0,))]).threads == 1
+
+
 def test_a_keyword_that_is_not_accepted_is_unsupported() -> None:
     """A causal workload is not put to an implementation without ``is_causal``."""
     answers = Answers(Opened("returned"))
