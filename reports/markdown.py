@@ -44,7 +44,7 @@ def verdict(model: Model) -> str:
         counts = cells["outcome"].value_counts()
         struck = cells.loc[cells["outcome"] == "struck out", "implementation"].unique()
         line = f"**Speed**: {_many(counts.get('timed', 0), 'cell')} timed, {counts.get('not timed', 0)} left out"
-        line += f", {counts.get('struck out', 0)} struck out for a wrong result"
+        line += f", {counts.get('struck out', 0)} struck out"
         lines.append(line + (f" ({_names(struck)})." if len(struck) else "."))
     if records.faults:
         lines.append(faults.verdict(records.faults, records.cases))

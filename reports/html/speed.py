@@ -39,7 +39,7 @@ def counts(cells: pd.DataFrame) -> str:
     found = cells["outcome"].value_counts()
     struck = ", ".join(cells.loc[cells["outcome"] == "struck out", "implementation"].unique())
     text = f"{found.get('timed', 0)} cells timed, {found.get('not timed', 0)} left out,"
-    text += f" {found.get('struck out', 0)} struck out for a wrong result"
+    text += f" {found.get('struck out', 0)} struck out"
     return text + (f" ({struck})." if struck else ".")
 
 
