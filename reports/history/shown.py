@@ -48,10 +48,10 @@ def changes(steps: pd.DataFrame) -> Table:
     rows = tuple(
         (
             _named(row),
+            _ratio(row),
             Cell(row["workload"], look="name"),
             Cell(row["device"]),
             Cell(row["dtype"]),
-            _ratio(row),
             number(row["before"] * 1e3),
             number(row["after"] * 1e3),
             Cell(row["when"], look="name"),
@@ -62,9 +62,9 @@ def changes(steps: pd.DataFrame) -> Table:
         for row in steps.to_dict("records")
     )
     numbers = ("new ÷ old", "before, ms", "after, ms")
-    titles = ("implementation", "workload", "device", "dtype", *numbers, "first run", "versions that changed")
+    titles = ("implementation", numbers[0], "workload", "device", "dtype", *numbers[1:], "first run")
     note = f"Found by PELT after single outliers were taken out; from {digits(LEAST)}× on, or as much faster."
-    heads = columns(*titles, "file", "machine", numbers=numbers)
+    heads = columns(*titles, "versions that changed", "file", "machine", numbers=numbers)
     return Table("steps", "Changes, newest first", heads, rows, note)
 
 
