@@ -1,4 +1,4 @@
-"""``python -m reports``: a report from result files, a comparison of two runs, and the schema of the result model."""
+"""``python -m reports``: a report from result files, a comparison, a history, and the schemas of what is written."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from reports import model, outputs
 from reports.compare import command as compare
 from reports.compare import comparing, pages
 from reports.history import command as history
+from reports.history import pages as trends
 from reports.reading import ReportError, read
 
 #: Exit status where a file cannot be used, as argparse has for an argument.
@@ -64,7 +65,7 @@ def report(arguments: Sequence[str]) -> int:
 
 
 def schema(arguments: Sequence[str]) -> int:
-    """Print the JSON schema of model.json, or of what a comparison writes."""
+    """Print the JSON schema of model.json, of what a comparison writes, or of history.json."""
     parser = argparse.ArgumentParser(prog="python -m reports schema", description=schema.__doc__)
     parser.add_argument("of", nargs="?", choices=list(SCHEMAS), default="report", help="(default: %(default)s)")
     print(SCHEMAS[parser.parse_args(arguments).of].read_text(encoding="utf-8"), end="")
@@ -72,7 +73,7 @@ def schema(arguments: Sequence[str]) -> int:
 
 
 #: What has a schema.
-SCHEMAS: Mapping[str, Path] = {"report": model.SCHEMA, "comparison": pages.SCHEMA}
+SCHEMAS: Mapping[str, Path] = {"report": model.SCHEMA, "comparison": pages.SCHEMA, "history": trends.SCHEMA}
 
 #: First words that are no file.
 COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {

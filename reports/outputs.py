@@ -63,10 +63,10 @@ def _html(given: Model, folder: Path) -> list[Path]:
     return [_text(page(given), folder / "report.html")]
 
 
-def left_out() -> str:
-    """Why the HTML page cannot be made here, "" if it can."""
+def left_out(page: str = "report.html") -> str:
+    """Why an HTML page cannot be made here, "" if it can."""
     missing = [name for name in HTML_NEEDS if importlib.util.find_spec(name) is None]
-    return f"report.html was left out, for want of {', '.join(missing)}: see the extra html" if missing else ""
+    return f"{page} was left out, for want of {', '.join(missing)}: see the extra html" if missing else ""
 
 
 def _text(text: str, path: Path) -> Path:

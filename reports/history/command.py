@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from reports import outputs
 from reports.history import pages
 from reports.history.series import history
 
@@ -19,5 +21,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="result files, also in folders of it")
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="DIR", help="folder to write")
     given = parser.parse_args(arguments)
-    print(*pages.write(history(given.folder), given.output), sep="\n")
+    found = history(given.folder)
+    if outputs.left_out("history.html"):
+        print(outputs.left_out("history.html"), file=sys.stderr)
+    print(*pages.write(found, given.output), sep="\n")
     return 0

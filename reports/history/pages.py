@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from reports import outputs
 from reports.history.series import History, Series, Step
 from reports.text import NONE, code, digits, escape, fold, inert, table
 
 #: What the JSON calls itself, and its version.
 KIND = "attention-conformance history"
 VERSION = 1
+
+#: The published form of history.json.
+SCHEMA = Path(__file__).with_name("history.schema.json")
 
 #: Columns of a trend, and the eighths of a line that it is drawn with; the newest runs are shown.
 COLUMNS = 40
@@ -25,7 +31,7 @@ SHOWN = 20
 
 
 def write(found: History, folder: Path) -> list[Path]:
-    """Write history.json, the tables and history.md; the paths, the page last."""
+    """Write history.json, the tables and the pages, HTML if it can be made; the paths, history.md last."""
     folder.mkdir(parents=True, exist_ok=True)
     document = {
         "kind": KIND,
@@ -37,12 +43,19 @@ def write(found: History, folder: Path) -> list[Path]:
         "series": [_series(one) for one in found.series],
         "conformance": [dataclasses.asdict(one) for one in found.tallies],
     }
-    paths = [folder / name for name in ("history.json", "history.csv", "steps.csv", "conformance.csv", "history.md")]
+    names = ("history.json", "history.csv", "steps.csv", "conformance.csv", "history.html", "history.md")
+    paths = [folder / name for name in names]
     paths[0].write_text(json.dumps(document, allow_nan=False) + "\n", encoding="utf-8")
     points(found).to_csv(paths[1], index=False)
     changes(found).to_csv(paths[2], index=False)
     tallies(found).to_csv(paths[3], index=False)
-    paths[4].write_text(page(found), encoding="utf-8")
+    paths[5].write_text(page(found), encoding="utf-8")
+    if outputs.left_out():
+        paths.pop(4)
+    else:
+        from reports.history import html
+
+        paths[4].write_text(html.page(found), encoding="utf-8")
     return paths
 
 
@@ -59,7 +72,7 @@ def points(found: History) -> pd.DataFrame:
 
 
 def changes(found: History) -> pd.DataFrame:
-    """One row per change of a cell, the newest first: when, from what to what, and which versions changed with it."""
+    """One row per change of a cell, newest and largest first: when, what to what, which versions changed with it."""
     rows = [
         (*_place(one, step), *one.key, one.machine, step.before, step.after, step.ratio, _versions(found, one, step))
         for one in found.series
@@ -67,7 +80,9 @@ def changes(found: History) -> pd.DataFrame:
     ]
     names = ["when", "file", "implementation", "device", "dtype", "workload", "machine", "before", "after", "ratio"]
     frame = pd.DataFrame(rows, columns=[*names, "versions"])
-    return frame.sort_values(["when", "file"], ascending=False, kind="stable", ignore_index=True)
+    size = frame["ratio"].astype(float).map(lambda ratio: abs(math.log(ratio)))
+    order = frame.assign(size=size).sort_values(["when", "file", "size"], ascending=False, kind="stable").index
+    return frame.loc[order].reset_index(drop=True)
 
 
 def tallies(found: History) -> pd.DataFrame:
@@ -83,12 +98,10 @@ def page(found: History) -> str:
     """What changed first, then every cell with its trend."""
     steps = changes(found)
     slower = int((steps["ratio"] > 1).sum())
-    counts = _counts(found)
     parts = [
         "# Attention: history",
         f"**{len(steps)} changes in {len(found.series)} cells over {found.files} files**: {slower} slower,"
-        f" {len(steps) - slower} faster, by 5 % or more. {len(found.refused)} files were refused. Records:"
-        f" {counts['read']} read, {counts['used']} used, {counts['refused']} refused.",
+        f" {len(steps) - slower} faster, by 5 % or more. {counted(found)}",
     ]
     if len(steps):
         shown = steps.assign(**{name: (steps[name] * 1e3).map(digits) for name in ("before", "after")})
@@ -105,6 +118,15 @@ def page(found: History) -> str:
         reasons = (f"* {code(name)}: {escape(reason)}" for name, reason in found.refused.items())
         parts.append(fold("Refused files", "\n".join(reasons)))
     return "\n\n".join(parts) + "\n"
+
+
+def counted(found: History) -> str:
+    """What was read, used and refused, in a sentence each."""
+    counts = _counts(found)
+    return (
+        f"{found.files} files were found, {found.files - len(found.refused)} used, {len(found.refused)} refused."
+        f" Records: {counts['read']} read, {counts['used']} used, {counts['refused']} refused."
+    )
 
 
 def _trends(found: History) -> pd.DataFrame:
@@ -126,13 +148,15 @@ def _trends(found: History) -> pd.DataFrame:
 def trend(series: Series) -> str:
     """The newest times as a line of bars, from the least to the most of them, with a stroke before each change."""
     start = max(0, len(series.points) - COLUMNS)
-    values = [point.median for point in series.points[start:]]
+    places = {step.at for step in series.steps}
+    drawn = bars([point.median for point in series.points[start:]])
+    return "".join(("│" if at in places else "") + bar for at, bar in enumerate(drawn, start))
+
+
+def bars(values: Sequence[float]) -> str:
+    """A line of bars, from the least to the most of the values."""
     low, high = min(values), max(values)
-    text = ""
-    for at, value in enumerate(values, start):
-        height = round((value - low) / (high - low) * (len(BARS) - 1)) if high > low else 0
-        text += ("│" if any(step.at == at for step in series.steps) else "") + BARS[height]
-    return text
+    return "".join(BARS[round((v - low) / (high - low) * (len(BARS) - 1)) if high > low else 0] for v in values)
 
 
 def _place(series: Series, step: Step) -> tuple[str, str]:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from reports import faults
-from reports.html import accuracy, cells, changes, charts, files, kills, matrix, memory, payload, speed
+from reports.html import accuracy, cells, changes, charts, document, files, kills, matrix, memory, payload, speed
 from reports.html.answers import divergence
 from reports.html.asked_results import conforms, empty_rows
 from reports.html.asked_speed import asked, fastest, memory_bound, quadratic
@@ -22,10 +17,8 @@ from reports.html.views import Answer
 from reports.model import Model
 from reports.reading import incomplete
 
-TEMPLATES = Path(__file__).with_name("templates")
-
 #: The scripts of the page in their order; each is small and its first line says what it is.
-SCRIPTS = ("data.js", "tables.js", "details.js", "charts.js")
+SCRIPTS = ("data.js", "tables.js", "details.js", "plots.js", "charts.js")
 
 #: Columns of the results that the page needs; the times of single calls of a case are in the result file alone.
 RESULTS = (
@@ -37,20 +30,7 @@ RESULTS = (
 def page(model: Model) -> str:
     """The whole page."""
     with Bundle() as bundle:
-        shown = _shown(model)
-        scripts = [Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in SCRIPTS]  # noqa: S704 (our own)
-        vega = bundle.text()
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    style = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))  # noqa: S704 (our own)
-    hashes = " ".join(f"'sha256-{_hash(script)}'" for script in (*scripts, vega))
-    template = environment.get_template("page.html.j2")
-    return template.render(**shown, style=style, scripts=scripts, vega=payload.compressed(vega), hashes=Markup(hashes))  # noqa: S704 (base64)
+        return document.rendered("page.html.j2", SCRIPTS, bundle, _shown(model))
 
 
 def _shown(model: Model) -> dict[str, Any]:
@@ -121,7 +101,3 @@ def _data(model: Model, found: pd.DataFrame) -> dict[str, Any]:
     clauses = {name: [clause.title, clause.level.value, clause.sentence] for name, clause in model.clauses.items()}
     details = kills.details(records.faults)
     return shown | {"data": payload.packed(frames, clauses=clauses, faults=details, charts=charts.charts())}
-
-
-def _hash(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")

@@ -1,11 +1,13 @@
-"""Writes two large runs, to see that reports stay fast: ``python -m reports.tests.large FOLDER``.
+"""Writes large input, to see that reports stay fast: ``python -m reports.tests.large FOLDER``.
 
-2,000 cells with 50 samples each and 50,000 conformance results, on the cases of the suite; the second run is 20 %
-slower in one implementation of twenty-five and has 50 new failures.
+Two runs of 2,000 cells with 50 samples each and 50,000 conformance results, on the cases of the suite; the second run
+is 20 % slower in one implementation of twenty-five and has 50 new failures.  With ``history`` behind the folder it is
+1,000 runs of 16 cells, a run an hour, in which one cell becomes 30 % slower with a version and later as fast as before.
 """
 
 from __future__ import annotations
 
+import datetime
 import sys
 from pathlib import Path
 
@@ -17,6 +19,9 @@ from reports.tests.files import bench_3, conformance_file, fingerprint, roof, ti
 
 CELLS, SAMPLES, RESULTS = 2_000, (2, 5, 5), 50_000
 IMPLEMENTATIONS, WORKLOADS = 25, 80
+
+#: Of a history: runs, cells, and how much slower the first of them is for a time.
+RUNS, TRENDS, SLOWER = 1_000, 16, 1.3
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -38,10 +43,23 @@ def write(folder: Path, seed: int, worse: bool, cells: int = CELLS, results: int
     return bench, conformance_file(folder / "conformance.jsonl", *lines)
 
 
-def _cell(at: int, rng: np.random.Generator, worse: bool) -> dict:
+def write_history(folder: Path, runs: int = RUNS, cells: int = TRENDS) -> None:
+    """A folder of runs; the first cell is slow in the third quarter of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    for run in range(runs):
+        slow = runs // 2 <= run < runs * 3 // 4
+        timings = [_cell(at * WORKLOADS, rng, False, SLOWER if slow and at == 0 else 1.0) for at in range(cells)]
+        when = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(hours=run)
+        versions = {"torch": "2.13" if slow else "2.12"}
+        of_machine = {"fingerprint": fingerprint(versions=versions), "roofs": [roof()]}
+        bench_3(folder / f"{run:04}.json", *timings, started=when.isoformat(), **of_machine)
+
+
+def _cell(at: int, rng: np.random.Generator, worse: bool, factor: float = 1.0) -> dict:
     who, workload = divmod(at, WORKLOADS)
     length, width = 64 * 2 ** (workload % 8), 16 * (1 + workload // 8)
-    seconds = 1e-8 * length**1.8 * (1 + who / 10) * (1.2 if worse and who == 3 else 1.0)
+    seconds = 1e-8 * length**1.8 * (1 + who / 10) * (1.2 if worse and who == 3 else factor)
     visits = seconds * np.exp(0.005 * rng.normal(size=(SAMPLES[0], 1, 1)) + 0.005 * rng.normal(size=SAMPLES))
     name = f"prefill-b1h8d{width}s"
     fields = {"workload": f"{name}{length}", "family": f"{name}*", "operator": "sdpa", "memory_bytes": length**2}
@@ -59,5 +77,8 @@ def _result(at: int, name: str, case: object, dtype: str, worse: bool) -> Result
 
 
 if __name__ == "__main__":
+    if sys.argv[2:] == ["history"]:
+        write_history(Path(sys.argv[1]))
+        raise SystemExit
     for name, seed, worse in (("base", 1, False), ("new", 2, True)):
         print(*write(Path(sys.argv[1]) / name, seed, worse))

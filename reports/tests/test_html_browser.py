@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reports.tests import pages
-
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright, which drives the browser, is not installed")
-
-#: What a Chromium is called where one is installed; none is ever downloaded.
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-
-#: Nothing but the page: no profile, no updates, no services.  Root, as in a container, has no sandbox.
-ARGUMENTS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-]
+from reports.tests import browsers, pages
+from reports.tests.browsers import launched
 
 #: The numbers that the run in reports.tests.pages is known by.
 WRONG_ROWS = "✗2/3"
@@ -31,13 +20,8 @@ SQUARE_BYTES = "537 MB"
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """A Chromium that is installed."""
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
-        pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
-        yield browser
-        browser.close()
+    with launched() as one:
+        yield one
 
 
 @pytest.fixture(scope="module")
@@ -46,24 +30,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     return pages.written(tmp_path_factory.mktemp("page"), base=True).as_uri()
 
 
-class Opened:
-    """A page that is open, with everything that it complained of and asked the network for."""
-
-    def __init__(self, browser: Any, address: str, **context: Any) -> None:
-        self.context = browser.new_context(**context)
-        self.page = self.context.new_page()
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(address)
-
-    def rows(self, table: str) -> list[str]:
-        """The first cells of the rows that are shown."""
-        found: list[str] = self.page.locator(f"#{table} tbody tr:visible th").all_inner_texts()
-        return found
+class Opened(browsers.Opened):
+    """A page of a report that is open."""
 
     def drawn(self) -> None:
         """Wait for every plot."""

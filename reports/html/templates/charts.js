@@ -1,4 +1,4 @@
-// The plots: drawn when they come into view, for the group that is chosen; the legend highlights by name.
+// The plots of the report: each for the group that is chosen; the legend highlights by name.
 "use strict";
 (() => {
   const { el } = page;
@@ -66,20 +66,8 @@
     return JSON.parse(text);
   }
 
-  const CONFIG = {
-    background: null,
-    font: "system-ui, sans-serif",
-    axis: { labelColor: "var(--soft)", titleColor: "var(--soft)", gridColor: "var(--line)", domainColor: "var(--line)", tickColor: "var(--line)", labelFontSize: 11, titleFontSize: 12, titleFontWeight: "normal" },
-    legend: { labelColor: "var(--ink)", titleColor: "var(--soft)", labelFontSize: 12 },
-  };
-
-  // Vega is unpacked for the first plot.  The page's policy knows the hash of its text, and lets no other script run.
-  let vega;
-  const loaded = () => (vega ??= page.unpacked("vega").then((text) => { const script = el("script"); script.textContent = text; document.head.append(script); }));
-
   async function start(figure) {
     const data = await page.ready;
-    await loaded();
     const name = figure.dataset.plot;
     const plot = PLOTS[name];
     const look = looks(data);
@@ -99,10 +87,7 @@
       const spec = { ...fitted(data.charts[name], names, look, lengths), description: text, datasets: { [plot.frame === "points" ? "cells" : "accuracy"]: shown, guides, one: [{ value: 1 }] } };
       if (!guides.length) spec.layer = spec.layer.filter((layer) => (layer.data || {}).name !== "guides");
       if (spec.height.step) spec.height = spec.height.step * names.length; // a width of its container needs a height in pixels
-      const { view } = await vegaEmbed(drawing, spec, { renderer: "svg", actions: false, ast: true, config: CONFIG });
-      const svg = drawing.querySelector("svg"); // one image to a screen reader, not hundreds of marks; the tables have the numbers
-      svg.setAttribute("role", "img");
-      svg.setAttribute("aria-label", `${text} The tables of this page have the numbers.`);
+      const view = await page.embed(drawing, spec, text);
       const count = plot.frame === "points" ? `${shown.length} cells` : `${shown.length} implementations`;
       figure.querySelector("output").textContent = count;
       view.addEventListener("click", (_, item) => {
@@ -131,15 +116,5 @@
     await draw();
   }
 
-  // What is in view is drawn first, the others when there is time, so that a printed page has them all.
-  const figures = new Set(document.querySelectorAll(".plot"));
-  const later = window.requestIdleCallback || ((call) => setTimeout(call, 50));
-  async function drawn(figure) {
-    if (!figures.delete(figure)) return;
-    try { await start(figure); page.land(); } catch (error) { console.error(`the plot ${figure.dataset.plot} cannot be drawn: ${error}`); }
-  }
-  const seen = new IntersectionObserver((entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => drawn(entry.target)), { rootMargin: "300px" });
-  figures.forEach((figure) => seen.observe(figure));
-  const next = () => later(async () => { for (const figure of figures) { await drawn(figure); return next(); } });
-  page.ready.then(next);
+  page.drawWith(start);
 })();

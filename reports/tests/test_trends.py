@@ -1,0 +1,124 @@
+"""The HTML page of a history and the schema of its data: what is in them, without a browser."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from conformance.outcomes import Outcome
+from reports import outputs
+from reports.__main__ import main
+from reports.history import html, pages, shown
+from reports.history.series import history
+from reports.html import trends as plots
+from reports.tests import trends
+from reports.tests.large import write_history
+from reports.tests.pages import HOSTILE
+
+if outputs.left_out():
+    pytest.skip(outputs.left_out(), allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the command writes of the small history."""
+    folder = tmp_path_factory.mktemp("trend")
+    assert main(["history", str(trends.folder(folder / "in")), "-o", str(folder / "out")]) == 0
+    return folder / "out"
+
+
+def data(text: str) -> Any:
+    """The data inside a page."""
+    packed = re.search(r'<script type="text/plain" id="data">([^<]*)</script>', text)
+    assert packed
+    return json.loads(gzip.decompress(base64.b64decode(packed[1])))
+
+
+def test_the_json_keeps_its_schema(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What ``schema history`` prints is valid, knows every outcome, and holds for a history with all there is."""
+    assert main(["schema", "history"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    counts = schema["$defs"]["tally"]["properties"]["counts"]["properties"]
+    assert set(counts) == {outcome.value for outcome in Outcome}
+    found = json.loads((written / "history.json").read_text())
+    assert found["refused"]
+    assert found["conformance"]
+    jsonschema.validate(found, schema)
+
+
+@pytest.mark.parametrize(("place", "value"), [("median", -1.0), ("when", None), ("low", "1")])
+def test_the_schema_refuses_what_is_no_history(written: Path, place: str, value: object) -> None:
+    """A negative time, a run without a date and an interval that is text are not of the schema."""
+    found = json.loads((written / "history.json").read_text())
+    found["series"][0]["points"][0][place] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(found, json.loads(pages.SCHEMA.read_text()))
+
+
+def test_names_are_text(written: Path) -> None:
+    """Markup in a name occurs in the page only escaped."""
+    text = (written / "history.html").read_text()
+    assert HOSTILE not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+def test_every_run_is_in_the_data_with_its_interval_and_versions(written: Path) -> None:
+    """Of two cells, with the change where it was planted."""
+    frames = data((written / "history.html").read_text())["frames"]
+    assert frames["points"]["length"] == 2 * trends.RUNS
+    assert None not in frames["points"]["columns"]["low"]
+    assert frames["points"]["columns"]["versions"]["texts"] == ["torch 2.12, numpy 2.0", "torch 2.13, numpy 2.0"]
+    assert frames["changes"]["columns"]["run"] == [trends.SLOW_FROM]
+    assert frames["changes"]["columns"]["ratio"] == [pytest.approx(trends.RATIO, rel=0.01)]
+    assert frames["levels"]["columns"]["run"] == [0, 0, trends.SLOW_FROM]
+
+
+def test_a_folder_without_changes_says_so(tmp_path: Path) -> None:
+    """And has no table of them."""
+    text = html.page(history(trends.folder(tmp_path, slow=False)))
+    assert text.count(shown.NOTHING) == 3
+    assert 'id="steps"' not in text
+
+
+def test_what_was_refused_is_counted_and_named(written: Path) -> None:
+    """Of 34 files one is damaged; the page and the Markdown say so in the same words."""
+    for name in ("history.html", "history.md"):
+        text = (written / name).read_text()
+        assert "34 files were found, 33 used, 1 refused." in text
+        assert "bad.json" in text
+
+
+def test_a_trend_has_an_address_of_its_own() -> None:
+    """Names that differ in what an address cannot have, or only in the machine, have different ones."""
+    key = ("a b", "cpu", "float32", "w")
+    found = {shown.anchor(key, "m"), shown.anchor(("a-b", *key[1:]), "m"), shown.anchor(key, "n")}
+    assert len(found) == 3
+    assert all(re.fullmatch(r"trend-a-b-cpu-float32-w-[0-9a-f]{8}", one) for one in found)
+
+
+def test_the_plots_are_valid_vega_lite() -> None:
+    """By the schema of the version that draws them."""
+    assert set(plots.charts(validate=True)) == {"time", "run", "version", "outcomes-time", "outcomes-run"}
+
+
+def test_what_was_planted_in_a_long_history_is_found(tmp_path: Path) -> None:
+    """The large history in small: its first cell becomes slower and later as fast as before, no other changes."""
+    write_history(tmp_path, runs=40, cells=3)
+    found = history(tmp_path)
+    assert [[step.at for step in one.steps] for one in found.series] == [[20, 30], [], []]
+
+
+def test_without_what_it_needs_the_page_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other files are written."""
+    monkeypatch.setattr(outputs, "HTML_NEEDS", ("no_such_package",))
+    assert main(["history", str(trends.folder(tmp_path / "in")), "-o", str(tmp_path / "out")]) == 0
+    assert not (tmp_path / "out" / "history.html").exists()
+    assert (tmp_path / "out" / "history.md").exists()
