@@ -14,6 +14,7 @@ import pytest
 
 import bench
 from bench.journal import SUFFIX
+from conformance.tests.interrupts import interruptible
 
 ROOM = Path(bench.__file__).parent
 
@@ -146,15 +147,14 @@ def test_only_the_selected_cells_are_measured(tmp_path: Path) -> None:
 def end(folder: Path, by: signal.Signals, *options: str) -> str:
     """Start a run and send it a signal when some visits are in its journal; what it said."""
     log, journal = folder / "log", folder / f"out.json{SUFFIX}"
-    with log.open("w") as said:
-        started = subprocess.Popen(command(folder, *options), cwd=folder, stdout=said, stderr=said)  # noqa: S603
-    deadline = time.monotonic() + 120
-    while not (journal.exists() and journal.read_text().count("\n") >= 4):
-        assert time.monotonic() < deadline, log.read_text()
-        assert started.poll() is None, log.read_text()
-        time.sleep(0.02)
-    started.send_signal(by)
-    started.wait(60)
+    with log.open("w") as said, interruptible(command(folder, *options), folder, stdout=said, stderr=said) as started:
+        deadline = time.monotonic() + 120
+        while not (journal.exists() and journal.read_text().count("\n") >= 4):
+            assert time.monotonic() < deadline, log.read_text()
+            assert started.poll() is None, log.read_text()
+            time.sleep(0.02)
+        started.send_signal(by)
+        started.wait(60)
     return log.read_text()
 
 

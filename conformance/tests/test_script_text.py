@@ -19,6 +19,10 @@ from impls.calls import Reply
 from impls.contract import Profile
 from impls.select import builtin, plug_in
 
+#: Of the process, not of the results: what a call changes or takes there is not seen in a script of its own.
+UNSHOWN = (Failure.STATE, Failure.MEMORY)
+SHOWN = [failure for failure in Failure if failure not in (Failure.STALE, *UNSHOWN)]
+
 ELEMENTS = (
     Element("output", (0, 1, 0, 1), 0.75, 1.70988941, 9.3912e-07),
     Element("output", (1, 0, 2, 3), np.nan, 0.0, 0.0),
@@ -110,10 +114,10 @@ def test_the_head_says_what_is_wrong() -> None:
     assert "Case scale-negative of attention-conformance" in comment
 
 
-@pytest.mark.parametrize("failure", [failure for failure in Failure if failure is not Failure.STALE])
+@pytest.mark.parametrize("failure", SHOWN)
 def test_the_head_says_in_which_way(failure: Failure) -> None:
     """Each way to fail in words of its own, and what the exit code means."""
-    others = {head(script(each)).splitlines()[0] for each in Failure if each not in (failure, Failure.STALE)}
+    others = {head(script(each)).splitlines()[0] for each in SHOWN if each is not failure}
     assert head(script(failure)).splitlines()[0] not in others
     assert "0 once it is right" in " ".join(head(script(failure)).split())
 
@@ -177,10 +181,9 @@ def test_scripts_are_formatted(name: str, tmp_path: Path) -> None:
     """As a formatter would leave them: nobody has to clean up what is pasted."""
     pytest.importorskip("ruff")
     pytest.importorskip("onnx" if "onnx" in name or "ort" in name else "numpy")
-    for failure in Failure:
-        if failure is not Failure.STALE:
-            path = tmp_path / f"{failure.name}.py"
-            path.write_text(script(failure, CAUSAL[builtin()[name].operator], name), encoding="utf-8")
+    for failure in SHOWN:
+        path = tmp_path / f"{failure.name}.py"
+        path.write_text(script(failure, CAUSAL[builtin()[name].operator], name), encoding="utf-8")
     command = [sys.executable, "-m", "ruff", "format", "--no-cache", "--isolated", "--line-length=120", "--check"]
     done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)  # noqa: S603
     assert done.returncode == 0, done.stdout
@@ -200,10 +203,11 @@ def test_a_script_is_written_into_a_new_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "elements"), [(None, ()), (Failure.STALE, ()), (Failure.VALUE, ()), (Failure.SHAPE, ELEMENTS)]
+    ("failure", "elements"),
+    [*((each, ()) for each in (None, Failure.STALE, *UNSHOWN, Failure.VALUE)), (Failure.SHAPE, ELEMENTS)],
 )
 def test_what_shows_nothing_has_no_script(failure: Failure | None, elements: tuple[Element, ...]) -> None:
-    """A pass, a record out of date, wrong values without their elements, elements without wrong values."""
+    """A pass, a record out of date, changed state, memory, wrong values without their elements, and the reverse."""
     with pytest.raises(ValueError, match="script"):
         text(result(failure), target(), all_cases()["scale-negative"], elements, {})
 

@@ -161,7 +161,7 @@ def refused(path: Path, said: str) -> None:
         ('"text"', "nor the JSON of pytest-benchmark"),
         ("null", "nor the JSON of pytest-benchmark"),
         ('{"kind": "header", "format": 9}\n', "has format 9, expected 1"),
-        ('{"kind": "header", "format": 1}\n', "no version of the spec"),
+        ('{"kind": "header", "format": 1}\n', "it lacks 'spec'"),
         ('{"kind": "header", "format": 1, "spec": "1", "spec": "2"}\n', "neither a conformance result file nor JSON"),
         ('{"format": "attention-conformance faults 1", "faults": 3, "cases": 1}', "says that it is a kill table"),
     ],
@@ -185,16 +185,16 @@ def test_a_truncated_file_of_the_bench_is_refused(tmp_path: Path, kept: float) -
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"implementation": "x"', '"implementation": 5', "implementation is no text"),
-        ('"implementation": "x"', '"implementation": "x", "case": "c"', "the key 'case' stands twice"),
+        ('"implementation": "x"', '"implementation": 5', "'implementation' is 5"),
+        ('"implementation": "x"', '"implementation": "x", "case": "c"', "the key 'case' twice in one object"),
         ('"outcome": "passed"', '"outcome": "fine"', "not a result"),
-        ('"share": 0.5', '"share": NaN', "share is nan"),
-        ('"share": 0.5', '"share": -1', "share is -1"),
+        ('"share": 0.5', '"share": NaN', "the number NaN, which is not finite"),
+        ('"share": 0.5', '"share": -1', "'share' is -1"),
         ('"share": 0.5', '"share": "low"', "not a result"),
-        ('"run_seconds": 0.0', '"run_seconds": NaN', "seconds are not a finite"),
+        ('"run_seconds": 0.0', '"run_seconds": NaN', "the number NaN, which is not finite"),
         ('"run_seconds": 0.0', '"run_seconds": null', "not a result"),
-        ('"clauses": ["SDPA-1", "SDPA-9"]', '"clauses": [1]', "a clause or a profile is no text"),
-        ('"looks": ""', '"looks": ' + "[" * 100_000, "nested too deeply"),
+        ('"clauses": ["SDPA-1", "SDPA-9"]', '"clauses": [1]', "'clauses' is .1."),
+        ('"looks": ""', '"looks": ' + "[" * 100_000, "not JSON"),
     ],
 )
 def test_a_damaged_result_is_refused_with_its_line(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -203,7 +203,7 @@ def test_a_damaged_result_is_refused_with_its_line(tmp_path: Path, old: str, new
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
-    refused(path, f"line 2: .*{said}")
+    refused(path, f"line 2.*{said}")
 
 
 def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
