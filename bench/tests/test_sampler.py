@@ -208,6 +208,9 @@ def test_preparation_and_the_first_call_are_timed_apart() -> None:
     assert answer.first_call_seconds > 0
 
 
+#: What is left of 64 MiB if this process gives back a few of what it had before, as pytest's own may.
+LEAST = 2**26 - 2**22
+
 #: What the hoarder below keeps.
 KEPT: list[Any] = []
 
@@ -226,6 +229,6 @@ def test_memory_that_an_earlier_call_left_is_counted() -> None:
         pytest.skip("this system does not tell")
     assert first.held_bytes is not None
     assert second.held_bytes is not None
-    assert first.peak_bytes >= 2**26
+    assert first.peak_bytes >= LEAST
     assert second.peak_bytes < 2**25
-    assert second.held_bytes >= 2**26
+    assert second.held_bytes >= LEAST

@@ -20,7 +20,7 @@ def test_the_published_page_is_made_from_the_published_files() -> None:
 
 
 def test_the_published_table_of_speed_is_made_from_the_published_file(tmp_path: Path) -> None:
-    """A bench file of format 1 gives the same table as when it was written."""
+    """The table beside the bench file is the one that it gives."""
     written(Model(read([PUBLISHED / "bench.json"]), clauses()), tmp_path, ["csv"])
     assert (tmp_path / "bench.csv").read_text() == (PUBLISHED / "bench.csv").read_text()
 
