@@ -64,8 +64,8 @@ class Verdict(enum.Enum):
 def median(visits: Visits) -> Interval:
     """The median of all samples, in seconds, with its interval.
 
-    The interval is the wider of two: a bootstrap over the medians of the chunks, and, from three visits on, Student's
-    interval of the mean of the visits' log medians.  One chunk alone gives its whole range.
+    The interval spans two: a bootstrap over the medians of the chunks, and, from three visits on, Student's interval
+    of the mean of the visits' log medians.  One chunk alone gives its whole range.
     """
     flat = [value for visit in visits for chunk in visit for value in chunk]
     if not flat:

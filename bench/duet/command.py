@@ -108,6 +108,7 @@ def _record(one: Played, least: float) -> dict[str, Any]:
         "workload": part.workload.name,
         "outcome": one.outcome,
         "clause": one.clause,
+        "side": one.side,
         "reason": one.reason,
         "ratio": None if ratio is None else [ratio.value, ratio.low, ratio.high],
         "verdict": None if verdict is None else verdict.value,

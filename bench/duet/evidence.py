@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bench.duet.measure import BASE, LEAST, MARGIN, NEW, Duet, Part, Plan
-from bench.duet.sides import Side, ready
+from bench.duet.sides import Side, SideError, ready
 from bench.machine import fingerprint, load_average
 from bench.statistics import Interval, Verdict, judge, paired
 from bench.workloads import parse
@@ -86,6 +86,9 @@ def _round(side: Side, plan: Plan, number: int, versions: dict[str, str]) -> lis
     started = time.perf_counter()
     played = duet.play(parts, casts, lambda text: None)
     each = (time.perf_counter() - started) / len(parts)
+    for one in played:
+        if one.outcome != "timed":  # a comparison that is left out would not count against the rule
+            raise SideError(f"{one.part.implementation} {one.part.workload.name}: {one.outcome}: {one.reason}")
     return [
         {
             "implementation": one.part.implementation,
@@ -96,7 +99,6 @@ def _round(side: Side, plan: Plan, number: int, versions: dict[str, str]) -> lis
             "new_ms": [round(float(np.median(turn)) * 1e3, 5) for turn in one.turns[NEW]],
         }
         for one in played
-        if one.outcome == "timed"
     ]
 
 

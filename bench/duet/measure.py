@@ -71,9 +71,15 @@ class Played:
     outcome: str = "timed"
     clause: str = ""
     reason: str = ""
+    #: The side that it is the fault of, "" of neither.
+    side: str = ""
     #: Seconds of the calls, by turn; the turns of both sides are pairs.
     turns: dict[str, list[list[float]]] = field(default_factory=lambda: {BASE: [], NEW: []})
     shares: dict[str, float] = field(default_factory=dict)
+
+    def fail(self, outcome: str, reason: str, side: str = "", clause: str = "") -> None:
+        """There is no time of this cell."""
+        self.outcome, self.reason, self.side, self.clause = outcome, reason, side, clause
 
     @property
     def ratio(self) -> Interval | None:
@@ -134,7 +140,7 @@ class Duet:
         count = min(self.plan.turns, int(self.plan.limit / self.plan.pairs / turn))
         if count < FEWEST:
             reason = f"{FEWEST} turns in {self.plan.pairs} pairs take {FEWEST * self.plan.pairs * turn:.0f} s"
-            one.outcome, one.reason = "not timed", f"over the time budget: {reason}, allowed {self.plan.limit:g} s"
+            one.fail("not timed", f"over the time budget: {reason}, allowed {self.plan.limit:g} s")
             return
         for _ in range(count):
             names = list(workers)
@@ -181,16 +187,17 @@ def _job(one: Played, worker: Worker, side: str, function: str, *given: Any) -> 
         return worker.call(f"{PLAYER}:{function}", *given, timeout=TIMEOUT)
     except (Crashed, TimedOut) as error:
         clause = "crashed" if isinstance(error, Crashed) else "timeout"
-        one.outcome, one.clause, one.reason = "struck out", clause, f"{side}: {error}"
+        one.fail("struck out", str(error), side, clause)
         return None
 
 
 def _usable(one: Played, side: str, begun: dict[str, Any]) -> bool:
     if begun["status"] == "returned":
         return True
-    one.outcome = "not timed" if begun["status"] == "unsupported" else "struck out"
-    one.clause = "" if one.outcome == "not timed" else "error"
-    one.reason = f"{side}: {begun['status']}: {begun['text']}"
+    if begun["status"] == "unsupported":
+        one.fail("not timed", f"unsupported: {begun['text']}", side)
+    else:
+        one.fail("struck out", begun["text"], side, "error")
     return False
 
 
@@ -200,7 +207,7 @@ def _right(one: Played, side: str, given: player.Inputs, results: dict, casts: d
     try:
         share = check(Call(part.workload, *given, part.dtype, profile), results, seed)
     except StruckOut as error:
-        one.outcome, one.clause, one.reason = "struck out", error.clause, f"{side}: {error.text}"
+        one.fail("struck out", error.text, side, error.clause)
         return False
     one.shares[side] = max(share, one.shares.get(side, 0.0))
     return True
@@ -213,11 +220,11 @@ def _miss(one: Played, casts: dict[str, Any]) -> None:
         absent = cast["not_installed"].get(one.part.implementation)
         lacks = arguments.keywords(one.part.workload) - set(has["keywords"]) if has else set()
         if absent:
-            one.outcome, one.reason = "not timed", f"{side}: not installed: {', '.join(absent)}"
+            one.fail("not timed", f"not installed: {', '.join(absent)}", side)
         elif has is None:
-            one.outcome, one.reason = "not timed", f"{side}: no such implementation on this device, in this dtype"
+            one.fail("not timed", "no such implementation on this device, in this dtype", side)
         elif lacks:
-            one.outcome, one.reason = "not timed", f"{side}: unsupported: no keyword {', '.join(sorted(lacks))}"
+            one.fail("not timed", f"unsupported: no keyword {', '.join(sorted(lacks))}", side)
 
 
 def _by_process(played: list[Played], casts: dict[str, Any]) -> Iterator[tuple[str, list[Played]]]:

@@ -20,7 +20,7 @@ CHANGES = (Verdict.SLOWER, Verdict.FASTER)
 
 def broken(one: Played) -> bool:
     """Whether the new side fails or lacks what the base side can do."""
-    return one.outcome != "timed" and one.reason.startswith(f"{NEW}:")
+    return one.side == NEW
 
 
 def terminal(duet: Duet, casts: dict[str, Any], played: Sequence[Played], least: float) -> str:
@@ -96,7 +96,7 @@ def _table(played: Sequence[Played], least: float) -> str:
 
 
 def _other(one: Played) -> str:
-    why = f"{one.clause}: {one.reason}" if one.clause else one.reason
+    why = ": ".join(filter(None, [one.clause, one.side, one.reason]))
     return f"{one.outcome}: {one.part.workload.name} {one.part.implementation}: {why}"
 
 

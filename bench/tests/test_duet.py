@@ -83,7 +83,7 @@ def test_a_comment_shows_names_as_they_are(kernel: Path, capsys: pytest.CaptureF
     assert main([*ARGUMENTS, "--markdown", "duet.md"]) == 1
     comment = Path("duet.md").read_text()
     assert comment.startswith("**Speed: 1 broken; 0 of 1 cells compared**")
-    assert "error: new: raised: ValueError: &lt;b>\\|" in comment
+    assert "error: new: ValueError: &lt;b>\\|" in comment
 
 
 def test_a_base_side_that_is_wrong_says_nothing(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
