@@ -45,10 +45,13 @@ def _json(given: Model, folder: Path) -> list[Path]:
 
 
 def _badges(given: Model, folder: Path) -> list[Path]:
-    texts = badge.badges(given)
+    """One path for all: dozens of lines would hide that of the page."""
+    texts, badges = badge.badges(given), folder / "badges"
     if texts:
-        (folder / "badges").mkdir(exist_ok=True)
-    return [_text(text, folder / "badges" / f"{name}.svg") for name, text in texts.items()]
+        badges.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        _text(text, badges / f"{name}.svg")
+    return [badges] if texts else []
 
 
 def _markdown(given: Model, folder: Path) -> list[Path]:
