@@ -12,7 +12,7 @@ from bench.presets import PRESETS, SECONDS, select
 from bench.workloads import Workload, WorkloadError
 
 #: A cell is left out if its least number of calls is predicted to take this many times the seconds that it may take.
-LIMIT = 10
+LIMIT = 18
 
 #: Presets that are too short for measuring memory, which takes 0.4 to 30 s a cell.
 WITHOUT_MEMORY = ("quick",)
@@ -43,8 +43,8 @@ def add(parser: pytest.Parser) -> None:
         "--bench-seconds",
         type=float,
         metavar="SECONDS",
-        help="seconds of calls of a cell, over all visits, and 5 calls at least; a cell whose 5 calls are predicted to"
-        f" take {LIMIT} times as long is skipped (default: by the preset, {SECONDS['']:g} without one)",
+        help=f"seconds of calls of a cell, over all visits, and {plan.rounds} calls at least; a cell whose {plan.rounds}"
+        f" calls are predicted to take {LIMIT} times as long is skipped (default: by the preset, {SECONDS['']:g} without one)",
     )
     group.addoption(
         "--visits",

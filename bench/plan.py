@@ -26,11 +26,12 @@ class Plan:
     visits: int = 3
     #: Length of a turn: long against waking a process (50 µs), short against the drift of a machine (seconds).
     chunk_seconds: float = 0.02
-    #: Least and most calls of a cell, over all visits.
-    rounds: int = 5
+    #: Least and most calls of a cell, over all visits.  Nine are three in each of three visits: the median of three is
+    #: that of a quiet machine if one turn was disturbed, and of two it is not.
+    rounds: int = 9
     most: int = 1500
     #: Seconds that ``rounds`` calls may be predicted to take; a cell above it is not sampled.
-    limit: float = 6.0
+    limit: float = 10.8
     #: Threads that every library is given.
     threads: int = 1
     #: Of the order of turns.
