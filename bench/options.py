@@ -43,8 +43,8 @@ def add(parser: pytest.Parser) -> None:
         "--bench-seconds",
         type=float,
         metavar="SECONDS",
-        help=f"seconds of calls of a cell, over all visits, and {plan.rounds} calls at least; a cell whose {plan.rounds}"
-        f" calls are predicted to take {LIMIT} times as long is skipped (default: by the preset, {SECONDS['']:g} without one)",
+        help=f"seconds of calls of a cell, over all visits, and {plan.rounds} calls at least; a cell is skipped if"
+        f" those are predicted to take {LIMIT} times as long (default: by the preset, {SECONDS['']:g} without one)",
     )
     group.addoption(
         "--visits",

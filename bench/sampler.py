@@ -7,11 +7,12 @@ jobs, so that arrays are made once, and nothing but the call itself lies between
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +29,9 @@ from impls.loading import opened
 
 #: What libraries say that have no exception of their own for it: XLA, PyTorch's CPU allocator, ONNX Runtime.
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "DefaultCPUAllocator: can't allocate memory", "Failed to allocate memory")
+
+#: The arguments and keywords of an input set, by its number.
+Make = Callable[[int], tuple[dict[str, np.ndarray], dict[str, Any]]]
 
 #: Share of a call, and seconds, by which reading results may take longer than reading plain arrays.
 LATE_SHARE, LATE_SECONDS = 0.5, 1e-4
@@ -141,11 +145,18 @@ class _Cell:
 _CELLS: dict[str, _Cell] = {}
 
 
-def open_cell(key: str, implementation: Implementation, workload: Workload, dtype: str, device: str) -> Opened:
-    """Make the input sets, prepare, and call once.  Never raises for what the implementation does."""
+def open_cell(
+    key: str, implementation: Implementation, workload: Workload, dtype: str, device: str, make: Make | None = None
+) -> Opened:
+    """Make the input sets, prepare, and call once.  Never raises for what the implementation does.
+
+    ``make`` gives the input set with a number; by default it is drawn from that seed.
+    """
     try:
         with _quiet():
-            return _open(key, implementation, workload, dtype, device)
+            return _open(
+                key, implementation, workload, device, make or functools.partial(arguments.make, workload, dtype)
+            )
     except NotImplementedError as error:
         return Opened("unsupported", _text(error))
     except Exception as error:
@@ -153,14 +164,14 @@ def open_cell(key: str, implementation: Implementation, workload: Workload, dtyp
         return Opened(_kind(error), _text(error), trace)
 
 
-def _open(key: str, implementation: Implementation, workload: Workload, dtype: str, device: str) -> Opened:
+def _open(key: str, implementation: Implementation, workload: Workload, device: str, make: Make) -> Opened:
     arrays = backend(implementation.framework)
     function = opened(implementation)
     held = growth(device, since_start=True)
-    first = arguments.make(workload, dtype, 0)
+    first = make(0)
     native, specification = [], None
     for seed in range(arguments.SETS):
-        request = Request(device, *arguments.make(workload, dtype, seed))
+        request = Request(device, *make(seed))
         _, given, specification = calls.arguments(implementation, request)
         native.append(given)
     assert specification is not None
@@ -227,6 +238,11 @@ def _chunk(cell: _Cell, seconds: float, most: int, number: int, last: bool) -> C
     later = cell.copied(returned)[1]
     unsettled = tuple(name for name in results if not same_bits(results[name], later[name]))
     return replace(found, results=results, unsettled=unsettled)
+
+
+def change(key: str, changed: Callable[[Function], Function]) -> None:
+    """Have another function called from now on, which is made of the prepared one."""
+    _CELLS[key].run = changed(_CELLS[key].run)
 
 
 def bare(key: str) -> tuple[Function, list[dict[str, Any]]]:

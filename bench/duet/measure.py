@@ -8,24 +8,22 @@ stays the same as long as they live, so the pairs of processes are fresh several
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench import arguments
+from bench import arguments, suspicion
 from bench.arguments import SETS
 from bench.checks import Call, StruckOut, check
 from bench.duet import player
+from bench.duet.process import PLAYER, Process
 from bench.duet.sides import Side, SideError
+from bench.protocol import LAST
+from bench.sampler import Chunk
 from bench.statistics import Interval, Verdict, judge, paired
 from bench.workloads import Workload
 from impls.contract import Profile
-from impls.isolation import Crashed, Place, TimedOut, Worker
-
-PLAYER = "bench.duet.player"
-
-#: Seconds after which a job is given up; a compilation takes up to 12 s on two cores.
-TIMEOUT = 180.0
+from impls.isolation import Crashed, TimedOut
 
 #: A change has to be at least LEAST large and its interval beyond MARGIN.  Closer than for runs that are made one after
 #: the other (bench.statistics): turns leave a scatter of 0.5 to 2 % of the ratio.  bench/DUET.md has what this finds.
@@ -46,6 +44,12 @@ class Plan:
     #: Seconds that a cell may take in all; calls that are longer than a turn get fewer turns, FEWEST at least.
     limit: float = 60.0
 
+
+#: Most calls of a turn: as many as of the shortest kernels fit in (20 µs).
+CALLS = 500
+
+#: What a status of bench.sampler says of a cell that has no time and is not to blame.
+WITHOUT_TIME = {"unsupported": "unsupported", "memory": "out of memory"}
 
 #: Fewer pairs of turns than this in a pair of processes say nothing.
 FEWEST = 4
@@ -109,28 +113,28 @@ class Duet:
         for one in played:
             _miss(one, casts)
         for pair in range(self.plan.pairs):
-            for process, group in _by_process(played, casts):
-                workers = {name: self._worker(name) for name in self.sides}
+            for library, group in _by_process(played, casts):
+                processes = {name: Process(side) for name, side in self.sides.items()}
                 try:
                     for one in group:
                         if one.outcome == "timed":
-                            said(f"pair {pair + 1} of {self.plan.pairs}, {process}: {_name(one.part)}")
-                            self._pair(one, workers, casts, pair)
+                            said(f"pair {pair + 1} of {self.plan.pairs}, {library}: {_name(one.part)}")
+                            self._pair(one, processes, casts, pair)
                 finally:
-                    for worker in workers.values():
-                        worker.close()
+                    for each in processes.values():
+                        each.close()
         return played
 
-    def _pair(self, one: Played, workers: dict[str, Worker], casts: dict[str, Any], pair: int) -> None:
+    def _pair(self, one: Played, processes: dict[str, Process], casts: dict[str, Any], pair: int) -> None:
         part = one.part
         # Other values in every pair of processes, so that no result can be kept from an earlier one.
         inputs = [arguments.make(part.workload, part.dtype, seed) for seed in range(SETS * pair, SETS * (pair + 1))]
         key = _name(part)
         seconds = {}
-        for name, worker in workers.items():
+        for name, process in processes.items():
             slowdown = part.slowdown if name == NEW else 0.0
-            given = (key, part.implementation, part.device, part.dtype, inputs, slowdown)
-            begun = _job(one, worker, name, "begin", *given)
+            given = (key, part.implementation, part.workload.name, part.device, part.dtype, inputs, slowdown)
+            begun = _job(one, process, name, "begin", *given)
             if begun is None or not _usable(one, name, begun):
                 return
             if not _right(one, name, inputs[0], begun["results"], casts, seed=2 * pair):
@@ -142,26 +146,40 @@ class Duet:
             reason = f"{FEWEST} turns in {self.plan.pairs} pairs take {FEWEST * self.plan.pairs * turn:.0f} s"
             one.fail("not timed", f"over the time budget: {reason}, allowed {self.plan.limit:g} s")
             return
-        for _ in range(count):
-            names = list(workers)
+        chunks = self._turns(one, processes, count, max(seconds.values()))
+        last = arguments.fresh(part.workload, *inputs[0], LAST)
+        for name, process in processes.items():
+            if one.outcome == "timed":
+                _job(one, process, name, "end", key)
+                if one.outcome == "timed" and _honest(one, name, chunks[name]):
+                    _right(one, name, last, chunks[name][-1].results, casts, 2 * pair + 1)
+
+    def _turns(self, one: Played, processes: dict[str, Process], count: int, call: float) -> dict[str, list[Chunk]]:
+        """So many turns of each side, by side.  Of the last ones there are the results."""
+        chunks: dict[str, list[Chunk]] = {name: [] for name in processes}
+        most = 1 if call >= self.plan.seconds else CALLS
+        for number in range(count, 0, -1):
+            names = list(processes)
             self._order.shuffle(names)
-            taken = {name: _job(one, workers[name], name, "turn", key, self.plan.seconds) for name in names}
-            if None in taken.values():
-                return
+            last = number == 1
             for name in names:
-                one.turns[name].append(taken[name])
-        for name, worker in workers.items():
-            ended = _job(one, worker, name, "end", key)
-            if ended is None or not _right(one, name, inputs[ended["set"]], ended["results"], casts, 2 * pair + 1):
-                return
+                given = (_name(one.part), self.plan.seconds, most, LAST if last else number, last)
+                taken = _job(one, processes[name], name, "turn", *given)
+                if taken is None or not _usable(one, name, taken):
+                    return chunks
+                chunks[name].append(Chunk(**taken))
+            for name in names:
+                one.turns[name].append(list(chunks[name][-1].seconds))
+        return chunks
 
     def _cast(self, name: str, patterns: list[str], device: str, dtype: str) -> dict[str, Any]:
-        side, worker = self.sides[name], self._worker(name)
+        side = self.sides[name]
+        process = Process(side)
         try:
-            spoken = worker.call(f"{PLAYER}:form", timeout=TIMEOUT)
+            spoken = process.call("form")
             if spoken != player.FORM:
                 raise SideError(f"{name} {side.name} speaks form {spoken} of the duet, this suite {player.FORM}")
-            found: dict[str, Any] = worker.call(f"{PLAYER}:cast", patterns, device, dtype, timeout=TIMEOUT)
+            found: dict[str, Any] = process.call("cast", patterns, device, dtype)
             return found
         except Crashed as error:
             last = (error.stderr.strip().splitlines() or [str(error)])[-1]
@@ -174,17 +192,13 @@ class Duet:
                 raise SideError(f"{name} {side.name}: {reason}") from None
             raise SideError(f"{name} {side.name}: {error}") from None
         finally:
-            worker.close()
-
-    def _worker(self, name: str) -> Worker:
-        side = self.sides[name]
-        return Worker(place=Place(side.python, side.suite, side.folder))
+            process.close()
 
 
-def _job(one: Played, worker: Worker, side: str, function: str, *given: Any) -> Any:
+def _job(one: Played, process: Process, side: str, function: str, *given: Any) -> Any:
     """The job's answer, or None if it killed its process, which strikes the cell out."""
     try:
-        return worker.call(f"{PLAYER}:{function}", *given, timeout=TIMEOUT)
+        return process.play(function, *given)
     except (Crashed, TimedOut) as error:
         clause = "crashed" if isinstance(error, Crashed) else "timeout"
         one.fail("struck out", str(error), side, clause)
@@ -194,11 +208,23 @@ def _job(one: Played, worker: Worker, side: str, function: str, *given: Any) -> 
 def _usable(one: Played, side: str, begun: dict[str, Any]) -> bool:
     if begun["status"] == "returned":
         return True
-    if begun["status"] == "unsupported":
-        one.fail("not timed", f"unsupported: {begun['text']}", side)
+    if begun["status"] in WITHOUT_TIME:
+        one.fail("not timed", f"{WITHOUT_TIME[begun['status']]}: {begun['text']}", side)
     else:
         one.fail("struck out", begun["text"], side, "error")
     return False
+
+
+def _honest(one: Played, side: str, chunks: Sequence[Chunk]) -> bool:
+    """Strike out what looks fast and is not, by the rules of ``pytest bench`` (bench.suspicion)."""
+    try:
+        suspicion.unfinished(chunks[-1])
+        suspicion.lazy(chunks)
+        suspicion.remembers(one.turns[side])
+    except StruckOut as error:
+        one.fail("struck out", error.text, side, error.clause)
+        return False
+    return True
 
 
 def _right(one: Played, side: str, given: player.Inputs, results: dict, casts: dict[str, Any], seed: int) -> bool:

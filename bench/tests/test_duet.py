@@ -25,6 +25,13 @@ def attention(q, k, v, *, scale=None):
 TWICE = RIGHT.replace("    p = np", "    p = np.exp(s); p = np.exp(s); p = np.exp(s); p = np.exp(s)\n    p = np")
 WRONG = RIGHT.replace("q.shape[-1] ** -0.5", "1.0")
 CRASHES = RIGHT.replace("    p = np", "    import os; os.abort()\n    p = np")
+REMEMBERS = RIGHT.replace(
+    "    s = q", "    key = q[0, 0, 0].tobytes()\n    if key in KEPT:\n        return KEPT[key]\n    s = q"
+)
+REMEMBERS = "KEPT = {}\n" + REMEMBERS.replace(
+    "    return p / p.sum(-1, keepdims=True) @ v",
+    "    KEPT[key] = p / p.sum(-1, keepdims=True) @ v\n    return KEPT[key]",
+)
 LACKS = "def other(q, k, v):\n    return q\n"
 REFUSES = RIGHT.replace("    p = np", "    raise NotImplementedError('no such kernel')\n    p = np")
 
@@ -64,6 +71,10 @@ def test_a_slower_kernel_is_called_slower(kernel: Path, capsys: pytest.CaptureFi
         (
             CRASHES,
             "struck out: prefill-b1h2d16s128 kernel.py:attention: crashed: new: the process was killed by SIGABRT",
+        ),
+        (
+            REMEMBERS,
+            "struck out: prefill-b1h2d16s128 kernel.py:attention: remembered: new: it returns what it computed",
         ),
         (REFUSES, "not timed: prefill-b1h2d16s128 kernel.py:attention: new: unsupported: no such kernel"),
     ],
