@@ -19,6 +19,7 @@ from bench.duet import player
 from bench.duet.process import PLAYER, Process
 from bench.duet.sides import Side, SideError
 from bench.protocol import LAST
+from bench.references import References
 from bench.sampler import Chunk
 from bench.statistics import Interval, Verdict, judge, paired
 from bench.workloads import Workload
@@ -101,6 +102,7 @@ class Duet:
     def __init__(self, base: Side, new: Side, plan: Plan | None = None, seed: int = 0) -> None:
         self.sides = {BASE: base, NEW: new}
         self.plan = plan or Plan()
+        self._expected = References()
         self._order = random.Random(seed)  # noqa: S311  (an order of turns)
 
     def casts(self, patterns: list[str], device: str, dtype: str) -> dict[str, dict[str, Any]]:
@@ -137,7 +139,7 @@ class Duet:
             begun = _job(one, process, name, "begin", *given)
             if begun is None or not _usable(one, name, begun):
                 return
-            if not _right(one, name, inputs[0], begun["results"], casts, seed=2 * pair):
+            if not _right(one, name, inputs[0], begun["results"], casts, 2 * pair, self._expected):
                 return
             seconds[name] = begun["seconds"]
         turn = sum(max(self.plan.seconds, call) for call in seconds.values())
@@ -152,7 +154,7 @@ class Duet:
             if one.outcome == "timed":
                 _job(one, process, name, "end", key)
                 if one.outcome == "timed" and _honest(one, name, chunks[name]):
-                    _right(one, name, last, chunks[name][-1].results, casts, 2 * pair + 1)
+                    _right(one, name, last, chunks[name][-1].results, casts, 2 * pair + 1, self._expected)
 
     def _turns(self, one: Played, processes: dict[str, Process], count: int, call: float) -> dict[str, list[Chunk]]:
         """So many turns of each side, by side.  Of the last ones there are the results."""
@@ -227,11 +229,20 @@ def _honest(one: Played, side: str, chunks: Sequence[Chunk]) -> bool:
     return True
 
 
-def _right(one: Played, side: str, given: player.Inputs, results: dict, casts: dict[str, Any], seed: int) -> bool:
+def _right(
+    one: Played,
+    side: str,
+    given: player.Inputs,
+    results: dict,
+    casts: dict[str, Any],
+    seed: int,
+    expected: References,
+) -> bool:
     part = one.part
     profile = Profile(casts[side]["players"][part.implementation]["profile"])
     try:
-        share = check(Call(part.workload, *given, part.dtype, profile), results, seed)
+        # Inputs and rows are those of the number in every cell of the workload, so what is expected is computed once.
+        share = check(Call(part.workload, *given, part.dtype, profile, seed), results, seed, expected.expect)
     except StruckOut as error:
         one.fail("struck out", error.text, side, error.clause)
         return False

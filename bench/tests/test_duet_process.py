@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,15 +30,19 @@ def number(process: Process) -> int:
     return int(process.play("enter"))
 
 
-def state(number: int) -> str:
-    """How the system says that a process is: T is stopped."""
-    return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+def stops(number: int) -> bool:
+    """Whether a process is stopped, soon: a signal is seen when the process runs the next time."""
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        if time.monotonic() > deadline:
+            return False
+    return True
 
 
 def test_a_process_is_stopped_between_two_jobs(process: Process) -> None:
     """While the other side plays it does nothing, and the next job finds it again."""
     first = number(process)
-    assert state(first) == "T"
+    assert stops(first)
     assert number(process) == first
 
 
@@ -49,4 +54,4 @@ def test_a_process_that_died_is_followed_by_another(process: Process) -> None:
         process.play("form")
     second = number(process)
     assert second != first
-    assert state(second) == "T"
+    assert stops(second)
