@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.duet.measure import BASE, LEAST, MARGIN, NEW, Duet, Part, Plan
-from bench.duet.sides import Side, SideError, ready
+from bench.duet.measure import BASE, LEAST, MARGIN, NEW, Duet, Part, Plan, Played
+from bench.duet.sides import SideError, ready
 from bench.machine import fingerprint, load_average
 from bench.statistics import Interval, Verdict, judge, paired
 from bench.workloads import parse
@@ -60,46 +60,43 @@ def run(rounds: int, output: Path, page: bool) -> tuple[str, int]:
 
 
 def measure(rounds: int, plan: Plan | None = None) -> dict[str, Any]:
-    """Compare the working tree with itself; gives the log ratio of every pair of turns."""
+    """Compare the working tree with itself; gives the medians of every pair of turns.
+
+    Raises SideError for a comparison that is not timed: left out, it would not count against the rule.
+    """
     found: list[dict[str, Any]] = []
-    versions: dict[str, str] = {}
+    parts = [Part(name, "cpu", "float32", parse(w), slowdown) for name, w in CELLS for slowdown in SLOWDOWNS]
     started, load = time.perf_counter(), load_average()
     with ready(".") as side:
+        duet = Duet(side, side, plan)
+        casts = duet.casts([name for name, _ in CELLS], "cpu", "float32")
         for number in range(rounds):
-            found += _round(side, plan or Plan(), number, versions)
+            began = time.perf_counter()
+            played = duet.play(parts, casts, lambda text: None)
+            each = (time.perf_counter() - began) / len(parts)
+            found += [_record(one, each) for one in played]
             print(f"round {number + 1} of {rounds}, {time.perf_counter() - started:.0f} s", flush=True)
     return {
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "rounds": rounds,
         "seconds": time.perf_counter() - started,
         "load_average": [load, load_average()],
-        "machine": fingerprint(versions),
+        "machine": fingerprint(casts[NEW]["versions"]),
         "comparisons": found,
     }
 
 
-def _round(side: Side, plan: Plan, number: int, versions: dict[str, str]) -> list[dict[str, Any]]:
-    duet = Duet(side, side, plan, seed=number)
-    casts = duet.casts([name for name, _ in CELLS], "cpu", "float32")
-    versions.update(casts[NEW]["versions"])
-    parts = [Part(name, "cpu", "float32", parse(w), slowdown) for name, w in CELLS for slowdown in SLOWDOWNS]
-    started = time.perf_counter()
-    played = duet.play(parts, casts, lambda text: None)
-    each = (time.perf_counter() - started) / len(parts)
-    for one in played:
-        if one.outcome != "timed":  # a comparison that is left out would not count against the rule
-            raise SideError(f"{one.part.implementation} {one.part.workload.name}: {one.outcome}: {one.reason}")
-    return [
-        {
-            "implementation": one.part.implementation,
-            "workload": one.part.workload.name,
-            "slowdown": one.part.slowdown,
-            "seconds": round(each, 2),
-            "base_ms": [round(float(np.median(turn)) * 1e3, 5) for turn in one.turns[BASE]],
-            "new_ms": [round(float(np.median(turn)) * 1e3, 5) for turn in one.turns[NEW]],
-        }
-        for one in played
-    ]
+def _record(one: Played, seconds: float) -> dict[str, Any]:
+    if one.outcome != "timed":
+        raise SideError(f"{one.part.implementation} {one.part.workload.name}: {one.outcome}: {one.reason}")
+    return {
+        "implementation": one.part.implementation,
+        "workload": one.part.workload.name,
+        "slowdown": one.part.slowdown,
+        "seconds": round(seconds, 2),
+        "base_ms": [round(float(np.median(turn)) * 1e3, 5) for turn in one.turns[BASE]],
+        "new_ms": [round(float(np.median(turn)) * 1e3, 5) for turn in one.turns[NEW]],
+    }
 
 
 def ratio(comparison: dict[str, Any]) -> Interval:
