@@ -149,6 +149,7 @@ _OPTIONS = _sweep(
     "prefill-b1h8d64s1024-bias",
     "prefill-b4h8d64s512-pad",
     "cross-b1h8d64s128k1024",
+    "decode-b1h8d64s128k1024",  # mixed: a chunk of a prompt after a cache of what came before
 )
 
 #: Models that are small enough to be timed on two cores.
