@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench import harness, interference
+from bench import agreement, harness, interference
 from bench.duet import command as duet
 from bench.duet import evidence
 from bench.duet.sides import SideError
@@ -45,6 +45,7 @@ def _harness(pairs: int) -> tuple[str, int]:
 
 
 COMMANDS: dict[str, Command] = {
+    "agree": Command(agreement.run, "whether two runs agree within the intervals that they print", agreement.options),
     "duet": Command(duet.run, "compare two git revisions or environments, in turns", duet.options),
     "evidence": Command(evidence.run, "measure how often a duet is wrong (an hour)", evidence.options),
     "harness": Command(_harness, "time by the protocol ÷ time of a bare loop, of a call of 100 µs", _harness_options),

@@ -1,0 +1,46 @@
+"""Whether two runs agree."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.__main__ import main
+
+
+def run(folder: Path, name: str, **cells: tuple[float, float, float]) -> str:
+    """A file with cells of these medians and intervals, in milliseconds."""
+    benchmarks: list[dict[str, Any]] = [
+        {"name": cell, "stats": {"median": value / 1e3}, "extra_info": {"interval": [low / 1e3, high / 1e3]}}
+        for cell, (value, low, high) in cells.items()
+    ]
+    path = folder / name
+    path.write_text(json.dumps({"benchmarks": benchmarks}))
+    return str(path)
+
+
+def test_intervals_that_overlap_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Medians may differ, as long as neither run says that they do."""
+    files = run(tmp_path, "one.json", a=(10, 9, 11)), run(tmp_path, "other.json", a=(12, 10.9, 13))
+    assert main(["agree", *files]) == 0
+    assert capsys.readouterr().out == "1 of 1 cells agree within their intervals\n"
+
+
+def test_intervals_that_are_apart_do_not_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The cell is named with both intervals, and the command ends with 1; so do cells of one run alone."""
+    files = run(tmp_path, "one.json", a=(10, 9, 11), b=(1, 1, 1)), run(tmp_path, "other.json", a=(12, 11.1, 13))
+    assert main(["agree", *files]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "0 of 1 cells agree within their intervals",
+        "1 cells are in one run only",
+        "a: 10 ms (9 to 11) and 12 ms (11.1 to 13), ratio 1.200",
+    ]
+
+
+def test_runs_of_other_cells_say_nothing(tmp_path: Path) -> None:
+    """No cell in common is not agreement."""
+    files = run(tmp_path, "one.json", a=(10, 9, 11)), run(tmp_path, "other.json", b=(10, 9, 11))
+    assert main(["agree", *files]) == 2
