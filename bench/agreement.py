@@ -34,7 +34,7 @@ class Pair:
 
 
 def medians(document: Mapping[str, Any]) -> dict[str, Interval]:
-    """Median and interval of each timed cell of a benchmark JSON, by name.  Raises KeyError for another kind of file."""
+    """Median and interval of each timed cell of a benchmark JSON, by name; KeyError for another kind of file."""
     return {
         one["name"]: Interval(one["stats"]["median"], *one["extra_info"]["interval"]) for one in document["benchmarks"]
     }

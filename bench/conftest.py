@@ -193,6 +193,8 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
     """Add every cell, also those without a timing, of which pytest-benchmark says nothing."""
     bench = config.stash[_BENCH]
+    for benchmark in output_json["benchmarks"]:
+        benchmark["params"] = {"cell": benchmark["param"]}  # its name; the object cannot be written
     if bench.records and bench.campaign is not None:
         output_json[document.JSON_KEY] = document.run(
             bench.records,

@@ -95,6 +95,7 @@ def test_the_json_says_what_was_timed(both: tuple[subprocess.CompletedProcess[st
     record = written["benchmarks"][0]
     info = record["extra_info"]
     assert record["group"] == info["workload"] == "prefill-b1h2d8s16"
+    assert record["params"] == {"cell": "mine.py:attention-cpu-float32-prefill-b1h2d8s16"}
     assert (info["B"], info["H"], info["S"], info["D"], info["dtype"]) == (1, 2, 16, 8, "float32")
     assert info["flops"] == 2 * 2 * 16 * 16 * 16
     assert info["gflops"] == info["flops"] / record["stats"]["median"] / 1e9
