@@ -19,6 +19,7 @@ import numpy as np
 
 from bench import arguments
 from bench.growth import beyond, growth
+from bench.stopwatch import WALL, Stopwatch, stopwatch
 from bench.workloads import Workload
 from impls import calls
 from impls.backend import Backend, backend
@@ -47,7 +48,7 @@ class Opened:
     ``held_bytes`` is what it held at most since this cell was opened beyond what it held before the first cell of all,
     without the inputs of the cells that are open: a library may keep what an earlier call or its preparation took, and
     then takes it from there, so that growth alone would tell too little.  Both are None where the system does not tell
-    and on other devices than the CPU.
+    and on other devices than the CPU.  ``clock`` times its calls, and ``emptied_bytes`` are copied before each.
     """
 
     status: str
@@ -58,6 +59,8 @@ class Opened:
     first_call_seconds: float = 0.0
     peak_bytes: int | None = None
     held_bytes: int | None = None
+    clock: str = WALL
+    emptied_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ class Chunk:
     The last call was on inputs that the implementation had never seen.  Reading its results back took
     ``readback_seconds``, and of plain copies ``plain_seconds`` (0 where the first is short); ``cores`` is CPU time ÷
     time, of all threads.  Of the last chunk of a visit there are the results, copied right after the call, and which of
-    them (``unsettled``) had changed later.
+    them (``unsettled``) had changed later.  ``host_seconds`` is the median of the calls by the host's clock, where
+    ``seconds`` are by another.
     """
 
     status: str
@@ -78,6 +82,7 @@ class Chunk:
     cores: float = 0.0
     results: dict[str, np.ndarray] = field(default_factory=dict)
     unsettled: tuple[str, ...] = ()
+    host_seconds: float | None = None
 
 
 @dataclass
@@ -88,6 +93,7 @@ class _Cell:
     implementation: Implementation
     arrays: Backend
     workload: Workload
+    watch: Stopwatch
     #: Arguments and keywords of the first input set, of which fresh ones are made.
     first: tuple[dict[str, np.ndarray], dict[str, Any]]
     calls: int = 0
@@ -95,11 +101,7 @@ class _Cell:
 
     def time_call(self, native: dict[str, Any]) -> tuple[float, Any]:
         """Seconds of one call on a set of inputs, and what it returned."""
-        self.arrays.synchronize(self.specification.device)
-        started = time.perf_counter()
-        returned = self.run(**native)
-        self.arrays.wait(returned)
-        return time.perf_counter() - started, returned
+        return self.watch.time(self.run, native)
 
     def next_inputs(self) -> dict[str, Any]:
         """The input sets in turn, over all chunks."""
@@ -141,11 +143,16 @@ class _Cell:
 _CELLS: dict[str, _Cell] = {}
 
 
-def open_cell(key: str, implementation: Implementation, workload: Workload, dtype: str, device: str) -> Opened:
-    """Make the input sets, prepare, and call once.  Never raises for what the implementation does."""
+def open_cell(
+    key: str, implementation: Implementation, workload: Workload, dtype: str, device: str, cold: bool = False
+) -> Opened:
+    """Make the input sets, prepare, and call once.  Never raises for what the implementation does.
+
+    With ``cold`` all calls find empty caches.
+    """
     try:
         with _quiet():
-            return _open(key, implementation, workload, dtype, device)
+            return _open(key, implementation, workload, dtype, device, cold)
     except NotImplementedError as error:
         return Opened("unsupported", _text(error))
     except Exception as error:
@@ -153,9 +160,10 @@ def open_cell(key: str, implementation: Implementation, workload: Workload, dtyp
         return Opened(_kind(error), _text(error), trace)
 
 
-def _open(key: str, implementation: Implementation, workload: Workload, dtype: str, device: str) -> Opened:
+def _open(key: str, implementation: Implementation, workload: Workload, dtype: str, device: str, cold: bool) -> Opened:
     arrays = backend(implementation.framework)
     function = opened(implementation)
+    watch = stopwatch(arrays, implementation.framework, device, cold)
     held = growth(device, since_start=True)
     first = arguments.make(workload, dtype, 0)
     native, specification = [], None
@@ -167,7 +175,7 @@ def _open(key: str, implementation: Implementation, workload: Workload, dtype: s
     started = time.perf_counter()
     run = prepared(implementation, function, specification)
     prepare_seconds = time.perf_counter() - started
-    cell = _Cell(run, native, specification, implementation, arrays, workload, first)
+    cell = _Cell(run, native, specification, implementation, arrays, workload, watch, first)
     prepared_bytes = held()
     grown = growth(device)
     first_call_seconds, returned = cell.time_call(native[0])
@@ -176,7 +184,8 @@ def _open(key: str, implementation: Implementation, workload: Workload, dtype: s
     cell.result_bytes = sum(array.nbytes for array in results.values())
     _CELLS[key] = cell
     held_bytes = beyond(prepared_bytes, called_bytes, sum(each.nbytes for each in _CELLS.values()))
-    return Opened("returned", "", "", results, prepare_seconds, first_call_seconds, peak_bytes, held_bytes)
+    paid = (prepare_seconds, first_call_seconds, peak_bytes, held_bytes)
+    return Opened("returned", "", "", results, *paid, watch.clock, watch.empty.size)
 
 
 def warm(key: str, enough: float) -> Chunk:
@@ -206,7 +215,8 @@ def _chunk(cell: _Cell, seconds: float, most: int, number: int, last: bool) -> C
     returned = None
     if most > 1:
         cell.time_call(cell.next_inputs())  # wakes the library's threads, and finds its data in nearer caches again
-    worked, started = time.process_time(), time.perf_counter()
+    worked, started = cell.watch.empty.now()
+    cell.watch.host()
     while len(times) < most - 1 and sum(times) < seconds:
         del returned  # so that its memory is free for the next call, as in a loop that uses it up
         elapsed, returned = cell.time_call(cell.next_inputs())
@@ -216,11 +226,13 @@ def _chunk(cell: _Cell, seconds: float, most: int, number: int, last: bool) -> C
         cell.time_call(cell.next_inputs())  # as is the first call after anything else
     del returned
     elapsed, returned = cell.time_call(fresh)
-    cores = (time.process_time() - worked) / (time.perf_counter() - started)
+    ended = cell.watch.empty.now()
+    cores, host = (ended[0] - worked) / (ended[1] - started), cell.watch.host()
     readback, results = cell.copied(returned)  # at once: a call that returns before it is done is wrong here
     late = readback > max(LATE_SHARE * min([*times, elapsed]), LATE_SECONDS)
     plain = cell.read_plain(returned) if late else 0.0
-    found = Chunk("returned", "", (*times, elapsed), readback, plain, cores)
+    by_host = float(np.median(host)) if host else None
+    found = Chunk("returned", "", (*times, elapsed), readback, plain, cores, host_seconds=by_host)
     if not last:
         return found
     time.sleep(SETTLES)
