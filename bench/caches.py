@@ -30,8 +30,8 @@ MEANING = {
 #: The buffer's size in caches: a cache that does not drop what is oldest first is not emptied by one of its own size.
 TIMES = 2
 
-#: Bytes of the last cache where nobody tells.  CPU: a desktop's or a laptop's have 8 to 64 MiB.  GPU: L2 is 50 MiB in
-#: an H100 and 126 MB in a B200, and the buffer comes to the 256 MiB that Triton's do_bench clears.
+#: Bytes of the last cache where nobody tells.  CPU: a guess.  GPU: the buffer comes to the 256 MiB that Triton clears
+#: before each call (get_empty_cache_for_benchmark in third_party/nvidia/backend/driver.py).
 UNTOLD = {"cpu": 2**26, "cuda": 2**27}
 
 
