@@ -52,10 +52,7 @@ class Bench:
     def measure(self) -> Mapping[Cell, Outcome]:
         """Run the campaign, and measure what else there is to say of its cells."""
         assert self.campaign is not None
-        uses_gpu = any(cell.target.device != "cpu" for cell in self.campaign.cells)
-        before = gpu.states() if uses_gpu else []
-        self.campaign.run()
-        self.gpu_state = gpu.document(before, gpu.states()) if uses_gpu else {}
+        self.gpu_state = gpu.around(self.campaign.run, {cell.target.device for cell in self.campaign.cells})
         outcomes, said = self.campaign.outcomes, self.campaign.progress.say
         self.besides = besides.measure(outcomes, self.processes, self.memory, said)
         self.campaign.progress.end()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -70,6 +70,16 @@ def states() -> list[State]:
             lines = (line.split(", ", len(NUMBERS) + 1) for line in said.splitlines())
             return [_state(fields) for fields in lines if len(fields) == len(NUMBERS) + 2]
     return []
+
+
+def around(work: Callable[[], None], devices: Iterable[str]) -> dict[str, Any]:
+    """Do some work on devices; what the GPUs said before and after it, nothing if none of them is one."""
+    if all(device == "cpu" for device in devices):
+        work()
+        return {}
+    before = states()
+    work()
+    return document(before, states())
 
 
 def document(before: Sequence[State], after: Sequence[State]) -> dict[str, Any]:

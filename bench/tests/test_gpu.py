@@ -91,6 +91,16 @@ def test_without_the_program_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch, tm
     assert remarks(document([], [])) == remarks({}) == []
 
 
+def test_the_gpus_are_asked_before_and_after_the_work(program: Any, tmp_path: Path) -> None:
+    """What the work changed is seen; of work on the CPU alone nothing is asked."""
+    program(f"test -e {tmp_path}/done && echo '{BUSY}' || echo '{IDLE}'")
+    found = gpu.around((tmp_path / "done").touch, {"cpu", "cuda"})
+    assert [found[when][0]["sm_mhz"] for when in ("before", "after")] == [345.0, 1980.0]
+    (tmp_path / "done").unlink()
+    assert gpu.around((tmp_path / "done").touch, {"cpu"}) == {}
+    assert (tmp_path / "done").exists()
+
+
 def test_a_clock_that_changed_is_remarked() -> None:
     """By more than 5 %, in either direction."""
     (text,) = said(state(), state(sm_mhz=1755.0))
