@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from bench import besides, document, journal, options
+from bench import besides, document, gpu, journal, options
 from bench.besides import Besides
+from bench.caches import MEANING
 from bench.campaign import Campaign
 from bench.fits import sentences
 from bench.journal import Journal, JournalError
@@ -23,7 +24,7 @@ from bench.plan import Plan
 from bench.processes import Processes
 from bench.progress import Progress
 from bench.protocol import Protocol
-from bench.table import limits, table
+from bench.table import WIDTH, limits, shortened, table
 from bench.workloads import Workload
 from conformance import SPEC_VERSION, targets
 from impls.contract import ImplementationError
@@ -41,6 +42,8 @@ class Bench:
     besides: Besides = field(default_factory=Besides)
     records: list[document.Record] = field(default_factory=list)
     started: str = field(default_factory=lambda: _now())
+    #: What the GPUs say of themselves, if a cell is on one.
+    gpu_state: dict[str, Any] = field(default_factory=dict)
 
     def record(self, cell: Cell, outcome: Outcome) -> None:
         """Keep what became of a cell."""
@@ -49,7 +52,7 @@ class Bench:
     def measure(self) -> Mapping[Cell, Outcome]:
         """Run the campaign, and measure what else there is to say of its cells."""
         assert self.campaign is not None
-        self.campaign.run()
+        self.gpu_state = gpu.around(self.campaign.run, {cell.target.device for cell in self.campaign.cells})
         outcomes, said = self.campaign.outcomes, self.campaign.progress.say
         self.besides = besides.measure(outcomes, self.processes, self.memory, said)
         self.campaign.progress.end()
@@ -204,6 +207,7 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
             finished=_now(),
             fingerprint=_fingerprint(config, document.in_force(bench.campaign.outcomes)),
             idle=bench.processes.shares(),
+            gpu_state=bench.gpu_state,
             **bench.besides.document(bench.campaign.outcomes),
         )
 
@@ -237,7 +241,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             terminalreporter.line(f"struck out: {where}: {record.clause}: {record.reason}", red=True)
     for line in _tables(bench):
         terminalreporter.line(line)
-    for remark in document.remarks(bench.campaign.outcomes, bench.processes.shares(), bench.besides.harness):
+    found = (bench.campaign.outcomes, bench.processes.shares(), bench.besides.harness, bench.gpu_state)
+    for remark in document.remarks(*found):
         terminalreporter.line(remark)
     if not counts[TIMED]:
         terminalreporter.line("FAILED: nothing was timed", red=True)
@@ -254,5 +259,6 @@ def _tables(bench: Bench) -> list[str]:
     ]
     struck_out = [dataclasses.asdict(record) for record in bench.records if record.outcome == STRUCK_OUT]
     roofs = [dataclasses.asdict(roof) for roof in bench.besides.roofs]
-    parts = [[table(timed, struck_out)] if timed else [], limits(roofs), sentences(bench.besides.fits(outcomes))]
+    cache = shortened(f"caches {bench.plan.cache}: {MEANING[bench.plan.cache]}", WIDTH)
+    parts = [[cache, table(timed, struck_out)] if timed else [], limits(roofs), sentences(bench.besides.fits(outcomes))]
     return [line for part in parts for line in ("", *part) if part]

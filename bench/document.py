@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench import gpu
 from bench.besides import Besides
 from bench.flops import FORMULAS, flops
 from bench.machine import load_average
@@ -90,6 +91,9 @@ def _sampling(outcome: Outcome) -> dict[str, Any]:
         "interval": [interval.low, interval.high],
         "stopped": outcome.visits[-1].stopped,
         "threads": outcome.threads,
+        "clock": outcome.visits[-1].clock,
+        "host_seconds": outcome.visits[-1].host_seconds,
+        "emptied_bytes": outcome.visits[-1].emptied_bytes,
     }
 
 
@@ -132,8 +136,16 @@ def in_force(outcomes: Mapping[Cell, Outcome]) -> dict[str, int]:
 IDLE, COST = 0.02, 1.02
 
 
-def remarks(outcomes: Mapping[Cell, Outcome], idle: Mapping[str, float], harness: Mapping[str, Any]) -> list[str]:
-    """What a reader has to know before comparing: unequal threads, processes that were not idle, a costly harness."""
+def remarks(
+    outcomes: Mapping[Cell, Outcome],
+    idle: Mapping[str, float],
+    harness: Mapping[str, Any],
+    gpu_state: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """What a reader has to know before comparing: unequal threads, processes that were not idle, a costly harness.
+
+    And what the GPUs say of their clocks.
+    """
     found = []
     threads = in_force(outcomes)
     if len(set(threads.values())) > 1:
@@ -145,4 +157,4 @@ def remarks(outcomes: Mapping[Cell, Outcome], idle: Mapping[str, float], harness
         found.append(f"not idle while others worked: {', '.join(busy)}")
     if harness and harness["interval"][0] > COST:
         found.append(f"timing a call of {1e6 * harness['loop_seconds']:.0f} µs costs {harness['ratio'] - 1:.1%} of it")
-    return found
+    return found + gpu.remarks(gpu_state or {})

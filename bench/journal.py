@@ -20,6 +20,9 @@ from bench.outcomes import NOT_TIMED, STRUCK_OUT, TIMED, Outcome, Visit
 FORMAT = 1
 SUFFIX = ".journal.jsonl"
 
+#: Fields of a visit that are text.
+TEXTS = ("stopped", "clock")
+
 #: Characters of a line at most: 1500 samples of 25 characters are 40,000.
 LONGEST = 2**24
 
@@ -101,7 +104,7 @@ def _visit(measured: Mapping[str, Any]) -> Visit:
     if not numbers or not all(isinstance(value, float) and 0 < value < math.inf for value in numbers):
         raise ValueError("samples have to be positive numbers")
     for name, value in measured.items():
-        if name != "chunks" and not isinstance(value, str if name == "stopped" else (int, float, type(None))):
+        if name != "chunks" and not isinstance(value, str if name in TEXTS else (int, float, type(None))):
             raise ValueError(f"{name} has another type")
     return Visit(**{**measured, "chunks": chunks})
 

@@ -145,7 +145,7 @@ def _cpu(root: Path) -> str:
     """The processor's name, and what tells it from others of that name."""
     lines = [line.split(":", 1) for line in _read(root / "proc/cpuinfo").splitlines() if ":" in line]
     said = {name.strip(): value.strip() for name, value in reversed(lines)}  # the first core's
-    name = said.get("model name") or _asked("sysctl", "-n", "machdep.cpu.brand_string") or platform.processor()
+    name = said.get("model name") or asked("sysctl", "-n", "machdep.cpu.brand_string") or platform.processor()
     parts = ", ".join(f"{part} {said[part]}" for part in STEPPING if part in said)
     return f"{name} ({parts})" if parts else name
 
@@ -177,12 +177,12 @@ def _memory() -> int | None:
 @functools.cache
 def _gpu() -> tuple[str, str]:
     """Names of the NVIDIA GPUs, and the driver's version."""
-    lines = _asked("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").splitlines()
+    lines = asked("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").splitlines()
     pairs = [line.rpartition(", ") for line in lines]
     return ", ".join(name for name, _, _ in pairs), ", ".join(sorted({driver for _, _, driver in pairs}))
 
 
-def _asked(program: str, *arguments: str) -> str:
+def asked(program: str, *arguments: str) -> str:
     """What a program says; "" if there is none, or it fails."""
     path = shutil.which(program)
     if path is None:

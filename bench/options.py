@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.caches import MEANING
 from bench.machine import usable_cores
 from bench.plan import Plan
 from bench.presets import PRESETS, SECONDS, select
@@ -67,6 +68,13 @@ def add(parser: pytest.Parser) -> None:
         metavar="N",
         help="threads of every library, on as many cores (default: all usable cores, here %(default)s)",
     )
+    group.addoption(
+        "--cache",
+        choices=tuple(MEANING),
+        default=plan.cache,
+        dest="bench_cache",
+        help="; ".join(f"{name}: {meaning}" for name, meaning in MEANING.items()) + " (default: %(default)s)",
+    )
     text = "measure the memory of each timed cell, in a process of its own (default: yes, but for the preset quick)"
     group.addoption("--memory", action="store_true", default=None, help=text)
     group.addoption("--no-memory", action="store_false", dest="memory", help="do not; it takes minutes")
@@ -97,6 +105,7 @@ def plan(config: pytest.Config) -> Plan:
         visits=config.getoption("visits", Plan.visits),
         noise=config.getoption("noise", Plan.noise),
         threads=config.getoption("threads", usable_cores()),
+        cache=config.getoption("bench_cache", Plan.cache),
     )
     cores = usable_cores()
     for option, value, holds, expected in (

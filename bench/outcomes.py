@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from bench import statistics
 from bench.statistics import Interval
+from bench.stopwatch import WALL
 from bench.workloads import Workload
 from conformance.targets import Target
 
@@ -46,6 +47,11 @@ class Visit:
     #: Threads that worked at the same time: CPU time ÷ time, rounded.
     threads: int = 1
     stopped: str = ""
+    #: Which clock the seconds are by, the median of a call by the host's where that is another, and the bytes that
+    #: were copied before each call to empty the caches.
+    clock: str = WALL
+    host_seconds: float | None = None
+    emptied_bytes: int = 0
 
 
 @dataclass(frozen=True)

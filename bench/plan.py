@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench import statistics
+from bench.caches import WARM
 
 #: Chunks of a visit at least: the interval comes from their scatter, and each has one call on inputs never seen.
 LEAST_CHUNKS = 5
@@ -36,6 +37,8 @@ class Plan:
     threads: int = 1
     #: Of the order of turns.
     seed: int = 0
+    #: What is in the caches when a call begins.
+    cache: str = WARM
 
     @property
     def turn_seconds(self) -> float:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 from typing import Protocol as Interface
 
 from bench import arguments, suspicion
+from bench.answers import Chunk, Opened
 from bench.budget import Cost, Costs, over_time
+from bench.caches import COLD
 from bench.checks import StruckOut, check
 from bench.outcomes import Cell, NotTimed, Outcome, Visit
 from bench.plan import Plan
 from bench.references import FIRST, References
-from bench.sampler import Chunk, Opened
 from impls.contract import Implementation
 from impls.isolation import Crashed, TimedOut
 
@@ -64,6 +66,12 @@ class Live:
         worked = sum(chunk.cores * time for chunk, time in zip(self.chunks, times, strict=True))
         return max(1, round(worked / sum(times)))
 
+    @property
+    def host_seconds(self) -> float | None:
+        """The median over the chunks by the host's clock, where the calls were timed by another."""
+        known = [chunk.host_seconds for chunk in self.chunks if chunk.host_seconds is not None]
+        return median(known) if known else None
+
 
 @dataclass
 class Protocol:
@@ -88,7 +96,7 @@ class Protocol:
     def open(self, cell: Cell) -> Live:
         """Open a cell, check its first results, and make warm calls.  Raises StruckOut or NotTimed."""
         target, plan = cell.target, self.plan
-        where = (cell.workload, target.dtype, target.device)
+        where = (cell.workload, target.dtype, target.device, plan.cache == COLD)
         opened: Opened = self._job(cell, "open_cell", target.implementation, *where)
         with self._closing(cell):
             share = self._check(cell, FIRST, opened.results, BEFORE)
@@ -125,6 +133,9 @@ class Protocol:
             held_bytes=held,
             threads=live.threads,
             stopped=stopped,
+            clock=live.opened.clock,
+            host_seconds=live.host_seconds,
+            emptied_bytes=live.opened.emptied_bytes,
         )
 
     def _chunk(self, live: Live, number: int, last: bool) -> Chunk:

@@ -13,22 +13,21 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from bench import arguments
+from bench.answers import Chunk, Opened, kind, text
 from bench.growth import beyond, growth
+from bench.stopwatch import Stopwatch, stopwatch
 from bench.workloads import Workload
 from impls import calls
 from impls.backend import Backend, backend
 from impls.calls import TRACEBACK_LINES, Request, collect, prepared, same_bits
 from impls.contract import Call, Function, Implementation
 from impls.loading import opened
-
-#: What libraries say that have no exception of their own for it: XLA, PyTorch's CPU allocator, ONNX Runtime.
-OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "DefaultCPUAllocator: can't allocate memory", "Failed to allocate memory")
 
 #: The arguments and keywords of an input set, by its number.
 Make = Callable[[int], tuple[dict[str, np.ndarray], dict[str, Any]]]
@@ -43,47 +42,6 @@ SMALL = 2**20
 SETTLES = 0.05
 
 
-@dataclass(frozen=True)
-class Opened:
-    """The first call of a cell, on its first input set.  ``status`` as in impls.calls.Reply, or "memory" if it ran out.
-
-    ``results`` are by name, in layout (B, H, S, D); ``peak_bytes`` is what the process grew by during the first call.
-    ``held_bytes`` is what it held at most since this cell was opened beyond what it held before the first cell of all,
-    without the inputs of the cells that are open: a library may keep what an earlier call or its preparation took, and
-    then takes it from there, so that growth alone would tell too little.  Both are None where the system does not tell
-    and on other devices than the CPU.
-    """
-
-    status: str
-    text: str = ""
-    trace: str = ""
-    results: dict[str, np.ndarray] = field(default_factory=dict)
-    prepare_seconds: float = 0.0
-    first_call_seconds: float = 0.0
-    peak_bytes: int | None = None
-    held_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """A turn of calls: seconds of each, in order.  ``status`` is one of Opened's, or "lost" if no such cell is open.
-
-    The last call was on inputs that the implementation had never seen.  Reading its results back took
-    ``readback_seconds``, and of plain copies ``plain_seconds`` (0 where the first is short); ``cores`` is CPU time ÷
-    time, of all threads.  Of the last chunk of a visit there are the results, copied right after the call, and which of
-    them (``unsettled``) had changed later.
-    """
-
-    status: str
-    text: str = ""
-    seconds: tuple[float, ...] = ()
-    readback_seconds: float = 0.0
-    plain_seconds: float = 0.0
-    cores: float = 0.0
-    results: dict[str, np.ndarray] = field(default_factory=dict)
-    unsettled: tuple[str, ...] = ()
-
-
 @dataclass
 class _Cell:
     run: Function
@@ -92,6 +50,7 @@ class _Cell:
     implementation: Implementation
     arrays: Backend
     workload: Workload
+    watch: Stopwatch
     #: Arguments and keywords of the first input set, of which fresh ones are made.
     first: tuple[dict[str, np.ndarray], dict[str, Any]]
     calls: int = 0
@@ -99,11 +58,7 @@ class _Cell:
 
     def time_call(self, native: dict[str, Any]) -> tuple[float, Any]:
         """Seconds of one call on a set of inputs, and what it returned."""
-        self.arrays.synchronize(self.specification.device)
-        started = time.perf_counter()
-        returned = self.run(**native)
-        self.arrays.wait(returned)
-        return time.perf_counter() - started, returned
+        return self.watch.time(self.run, native)
 
     def next_inputs(self) -> dict[str, Any]:
         """The input sets in turn, over all chunks."""
@@ -146,27 +101,33 @@ _CELLS: dict[str, _Cell] = {}
 
 
 def open_cell(
-    key: str, implementation: Implementation, workload: Workload, dtype: str, device: str, make: Make | None = None
+    key: str,
+    implementation: Implementation,
+    workload: Workload,
+    dtype: str,
+    device: str,
+    cold: bool = False,
+    make: Make | None = None,
 ) -> Opened:
     """Make the input sets, prepare, and call once.  Never raises for what the implementation does.
 
-    ``make`` gives the input set with a number; by default it is drawn from that seed.
+    With ``cold`` all calls find empty caches.  ``make`` gives the input set with a number; else it is drawn from it.
     """
+    make = make or functools.partial(arguments.make, workload, dtype)
     try:
         with _quiet():
-            return _open(
-                key, implementation, workload, device, make or functools.partial(arguments.make, workload, dtype)
-            )
+            return _open(key, implementation, workload, device, cold, make)
     except NotImplementedError as error:
-        return Opened("unsupported", _text(error))
+        return Opened("unsupported", text(error))
     except Exception as error:
         trace = "".join(traceback.format_exception(error)[-TRACEBACK_LINES:])
-        return Opened(_kind(error), _text(error), trace)
+        return Opened(kind(error), text(error), trace)
 
 
-def _open(key: str, implementation: Implementation, workload: Workload, device: str, make: Make) -> Opened:
+def _open(key: str, implementation: Implementation, workload: Workload, device: str, cold: bool, make: Make) -> Opened:
     arrays = backend(implementation.framework)
     function = opened(implementation)
+    watch = stopwatch(arrays, implementation.framework, device, cold)
     held = growth(device, since_start=True)
     first = make(0)
     native, specification = [], None
@@ -178,7 +139,7 @@ def _open(key: str, implementation: Implementation, workload: Workload, device: 
     started = time.perf_counter()
     run = prepared(implementation, function, specification)
     prepare_seconds = time.perf_counter() - started
-    cell = _Cell(run, native, specification, implementation, arrays, workload, first)
+    cell = _Cell(run, native, specification, implementation, arrays, workload, watch, first)
     prepared_bytes = held()
     grown = growth(device)
     first_call_seconds, returned = cell.time_call(native[0])
@@ -187,7 +148,8 @@ def _open(key: str, implementation: Implementation, workload: Workload, device: 
     cell.result_bytes = sum(array.nbytes for array in results.values())
     _CELLS[key] = cell
     held_bytes = beyond(prepared_bytes, called_bytes, sum(each.nbytes for each in _CELLS.values()))
-    return Opened("returned", "", "", results, prepare_seconds, first_call_seconds, peak_bytes, held_bytes)
+    paid = (prepare_seconds, first_call_seconds, peak_bytes, held_bytes)
+    return Opened("returned", "", "", results, *paid, watch.clock, watch.empty.size)
 
 
 def warm(key: str, enough: float) -> Chunk:
@@ -217,7 +179,8 @@ def _chunk(cell: _Cell, seconds: float, most: int, number: int, last: bool) -> C
     returned = None
     if most > 1:
         cell.time_call(cell.next_inputs())  # wakes the library's threads, and finds its data in nearer caches again
-    worked, started = time.process_time(), time.perf_counter()
+    worked, started = cell.watch.empty.now()
+    cell.watch.host()
     while len(times) < most - 1 and sum(times) < seconds:
         del returned  # so that its memory is free for the next call, as in a loop that uses it up
         elapsed, returned = cell.time_call(cell.next_inputs())
@@ -227,11 +190,13 @@ def _chunk(cell: _Cell, seconds: float, most: int, number: int, last: bool) -> C
         cell.time_call(cell.next_inputs())  # as is the first call after anything else
     del returned
     elapsed, returned = cell.time_call(fresh)
-    cores = (time.process_time() - worked) / (time.perf_counter() - started)
+    ended = cell.watch.empty.now()
+    cores, host = (ended[0] - worked) / (ended[1] - started), cell.watch.host()
     readback, results = cell.copied(returned)  # at once: a call that returns before it is done is wrong here
     late = readback > max(LATE_SHARE * min([*times, elapsed]), LATE_SECONDS)
     plain = cell.read_plain(returned) if late else 0.0
-    found = Chunk("returned", "", (*times, elapsed), readback, plain, cores)
+    by_host = float(np.median(host)) if host else None
+    found = Chunk("returned", "", (*times, elapsed), readback, plain, cores, host_seconds=by_host)
     if not last:
         return found
     time.sleep(SETTLES)
@@ -264,9 +229,9 @@ def _attempt(key: str, job: Any) -> Chunk:
         with _quiet(), _without_gc():
             return job(_CELLS[key])
     except NotImplementedError as error:
-        return Chunk("unsupported", _text(error))
+        return Chunk("unsupported", text(error))
     except Exception as error:
-        return Chunk(_kind(error), _text(error))
+        return Chunk(kind(error), text(error))
 
 
 @contextlib.contextmanager
@@ -285,16 +250,3 @@ def _without_gc() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
-
-
-def _kind(error: BaseException) -> str:
-    """The status "memory" for what libraries raise when an array does not fit, else "raised"."""
-    short = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    short = short or any(text in str(error) for text in OUT_OF_MEMORY)
-    return "memory" if short else "raised"
-
-
-def _text(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    kind = "" if isinstance(error, NotImplementedError) else f"{type(error).__name__}: "
-    return f"{kind}{lines[0][:300]}"

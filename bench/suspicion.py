@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench import statistics
+from bench.answers import Chunk
 from bench.checks import StruckOut
-from bench.sampler import LATE_SECONDS, LATE_SHARE, Chunk
+from bench.sampler import LATE_SECONDS, LATE_SHARE
 
 #: How many times as long calls on inputs never seen may take, by the low end of the interval; what caches of the
 #: processor do for known inputs is less, and a remembered result costs next to nothing.

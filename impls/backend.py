@@ -23,6 +23,19 @@ _FOLDERS = {
 }
 
 
+class Events(Protocol):
+    """Two marks in a device's queue, between which it measures the time by its own clock."""
+
+    def begin(self) -> None:
+        """Put the first mark behind what was submitted so far."""
+
+    def end(self) -> None:
+        """Put the second one behind what was submitted so far."""
+
+    def seconds(self) -> float:
+        """Wait until the device is past the second mark; the time from the first to it."""
+
+
 class Backend(Protocol):
     """What the worker needs of a framework."""
 
@@ -53,6 +66,12 @@ class Backend(Protocol):
 
     def copy(self, array: Any) -> Callable[[], Any]:
         """The prepared copy of a native array; NotImplementedError where another has the device's best."""
+
+    def events(self, device: str) -> Events | None:
+        """Marks in the device's queue; None where the framework has none, and of the CPU."""
+
+    def cache_bytes(self, device: str) -> int | None:
+        """Bytes of the device's last cache; None where the framework does not tell, and of the CPU."""
 
     def memory(self, device: str) -> tuple[int, int] | None:
         """Bytes that are held on the device now, and at most so far, by the framework's count; None without one."""

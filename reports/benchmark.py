@@ -161,5 +161,8 @@ def _environment(document: Mapping[str, Any]) -> dict[str, Any]:
         "flops": ours.get("flops", ""),
     }
     said = ours.get("fingerprint", {})
-    later = {name: said[name] for name in ("governor", "smt", "gpu", "driver", "blas", "id") if said.get(name)}
+    cache = ours.get("plan", {}).get("cache")
+    later = ({"caches": cache} if cache else {}) | {
+        name: said[name] for name in ("governor", "smt", "gpu", "driver", "blas", "id") if said.get(name)
+    }
     return found | ({"command": ours["command"]} if ours.get("command") else {}) | later

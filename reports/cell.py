@@ -26,10 +26,16 @@ PROPERTIES = (*NUMBERS, "profile")
 
 #: Properties that format 1 does not have, and that format 2 does not.  All are optional.
 OF_2 = ("Hkv", "Sk", "Dv", "tokens_per_second")
-OF_3 = ("stopped", "memory_bytes", "memory_method", "bytes_least", "intensity", "bound_by", "peak_share", "roof_share")
+OF_3 = (
+    *("stopped", "memory_bytes", "memory_method", "bytes_least", "intensity", "bound_by", "peak_share", "roof_share"),
+    *("clock", "host_seconds", "emptied_bytes"),
+)
 
 #: What of them is text; the others are numbers or null.
-TEXTS = ("stopped", "memory_method", "bound_by")
+TEXTS = ("stopped", "memory_method", "bound_by", "clock")
+
+#: What a time is by where nothing is said of it: the host's clock, and caches that are as the calls before left them.
+CLOCK, CACHE = "wall", "warm"
 
 #: Fields of every entry of ``cells``, with what they are.
 ENTRY = {**dict.fromkeys((*CELL, "family", "outcome", "clause", "reason"), str), "S": int}

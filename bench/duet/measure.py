@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench import arguments, suspicion
+from bench.answers import Chunk
 from bench.arguments import SETS
 from bench.checks import Call, StruckOut, check
 from bench.duet import player
@@ -20,7 +21,6 @@ from bench.duet.process import PLAYER, Process
 from bench.duet.sides import Side, SideError
 from bench.protocol import LAST
 from bench.references import References
-from bench.sampler import Chunk
 from bench.statistics import Interval, Verdict, judge, paired
 from bench.workloads import Workload
 from impls.contract import Profile

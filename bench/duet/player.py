@@ -58,12 +58,12 @@ def begin(
 ) -> dict[str, Any]:
     """Open a cell: prepare the implementation named ``what``, call it once, and then once on each input set.
 
-    Returns ``status`` (as bench.sampler.Opened), ``text``, ``results`` of the first set, and ``seconds`` of the fastest
+    Returns ``status`` (as bench.answers.Opened), ``text``, ``results`` of the first set, and ``seconds`` of the fastest
     of the later calls.  With ``slowdown`` every call after the first spends that share of itself once more, waiting.
     """
     target = next(t for t in _chosen((what,), device, dtype).targets if t.implementation.name == what)
     opened = sampler.open_cell(
-        key, target.implementation, parse(workload), dtype, device, lambda seed: _copied(inputs[seed])
+        key, target.implementation, parse(workload), dtype, device, make=lambda seed: _copied(inputs[seed])
     )
     if opened.status != "returned":
         return {"status": opened.status, "text": opened.text}

@@ -178,6 +178,9 @@ def test_a_killed_run_is_resumed_and_keeps_what_it_measured(tmp_path: Path) -> N
     other = run(tmp_path, *options, "--resume", "--visits", "2")
     assert other.returncode == pytest.ExitCode.USAGE_ERROR
     assert "is of another run: plan differs" in other.stdout + other.stderr
+    cold = run(tmp_path, *options, "--resume", "--cache", "cold")
+    assert cold.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "is of another run: plan differs" in cold.stdout + cold.stderr
 
     done = run(tmp_path, *options, "--resume")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -234,6 +237,7 @@ def workers(parent: int) -> list[str]:
         (("--visits", "0"), "--visits 0: expected 1 or more"),
         (("--noise", "-1"), "--noise -1: expected 0 or more"),
         (("--threads", "1000"), "--threads 1000: expected 1 to"),
+        (("--cache", "tepid"), "--cache: invalid choice: 'tepid'"),
         (("--resume",), "nothing to resume"),
     ],
 )

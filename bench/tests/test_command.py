@@ -116,6 +116,27 @@ def test_the_json_says_what_the_timing_depends_on(both: tuple[subprocess.Complet
     assert "numpy" in machine["libraries"]
 
 
+def test_the_caches_are_warm_unless_asked_otherwise(both: tuple[subprocess.CompletedProcess[str], dict]) -> None:
+    """The table's head and the JSON say so; nothing is copied before a call, and the host's clock counts."""
+    done, written = both
+    assert "\ncaches warm: the inputs rotate among three sets" in done.stdout
+    assert written["attention_conformance"]["plan"]["cache"] == "warm"
+    info = written["benchmarks"][0]["extra_info"]
+    assert (info["clock"], info["host_seconds"], info["emptied_bytes"]) == ("wall", None, 0)
+    assert written["attention_conformance"]["gpu_state"] == {}
+
+
+def test_cold_caches_are_said_wherever_the_times_are(tmp_path: Path) -> None:
+    """With the bytes that were copied before every call, twice those of the last cache."""
+    options = ("--workload", "prefill-b1h2d8s256", "--visits", "1", "--no-memory", "--cache", "cold")
+    done = run(tmp_path, "--impl", "mine.py:attention", *options, "--bench-seconds", "0.2")  # enough if it is busy
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\ncaches cold: before every call a buffer of twice the last cache was copied" in done.stdout
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert written["attention_conformance"]["plan"]["cache"] == "cold"
+    assert written["benchmarks"][0]["extra_info"]["emptied_bytes"] >= 2**20
+
+
 def test_what_is_unsupported_is_skipped_and_a_run_without_timing_fails(tmp_path: Path) -> None:
     """An implementation without ``is_causal`` is not timed on a causal workload; nothing timed is not success."""
     done = run(tmp_path, "--impl", "mine.py:attention", "--workload", "prefill-b1h2d8s16-causal")

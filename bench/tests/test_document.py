@@ -29,6 +29,7 @@ def test_a_record_has_samples_by_visit_and_chunk() -> None:
     assert info["interval"][0] <= 0.2 <= info["interval"][1]
     assert (info["stopped"], info["threads"], info["share"]) == ("time budget", 2, 0.5)
     assert (info["prepare_seconds"], info["first_call_seconds"], info["peak_bytes"]) == (1.0, 2.0, 3)
+    assert (info["clock"], info["host_seconds"], info["emptied_bytes"]) == ("wall", None, 0)
     assert info["gflops"] == info["flops"] / 0.2 / 1e9
 
 

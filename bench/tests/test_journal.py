@@ -20,7 +20,9 @@ HEADER = {
     "cells": ["a", "b", "c"],
 }
 
-FIRST = Outcome().visited(Visit(((0.1, 0.2), (0.3,)), 0.5, prepare_seconds=1.5, threads=2, stopped="noise target"))
+FIRST = Outcome().visited(
+    Visit(((0.1, 0.2), (0.3,)), 0.5, prepare_seconds=1.5, threads=2, stopped="noise target", clock="device events")
+)
 SECOND = FIRST.visited(Visit(((0.1 + 0.2,),), 0.25))
 
 

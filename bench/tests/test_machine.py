@@ -164,4 +164,4 @@ def test_a_program_that_fails_says_nothing(tmp_path: Path, monkeypatch: pytest.M
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(machine, "PATIENCE", 0.5)
-    assert machine._asked("nvidia-smi") == ""
+    assert machine.asked("nvidia-smi") == ""

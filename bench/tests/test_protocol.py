@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from bench import budget
+from bench.answers import Chunk, Opened
 from bench.checks import StruckOut
 from bench.outcomes import Cell, NotTimed, Outcome, Visit
 from bench.plan import Plan
 from bench.protocol import LAST, Live, Protocol
 from bench.references import FIRST, References
-from bench.sampler import Chunk, Opened
 from bench.workloads import Workload
 from conformance import reference
 from conformance.targets import Target

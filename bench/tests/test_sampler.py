@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bench import arguments, sampler
+from bench.answers import Opened, kind
 from bench.workloads import Workload
 from impls.contract import Implementation
 
@@ -63,7 +64,7 @@ def _nothing_seen() -> None:
     SEEN.clear()
 
 
-def opened(function: Any) -> sampler.Opened:
+def opened(function: Any) -> Opened:
     """Open a cell "it" of one of the stand-ins."""
     implementation = Implementation(function.__name__, f"{__name__}:{function.__name__}")
     return sampler.open_cell("it", implementation, WORKLOAD, "float32", "cpu")
@@ -191,7 +192,7 @@ def test_an_array_that_does_not_fit_is_no_wrong_result() -> None:
 )
 def test_out_of_memory_is_known_by_what_libraries_raise(error: Exception, status: str) -> None:
     """NumPy, PyTorch and XLA each in their way; another error is the implementation's."""
-    assert sampler._kind(error) == status
+    assert kind(error) == status
 
 
 def test_an_exception_while_sampling_is_an_answer() -> None:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from bench import suspicion
+from bench.answers import Chunk
 from bench.checks import StruckOut
 from bench.outcomes import STRUCK_OUT, TIMED
 from bench.plan import Plan
-from bench.sampler import Chunk
 from bench.tests.measured import outcome
 from impls.contract import Framework
 

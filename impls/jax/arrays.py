@@ -88,6 +88,14 @@ def copy(array: jax.Array) -> Callable[[], jax.Array]:
     return lambda: program(array)
 
 
+def events(device: str) -> None:
+    """JAX has none: what it submits is waited for by the host."""
+
+
+def cache_bytes(device: str) -> None:
+    """JAX does not tell."""
+
+
 def memory(device: str) -> tuple[int, int] | None:
     """By XLA's allocator on a GPU, which counts what arrays and programs hold, not what it keeps; CPU: no count."""
     statistics = device_of(device).memory_stats()

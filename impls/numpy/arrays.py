@@ -62,6 +62,14 @@ def copy(array: np.ndarray) -> Callable[[], np.ndarray]:
     return run
 
 
+def events(device: str) -> None:
+    """NumPy is synchronous."""
+
+
+def cache_bytes(device: str) -> None:
+    """NumPy does not tell."""
+
+
 def memory(device: str) -> None:
     """NumPy does not count."""
 

@@ -81,6 +81,14 @@ def copy(array: Any) -> Callable[[], Any]:
     raise NotImplementedError
 
 
+def events(device: str) -> None:
+    """ONNX Runtime has none: a run waits for its outputs."""
+
+
+def cache_bytes(device: str) -> None:
+    """ONNX Runtime does not tell."""
+
+
 def memory(device: str) -> None:
     """ONNX Runtime's arenas do not tell what they hold."""
 

@@ -87,6 +87,39 @@ def copy(array: torch.Tensor) -> Callable[[], torch.Tensor]:
     return lambda: out.copy_(array)
 
 
+class CudaEvents:
+    """A pair of CUDA events in the current stream: milliseconds, in steps of about half a microsecond.
+
+    Source: https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__EVENT.html (cudaEventElapsedTime).
+    """
+
+    def __init__(self) -> None:
+        self._first, self._second = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def begin(self) -> None:
+        """Put the first mark behind what was submitted so far."""
+        self._first.record()
+
+    def end(self) -> None:
+        """Put the second one behind what was submitted so far."""
+        self._second.record()
+
+    def seconds(self) -> float:
+        """Wait until the device is past the second mark; the time from the first to it."""
+        self._second.synchronize()
+        return self._first.elapsed_time(self._second) / 1e3
+
+
+def events(device: str) -> CudaEvents | None:
+    """CUDA events; the CPU's kernels are done when a call returns."""
+    return None if device == "cpu" else CudaEvents()
+
+
+def cache_bytes(device: str) -> int | None:
+    """L2 of a CUDA device, which older versions of torch do not tell."""
+    return None if device == "cpu" else getattr(torch.cuda.get_device_properties(device), "L2_cache_size", None)
+
+
 def memory(device: str) -> tuple[int, int] | None:
     """By the caching allocator of a CUDA device, which counts what tensors hold, not what it keeps; CPU: no count."""
     if device == "cpu":

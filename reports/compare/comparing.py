@@ -28,8 +28,10 @@ def compare(base: Records, new: Records, rules: Rules | None = None, yardstick: 
     allowances: list[Allowance] = []
     if base.cells and new.cells:
         changed += cells.changes(base, new, given)
-        apart = machines.differences(base.runs, new.runs)
-        if apart and not yardstick:
+        apart, ways = machines.differences(base.runs, new.runs), machines.ways(base, new)
+        if ways:
+            unfit.append(f"times that were taken in different ways are not compared ({'; '.join(ways)})")
+        elif apart and not yardstick:
             unfit.append(f"times of different machines are not compared ({'; '.join(apart)}): {REMEDY}")
         else:
             speeds, allowances, why = speed.speeds(base, new, given, yardstick)

@@ -1,4 +1,4 @@
-"""Whether two runs were made on one machine, and which of its measured limits both have."""
+"""Whether two runs were made on one machine and timed in one way, and which of its measured limits both have."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from reports.benchmark import BenchRun
+from reports.cell import CACHE, CLOCK, key_of
+from reports.records import Records
 
 #: What has to be equal where there is no fingerprint: entries of ``machine_info``, with the way to them.
 OLD = {
@@ -36,6 +38,17 @@ def differences(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
     fields = [known(run) for run in runs]
     blank = [run.name for run, said in zip(runs, fields, strict=True) if not any(said.values())]
     return [f"{', '.join(blank)}: nothing is said of the machine"] if blank else _fields(fields)
+
+
+def ways(base: Records, new: Records) -> list[str]:
+    """In what the times of two sides were taken differently, one text each; none if they were taken alike.
+
+    Of clocks only those count of cells that both have: a run may have cells on a GPU and on the CPU.
+    """
+    runs = [{"cache": run.plan.get("cache", CACHE)} for run in (*base.runs, *new.runs)]
+    before, after = ({key_of(cell): cell.get("clock") or CLOCK for cell in side.cells} for side in (base, new))
+    changed = [f"{one} → {after[key]}" for key, one in before.items() if after.get(key, one) != one]
+    return _fields(runs) + [f"clock: {text}" for text in dict.fromkeys(changed)]
 
 
 def known(run: BenchRun) -> dict[str, Any]:

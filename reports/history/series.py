@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from bench.statistics import LEAST
 from conformance.outcomes import Outcome
 from reports.benchmark import BenchRun
-from reports.cell import Key, key_of
+from reports.cell import CACHE, CLOCK, Key, key_of
 from reports.compare import machines
 from reports.history.changepoints import changes
 from reports.reading import read
@@ -123,13 +124,20 @@ def _add(file: str, records: Records, points: dict[tuple[Key, str], list[Point]]
         for cell in records.cells:
             if cell["outcome"] == "timed":
                 ends = (cell["median"], cell.get("interval_low"), cell.get("interval_high"))
-                points.setdefault((key_of(cell), machine), []).append(Point(run.started, file, *ends))
+                place = ", ".join((machine, *_ways(run, cell)))
+                points.setdefault((key_of(cell), place), []).append(Point(run.started, file, *ends))
     when = next((str(one.environment.get("started", "")) for one in records.sources if one.kind == "conformance"), "")
     counts: dict[tuple[str, str], Counter[str]] = {}
     for result in records.results:
         counts.setdefault((result.implementation, result.device), Counter())[result.outcome.value] += 1
     for who, count in counts.items():
         found.tallies.append(Tally(when, file, *who, {one.value: count[one.value] for one in Outcome}))
+
+
+def _ways(run: BenchRun, cell: Mapping[str, Any]) -> list[str]:
+    """How a cell was timed, where that is not as always: times that were taken in two ways are two series."""
+    cache, clock = run.plan.get("cache", CACHE), cell.get("clock") or CLOCK
+    return [f"caches {cache}"] * (cache != CACHE) + [str(clock)] * (clock != CLOCK)
 
 
 def _machine(run: BenchRun) -> str:

@@ -21,6 +21,9 @@ from reports.tests.files import timed as timed_cell
 WHO = ("a", "b", "c", "d")
 LENGTHS = (128, 256, 512)
 
+#: What two runs plan of the caches.
+WARM, COLD = {"cache": "warm"}, {"cache": "cold"}
+
 
 def run(path: Path, seed: int, slow: dict[str, float] | None = None, drift: float = 1.0, **ours: Any) -> Path:
     """A run of four implementations on a machine that is ``drift`` times as slow, with its roofs."""
@@ -113,6 +116,29 @@ def test_different_machines_are_refused_with_the_fields(tmp_path: Path) -> None:
     assert found.status is Status.CANNOT_TELL
     assert not found.speeds
     assert "cpu: a processor → another processor; cores_usable: 2 → 64" in found.unfit[0]
+
+
+def test_warm_and_cold_caches_are_not_compared(tmp_path: Path) -> None:
+    """Nor with a yardstick; the setting is named, and the status is 2.  A file that does not say is warm."""
+    old, warm, cold = (run(tmp_path / f"{n}.json", n, plan=plan) for n, plan in enumerate(({}, WARM, COLD)))
+    assert between(old, warm).status is Status.NOTHING_WORSE
+    assert between(cold, cold).status is Status.NOTHING_WORSE
+    for yardstick in ("", "a"):
+        found = between(old, cold, yardstick=yardstick)
+        assert (found.status, found.speeds) == (Status.CANNOT_TELL, ())
+        assert found.unfit == ("times that were taken in different ways are not compared (cache: warm → cold)",)
+
+
+def test_times_by_different_clocks_are_not_compared(tmp_path: Path) -> None:
+    """A file that does not say which is by the host's; cells that one run alone has do not matter."""
+    cells = [timed_cell("a", n, steady(1e-3, n), device="cuda") for n in LENGTHS]
+    by_events = [timed_cell("a", n, steady(1e-3, n), device="cuda", clock="device events") for n in LENGTHS]
+    base, new = bench_3(tmp_path / "a.json", *cells), bench_3(tmp_path / "b.json", *by_events)
+    found = between(base, new)
+    assert (found.status, found.speeds) == (Status.CANNOT_TELL, ())
+    assert "(clock: wall → device events)" in found.unfit[0]
+    more = bench_3(tmp_path / "c.json", *by_events, *(timed_cell("b", n, steady(1e-3, n)) for n in LENGTHS))
+    assert not between(new, more).unfit
 
 
 def test_old_formats_are_of_one_machine_if_their_fields_agree(tmp_path: Path) -> None:

@@ -110,6 +110,15 @@ def test_two_machines_are_two_series(tmp_path: Path) -> None:
     assert [(one.machine, len(one.points), one.steps) for one in found.series] == [("0a1b", 10, ()), ("ffff", 10, ())]
 
 
+def test_times_that_were_taken_in_two_ways_are_two_series(tmp_path: Path) -> None:
+    """Cold caches are no change of a cell; a file that does not say is warm."""
+    runs(tmp_path / "in", 5, 99)
+    runs(tmp_path / "in" / "warm", 5, 99, plan={"cache": "warm"})
+    runs(tmp_path / "in" / "cold", 10, 0, plan={"cache": "cold"})
+    found = history(tmp_path / "in")
+    assert [(one.machine, len(one.points)) for one in found.series] == [("0a1b", 10), ("0a1b, caches cold", 10)]
+
+
 def test_a_file_that_cannot_be_read_is_named_and_the_others_used(tmp_path: Path) -> None:
     """One damaged file of many does not cost the history; none that can be read is an error."""
     runs(tmp_path / "in", 2, 9)

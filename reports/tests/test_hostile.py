@@ -82,6 +82,7 @@ def again(part: str) -> Callable[[Document], object]:
         (info(prepare_seconds=float("nan")), {NO_NUMBER: 1}),
         (info(memory_bytes=[]), {NO_NUMBER: 1}),
         (info(bound_by=3), {NO_NUMBER: 1}),
+        (info(clock=["wall"]), {NO_NUMBER: 1}),
         (info(visits=[[1, 2]]), {NO_CHUNKS: 1}),
         (info(visits=[[]]), {NO_CHUNKS: 1}),
         (info(visits="3"), {NO_CHUNKS: 1}),

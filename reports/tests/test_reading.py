@@ -49,6 +49,14 @@ def test_format_3_has_intervals_samples_roofs_and_a_fingerprint(tmp_path: Path) 
     assert (run.format, run.roofs, run.fits, run.fingerprint["id"]) == (3, (roof(),), (fit,), "0a1b")
 
 
+def test_how_a_cell_was_timed_is_kept(tmp_path: Path) -> None:
+    """The clock and the caches, with what both mean in numbers; the file's settings name the caches."""
+    how = {"clock": "device events", "host_seconds": 2e-3, "emptied_bytes": 2**27}
+    records = read([bench_3(tmp_path / "b.json", timed("x", 128, steady(1e-3), **how), plan={"cache": "cold"})])
+    assert how.items() <= records.cells[0].items()
+    assert records.sources[0].environment["caches"] == "cold"
+
+
 def test_old_formats_lack_what_is_new(tmp_path: Path) -> None:
     """A file of format 1 has neither intervals nor roofs, and is read."""
     records = read([bench_file(tmp_path / "b.json", cell("x", 128, median_ms=1.0))])
