@@ -252,5 +252,6 @@ def _tables(bench: Bench) -> list[str]:
     ]
     struck_out = [dataclasses.asdict(record) for record in bench.records if record.outcome == STRUCK_OUT]
     roofs = [dataclasses.asdict(roof) for roof in bench.besides.roofs]
-    parts = [[table(timed, struck_out)] if timed else [], limits(roofs), sentences(bench.besides.fits(outcomes))]
+    grown = sentences(bench.besides.fits(outcomes), bench.besides.memories(outcomes))
+    parts = [[table(timed, struck_out)] if timed else [], limits(roofs), grown]
     return [line for part in parts for line in ("", *part) if part]

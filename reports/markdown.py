@@ -9,7 +9,7 @@ import pandas as pd
 
 from conformance import answers
 from conformance.questions import DTYPE
-from reports import faults, tables
+from reports import faults, memory, tables
 from reports.model import Model
 from reports.reading import Records, Source, incomplete
 from reports.speed import speed
@@ -25,6 +25,12 @@ def page(model: Model) -> str:
         sections += ["## Conformance", _implementations(model), _matrix(model), differences(model)]
     if not cells.empty:
         sections += ["## Speed", *speed(cells, records.sources)]
+    if model.memories:
+        sections += [
+            "## Memory",
+            "Whose memory is quadratic in the length; behind a name its exponent.",
+            memory.by_growth(model.memories),
+        ]
     if records.faults:
         sections += ["## What the suite catches", *_faults(records)]
     sections += ["## What this was made from", *origins(records.sources)]

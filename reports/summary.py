@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from reports import markdown, tables
+from reports import markdown, memory, tables
 from reports.model import Model
 from reports.text import NONE, digits, fold, shortened, table
 
@@ -25,6 +25,8 @@ def page(model: Model) -> str:
             folded.append(fold("How they differ", markdown.differences(model).partition("\n\n")[2]))
     if not model.cells.empty:
         folded.append(fold("Milliseconds per call, the fastest first", table(_fastest(model.cells))))
+    if model.memories:
+        folded.append(fold("Whose memory is quadratic", memory.by_growth(model.memories)))
     folded.append(fold("Files and environments", "\n\n".join(markdown.origins(model.records.sources))))
     for part in folded:
         if sum(map(len, sections)) + len(part) > LONGEST:

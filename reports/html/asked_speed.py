@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from bench.fits import Growth, Memory
 from reports.html.cells import timed
-from reports.html.memory import Growth, Memory
 from reports.html.memory import interval as exponent_interval
 from reports.html.speed import cell_link, interval, overlap, ranked
 from reports.html.views import Answer, Cell, Group, link, milliseconds, missing, size
@@ -101,7 +101,9 @@ def quadratic(found: Sequence[Memory], at: Asked | None) -> Answer:
         items = tuple(
             Cell(
                 f"{one.implementation}{f' {one.device}' * several} {size(one.bytes)}",
-                tip=f"exponent {one.exponent:.2f}, {exponent_interval(one)}",
+                tip=f"exponent {one.line.exponent:.2f}, {exponent_interval(one)}"
+                if one.line
+                else exponent_interval(one),
                 link=link("cell", one.implementation, one.device, one.dtype, one.family.replace("*", str(one.longest))),
             )
             for one in some

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bench.fits import Growth
 from conformance.clauses import clauses
 from reports.markdown import page
 from reports.model import Model
 from reports.outputs import written
 from reports.reading import read
+from reports.records import Records
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 
@@ -32,3 +34,16 @@ def test_the_published_run_is_complete_and_has_no_failure() -> None:
     records = read([PUBLISHED / "conformance.jsonl"])
     assert all(source.complete for source in records.sources)
     assert not [result for result in records.results if result.outcome.value == "failed"]
+
+
+def test_whose_memory_is_quadratic_is_as_their_code_says() -> None:
+    """Who writes all scores out is found to hold them, who works in blocks is not, and neither from short calls."""
+    records = read([PUBLISHED / "bench.json"])
+    found = {(one.implementation, one.family): one.growth for one in Model(records, clauses()).memories}
+    short = Records((), (), tuple(cell for cell in records.cells if cell["S"] <= 1024))
+    families = ("prefill-b1h8d64s*", "prefill-b1h8d64s*-causal")
+    for name in ("numpy-eager", "torch-eager", "onnx-attention23", "torch-sdpa-math", "jax-jit"):
+        assert [found[name, family] for family in families] == [Growth.QUADRATIC] * 2
+    for name in ("numpy-tiled", "jax-tiled", "torch-sdpa-flash", "torch-sdpa"):
+        assert [found[name, family] for family in families] == [Growth.LESS] * 2
+    assert {one.growth for one in Model(short, clauses()).memories} == {Growth.UNCLEAR}
