@@ -42,14 +42,15 @@ def worse(found: Comparison | None) -> Answer:
         number_of = sum(row["number"] for row in some)
         groups.append(_group(kind.capitalize(), number_of, items))
         counts.append(f"{kind}: {number_of}")
-    unfit = " ".join(f"{text[:1].upper()}{text[1:]}." for text in found.unfit)
+    told = view.told(found)
+    clear = found.results > 0 or any(cell.verdict is not Verdict.UNCLEAR for cell in found.speeds)
     leads = {
-        Status.WORSE: f"Worse: {', '.join(counts)}.",
-        Status.NOTHING_WORSE: f"Nothing: {view.told(found)}.",
-        Status.CANNOT_TELL: f"It cannot be told: {view.told(found)}. {unfit}",
+        Status.WORSE: f"Worse: {', '.join(counts)}. In all, {told}.",
+        Status.NOTHING_WORSE: f"Nothing: {told}.",
+        Status.CANNOT_TELL: f"Nothing that could be compared: {told}." if clear else f"It cannot be told: {told}.",
     }
-    note = "" if found.status is Status.CANNOT_TELL else unfit
-    return Answer("worse", QUESTION, leads[found.status].strip(), tuple(groups), note, "changes")
+    note = " ".join(f"{text[:1].upper()}{text[1:]}." for text in (*found.unfit, *view.rules(found)))
+    return Answer("worse", QUESTION, leads[found.status], tuple(groups), note, "changes")
 
 
 #: The column of reports.compare.view that shows one of the changes of a row.

@@ -154,7 +154,8 @@ def test_what_is_memory_bound_is_known_from_measured_limits_alone(tmp_path: Path
 def test_what_got_worse_is_named_with_its_ratio(tmp_path: Path) -> None:
     """Cells that are as they were are not."""
     answer = changes.worse(pages.model(tmp_path, base=True).since)
-    assert answer.lead == "Worse: 4 cells are slower."
+    assert answer.lead.startswith("Worse: 4 cells are slower. In all, ")
+    assert answer.lead.endswith("12 cells compared (8 same, 4 slower).")
     assert {item.text.split()[0] for item in answer.groups[0].items} == {"square"}
     assert all(item.text.endswith("1.50×") for item in answer.groups[0].items)
 
@@ -166,3 +167,21 @@ def test_no_base_is_not_taken_for_nothing_worse(tmp_path: Path) -> None:
     base = read([bench_3(tmp_path / "base.json", *pages.cells(), fingerprint={"cpu": "another", "id": "x"})])
     assert changes.worse(compare(base, new)).lead.startswith("It cannot be told: ")
     assert changes.worse(compare(new, new)).lead.startswith("Nothing: ")
+
+
+def test_cells_of_one_run_alone_are_counted_apart(tmp_path: Path) -> None:
+    """A base may be smaller; a cell that it alone has is worse."""
+    every = read([bench_3(tmp_path / "every.json", *pages.cells())])
+    some = read([bench_3(tmp_path / "some.json", *pages.cells()[2:])])
+    lead = changes.worse(compare(some, every)).lead
+    assert lead == "Nothing: 10 cells compared (10 same); 2 timed in the new run alone."
+    lead = changes.worse(compare(every, some)).lead
+    assert lead == "Worse: missing cell: 2. In all, 10 cells compared (10 same); 2 timed in the base alone."
+
+
+def test_a_base_of_times_alone_leaves_conformance_open(tmp_path: Path) -> None:
+    """The times are compared all the same, and it is said what was not."""
+    base = read([bench_3(tmp_path / "base.json", *pages.cells())])
+    answer = changes.worse(compare(base, pages.model(tmp_path).records))
+    assert answer.lead == "Nothing that could be compared: 12 cells compared (12 same)."
+    assert answer.note == "The base has no conformance results, the new run has."
