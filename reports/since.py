@@ -15,7 +15,8 @@ def verdict(found: Comparison) -> str:
     """One paragraph: the verdict with its counts, what could not be compared, and by which rules."""
     said = [view.headline(found), *([view.told(found)] if view.told(found) not in view.headline(found) else [])]
     said += [f"cannot tell: {why}" for why in found.unfit]
-    return f"**Since the base run**: {'. '.join(map(inert, [*said, *view.rules(found)]))}."
+    said = [f"{text[:1].upper()}{text[1:]}" for text in (*said, *view.rules(found))]
+    return f"**Since the base run**: {'. '.join(map(inert, said))}."
 
 
 def sections(found: Comparison) -> list[str]:

@@ -176,12 +176,12 @@ def test_cells_of_one_run_alone_are_counted_apart(tmp_path: Path) -> None:
     lead = changes.worse(compare(some, every)).lead
     assert lead == "Nothing: 10 cells compared (10 same); 2 timed in the new run alone."
     lead = changes.worse(compare(every, some)).lead
-    assert lead == "Worse: missing cell: 2. In all, 10 cells compared (10 same); 2 timed in the base alone."
+    assert lead == "Worse: 2 × missing cell. In all, 10 cells compared (10 same); 2 timed in the base alone."
 
 
 def test_a_base_of_times_alone_leaves_conformance_open(tmp_path: Path) -> None:
     """The times are compared all the same, and it is said what was not."""
     base = read([bench_3(tmp_path / "base.json", *pages.cells())])
     answer = changes.worse(compare(base, pages.model(tmp_path).records))
-    assert answer.lead == "Nothing that could be compared: 12 cells compared (12 same)."
+    assert answer.lead == "Nothing for certain: 12 cells compared (12 same)."
     assert answer.note == "The base has no conformance results, the new run has."

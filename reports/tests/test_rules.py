@@ -136,7 +136,7 @@ def test_a_page_names_its_rules_and_counts_what_they_ignore(tmp_path: Path) -> N
     found = compare(base, new, given(tmp_path, SLOW))
     said = "udged by rules.toml (1 rule): slower cells ignored 4, other changes ignored 0."
     assert changes.worse(found).note == f"J{said}"
-    assert since.verdict(found).endswith(f"j{said}")
+    assert since.verdict(found).endswith(f"J{said}")
     assert changes.worse(compare(base, new)).note == ""
 
 
