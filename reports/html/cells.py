@@ -88,9 +88,8 @@ def peaks(found: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Mapping[s
 def _optimal(cells: pd.DataFrame) -> pd.Series:
     """Whether no other cell of the same workload, device and dtype is both faster and closer."""
     best = pd.Series(data=False, index=cells.index)
-    with_error = timed(cells).dropna(subset=["share"])
-    for _, rows in with_error.groupby(["workload", "device", "dtype"], sort=False):
-        ordered = rows.sort_values(["median", "share"])
-        least = ordered["share"].cummin()
-        best[ordered.index[(ordered["share"] == least) & ~ordered["share"].duplicated()]] = True
+    what = ["workload", "device", "dtype"]
+    ordered = timed(cells).dropna(subset=["share"]).sort_values([*what, "median", "share"])
+    least = ordered.groupby(what, sort=False)["share"].cummin()
+    best[ordered.index[(ordered["share"] == least) & ~ordered.duplicated([*what, "share"])]] = True
     return best
