@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bench import harness, traffic
-from bench.fits import Fit, fits
+from bench.fits import Fit, Memory, fits, memories
 from bench.outcomes import TIMED, Cell, Outcome
 from bench.peak import Gauge, Peak
 from bench.processes import Processes
@@ -38,18 +38,26 @@ class Besides:
 
     def fits(self, outcomes: Mapping[Cell, Outcome]) -> list[Fit]:
         """The exponents of time and memory over the length."""
-        return fits(
-            {
-                "implementation": cell.target.implementation.name,
-                "device": cell.target.device,
-                "dtype": cell.target.dtype,
-                "workload": cell.workload.name,
-                "seconds": outcome.interval.value,
-                "memory_bytes": self.peaks.get(cell, NOT_ASKED).bytes,
-            }
-            for cell, outcome in outcomes.items()
-            if outcome.kind == TIMED
-        )
+        return fits(self._points(outcomes))
+
+    def memories(self, outcomes: Mapping[Cell, Outcome]) -> list[Memory]:
+        """Whose memory is quadratic."""
+        return memories(self._points(outcomes))
+
+    def _points(self, outcomes: Mapping[Cell, Outcome]) -> Iterable[dict[str, Any]]:
+        for cell, outcome in outcomes.items():
+            if outcome.kind == TIMED:
+                yield {
+                    "implementation": cell.target.implementation.name,
+                    "device": cell.target.device,
+                    "dtype": cell.target.dtype,
+                    "family": cell.workload.family,
+                    "S": cell.workload.sweep,
+                    "B": cell.workload.batch,
+                    "H": cell.workload.heads,
+                    "seconds": outcome.interval.value,
+                    "memory_bytes": self.peaks.get(cell, NOT_ASKED).bytes,
+                }
 
     def document(self, outcomes: Mapping[Cell, Outcome]) -> dict[str, Any]:
         """What the JSON says of the run."""

@@ -260,5 +260,6 @@ def _tables(bench: Bench) -> list[str]:
     struck_out = [dataclasses.asdict(record) for record in bench.records if record.outcome == STRUCK_OUT]
     roofs = [dataclasses.asdict(roof) for roof in bench.besides.roofs]
     cache = shortened(f"caches {bench.plan.cache}: {MEANING[bench.plan.cache]}", WIDTH)
-    parts = [[cache, table(timed, struck_out)] if timed else [], limits(roofs), sentences(bench.besides.fits(outcomes))]
+    grown = sentences(bench.besides.fits(outcomes), bench.besides.memories(outcomes))
+    parts = [[cache, table(timed, struck_out)] if timed else [], limits(roofs), grown]
     return [line for part in parts for line in ("", *part) if part]

@@ -8,7 +8,10 @@ begins where it holds: **the shortest length is dropped while its point lies mor
 longer ones**, down to three points.  Overhead can only lift a short point, so one that lies below stays, as does noise
 of the long ones; a line that is no line shows in the interval.  Bytes under a mebibyte say nothing and are left out.
 
-Needs records alone: the ``extra_info`` of a result file, and each median.
+Whether memory is quadratic, so whether a call holds an array of all B·H·S² scores, is decided here alone
+(``Memory.growth``), for the terminal and every report: by the exponent, and by the bytes for each score.
+
+Arithmetic alone, over records: the ``extra_info`` of a result file, its list of cells, and each median.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import enum
 import itertools
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +27,6 @@ from typing import Any
 import numpy as np
 
 from bench.statistics import NORMAL, STUDENT
-from bench.workloads import parse
 
 #: Lengths that a fit needs.
 LEAST_POINTS = 3
@@ -38,15 +41,25 @@ LEAST_BYTES = 2**20
 #: What the points of a fit have in common.
 SERIES = ("implementation", "device", "dtype", "family")
 
-#: Between linear and quadratic.
+#: Halfway between an exponent of 1, which inputs and results have, and of 2, which the array of scores has.
 BETWEEN = 1.5
+
+#: Bytes for each of the B·H·S² scores below which there is no array of them: the smallest is a boolean mask.
+LEAST_PER_SCORE = 1.0
+
+#: Scores of the longest call below which memory says nothing: an allocator may have such an array already (up to 32 MiB
+#: in glibc), and a kernel in blocks of 1024 rows and keys holds all scores of eight heads up to S = 1024, half as many.
+PROOF = 2**24
+
+#: A family whose rows are not its keys: decode, and cross.
+RECTANGULAR = re.compile(r"s(\d+|\*)k")
 
 
 class Growth(enum.StrEnum):
-    """What an exponent says; UNCLEAR if its interval has both."""
+    """How something grows with the length; UNCLEAR if what was measured cannot tell."""
 
-    LINEAR = "linear"
     QUADRATIC = "quadratic"
+    LESS = "less than quadratic"
     UNCLEAR = "unclear"
 
 
@@ -62,10 +75,10 @@ class Line:
     longest: int
 
     @property
-    def growth(self) -> Growth:
-        """Linear or quadratic, if the whole interval lies on one side."""
+    def side(self) -> Growth:
+        """The side of BETWEEN that the whole interval lies on."""
         if self.high < BETWEEN:
-            return Growth.LINEAR
+            return Growth.LESS
         return Growth.QUADRATIC if self.low > BETWEEN else Growth.UNCLEAR
 
 
@@ -78,6 +91,31 @@ class Fit(Line):
     dtype: str = ""
     family: str = ""
     quantity: str = ""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """How the memory of an implementation grows in one family, and what it is at the longest length."""
+
+    implementation: str
+    device: str
+    dtype: str
+    family: str
+    longest: int
+    bytes: float
+    #: The number of scores at the longest length, NaN where S is not the length of both sides.
+    scores: float
+    #: None of less than LEAST_POINTS lengths with LEAST_BYTES.
+    line: Line | None
+
+    @property
+    def growth(self) -> Growth:
+        """Too few scores say nothing, too few bytes a score that there is no array of them; else the exponent says."""
+        if self.scores < PROOF:
+            return Growth.UNCLEAR
+        if self.bytes < LEAST_PER_SCORE * self.scores:
+            return Growth.LESS
+        return self.line.side if self.line else Growth.UNCLEAR
 
 
 #: What is fitted: how a record says it, and the least that counts.
@@ -105,37 +143,61 @@ def line(points: Mapping[int, float]) -> Line | None:
 def fits(records: Iterable[Mapping[str, Any]]) -> list[Fit]:
     """A fit of each quantity for each series of records that has enough lengths.
 
-    A record has implementation, device, dtype and workload, as ``extra_info`` has, ``seconds`` (the median) and
-    ``memory_bytes``; what is None or missing is no point.
+    A record has implementation, device, dtype, family and ``S``, the length that the family leaves open, ``seconds``
+    (the median) and ``memory_bytes``; what is None or missing is no point.
     """
+    return [
+        Fit(**vars(fitted), **series, quantity=quantity)
+        for series, measured in _series(records)
+        for quantity, (key, least) in QUANTITIES.items()
+        if (fitted := line({record["S"]: record[key] for record in measured if (record.get(key) or 0) > least}))
+    ]
+
+
+def memories(records: Iterable[Mapping[str, Any]]) -> list[Memory]:
+    """One for each series of such records that has the bytes of two lengths; they have ``B`` and ``H`` too."""
     found = []
-    for series, group in itertools.groupby(sorted(records, key=_series), key=_series):
-        measured = list(group)
-        named: dict[str, Any] = dict(zip(SERIES, series, strict=True))
-        for quantity, (key, least) in QUANTITIES.items():
-            known = [record for record in measured if (record.get(key) or 0) > least]
-            fitted = line({parse(record["workload"]).sweep: record[key] for record in known})
-            if fitted is not None:
-                found.append(Fit(**vars(fitted), **named, quantity=quantity))
+    for series, measured in _series(records):
+        points = {record["S"]: record for record in measured if record.get("memory_bytes") is not None}
+        if len(points) < 2:
+            continue
+        longest = max(points)
+        held = points[longest]["memory_bytes"]
+        fitted = line({s: one["memory_bytes"] for s, one in points.items() if one["memory_bytes"] > LEAST_BYTES})
+        found.append(Memory(**series, longest=longest, bytes=held, scores=scores(points[longest]), line=fitted))
     return found
 
 
-def sentences(found: Sequence[Fit]) -> list[str]:
-    """Who is quadratic and who is linear, one sentence per quantity and family, for a terminal."""
-    said = []
-    groups = sorted({(fit.family, fit.device, fit.dtype, fit.quantity) for fit in found})
-    for family, device, dtype, quantity in groups:
-        these = [f for f in found if (f.family, f.device, f.dtype, f.quantity) == (family, device, dtype, quantity)]
-        parts = []
-        for growth in Growth:
-            names = [f"{f.implementation} {f.exponent:.2f}" for f in these if f.growth is growth]
-            parts += [f"{growth}: {', '.join(sorted(names))}"] if names else []
-        said.append(f"{quantity} over S, {family} {device} {dtype}: {'; '.join(parts)}")
-    return said
+def scores(record: Mapping[str, Any]) -> float:
+    """The number of scores of a call, B·H·S², NaN where its rows are not its keys or that is not known."""
+    if RECTANGULAR.search(record["family"]):
+        return math.nan
+    return float(record.get("B") or math.nan) * float(record.get("H") or math.nan) * record["S"] ** 2
 
 
-def _series(record: Mapping[str, Any]) -> tuple[str, ...]:
-    return record["implementation"], record["device"], record["dtype"], parse(record["workload"]).family
+def sentences(fitted: Sequence[Fit], held: Sequence[Memory]) -> list[str]:
+    """How time grows, by its exponents, and memory, by Memory.growth: a sentence for each family, for a terminal."""
+    told: list[tuple[str, Fit | Memory, Growth, Line | None]] = [("memory", one, one.growth, one.line) for one in held]
+    told += [("seconds", one, one.side, one) for one in fitted if one.quantity == "seconds"]
+    groups: dict[tuple[str, ...], dict[Growth, list[str]]] = {}
+    for quantity, one, growth, of in told:
+        words = groups.setdefault((one.family, one.device, one.dtype, quantity), {})
+        words.setdefault(growth, []).append(f"{one.implementation} {of.exponent:.2f}" if of else one.implementation)
+    return [
+        f"{quantity} over S, {family} {device} {dtype}: "
+        + "; ".join(f"{growth}: {', '.join(sorted(words[growth]))}" for growth in Growth if growth in words)
+        for (family, device, dtype, quantity), words in sorted(groups.items())
+    ]
+
+
+def _series(records: Iterable[Mapping[str, Any]]) -> list[tuple[dict[str, Any], list[Mapping[str, Any]]]]:
+    """The records of each series, and what they have in common."""
+
+    def series(record: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(record[name] for name in SERIES)
+
+    groups = itertools.groupby(sorted(records, key=series), key=series)
+    return [(dict(zip(SERIES, key, strict=True)), list(group)) for key, group in groups]
 
 
 def _slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:

@@ -10,10 +10,10 @@ The model, for a cell on the CPU, in bytes:
 *The call* takes its results and SQUARE arrays of B·H·Sq·Sk numbers, in float32 or wider, unless a shorter workload of
 the family was measured.  Then it takes what the process held for that, times the ratio of the scores, but no more
 than that and those arrays; or, if its implementation is *known to hold no square array*, times the ratio of inputs
-and results.  That is known if a call of at least PROOF scores held less than one byte a score: not even a boolean mask
-of that shape fits.  (Smaller calls prove nothing, as an allocator serves arrays of up to 32 MiB from memory that the
-process has already.)  What a process held counts from before its first cell, so that memory which a library keeps for
-later calls is not taken for none.
+and results.  That is known if a call of at least PROOF scores (bench.fits) held less than one byte a score: not even a
+boolean mask of that shape fits.  (Smaller calls prove nothing, as an allocator serves arrays of up to 32 MiB from
+memory that the process has already.)  What a process held counts from before its first cell, so that memory which a
+library keeps for later calls is not taken for none.
 
 On another device inputs and results are counted there as here, but nothing is known of the device's own memory: a
 call that does not fit there raises, and is left out with what it says.
@@ -31,6 +31,7 @@ import numpy as np
 
 from bench import arguments
 from bench.checks import checked_heads, checked_rows
+from bench.fits import PROOF
 from bench.workloads import Workload
 from conformance.bounds import BLOCK_ELEMENTS
 
@@ -42,10 +43,6 @@ SETS_HERE, SETS_THERE = 3, arguments.SETS + 3
 #: S=2048 in float32, where one is 128 MiB: NumPy written out 3.3 (scores, shifted scores, their exponentials), the
 #: same as a layer 3.5, flex_attention and the ONNX reference 4.3; gradients in NumPy 4.2, by JAX 9.2.
 SQUARE = {"sdpa": 5, "mha": 5, "sublayer": 5, "sdpa_grad": 10, "mha_grad": 10}
-
-#: Scores from which on a call that takes less than a byte for each proves that it holds no square array: 64 MiB in
-#: float32, 32 MiB in half precision.
-PROOF = 2**24
 
 #: Arrays of float64 that a check holds at once: of recomputed scores, of keys and values (one head per query head), of
 #: blocks, and of the projections of a layer.  tests/test_memory.py measures that a check takes no more.

@@ -11,7 +11,7 @@ from pathlib import Path
 from conformance.clauses import clauses
 from reports import model, outputs
 from reports.compare import command as compare
-from reports.compare import comparing, pages
+from reports.compare import comparing, pages, rules
 from reports.history import command as history
 from reports.history import pages as trends
 from reports.reading import ReportError, read
@@ -49,12 +49,16 @@ def report(arguments: Sequence[str]) -> int:
         choices=list(outputs.FORMATS),
         help=f"what to write; repeatable (default: {', '.join(outputs.DEFAULT)})",
     )
+    parser.add_argument("--base", metavar="BASE", help="a run to compare with, as `python -m reports compare` has it")
     parser.add_argument(
-        "--base", metavar="BASE", help="the run that the HTML page compares with, as `python -m reports compare` has it"
+        "--rules", type=Path, metavar="FILE", help="thresholds and what to ignore in that, as TOML; needs --base"
     )
     given = parser.parse_args(arguments)
+    if given.rules and not given.base:
+        parser.error("--rules is about a comparison: it needs --base")
+    known = rules.read(given.rules) if given.rules else None
     records = read(given.files)
-    since = comparing.compare(compare.records(given.base), records) if given.base else None
+    since = comparing.compare(compare.records(given.base), records, known) if given.base else None
     whole = model.Model(records, clauses(), since)
     formats = given.format or outputs.DEFAULT
     if not given.format and outputs.left_out():

@@ -9,7 +9,7 @@ import pandas as pd
 
 from conformance import answers
 from conformance.questions import DTYPE
-from reports import faults, tables
+from reports import faults, memory, since, tables
 from reports.model import Model
 from reports.reading import Records, Source, incomplete
 from reports.speed import speed
@@ -20,11 +20,19 @@ def page(model: Model) -> str:
     """The whole report."""
     records, cells = model.records, model.cells
     sections = ["# Attention: conformance and speed", verdict(model)]
+    if model.since:
+        sections += ["## What changed since the base run", *since.sections(model.since)]
     if not model.results.empty:
         sections += ["## How libraries answer", _answers(records)]
         sections += ["## Conformance", _implementations(model), _matrix(model), differences(model)]
     if not cells.empty:
         sections += ["## Speed", *speed(cells, records.sources)]
+    if model.memories:
+        sections += [
+            "## Memory",
+            "Whose memory is quadratic in the length; behind a name its exponent.",
+            memory.by_growth(model.memories),
+        ]
     if records.faults:
         sections += ["## What the suite catches", *_faults(records)]
     sections += ["## What this was made from", *origins(records.sources)]
@@ -46,6 +54,8 @@ def verdict(model: Model) -> str:
         line = f"**Speed**: {_many(counts.get('timed', 0), 'cell')} timed, {counts.get('not timed', 0)} left out"
         line += f", {counts.get('struck out', 0)} struck out"
         lines.append(line + (f" ({_names(struck)})." if len(struck) else "."))
+    if model.since:
+        lines.append(since.verdict(model.since))
     if records.faults:
         lines.append(faults.verdict(records.faults, records.cases))
     return "\n\n".join(lines) or "**Nothing was recorded.**"

@@ -15,9 +15,10 @@ from typing import Any
 
 import pandas as pd
 
+from bench.fits import Memory
 from conformance.clauses import Clause
 from conformance.results import as_record, from_record
-from reports import divergence, faults, tables
+from reports import divergence, faults, memory, tables
 from reports.benchmark import BenchRun
 from reports.cell import Samples, fault, is_entry, key_of
 from reports.compare.changes import Comparison
@@ -52,6 +53,11 @@ class Model:
     def cells(self) -> pd.DataFrame:
         """One row per cell of the bench."""
         return tables.bench(self.records.cells)
+
+    @cached_property
+    def memories(self) -> list[Memory]:
+        """Whose memory is quadratic."""
+        return memory.memories(self.records.cells)
 
     @cached_property
     def answers(self) -> pd.DataFrame:
@@ -106,6 +112,7 @@ class Model:
             "matrix": _rows(self.matrix) if some else [],
             "answers": _rows(long),
             "differences": _rows(self.differences) if some else [],
+            "memory": _rows(memory.frame(self.memories)),
             "runs": [_plain(dataclasses.asdict(run)) for run in records.runs],
             "cells": [_cell(cell, records.samples.get(key_of(cell))) for cell in records.cells],
             "cases": records.cases,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from reports import markdown, tables
+from reports import markdown, memory, since, tables
 from reports.model import Model
 from reports.text import NONE, digits, fold, shortened, table
 
@@ -18,13 +18,15 @@ LONGEST = 50_000
 def page(model: Model) -> str:
     """The whole summary, of LONGEST characters at most: what does not fit is said to be in the page."""
     sections = ["## Attention: conformance and speed", markdown.verdict(model), _failures(model.results)]
-    folded = []
+    folded = since.sections(model.since) if model.since else []
     if not model.results.empty:
         folded.append(fold("Conformance by implementation", table(_by_implementation(model))))
         if len(model.differences):
             folded.append(fold("How they differ", markdown.differences(model).partition("\n\n")[2]))
     if not model.cells.empty:
         folded.append(fold("Milliseconds per call, the fastest first", table(_fastest(model.cells))))
+    if model.memories:
+        folded.append(fold("Whose memory is quadratic", memory.by_growth(model.memories)))
     folded.append(fold("Files and environments", "\n\n".join(markdown.origins(model.records.sources))))
     for part in folded:
         if sum(map(len, sections)) + len(part) > LONGEST:

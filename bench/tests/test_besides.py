@@ -7,6 +7,7 @@ import pytest
 
 from bench import besides
 from bench.besides import Besides
+from bench.fits import Growth
 from bench.peak import Peak
 from bench.processes import Processes
 from bench.roofs import Roof
@@ -41,9 +42,8 @@ def measured() -> tuple[Besides, dict]:
 def test_an_array_of_all_scores_is_exposed_by_its_exponent(measured: tuple[Besides, dict]) -> None:
     """The memory of all scores at once grows with the square of the length, that of a few rows does not."""
     found, timed = measured
-    exponents = {fit.implementation: fit for fit in found.fits(timed) if fit.quantity == "bytes"}
-    assert exponents["attention"].growth.value == "quadratic"
-    assert "by_rows" not in exponents or exponents["by_rows"].growth.value != "quadratic"
+    growths = {one.implementation: one.growth for one in found.memories(timed)}
+    assert growths == {"attention": Growth.QUADRATIC, "by_rows": Growth.LESS}
 
 
 def test_the_bytes_are_those_of_the_scores(measured: tuple[Besides, dict]) -> None:

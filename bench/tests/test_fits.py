@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.fits import Growth, Line, fits, line, sentences
+from bench.fits import PROOF, Growth, Line, Memory, fits, line, memories, scores, sentences
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
+
+CAUSAL = "prefill-b1h8d64s*-causal"
 
 
 def sampled(law: Callable[[float], float], seed: int = 0, noise: float = 0.02) -> dict[int, float]:
@@ -53,9 +55,9 @@ def test_short_lengths_that_are_overhead_are_dropped(overhead: float) -> None:
     assert everything < found.exponent
 
 
-def test_overhead_at_all_lengths_is_not_called_linear() -> None:
+def test_overhead_at_all_lengths_has_no_side() -> None:
     """Where even the longest calls are overhead, the interval is too wide for a word."""
-    assert fitted(sampled(lambda s: s**2 + 100 * 128**2)).growth is Growth.UNCLEAR
+    assert fitted(sampled(lambda s: s**2 + 100 * 128**2)).side is Growth.UNCLEAR
 
 
 def test_short_lengths_that_are_fast_are_kept() -> None:
@@ -79,7 +81,10 @@ def records(
             "implementation": name,
             "device": "cpu",
             "dtype": "float32",
-            "workload": f"prefill-b1h8d64s{length}-causal",
+            "family": CAUSAL,
+            "S": length,
+            "B": 1,
+            "H": 8,
             "seconds": seconds(length),
             "memory_bytes": memory(length),
         }
@@ -100,18 +105,8 @@ def test_families_are_not_mixed() -> None:
     """Lengths of causal and of other calls are no sweep together."""
     made = records("a", lambda s: 1.0 * s, lambda s: None)[:4]
     for record in made[:2]:
-        record["workload"] = record["workload"].removesuffix("-causal")
+        record["family"] = "prefill-b1h8d64s*"
     assert fits(made) == []
-
-
-def test_the_length_of_a_decoding_call_is_its_past() -> None:
-    """The one that its family leaves open."""
-    made = records("a", lambda s: 1.0 * s, lambda s: None)
-    for record, length in zip(made, LENGTHS, strict=True):
-        record["workload"] = f"decode-b1h8d64s1k{length}"
-    (fit,) = fits(made)
-    assert fit.family == "decode-b1h8d64s1k*"
-    assert fit.exponent == pytest.approx(1)
 
 
 def test_what_was_not_measured_is_no_point() -> None:
@@ -124,7 +119,64 @@ def test_what_was_not_measured_is_no_point() -> None:
 
 def test_the_terminal_says_who_is_quadratic() -> None:
     """One sentence for a quantity and family, with the exponents."""
-    made = records("a", lambda s: None, lambda s: 1e5 * s) + records("b", lambda s: None, lambda s: 99 * s**2)
-    assert sentences(fits(made)) == [
-        "bytes over S, prefill-b1h8d64s*-causal cpu float32: linear: a 1.00; quadratic: b 2.00"
+    made = records("a", lambda s: None, lambda s: 5e3 * s) + records("b", lambda s: 1e-9 * s, lambda s: 99 * s**2)
+    assert sentences(fits(made), memories(made)) == [
+        "memory over S, prefill-b1h8d64s*-causal cpu float32: quadratic: b 2.00; less than quadratic: a 1.00",
+        "seconds over S, prefill-b1h8d64s*-causal cpu float32: less than quadratic: b 1.00",
     ]
+
+
+def grown(memory: Callable[[int], float | None], longest: int = 4096, family: str = CAUSAL) -> Growth:
+    """What is said of memory that was measured up to a length."""
+    made = [one | {"family": family} for one in records("a", lambda s: None, memory) if one["S"] <= longest]
+    (one,) = memories(made)
+    return one.growth
+
+
+@pytest.mark.parametrize(
+    ("memory", "growth"),
+    [
+        (lambda s: 8 * 4 * s**2, Growth.QUADRATIC),  # an array of scores
+        (lambda s: 8 * s**2, Growth.QUADRATIC),  # a mask of bytes
+        (lambda s: 8 * s**2 / 8, Growth.LESS),  # as steep, and too small to hold anything for each score
+        (lambda s: 4096 * s, Growth.LESS),
+        (lambda s: 0, Growth.LESS),  # nothing that a system could see
+        (lambda s: 8 * 4 * 4096 * s, Growth.LESS),  # a byte a score and more, by width
+        (lambda s: 8 * 4 * s**1.5, Growth.LESS),
+        (lambda s: 8 * 4 * (s**2 if s < 2048 else 1024 * s), Growth.UNCLEAR),  # it bends
+    ],
+)
+def test_quadratic_takes_an_exponent_and_an_array_of_scores(memory: Callable[[int], float], growth: Growth) -> None:
+    """Either alone is not enough, and an interval on both sides of the threshold decides nothing."""
+    assert grown(memory) is growth
+
+
+def test_a_short_sweep_in_blocks_is_not_called_quadratic() -> None:
+    """Blocks of 1024 rows and keys of eight heads are all scores up to S = 1024; longer calls tell them apart."""
+
+    def blocks(s: int) -> float:
+        return 8 * 4 * min(s, 1024) ** 2 + 2048 * s
+
+    assert [grown(blocks, longest) for longest in (512, 1024)] == [Growth.UNCLEAR] * 2
+    assert grown(blocks) is not Growth.QUADRATIC
+
+
+def test_two_lengths_have_no_interval_and_prove_no_array() -> None:
+    """They can rule one out, by bytes."""
+    made = records("a", lambda s: None, lambda s: 32 * s**2)[-2:] + records("b", lambda s: None, lambda s: 99 * s)[-2:]
+    assert {one.implementation: one.growth for one in memories(made)} == {"a": Growth.UNCLEAR, "b": Growth.LESS}
+
+
+def test_where_rows_are_not_keys_the_exponent_alone_decides() -> None:
+    """A call that decodes, or has keys of another length, has no B·H·S² scores."""
+    for family in ("decode-b1h8d64s1k*", "cross-b1h8d64s*k512"):
+        assert grown(lambda s: 4096 * s, family=family) is Growth.LESS
+        assert grown(lambda s: 64 * s**2, family=family) is Growth.QUADRATIC
+
+
+def test_the_least_call_that_proves_something_has_two_to_the_24_scores() -> None:
+    """One less is too few."""
+    assert scores({"family": CAUSAL, "B": 4, "H": 4, "S": 1024}) == PROOF
+    of = line({length: 4.0 * length**2 for length in LENGTHS})
+    found = [Memory("a", "cpu", "float32", CAUSAL, 1024, 4.0 * n, n, of).growth for n in (PROOF - 1, PROOF)]
+    assert found == [Growth.UNCLEAR, Growth.QUADRATIC]

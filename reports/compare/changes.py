@@ -119,6 +119,8 @@ class Comparison:
     yardstick: str = ""
     #: Results and cells that are in both runs.
     results: int = 0
+    #: The file of rules that it was judged by, with their number, "" for none.
+    rules: str = ""
 
     @property
     def worse(self) -> tuple[Change, ...]:
@@ -129,6 +131,12 @@ class Comparison:
     def slower(self) -> tuple[Speed, ...]:
         """The cells that are slower and count."""
         return tuple(cell for cell in self.speeds if cell.verdict is Verdict.SLOWER and not cell.ignored)
+
+    @property
+    def ignored(self) -> tuple[int, int]:
+        """How many cells, and how many other changes, are worse and do not count, as a rule says."""
+        cells = sum(cell.ignored for cell in self.speeds)
+        return cells, sum(change.level is Level.IGNORED for change in self.changes)
 
     @property
     def status(self) -> Status:

@@ -22,7 +22,7 @@ def compare(base: Records, new: Records, rules: Rules | None = None, yardstick: 
     before, after = (" ".join(sorted(filter(None, side))) for side in specs)
     if before and after and before != after:
         unfit.append(f"the runs are of different versions of the spec: {before} → {after}")
-        return Comparison(base.sources, new.sources, (), (), unfit=tuple(unfit))
+        return Comparison(base.sources, new.sources, (), (), unfit=tuple(unfit), rules=given.name)
     changed = results.changes(base.results, new.results, given, cut=bool(cut)) if base.results and new.results else []
     speeds: list[Speed] = []
     allowances: list[Allowance] = []
@@ -50,6 +50,7 @@ def compare(base: Records, new: Records, rules: Rules | None = None, yardstick: 
         (*notes, *given.idle),
         yardstick,
         both,
+        given.name,
     )
 
 

@@ -39,7 +39,8 @@ def terminal(found: Comparison) -> str:
     parts = [printable(view.headline(found))]
     parts += [f"cannot tell: {printable(why)}" for why in found.unfit]
     parts += [_rows(title, frame) for title, frame in _tables(found) if not frame.empty]
-    parts += [printable(view.told(found)), *map(printable, view.rule(found)), *map(printable, found.notes)]
+    said = [view.told(found), *view.rules(found), *view.rule(found), *found.notes]
+    parts += map(printable, said)
     return "\n\n".join([*parts, _rows("", view.files(found))]) + "\n"
 
 
@@ -78,7 +79,8 @@ def comment(found: Comparison) -> str:
     ):
         if not frame.empty:
             rest.append(fold(f"{title}: {len(frame)}", table(frame.map(inert))))
-    how = [inert(view.told(found)), *map(inert, (*view.rule(found), *found.notes)), table(view.files(found).map(inert))]
+    said = [view.told(found), *view.rules(found), *view.rule(found), *found.notes]
+    how = [*map(inert, said), table(view.files(found).map(inert))]
     ending = fold("How it was judged, and what was read", "\n\n".join(how))
     for part in rest:
         too_long = sum(len(one.encode()) for one in (*sections, part, ending)) > LONGEST
@@ -98,6 +100,8 @@ def document(found: Comparison) -> dict[str, Any]:
         "notes": list(found.notes),
         "yardstick": found.yardstick,
         "results": found.results,
+        "rules": found.rules,
+        "ignored": sum(found.ignored),
         "allowances": [_plain(one) for one in found.allowances],
         "speeds": [_plain(one) for one in found.speeds],
         "changes": [_plain(one) for one in found.changes],

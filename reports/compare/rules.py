@@ -66,6 +66,8 @@ class Rules:
     """All of them, in order."""
 
     rules: list[Rule] = field(default_factory=list)
+    #: The file that they are from, with their number, "" for none.
+    name: str = ""
 
     def threshold(self, name: str, **place: str) -> float:
         """A threshold at a place: implementation, device, dtype, and workload or case."""
@@ -93,7 +95,8 @@ def read(path: Path) -> Rules:
     tables = data.get("rule", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ReportError(f"{path}: rule is one table, expected [[rule]] in double brackets")
-    return Rules([_rule(path, number, table) for number, table in enumerate(tables, 1)])
+    found = [_rule(path, number, table) for number, table in enumerate(tables, 1)]
+    return Rules(found, f"{path.name} ({len(found)} {'rule' if len(found) == 1 else 'rules'})")
 
 
 def _rule(path: Path, number: int, table: Mapping[str, Any]) -> Rule:

@@ -32,8 +32,11 @@ def told(found: Comparison) -> str:
     """What was compared."""
     verdicts = Counter(cell.verdict for cell in found.speeds)
     cells = ", ".join(f"{verdicts[one]} {one.value}" for one in Verdict if verdicts[one])
+    kinds = Counter(change.kind for change in found.changes)
+    alone = {"base": kinds[Kind.CELL] + kinds[Kind.UNTIMED], "new run": kinds[Kind.NEW_CELL]}
     parts = [f"{found.results} results compared"] if found.results else []
     parts += [f"{len(found.speeds)} cells compared ({cells})"] if found.speeds else []
+    parts += [f"{count} timed in the {run} alone" for run, count in alone.items() if count and parts]
     return "; ".join(parts) or "nothing was compared"
 
 
@@ -73,6 +76,14 @@ def speeds(found: Comparison, verdicts: Iterable[Verdict]) -> pd.DataFrame:
             "why unclear": [cell.why or NONE for cell in chosen],
         }
     )
+
+
+def rules(found: Comparison) -> list[str]:
+    """Which file of rules it was judged by, and how much they ignore."""
+    if not found.rules:
+        return []
+    cells, others = found.ignored
+    return [f"judged by {found.rules}: slower cells ignored {cells}, other changes ignored {others}"]
 
 
 def rule(found: Comparison) -> list[str]:

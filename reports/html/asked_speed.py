@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from bench.fits import Growth, Memory
 from reports.html.cells import timed
-from reports.html.memory import Growth, Memory
 from reports.html.memory import interval as exponent_interval
 from reports.html.speed import cell_link, interval, overlap, ranked
 from reports.html.views import Answer, Cell, Group, link, milliseconds, missing, size
@@ -95,20 +95,24 @@ def quadratic(found: Sequence[Memory], at: Asked | None) -> Answer:
     if at is None or not here:
         return Answer("quadratic", question, "Memory was not measured at two lengths in these files.", more="memory-of")
     several = len({one.device for one in here}) > 1
+    longest = max(one.longest for one in here)
     groups = []
     for growth in Growth:
         some = sorted((one for one in here if one.growth is growth), key=lambda one: -one.bytes)
         items = tuple(
             Cell(
-                f"{one.implementation}{f' {one.device}' * several} {size(one.bytes)}",
-                tip=f"exponent {one.exponent:.2f}, {exponent_interval(one)}",
+                " ".join([one.implementation, *[one.device] * several, size(one.bytes)])
+                + f" at {one.longest}" * (one.longest < longest),
+                tip=f"exponent {one.line.exponent:.2f}, {exponent_interval(one)}"
+                if one.line
+                else exponent_interval(one),
                 link=link("cell", one.implementation, one.device, one.dtype, one.family.replace("*", str(one.longest))),
             )
             for one in some
         )
         if items:
             label = growth.value.capitalize()
-            groups.append(Group(f"{label} ({len(items)}), bytes at the longest S", LOOKS[growth], items))
+            groups.append(Group(f"{label} ({len(items)}), bytes at S = {longest}", LOOKS[growth], items))
     count = {growth: sum(one.growth is growth for one in here) for growth in Growth}
     unclear = f" Of {count[Growth.UNCLEAR]} it cannot be told." if count[Growth.UNCLEAR] else ""
     lead = f"{count[Growth.QUADRATIC]} of {len(here)}, in {at.family}, {at.dtype}.{unclear}"

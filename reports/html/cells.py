@@ -10,7 +10,6 @@ import pandas as pd
 from reports import tables
 from reports.model import Model
 from reports.records import Records
-from reports.speed import PAST
 
 #: Numbers that not every format or cell has.  Seconds, bytes, shares.
 NUMBERS = (
@@ -55,8 +54,6 @@ def frame(model: Model) -> pd.DataFrame:
         cells["operator"] = tables.SDPA
     cells["operator"] = cells["operator"].fillna(tables.SDPA)
     cells["memory"] = cells["memory_bytes"].fillna(cells["peak_bytes"])
-    square = ~cells["family"].str.contains(PAST, regex=False)
-    cells["scores"] = (cells["B"] * cells["H"] * cells["S"] ** 2.0).where(square)
     return cells.assign(optimal=_optimal(cells))
 
 
@@ -69,12 +66,6 @@ def roofs(records: Records) -> list[Mapping[str, Any]]:
     """The measured limits of the machines, of files that have them."""
     texts, numbers = ("device", "dtype"), ("flops_per_second",)
     return [roof for run in records.runs for roof in run.roofs if _whole(roof, texts, numbers)]
-
-
-def fits(records: Records) -> list[Mapping[str, Any]]:
-    """The fitted exponents, of files that have them."""
-    texts, numbers = ("implementation", *GROUP, "quantity"), ("exponent", "low", "high")
-    return [fit for run in records.runs for fit in run.fits if _whole(fit, texts, numbers)]
 
 
 def _whole(record: Mapping[str, Any], texts: Sequence[str], numbers: Sequence[str]) -> bool:
@@ -97,9 +88,8 @@ def peaks(found: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Mapping[s
 def _optimal(cells: pd.DataFrame) -> pd.Series:
     """Whether no other cell of the same workload, device and dtype is both faster and closer."""
     best = pd.Series(data=False, index=cells.index)
-    with_error = timed(cells).dropna(subset=["share"])
-    for _, rows in with_error.groupby(["workload", "device", "dtype"], sort=False):
-        ordered = rows.sort_values(["median", "share"])
-        least = ordered["share"].cummin()
-        best[ordered.index[(ordered["share"] == least) & ~ordered["share"].duplicated()]] = True
+    what = ["workload", "device", "dtype"]
+    ordered = timed(cells).dropna(subset=["share"]).sort_values([*what, "median", "share"])
+    least = ordered.groupby(what, sort=False)["share"].cummin()
+    best[ordered.index[(ordered["share"] == least) & ~ordered.duplicated([*what, "share"])]] = True
     return best

@@ -41,15 +41,17 @@ def worse(found: Comparison | None) -> Answer:
         items = [Cell(f"{row['implementation']} {row['dtype']} {row['where']}", tip=row[FIRST]) for row in some]
         number_of = sum(row["number"] for row in some)
         groups.append(_group(kind.capitalize(), number_of, items))
-        counts.append(f"{kind}: {number_of}")
-    unfit = " ".join(f"{text[:1].upper()}{text[1:]}." for text in found.unfit)
+        counts.append(f"{number_of} × {kind}")
+    told = view.told(found)
+    clear = found.results > 0 or not all(map(_unclear, found.speeds))
+    nothing = "Nothing for certain" if found.unfit or any(map(_unclear, found.speeds)) else "Nothing"
     leads = {
-        Status.WORSE: f"Worse: {', '.join(counts)}.",
-        Status.NOTHING_WORSE: f"Nothing: {view.told(found)}.",
-        Status.CANNOT_TELL: f"It cannot be told: {view.told(found)}. {unfit}",
+        Status.WORSE: f"Worse: {', '.join(counts)}. In all, {told}.",
+        Status.NOTHING_WORSE: f"{nothing}: {told}.",
+        Status.CANNOT_TELL: f"{nothing}: {told}." if clear else f"It cannot be told: {told}.",
     }
-    note = "" if found.status is Status.CANNOT_TELL else unfit
-    return Answer("worse", QUESTION, leads[found.status].strip(), tuple(groups), note, "changes")
+    note = " ".join(f"{text[:1].upper()}{text[1:]}." for text in (*found.unfit, *view.rules(found)))
+    return Answer("worse", QUESTION, leads[found.status], tuple(groups), note, "changes")
 
 
 #: The column of reports.compare.view that shows one of the changes of a row.
@@ -109,6 +111,10 @@ def _slower(cell: Speed) -> Cell:
 
 def _cell(cell: Speed) -> str:
     return link("cell", cell.implementation, cell.device, cell.dtype, cell.workload)
+
+
+def _unclear(cell: Speed) -> bool:
+    return cell.verdict is Verdict.UNCLEAR
 
 
 def _verdict(cell: Speed) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -37,15 +36,14 @@ def _shown(model: Model) -> dict[str, Any]:
     """What the template fills in; sections without records are empty."""
     records = model.records
     found = cells.frame(model)
-    growths = memory.growths(found, cells.fits(records))
     shown = {
         "cut": incomplete(records.sources),
-        "questions": _questions(model, found, growths),
+        "questions": _questions(model, found),
         "divergence": divergence(records.results),
         "fastest": speed.fastest(found) if len(cells.timed(found)) else None,
         "counts": speed.counts(found) if len(found) else "",
         "bench": speed.every_cell(found) if len(found) else None,
-        "memory": memory.table(growths) if growths else None,
+        "memory": memory.table(model.memories) if model.memories else None,
         "kills": [kills.groups(records.faults), kills.table(records.faults)] if records.faults else [],
         "kill_verdict": faults.verdict(records.faults, records.cases).replace("**", "") if records.faults else "",
         "changes": changes.tables(model.since) if model.since else [],
@@ -67,14 +65,14 @@ def _conformance(model: Model) -> dict[str, Any]:
     }
 
 
-def _questions(model: Model, found: pd.DataFrame, growths: Sequence[memory.Memory]) -> list[Answer]:
+def _questions(model: Model, found: pd.DataFrame) -> list[Answer]:
     """The answers at the top, in the order in which a stranger asks."""
     answers: list[Answer | None] = []
     at = asked(found)
     if not model.results.empty:
         answers.append(empty_rows(model.results, model.records.results))
     if not found.empty:
-        answers += [fastest(found, at), quadratic(growths, at)]
+        answers += [fastest(found, at), quadratic(model.memories, at)]
     answers.append(changes.worse(model.since))
     if not model.results.empty:
         answers.append(conforms(model.implementations))

@@ -108,7 +108,7 @@ def _benchmark(one: Mapping[str, Any]) -> dict[str, Any]:
     seconds = one["median_ms"] / 1e3
     info = {name: one[name] for name in ("implementation", "device", "dtype", "workload", "S")}
     info |= {"B": 1, "H": 8, "D": 64, "flops": 1e9, "gflops": 1 / seconds, "prepare_seconds": 0.25}
-    info |= {"first_call_seconds": 0.5, "peak_bytes": 1, "share": 0.1, "profile": "wide"}
+    info |= {"first_call_seconds": 0.5, "peak_bytes": one.get("peak_bytes", 1), "share": 0.1, "profile": "wide"}
     info |= {name: one[name] for name in MEASURED if name in one and name not in ("median_ms", "data")}
     stats = dict.fromkeys(("min", "median", "mean", "max"), seconds) | {"stddev": 0.0, "rounds": 5}
     return {"extra_info": info, "stats": stats | ({"data": one["data"]} if "data" in one else {})}

@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pytest
 
+from bench.fits import Growth
 from conformance.clauses import clauses
 from conformance.outcomes import Failure, Outcome
 from reports.compare.comparing import compare
 from reports.html import cells, changes
 from reports.html.asked_results import BEGINS, EMPTY_ROWS, conforms, empty_rows
 from reports.html.asked_speed import asked, fastest, memory_bound, quadratic
-from reports.html.memory import Growth, Memory, growths
 from reports.html.views import Answer
 from reports.model import Model
 from reports.reading import read
@@ -118,53 +117,29 @@ def test_a_workload_that_was_not_timed_is_not_answered_by_another(tmp_path: Path
     assert fastest(nothing, asked(nothing)).lead == "Nothing was timed in these files."
 
 
-@pytest.mark.parametrize(
-    ("memory", "growth"),
-    [
-        ({"bytes": 5e8, "exponent": 1.98}, Growth.QUADRATIC),
-        ({"bytes": 8e6, "exponent": 1.98}, Growth.LESS),  # less than a byte a score: no array of scores fits
-        ({"bytes": 5e8, "exponent": 1.1}, Growth.LESS),
-        ({"bytes": 5e8, "exponent": 1.7, "low": 1.3, "high": 2.1}, Growth.UNCLEAR),
-        ({"bytes": 5e8, "exponent": 1.9, "low": 1.8, "high": 2.0}, Growth.QUADRATIC),
-        ({"bytes": 5e8, "exponent": float("nan")}, Growth.UNCLEAR),
-        ({"bytes": 0, "exponent": 0.0, "scores": 8 * 256**2}, Growth.UNCLEAR),  # too short to prove anything
-        ({"bytes": 5e6, "exponent": 5.0, "scores": 8 * 256**2}, Growth.UNCLEAR),
-        ({"bytes": 5e6, "exponent": 2.0, "low": 1.9, "high": 2.1, "scores": 8 * 256**2}, Growth.QUADRATIC),
-        ({"bytes": 5e6, "exponent": 1.0, "low": 0.9, "high": 1.1, "scores": float("nan")}, Growth.LESS),
-    ],
-)
-def test_quadratic_takes_an_exponent_and_an_array_of_scores(memory: dict[str, float], growth: Growth) -> None:
-    """An interval on both sides of the threshold decides nothing."""
-    one = Memory("x", pages.CAUSAL, "cpu", "float32", longest=4096, **{"scores": 8 * 4096**2, **memory})
-    assert one.growth is growth
-
-
 def test_who_holds_an_array_of_scores_is_named(tmp_path: Path) -> None:
     """And who does not is named as well."""
-    found = timings(tmp_path, *pages.cells())
-    answer = quadratic(growths(found, []), asked(found))
+    found = pages.model(tmp_path)
+    answer = quadratic(found.memories, asked(cells.frame(found)))
     assert named(answer) == {
         "Quadratic": ["square 537 MB"],
-        "Less than quadratic": ["quick 8.39 MB", "<script>alert(1)</script> 8.39 MB"],
+        "Less than quadratic": ["<script>alert(1)</script> 8.39 MB", "quick 8.39 MB"],
     }
 
 
-def test_fitted_exponents_come_before_the_longest_two_lengths(tmp_path: Path) -> None:
-    """With its interval, which leaves it open here."""
-    fit = {"implementation": "square", "family": pages.CAUSAL, "device": "cpu", "dtype": "float32"}
-    found = timings(tmp_path, *pages.cells())
-    given = growths(found, [{**fit, "quantity": "bytes", "exponent": 1.5, "low": 1.2, "high": 1.8}])
-    assert {one.implementation: one.growth for one in given}["square"] is Growth.UNCLEAR
+def test_older_files_are_judged_by_what_they_measured(tmp_path: Path) -> None:
+    """Format 1 has the growth of a process instead of the peak of a call; a cell without a time has no memory."""
+    lengths = (1024, 2048, 4096)
+    old = [cell("x", s, median_ms=1.0, peak_bytes=32 * s**2) for s in lengths]
+    found = Model(read([bench_file(tmp_path / "b.json", *old, cell("y", 4096, "not timed"))]), clauses())
+    assert [(one.implementation, one.growth) for one in found.memories] == [("x", Growth.QUADRATIC)]
 
 
-def test_limits_and_fits_that_are_damaged_are_not_used(tmp_path: Path) -> None:
+def test_limits_that_are_damaged_are_not_used(tmp_path: Path) -> None:
     """A field that is missing or null leaves the others."""
-    good: dict[str, Any] = dict.fromkeys(("implementation", "family", "device", "dtype", "quantity"), "x")
-    good |= {"exponent": 2.0, "low": 1.9, "high": 2.1}
     roofs = [roof(), {"device": "cpu"}, {**roof(), "flops_per_second": None}]
-    path = bench_3(tmp_path / "b.json", *pages.cells(), roofs=roofs, fits=[good, {**good, "low": None}, {}])
-    records = read([path])
-    assert (cells.roofs(records), cells.fits(records)) == ([roof()], [good])
+    path = bench_3(tmp_path / "b.json", *pages.cells(), roofs=roofs)
+    assert cells.roofs(read([path])) == [roof()]
 
 
 def test_what_is_memory_bound_is_known_from_measured_limits_alone(tmp_path: Path) -> None:
@@ -179,7 +154,8 @@ def test_what_is_memory_bound_is_known_from_measured_limits_alone(tmp_path: Path
 def test_what_got_worse_is_named_with_its_ratio(tmp_path: Path) -> None:
     """Cells that are as they were are not."""
     answer = changes.worse(pages.model(tmp_path, base=True).since)
-    assert answer.lead == "Worse: 4 cells are slower."
+    assert answer.lead.startswith("Worse: 4 cells are slower. In all, ")
+    assert answer.lead.endswith("12 cells compared (8 same, 4 slower).")
     assert {item.text.split()[0] for item in answer.groups[0].items} == {"square"}
     assert all(item.text.endswith("1.50×") for item in answer.groups[0].items)
 
@@ -191,3 +167,21 @@ def test_no_base_is_not_taken_for_nothing_worse(tmp_path: Path) -> None:
     base = read([bench_3(tmp_path / "base.json", *pages.cells(), fingerprint={"cpu": "another", "id": "x"})])
     assert changes.worse(compare(base, new)).lead.startswith("It cannot be told: ")
     assert changes.worse(compare(new, new)).lead.startswith("Nothing: ")
+
+
+def test_cells_of_one_run_alone_are_counted_apart(tmp_path: Path) -> None:
+    """A base may be smaller; a cell that it alone has is worse."""
+    every = read([bench_3(tmp_path / "every.json", *pages.cells())])
+    some = read([bench_3(tmp_path / "some.json", *pages.cells()[2:])])
+    lead = changes.worse(compare(some, every)).lead
+    assert lead == "Nothing: 10 cells compared (10 same); 2 timed in the new run alone."
+    lead = changes.worse(compare(every, some)).lead
+    assert lead == "Worse: 2 × missing cell. In all, 10 cells compared (10 same); 2 timed in the base alone."
+
+
+def test_a_base_of_times_alone_leaves_conformance_open(tmp_path: Path) -> None:
+    """The times are compared all the same, and it is said what was not."""
+    base = read([bench_3(tmp_path / "base.json", *pages.cells())])
+    answer = changes.worse(compare(base, pages.model(tmp_path).records))
+    assert answer.lead == "Nothing for certain: 12 cells compared (12 same)."
+    assert answer.note == "The base has no conformance results, the new run has."

@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 
+from bench.fits import Growth
 from conformance.clauses import clauses
+from reports.compare.comparing import compare
+from reports.html import changes
 from reports.markdown import page
 from reports.model import Model
 from reports.outputs import written
 from reports.reading import read
+from reports.records import Records
 
 PUBLISHED = Path(__file__).parents[1] / "published"
+
+#: An earlier run of the same cells, where one is published.
+BASE = PUBLISHED / "base.json"
+
+
+def published() -> Model:
+    """What the published files give."""
+    records = read([PUBLISHED / "conformance.jsonl", PUBLISHED / "bench.json", PUBLISHED / "faults.json"])
+    return Model(records, clauses(), compare(read([BASE]), records) if BASE.is_file() else None)
 
 
 def test_the_published_page_is_made_from_the_published_files() -> None:
     """Made again from the result files beside it, the page is the same."""
-    records = read([PUBLISHED / "conformance.jsonl", PUBLISHED / "bench.json", PUBLISHED / "faults.json"])
-    assert page(Model(records, clauses())) == (PUBLISHED / "report.md").read_text(encoding="utf-8")
+    assert page(published()) == (PUBLISHED / "report.md").read_text(encoding="utf-8")
 
 
 def test_the_published_tables_are_made_from_the_published_files(tmp_path: Path) -> None:
     """So are the short form for a CI job and every table that is published."""
-    records = read([PUBLISHED / "conformance.jsonl", PUBLISHED / "bench.json", PUBLISHED / "faults.json"])
-    written(Model(records, clauses()), tmp_path, ["csv", "markdown"])
+    written(published(), tmp_path, ["csv", "markdown"])
     for name in ("summary.md", "answers.csv", "matrix.csv", "bench.csv"):
         assert (tmp_path / name).read_bytes() == (PUBLISHED / name).read_bytes()
+
+
+def test_the_published_html_page_says_what_got_worse_since_the_base_run() -> None:
+    """What a comparison with the base run finds, or that there is none."""
+    lead = html.escape(changes.worse(published().since).lead)
+    assert f'<p class="lead">{lead}</p>' in (PUBLISHED / "report.html").read_text(encoding="utf-8")
 
 
 def test_the_published_run_is_complete_and_has_no_failure() -> None:
@@ -32,3 +50,16 @@ def test_the_published_run_is_complete_and_has_no_failure() -> None:
     records = read([PUBLISHED / "conformance.jsonl"])
     assert all(source.complete for source in records.sources)
     assert not [result for result in records.results if result.outcome.value == "failed"]
+
+
+def test_whose_memory_is_quadratic_is_as_their_code_says() -> None:
+    """Who writes all scores out is found to hold them, who works in blocks is not, and neither from short calls."""
+    records = read([PUBLISHED / "bench.json"])
+    found = {(one.implementation, one.family): one.growth for one in Model(records, clauses()).memories}
+    short = Records((), (), tuple(cell for cell in records.cells if cell["S"] <= 1024))
+    families = ("prefill-b1h8d64s*", "prefill-b1h8d64s*-causal")
+    for name in ("numpy-eager", "torch-eager", "onnx-attention23", "torch-sdpa-math", "jax-jit"):
+        assert [found[name, family] for family in families] == [Growth.QUADRATIC] * 2
+    for name in ("numpy-tiled", "jax-tiled", "torch-sdpa-flash", "torch-sdpa"):
+        assert [found[name, family] for family in families] == [Growth.LESS] * 2
+    assert {one.growth for one in Model(short, clauses()).memories} == {Growth.UNCLEAR}

@@ -7,13 +7,16 @@ from pathlib import Path
 import pytest
 
 from bench.statistics import LEAST, MARGIN
+from reports import since
 from reports.__main__ import main
 from reports.compare import rules
 from reports.compare.changes import Status
 from reports.compare.comparing import compare
+from reports.html import changes
 from reports.reading import read
 from reports.source import ReportError
-from reports.tests.files import conformance_file, failed, result
+from reports.tests import pages
+from reports.tests.files import bench_3, conformance_file, failed, result
 from reports.tests.test_compare import run
 
 
@@ -93,3 +96,66 @@ def test_a_rule_that_matches_nothing_is_said(tmp_path: Path) -> None:
     other = read([conformance_file(tmp_path / "b.jsonl", result("x", "c"), result("x", "d"))])
     found = compare(other, one, given(tmp_path, '[[rule]]\nimplementation = "y"\nignore = ["new failure"]'))
     assert found.notes == ("rule 1 matches nothing: {'implementation': 'y'}",)
+
+
+SLOW = '[[rule]]\nimplementation = "square"\nignore = ["slower"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "answer"),
+    [
+        ("", 1, "Worse: 4 cells are slower."),
+        (SLOW, 0, "Nothing: 12 cells compared"),
+        ("[[rule]]\nleast = 1.6\n", 0, "Nothing: 12 cells compared"),
+        ("[[rule]]\nleast = 1.4\n", 1, "Worse: 4 cells are slower."),
+    ],
+)
+def test_a_page_and_a_comparison_judge_by_the_same_rules(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, status: int, answer: str
+) -> None:
+    """The verdict of ``compare`` is that of the HTML page, the Markdown page and the summary."""
+    base, new, file = tmp_path / "base.json", tmp_path / "new.json", tmp_path / "rules.toml"
+    bench_3(base, *pages.cells())
+    bench_3(new, *pages.cells(1.5))
+    file.write_text(text)
+    by = ["--rules", str(file)]
+    assert main(["compare", str(base), str(new), *by]) == status
+    headline = capsys.readouterr().out.splitlines()[0]
+    assert main([str(new), "--base", str(base), *by, "-o", str(tmp_path / "out")]) == 0
+    assert answer in (tmp_path / "out" / "report.html").read_text()
+    for name in ("report.md", "summary.md"):
+        assert f"**Since the base run**: {headline}." in (tmp_path / "out" / name).read_text()
+
+
+def test_a_page_names_its_rules_and_counts_what_they_ignore(tmp_path: Path) -> None:
+    """In the answer, and in the verdict of the Markdown pages."""
+    base, new = (
+        read([bench_3(tmp_path / "a.json", *pages.cells())]),
+        read([bench_3(tmp_path / "b.json", *pages.cells(1.5))]),
+    )
+    found = compare(base, new, given(tmp_path, SLOW))
+    said = "udged by rules.toml (1 rule): slower cells ignored 4, other changes ignored 0."
+    assert changes.worse(found).note == f"J{said}"
+    assert since.verdict(found).endswith(f"J{said}")
+    assert changes.worse(compare(base, new)).note == ""
+
+
+def test_a_wrong_rule_ends_both_commands_with_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An unknown key is named, and no page is written."""
+    one = str(bench_3(tmp_path / "a.json", *pages.cells()))
+    (tmp_path / "r.toml").write_text("[[rule]]\nslower = 2.0")
+    by = ["--rules", str(tmp_path / "r.toml")]
+    assert main(["compare", one, one, *by]) == 2
+    said = capsys.readouterr().err
+    assert main([one, "--base", one, *by, "-o", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == said
+    assert "rule 1 has the unknown key 'slower'" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_rules_without_a_base_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They would judge nothing."""
+    one = str(bench_3(tmp_path / "a.json", *pages.cells()))
+    with pytest.raises(SystemExit):
+        main([one, "--rules", one, "-o", str(tmp_path / "out")])
+    assert "it needs --base" in capsys.readouterr().err
