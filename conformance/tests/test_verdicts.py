@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformance.cases import every_case
+from conformance.cases import AnyCase, every_case
 from conformance.faults import verdicts
 from conformance.faults.anatomy import Attention
 from conformance.judge import request, result_of
@@ -58,9 +58,14 @@ def test_a_wrong_reply_is_no_right_one(failure: Failure) -> None:
 
 def test_a_verdict_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bits are judged once for a case, and again under another profile."""
-    judged = []
+    judged: list[str | None] = []
+
+    def judge(reply: Reply, case: AnyCase, blank: Result) -> Result:
+        judged.append(blank.profile)
+        return result_of(reply, case, blank)
+
     monkeypatch.setattr(verdicts, "_GIVEN", {})
-    monkeypatch.setattr(verdicts, "result_of", lambda *given: judged.append(given) or result_of(*given))
+    monkeypatch.setattr(verdicts, "result_of", judge)
     for profile in (Profile.WIDE, Profile.WIDE, Profile.TF32):
         verdicts.verdict(right(), CASE, replace(BLANK, profile=profile))
-    assert [blank.profile for _, _, blank in judged] == [Profile.WIDE, Profile.TF32]
+    assert judged == [Profile.WIDE, Profile.TF32]
