@@ -55,9 +55,17 @@ def compare(name: str, got: np.ndarray, expected: np.ndarray, bound: np.ndarray,
         expected=float(expected[worst]),
         got=float(got[worst]),
         bound=float(bound[worst]),
-        where=tuple(tuple(int(i) for i in np.unique(axis)) for axis in np.nonzero(outside)),
+        where=_where(outside),
         outside=outside,
     )
+
+
+def _where(outside: np.ndarray) -> tuple[tuple[int, ...], ...]:
+    """Per axis, the indices that have an element outside."""
+    if not outside.any():  # of most results, so that no time goes into it
+        return ((),) * outside.ndim
+    others = (tuple(a for a in range(outside.ndim) if a != axis) for axis in range(outside.ndim))
+    return tuple(tuple(np.flatnonzero(outside.any(axis=rest)).tolist()) for rest in others)
 
 
 def shares(got: np.ndarray, expected: np.ndarray, bound: np.ndarray, dtype: str) -> np.ndarray:

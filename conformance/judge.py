@@ -57,15 +57,7 @@ def judge(
     timeout: float | None,
 ) -> Judged:
     """What becomes of one case on one target.  Never raises for what the implementation does."""
-    blank = Result(
-        implementation=target.implementation.name,
-        device=target.device,
-        dtype=target.dtype,
-        case=case.name,
-        clauses=case.clauses,
-        outcome=Outcome.PASSED,
-        profile=target.implementation.profile(target.dtype).value,
-    )
+    blank = blank_of(target, case)
     lacking = sorted(case.keywords - keywords)
     if lacking:
         judged = Judged(replace(blank, outcome=Outcome.UNSUPPORTED, reason=f"{LACKING}{', '.join(lacking)}"))
@@ -75,11 +67,29 @@ def judge(
     return judged if deviation is None else Judged(_against_ledger(judged.result, case, deviation), judged.reply)
 
 
+def blank_of(target: Target, case: AnyCase) -> Result:
+    """What is known of a result before the case is run."""
+    return Result(
+        implementation=target.implementation.name,
+        device=target.device,
+        dtype=target.dtype,
+        case=case.name,
+        clauses=case.clauses,
+        outcome=Outcome.PASSED,
+        profile=target.implementation.profile(target.dtype).value,
+    )
+
+
+def reply_of(target: Target, case: AnyCase, pool: Pool, timeout: float | None) -> Reply:
+    """The reply to a case, after the call that comes before it, if there is one.  Raises Crashed or TimedOut."""
+    if case.after:
+        ask(target, request(every_case()[case.after], target.dtype, target.device), pool, timeout)
+    return ask(target, request(case, target.dtype, target.device), pool, timeout)
+
+
 def _run(target: Target, case: AnyCase, pool: Pool, timeout: float | None, blank: Result) -> Judged:
     try:
-        if case.after:
-            ask(target, request(every_case()[case.after], target.dtype, target.device), pool, timeout)
-        reply = ask(target, request(case, target.dtype, target.device), pool, timeout)
+        reply = reply_of(target, case, pool, timeout)
     except (Crashed, TimedOut) as error:
         return Judged(_failed(blank, case, unanswered(error, case)))
     return Judged(result_of(reply, case, blank), reply)
@@ -184,8 +194,9 @@ def dtypes_of(name: str, dtype: str) -> tuple[str, ...]:
 
 
 def _values(reply: Reply, case: AnyCase, blank: Result, declared: Profile) -> Result:
-    by_profile = {p: comparisons(reply, case, blank.dtype, p) for p in (*bounds.profiles(blank.dtype), declared)}
-    meets = tuple(p.value for p in bounds.profiles(blank.dtype) if all(c.ok for c in by_profile[p]))
+    profiles = bounds.profiles(blank.dtype)
+    by_profile = {p: comparisons(reply, case, blank.dtype, p) for p in {*profiles, declared}}
+    meets = tuple(p.value for p in profiles if all(c.ok for c in by_profile[p]))
     compared = by_profile[declared]
     blank = replace(blank, meets=meets, share=max(c.share for c in compared))
     wrong = [c for c in compared if not c.ok]

@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from multiprocessing.connection import Connection
+from typing import NoReturn
 
 from impls.isolation import SCRATCH
 from impls.loading import load
@@ -33,8 +34,8 @@ def main(descriptor: int) -> None:
     while True:
         try:
             name, arguments = connection.recv()
-        except EOFError:
-            return
+        except (EOFError, OSError):  # the parent is gone, or has closed the connection to end this process
+            _end()
         try:
             answer = (True, load(name)(*arguments))
         except Exception as error:
@@ -46,6 +47,11 @@ def _end_with_parent(parent: int) -> None:
     """End this process when its parent is gone: one that was killed could not end it, and a job may never return."""
     while os.getppid() == parent:
         time.sleep(WATCH)
+    _end()
+
+
+def _end() -> NoReturn:
+    """End this process, and leave nothing behind on disk."""
     if os.getpgrp() == os.getpid():  # with the programs that a job started: they are one process group
         shutil.rmtree(os.environ.get(SCRATCH, ""), ignore_errors=True)
         os.killpg(0, signal.SIGKILL)
@@ -56,7 +62,7 @@ def _send(connection: Connection, answer: tuple[bool, object]) -> None:
     try:
         connection.send(answer)
     except OSError:  # the parent is gone
-        raise SystemExit(0) from None
+        _end()
     except Exception as error:  # an answer that cannot be pickled
         connection.send((False, (TypeError(f"the answer cannot be sent: {error}"), traceback.format_exc())))
 

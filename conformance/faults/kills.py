@@ -19,11 +19,13 @@ from typing import Any
 from conformance.cases import AnyCase, every_case
 from conformance.deviations import Ledger, read
 from conformance.faults.registry import FAULTS, Fault, link
-from conformance.judge import judge
+from conformance.faults.verdicts import verdict
+from conformance.judge import blank_of, reply_of
 from conformance.outcomes import Outcome
 from conformance.questions import QUESTIONS
 from conformance.targets import Pool, Target
 from impls.contract import Implementation
+from impls.isolation import Crashed
 from impls.select import plug_in
 
 #: Cases that have to catch a fault: one could be an accident of its data.
@@ -66,12 +68,20 @@ def _kill(fault: Fault, pool: Pool) -> Kill:
     caught: dict[str, tuple[str, ...]] = {}
     cases = (case for case in every_case().values() if case.operator == fault.operator)
     for case in sorted(cases, key=lambda case: case.size):
-        targets = [Target(plugged, "cpu", dtype) for dtype in case.dtypes]
-        results = [judge(t, case, pool, keywords, Ledger(), {}, None).result for t in targets]
-        dtypes = tuple(r.dtype for r in results if r.outcome is Outcome.FAILED)
+        if case.keywords - keywords:
+            continue  # unsupported
+        dtypes = tuple(dtype for dtype in case.dtypes if _fails(Target(plugged, "cpu", dtype), case, pool))
         if dtypes:
             caught[case.name] = dtypes
     return Kill(fault.name, caught)
+
+
+def _fails(target: Target, case: AnyCase, pool: Pool) -> bool:
+    try:
+        reply = reply_of(target, case, pool, timeout=None)
+    except Crashed:
+        return True
+    return verdict(reply, case, blank_of(target, case)).outcome is Outcome.FAILED
 
 
 def needed(kills: Iterable[Kill]) -> dict[str, str]:

@@ -19,7 +19,8 @@ from conformance.cases import AnyCase, every_case
 from conformance.compare import compare
 from conformance.faults.anatomy import Anatomy, Attention, Inputs
 from conformance.faults.layers import Layer, LayerCall
-from conformance.judge import comparisons, request, result_of
+from conformance.faults.verdicts import verdict
+from conformance.judge import comparisons, request
 from conformance.layers.bounds import bound as bound_of_layer
 from conformance.layers.reference import SublayerExpected
 from conformance.outcomes import Failure, Outcome, Result
@@ -79,7 +80,7 @@ def _trial(make: type[Anatomy], case: AnyCase, dtype: str, profile: Profile) -> 
         call(_TRIAL[case.operator], request(every_case()[case.after], dtype, "cpu"), function)
     reply = call(_TRIAL[case.operator], request(case, dtype, "cpu"), function)
     blank = Result("trial", "cpu", dtype, case.name, case.clauses, Outcome.PASSED, profile=profile)
-    return reply, result_of(reply, case, blank).failure
+    return reply, verdict(reply, case, blank).failure
 
 
 _kept_trial = functools.lru_cache(maxsize=TRIALS)(_trial)

@@ -100,7 +100,8 @@ def test_the_true_fault_is_ranked_first_in_95_percent(
     caught: dict[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over all faults, the explanation printed first is the mistake that was made, or its equal on those inputs."""
-    missed = [name for name in FAULTS if not first(name, caught[name], monkeypatch)[0]]
+    alike = sorted(FAULTS, key=lambda name: list(caught[name])[:FAILURES])  # so that trials of a case are kept
+    missed = [name for name in alike if not first(name, caught[name], monkeypatch)[0]]
     assert len(missed) <= 0.05 * len(FAULTS), missed
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from conformance.distributed import scope
 from conformance.results import read
 from conformance.tests.test_plugin import plug_in, run
+from impls.select import builtin
 
 pytest.importorskip("xdist")
 
@@ -102,3 +104,54 @@ def test_a_run_that_executed_nothing_fails(tmp_path: Path) -> None:
 def test_what_stays_together(nodeid: str, expected: str) -> None:
     """The cases of an implementation, the tests of a file."""
     assert scope(nodeid) == expected
+
+
+class Node:
+    """A worker that does what it is given at once."""
+
+    shutting_down = False
+    gateway = SimpleNamespace(id="gw0")
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        """Take tests, by their places in the collection."""
+        self.given += indices
+
+    def shutdown(self) -> None:
+        """Nothing more will come."""
+        self.shutting_down = True
+
+
+def order(nodeids: list[str]) -> list[str]:
+    """The order in which a single worker is given tests."""
+    from conformance.scheduling import ByScope
+
+    option = SimpleNamespace(loadscopereorder=True)
+    scheduler = ByScope(SimpleNamespace(option=option, getvalue=lambda _: ["popen"]))
+    node = Node()
+    scheduler.add_node(node)
+    scheduler.add_node_collection(node, nodeids)
+    scheduler.schedule()
+    for number in range(len(nodeids)):
+        scheduler.mark_test_complete(node, node.given[number])
+    return [nodeids[index] for index in node.given]
+
+
+def test_what_takes_long_begins_first() -> None:
+    """A long file of two tests comes before a short one of three, and of short ones the largest comes first."""
+    kills = "conformance/tests/test_kills.py"
+    files = ("one.py", "three.py", "three.py", "three.py", kills, kills, "two.py", "two.py")
+    given = order([f"{name}::test_{number}" for number, name in enumerate(files)])
+    assert [nodeid.partition("::")[0] for nodeid in given] == [kills] * 2 + ["three.py"] * 3 + ["two.py"] * 2 + [
+        "one.py"
+    ]
+
+
+def test_what_takes_long_exists() -> None:
+    """Each name is that of a file of tests or of a built-in implementation."""
+    from conformance.scheduling import LONG
+
+    root = Path(__file__).parents[2]
+    assert [name for name in LONG if name not in builtin() and not (root / name).is_file()] == []

@@ -113,6 +113,27 @@ def test_a_worker_ends_with_its_parent() -> None:
     pytest.fail("the worker outlived its parent")
 
 
+@pytest.mark.parametrize(
+    "then", ["worker.call('time:sleep', 1000)", "import time; time.sleep(1000)"], ids=["busy", "idle"]
+)
+def test_the_folder_of_a_worker_goes_with_its_parent(then: str) -> None:
+    """If the parent is killed, what its worker keeps on disk is gone soon after, whatever the worker was doing."""
+    script = (
+        "from impls.isolation import SCRATCH, Worker; worker = Worker();"
+        f"print(worker.call('os:getenv', SCRATCH), flush=True); {then}"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:  # noqa: S603
+        assert parent.stdout is not None
+        folder = Path(parent.stdout.readline().strip())
+        assert folder.is_dir()
+        parent.kill()
+    for _ in range(200):
+        if not folder.exists():
+            return
+        time.sleep(0.1)
+    pytest.fail("the worker's folder is left")
+
+
 def alive(pid: int) -> bool:
     """Whether a process exists and is not merely waiting to be collected."""
     try:

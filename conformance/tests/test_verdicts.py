@@ -1,0 +1,71 @@
+"""Verdicts on faults: they are the judge's, and one is given again for the same reply alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformance.cases import AnyCase, every_case
+from conformance.faults import verdicts
+from conformance.faults.anatomy import Attention
+from conformance.judge import request, result_of
+from conformance.outcomes import Failure, Outcome, Result
+from impls.calls import Reply, call
+from impls.contract import Implementation, Profile
+
+CASE, DTYPE = every_case()["plain"], "float32"
+BLANK = Result("fault", "cpu", DTYPE, CASE.name, CASE.clauses, Outcome.PASSED, profile=Profile.WIDE)
+
+
+def right() -> Reply:
+    """The reply of an attention without a fault."""
+    return call(Implementation("fault", "none:none"), request(CASE, DTYPE, "cpu"), Attention())
+
+
+def output(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Reply], Reply]:
+    """Another output, all else as it was."""
+    return lambda reply: replace(reply, results={"output": change(reply.results["output"])})
+
+
+def last_wrong(array: np.ndarray) -> np.ndarray:
+    """The last element alone is wrong."""
+    found = array.copy()
+    found.flat[-1] += 1
+    return found
+
+
+WRONG: dict[Failure, Callable[[Reply], Reply]] = {
+    Failure.VALUE: output(last_wrong),
+    Failure.SHAPE: output(lambda array: array[..., None]),
+    Failure.DTYPE: output(lambda array: array.view(np.int32)),
+    Failure.ERROR: lambda _: Reply("raised", text="ValueError: no"),
+    Failure.MODIFIED: lambda reply: replace(reply, modified=("q",)),
+    Failure.UNREPEATABLE: lambda reply: replace(reply, unequal=("output",)),
+    Failure.STATE: lambda reply: replace(reply, changed=("default dtype: float32 → float64",)),
+}
+
+
+@pytest.mark.parametrize("failure", WRONG, ids=lambda failure: failure.name)
+def test_a_wrong_reply_is_no_right_one(failure: Failure) -> None:
+    """What differs from a reply that passed in one respect fails by that, though both are of one case."""
+    reply = right()
+    assert verdicts.verdict(reply, CASE, BLANK) == (Outcome.PASSED, None)
+    assert verdicts.verdict(WRONG[failure](reply), CASE, BLANK) == (Outcome.FAILED, failure)
+
+
+def test_a_verdict_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bits are judged once for a case, and again under another profile."""
+    judged: list[str | None] = []
+
+    def judge(reply: Reply, case: AnyCase, blank: Result) -> Result:
+        judged.append(blank.profile)
+        return result_of(reply, case, blank)
+
+    monkeypatch.setattr(verdicts, "_GIVEN", {})
+    monkeypatch.setattr(verdicts, "result_of", judge)
+    for profile in (Profile.WIDE, Profile.WIDE, Profile.TF32):
+        verdicts.verdict(right(), CASE, replace(BLANK, profile=profile))
+    assert judged == [Profile.WIDE, Profile.TF32]
