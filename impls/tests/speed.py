@@ -230,7 +230,8 @@ def table(document: dict[str, Any]) -> str:
         timed = Timed(**each["milliseconds"])
         value, low, high = timed.ratio()
         key = (f"`{each['implementation']}`", f"`{each['by_hand'].partition(':')[2]}`", str(each["length"]))
-        rows.setdefault(key, []).extend((f"{timed.milliseconds:.3g}", f"{value:.2f} ({low:.2f}–{high:.2f})"))
+        milliseconds = float(f"{timed.milliseconds:.3g}")
+        rows.setdefault(key, []).extend((f"{milliseconds:g}", f"{value:.2f} ({low:.2f}–{high:.2f})"))
     lines = tabulate(
         [(*key, *figures) for key, figures in rows.items()],
         HEADERS,
