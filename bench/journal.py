@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bench.outcomes import NOT_TIMED, STRUCK_OUT, TIMED, Outcome, Visit
+from conformance import strict
 
 FORMAT = 1
 SUFFIX = ".journal.jsonl"
@@ -119,7 +120,7 @@ def _compare(path: Path, found: Mapping[str, Any], expected: Mapping[str, Any]) 
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The complete lines.  Raises JournalError for one that is not a JSON object without duplicate keys."""
+    """The complete lines.  Raises JournalError for one that is not a strict JSON object."""
     end = _complete(path)
     with path.open("rb") as file:
         number = 0
@@ -127,10 +128,10 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             number += 1
             text = file.readline(LONGEST)
             try:
-                line = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+                line = strict.loads(text)
                 if not isinstance(line, dict):
                     raise ValueError("not an object")
-            except (ValueError, RecursionError) as error:
+            except ValueError as error:
                 raise JournalError(f"{path}, line {number} is damaged ({error})") from None
             yield line
 
@@ -147,13 +148,3 @@ def _complete(path: Path) -> int:
                 return position - step + found + 1
             position -= step
     return 0
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len({name for name, _ in pairs}) != len(pairs):
-        raise ValueError("duplicate keys")
-    return dict(pairs)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number")

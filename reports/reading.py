@@ -67,7 +67,7 @@ def read(paths: Sequence[Path]) -> Records:
 def _is_conformance(text: str) -> bool:
     head = text.partition("\n")[0]
     try:
-        first = strict.loads(head) if len(head) <= HEADER else None
+        first = strict.loads(head, finite=False) if len(head) <= HEADER else None
     except ValueError:
         return False
     return isinstance(first, dict) and "kind" in first and not model.is_model(first)
@@ -75,7 +75,7 @@ def _is_conformance(text: str) -> bool:
 
 def _use_faults(path: Path, text: str, kills: dict[str, Any]) -> Source:
     try:
-        document = strict.loads(text)
+        document = strict.loads(text, finite=False)
         known = [fault for fault in document["faults"] if _is_fault(fault)]
         cases = int(document["cases"])
     except (KeyError, TypeError, ValueError):
@@ -132,7 +132,7 @@ def _alone(paths: Sequence[Path], records: Records) -> Records:
 
 def _document(path: Path, text: str) -> Any:
     try:
-        return strict.loads(text)
+        return strict.loads(text, finite=False)
     except ValueError as error:
         raise ReportError(f"{path} is neither a conformance result file nor JSON: {error}") from None
 

@@ -14,7 +14,6 @@ from conformance.cases.data import (
     SMALL,
     TILES,
     Data,
-    Maker,
     Rng,
     Shape,
     constant_values,
@@ -105,15 +104,6 @@ def _range() -> Iterator[Case]:
     yield case("range-largest-values-tiles", "SDPA-26", "Values of 60000 over 65 keys.", TILES, data=constant_values(60000.0), dtypes=("float16",))
     yield case("range-product-overflows-width-20", "SDPA-26 SDPA-1", "The same with a width of 20, which many kernels hand to another one (pytorch 110505).", replace(SMALL, d=20, dv=20), data=_product(131072.0), dtypes=("float32", "float16"))
     yield case("range-product-overflows-width-20-causal", "SDPA-26 SDPA-9", "Width 20, causal.", replace(SMALL, d=20, dv=20), data=_product(-131072.0), is_causal=True, dtypes=("float16",))
-
-
-def _row_bias(value: float) -> Maker:
-    def make(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
-        bias = np.zeros(s.scores, dtype)
-        bias[:, :, 1] = value
-        return bias
-
-    return make
 
 
 def _no_keys_in_second_batch(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:

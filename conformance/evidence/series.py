@@ -97,8 +97,6 @@ MHA = Series(
     {"jax-layer": 60, "ort-attention-layer": 5},
 )
 
-_SUBLAYERS = ("plain", "fused", "handed", "flash", "tf32", "sequential", "stored")
-
 SUBLAYER = Series(
     "sublayer",
     "sublayer",

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 import stat
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from conformance import strict
 from conformance.vectors.errors import (
     DuplicateKey,
     LinkOutside,
@@ -20,7 +18,6 @@ from conformance.vectors.errors import (
     OutsideFolder,
     TooLarge,
     Unreadable,
-    VectorError,
     WrongFields,
     WrongHash,
 )
@@ -65,25 +62,14 @@ def inside(folder: Path, name: str) -> Path:
 
 def parse(data: bytes, name: str) -> Any:
     """The value of a JSON document.  Raises VectorError for what is not JSON, keys that stand twice, and NaN."""
-
-    def pairs(found: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-        value = dict(found)
-        if len(value) < len(found):
-            (twice, _), *_ = Counter(key for key, _ in found).most_common(1)
-            raise DuplicateKey(f"{name} has the key {twice!r} twice in one object")
-        return value
-
-    def number(text: str) -> float:
-        if not math.isfinite(float(text)):
-            raise NotANumber(f"{name} has the number {text}, which is not finite")
-        return float(text)
-
     try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=pairs, parse_float=number, parse_constant=number)
-    except VectorError:
-        raise
-    except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, not JSON, or an integer too long to read
-        raise NotJson(f"{name} is not JSON: {error}") from None
+        return strict.loads(data)
+    except strict.KeyTwice as error:
+        raise DuplicateKey(f"{name} has the key {error.key!r} twice in one object") from None
+    except strict.NotFinite as error:
+        raise NotANumber(f"{name} has the number {error.number}, which is not finite") from None
+    except strict.NotJson as error:
+        raise NotJson(f"{name} is not JSON: {error.reason}") from None
 
 
 def text_of(document: Any) -> bytes:

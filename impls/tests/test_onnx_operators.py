@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
+from onnx import TensorProto, helper
 
 from conformance.cases import all_cases
 from conformance.compare import compare
 from impls import calls
 from impls.contract import Implementation
-from impls.onnx import IMPLEMENTATIONS
+from impls.onnx import IMPLEMENTATIONS, arrays
+from impls.onnx.graph import IR_VERSION
+from impls.onnx.sessions import bound, session
 
 BY_NAME = {each.name: each for each in IMPLEMENTATIONS}
 
@@ -93,3 +97,22 @@ def test_grouped_heads_are_unsupported_by_multi_head_attention() -> None:
 def test_a_wrong_operator_is_caught() -> None:
     """The comparison used here can fail: the last causal row of MultiHeadAttention sees every key."""
     assert wrong(BY_NAME["ort-mha"], "causal-more-keys") == ["output"]
+
+
+def test_a_run_that_fails_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """What ONNX Runtime says of a run that fails is in the exception, and not in the terminal as well."""
+    model = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("MatMul", ["a", "b"], ["c"])],
+            "product",
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, None]) for name in "ab"],
+            [helper.make_tensor_value_info("c", TensorProto.FLOAT, None)],
+        ),
+        opset_imports=[helper.make_opsetid("", 18)],
+        ir_version=IR_VERSION,
+    )
+    run = bound(session(model.SerializeToString(), "cpu"), ["c"], "cpu")
+    wide = arrays.put(np.zeros((2, 3), np.float32), "cpu")
+    with pytest.raises(RuntimeError, match="dimension mismatch"):
+        run(wide, wide)
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,143 @@
+"""Descriptions and arrays that are not trusted: each way in which a vector contradicts itself is refused by name."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.outcomes import Outcome
+from conformance.tests.vectors import change, change_json, hash_again, refused, two
+from conformance.vectors import errors
+from conformance.vectors.check import Origin, check
+from conformance.vectors.errors import VectorError
+from conformance.vectors.index import Chosen
+
+#: The files of the vector that is harmed.
+ABOUT, TENSORS = "sdpa/float32/plain.json", "sdpa/float32/plain.safetensors"
+
+Edit = Callable[[Any], Any]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Vectors of two cases, and right results of them."""
+    return two(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture
+def vectors(made: Path, tmp_path: Path) -> Path:
+    """The vectors, to be harmed; the results lie beside them."""
+    shutil.copytree(made, tmp_path / "copy")
+    return tmp_path / "copy" / "vectors"
+
+
+#: Changes of a description.
+ABOUTS: dict[str, tuple[Edit, type[VectorError], str]] = {
+    "a later format": (lambda about: about.update(format=2), errors.WrongFormat, "has format 2, expected 1"),
+    "a field less": (lambda about: about.pop("refused"), errors.WrongFields, "lacks 'refused'"),
+    "a field more": (lambda about: about.update(run="me"), errors.WrongFields, "unknown field 'run'"),
+    "a text for true": (lambda about: about.update(refused="no"), errors.WrongFields, "expected a bool"),
+    "true for a number": (lambda about: about.update(repeats=True), errors.WrongFields, "expected a int"),
+    "an unknown operator": (lambda about: about.update(operator="conv"), errors.WrongFields, "have an operator"),
+    "an unknown dtype": (lambda about: about.update(dtype="float8"), errors.WrongFields, "an operator and a dtype"),
+    "an escape in a text": (lambda about: about.update(why="\x1b[2J"), errors.WrongFields, "texts that can be printed"),
+    "half a character": (lambda about: about.update(why="\ud800"), errors.WrongFields, "texts that can be printed"),
+    "an escape in an axis": (
+        lambda about: about["results"]["output"].update(axes=["\x1b[2J"]),
+        errors.WrongFields,
+        "axes that can be printed",
+    ),
+    "no clause": (lambda about: about.update(clauses=[]), errors.WrongFields, "clauses of the spec"),
+    "an unknown clause": (lambda about: about.update(clauses=["SDPA-999"]), errors.WrongFields, "clauses of the spec"),
+    "a milder level": (lambda about: about.update(level="SHOULD"), errors.WrongFields, "level of its first clause"),
+    "other arguments": (lambda about: about.update(arguments=["q", "k"]), errors.WrongFields, "arguments of sdpa"),
+    "an unknown keyword": (lambda about: about.update(keywords=["gamma"]), errors.WrongFields, "keywords of sdpa"),
+    "an unknown option": (lambda about: about["options"].update(heads=2), errors.WrongFields, "options of sdpa"),
+    "an option too deep": (lambda about: about["options"].update(scale=[[1]]), errors.WrongFields, "a plain value"),
+    "a huge integer": (lambda about: about["options"].update(scale=10**400), errors.WrongFields, "a plain value"),
+    "no results": (lambda about: about.update(results={}), errors.WrongFields, "the results output"),
+    "a result more": (
+        lambda about: about["results"].update(lse=about["results"]["output"]),
+        errors.WrongFields,
+        "the results output",
+    ),
+    "a wider dtype": (
+        lambda about: about["results"]["output"].update(dtypes=["float32", "float16"]),
+        errors.WrongFields,
+        "the dtypes float32",
+    ),
+    "a smaller range": (
+        lambda about: about["results"]["output"].update(largest=1.0),
+        errors.WrongFields,
+        "as the largest number",
+    ),
+    "fewer axes": (
+        lambda about: about["results"]["output"].update(axes=["row"]),
+        errors.WrongArrays,
+        "not float64 with the axes row",
+    ),
+    "fewer profiles": (lambda about: about.update(profiles=["tf32"]), errors.WrongFields, "the profiles of float32"),
+    "a looser default": (lambda about: about.update(profile="tf32"), errors.WrongFields, "the profile of float32"),
+    "an unknown layout": (lambda about: about.update(memory="paged"), errors.WrongFields, "a layout and a number"),
+    "endless calls": (lambda about: about.update(repeats=10**9), errors.WrongFields, "a layout and a number"),
+    "refused with results": (lambda about: about.update(refused=True), errors.WrongFields, "the results of no call"),
+}
+
+
+@pytest.mark.parametrize("what", ABOUTS)
+def test_a_description_is_refused(vectors: Path, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each thing wrong with a description is refused by its name, though its hash fits."""
+    edit, error, said = ABOUTS[what]
+    change_json(vectors / ABOUT, edit)
+    hash_again(vectors)
+    refused(vectors, error, f"{ABOUT.removesuffix('.json')}.*{said}", capsys)
+
+
+def put(name: str, value: Any) -> Edit:
+    """Another number in the first element of an array."""
+    return lambda arrays: arrays[name].__setitem__((0,) * arrays[name].ndim, value)
+
+
+#: Changes of the arrays of a vector.
+ARRAYS: dict[str, tuple[Edit, type[VectorError], str]] = {
+    "no expected result": (lambda a: a.pop("expected.output"), errors.WrongArrays, "lacks expected.output"),
+    "no input": (lambda a: a.pop("input.q"), errors.WrongArrays, "lacks input.q"),
+    "an array more": (lambda a: a.update(x=a["input.q"]), errors.WrongArrays, "has the unknown array x"),
+    "a bound of another shape": (
+        lambda a: a.update({"bound.wide.output": a["bound.wide.output"][:1]}),
+        errors.WrongArrays,
+        "not float64 in the shape of expected.output",
+    ),
+    "expected in float32": (
+        lambda a: a.update({"expected.output": a["expected.output"].astype(np.float32)}),
+        errors.WrongArrays,
+        "expected.output is not float64",
+    ),
+    "NaN in a bound": (put("bound.wide.output", np.nan), errors.BadBound, "NaN, infinite or negative"),
+    "an infinite bound": (put("bound.tf32.output", np.inf), errors.BadBound, "bound.tf32.output"),
+    "a negative bound": (put("bound.wide.output", -1.0), errors.BadBound, "bound.wide.output"),
+}
+
+
+@pytest.mark.parametrize("what", ARRAYS)
+def test_arrays_that_do_not_fit_are_refused(vectors: Path, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each thing wrong with the arrays of a vector is refused by its name, though their hash fits."""
+    edit, error, said = ARRAYS[what]
+    change(vectors / TENSORS, edit)
+    hash_again(vectors)
+    refused(vectors, error, f"{TENSORS}.*{said}", capsys)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 7, 8), (2, 0, 7, 8), (2, 2, 7, 9), (1, 2, 7, 8), (8,)])
+def test_values_that_fit_nothing_end_in_a_judgement(vectors: Path, shape: tuple[int, ...]) -> None:
+    """A vector whose v does not fit its output is judged: v only serves to say what a wrong output looks like."""
+    change(vectors / TENSORS, lambda a: a.update({"input.v": np.ones(shape, np.float32)}))
+    hash_again(vectors)
+    change(vectors.with_name("results") / TENSORS, lambda a: a["output"].__iadd__(1))
+    (result,) = check(vectors, vectors.with_name("results"), Chosen(cases=["plain"]), Origin("mine"), None).results
+    assert (result.outcome, result.looks) == (Outcome.FAILED, "")
