@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from bench.memory import groups
+from impls import allocator
 
 #: Environment variables that decide how many threads the libraries use and how those wait, for ``machine_info``.
 THREADS = (
@@ -36,7 +37,7 @@ THREADS = (
 #: How the names of variables begin that decide how many threads the libraries use, how those wait, and which kernels
 #: they choose.  Folders of caches and installations are not among them.
 SETTINGS = (
-    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_"),
+    *("MALLOC_", "GLIBC_TUNABLES", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_"),
     *("NPY_DISABLE_CPU_FEATURES", "ATEN_CPU_CAPABILITY", "ONEDNN_", "DNNL_", "XLA_FLAGS", "LD_PRELOAD"),
     *("NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG"),
     *("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "JAX_DEFAULT_MATMUL_PRECISION", "JAX_ENABLE_X64"),
@@ -56,6 +57,7 @@ MUST_AGREE = (
     "driver",
     "system",
     "threads",
+    "freed_memory",
 )
 
 #: Hexadecimal digits of an id: equal by chance for two of ten thousand machines once in 5 million.
@@ -105,6 +107,7 @@ def describe(
         "driver": driver,
         "system": f"{platform.system()} {platform.machine()}",
         "kernel": platform.release(),
+        "freed_memory": allocator.description(),
         "libc": " ".join(platform.libc_ver()).strip(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "versions": dict(sorted(versions.items())),

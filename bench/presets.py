@@ -16,8 +16,9 @@ PREFIX = "model/"
 #: Lengths of the default run: doublings, so that the growth is read off, up to what fits a short run on two cores.
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 
-#: Lengths of the full sweeps.
-LONG = (*LENGTHS, 8192, 16384)
+#: Lengths of the full sweeps.  What would take too long, or too much memory, is predicted from the shorter ones and
+#: left out without a call.
+LONG = (*LENGTHS, 8192, 16384, 32768, 65536)
 
 
 @dataclass(frozen=True)
@@ -186,8 +187,8 @@ PRESETS = {
     + _lengths("prefill-b1h8d64s{}", LONG)
     + _lengths("prefill-b1h8d64s{}-causal", LONG)
     + _lengths("prefill-b1h8d64s{}-w1024", LONG[4:])
-    + _lengths("prefill-b1h8d64s{}-grad", LENGTHS)
-    + _lengths("prefill-b1h8d64s{}-causal-grad", LENGTHS)
+    + _lengths("prefill-b1h8d64s{}-grad", LONG)
+    + _lengths("prefill-b1h8d64s{}-causal-grad", LONG)
     + _lengths("decode-b1h8d64s1k{}", LONG)
     + _lengths("decode-b8h32g8d128s1k{}", LONG[3:])
     + _lengths("mha-b1h8d64s{}", LENGTHS)

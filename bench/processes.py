@@ -14,7 +14,7 @@ from typing import Any
 
 from bench import cpu
 from bench.machine import usable_cores
-from impls import threads
+from impls import allocator, threads
 from impls.contract import Implementation
 from impls.isolation import Crashed, InProcess, Runner, TimedOut, Worker
 
@@ -94,7 +94,7 @@ class Processes:
         if self.in_process:
             process = _Process(InProcess())
         else:
-            runner = Worker(threads.environment(self.threads))
+            runner = Worker(threads.environment(self.threads) | allocator.environment())
             pid, stoppable = runner.call(f"{__name__}:begin", self.threads, timeout=START_TIMEOUT)
             process = _Process(runner, pid, stoppable and self.stop_idle)
         self._started[name] = process

@@ -23,7 +23,7 @@ from bench.answers import Chunk, Opened, kind, text
 from bench.growth import beyond, growth
 from bench.stopwatch import Stopwatch, stopwatch
 from bench.workloads import Workload
-from impls import calls
+from impls import allocator, calls
 from impls.backend import Backend, backend
 from impls.calls import TRACEBACK_LINES, Request, collect, prepared, same_bits
 from impls.contract import Call, Function, Implementation
@@ -128,6 +128,7 @@ def _open(key: str, implementation: Implementation, workload: Workload, device: 
     arrays = backend(implementation.framework)
     function = opened(implementation)
     watch = stopwatch(arrays, implementation.framework, device, cold)
+    allocator.trim()  # what other cells freed is not this one's
     held = growth(device, since_start=True)
     first = make(0)
     native, specification = [], None
@@ -219,6 +220,7 @@ def close_cell(key: str) -> None:
     """Forget a cell and its arrays."""
     _CELLS.pop(key, None)
     gc.collect()
+    allocator.trim()
 
 
 def _attempt(key: str, job: Any) -> Chunk:

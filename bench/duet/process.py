@@ -10,6 +10,7 @@ from typing import Any
 
 from bench import cpu
 from bench.duet.sides import Side
+from impls import allocator
 from impls.isolation import Place, Worker
 
 #: The module of a side whose functions are called.
@@ -24,7 +25,7 @@ class Process:
 
     def __init__(self, side: Side) -> None:
         self.side = side
-        self._worker = Worker(place=Place(side.python, side.suite, side.folder))
+        self._worker = Worker(allocator.environment(), place=Place(side.python, side.suite, side.folder))
         self._stopped: int | None = None
 
     def call(self, function: str, *given: Any) -> Any:

@@ -100,9 +100,8 @@ def _matmul(axes: str, a: jax.Array, b: jax.Array) -> jax.Array:
 def _softmax(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Weights and natural log-sum-exp; zeros and −inf in a row whose scores are all −inf (SDPA-15).
 
-    What such a row needs is a maximum and not a ``where``, with which XLA does not fuse softmax and products: without
-    options, the score matrix would be written to memory.  Nothing depends on ``top``, so it is differentiated as a
-    constant.
+    What such a row needs is a maximum and not a ``where``, with which XLA on the CPU does not fuse softmax and products
+    into one kernel.  Nothing depends on ``top``, so it is differentiated as a constant.
     """
     top = lax.stop_gradient(jnp.max(scores, axis=3, keepdims=True, initial=-jnp.inf))
     powers = jnp.exp(scores - jnp.maximum(top, jnp.finfo(scores.dtype).min))

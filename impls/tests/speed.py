@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-from impls import threads
+from impls import allocator, threads
 from impls.contract import Implementation
 from impls.isolation import Worker
 from impls.select import builtin
@@ -167,7 +167,8 @@ def measure(pairs: Sequence[Pair], seconds: float, count: int = 1, processes: in
     for number in range(processes):
         with ExitStack() as stack:
             names = {name for pair in pairs for name in (pair.record.process, pair.apart) if name}
-            workers = {name: stack.enter_context(closing(Worker(threads.environment(count)))) for name in names}
+            environment = threads.environment(count) | allocator.environment()
+            workers = {name: stack.enter_context(closing(Worker(environment))) for name in names}
             for pair, old in found.items():
                 both = (workers[pair.record.process], workers[pair.apart or pair.record.process])
                 ours, by_hand = _turns(*both, pair, seconds / processes)

@@ -63,18 +63,31 @@ def test_nan_is_seen_in_its_tile_only() -> None:
     assert np.isfinite(output).sum() == output.size - 5
 
 
+def temporary(function: Any, **options: Any) -> int:
+    """Bytes that XLA sets aside for a call with two heads, 2048 rows and 2048 keys."""
+    shape = jax.ShapeDtypeStruct((1, 2, 2048, 16), "float32")
+    program = jax.jit(lambda q, k, v: function(q, k, v, **options))
+    return int(program.lower(shape, shape, shape).compile().memory_analysis().temp_size_in_bytes)
+
+
+#: Bytes of one head's score matrix there.
+MATRIX = 2048 * 2048 * 4
+
+
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}], ids=["full", "causal"])
 def test_no_score_matrix_is_allocated(options: dict[str, Any]) -> None:
-    """At 2048 rows and keys XLA sets aside less than one head's score matrix; for jax-jit, more than both heads'."""
-    shape = jax.ShapeDtypeStruct((1, 2, 2048, 16), "float32")
-    matrix = 2048 * 2048 * 4
+    """At 2048 rows and keys XLA sets aside less than one head's score matrix."""
+    assert temporary(tiled_module.attention, **options) < MATRIX
 
-    def temporary(function: Any) -> int:
-        program = jax.jit(lambda q, k, v: function(q, k, v, **options))
-        return int(program.lower(shape, shape, shape).compile().memory_analysis().temp_size_in_bytes)
 
-    assert temporary(tiled_module.attention) < matrix
-    assert temporary(eager.attention) >= 2 * matrix
+def test_a_score_matrix_is_seen_where_there_is_one() -> None:
+    """For jax-jit with causal rows XLA sets aside more than both heads' score matrices."""
+    assert temporary(eager.attention, is_causal=True) >= 2 * MATRIX
+
+
+def test_jax_jit_without_options_is_fused() -> None:
+    """Nothing in its softmax keeps XLA from computing it in one kernel with the products: its plan has no scores."""
+    assert temporary(eager.attention) < MATRIX
 
 
 def test_calls_that_differ_in_numbers_share_a_program() -> None:
