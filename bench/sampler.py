@@ -127,6 +127,8 @@ def open_cell(
 def _open(key: str, implementation: Implementation, workload: Workload, device: str, cold: bool, make: Make) -> Opened:
     arrays = backend(implementation.framework)
     function = opened(implementation)
+    if not _CELLS:
+        gc.freeze()  # what libraries made stays; looking through it at every end of a cell took 0.3 s with torch
     watch = stopwatch(arrays, implementation.framework, device, cold)
     allocator.trim()  # what other cells freed is not this one's
     held = growth(device, since_start=True)
