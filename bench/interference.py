@@ -7,7 +7,7 @@ paired visits, with its interval.  How idle the others were is the CPU time that
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from bench import statistics
@@ -30,6 +30,15 @@ WORKLOADS = ("prefill-b1h8d64s256", "prefill-b1h8d64s1024")
 ALONE, STOPPED, WAITING = "alone", "in turns, others stopped", "in turns, others waiting"
 
 
+#: The keywords that an implementation accepts.
+Features = Callable[[Implementation], frozenset[str]]
+
+
+def _none(implementation: Implementation) -> frozenset[str]:
+    """Enough for workloads without keywords."""
+    return frozenset()
+
+
 @dataclass
 class Found:
     """Median seconds of each cell, by way and in order, and how idle waiting processes were."""
@@ -43,20 +52,20 @@ class Found:
         return statistics.paired(alone, other)
 
 
-def measure(cells: Sequence[Cell], plan: Plan, rounds: int) -> Found:
+def measure(cells: Sequence[Cell], plan: Plan, rounds: int, features: Features = _none) -> Found:
     """Every cell in every way, ``rounds`` times."""
     found = Found()
     for _ in range(rounds):
         for cell in cells:
-            _add(found, ALONE, [cell], plan)
+            _add(found, ALONE, [cell], plan, features)
         for way in (STOPPED, WAITING):
-            _add(found, way, cells, plan)
+            _add(found, way, cells, plan, features)
     return found
 
 
-def _add(found: Found, way: str, cells: Sequence[Cell], plan: Plan) -> None:
+def _add(found: Found, way: str, cells: Sequence[Cell], plan: Plan, features: Features) -> None:
     processes = Processes(plan.threads, stop_idle=way != WAITING)
-    campaign = Campaign(cells, Protocol(processes, plan, _everything), processes, Progress(None, False))
+    campaign = Campaign(cells, Protocol(processes, plan, features), processes, Progress(None, False))
     campaign.run()
     for cell, outcome in campaign.outcomes.items():
         if outcome.kind != TIMED:
@@ -65,11 +74,6 @@ def _add(found: Found, way: str, cells: Sequence[Cell], plan: Plan) -> None:
     if way != ALONE:
         for name, share in processes.shares().items():
             found.idle.setdefault((way, name), []).append(share)
-
-
-def _everything(implementation: Implementation) -> frozenset[str]:
-    """Nothing is asked that an implementation could lack."""
-    return frozenset()
 
 
 def table(found: Found, cells: Iterable[Cell]) -> str:
@@ -104,10 +108,14 @@ def run(impl: list[str], workload: list[str], rounds: int, seconds: float, threa
     """Measure, and give the table."""
     pool = Pool(in_process=False)
     try:
-        targets = choose(impl or IMPLEMENTATIONS, ("cpu",), ("float32",), pool).targets
+        chosen = choose(impl or IMPLEMENTATIONS, ("cpu",), ("float32",), pool)
     finally:
         pool.close()
     workloads = [parse(name) for name in workload or WORKLOADS]
-    cells = [Cell(target, one) for one in workloads for target in targets]
+    cells = [Cell(target, one) for one in workloads for target in chosen.targets]
     plan = Plan(seconds, noise=0.0, visits=1, limit=60.0, threads=threads, most=10**5)
-    return table(measure(cells, plan, rounds), cells), 0
+
+    def features(implementation: Implementation) -> frozenset[str]:
+        return chosen.keywords[implementation.name]
+
+    return table(measure(cells, plan, rounds, features), cells), 0
