@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from conformance.outcomes import Outcome
-from conformance.tests.vectors import change, change_json, hash_again, refused, two
+from conformance.tests.vectors import change, change_json, hash_again, refused
 from conformance.vectors import errors
 from conformance.vectors.check import Origin, check
 from conformance.vectors.errors import VectorError
@@ -21,19 +20,6 @@ from conformance.vectors.index import Chosen
 ABOUT, TENSORS = "sdpa/float32/plain.json", "sdpa/float32/plain.safetensors"
 
 Edit = Callable[[Any], Any]
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Vectors of two cases, and right results of them."""
-    return two(tmp_path_factory.mktemp("made"))
-
-
-@pytest.fixture
-def vectors(made: Path, tmp_path: Path) -> Path:
-    """The vectors, to be harmed; the results lie beside them."""
-    shutil.copytree(made, tmp_path / "copy")
-    return tmp_path / "copy" / "vectors"
 
 
 #: Changes of a description.

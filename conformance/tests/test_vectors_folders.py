@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from conformance.__main__ import main
-from conformance.tests.vectors import change_json, refused, two
+from conformance.tests.vectors import change_json, refused
 from conformance.vectors import documents, errors
 from conformance.vectors.errors import VectorError
 
@@ -22,19 +22,6 @@ ABOUT, TENSORS = "sdpa/float32/plain.json", "sdpa/float32/plain.safetensors"
 LSE = "sdpa/float32/lse.safetensors"
 
 Edit = Callable[[Any], Any]
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Vectors of two cases, and right results of them."""
-    return two(tmp_path_factory.mktemp("made"))
-
-
-@pytest.fixture
-def vectors(made: Path, tmp_path: Path) -> Path:
-    """The vectors, to be harmed; the results lie beside them."""
-    shutil.copytree(made, tmp_path / "copy")
-    return tmp_path / "copy" / "vectors"
 
 
 def first(**fields: Any) -> Edit:

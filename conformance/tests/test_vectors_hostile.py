@@ -12,26 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.tests.vectors import hash_again, refused, two
+from conformance.tests.vectors import hash_again, refused
 from conformance.vectors import errors, tensors
 from conformance.vectors.errors import VectorError
 from conformance.vectors.tensors import HEADER_LIMIT, decode, encode
 
 #: The file that is harmed, of a vector or of its result.
 TENSORS = "sdpa/float32/plain.safetensors"
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Vectors of two cases, and right results of them."""
-    return two(tmp_path_factory.mktemp("made"))
-
-
-@pytest.fixture
-def vectors(made: Path, tmp_path: Path) -> Path:
-    """The vectors, to be harmed; the results lie beside them."""
-    shutil.copytree(made, tmp_path / "copy")
-    return tmp_path / "copy" / "vectors"
 
 
 def safetensors(header: Any, data: bytes = b"", length: int | None = None) -> bytes:

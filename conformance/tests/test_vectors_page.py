@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import pytest
 
 from conformance.outcomes import Outcome
 from conformance.tests.test_judge import half_weights
-from conformance.tests.vectors import change, compute, fake, two, write_words
+from conformance.tests.vectors import change, compute, fake, write_words
 from conformance.vectors.check import Checked, Origin, check
 from conformance.vectors.export import export
 from conformance.vectors.index import Chosen, read_index, read_vector
@@ -28,19 +27,6 @@ PAGE = (Path(__file__).parents[1] / "VECTORS.md").read_text(encoding="utf-8")
 (PRINTED,) = re.findall(r"```python\n(# check_vectors\.py.*?)```", PAGE, re.DOTALL)
 
 PLAIN = "sdpa/float32/plain.safetensors"
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Vectors of two cases, and right results of them."""
-    return two(tmp_path_factory.mktemp("made"))
-
-
-@pytest.fixture
-def vectors(made: Path, tmp_path: Path) -> Path:
-    """The vectors; the results, to be changed, lie beside them."""
-    shutil.copytree(made, tmp_path / "copy")
-    return tmp_path / "copy" / "vectors"
 
 
 def run(vectors: Path, results: Path, *profile: str) -> tuple[int, list[str]]:

@@ -1,0 +1,23 @@
+"""Fixtures of the tests of test vectors: the vectors of two cases with their right results, made once a module."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from conformance.tests.vectors import two
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Vectors of two cases, and right results of them."""
+    return two(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture
+def vectors(made: Path, tmp_path: Path) -> Path:
+    """The vectors, to be harmed; the results lie beside them."""
+    shutil.copytree(made, tmp_path / "copy")
+    return tmp_path / "copy" / "vectors"
