@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.statistics import Interval, ratio
+from bench.statistics import Interval
 
 #: How the command ends: all cells agree, some do not, there is none in both files.
 AGREE, DISAGREE, CANNOT_TELL = 0, 1, 2
@@ -34,7 +34,7 @@ class Pair:
 
 
 def medians(document: Mapping[str, Any]) -> dict[str, Interval]:
-    """Median and interval of each timed cell of a benchmark JSON, by name; KeyError for another kind of file."""
+    """Median and interval of each timed cell of a benchmark JSON, by name; KeyError or TypeError for another kind."""
     return {
         one["name"]: Interval(one["stats"]["median"], *one["extra_info"]["interval"]) for one in document["benchmarks"]
     }
@@ -57,7 +57,7 @@ def _line(pair: Pair) -> str:
     told = " and ".join(
         f"{1e3 * i.value:.4g} ms ({1e3 * i.low:.4g} to {1e3 * i.high:.4g})" for i in (pair.one, pair.other)
     )
-    return f"{pair.name}: {told}, ratio {ratio(pair.one, pair.other).value:.3f}"
+    return f"{pair.name}: {told}, ratio {pair.other.value / pair.one.value:.3f}"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +68,14 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(one: Path, other: Path) -> tuple[str, int]:
     """Compare two files of ``pytest bench --benchmark-json``."""
-    first, second = (json.loads(path.read_text(encoding="utf-8")) for path in (one, other))
+    documents = []
+    for path in (one, other):
+        try:
+            documents.append(json.loads(path.read_text(encoding="utf-8")))
+            medians(documents[-1])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return f"{path} is no file of pytest bench: {type(error).__name__}: {error}", CANNOT_TELL
+    first, second = documents
     found = pairs(first, second)
     if not found:
         return "no cell is in both runs", CANNOT_TELL

@@ -34,8 +34,8 @@ THREADS = (
     "XLA_FLAGS",
 )
 
-#: How the names of variables begin that decide how many threads the libraries use, how those wait, and which kernels
-#: they choose.  Folders of caches and installations are not among them.
+#: How the names of variables begin that decide how many threads the libraries use, how those wait, which kernels they
+#: choose, and what becomes of freed memory.  Folders of caches and installations are not among them.
 SETTINGS = (
     *("MALLOC_", "GLIBC_TUNABLES", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_"),
     *("NPY_DISABLE_CPU_FEATURES", "ATEN_CPU_CAPABILITY", "ONEDNN_", "DNNL_", "XLA_FLAGS", "LD_PRELOAD"),

@@ -36,7 +36,7 @@ import numpy as np
 
 from bench import arguments
 from bench.workloads import Workload
-from impls import calls
+from impls import allocator, calls
 from impls.backend import Backend, backend
 from impls.contract import Implementation
 from impls.isolation import Crashed, TimedOut, Worker
@@ -106,7 +106,7 @@ class ResidentSet:
     def held(self) -> int:
         """VmRSS."""
         gc.collect()
-        _libc("malloc_trim", 0)
+        allocator.trim()
         return _status("VmRSS")
 
     def restart(self) -> None:

@@ -111,19 +111,25 @@ def rates(ratios: Sequence[Interval], least: float = LEAST, margin: float = MARG
 
 
 def table(evidence: dict[str, Any]) -> str:
-    """The figures as Markdown."""
+    """The figures as Markdown: of all comparisons, and of each implementation's."""
     lines = [
-        "| injected | comparisons | slower | faster | same | unclear | scatter of the ratio |",
-        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| injected | of | comparisons | slower | faster | same | unclear | scatter of the ratio |",
+        "| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
+    found = [(one["slowdown"], one["implementation"], ratio(one)) for one in evidence["comparisons"]]
+    names = dict.fromkeys(name for _, name, _ in found)
     for slowdown in SLOWDOWNS:
-        ratios = [ratio(one) for one in evidence["comparisons"] if one["slowdown"] == slowdown]
-        shares = rates(ratios)
-        scatter = float(np.std(np.log([one.value for one in ratios]), ddof=1))
-        order = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME, Verdict.UNCLEAR)
-        told = " | ".join(f"{shares[verdict]:.1%}" for verdict in order)
-        lines.append(f"| {slowdown:.0%} | {len(ratios)} | {told} | {scatter:.2%} |")
+        for title, of in (("all", names), *((name, (name,)) for name in names)):
+            ratios = [each for injected, name, each in found if injected == slowdown and name in of]
+            lines.append(f"| {slowdown:.0%} | {title} | {_row(ratios)} |")
     each = np.median([one["seconds"] for one in evidence["comparisons"]])
     load = ", ".join(f"{value:.1f}" for value in evidence["load_average"])
     lines += ["", f"{each:.1f} s a comparison (median); load average before and after: {load}; {evidence['written']}."]
     return "\n".join(lines)
+
+
+def _row(ratios: Sequence[Interval]) -> str:
+    shares = rates(ratios)
+    scatter = float(np.std(np.log([one.value for one in ratios]), ddof=1))
+    order = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME, Verdict.UNCLEAR)
+    return " | ".join([str(len(ratios)), *(f"{shares[verdict]:.1%}" for verdict in order), f"{scatter:.2%}"])

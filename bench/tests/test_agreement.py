@@ -44,3 +44,12 @@ def test_runs_of_other_cells_say_nothing(tmp_path: Path) -> None:
     """No cell in common is not agreement."""
     files = run(tmp_path, "one.json", a=(10, 9, 11)), run(tmp_path, "other.json", b=(10, 9, 11))
     assert main(["agree", *files]) == 2
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"benchmarks": [{"name": "a", "stats": {"median": 1}}]}'])
+def test_a_file_of_something_else_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    """No JSON, other JSON, or pytest-benchmark's without intervals: it cannot tell, in one sentence."""
+    other = tmp_path / "other.json"
+    other.write_text(text)
+    assert main(["agree", run(tmp_path, "one.json", a=(10, 9, 11)), str(other)]) == 2
+    assert capsys.readouterr().out.startswith(f"{other} is no file of pytest bench: ")

@@ -15,7 +15,8 @@ from bench.duet.sides import SideError
 
 def comparison(slowdown: float, ratio: float) -> dict[str, Any]:
     """Turns of which every pair has this ratio."""
-    return {"slowdown": slowdown, "seconds": 1.0, "base_ms": [1.0, 2.0, 3.0], "new_ms": [ratio, 2 * ratio, 3 * ratio]}
+    given = {"implementation": "mine", "slowdown": slowdown, "seconds": 1.0}
+    return given | {"base_ms": [1.0, 2.0, 3.0], "new_ms": [ratio, 2 * ratio, 3 * ratio]}
 
 
 #: Of each slowdown four comparisons: a false alarm, two slowdowns that are missed, none.
@@ -28,9 +29,10 @@ WHOLE = {"comparisons": FOUND, "load_average": [0.1, 1.0], "written": "2026-01-0
 
 
 def test_false_alarms_and_missed_changes_are_counted() -> None:
-    """A table row for each slowdown: comparisons, and the shares of the verdicts."""
-    rows = [line.split(" | ") for line in evidence.table(WHOLE).splitlines()[2:5]]
-    assert [row[:3] for row in rows] == [["| 0%", "4", "25.0%"], ["| 5%", "4", "50.0%"], ["| 10%", "4", "100.0%"]]
+    """Table rows for each slowdown, of all and of each implementation: comparisons, and the shares of the verdicts."""
+    rows = [line.split(" | ")[:4] for line in evidence.table(WHOLE).splitlines()[2:8]]
+    told = (("| 0%", "25.0%"), ("| 5%", "50.0%"), ("| 10%", "100.0%"))
+    assert rows == [[injected, of, "4", slower] for injected, slower in told for of in ("all", "mine")]
 
 
 def test_a_cell_that_was_not_timed_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
