@@ -27,7 +27,7 @@ from impls.contract import Profile
 from impls.isolation import Crashed, TimedOut
 
 #: A change has to be at least LEAST large and its interval beyond MARGIN.  Closer than for runs that are made one after
-#: the other (bench.statistics): turns leave a scatter of 0.5 to 2 % of the ratio.  bench/DUET.md has what this finds.
+#: the other (bench.statistics): turns leave less scatter.  bench/DUET.md has how much, and what this finds.
 LEAST = 1.03
 MARGIN = 1.01
 

@@ -49,3 +49,9 @@ def test_another_file_leaves_the_page_alone(tmp_path: Path) -> None:
     other.write_text(json.dumps(WHOLE))
     assert evidence.run(1, other, page=True) == (evidence.table(WHOLE), 0)
     assert evidence.PAGE.read_text(encoding="utf-8") == before
+
+
+def test_the_page_has_the_figures_of_the_evidence() -> None:
+    """Its table is made from the raw medians in the repository."""
+    figures = evidence.table(json.loads(evidence.EVIDENCE.read_text(encoding="utf-8")))
+    assert f"{evidence.BEGIN}{figures}\n{evidence.END}" in evidence.PAGE.read_text(encoding="utf-8")
