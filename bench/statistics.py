@@ -31,9 +31,9 @@ NORMAL = 1.960
 #: From three visits on their scatter is used; the t quantile of two (12.7) would make every interval useless.
 LEAST_VISITS = 3
 
-#: A ratio is a change if its interval lies beyond MARGIN and the ratio itself beyond LEAST.  Measured in alternating
-#: A/A runs on two cores (chunks of 10 ms, 20 chunks, 3 pairs of processes): no false alarm in 392 comparisons, 99 % of
-#: 10 % slowdowns found.  "Interval above 1" alone gave 10 to 17 % false alarms, "ratio above 1.05" alone 3 to 5 %.
+#: A ratio is a change if its interval lies beyond MARGIN and the ratio itself beyond LEAST: "interval above 1" alone
+#: calls what is the same slower in many comparisons, and so does a ratio alone.  How often a rule is wrong is
+#: measured: bench/DUET.md, and ``python -m reports.compare.simulation`` for runs one after the other.
 LEAST = 1.05
 MARGIN = 1.02
 
