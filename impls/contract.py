@@ -122,6 +122,8 @@ class Implementation:
     #: Modules are imported from here first (a plug-in's own folder), "" for none.
     folder: str = ""
     summary: str = ""
+    #: Whether ``prepare`` may do without the function, which is then loaded when it is first needed.
+    deferred: bool = False
     #: The operator of the function at ``target`` where ``prepare`` makes another of it: gradients by differentiation.
     function_of: str = ""
 

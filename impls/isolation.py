@@ -94,6 +94,8 @@ class Place:
     python: str
     packages: Path
     folder: Path | None
+    #: A command that runs the interpreter, with its arguments (setarch, numactl).
+    through: tuple[str, ...] = ()
 
 
 class Worker:
@@ -123,6 +125,10 @@ class Worker:
     def fresh(self) -> bool:
         """Whether there is no process yet, or no longer one."""
         return self._process is None or self._process.poll() is not None
+
+    def start(self) -> None:
+        """Start the process if there is none, and do not wait for it."""
+        self._connect()
 
     def call(self, function: str, *arguments: Any, timeout: float | None = None) -> Any:
         """Run one job.  ``timeout`` is in seconds; None waits for ever.
@@ -158,7 +164,7 @@ class Worker:
             self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
             self._scratch = tempfile.TemporaryDirectory(prefix="attention-worker-", ignore_cleanup_errors=True)
             self._process = subprocess.Popen(  # noqa: S603  (our own module)
-                [self._place.python, "-m", "impls.worker", str(theirs.fileno())],
+                [*self._place.through, self._place.python, "-m", "impls.worker", str(theirs.fileno())],
                 cwd=self._place.folder,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

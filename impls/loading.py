@@ -43,11 +43,40 @@ def load(target: str, folder: str = "") -> Any:
     return found
 
 
+class Deferred:
+    """A function that is loaded when it is called, or asked for anything but its name."""
+
+    def __init__(self, target: str, folder: str) -> None:
+        self._target, self._folder = target, folder
+        self.__module__, _, self.__qualname__ = target.rpartition(":")
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """What the function returns."""
+        return load(self._target, self._folder)(*arguments, **keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(load(self._target, self._folder), name)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(load(self._target, self._folder))
+
+
 def opened(implementation: Implementation) -> Any:
-    """The function of an implementation, made of its source where it has one.  Raises ImplementationError."""
+    """The function of an implementation, made of its source where it has one.
+
+    Raises ImplementationError; for a deferred one not before it is used.
+    """
     if implementation.source:
         return _made(implementation.target, implementation.source)
+    if implementation.deferred:
+        return _deferred(implementation.target, implementation.folder)
     return load(implementation.target, implementation.folder)
+
+
+@functools.cache
+def _deferred(target: str, folder: str) -> Deferred:
+    return Deferred(target, folder)
 
 
 @functools.cache

@@ -64,6 +64,7 @@ def _export(
         operator=operator,
         framework=Framework.ONNXRUNTIME,
         prepare=f"impls.onnx.exported:prepare{opset}",
+        deferred=True,  # models are kept on disk, and torch takes seconds to import
         dtypes=dtypes,
         requires=("onnxruntime", "onnx", "onnxscript", "torch"),
         worker=f"export{opset}",  # exporting takes minutes, and two processes take half of them

@@ -27,6 +27,7 @@ _SOURCES = (
     "torch/modules.py",
     "torch/sdpa.py",
     "onnx/exported.py",
+    "onnx/exporting.py",
 )
 
 

@@ -5,14 +5,11 @@ ONNX Runtime runs it.  What a call asks for and the model does not have is unsup
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import onnx
-import onnxruntime
 from google.protobuf.message import DecodeError
 
 from impls.contract import Call, Function, ImplementationError
@@ -21,7 +18,7 @@ from impls.foreign.declared import Declared, Foreign
 from impls.foreign.naming import Said
 from impls.loading import nearest
 from impls.onnx.fitting import DTYPES, Declaration, Fitting
-from impls.onnx.sessions import PROVIDERS, bound, options
+from impls.onnx.sessions import bound, session
 
 
 class Model(Foreign):
@@ -46,7 +43,7 @@ class Model(Foreign):
         if lacking:
             raise NotImplementedError(f"the model has no output for {', '.join(lacking)}")
         fit = self.fitting.of(call)
-        run = bound(_session(str(self.path), call.device), [self.outputs[name] for name in call.results()], call.device)
+        run = bound(session(str(self.path), call.device), [self.outputs[name] for name in call.results()], call.device)
         return lambda **arrays: run(**fit(arrays))
 
 
@@ -58,7 +55,7 @@ def model(source: str) -> Model:
     said = naming.read(who, text)
     _check_file(path)
     try:
-        opened = _session(str(path), "cpu")
+        opened = session(str(path), "cpu")
     except Exception as error:  # ONNX Runtime has a class for each status
         raise ImplementationError(f"ONNX Runtime does not open {who}: {str(error).splitlines()[0][:300]}") from None
     inputs = {each.name: Declaration(each.name, each.type, tuple(each.shape)) for each in opened.get_inputs()}
@@ -133,11 +130,6 @@ class _Names:
             if name not in taken and guess and guess not in self.said.names:
                 pairs.append(f"{name}={guess}")
         return f"; say which is which, as in {self.who}:{','.join(pairs) or 'name=q'}"
-
-
-@functools.cache
-def _session(path: str, device: str) -> Any:
-    return onnxruntime.InferenceSession(path, options(), providers=list(PROVIDERS[device]))
 
 
 def _check_file(path: Path) -> None:

@@ -34,8 +34,8 @@ def options() -> Any:
 
 
 @functools.cache
-def session(model: bytes, device: str) -> Any:
-    """The session of a serialised model, made once."""
+def session(model: bytes | str, device: str) -> Any:
+    """The session of a serialised model, or of the file with this path, made once."""
     return onnxruntime.InferenceSession(model, options(), providers=list(PROVIDERS[device]))
 
 

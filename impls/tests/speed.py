@@ -19,7 +19,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -31,13 +31,13 @@ from tabulate import tabulate
 
 from impls import allocator, threads
 from impls.contract import Implementation
+from impls.figures import Figures
 from impls.isolation import Worker
 from impls.select import builtin
 from impls.tests.speed_sides import BATCH, HEADS, WIDTH
 
-#: The page, and the two lines of it between which the table stands.
-PAGE = Path(__file__).resolve().parents[1] / "SPEED.md"
-BEGIN, END = "<!-- figures: python -m impls.tests.speed --page -->\n", "<!-- end of figures -->\n"
+#: The page, and the file of the numbers on it.
+PAGE, FILE = (Path(__file__).resolve().parents[1] / name for name in ("SPEED.md", "speed.json"))
 
 #: Fresh processes, and turns in each at least: of six ratios the whole range is a 97 % interval of the median; fewer
 #: have no 95 % interval.
@@ -136,7 +136,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=0.6, help="of each side of a pair; default: %(default)s")
     parser.add_argument("--threads", type=int, default=1, help="of every library; default: %(default)s")
     parser.add_argument("-o", dest="output", type=Path, metavar="FILE", help="write every turn, as JSON")
-    parser.add_argument("--page", action="store_true", help=f"write the table into {PAGE.name}; takes all pairs")
+    parser.add_argument(
+        "--page", action="store_true", help="keep the turns, and write the table into SPEED.md; of all pairs"
+    )
     options = parser.parse_args(arguments)
     wanted = [pair for pair in PAIRS if fnmatch.fnmatch(pair.implementation, options.only)]
     pairs = [pair for pair in wanted if not pair.record.missing()]
@@ -154,9 +156,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.output:
         options.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if options.page:
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+        figures().keep(document)
     return 0
+
+
+def figures() -> Figures:
+    """Where the table stands, and the turns behind it."""
+    return Figures("python -m impls.tests.speed --page", PAGE, FILE, table)
 
 
 def measure(pairs: Sequence[Pair], seconds: float, count: int = 1, processes: int = PROCESSES) -> dict[str, Any]:
@@ -197,9 +203,9 @@ def _turns(ours: Worker, theirs: Worker, pair: Pair, seconds: float) -> tuple[tu
         raise Differs(f"{pair.implementation} and {pair.by_hand} at S = {pair.length}: rows differ by {apart:.1g}")
     taken: dict[str, list[float]] = {side: [] for side in sides}
     started = time.perf_counter()
-    while len(taken["ours"]) < LEAST or time.perf_counter() - started < 2 * seconds:
-        for side in sorted(sides, reverse=bool(len(taken["ours"]) % 2)):
-            taken[side].append(sides[side].call(f"{_SIDES}:turn", side, TURN, timeout=TIMEOUT))
+    while (number := len(taken["ours"])) < LEAST or time.perf_counter() - started < 2 * seconds:
+        for side in sorted(sides, reverse=bool(number % 2)):
+            taken[side].append(sides[side].call(f"{_SIDES}:turn", side, TURN, number, timeout=TIMEOUT))
     for side, worker in sides.items():
         worker.call(f"{_SIDES}:close", side)
     return tuple(taken["ours"]), tuple(taken["by_hand"])
@@ -224,7 +230,7 @@ def beyond(count: int) -> int:
     return max(0, out - 1)
 
 
-def table(document: dict[str, Any]) -> str:
+def table(document: Mapping[str, Any]) -> str:
     """The figures as Markdown: a row for each length, causal beside not causal."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for each in document["pairs"]:
@@ -243,7 +249,7 @@ def table(document: dict[str, Any]) -> str:
     return f"{lines}\n\n{_below(document)}"
 
 
-def _below(document: dict[str, Any]) -> str:
+def _below(document: Mapping[str, Any]) -> str:
     """What the figures belong to, in a sentence."""
     machine = document["machine"]
     parts = (

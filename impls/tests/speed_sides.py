@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from impls import calls
+from impls import calls, cores
 from impls.backend import backend
 from impls.calls import Request
 from impls.contract import Implementation
@@ -21,6 +21,10 @@ from impls.loading import load, opened
 
 #: B, H and D of every problem.
 BATCH, HEADS, WIDTH = 1, 8, 64
+
+#: Calls before the first turn.  A session of ONNX Runtime takes the memory of all its intermediate results in its
+#: second one, page by page, which at S = 2048 takes several times as long as a call (its memory pattern).
+WARM = 3
 
 #: The calls that are open in this process, by side.
 _OPEN: dict[str, Callable[[], Any]] = {}
@@ -39,18 +43,29 @@ def open_implementation(side: str, implementation: Implementation, length: int, 
         arrays.wait(returned)
         return returned
 
-    _OPEN[side] = run
-    return calls.collect(run(), specification, implementation.layout, arrays)["output"]
+    return calls.collect(_open(side, run), specification, implementation.layout, arrays)["output"]
 
 
 def open_by_hand(side: str, function: str, length: int, causal: bool) -> np.ndarray:
     """Make the call of a ``module:function`` that is written as those of impls.tests.by_hand; gives its result."""
-    _OPEN[side], read = load(function)(*_problem(length), causal)
-    return np.array(read(_OPEN[side]()))
+    run, read = load(function)(*_problem(length), causal)
+    return np.array(read(_open(side, run)))
 
 
-def turn(side: str, seconds: float) -> float:
-    """Milliseconds of a call: the median of those that fit into so many seconds, of one at least."""
+def _open(side: str, run: Callable[[], Any]) -> Any:
+    """Keep a call, and warm it; what it returned last."""
+    _OPEN[side] = run
+    for _ in range(WARM - 1):
+        run()
+    return run()
+
+
+def turn(side: str, seconds: float, number: int) -> float:
+    """Milliseconds of a call: the median of those that fit into so many seconds, of one at least.
+
+    The number says on which core they begin (impls.cores).
+    """
+    cores.begin_on(number)
     run = _OPEN[side]
     taken: list[float] = []
     end = time.perf_counter() + seconds

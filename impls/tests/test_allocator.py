@@ -10,7 +10,6 @@ import pytest
 
 from impls import allocator
 from impls.isolation import Worker
-from impls.tests import freed
 
 #: Bytes of the arrays of a call: larger than glibc's largest threshold, from which on every block is mapped by itself.
 SIZE = 2**26
@@ -78,12 +77,3 @@ def test_what_the_user_has_set_is_left_alone(monkeypatch: pytest.MonkeyPatch) ->
 def test_free_memory_can_be_given_back() -> None:
     """So that what a process holds is what it uses: of arrays that were freed, nothing."""
     assert counted("given_back", allocator.environment()) > SIZE * 0.9
-
-
-@KEEPS
-def test_the_figures_of_the_bench_s_page_can_be_made_again() -> None:
-    """A row for each call, with times of both kinds of processes; where memory is kept there are few page faults."""
-    rows = [[cell.strip() for cell in row.split("|")] for row in freed.table(processes=1, seconds=0.02).splitlines()]
-    rows = rows[2 : 2 + len(freed.CALLS)]
-    assert [row[1] for row in rows] == [f"{name}, S = {length}" for name, length in freed.CALLS]
-    assert all(int(row[5]) < FEW for row in rows)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from impls.contract import ImplementationError
-from impls.loading import keywords, load, nearest
+from impls.contract import Implementation, ImplementationError
+from impls.loading import keywords, load, nearest, opened
 from impls.operators import SDPA
 from impls.tests import fakes
 
@@ -82,3 +83,24 @@ def test_nearest_lists_few_names_where_none_is_near() -> None:
     """Where nothing is near, the known names are listed, and a long list is cut."""
     assert nearest("zzz", ["a", "b"]) == "; known: a, b"
     assert "100 in all" in nearest("zzz", [f"name{i}" for i in range(100)])
+
+
+def test_a_deferred_function_is_loaded_when_it_is_used() -> None:
+    """Its name is known before; a call and a question about its keywords load it."""
+    record = Implementation("later", "impls.tests.deferred_target:attention", deferred=True)
+    function = opened(record)
+    assert (function.__module__, function.__qualname__) == ("impls.tests.deferred_target", "attention")
+    assert "impls.tests.deferred_target" not in sys.modules
+    assert opened(record) is function
+    assert keywords(function) == {"scale"}
+    assert "impls.tests.deferred_target" in sys.modules
+    assert function(1, 2, 3, scale=4) == (1, 2, 3, 4)
+    assert function.dtypes == ("float32",)
+    with pytest.raises(AttributeError):
+        _ = function.nothing
+
+
+def test_a_deferred_function_that_is_not_there_is_an_error_when_it_is_used() -> None:
+    """The same one that another gives at once."""
+    with pytest.raises(ImplementationError, match="has no function 'nothing'"):
+        opened(Implementation("later", "impls.tests.fakes:nothing", deferred=True))(1, 2, 3)

@@ -18,6 +18,7 @@ import numpy as np
 
 from impls import calls
 from impls.calls import Request, call
+from impls.isolation import Worker
 from impls.onnx import IMPLEMENTATIONS, exported
 from impls.tests.within import assert_within
 
@@ -144,3 +145,13 @@ def test_mismatched_lengths_are_refused() -> None:
 def test_shapes_fit_a_declaration(declared: list[list[Any]], shape: list[tuple[int, ...]], fit: bool) -> None:
     """A symbol is one length wherever it stands; formulas are not solved."""
     assert exported.fits([SimpleNamespace(shape=each) for each in declared], shape) is fit
+
+
+def test_torch_is_not_imported_where_models_are_on_disk() -> None:
+    """Another process finds the model, and needs a second less."""
+    name = "onnx-export18-torch-sdpa"
+    agrees(name, (2, 2, 2, 5, 7))
+    worker = Worker()
+    assert worker.call("impls.tests.exported_call:status", name, timeout=60) == "returned"
+    assert not worker.call("impls.tests.exported_call:has_torch", timeout=60)
+    worker.close()

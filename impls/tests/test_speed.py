@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from impls.tests import speed
+from impls.figures import END
+from impls.tests import speed, speed_sides
 from impls.tests.by_hand import Way
 from impls.tests.speed import COMPARED, PAIRS, Differs, Pair, Timed, beyond, distance, measure, table
 
@@ -66,6 +67,28 @@ def test_a_right_call_by_hand_is_taken() -> None:
     assert min(found["milliseconds"]["by_hand"][0]) > 0
 
 
+def test_a_side_is_warm_before_its_first_turn() -> None:
+    """It was called three times when it is open, so that what only the first calls take is in no turn."""
+    count = [0]
+
+    def counted(*problem: Any) -> Way:
+        run, read = by_numpy(*problem)
+
+        def counting() -> Any:
+            count[0] += 1
+            return run()
+
+        return counting, read
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(speed_sides, "load", lambda function: counted)
+        speed_sides.open_by_hand("it", "any", 16, False)
+    assert count[0] == speed_sides.WARM == 3
+    speed_sides.turn("it", 0.0, 0)
+    speed_sides.close("it")
+    assert count[0] == 4
+
+
 @pytest.mark.parametrize("function", ["without_mask", "other_scale", "not_numbers", "other_shape"])
 def test_a_call_that_computes_something_else_is_refused(function: str) -> None:
     """Another mask, a scale that is off by 0.8 %, NaN or another layout ends the command before anything is timed."""
@@ -104,7 +127,8 @@ def test_the_page_has_all_pairs_or_stays(capsys: pytest.CaptureFixture[str]) -> 
 def test_the_table_takes_the_place_between_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """--page writes between the two lines of the page, and leaves what is around them."""
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{speed.BEGIN}old\n{speed.END}after\n", encoding="utf-8")
+    begin = speed.figures().begin
+    page.write_text(f"before\n{begin}old\n{END}after\n", encoding="utf-8")
     some = {"ours": [[2.0] * 6], "by_hand": [[1.0] * 6]}
     document: dict[str, Any] = {
         "written": "today",
@@ -116,18 +140,19 @@ def test_the_table_takes_the_place_between_the_lines(tmp_path: Path, monkeypatch
         "pairs": [{"implementation": "mine", "by_hand": "m:f", "length": 8, "milliseconds": some}] * 2,
     }
     monkeypatch.setattr(speed, "PAGE", page)
+    monkeypatch.setattr(speed, "FILE", tmp_path / "kept.json")
     monkeypatch.setattr(speed, "PAIRS", (pair("by_numpy"),))
     monkeypatch.setattr(speed, "measure", lambda *_: document)
     assert speed.main(["--page", "-o", str(tmp_path / "out.json")]) == 0
     text = page.read_text(encoding="utf-8")
-    assert text.startswith(f"before\n{speed.BEGIN}| implementation")
+    assert text.startswith(f"before\n{begin}| implementation")
     assert "2.00 (2.00–2.00)" in text
-    assert text.endswith(f"today.\n{speed.END}after\n")
+    assert text.endswith(f"today.\n{END}after\n")
     assert "old" not in text
 
 
-def test_the_page_has_the_lines() -> None:
-    """The command finds where its table belongs, and each implementation that is compared is on the page."""
+def test_the_page_has_the_figures_of_the_file() -> None:
+    """The table is that of the turns beside it, and each implementation that is compared is on the page."""
     text = speed.PAGE.read_text(encoding="utf-8")
-    assert text.index(speed.BEGIN) < text.index(speed.END)
+    assert speed.figures().block() in text
     assert [name for name, *_ in COMPARED if f"`{name}`" not in text] == []

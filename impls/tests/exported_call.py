@@ -1,0 +1,22 @@
+"""Jobs of a worker about a call of an exported model; nothing here imports torch."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from impls.calls import Request, call
+from impls.onnx import IMPLEMENTATIONS
+
+
+def status(name: str) -> str:
+    """What became of a small call of one of the ONNX implementations."""
+    (implementation,) = (each for each in IMPLEMENTATIONS if each.name == name)
+    q, k, v = (np.ones((2, 2, length, 8), np.float32) for length in (4, 9, 9))
+    return call(implementation, Request.qkv("cpu", q, k, v)).status
+
+
+def has_torch() -> bool:
+    """Whether this process has imported torch."""
+    return "torch" in sys.modules

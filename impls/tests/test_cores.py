@@ -1,0 +1,111 @@
+"""On which core a turn begins."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from impls import cores
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' sched_setaffinity")
+
+
+def here() -> int:
+    """The core that this thread is on."""
+    return int(ctypes.CDLL(None).sched_getcpu())
+
+
+@linux
+def test_turns_begin_on_the_cores_by_their_numbers() -> None:
+    """One after the other, and the first again; afterwards the thread may use all of them, as may those it starts."""
+    usable = os.sched_getaffinity(0)
+    found = cores.near()
+    for number in range(2 * len(found)):
+        seen = []
+        for _ in range(20):  # the system may move it on at once, and seldom does
+            cores.begin_on(number)
+            seen.append(here())
+        assert seen.count(found[number % len(found)]) > 10
+        assert os.sched_getaffinity(0) == usable
+    allowed: list[set[int]] = []
+    thread = threading.Thread(target=lambda: allowed.append(os.sched_getaffinity(0)))
+    thread.start()
+    thread.join()
+    assert allowed == [usable]
+
+
+def core_of(thread: int) -> int:
+    """The core that another thread of this process was on last (proc(5), field 39)."""
+    return int(Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()[36])
+
+
+@linux
+@pytest.mark.skipif(len(cores.near()) < 2, reason="needs two cores")
+def test_a_thread_that_spins_on_the_core_leaves_it() -> None:
+    """As a library's does between two calls; afterwards it may use all cores again."""
+    usable = os.sched_getaffinity(0)
+    spinner = threading.Thread(target=hashlib.pbkdf2_hmac, args=("sha256", b"", b"", 4_000_000))
+    spinner.start()
+    thread = spinner.native_id
+    assert thread is not None
+    for number, core in enumerate(cores.near()):
+        os.sched_setaffinity(thread, {core})
+        while core_of(thread) != core:
+            time.sleep(0.001)
+        cores.begin_on(number)
+        assert core_of(thread) == core  # it is bound to it: nothing is changed
+        os.sched_setaffinity(thread, usable)
+        seen = set()
+        for _ in range(3):
+            cores.begin_on(number)
+            seen.add(core_of(thread))
+        assert seen != {core}
+        assert os.sched_getaffinity(thread) == usable
+    assert spinner.is_alive()
+    spinner.join()
+
+
+@linux
+def test_no_core_is_used_that_is_not_allowed() -> None:
+    """Bound to one core, a thread stays there whatever the number."""
+    usable = os.sched_getaffinity(0)
+    one = max(usable)
+    os.sched_setaffinity(0, {one})
+    try:
+        for number in range(3):
+            cores.begin_on(number)
+            assert here() == one
+            assert os.sched_getaffinity(0) == {one}
+    finally:
+        os.sched_setaffinity(0, usable)
+
+
+def test_where_threads_cannot_be_moved_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS."""
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    cores.begin_on(1)
+    assert cores.near() == ()
+
+
+@pytest.mark.parametrize(
+    ("shared", "near"),
+    [("0-1", (0, 1)), ("0,2-3", (0, 2, 3)), ("4-7", (0,)), (None, (0, 1, 2, 3)), ("", (0, 1, 2, 3))],
+)
+def test_cores_with_another_last_cache_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shared: str | None, near: tuple[int, ...]
+) -> None:
+    """Those that share it with the first one take part; all do where the system does not tell."""
+    for level, text in (("index0", "0"), ("index3", shared)):
+        if text is not None and shared is not None:
+            (tmp_path / "cpu0/cache" / level).mkdir(parents=True)
+            (tmp_path / "cpu0/cache" / level / "shared_cpu_list").write_text(text + "\n")
+    monkeypatch.setattr(cores, "PROCESSORS", tmp_path)
+    assert cores._near.__wrapped__(frozenset(range(4))) == near
