@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.duet import text
-from bench.duet.measure import LEAST, MARGIN, NEW, Duet, Part, Plan, Played
+from bench.duet.measure import Duet
+from bench.duet.played import LEAST, MARGIN, NEW, Part, Plan, Played
 from bench.duet.sides import ready
 from bench.duet.text import broken
 from bench.machine import fingerprint
@@ -22,7 +23,7 @@ from conformance.targets import DEVICES
 from impls.contract import DTYPES
 
 #: Kind and version of the file that ``--json`` writes; reports know it by the kind.
-KIND, FORMAT = "duet", 1
+KIND, FORMAT = "duet", 2
 
 #: Exit codes: nothing is worse, something is, and nothing can be said.
 NOTHING_WORSE, WORSE, CANNOT_TELL = 0, 1, 2
@@ -39,7 +40,13 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", choices=DEVICES, help="default: %(default)s")
     parser.add_argument("--dtype", default="float32", choices=DTYPES, help="default: %(default)s")
     plan = Plan()
-    parser.add_argument("--pairs", type=_positive, default=plan.pairs, help="fresh processes; default: %(default)s")
+    parser.add_argument(
+        "--pairs", type=_positive, default=plan.pairs, help="least number of them; default: %(default)s"
+    )
+    parser.add_argument("--most-pairs", type=_positive, default=plan.most, help="of processes; default: %(default)s")
+    parser.add_argument(
+        "--precision", type=float, default=plan.precision, metavar="SHARE", help="of the interval; default: %(default)s"
+    )
     parser.add_argument("--turns", type=_positive, default=plan.turns, help="in each pair; default: %(default)s")
     parser.add_argument("--limit", type=float, default=plan.limit, metavar="SECONDS", help="a cell; default: 60")
     parser.add_argument(
@@ -58,6 +65,8 @@ def run(
     device: str,
     dtype: str,
     pairs: int,
+    most_pairs: int,
+    precision: float,
     turns: int,
     limit: float,
     least: float,
@@ -65,7 +74,7 @@ def run(
     markdown: Path | None,
 ) -> tuple[str, int]:
     """Play the duet; gives the table and the exit code.  Raises SideError and WorkloadError for unfit options."""
-    plan = Plan(pairs=pairs, turns=turns, limit=limit)
+    plan = Plan(pairs, precision, max(pairs, most_pairs), turns, limit=limit)
     workloads = select(workload, preset)
     with ExitStack() as stack:
         duet = Duet(stack.enter_context(ready(base)), stack.enter_context(ready(new)), plan)

@@ -1,7 +1,7 @@
 """How often a duet is wrong: A/A comparisons, and comparisons with an injected slowdown, each in fresh processes.
 
-``python -m bench evidence`` measures and writes duet.json; its rules can be applied to the same turns again, so the
-figures of the page come from raw ratios and not from a run of the present rule.
+``python -m bench evidence`` measures and keeps the medians of all turns; the rules can be applied to the same turns
+again (``--of``), so the figures of the page come from raw ratios and not from a run of the present rule.
 """
 
 from __future__ import annotations
@@ -9,25 +9,21 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.duet.measure import BASE, LEAST, MARGIN, NEW, Duet, Part, Plan, Played
+from bench import figures
+from bench.duet.measure import Duet
+from bench.duet.played import BASE, LEAST, MARGIN, NEW, Part, Plan, Played
 from bench.duet.sides import SideError, ready
 from bench.machine import fingerprint, load_average
-from bench.statistics import Interval, Verdict, judge, paired
+from bench.statistics import Interval, Verdict, Visits, duet, judge
 from bench.workloads import parse
-
-#: The evidence, and the page that it is printed on.
-EVIDENCE = Path(__file__).with_name("evidence.json")
-PAGE = Path(__file__).resolve().parents[1] / "DUET.md"
-
-#: The table of the page stands between these two lines.
-BEGIN, END = "<!-- figures: python -m bench evidence -->\n", "<!-- end of figures -->\n"
+from impls.figures import Figures
 
 #: Injected slowdowns: none, and what has to be found in 80 % and in 95 % of comparisons.
 SLOWDOWNS = (0.0, 0.05, 0.10)
@@ -43,20 +39,26 @@ CELLS = (
 
 def options(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
-    parser.add_argument("--rounds", type=int, default=50, help="comparisons of each cell; default: %(default)s")
-    parser.add_argument("-o", dest="output", type=Path, default=EVIDENCE, metavar="FILE", help="the figures, as JSON")
-    parser.add_argument("--page", action="store_true", help="measure nothing; write the page from the file")
+    parser.add_argument("--rounds", type=int, default=50, help="A/A comparisons of each cell; default: %(default)s")
+    parser.add_argument("--of", type=Path, metavar="FILE", help="measure nothing; take the medians of this file")
+    parser.add_argument("-o", dest="output", type=Path, metavar="FILE", help="write the medians of all turns, as JSON")
+    parser.add_argument("--page", action="store_true", help="keep the medians, and write the table into DUET.md")
 
 
-def run(rounds: int, output: Path, page: bool) -> tuple[str, int]:
-    """Measure (about 40 s a round) and write the file and the page's table."""
-    if not page:
-        output.write_text(json.dumps(measure(rounds), indent=1), encoding="utf-8")
-    text = table(json.loads(output.read_text(encoding="utf-8")))
-    if output == EVIDENCE:
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-        PAGE.write_text(before + BEGIN + text + "\n" + END + rest.partition(END)[2], encoding="utf-8")
-    return text, 0
+def run(rounds: int, of: Path | None, output: Path | None, page: bool) -> tuple[str, int]:
+    """Measure (about 90 s a round), write what was asked for, and give the table."""
+    found = measure(rounds) if of is None else json.loads(of.read_text(encoding="utf-8"))
+    if output is not None:
+        output.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    if page:
+        FIGURES.keep(found)
+    return table(found), 0
+
+
+def parts_of(number: int) -> list[Part]:
+    """The comparisons of a round: of every cell without a slowdown, and with each of the others in turn."""
+    slowdowns = (0.0, SLOWDOWNS[1 + number % (len(SLOWDOWNS) - 1)])
+    return [Part(name, "cpu", "float32", parse(w), slowdown) for name, w in CELLS for slowdown in slowdowns]
 
 
 def measure(rounds: int, plan: Plan | None = None) -> dict[str, Any]:
@@ -65,15 +67,14 @@ def measure(rounds: int, plan: Plan | None = None) -> dict[str, Any]:
     Raises SideError for a comparison that is not timed: left out, it would not count against the rule.
     """
     found: list[dict[str, Any]] = []
-    parts = [Part(name, "cpu", "float32", parse(w), slowdown) for name, w in CELLS for slowdown in SLOWDOWNS]
     started, load = time.perf_counter(), load_average()
     with ready(".") as side:
-        duet = Duet(side, side, plan)
-        casts = duet.casts([name for name, _ in CELLS], "cpu", "float32")
+        both = Duet(side, side, plan)
+        casts = both.casts([name for name, _ in CELLS], "cpu", "float32")
         for number in range(rounds):
             began = time.perf_counter()
-            played = duet.play(parts, casts, lambda text: None)
-            each = (time.perf_counter() - began) / len(parts)
+            played = both.play(parts_of(number), casts, lambda text: None)
+            each = (time.perf_counter() - began) / len(played)
             found += [_record(one, each) for one in played]
             print(f"round {number + 1} of {rounds}, {time.perf_counter() - started:.0f} s", flush=True)
     return {
@@ -94,14 +95,19 @@ def _record(one: Played, seconds: float) -> dict[str, Any]:
         "workload": one.part.workload.name,
         "slowdown": one.part.slowdown,
         "seconds": round(seconds, 2),
-        "base_ms": [round(float(np.median(turn)) * 1e3, 5) for turn in one.turns[BASE]],
-        "new_ms": [round(float(np.median(turn)) * 1e3, 5) for turn in one.turns[NEW]],
+        "base_ms": _medians(one.turns[BASE]),
+        "new_ms": _medians(one.turns[NEW]),
     }
+
+
+def _medians(pairs: Visits) -> list[list[float]]:
+    return [[round(float(np.median(turn)) * 1e3, 5) for turn in turns] for turns in pairs]
 
 
 def ratio(comparison: dict[str, Any]) -> Interval:
     """New ÷ base of one comparison."""
-    return paired([[value] for value in comparison["base_ms"]], [[value] for value in comparison["new_ms"]])
+    base, new = ([[[value] for value in pair] for pair in comparison[side]] for side in ("base_ms", "new_ms"))
+    return duet(base, new)
 
 
 def rates(ratios: Sequence[Interval], least: float = LEAST, margin: float = MARGIN) -> dict[Verdict, float]:
@@ -110,13 +116,15 @@ def rates(ratios: Sequence[Interval], least: float = LEAST, margin: float = MARG
     return {verdict: verdicts.count(verdict) / len(verdicts) for verdict in Verdict}
 
 
-def table(evidence: dict[str, Any]) -> str:
+def table(evidence: Mapping[str, Any]) -> str:
     """The figures as Markdown: of all comparisons, and of each implementation's."""
     lines = [
-        "| injected | of | comparisons | slower | faster | same | unclear | scatter of the ratio |",
-        "| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| injected | of | comparisons | slower | faster | same | unclear | scatter of the ratio | pairs |",
+        "| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    found = [(one["slowdown"], one["implementation"], ratio(one)) for one in evidence["comparisons"]]
+    found = [
+        (one["slowdown"], one["implementation"], (ratio(one), len(one["base_ms"]))) for one in evidence["comparisons"]
+    ]
     names = dict.fromkeys(name for _, name, _ in found)
     for slowdown in SLOWDOWNS:
         for title, of in (("all", names), *((name, (name,)) for name in names)):
@@ -128,8 +136,18 @@ def table(evidence: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _row(ratios: Sequence[Interval]) -> str:
+#: Where the table stands, and the raw medians.
+FIGURES = Figures(
+    "python -m bench evidence --page", figures.ROOM / "DUET.md", Path(__file__).with_name("evidence.json"), table
+)
+
+
+def _row(found: Sequence[tuple[Interval, int]]) -> str:
+    ratios = [one for one, _ in found]
+    pairs = np.median([count for _, count in found])
     shares = rates(ratios)
     scatter = float(np.std(np.log([one.value for one in ratios]), ddof=1))
     order = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME, Verdict.UNCLEAR)
-    return " | ".join([str(len(ratios)), *(f"{shares[verdict]:.1%}" for verdict in order), f"{scatter:.2%}"])
+    return " | ".join(
+        [str(len(ratios)), *(f"{shares[verdict]:.1%}" for verdict in order), f"{scatter:.2%}", f"{pairs:g}"]
+    )

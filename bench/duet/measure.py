@@ -1,15 +1,17 @@
 """The duet itself: both sides alive at the same time, a few milliseconds each in random order, in fresh pairs.
 
-What a shared machine does to one side it does to the other within the same few milliseconds, so the ratio of a pair
-of turns is free of it.  What differs between two processes of the same code (where memory lies, which core was first)
-stays the same as long as they live, so the pairs of processes are fresh several times.
+What a shared machine does to one side it does to the other within the same few milliseconds, and both begin their turns
+on the same core, so the ratio of a pair of turns is free of it.  What differs between two processes of the same code
+stays the same as long as they live, so pairs of processes are fresh, several times, until their ratios agree.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from bench import arguments, suspicion
@@ -17,34 +19,13 @@ from bench.answers import Chunk
 from bench.arguments import SETS
 from bench.checks import Call, StruckOut, check
 from bench.duet import player
+from bench.duet.played import BASE, NEW, Part, Plan, Played
 from bench.duet.process import PLAYER, Process
 from bench.duet.sides import Side, SideError
 from bench.protocol import LAST
 from bench.references import References
-from bench.statistics import Interval, Verdict, judge, paired
-from bench.workloads import Workload
 from impls.contract import Profile
 from impls.isolation import Crashed, TimedOut
-
-#: A change has to be at least LEAST large and its interval beyond MARGIN.  Closer than for runs that are made one after
-#: the other (bench.statistics): turns leave less scatter.  bench/DUET.md has how much, and what this finds.
-LEAST = 1.03
-MARGIN = 1.01
-
-#: The sides, in the order in which ratios are formed: new ÷ base.
-BASE, NEW = "base", "new"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How many fresh pairs of processes, turns of each side in a pair, and seconds of a turn."""
-
-    pairs: int = 3
-    turns: int = 20
-    seconds: float = 0.01
-    #: Seconds that a cell may take in all; calls that are longer than a turn get fewer turns, FEWEST at least.
-    limit: float = 60.0
-
 
 #: Most calls of a turn: as many as of the shortest kernels fit in (20 µs).
 CALLS = 500
@@ -53,47 +34,7 @@ CALLS = 500
 WITHOUT_TIME = {"unsupported": "unsupported", "memory": "out of memory"}
 
 #: Fewer pairs of turns than this in a pair of processes say nothing.
-FEWEST = 4
-
-
-@dataclass(frozen=True)
-class Part:
-    """A cell of a duet: an implementation that both sides have, and a workload."""
-
-    implementation: str
-    device: str
-    dtype: str
-    workload: Workload
-    #: Share by which every call of the new side takes longer: an injected change, to see whether it is found.
-    slowdown: float = 0.0
-
-
-@dataclass
-class Played:
-    """What became of a cell.  ``outcome`` is "timed", "struck out" (``clause`` says by what) or "not timed"."""
-
-    part: Part
-    outcome: str = "timed"
-    clause: str = ""
-    reason: str = ""
-    #: The side that it is the fault of, "" of neither.
-    side: str = ""
-    #: Seconds of the calls, by turn; the turns of both sides are pairs.
-    turns: dict[str, list[list[float]]] = field(default_factory=lambda: {BASE: [], NEW: []})
-    shares: dict[str, float] = field(default_factory=dict)
-
-    def fail(self, outcome: str, reason: str, side: str = "", clause: str = "") -> None:
-        """There is no time of this cell."""
-        self.outcome, self.reason, self.side, self.clause = outcome, reason, side, clause
-
-    @property
-    def ratio(self) -> Interval | None:
-        """New ÷ base, None if it was not timed."""
-        return paired(self.turns[BASE], self.turns[NEW]) if self.outcome == "timed" else None
-
-    def verdict(self, least: float = LEAST, margin: float = MARGIN) -> Verdict | None:
-        """What the ratio says, None if it was not timed."""
-        return None if self.ratio is None else judge(self.ratio, least, margin)
+FEWEST = 3
 
 
 class Duet:
@@ -114,14 +55,16 @@ class Duet:
         played = [Played(part) for part in parts]
         for one in played:
             _miss(one, casts)
-        for pair in range(self.plan.pairs):
-            for library, group in _by_process(played, casts):
-                processes = {name: Process(side) for name, side in self.sides.items()}
+        for pair in range(max(self.plan.pairs, self.plan.most)):
+            for library, group in _by_process([one for one in played if one.goes_on(self.plan)], casts):
+                processes = {name: Process(side, lot=pair + 1) for name, side in self.sides.items()}
                 try:
+                    _load(group[0], processes)
                     for one in group:
-                        if one.outcome == "timed":
-                            said(f"pair {pair + 1} of {self.plan.pairs}, {library}: {_name(one.part)}")
-                            self._pair(one, processes, casts, pair)
+                        said(f"pair {pair + 1} of {self.plan.pairs} to {self.plan.most}, {library}: {_name(one.part)}")
+                        started = time.perf_counter()
+                        self._pair(one, processes, casts, pair)
+                        one.seconds += time.perf_counter() - started
                 finally:
                     for each in processes.values():
                         each.close()
@@ -160,6 +103,8 @@ class Duet:
         """So many turns of each side, by side.  Of the last ones there are the results."""
         chunks: dict[str, list[Chunk]] = {name: [] for name in processes}
         most = 1 if call >= self.plan.seconds else CALLS
+        for name in processes:
+            one.turns[name].append([])
         for number in range(count, 0, -1):
             names = list(processes)
             self._order.shuffle(names)
@@ -171,7 +116,7 @@ class Duet:
                     return chunks
                 chunks[name].append(Chunk(**taken))
             for name in names:
-                one.turns[name].append(list(chunks[name][-1].seconds))
+                one.turns[name][-1].append(list(chunks[name][-1].seconds))
         return chunks
 
     def _cast(self, name: str, patterns: list[str], device: str, dtype: str) -> dict[str, Any]:
@@ -195,6 +140,20 @@ class Duet:
             raise SideError(f"{name} {side.name}: {error}") from None
         finally:
             process.close()
+
+
+def _load(one: Played, processes: dict[str, Process]) -> None:
+    """Have both sides import their libraries at the same time; what goes wrong will go wrong again when it counts."""
+    part = one.part
+    for process in processes.values():
+        process.start()
+
+    def load(process: Process) -> None:
+        with contextlib.suppress(Exception):
+            process.play("load", part.implementation, part.device, part.dtype)
+
+    with ThreadPoolExecutor(len(processes)) as pool:
+        list(pool.map(load, processes.values()))
 
 
 def _job(one: Played, process: Process, side: str, function: str, *given: Any) -> Any:
@@ -222,7 +181,7 @@ def _honest(one: Played, side: str, chunks: Sequence[Chunk]) -> bool:
     try:
         suspicion.unfinished(chunks[-1])
         suspicion.lazy(chunks)
-        suspicion.remembers(one.turns[side])
+        suspicion.remembers(one.turns[side][-1])
     except StruckOut as error:
         one.fail("struck out", error.text, side, error.clause)
         return False

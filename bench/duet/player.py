@@ -21,7 +21,7 @@ from impls.backend import Backend, backend
 from impls.contract import Function
 
 #: Raised by one when what crosses the process border changes, or which inputs a turn's number stands for.
-FORM = 2
+FORM = 3
 
 #: Keyword arguments of one call, as NumPy arrays and plain values: those with a position, and the others.
 Inputs = tuple[dict[str, np.ndarray], dict[str, Any]]
@@ -35,6 +35,11 @@ def form() -> int:
 def enter() -> int:
     """First job of a process that is going to play: its number if it may be stopped between jobs, else 0."""
     return os.getpid() if cpu.end_with_parent() else 0
+
+
+def load(what: str, device: str, dtype: str) -> None:
+    """Import what the implementation named ``what`` needs, so that both sides can do so at the same time."""
+    _chosen((what,), device, dtype)
 
 
 def cast(patterns: list[str], device: str, dtype: str) -> dict[str, Any]:

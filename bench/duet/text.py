@@ -8,11 +8,12 @@ from typing import Any
 
 from tabulate import tabulate
 
-from bench.duet.measure import BASE, MARGIN, NEW, Duet, Played
+from bench.duet.measure import Duet
+from bench.duet.played import BASE, MARGIN, NEW, Played
 from bench.duet.sides import Side
 from bench.statistics import Verdict
 
-HEADS = ("workload", "implementation", "base ms", "new ms", "new ÷ base", "95 % interval", "verdict")
+HEADS = ("workload", "implementation", "base ms", "new ms", "new ÷ base", "95 % interval", "pairs", "verdict")
 
 #: Verdicts that are shouted, as they are what a reader looks for.
 CHANGES = (Verdict.SLOWER, Verdict.FASTER)
@@ -83,11 +84,14 @@ def _row(one: Played, least: float) -> tuple[str, ...]:
     ratio, verdict = one.ratio, one.verdict(least)
     assert ratio is not None
     assert verdict is not None
-    middle = {name: statistics.median(s for turn in turns for s in turn) for name, turns in one.turns.items()}
+    middle = {
+        name: statistics.median(s for turns in pairs for turn in turns for s in turn)
+        for name, pairs in one.turns.items()
+    }
     numbers = (f"{middle[BASE] * 1e3:.3f}", f"{middle[NEW] * 1e3:.3f}", f"{ratio.value:.3f}")
     interval = f"{ratio.low:.3f} … {ratio.high:.3f}"
     said = verdict.value.upper() if verdict in CHANGES else verdict.value
-    return one.part.workload.name, one.part.implementation, *numbers, interval, said
+    return one.part.workload.name, one.part.implementation, *numbers, interval, str(one.pairs), said
 
 
 def _table(played: Sequence[Played], least: float) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import main
-from bench.duet.measure import Duet, Part, Plan, Played
+from bench.duet.measure import Duet
+from bench.duet.played import Part, Plan, Played
 from bench.duet.sides import ready
 from bench.statistics import Verdict
 from bench.tests.test_duet_sides import git
@@ -36,7 +37,19 @@ LACKS = "def other(q, k, v):\n    return q\n"
 REFUSES = RIGHT.replace("    p = np", "    raise NotImplementedError('no such kernel')\n    p = np")
 
 WORKLOAD = "prefill-b1h2d16s128"
-ARGUMENTS = ["duet", "--base", "HEAD", "--impl", "kernel.py:attention", "--workload", WORKLOAD, "--pairs", "1"]
+ARGUMENTS = [
+    "duet",
+    "--base",
+    "HEAD",
+    "--impl",
+    "kernel.py:attention",
+    "--workload",
+    WORKLOAD,
+    "--pairs",
+    "1",
+    "--most-pairs",
+    "1",
+]
 
 
 @pytest.fixture
@@ -61,7 +74,7 @@ def test_a_slower_kernel_is_called_slower(kernel: Path, capsys: pytest.CaptureFi
     assert f"base HEAD at {git(kernel.parent, 'rev-parse', 'HEAD')[:10]}: ml_dtypes" in text
     (cell,) = json.loads(Path("duet.json").read_text())["cells"]
     assert cell["verdict"] == "slower"
-    assert len(cell["turns"]["base"]) == len(cell["turns"]["new"]) == Plan().turns
+    assert len(cell["turns"]["base"]) == len(cell["turns"]["new"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -133,8 +146,8 @@ def play(kernel: Path, plan: Plan, slowdown: float = 0.0) -> Played:
 
 def test_an_injected_slowdown_is_in_the_ratio(kernel: Path) -> None:
     """Twice the time gives about twice the ratio, in every fresh pair of processes."""
-    played = play(kernel, Plan(pairs=2, turns=10), slowdown=1.0)
-    assert len(played.turns["base"]) == 20
+    played = play(kernel, Plan(pairs=2, most=2, turns=10), slowdown=1.0)
+    assert [len(turns) for turns in played.turns["base"]] == [10, 10]
     assert played.ratio is not None
     assert 1.5 < played.ratio.value < 2.7
     assert played.verdict() is Verdict.SLOWER

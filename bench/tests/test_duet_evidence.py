@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.duet import evidence
-from bench.duet.measure import Plan
+from bench.duet.played import Plan
 from bench.duet.sides import SideError
+from bench.statistics import Verdict
 
 
 def comparison(slowdown: float, ratio: float) -> dict[str, Any]:
-    """Turns of which every pair has this ratio."""
+    """Three pairs of processes with two turns each; every pair of turns has this ratio."""
     given = {"implementation": "mine", "slowdown": slowdown, "seconds": 1.0}
-    return given | {"base_ms": [1.0, 2.0, 3.0], "new_ms": [ratio, 2 * ratio, 3 * ratio]}
+    base = [[1.0, 2.0], [2.0, 3.0], [3.0, 1.0]]
+    return given | {"base_ms": base, "new_ms": [[ratio * turn for turn in pair] for pair in base]}
 
 
 #: Of each slowdown four comparisons: a false alarm, two slowdowns that are missed, none.
@@ -42,16 +46,38 @@ def test_a_cell_that_was_not_timed_ends_the_measurement(monkeypatch: pytest.Monk
         evidence.measure(1, Plan(limit=1e-6))
 
 
+def test_there_are_two_hundred_comparisons_of_what_is_the_same() -> None:
+    """With the usual number of rounds, and as many with one of the slowdowns, of each half."""
+    (rounds,) = (action.default for action in _actions() if action.dest == "rounds")
+    counts = Counter(part.slowdown for number in range(rounds) for part in evidence.parts_of(number))
+    assert counts == {0.0: 200, 0.05: 100, 0.10: 100}
+
+
 def test_another_file_leaves_the_page_alone(tmp_path: Path) -> None:
-    """Only the evidence of the repository is printed on its page."""
-    before = evidence.PAGE.read_text(encoding="utf-8")
+    """Its table is printed, and only --page writes it."""
+    before = evidence.FIGURES.page.read_text(encoding="utf-8")
     other = tmp_path / "other.json"
     other.write_text(json.dumps(WHOLE))
-    assert evidence.run(1, other, page=True) == (evidence.table(WHOLE), 0)
-    assert evidence.PAGE.read_text(encoding="utf-8") == before
+    assert evidence.run(1, other, None, page=False) == (evidence.table(WHOLE), 0)
+    assert evidence.FIGURES.page.read_text(encoding="utf-8") == before
 
 
 def test_the_page_has_the_figures_of_the_evidence() -> None:
     """Its table is made from the raw medians in the repository."""
-    figures = evidence.table(json.loads(evidence.EVIDENCE.read_text(encoding="utf-8")))
-    assert f"{evidence.BEGIN}{figures}\n{evidence.END}" in evidence.PAGE.read_text(encoding="utf-8")
+    assert evidence.FIGURES.block() in evidence.FIGURES.page.read_text(encoding="utf-8")
+
+
+def test_the_figures_are_what_is_promised() -> None:
+    """Of 200 comparisons of the same at most 1 % are alarms; 80 % of 5 % and 95 % of 10 % are found."""
+    found = json.loads(evidence.FIGURES.file.read_text(encoding="utf-8"))["comparisons"]
+    rates = {s: evidence.rates([evidence.ratio(c) for c in found if c["slowdown"] == s]) for s in evidence.SLOWDOWNS}
+    assert sum(one["slowdown"] == 0 for one in found) >= 200
+    assert rates[0.0][Verdict.SLOWER] + rates[0.0][Verdict.FASTER] <= 0.01
+    assert rates[0.05][Verdict.SLOWER] >= 0.80
+    assert rates[0.10][Verdict.SLOWER] >= 0.95
+
+
+def _actions() -> list[argparse.Action]:
+    parser = argparse.ArgumentParser()
+    evidence.options(parser)
+    return parser._actions

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -11,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.duet.process import Process
+from bench.duet.process import Process, unrandomized
 from bench.duet.sides import ready
-from impls.isolation import Crashed
+from impls.isolation import Crashed, Worker
 
 
 @pytest.fixture
@@ -55,3 +57,44 @@ def test_a_process_that_died_is_followed_by_another(process: Process) -> None:
     second = number(process)
     assert second != first
     assert stops(second)
+
+
+def layout() -> tuple[int, int | None]:
+    """The hash of a text, and where the C library lies in this process: both are drawn by lot by themselves."""
+    return hash("lot"), ctypes.cast(ctypes.CDLL(None).malloc, ctypes.c_void_p).value
+
+
+def test_processes_of_one_lot_lay_out_their_memory_alike() -> None:
+    """Hashes are equal, and differ from those of another lot; addresses are, where the system lets."""
+    found = []
+    with ready(".", Path(__file__).parent) as side:
+        for lot in (1, 1, 2):
+            process = Process(side, lot)
+            found.append(process._worker.call(f"{__name__}:layout", timeout=60))
+            process.close()
+    one, same, other = found
+    assert one[0] == same[0] != other[0]
+    assert not unrandomized() or one[1] == same[1]
+
+
+@pytest.mark.skipif(not unrandomized(), reason="needs setarch, and a system that lets it")
+def test_by_themselves_processes_lay_out_their_memory_by_chance() -> None:
+    """So what is alike in processes of one lot is so because of what is put before them."""
+    found = set()
+    for _ in range(3):
+        worker = Worker()
+        found.add(worker.call(f"{__name__}:layout", timeout=60)[1])
+        worker.close()
+    randomized = Path("/proc/sys/kernel/randomize_va_space").read_text().strip() != "0"
+    assert len(found) > 1 or not randomized
+
+
+def test_where_addresses_cannot_be_fixed_nothing_is_put_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No setarch, or one that the system refuses, as in many containers."""
+    refused = tmp_path / "setarch"
+    refused.write_text("#!/bin/sh\nexit 1\n")
+    refused.chmod(0o755)
+    for path, folder in (("", tmp_path / "none"), (str(refused), tmp_path)):
+        monkeypatch.setenv("PATH", str(folder))
+        assert shutil.which("setarch") == (path or None)
+        assert unrandomized.__wrapped__() == ()

@@ -1,0 +1,86 @@
+"""When a duet ends, and how often its rule is wrong about numbers whose truth is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from bench.duet.played import BASE, NEW, Part, Plan, Played
+from bench.statistics import Verdict
+from bench.workloads import parse
+
+PART = Part("mine", "cpu", "float32", parse("prefill-b1h2d16s128"))
+PLAN = Plan()
+
+
+def add(played: Played, ratios: list[float]) -> None:
+    """A pair of processes, with a pair of turns of each of these ratios."""
+    played.turns[BASE].append([[1.0] for _ in ratios])
+    played.turns[NEW].append([[ratio] for ratio in ratios])
+
+
+def judged(rng: np.random.Generator, shift: float, by_pair: float, by_turn: float) -> Played:
+    """A duet to its end, whose pairs of processes and turns scatter with long tails."""
+    played = Played(PART)
+    while played.goes_on(PLAN):
+        offset = shift + by_pair * rng.standard_t(4)
+        add(played, [math.exp(offset + by_turn * each) for each in rng.standard_t(3, PLAN.turns)])
+    return played
+
+
+def test_pairs_that_agree_are_enough() -> None:
+    """Six are the least, and no more are played where their ratios are the same."""
+    played = Played(PART)
+    for _ in range(PLAN.pairs):
+        assert played.goes_on(PLAN)
+        add(played, [1.2] * 3)
+    assert not played.goes_on(PLAN)
+    assert played.verdict() is Verdict.SLOWER
+
+
+def test_pairs_that_differ_are_followed_by_others() -> None:
+    """Until there are as many as may be."""
+    played = Played(PART)
+    for number in range(PLAN.most):
+        assert played.goes_on(PLAN)
+        add(played, [1.2 if number % 2 else 0.9] * 3)
+    assert not played.goes_on(PLAN)
+
+
+def test_a_cell_whose_time_is_over_is_played_no_more() -> None:
+    """However much its pairs differ; but never before it had the least number of pairs."""
+    played = Played(PART, seconds=PLAN.limit)
+    for number in range(PLAN.pairs):
+        assert played.goes_on(PLAN)
+        add(played, [1.2 if number % 2 else 0.9] * 3)
+    assert not played.goes_on(PLAN)
+
+
+def test_a_cell_that_is_struck_out_is_played_no_more() -> None:
+    """There is nothing to be known any more."""
+    played = Played(PART)
+    played.fail("struck out", "wrong")
+    assert not played.goes_on(PLAN)
+
+
+#: Scatter of pairs of processes and of pairs of turns: of a quiet machine, and twice to ten times what was measured.
+SCATTER = [(0.002, 0.01), (0.01, 0.05), (0.02, 0.10)]
+
+
+@pytest.mark.parametrize(("by_pair", "by_turn"), SCATTER)
+def test_what_is_the_same_is_seldom_called_changed(by_pair: float, by_turn: float) -> None:
+    """In at most 1 % of 200 duets, though they end when their intervals are narrow."""
+    rng = np.random.default_rng(0)
+    verdicts = [judged(rng, 0.0, by_pair, by_turn).verdict() for _ in range(200)]
+    assert sum(verdict in (Verdict.SLOWER, Verdict.FASTER) for verdict in verdicts) <= 2
+
+
+@pytest.mark.parametrize(("shift", "share"), [(0.05, 0.80), (0.10, 0.95)])
+@pytest.mark.parametrize(("by_pair", "by_turn"), SCATTER)
+def test_what_is_slower_is_mostly_called_so(by_pair: float, by_turn: float, shift: float, share: float) -> None:
+    """4 of 5 slowdowns of 5 %, and 19 of 20 of 10 %."""
+    rng = np.random.default_rng(1)
+    verdicts = [judged(rng, math.log1p(shift), by_pair, by_turn).verdict() for _ in range(100)]
+    assert verdicts.count(Verdict.SLOWER) >= share * 100
