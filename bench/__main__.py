@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench import agreement, harness, interference
+from bench import agreement, cold, cores, freed, harness, interference
 from bench.duet import command as duet
 from bench.duet import evidence
 from bench.duet.sides import SideError
@@ -33,22 +33,14 @@ class Command:
     options: Callable[[argparse.ArgumentParser], None]
 
 
-def _harness_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--pairs", type=int, default=200, help="pairs of chunks (default: %(default)s)")
-
-
-def _harness(pairs: int) -> tuple[str, int]:
-    found = harness.run(pairs=pairs)
-    low, high = found["interval"]
-    times = f"bare loop {1e6 * found['loop_seconds']:.1f} µs, by the protocol {1e6 * found['call_seconds']:.1f} µs"
-    return f"{times}\nratio {found['ratio']:.4f} ({low:.4f} to {high:.4f}), {found['pairs']} pairs of chunks", 0
-
-
 COMMANDS: dict[str, Command] = {
     "agree": Command(agreement.run, "whether two runs agree within the intervals that they print", agreement.options),
+    "cold": Command(cold.run, "what emptied caches do to a call", cold.options),
+    "cores": Command(cores.run, "by how much the core that a turn begins on decides", cores.options),
     "duet": Command(duet.run, "compare two git revisions or environments, in turns", duet.options),
     "evidence": Command(evidence.run, "measure how often a duet is wrong (an hour)", evidence.options),
-    "harness": Command(_harness, "time by the protocol ÷ time of a bare loop, of a call of 100 µs", _harness_options),
+    "freed": Command(freed.run, "what it costs that freed memory goes back to the system", freed.options),
+    "harness": Command(harness.command, "time by the protocol ÷ time of a bare loop, of 100 µs", harness.options),
     "turns": Command(interference.run, "what taking turns does to timings", interference.options),
 }
 

@@ -82,6 +82,7 @@ class Campaign:
                 ended(cell, replace(self.outcomes[cell], kind=NOT_TIMED, reason=str(error)))
         for part in self._parts(admitted):
             started = time.perf_counter()
+            self.processes.start(cell.target.implementation for cell in part)
             Turns(self.protocol, self.outcomes, order, ended).take(part)
             self.progress.spent(part, time.perf_counter() - started)
 

@@ -9,7 +9,8 @@ longer ones**, down to three points.  Overhead can only lift a short point, so o
 of the long ones; a line that is no line shows in the interval.  Bytes under a mebibyte say nothing and are left out.
 
 Whether memory is quadratic, so whether a call holds an array of all B·H·S² scores, is decided here alone
-(``Memory.growth``), for the terminal and every report: by the exponent, and by the bytes for each score.
+(``Memory.growth``), for the terminal and every report: by the exponent, by the bytes for each score, and where the
+exponent cannot tell by those that grow as S².
 
 Arithmetic alone, over records: the ``extra_info`` of a result file, its list of cells, and each median.
 """
@@ -46,6 +47,11 @@ BETWEEN = 1.5
 
 #: Bytes for each of the B·H·S² scores below which there is no array of them: the smallest is a boolean mask.
 LEAST_PER_SCORE = 1.0
+
+#: Share of the bytes of the longest call that has to grow as S² where the exponent cannot tell, by the parabola through
+#: the three longest lengths, of which a constant and a linear part have none.  In a sweep by doublings a linear part
+#: reaches it if the middle one of the three is 19 % too low, or the longest 39 % too high.
+SQUARED = 0.75
 
 #: Scores of the longest call below which memory says nothing: an allocator may have such an array already (up to 32 MiB
 #: in glibc), and a kernel in blocks of 1024 rows and keys holds all scores of eight heads up to S = 1024, half as many.
@@ -107,15 +113,21 @@ class Memory:
     scores: float
     #: None of less than LEAST_POINTS lengths with LEAST_BYTES.
     line: Line | None
+    #: Of the bytes at the longest length those that grow as S² (see SQUARED); NaN of less than three lengths.
+    squared: float = math.nan
 
     @property
     def growth(self) -> Growth:
-        """Too few scores say nothing, too few bytes a score that there is no array of them; else the exponent says."""
+        """Too few scores say nothing, too few bytes a score that there is no array of them; else the exponent says.
+
+        If its interval cannot, as where a constant part grows into a quadratic one, the bytes that grow as S² do.
+        """
         if self.scores < PROOF:
             return Growth.UNCLEAR
         if self.bytes < LEAST_PER_SCORE * self.scores:
             return Growth.LESS
-        return self.line.side if self.line else Growth.UNCLEAR
+        side = self.line.side if self.line else Growth.UNCLEAR
+        return Growth.QUADRATIC if side is Growth.UNCLEAR and self.squared >= SQUARED * self.bytes else side
 
 
 #: What is fitted: how a record says it, and the least that counts.
@@ -163,9 +175,23 @@ def memories(records: Iterable[Mapping[str, Any]]) -> list[Memory]:
             continue
         longest = max(points)
         held = points[longest]["memory_bytes"]
-        fitted = line({s: one["memory_bytes"] for s, one in points.items() if one["memory_bytes"] > LEAST_BYTES})
-        found.append(Memory(**series, longest=longest, bytes=held, scores=scores(points[longest]), line=fitted))
+        sizes = {s: one["memory_bytes"] for s, one in points.items() if one["memory_bytes"] > LEAST_BYTES}
+        of = scores(points[longest])
+        found.append(Memory(**series, longest=longest, bytes=held, scores=of, line=line(sizes), squared=squared(sizes)))
     return found
+
+
+def squared(points: Mapping[int, float]) -> float:
+    """What grows as S² at the longest length: the square term of the parabola through the three longest ones.
+
+    NaN of less than three.
+    """
+    if len(points) < 3:
+        return math.nan
+    lengths = sorted(points)[-3:]
+    a, b, c = (points[length] for length in lengths)
+    steep, flat = (c - b) / (lengths[2] - lengths[1]), (b - a) / (lengths[1] - lengths[0])
+    return (steep - flat) / (lengths[2] - lengths[0]) * lengths[2] ** 2
 
 
 def scores(record: Mapping[str, Any]) -> float:

@@ -1,34 +1,38 @@
-"""What taking turns does to timings: each cell alone, in turns with stopped others, and in turns with waiting others.
+"""What taking turns does to timings: turns alone, after a process that is stopped, and after one that waits.
 
-The three ways are tried in turn, several times, so that drift of the machine hits all alike.  A ratio is of medians of
-paired visits, with its interval.  How idle the others were is the CPU time that they took between their turns.
+A turn of a cell follows either one of its own, or one of another library's cell whose process is then stopped, or one
+whose process is left to wait as it likes.  The three follow each other in random order, in the same process and on the
+same core, so that nothing but what came before differs.  How idle the others were is the CPU time that they took
+meanwhile.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+import random
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
 
-from bench import statistics
-from bench.campaign import Campaign
+from bench import cpu, figures, statistics
+from bench.checks import StruckOut
+from bench.figures import Circumstances, Measured
 from bench.machine import usable_cores
-from bench.outcomes import TIMED, Cell
+from bench.outcomes import Cell, NotTimed
 from bench.plan import Plan
-from bench.processes import Processes
-from bench.progress import Progress
-from bench.protocol import Protocol
-from bench.statistics import Interval
+from bench.processes import Processes, process_of
+from bench.protocol import TIMEOUT, Protocol
 from bench.workloads import parse
 from conformance.targets import Pool, choose
 from impls.contract import Implementation
 
-#: One implementation of every library.
-IMPLEMENTATIONS = ("numpy-tiled", "torch-sdpa", "jax-jit", "onnx-attention23")
+#: One implementation of every library, and one of NumPy that leaves threads to BLAS.
+IMPLEMENTATIONS = ("numpy-eager", "numpy-tiled", "torch-sdpa", "jax-jit", "onnx-attention23")
 WORKLOADS = ("prefill-b1h8d64s256", "prefill-b1h8d64s1024")
 
-ALONE, STOPPED, WAITING = "alone", "in turns, others stopped", "in turns, others waiting"
-
+ALONE, STOPPED, WAITING = WAYS = ("alone", "others stopped", "others waiting")
 
 #: The keywords that an implementation accepts.
 Features = Callable[[Implementation], frozenset[str]]
@@ -40,58 +44,85 @@ def _none(implementation: Implementation) -> frozenset[str]:
 
 
 @dataclass
-class Found:
-    """Median seconds of each cell, by way and in order, and how idle waiting processes were."""
+class Experiment:
+    """Cells of several libraries, each open in the process of its library."""
 
-    medians: dict[tuple[str, Cell], list[float]] = field(default_factory=dict)
-    idle: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    cells: Sequence[Cell]
+    plan: Plan
+    features: Features = _none
+    order: random.Random = field(default_factory=lambda: random.Random(0))  # noqa: S311  (an order of turns)
 
-    def ratio(self, way: str, cell: Cell) -> Interval:
-        """The way's time ÷ the time alone."""
-        alone, other = ([[value] for value in self.medians[each, cell]] for each in (ALONE, way))
-        return statistics.paired(alone, other)
+    def run(self, rounds: int) -> dict[str, Any]:
+        """By cell the median seconds of its turns in each way, and by process the share of a core that it took.
+
+        Raises StruckOut or NotTimed for a cell that has no time.
+        """
+        self._processes = Processes(self.plan.threads)
+        self._idle: dict[tuple[str, str], list[float]] = {}
+        try:
+            protocol = Protocol(self._processes, self.plan, self.features)
+            self._takes = {cell: protocol.open(cell).call_seconds for cell in self.cells}
+            found = [{"cell": cell.id} | self._cell(cell, rounds) for cell in self.cells]
+        finally:
+            self._processes.close()
+        names = dict.fromkeys(name for name, _ in self._idle)
+        idle = {name: {way: max(self._idle.get((name, way), [0.0])) for way in (STOPPED, WAITING)} for name in names}
+        return {"rounds": rounds, "cells": found, "idle": idle}
+
+    def _cell(self, cell: Cell, rounds: int) -> dict[str, list[float]]:
+        mine = process_of(cell.target.implementation)
+        others = [other for other in self.cells if process_of(other.target.implementation) != mine]
+        found: dict[str, list[float]] = {way: [] for way in WAYS}
+        took: dict[tuple[str, str], list[float]] = {}
+        for number in range(rounds):
+            for way in self.order.sample(WAYS, len(WAYS)):
+                before = self.order.choice(others) if others and way != ALONE else cell
+                self._processes.stop_idle = way == STOPPED
+                self._turn(before, number)
+                self._processes.stop_idle = True
+                worked, started = self._worked(before), time.perf_counter()
+                seconds = self._turn(cell, number)
+                if before is not cell:
+                    total = took.setdefault((process_of(before.target.implementation), way), [0.0, 0.0])
+                    total[0] += self._worked(before) - worked
+                    total[1] += time.perf_counter() - started
+                self._processes.rest()
+                found[way].append(round(median(seconds), 9))
+        for key, (worked, passed) in took.items():
+            self._idle.setdefault(key, []).append(worked / passed)
+        return found
+
+    def _turn(self, cell: Cell, number: int) -> tuple[float, ...]:
+        plan, takes = self.plan, self._takes[cell]
+        given = (cell.id, plan.turn_seconds, plan.calls(takes), number, False, plan.lead_seconds(takes))
+        chunk = self._processes.call(cell.target.implementation, "bench.sampler:chunk", *given, timeout=TIMEOUT)
+        if chunk.status != "returned":
+            raise StruckOut(chunk.status, chunk.text)
+        self._takes[cell] = min(takes, *chunk.seconds)
+        return chunk.seconds
+
+    def _worked(self, cell: Cell) -> float:
+        return cpu.cpu_seconds(self._processes.pid(cell.target.implementation)) or 0.0
 
 
-def measure(cells: Sequence[Cell], plan: Plan, rounds: int, features: Features = _none) -> Found:
-    """Every cell in every way, ``rounds`` times."""
-    found = Found()
-    for _ in range(rounds):
-        for cell in cells:
-            _add(found, ALONE, [cell], plan, features)
-        for way in (STOPPED, WAITING):
-            _add(found, way, cells, plan, features)
-    return found
+def ratio(cell: Measured, way: str) -> statistics.Interval:
+    """Turns in a way ÷ turns alone, of a cell of the figures."""
+    return statistics.paired(*([[seconds] for seconds in cell[each]] for each in (ALONE, way)))
 
 
-def _add(found: Found, way: str, cells: Sequence[Cell], plan: Plan, features: Features) -> None:
-    processes = Processes(plan.threads, stop_idle=way != WAITING)
-    campaign = Campaign(cells, Protocol(processes, plan, features), processes, Progress(None, False))
-    campaign.run()
-    for cell, outcome in campaign.outcomes.items():
-        if outcome.kind != TIMED:
-            raise SystemExit(f"{cell.id}: {outcome.kind}: {outcome.clause} {outcome.reason}")
-        found.medians.setdefault((way, cell), []).append(outcome.interval.value)
-    if way != ALONE:
-        for name, share in processes.shares().items():
-            found.idle.setdefault((way, name), []).append(share)
+def table(found: Measured) -> str:
+    """Markdown: the ratios by cell, and the shares of a core by process."""
+    lines = [f"| | ms alone | {' | '.join(f'{way} ÷ alone' for way in WAYS[1:])} |", "| --- | ---: | ---: | ---: |"]
+    for cell in found["cells"]:
+        ratios = [ratio(cell, way) for way in WAYS[1:]]
+        texts = [f"{one.value:.3f} ({one.low:.3f} to {one.high:.3f})" for one in ratios]
+        lines.append(f"| {cell['cell']} | {1e3 * median(cell[ALONE]):.3g} | {' | '.join(texts)} |")
+    lines += ["", "| share of a core while others work, at most | stopped | waiting |", "| --- | ---: | ---: |"]
+    lines += [f"| {name} | {each[STOPPED]:.1%} | {each[WAITING]:.1%} |" for name, each in found["idle"].items()]
+    return "\n".join([*lines, "", f"{found['rounds']} turns in each way; {figures.sentence(found)}"])
 
 
-def table(found: Found, cells: Iterable[Cell]) -> str:
-    """The ratios by cell, and the shares of a core by process, for the two ways of taking turns."""
-    ways = (STOPPED, WAITING)
-    lines = [_line("time in turns ÷ time alone", ("others stopped", "others waiting"))]
-    for cell in cells:
-        ratios = [found.ratio(way, cell) for way in ways]
-        texts = [f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})" for ratio in ratios]
-        lines.append(_line(f"{cell.target.implementation.name} {cell.workload.name}", texts))
-    lines += ["", _line("share of a core while others work, at most", ("stopped", "waiting"))]
-    for name in dict.fromkeys(process for _, process in found.idle):
-        lines.append(_line(name, [f"{max(found.idle[way, name]):.2%}" for way in ways]))
-    return "\n".join(lines)
-
-
-def _line(name: str, values: Sequence[str]) -> str:
-    return f"{name:48}" + "".join(f"{value:>26}" for value in values)
+FIGURES = figures.figures("turns --page", table)
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -99,13 +130,14 @@ def options(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     option("--impl", action="append", default=[], metavar="WHAT", help=f"default: {' '.join(IMPLEMENTATIONS)}")
     option("--workload", action="append", default=[], metavar="NAME", help=f"default: {' '.join(WORKLOADS)}")
-    option("--rounds", type=int, default=9, help="times that each way is tried (default: %(default)s)")
-    option("--seconds", type=float, default=1.0, help="of calls of a cell, each time (default: %(default)s)")
+    option("--rounds", type=int, default=200, help="turns of each cell in each way (default: %(default)s)")
     option("--threads", type=int, default=usable_cores(), help="(default: %(default)s)")
+    figures.option(parser)
 
 
-def run(impl: list[str], workload: list[str], rounds: int, seconds: float, threads: int) -> tuple[str, int]:
+def run(impl: list[str], workload: list[str], rounds: int, threads: int, page: bool) -> tuple[str, int]:
     """Measure, and give the table."""
+    began = Circumstances()
     pool = Pool(in_process=False)
     try:
         chosen = choose(impl or IMPLEMENTATIONS, ("cpu",), ("float32",), pool)
@@ -113,9 +145,9 @@ def run(impl: list[str], workload: list[str], rounds: int, seconds: float, threa
         pool.close()
     workloads = [parse(name) for name in workload or WORKLOADS]
     cells = [Cell(target, one) for one in workloads for target in chosen.targets]
-    plan = Plan(seconds, noise=0.0, visits=1, limit=60.0, threads=threads, most=10**5)
-
-    def features(implementation: Implementation) -> frozenset[str]:
-        return chosen.keywords[implementation.name]
-
-    return table(measure(cells, plan, rounds, features), cells), 0
+    experiment = Experiment(cells, Plan(1.0, limit=60.0, threads=threads), lambda one: chosen.keywords[one.name])
+    try:
+        found = experiment.run(rounds)
+    except (StruckOut, NotTimed) as error:
+        raise SystemExit(f"not measured: {error}") from error
+    return figures.give(found | began.record(chosen.versions, threads), FIGURES, page)

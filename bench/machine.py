@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from bench.memory import groups
-from impls import allocator
+from impls import allocator, cores
 
 #: Environment variables that decide how many threads the libraries use and how those wait, for ``machine_info``.
 THREADS = (
@@ -58,6 +58,7 @@ MUST_AGREE = (
     "system",
     "threads",
     "freed_memory",
+    "turns_begin",
 )
 
 #: Hexadecimal digits of an id: equal by chance for two of ten thousand machines once in 5 million.
@@ -108,6 +109,7 @@ def describe(
         "system": f"{platform.system()} {platform.machine()}",
         "kernel": platform.release(),
         "freed_memory": allocator.description(),
+        "turns_begin": cores.description(),
         "libc": " ".join(platform.libc_ver()).strip(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "versions": dict(sorted(versions.items())),

@@ -194,11 +194,11 @@ def _measure(implementation: Implementation, workload: Workload, device: str, dt
     _libc("prctl", NO_HUGE_PAGES, 1, 0, 0, 0)
     arrays = backend(implementation.framework)
     with contextlib.suppress(Exception):  # it only warms; whether the real call can be made is asked below
-        _called(implementation, shortened(workload), device, dtype)()
+        called(implementation, shortened(workload), device, dtype)()
     meter = _meter(arrays, device)
     if meter is None:
         return Peak(None, reason=f"nothing counts {implementation.framework}'s memory on {device} here")
-    call = _called(implementation, workload, device, dtype)
+    call = called(implementation, workload, device, dtype)
     before = meter.held()
     call()
     meter.held()  # lets go of what was freed
@@ -219,7 +219,7 @@ def _meter(arrays: Backend, device: str) -> Meter | None:
         return None
 
 
-def _called(implementation: Implementation, workload: Workload, device: str, dtype: str) -> Callable[[], Any]:
+def called(implementation: Implementation, workload: Workload, device: str, dtype: str) -> Callable[[], Any]:
     """A function that makes the call on inputs that are already there, and waits for its end."""
     arrays, function = backend(implementation.framework), opened(implementation)
     request = calls.Request(device, *arguments.make(workload, dtype, seed=0))

@@ -120,7 +120,8 @@ class Protocol:
             suspicion.unfinished(last)
             live.share = max(live.share, self._check(live.cell, LAST, last.results, AFTER))
             suspicion.lazy(live.chunks)
-            suspicion.remembers([chunk for visit in earlier.visits for chunk in visit.chunks] + live.seconds)
+            every = [chunk for visit in earlier.visits for chunk in visit.chunks] + live.seconds
+            suspicion.remembers(every, lambda: self._job(live.cell, "emptied", suspicion.LEAST_PAIRS).seconds)
         self._job(live.cell, "close_cell")
         held = live.opened.held_bytes
         self.costs.add(live.cell.target, live.cell.workload, Cost(min(map(min, live.seconds)), held))
@@ -139,9 +140,9 @@ class Protocol:
         )
 
     def _chunk(self, live: Live, number: int, last: bool) -> Chunk:
-        turn = self.plan.turn_seconds
-        calls = 1 if live.call_seconds >= turn else self.plan.turn_calls
-        chunk: Chunk = self._job(live.cell, "chunk", turn, calls, number, last)
+        plan, takes = self.plan, live.call_seconds
+        given = (plan.turn_seconds, plan.calls(takes), number, last, plan.lead_seconds(takes, first=not live.chunks))
+        chunk: Chunk = self._job(live.cell, "chunk", *given)
         live.call_seconds = min(live.call_seconds, *chunk.seconds)
         return chunk
 

@@ -20,14 +20,15 @@ import numpy as np
 
 from bench import arguments
 from bench.answers import Chunk, Opened, kind, text
+from bench.caches import buffer
 from bench.growth import beyond, growth
 from bench.stopwatch import Stopwatch, stopwatch
 from bench.workloads import Workload
-from impls import allocator, calls
+from impls import allocator, calls, cores
 from impls.backend import Backend, backend
-from impls.calls import TRACEBACK_LINES, Request, collect, prepared, same_bits
+from impls.calls import TRACEBACK_LINES, Request, collect, same_bits
 from impls.contract import Call, Function, Implementation
-from impls.loading import opened
+from impls.loading import load, opened
 
 #: The arguments and keywords of an input set, by its number.
 Make = Callable[[int], tuple[dict[str, np.ndarray], dict[str, Any]]]
@@ -35,7 +36,7 @@ Make = Callable[[int], tuple[dict[str, np.ndarray], dict[str, Any]]]
 #: Share of a call, and seconds, by which reading results may take longer than reading plain arrays.
 LATE_SHARE, LATE_SECONDS = 0.5, 1e-4
 
-#: Bytes of results whose reading takes less than the code that reads them takes to come back into caches.
+#: Bytes of arrays whose reading takes less than the code that reads them takes to come back into caches.
 SMALL = 2**20
 
 #: Seconds after which results are read again, to see whether they are still being written.
@@ -140,7 +141,7 @@ def _open(key: str, implementation: Implementation, workload: Workload, device: 
         native.append(given)
     assert specification is not None
     started = time.perf_counter()
-    run = prepared(implementation, function, specification)
+    run: Function = load(implementation.prepare)(function, specification)  # not kept for later calls: close_cell
     prepare_seconds = time.perf_counter() - started
     cell = _Cell(run, native, specification, implementation, arrays, workload, watch, first)
     prepared_bytes = held()
@@ -168,20 +169,45 @@ def _warm(cell: _Cell, enough: float) -> Chunk:
     return Chunk("returned", seconds=tuple(seconds))
 
 
-def chunk(key: str, seconds: float, most: int, number: int, last: bool = False) -> Chunk:
+def emptied(key: str, count: int) -> Chunk:
+    """So many calls on inputs that the implementation knows, each from emptied caches.
+
+    None if those cannot be emptied, and of small inputs: there it is the code that comes from memory.
+    """
+    return _attempt(key, lambda cell: _emptied(cell, count))
+
+
+def _emptied(cell: _Cell, count: int) -> Chunk:
+    if cell.nbytes < SMALL * (len(cell.inputs) + 1):
+        return Chunk("returned")
+    try:
+        empty = buffer(cell.implementation.framework, cell.specification.device)
+    except NotImplementedError:
+        return Chunk("returned")
+    seconds = []
+    for _ in range(count):
+        empty()
+        seconds.append(cell.time_call(cell.next_inputs())[0])
+    return Chunk("returned", seconds=tuple(seconds))
+
+
+def chunk(key: str, seconds: float, most: int, number: int, last: bool = False, lead: float | None = None) -> Chunk:
     """A turn: calls on the input sets until ``seconds`` are over, and one on the fresh set with this number.
 
-    With ``most`` 1 there is that one alone.  ``last`` sends the results of the fresh call back.
+    The number also says on which core it begins (cores.begin_on).  Calls of ``lead`` seconds, one at least, come before
+    and are no samples.  With ``most`` 1 the fresh call is the only sample, and if ``lead`` is None the only call.
+    ``last`` sends its results back.
     """
-    return _attempt(key, lambda cell: _chunk(cell, seconds, most, number, last))
+    return _attempt(key, lambda cell: _chunk(cell, seconds, most, number, last, lead))
 
 
-def _chunk(cell: _Cell, seconds: float, most: int, number: int, last: bool) -> Chunk:
+def _chunk(cell: _Cell, seconds: float, most: int, number: int, last: bool, lead: float | None) -> Chunk:
     fresh = cell.fresh_inputs(number)  # before the others, as memory that is taken and freed in between shows in a call
     times: list[float] = []
     returned = None
-    if most > 1:
-        cell.time_call(cell.next_inputs())  # wakes the library's threads, and finds its data in nearer caches again
+    cores.begin_on(number)
+    if most > 1 or lead is not None:
+        _lead(cell, lead or 0.0)
     worked, started = cell.watch.empty.now()
     cell.watch.host()
     while len(times) < most - 1 and sum(times) < seconds:
@@ -194,18 +220,25 @@ def _chunk(cell: _Cell, seconds: float, most: int, number: int, last: bool) -> C
     del returned
     elapsed, returned = cell.time_call(fresh)
     ended = cell.watch.empty.now()
-    cores, host = (ended[0] - worked) / (ended[1] - started), cell.watch.host()
+    working, host = (ended[0] - worked) / (ended[1] - started), cell.watch.host()
     readback, results = cell.copied(returned)  # at once: a call that returns before it is done is wrong here
     late = readback > max(LATE_SHARE * min([*times, elapsed]), LATE_SECONDS)
     plain = cell.read_plain(returned) if late else 0.0
     by_host = float(np.median(host)) if host else None
-    found = Chunk("returned", "", (*times, elapsed), readback, plain, cores, host_seconds=by_host)
+    found = Chunk("returned", "", (*times, elapsed), readback, plain, working, host_seconds=by_host)
     if not last:
         return found
     time.sleep(SETTLES)
     later = cell.copied(returned)[1]
     unsettled = tuple(name for name in results if not same_bits(results[name], later[name]))
     return replace(found, results=results, unsettled=unsettled)
+
+
+def _lead(cell: _Cell, enough: float) -> None:
+    """Wake the threads of the library, and bring its data into near caches."""
+    seconds = cell.time_call(cell.next_inputs())[0]
+    while seconds < enough:
+        seconds += cell.time_call(cell.next_inputs())[0]
 
 
 def change(key: str, changed: Callable[[Function], Function]) -> None:
@@ -219,8 +252,15 @@ def bare(key: str) -> tuple[Function, list[dict[str, Any]]]:
 
 
 def close_cell(key: str) -> None:
-    """Forget a cell and its arrays."""
-    _CELLS.pop(key, None)
+    """Forget a cell, its arrays, and what its library keeps for it.
+
+    A session of ONNX Runtime keeps the memory of its calls, and a run has many: they filled a machine of 24 GiB.
+    """
+    cell = _CELLS.pop(key, None)
+    arrays = cell.arrays if cell else None
+    del cell
+    if arrays is not None:
+        arrays.release()
     gc.collect()
     allocator.trim()
 

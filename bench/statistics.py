@@ -12,6 +12,7 @@ import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median as middle
 
 import numpy as np
 
@@ -25,7 +26,11 @@ CONFIDENCE = 0.95
 RESAMPLES = 1000
 
 #: Quantiles 0.975 of Student's t with 1, 2, … degrees of freedom, and of the normal distribution beyond.
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+STUDENT = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
 NORMAL = 1.960
 
 #: From three visits on their scatter is used; the t quantile of two (12.7) would make every interval useless.
@@ -93,11 +98,24 @@ def paired(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> I
 
     Raises ValueError if the numbers of chunks differ.
     """
-    if len(base) != len(new) or not base:
-        raise ValueError(f"{len(base)} and {len(new)} chunks are not pairs")
-    logs = np.array([math.log(np.median(n) / np.median(b)) for b, n in zip(base, new, strict=True)])
+    logs = _log_ratios(base, new)
     low, high = _bootstrap(logs)
     return Interval(*(math.exp(value) for value in (float(np.median(logs)), low, high)))
+
+
+def duet(base: Visits, new: Visits) -> Interval:
+    """The ratio new ÷ base of visits in pairs, whose chunks are pairs: the mean of the visits' median log ratios.
+
+    From LEAST_VISITS pairs of visits on, the interval is Student's and comes from their scatter alone, which has that
+    of their chunks in it; of fewer the chunks have to do.  Raises ValueError if the numbers of visits or chunks differ.
+    """
+    if len(base) != len(new) or not base:
+        raise ValueError(f"{len(base)} and {len(new)} visits are not pairs")
+    logs = np.array([float(np.median(_log_ratios(b, n))) for b, n in zip(base, new, strict=True)])
+    if len(logs) >= LEAST_VISITS:
+        low, high = _student(logs)
+        return Interval(*(math.exp(value) for value in (float(np.mean(logs)), low, high)))
+    return paired([chunk for visit in base for chunk in visit], [chunk for visit in new for chunk in visit])
 
 
 def widened(ratio: Interval, factor: float) -> Interval:
@@ -114,6 +132,12 @@ def judge(ratio: Interval, least: float = LEAST, margin: float = MARGIN) -> Verd
     if 1 / least <= ratio.low and ratio.high <= least:
         return Verdict.SAME
     return Verdict.UNCLEAR
+
+
+def _log_ratios(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> np.ndarray:
+    if len(base) != len(new) or not base:
+        raise ValueError(f"{len(base)} and {len(new)} chunks are not pairs")
+    return np.array([math.log(middle(n) / middle(b)) for b, n in zip(base, new, strict=True)])
 
 
 def _bootstrap(values: np.ndarray) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from bench.checks import StruckOut
 from bench.outcomes import NOT_TIMED, STRUCK_OUT, Cell, NotTimed, Outcome
+from bench.processes import process_of
 from bench.protocol import DIED, Live, Protocol
 
 
@@ -46,7 +47,7 @@ class Turns:
         except StruckOut as error:
             self._end(cell, replace(self.earlier[cell], kind=STRUCK_OUT, clause=error.clause, reason=error.text))
             if error.clause in DIED:
-                self._open_again(cell.target.implementation.process)
+                self._open_again(process_of(cell.target.implementation))
 
     def _open(self, cell: Cell) -> None:
         self._live[cell] = self.protocol.open(cell)
@@ -66,7 +67,7 @@ class Turns:
     def _open_again(self, process: str) -> None:
         """The other cells of a process that died, with what they gave so far."""
         for cell, live in [*self._live.items()]:
-            if cell.target.implementation.process == process and cell in self._live:
+            if process_of(cell.target.implementation) == process and cell in self._live:
                 self._attempt(cell, self._open)
                 if cell in self._live:
                     self._live[cell].chunks[:0] = live.chunks

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bench import agreement
 from bench.__main__ import main
 
 
@@ -17,8 +18,14 @@ def run(folder: Path, name: str, **cells: tuple[float, float, float]) -> str:
         {"name": cell, "stats": {"median": value / 1e3}, "extra_info": {"interval": [low / 1e3, high / 1e3]}}
         for cell, (value, low, high) in cells.items()
     ]
+    about: dict[str, Any] = {
+        "command": "pytest bench",
+        "started": "2026-01-01T10:00:00+00:00",
+        "finished": "2026-01-01T10:02:03+00:00",
+    }
+    about |= {"load_average": 0.5, "fingerprint": {"cpu": "a processor", "cores_usable": 2}}
     path = folder / name
-    path.write_text(json.dumps({"benchmarks": benchmarks}))
+    path.write_text(json.dumps({"benchmarks": benchmarks, "attention_conformance": about}))
     return str(path)
 
 
@@ -26,7 +33,11 @@ def test_intervals_that_overlap_agree(tmp_path: Path, capsys: pytest.CaptureFixt
     """Medians may differ, as long as neither run says that they do."""
     files = run(tmp_path, "one.json", a=(10, 9, 11)), run(tmp_path, "other.json", a=(12, 10.9, 13))
     assert main(["agree", *files]) == 0
-    assert capsys.readouterr().out == "1 of 1 cells agree within their intervals\n"
+    assert capsys.readouterr().out.splitlines() == [
+        "1 of 1 cells agree within their intervals",
+        "half of the intervals are within 10.6% of their medians, nine of ten within 11.0%",
+        "half of the medians differ by at most 20.0% from one run to the other",
+    ]
 
 
 def test_intervals_that_are_apart_do_not_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,6 +47,8 @@ def test_intervals_that_are_apart_do_not_agree(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().out.splitlines() == [
         "0 of 1 cells agree within their intervals",
         "1 cells are in one run only",
+        "half of the intervals are within 9.7% of their medians, nine of ten within 10.8%",
+        "half of the medians differ by at most 20.0% from one run to the other",
         "a: 10 ms (9 to 11) and 12 ms (11.1 to 13), ratio 1.200",
     ]
 
@@ -46,10 +59,27 @@ def test_runs_of_other_cells_say_nothing(tmp_path: Path) -> None:
     assert main(["agree", *files]) == 2
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"benchmarks": [{"name": "a", "stats": {"median": 1}}]}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"benchmarks": []}', '{"benchmarks": [{"name": "a", "stats": {"median": 1}}]}']
+)
 def test_a_file_of_something_else_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     """No JSON, other JSON, or pytest-benchmark's without intervals: it cannot tell, in one sentence."""
     other = tmp_path / "other.json"
     other.write_text(text)
     assert main(["agree", run(tmp_path, "one.json", a=(10, 9, 11)), str(other)]) == 2
     assert capsys.readouterr().out.startswith(f"{other} is no file of pytest bench: ")
+
+
+def test_the_figures_say_how_long_the_runs_were(tmp_path: Path) -> None:
+    """As a list of Markdown, from what is kept of both runs."""
+    files = [run(tmp_path, name, a=(10, 9, 11)) for name in ("one.json", "other.json")]
+    documents = [json.loads(Path(file).read_text()) for file in files]
+    found = json.loads(json.dumps(agreement.compared(*documents)))
+    assert agreement.table(found).splitlines() == [
+        "- 1 of 1 cells agree within their intervals",
+        "- half of the intervals are within 11.1% of their medians, nine of ten within 11.1%",
+        "- half of the medians differ by at most 0.0% from one run to the other",
+        "- first run: 123 s; load average 0.5; 2026-01-01T10:00:00+00:00",
+        "- second run: 123 s; load average 0.5; 2026-01-01T10:00:00+00:00",
+        "- a processor, 2 cores",
+    ]

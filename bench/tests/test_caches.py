@@ -1,10 +1,11 @@
-"""Emptying the caches: how large they are, and that a call is slower without what it finds there."""
+"""Emptying the caches: how large they are, and when all of them is overwritten.  What it does: test_figures."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +15,6 @@ from bench.caches import TIMES, UNTOLD, buffer, last_bytes
 from bench.stopwatch import stopwatch
 from impls.backend import backend
 from impls.contract import Framework
-
-#: Bytes of what is read in a call: more than a core's nearest caches hold, and less than the last one does.
-READ = 2**22
-
-#: Calls from warm and from cold caches each, and how much longer the quickest cold one takes at least.
-CALLS, SLOWER = 30, 1.2
 
 
 @pytest.fixture(autouse=True)
@@ -61,14 +56,33 @@ def test_caches_that_are_not_told_have_a_stated_size(tmp_path: Path, monkeypatch
     assert buffer(Framework.NUMPY, "cpu").size == TIMES * UNTOLD["cpu"]
 
 
-def test_a_call_finds_nothing_in_cold_caches() -> None:
-    """Reading 4 MiB again takes longer after the caches were emptied, the quickest of many calls each."""
-    data = np.ones(READ // 4, np.float32)
-    arrays = backend(Framework.NUMPY)
-    watches = [stopwatch(arrays, Framework.NUMPY, "cpu", cold) for cold in (False, True)]
-    times: tuple[list[float], list[float]] = [], []
-    for _ in range(CALLS):
-        for watch, taken in zip(watches, times, strict=True):
-            data.sum()
-            taken.append(watch.time(data.sum, {})[0])
-    assert min(times[1]) > SLOWER * min(times[0])
+def test_caches_are_emptied_before_every_call_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole buffer is copied, and is there when the call begins; warm calls are left alone."""
+    log: list[str] = []
+    arrays: Any = backend(Framework.NUMPY)
+    made = arrays.copy
+
+    def copy(array: np.ndarray) -> Callable[[], Any]:
+        copied = made(array)
+
+        def run() -> Any:
+            log.append(f"copied {array.nbytes}")
+            return copied()
+
+        return run
+
+    monkeypatch.setattr(arrays, "copy", copy)
+    monkeypatch.setattr(caches, "last_bytes", lambda: 2**20)
+    warm, cold = (stopwatch(arrays, Framework.NUMPY, "cpu", emptied) for emptied in (False, True))
+    log.clear()
+    for watch in (cold, warm, cold):
+        watch.time(lambda: log.append("call"), {})
+    assert log == ["copied 2097152", "call", "call", "copied 2097152", "call"]
+
+
+def test_copying_writes_all_of_a_buffer() -> None:
+    """The copy has what the original has, to its last byte."""
+    array = np.arange(2**16, dtype=np.float32)
+    copied = backend(Framework.NUMPY).copy(array)()
+    assert not np.shares_memory(copied, array)
+    np.testing.assert_array_equal(copied, array)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bench.fits import PROOF, Growth, Line, Memory, fits, line, memories, scores, sentences
+from bench.fits import PROOF, SQUARED, Growth, Line, Memory, fits, line, memories, scores, sentences, squared
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 
@@ -144,11 +145,44 @@ def grown(memory: Callable[[int], float | None], longest: int = 4096, family: st
         (lambda s: 8 * 4 * 4096 * s, Growth.LESS),  # a byte a score and more, by width
         (lambda s: 8 * 4 * s**1.5, Growth.LESS),
         (lambda s: 8 * 4 * (s**2 if s < 2048 else 1024 * s), Growth.UNCLEAR),  # it bends
+        (lambda s: 8 * 4 * s**2 + 4e4 * s + 5e6, Growth.QUADRATIC),  # overhead grows into an array of scores
+        ({512: 16.7e6, 1024: 50.1e6, 2048: 163e6, 4096: 594e6}.get, Growth.QUADRATIC),  # as XLA does
     ],
 )
 def test_quadratic_takes_an_exponent_and_an_array_of_scores(memory: Callable[[int], float], growth: Growth) -> None:
     """Either alone is not enough, and an interval on both sides of the threshold decides nothing."""
     assert grown(memory) is growth
+
+
+def test_the_square_term_has_no_constant_and_no_linear_part() -> None:
+    """Of the three longest lengths; fewer have none."""
+    assert squared(
+        {1: 9.0, 512: 3.0 * 512**2 + 700 * 512 + 9e6, 1024: 3.0 * 2**20 + 700 * 1024 + 9e6}
+        | {
+            4096: 3.0 * 2**24 + 700 * 4096 + 9e6,
+        }
+    ) == pytest.approx(3.0 * 2**24)
+    assert math.isnan(squared({1: 1.0, 2: 4.0}))
+
+
+@pytest.mark.parametrize(("middle", "longest"), [(-0.19, 0.0), (0.0, 0.40)])
+def test_what_error_makes_a_linear_part_look_squared(middle: float, longest: float) -> None:
+    """Of a sweep by doublings, as much as SQUARED says, and less does not."""
+    for share, reached in ((1.0, True), (0.95, False)):
+        points = {1024: 0.25, 2048: 0.5 * (1 + share * middle), 4096: 1 + share * longest}
+        assert (squared(points) >= SQUARED * points[4096]) is reached
+
+
+def test_what_grows_as_a_square_decides_where_the_interval_cannot() -> None:
+    """Three quarters of the bytes of the longest call; an interval that says something has the last word."""
+    for low, high, share, growth in (
+        (1.2, 2.4, 0.75, Growth.QUADRATIC),
+        (1.2, 2.4, 0.74, Growth.UNCLEAR),
+        (1.2, 2.4, math.nan, Growth.UNCLEAR),
+        (1.2, 1.4, 0.75, Growth.LESS),
+    ):
+        of = Line(1.3, low, high, 3, 1024, 4096)
+        assert Memory("a", "cpu", "float32", CAUSAL, 4096, 4.0 * PROOF, PROOF, of, share * 4 * PROOF).growth is growth
 
 
 def test_a_short_sweep_in_blocks_is_not_called_quadratic() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,11 +12,14 @@ import pytest
 
 from bench import __main__ as command
 from bench import interference
-from bench.interference import ALONE, STOPPED, WAITING, Found
+from bench.checks import StruckOut
+from bench.figures import Circumstances
+from bench.interference import ALONE, STOPPED, WAITING, WAYS, Experiment
+from bench.outcomes import Cell
 from bench.plan import Plan
 from bench.tests.measured import cell
 
-CELL = cell(lambda q, k, v: None, "prefill-b1h2d8s16")
+WORKLOAD = "prefill-b1h2d8s16"
 
 
 def attention(q: Any, k: Any, v: Any) -> np.ndarray:
@@ -23,34 +29,74 @@ def attention(q: Any, k: Any, v: Any) -> np.ndarray:
     return p / p.sum(-1, keepdims=True) @ v
 
 
+def spins(q: Any, k: Any, v: Any) -> np.ndarray:
+    """Attention, which leaves a thread behind that works on, as libraries' pools do."""
+    if not SPINNING:
+        SPINNING.append(threading.Thread(target=work, daemon=True))
+        SPINNING[0].start()
+    return attention(q, k, v)
+
+
+SPINNING: list[threading.Thread] = []
+
+
+def work() -> None:
+    """For ever."""
+    while True:
+        sum(range(1000))
+
+
 def wrong(q: Any, k: Any, v: Any) -> np.ndarray:
     """Not attention."""
     return v.copy()
 
 
-def test_every_cell_is_measured_in_every_way() -> None:
-    """Alone and in turns, as often as asked."""
-    one, other = (cell(attention, name) for name in ("prefill-b1h2d8s16", "prefill-b1h2d8s32"))
-    found = interference.measure([one, other], Plan(seconds=0.01, visits=1, limit=60), rounds=2)
-    assert {way for way, _ in found.medians} == {ALONE, STOPPED, WAITING}
-    assert all(len(medians) == 2 for medians in found.medians.values())
-    assert len(found.medians) == 6
+def in_process(function: Any, process: str) -> Cell:
+    """A cell of a function of this module, in a process of this name."""
+    made = cell(function, WORKLOAD)
+    named = replace(made.target.implementation, name=process, worker=process)
+    return replace(made, target=replace(made.target, implementation=named))
+
+
+def test_every_cell_has_turns_in_every_way() -> None:
+    """As many as asked, of cells whose libraries have processes of their own, and the others' share of a core."""
+    one, other = (in_process(attention, name) for name in ("one", "other"))
+    found = Experiment([one, other], Plan(seconds=0.01, limit=60)).run(rounds=3)
+    assert [cell["cell"] for cell in found["cells"]] == [one.id, other.id]
+    assert all(len(cell[way]) == 3 for cell in found["cells"] for way in WAYS)
+    assert set(found["idle"]) == {"one", "other"}
+
+
+def test_a_cell_without_another_library_is_always_alone() -> None:
+    """There is nothing that could disturb it."""
+    found = Experiment([in_process(attention, "one")], Plan(seconds=0.01, limit=60)).run(rounds=2)
+    assert all(len(found["cells"][0][way]) == 2 for way in WAYS)
+    assert found["idle"] == {}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' prctl")
+def test_a_process_that_spins_disturbs_only_while_it_waits() -> None:
+    """What a process takes between its turns is seen where it is left to wait; stopped it takes nothing."""
+    cells = [in_process(spins, "one"), in_process(attention, "other")]
+    idle = Experiment(cells, Plan(seconds=1.0, limit=60)).run(rounds=30)["idle"]["one"]
+    assert idle[WAITING] > 0.3
+    assert idle[STOPPED] < 0.3
 
 
 def test_a_wrong_cell_ends_the_measurement() -> None:
     """Its time says nothing."""
-    with pytest.raises(SystemExit, match="struck out: SDPA-25"):
-        interference.measure([cell(wrong, "prefill-b1h2d8s16")], Plan(seconds=0.01, visits=1, limit=60), rounds=1)
+    with pytest.raises(StruckOut, match="SDPA-25"):
+        Experiment([in_process(wrong, "one")], Plan(seconds=0.01, limit=60)).run(rounds=1)
 
 
 def test_the_table_has_ratios_to_the_time_alone() -> None:
     """Medians of pairs, with their intervals, and the worst share of a core."""
-    times = {(ALONE, CELL): [1.0, 2.0, 4.0], (STOPPED, CELL): [1.1, 2.2, 4.4], (WAITING, CELL): [2.0, 4.0, 8.0]}
-    found = Found(times, {(STOPPED, "numpy"): [0.0, 0.001], (WAITING, "numpy"): [0.5, 0.25]})
-    lines = [line.split() for line in interference.table(found, [CELL]).splitlines()]
-    assert lines[1][1:] == ["prefill-b1h2d8s16", "1.100", "(1.100", "to", "1.100)", "2.000", "(2.000", "to", "2.000)"]
-    assert lines[-1] == ["numpy", "0.10%", "50.00%"]
-    assert all(len(line) <= 100 for line in interference.table(found, [CELL]).splitlines())
+    cell = {"cell": "mine", ALONE: [1e-3, 2e-3, 4e-3], STOPPED: [1.1e-3, 2.2e-3, 4.4e-3], WAITING: [2e-3, 4e-3, 8e-3]}
+    found = {"rounds": 3, "cells": [cell], "idle": {"numpy": {STOPPED: 0.001, WAITING: 0.5}}}
+    lines = interference.table(found | Circumstances().record({}, 2)).splitlines()
+    assert lines[2] == "| mine | 2 | 1.100 (1.100 to 1.100) | 2.000 (2.000 to 2.000) |"
+    assert "| numpy | 0.1% | 50.0% |" in lines
+    assert lines[-1].startswith("3 turns in each way; ")
 
 
 def test_a_command_is_chosen_by_its_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
@@ -60,14 +106,3 @@ def test_a_command_is_chosen_by_its_name(monkeypatch: pytest.MonkeyPatch, capsys
     )
     assert command.main(["turns", "--rounds", "3"]) == 2
     assert capsys.readouterr().out == "3\n"
-
-
-def test_the_cost_of_the_harness_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    """Both times, and the ratio with its interval."""
-    found = {"call_seconds": 1.01e-4, "loop_seconds": 1e-4, "ratio": 1.01, "interval": [1.005, 1.015], "pairs": 7}
-    monkeypatch.setattr("bench.harness.run", lambda pairs: {**found, "pairs": pairs})
-    assert command.main(["harness", "--pairs", "9"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "bare loop 100.0 µs, by the protocol 101.0 µs",
-        "ratio 1.0100 (1.0050 to 1.0150), 9 pairs of chunks",
-    ]

@@ -67,6 +67,19 @@ def test_turns_are_short_enough_for_five_in_every_visit() -> None:
     assert Plan(seconds=0.15, visits=3).turn_seconds == pytest.approx(0.01)
 
 
+def test_long_calls_need_none_before_them() -> None:
+    """Half a turn of calls comes before the samples of others, also where a single call is a turn."""
+    plan = Plan(seconds=3, visits=3)
+    assert [plan.calls(seconds) for seconds in (0.001, 0.03, 0.2)] == [100, 1, 1]
+    assert [plan.lead_seconds(seconds) for seconds in (0.001, 0.03, 0.2)] == [0.01, 0.01, None]
+
+
+def test_every_visit_begins_with_a_call_that_is_no_sample() -> None:
+    """However long it is: the process may have given its free memory back since the last one."""
+    plan = Plan(seconds=3, visits=3)
+    assert [plan.lead_seconds(seconds, first=True) for seconds in (0.03, 0.2)] == [0.01, 0.0]
+
+
 def test_one_disturbed_turn_of_a_slow_cell_does_not_decide_its_interval() -> None:
     """Of the fewest turns that a slow cell gets, one that took twice as long widens little; of two a visit it did."""
     plan = Plan()

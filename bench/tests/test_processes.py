@@ -8,14 +8,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from bench import cpu
 from bench.machine import usable_cores
-from bench.processes import Processes
+from bench.processes import Processes, process_of
 from impls import threads
-from impls.contract import Framework, Implementation
+from impls.contract import Framework, Implementation, ImplementationError
 from impls.isolation import Crashed
 
 ONE, OTHER = (Implementation(name, "nowhere:function", worker=name) for name in ("one", "other"))
@@ -46,6 +47,11 @@ def environment() -> tuple[list[str], int]:
     return [os.environ.get(name, "") for name in threads.VARIABLES], usable_cores()
 
 
+def has_imported(module: str) -> bool:
+    """Whether this process has a module."""
+    return module in sys.modules
+
+
 def abort() -> None:
     """Die."""
     os.abort()
@@ -63,6 +69,13 @@ def library_threads(framework: str) -> int:
     from impls.onnx.sessions import options
 
     return int(options().intra_op_num_threads)
+
+
+@pytest.mark.parametrize(("framework", "processes"), [(Framework.TORCH, 1), (Framework.ONNXRUNTIME, 2)])
+def test_implementations_share_a_process_if_they_share_threads(framework: Framework, processes: int) -> None:
+    """Sessions of ONNX Runtime have pools of their own, which spin while the next one works."""
+    both = [Implementation(name, "nowhere:function", framework=framework, worker="library") for name in ("one", "two")]
+    assert len({process_of(each) for each in both}) == processes
 
 
 def test_every_worker_has_the_same_threads_and_cores(pool: Processes) -> None:
@@ -92,6 +105,42 @@ def test_a_process_that_spins_is_idle_while_others_work(pool: Processes) -> None
         using.close()
         assert share <= most
         assert stops or share > 0.05
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the clock of another process")
+def test_a_process_does_nothing_from_the_moment_it_is_stopped() -> None:
+    """No thread of it works on until the signal has reached it: its CPU time stands still, every time."""
+    using = Processes(2, stop_idle=False)
+    pid = using.call(ONE, f"{__name__}:spin", 30.0, timeout=60)
+    taken = []
+    for _ in range(20):
+        cpu.stop(pid)
+        taken.append(cpu.cpu_seconds(pid))
+        time.sleep(0.002)
+        assert cpu.cpu_seconds(pid) == taken[-1]
+        cpu.go_on(pid)
+        time.sleep(0.002)
+    using.close()
+    assert len(set(taken)) > 1  # between stops it works
+
+
+def test_processes_are_started_together(pool: Processes) -> None:
+    """Each is there before its first job, with its threads and what it has to import, and stays."""
+    ready = [replace(each, target=f"{__name__}:environment") for each in (ONE, OTHER)]
+    pool.start(ready)
+    pids = [pool.pid(each) for each in ready]
+    pool.start(ready)
+    assert [pool.call(each, "os:getpid", timeout=60) for each in ready] == pids
+    assert pool.call(ONE, f"{__name__}:environment", timeout=60)[1] == 1
+    assert pool.call(ONE, f"{__name__}:has_imported", __name__, timeout=60)
+
+
+def test_what_cannot_be_imported_is_left_to_the_first_job(pool: Processes) -> None:
+    """Nothing is raised, and the next job of the others finds them as they should be."""
+    pool.start([ONE, replace(OTHER, target=f"{__name__}:environment")])
+    assert pool.call(OTHER, "os:getpid", timeout=60) == pool.pid(OTHER)
+    with pytest.raises(ImplementationError, match="No module named 'nowhere'"):
+        pool.call(ONE, "nowhere:function", timeout=60)
 
 
 def test_a_process_that_died_is_started_anew(pool: Processes) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 import threading
 import time
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +17,10 @@ import pytest
 from bench import arguments, sampler
 from bench.answers import Opened, kind
 from bench.workloads import Workload
+from impls import allocator
 from impls.contract import Implementation
+from impls.isolation import Worker
+from impls.select import builtin
 
 WORKLOAD = Workload(1, 1, 2, 3)
 
@@ -95,6 +102,9 @@ def test_a_turn_of_one_call_is_on_fresh_inputs_alone() -> None:
     SEEN.clear()
     assert len(sampler.chunk("it", 1.0, 1, 1).seconds) == 1
     assert not {first for first, _ in SEEN} & firsts(0, 1, 2)
+    SEEN.clear()
+    assert len(sampler.chunk("it", 1.0, 1, 2, lead=1e-12).seconds) == 1
+    assert [first in firsts(0, 1, 2) for first, _ in SEEN] == [True, False]
 
 
 def test_input_sets_are_rotated_and_the_last_call_has_inputs_never_seen() -> None:
@@ -134,6 +144,16 @@ def test_calls_that_follow_something_else_are_not_among_the_samples() -> None:
     SEEN.clear()
     assert len(sampler.chunk("it", 60.0, 6, 1).seconds) == 6
     assert len(SEEN) == 8
+
+
+def test_calls_before_the_samples_fill_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of an eighth of a second, of which eight lead in; with none asked for there is one."""
+    opened(copy_of_v)
+    monkeypatch.setattr(sampler._Cell, "time_call", lambda self, native: (0.125, self.run(**native)))
+    for lead, calls in ((1.0, 8), (0.0, 1)):
+        SEEN.clear()
+        assert len(sampler.chunk("it", 60.0, 6, 1, lead=lead).seconds) == 6
+        assert len(SEEN) == 7 + calls
 
 
 def test_cores_at_work_are_measured() -> None:
@@ -233,3 +253,35 @@ def test_memory_that_an_earlier_call_left_is_counted() -> None:
     assert first.peak_bytes >= LEAST
     assert second.peak_bytes < 2**25
     assert second.held_bytes >= LEAST
+
+
+def held_when_closed(name: str, lengths: list[int]) -> list[float]:
+    """MiB that this process holds after cells of these lengths were opened, called and closed, one after the other."""
+    implementation, found = builtin()[name], []
+    for length in lengths:
+        answer = sampler.open_cell("it", implementation, Workload(1, 8, 64, length), "float32", "cpu")
+        assert answer.status == "returned", answer.text
+        sampler.warm("it", 1e-9)
+        sampler.close_cell("it")
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        found.append(pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
+    return found
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "numpy-eager",
+        "torch-eager",
+        pytest.param("jax-jit", marks=pytest.mark.xfail(strict=True, reason="heaps of XLA's threads stay in glibc")),
+        "onnx-attention23",
+    ],
+)
+def test_a_closed_cell_leaves_no_memory_behind(name: str) -> None:
+    """Of calls with 32 MiB of scores and more nothing stays with the process, though it keeps what is freed."""
+    if builtin()[name].missing():
+        pytest.skip("not installed")
+    with closing(Worker(allocator.environment())) as worker:
+        small, *large = worker.call(f"{__name__}:held_when_closed", name, [64, 1024, 1088, 1152], timeout=120)
+    assert max(large) < small + 32

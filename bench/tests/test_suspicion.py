@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import suspicion
+from bench import sampler, suspicion
 from bench.answers import Chunk
 from bench.checks import StruckOut
 from bench.outcomes import STRUCK_OUT, TIMED
@@ -145,6 +146,48 @@ def test_one_slow_call_is_no_evidence() -> None:
     suspicion.remembers([*chunks(0.003, count=9), *chunks(0.001, count=1)])
     with pytest.raises(StruckOut, match="1e\\+03 times as long"):
         suspicion.remembers(chunks(1.0))
+
+
+@pytest.mark.parametrize(("seconds", "struck"), [(0.5, False), (0.4, True), (0.001, True), (None, True)])
+def test_calls_that_are_as_slow_from_emptied_caches_remember_nothing(seconds: float | None, struck: bool) -> None:
+    """Known inputs have to be twice as fast then too; where nothing can be emptied the suspicion stands."""
+
+    def emptied() -> list[float]:
+        return [] if seconds is None else [seconds] * 5
+
+    with pytest.raises(StruckOut, match="on inputs that it never saw") if struck else contextlib.nullcontext():
+        suspicion.remembers(chunks(1.0), emptied)
+
+
+def test_emptied_caches_are_tried_on_a_suspicion_alone() -> None:
+    """Nothing is called of a cell whose fresh calls are like the others."""
+    suspicion.remembers(chunks(0.001), lambda: pytest.fail("asked"))
+
+
+#: Arrays that the kernel below saw since the caches were emptied.
+NEAR: list[int] = []
+
+
+def reads_from_memory(q: Any, k: Any, v: Any) -> np.ndarray:
+    """Honest, and slow on arrays that are in no cache, as calls are that do little more than read them."""
+    if id(k) not in NEAR:
+        time.sleep(0.02)
+        NEAR.append(id(k))
+    return honest(q, k, v)
+
+
+LARGE = "cross-b1h8d64s1k2048"  # 4 MiB of keys
+
+
+@pytest.mark.parametrize(("kernel", "kind"), [(reads_from_memory, TIMED), (remembers_numbers, STRUCK_OUT)])
+def test_what_a_cache_of_the_processor_does_is_no_remembering(
+    kernel: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both take far longer on inputs never seen; from emptied caches only one is as slow on those that it knows."""
+    NEAR.clear()
+    monkeypatch.setattr(sampler, "buffer", lambda *where: NEAR.clear)
+    found = outcome(kernel, LARGE, PLAN)
+    assert (found.kind, found.clause) == (kind, "" if kind == TIMED else "remembered")
 
 
 def test_turns_of_one_call_compare_nothing() -> None:

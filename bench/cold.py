@@ -1,0 +1,86 @@
+"""What emptied caches do: arrays are read again, as the calls before left them and after the caches were emptied."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from bench import figures
+from bench.caches import last_bytes
+from bench.figures import Circumstances, Measured
+from bench.machine import usable_cores
+from bench.statistics import Interval, paired
+from bench.stopwatch import stopwatch
+from impls import allocator
+from impls.backend import backend
+from impls.contract import Framework
+from impls.isolation import Worker
+
+#: Bytes that a call reads: what a core's nearest cache holds, its next one, the last one, and none.
+READ = (2**14, 2**18, 2**22, 2**28)
+
+#: Cold calls, and warm ones after them, make a batch; the medians of both are compared.
+BATCH = 10
+
+
+def timed(batches: int) -> list[dict[str, Any]]:
+    """By bytes read the medians of every batch, in seconds, and what emptying took before each call.  In a worker."""
+    arrays = backend(Framework.NUMPY)
+    warm, cold = (stopwatch(arrays, Framework.NUMPY, "cpu", emptied) for emptied in (False, True))
+    found = []
+    for size in READ:
+        read = np.ones(size // 4, np.float32).sum
+        taken: dict[str, list[float]] = {"warm": [], "cold": []}
+        before = cold.empty.seconds
+        for _ in range(batches):
+            colds = [cold.time(read, {})[0] for _ in range(BATCH)]
+            warm.time(read, {})  # finds nothing yet
+            warms = [warm.time(read, {})[0] for _ in range(BATCH)]
+            taken["warm"].append(statistics.median(warms))
+            taken["cold"].append(statistics.median(colds))
+        emptying = (cold.empty.seconds - before) / (batches * BATCH)
+        found.append({"bytes": size, "seconds": taken, "emptying_seconds": emptying, "emptied": cold.empty.size})
+    return found
+
+
+def ratio(one: Mapping[str, Any]) -> Interval:
+    """Cold ÷ warm of one size, with its interval."""
+    warm, cold = ([[value] for value in one["seconds"][name]] for name in ("warm", "cold"))
+    return paired(warm, cold)
+
+
+def table(found: Measured) -> str:
+    """Markdown: a line for each size."""
+    lines = ["| read, KiB | warm, µs | cold, µs | cold ÷ warm | emptying, ms |", "| ---: | ---: | ---: | --- | ---: |"]
+    for one in found["sizes"]:
+        warm, cold = (1e6 * statistics.median(one["seconds"][name]) for name in ("warm", "cold"))
+        of = ratio(one)
+        lines.append(
+            f"| {one['bytes'] // 1024} | {warm:.3g} | {cold:.3g} | {of.value:.2f} ({of.low:.2f} to {of.high:.2f}) | "
+            f"{1e3 * one['emptying_seconds']:.3g} |",
+        )
+    copied = found["sizes"][0]["emptied"] / 2**20
+    told = "as this system tells of the last caches" if found["told"] else "as this system tells of no cache"
+    return "\n".join([*lines, "", f"Copied before each cold call: {copied:.0f} MiB, {told}; {figures.sentence(found)}"])
+
+
+FIGURES = figures.figures("cold --page", table)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument("--batches", type=int, default=21, help=f"of {BATCH} calls each (default: %(default)s)")
+    figures.option(parser)
+
+
+def run(batches: int, page: bool) -> tuple[str, int]:
+    """Measure in a process as those that time, and give the table."""
+    began = Circumstances()
+    with closing(Worker(allocator.KEEPING)) as worker:
+        found = {"sizes": worker.call(f"{__name__}:timed", batches), "told": last_bytes() is not None}
+    return figures.give(found | began.record({"numpy": np.__version__}, usable_cores()), FIGURES, page)

@@ -1,0 +1,174 @@
+"""The tables of memory in bench/MEASURES.md: ``python -m bench.tests.held --page``.
+
+What a call holds by implementation and length, and the same as its library says it of itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tracemalloc
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from importlib import metadata
+from typing import Any
+
+from bench import fits, peak
+from bench.figures import FOLDER, ROOM, Circumstances, give, option, sentence
+from bench.machine import usable_cores
+from bench.workloads import Workload, parse
+from impls import threads
+from impls.contract import Framework, Implementation
+from impls.figures import Figures
+from impls.isolation import Worker
+from impls.operators import SDPA
+from impls.select import builtin
+
+#: What is called, at which lengths.
+FAMILY, LENGTHS = "prefill-b1h8d64s*", (512, 1024, 2048, 4096)
+
+#: The implementations that are asked what they take themselves, and at which length.
+ASKED = ("numpy-eager", "numpy-tiled", "torch-sdpa-math", "torch-sdpa-flash", "torch-eager", "jax-jit")
+AT = 1024
+
+#: Seconds that measuring one cell may take.
+TIMEOUT = 600.0
+
+MIB = 2**20
+
+
+def workload(length: int) -> Workload:
+    """The one with this length."""
+    return parse(FAMILY.replace("*", str(length)))
+
+
+def by_tracemalloc(call: Callable[[], Any], _: Implementation) -> int:
+    """The most that Python's allocators gave out during a call; NumPy tells them of its arrays."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        kept = call()
+        most = tracemalloc.get_traced_memory()[1] - before
+        del kept
+    finally:
+        tracemalloc.stop()
+    return most
+
+
+def by_profiler(call: Callable[[], Any], _: Implementation) -> int:
+    """The highest running sum of what torch's profiler saw allocated and freed."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        kept = call()
+    del kept
+    events: Any = profiled.profiler.kineto_results.events()  # type: ignore[union-attr]
+    held = most = 0
+    for event in sorted((one for one in events if one.name() == "[memory]"), key=lambda one: one.start_ns()):
+        held += event.nbytes()
+        most = max(most, held)
+    return most
+
+
+def by_plan(_: Callable[[], Any], implementation: Implementation) -> int:
+    """Temporaries and result in the plan of the program that XLA compiles."""
+    import jax
+
+    from impls.jax.prepare import compiled
+    from impls.loading import opened
+
+    shape = (1, 8, AT, 64)
+    arrays = {name: jax.ShapeDtypeStruct(shape, "float32") for name in "qkv"}
+    plan: Any = compiled(opened(implementation)).lower(arrays, {}, static=()).compile().memory_analysis()
+    return int(plan.temp_size_in_bytes + plan.output_size_in_bytes)
+
+
+#: What each library says of itself, and how it is asked.
+THERE: Mapping[Framework, tuple[str, Callable[[Callable[[], Any], Implementation], int]]] = {
+    Framework.NUMPY: ("`tracemalloc`", by_tracemalloc),
+    Framework.TORCH: ("`torch.profiler`, running sum", by_profiler),
+    Framework.JAX: ("XLA's plan: temporaries + result", by_plan),
+}
+
+
+def told(implementation: Implementation) -> int:
+    """Bytes of a second call, as its library says.  In a worker."""
+    call = peak.called(implementation, workload(AT), "cpu", "float32")
+    call()
+    return THERE[implementation.framework][1](call, implementation)
+
+
+def measure(names: Iterable[str], lengths: Iterable[int]) -> dict[str, Any]:
+    """Bytes by implementation and length, by this bench; at one length also as libraries say it."""
+    lengths = tuple(lengths)
+    gauge = peak.Gauge()
+    held = {}
+    with closing(gauge):
+        for name in names:
+            found = [gauge.peak(builtin()[name], workload(s), "cpu", "float32", TIMEOUT) for s in lengths]
+            if all(one.bytes is not None for one in found):
+                held[name] = [one.bytes for one in found]
+    asked = {}
+    for name in (one for one in ASKED if one in held and AT in lengths):
+        with closing(Worker(peak.ENVIRONMENT | threads.environment(usable_cores()))) as worker:
+            asked[name] = worker.call("bench.tests.held:told", builtin()[name], timeout=TIMEOUT)
+    return {"lengths": lengths, "held": held, "asked": asked}
+
+
+def grown(found: Mapping[str, Any]) -> list[fits.Memory]:
+    """How the memory of each grows, the slowest growth first."""
+    cell = {"device": "cpu", "dtype": "float32", "family": FAMILY}
+    records = [
+        {"implementation": name, "S": s, "B": 1, "H": 8, "memory_bytes": size, **cell}
+        for name, sizes in found["held"].items()
+        for s, size in zip(found["lengths"], sizes, strict=True)
+    ]
+    return sorted(fits.memories(records), key=lambda one: one.bytes)
+
+
+def lengths_table(found: Mapping[str, Any]) -> str:
+    """Markdown: MiB by length, the exponent with its interval, and the word."""
+    lengths = found["lengths"]
+    heads = ["implementation", *map(str, lengths[:-1]), f"{lengths[-1]} MiB", "exponent", "interval", ""]
+    lines = [f"| {' | '.join(heads)} |", "| --- |" + " ---: |" * (len(lengths) + 1) + " --- | --- |"]
+    for one in grown(found):
+        sizes = " | ".join(f"{size / MIB:.1f}" for size in found["held"][one.implementation])
+        line = f"{one.line.exponent:.2f} | {one.line.low:.2f} … {one.line.high:.2f}" if one.line else "– | –"
+        lines.append(f"| {one.implementation} | {sizes} | {line} | {one.growth} |")
+    return "\n".join([*lines, "", sentence(found)])
+
+
+def asked_table(found: Mapping[str, Any]) -> str:
+    """Markdown: MiB by the bench and by the library itself, at one length."""
+    at = found["lengths"].index(AT)
+    lines = ["| implementation | MiB here | MiB there | there |", "| --- | ---: | ---: | --- |"]
+    for name, size in found["asked"].items():
+        here, there = found["held"][name][at] / MIB, size / MIB
+        lines.append(f"| {name} | {here:.1f} | {there:.1f} | {THERE[builtin()[name].framework][0]} |")
+    versions = ", ".join(f"{library} {version}" for library, version in found["machine"]["versions"].items())
+    return "\n".join([*lines, "", f"{versions}; {sentence(found)}"])
+
+
+_PAGE, _FILE = ROOM / "MEASURES.md", FOLDER / "held.json"
+LENGTHS_FIGURES = Figures("python -m bench.tests.held --page (by length)", _PAGE, _FILE, lengths_table)
+ASKED_FIGURES = Figures("python -m bench.tests.held --page (of itself)", _PAGE, _FILE, asked_table)
+
+
+def every() -> list[str]:
+    """The built-in implementations of attention that are installed."""
+    return [one.name for one in builtin().values() if one.operator == SDPA.name and not one.missing()]
+
+
+def main() -> None:
+    """Measure and print; with ``--page`` keep the numbers, and write the tables into the page."""
+    parser = argparse.ArgumentParser(prog="python -m bench.tests.held", description=(__doc__ or "").partition(":")[0])
+    option(parser)
+    page = parser.parse_args().page
+    began = Circumstances()
+    libraries = ("numpy", "torch", "jax", "onnxruntime")
+    found = measure(every(), LENGTHS) | began.record({one: metadata.version(one) for one in libraries}, usable_cores())
+    for place in (LENGTHS_FIGURES, ASKED_FIGURES):
+        print(give(found, place, page)[0], end="\n\n")
+
+
+if __name__ == "__main__":
+    main()
