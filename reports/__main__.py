@@ -13,7 +13,7 @@ from reports import model, outputs
 from reports.compare import command as compare
 from reports.compare import comparing, pages, rules
 from reports.history import command as history
-from reports.history import pages as trends
+from reports.history import writing as trends
 from reports.reading import ReportError, read
 
 #: Exit status where a file cannot be used, as argparse has for an argument.

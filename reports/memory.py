@@ -8,17 +8,18 @@ from typing import Any
 
 import pandas as pd
 
-from bench.fits import BETWEEN, LEAST_PER_SCORE, Growth, Memory
+from bench.fits import BETWEEN, LEAST_PER_SCORE, SQUARED, Growth, Memory
 from bench.fits import memories as _memories
 from reports.text import escape, markdown
 
 #: The rule in a sentence, for a reader.
 RULE = (
     f"Quadratic: at its longest length a call holds {LEAST_PER_SCORE:.0f} byte or more for each of the B·H·S² scores,"
-    f" and bytes grow as S to the power of more than {BETWEEN}, by the whole 95 % interval of the exponent."
-    " Unclear: the interval lies on both sides, there is none as fewer than three lengths have a mebibyte, or the"
-    " longest call has fewer than 2²⁴ scores, which memory that a process has already, or the blocks of a kernel, may"
-    " hide."
+    f" and bytes grow as S to the power of more than {BETWEEN}, by the whole 95 % interval of the exponent; or, where"
+    f" that lies on both sides, {100 * SQUARED:.0f} % of the bytes grow as S², by the parabola through the three"
+    " longest lengths."
+    " Unclear: neither says so, there is no exponent as fewer than three lengths have a mebibyte, or the longest call"
+    " has fewer than 2²⁴ scores, which memory that a process has already, or the blocks of a kernel, may hide."
 )
 
 

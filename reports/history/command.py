@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reports import outputs
-from reports.history import pages
 from reports.history.series import history
+from reports.history.writing import write
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -24,5 +24,5 @@ def main(arguments: Sequence[str]) -> int:
     found = history(given.folder)
     if outputs.left_out("history.html"):
         print(outputs.left_out("history.html"), file=sys.stderr)
-    print(*pages.write(found, given.output), sep="\n")
+    print(*write(found, given.output), sep="\n")
     return 0

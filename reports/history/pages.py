@@ -1,26 +1,15 @@
-"""A history as Markdown, as CSV tables and as the data of a page."""
+"""A history as tables and as Markdown."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from reports import outputs
 from reports.history.series import History, Series, Step
 from reports.text import NONE, code, digits, escape, fold, inert, table
-
-#: What the JSON calls itself, and its version.
-KIND = "attention-conformance history"
-VERSION = 1
-
-#: The published form of history.json.
-SCHEMA = Path(__file__).with_name("history.schema.json")
 
 #: Columns of a trend, and the eighths of a line that it is drawn with; the newest runs are shown.
 COLUMNS = 40
@@ -28,35 +17,6 @@ BARS = "▁▂▃▄▅▆▇█"
 
 #: Rows of the table of changes that are not folded: the newest.
 SHOWN = 20
-
-
-def write(found: History, folder: Path) -> list[Path]:
-    """Write history.json, the tables and the pages, HTML if it can be made; the paths, history.md last."""
-    folder.mkdir(parents=True, exist_ok=True)
-    document = {
-        "kind": KIND,
-        "version": VERSION,
-        "files": found.files,
-        "refused": found.refused,
-        "records": _counts(found),
-        "versions": found.versions,
-        "series": [_series(one) for one in found.series],
-        "conformance": [dataclasses.asdict(one) for one in found.tallies],
-    }
-    names = ("history.json", "history.csv", "steps.csv", "conformance.csv", "history.html", "history.md")
-    paths = [folder / name for name in names]
-    paths[0].write_text(json.dumps(document, allow_nan=False) + "\n", encoding="utf-8")
-    points(found).to_csv(paths[1], index=False)
-    changes(found).to_csv(paths[2], index=False)
-    tallies(found).to_csv(paths[3], index=False)
-    paths[5].write_text(page(found), encoding="utf-8")
-    if outputs.left_out():
-        paths.pop(4)
-    else:
-        from reports.history import html
-
-        paths[4].write_text(html.page(found), encoding="utf-8")
-    return paths
 
 
 def points(found: History) -> pd.DataFrame:
@@ -122,7 +82,7 @@ def page(found: History) -> str:
 
 def counted(found: History) -> str:
     """What was read, used and refused, in a sentence each."""
-    counts = _counts(found)
+    counts = totals(found)
     return (
         f"{found.files} files were found, {found.files - len(found.refused)} used, {len(found.refused)} refused."
         f" Records: {counts['read']} read, {counts['used']} used, {counts['refused']} refused."
@@ -169,13 +129,7 @@ def _versions(found: History, series: Series, step: Step) -> str:
     return ", ".join(f"{name} {before.get(name, NONE)} → {after.get(name, NONE)}" for name in changed)
 
 
-def _series(one: Series) -> dict[str, Any]:
-    named = dict(zip(("implementation", "device", "dtype", "workload"), one.key, strict=True))
-    spread = [dataclasses.asdict(point) for point in one.points]
-    steps = [dataclasses.asdict(step) for step in one.steps]
-    return {**named, "machine": one.machine, "points": spread, "steps": steps}
-
-
-def _counts(found: History) -> dict[str, int]:
+def totals(found: History) -> dict[str, int]:
+    """Records that were read, used and refused."""
     read, used = (sum(getattr(source, name) for source in found.sources) for name in ("read", "used"))
     return {"read": read, "used": used, "refused": read - used}

@@ -35,4 +35,6 @@ def interval(one: Memory) -> str:
     """How the exponent is known, or why there is none."""
     if one.line is None:
         return "no exponent: fewer than three lengths have a mebibyte"
-    return f"95 % interval {one.line.low:.2f} to {one.line.high:.2f}, S {one.line.shortest} to {one.line.longest}"
+    parts = f"95 % interval {one.line.low:.2f} to {one.line.high:.2f}, S {one.line.shortest} to {one.line.longest}"
+    share = max(0.0, one.squared / one.bytes) if one.bytes else math.nan
+    return parts if math.isnan(share) else f"{parts}; {100 * share:.0f} % of the bytes grow as S²"

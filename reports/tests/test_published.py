@@ -17,13 +17,16 @@ from reports.records import Records
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 
-#: An earlier run of the same cells, where one is published.
+#: What is published: results, times, and the kill table.
+FILES = [PUBLISHED / name for name in ("conformance.jsonl", "bench.json", "faults.json")]
+
+#: An earlier run of some of the cells, where one is published.
 BASE = PUBLISHED / "base.json"
 
 
 def published() -> Model:
     """What the published files give."""
-    records = read([PUBLISHED / "conformance.jsonl", PUBLISHED / "bench.json", PUBLISHED / "faults.json"])
+    records = read(FILES)
     return Model(records, clauses(), compare(read([BASE]), records) if BASE.is_file() else None)
 
 

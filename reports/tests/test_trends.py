@@ -15,7 +15,7 @@ import pytest
 from conformance.outcomes import Outcome
 from reports import outputs
 from reports.__main__ import main
-from reports.history import html, pages, shown
+from reports.history import html, shown, writing
 from reports.history.series import history
 from reports.html import trends as plots
 from reports.tests import trends
@@ -60,7 +60,7 @@ def test_the_schema_refuses_what_is_no_history(written: Path, place: str, value:
     found = json.loads((written / "history.json").read_text())
     found["series"][0]["points"][0][place] = value
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(found, json.loads(pages.SCHEMA.read_text()))
+        jsonschema.validate(found, json.loads(writing.SCHEMA.read_text()))
 
 
 def test_names_are_text(written: Path) -> None:

@@ -1,0 +1,61 @@
+"""How fast reports and their pages are: the tables are those of their files, and keep what they promise."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from impls.figures import Figures
+from reports.tests import howfast
+from reports.tests.howfast import COMMANDS, FIGURES, FOLDER, PAGES
+
+
+@pytest.mark.parametrize("figures", FIGURES, ids=lambda figures: figures.file.stem)
+def test_the_page_has_the_figures_of_the_file(figures: Figures) -> None:
+    """Each table is made from the numbers beside it, by the command that it names."""
+    assert figures.block() in figures.page.read_text(encoding="utf-8")
+
+
+def test_every_file_is_on_a_page() -> None:
+    """There are no numbers that nobody sees."""
+    assert set(FOLDER.glob("*.json")) == {figures.file for figures in FIGURES}
+
+
+def kept(name: str) -> Any:
+    """What was measured of each command, or of each page."""
+    found = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))[name]
+    return {one["what"]: one for one in found}
+
+
+def test_a_large_report_is_made_in_ten_seconds_and_a_gigabyte() -> None:
+    """Every command in every run, with a base run as large too."""
+    commands = kept("commands")
+    assert set(commands) == set(COMMANDS)
+    runs = [run for one in commands.values() for run in one["runs"]]
+    assert all(run["seconds"] < 10 and run["bytes"] < 1e9 for run in runs)
+
+
+def test_a_large_page_is_small_and_answers_at_once() -> None:
+    """Below 5 MB and open within a second; sorting 2,000 cells and opening details take less than half a second."""
+    pages = kept("pages")
+    assert set(pages) == set(PAGES)
+    assert all(one["bytes"] < 5e6 for one in pages.values())
+    every = [opening for one in pages.values() for opening in one["openings"]]
+    assert all(opening["loaded"] < 1000 for opening in every)
+    assert all((opening[name] or 0.0) < 500 for opening in every for name in ("sorted", "details"))
+
+
+def test_a_command_that_fails_is_no_figure(tmp_path: Path) -> None:
+    """A report that could not be made has no time."""
+    with pytest.raises(RuntimeError, match="compare nothing nothing ended with 2, not 1"):
+        howfast.timed(("compare", "nothing", "nothing"), 1, tmp_path)
+
+
+def test_a_command_has_its_time_and_memory(tmp_path: Path) -> None:
+    """Pandas alone is more than 40 MB, and no processor works longer than the clock says."""
+    found = howfast.timed(("schema",), 0, tmp_path)
+    assert found["bytes"] > 4e7
+    assert found["cpu_seconds"] > 0
