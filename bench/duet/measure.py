@@ -94,10 +94,9 @@ class Duet:
         chunks = self._turns(one, processes, count, max(seconds.values()))
         last = arguments.fresh(part.workload, *inputs[0], LAST)
         for name, process in processes.items():
-            if one.outcome == "timed":
+            if one.outcome == "timed" and _honest(one, name, chunks[name], process):
+                _right(one, name, last, chunks[name][-1].results, casts, 2 * pair + 1, self._expected)
                 _job(one, process, name, "end", key)
-                if one.outcome == "timed" and _honest(one, name, chunks[name]):
-                    _right(one, name, last, chunks[name][-1].results, casts, 2 * pair + 1, self._expected)
 
     def _turns(self, one: Played, processes: dict[str, Process], count: int, call: float) -> dict[str, list[Chunk]]:
         """So many turns of each side, by side.  Of the last ones there are the results."""
@@ -176,16 +175,21 @@ def _usable(one: Played, side: str, begun: dict[str, Any]) -> bool:
     return False
 
 
-def _honest(one: Played, side: str, chunks: Sequence[Chunk]) -> bool:
+def _honest(one: Played, side: str, chunks: Sequence[Chunk], process: Process) -> bool:
     """Strike out what looks fast and is not, by the rules of ``pytest bench`` (bench.suspicion)."""
+
+    def emptied() -> Sequence[float]:
+        found = _job(one, process, side, "emptied", _name(one.part), suspicion.LEAST_PAIRS)
+        return found["seconds"] if found is not None and _usable(one, side, found) else ()
+
     try:
         suspicion.unfinished(chunks[-1])
         suspicion.lazy(chunks)
-        suspicion.remembers(one.turns[side][-1])
+        suspicion.remembers(one.turns[side][-1], emptied)
     except StruckOut as error:
-        one.fail("struck out", error.text, side, error.clause)
-        return False
-    return True
+        if one.outcome == "timed":  # else it broke when it was called from emptied caches, which says more
+            one.fail("struck out", error.text, side, error.clause)
+    return one.outcome == "timed"
 
 
 def _right(

@@ -85,6 +85,11 @@ def turn(key: str, seconds: float, most: int, number: int, last: bool) -> dict[s
     return dict(vars(sampler.chunk(key, seconds, most, number, last)))
 
 
+def emptied(key: str, count: int) -> dict[str, Any]:
+    """Calls from emptied caches; arguments and what is returned as of bench.sampler.emptied."""
+    return dict(vars(sampler.emptied(key, count)))
+
+
 def end(key: str) -> None:
     """Close a cell."""
     sampler.close_cell(key)

@@ -33,6 +33,16 @@ REMEMBERS = "KEPT = {}\n" + REMEMBERS.replace(
     "    return p / p.sum(-1, keepdims=True) @ v",
     "    KEPT[key] = p / p.sum(-1, keepdims=True) @ v\n    return KEPT[key]",
 )
+#: Slow on arrays that no cache has, as calls are that do little more than read; it says itself what emptied the caches.
+READS = """
+import time
+from bench import sampler
+
+NEAR = []
+sampler.buffer = lambda *where: NEAR.clear
+""" + RIGHT.replace(
+    "    s = q", "    if id(k) not in NEAR:\n        time.sleep(0.02)\n        NEAR.append(id(k))\n    s = q"
+)
 LACKS = "def other(q, k, v):\n    return q\n"
 REFUSES = RIGHT.replace("    p = np", "    raise NotImplementedError('no such kernel')\n    p = np")
 
@@ -99,6 +109,16 @@ def test_a_new_side_that_breaks_is_worse(
     kernel.write_text(text)
     assert main(ARGUMENTS) == 1
     assert reason in capsys.readouterr().out
+
+
+def test_a_kernel_that_is_slow_from_emptied_caches_remembers_nothing(
+    kernel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a suspicion known inputs are tried from emptied caches; one that is as slow on those is not struck out."""
+    kernel.write_text(READS)
+    reading = "cross-b1h8d64s1k2048"  # 4 MiB of keys
+    assert main([reading if given == WORKLOAD else given for given in ARGUMENTS]) != 2
+    assert "remembered" not in capsys.readouterr().out
 
 
 def test_a_comment_shows_names_as_they_are(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:

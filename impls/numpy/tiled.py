@@ -22,9 +22,14 @@ from impls.numpy.tiled_visible import visible
 from impls.validate import check_inputs
 
 #: Rows of a block, over all heads of its group; half of them under a diagonal, where a block computes a triangle of
-#: hidden scores.  Matrix products are near their full speed from about 128 rows, and 256 x 512 scores are 512 KiB in
-#: float32: they stay in a second-level cache from product to softmax to product.
-ROWS = 256
+#: hidden scores.  512 x 512 scores are 1 MiB in float32: from product to softmax to product they stay in a cache of the
+#: second or third level.  Blocks of half the size took up to a fifth longer on two threads: Python lets one of them go
+#: on at a time, and between products each needs Python.
+ROWS = 512
+
+#: Blocks of a call at least, so that threads have something to share, as long as they have LEAST_ROWS, from which on
+#: matrix products are near their full speed.  Not by the number of threads, on which no bit of a result may depend.
+BLOCKS, LEAST_ROWS = 8, 128
 
 #: Multiply-adds of a call below which starting threads takes longer than they save.
 ALONE = 2**25
@@ -84,13 +89,15 @@ def attention(
         scaled = q[b, hs, rows].astype(work, copy=False) * work(before)
         output[b, hs, rows], lse[b, hs, rows] = attend(scaled, rows, head, scratch)
 
-    # The last rows first: under a diagonal they see the most keys, and whoever has none left waits for the rest.
+    products = batch * heads * queries * k.shape[2] * (width + v.shape[3])
+    threads = 1 if products < ALONE else available()
     rows = ROWS if seen.left is None and seen.right is None else ROWS // 2
+    while rows > LEAST_ROWS and batch * heads * queries < BLOCKS * rows:
+        rows //= 2
+    # The last rows first: under a diagonal they see the most keys, and whoever has none left waits for the rest.
     blocks = list(slices(0, queries, max(1, rows // max(group, 1))))[::-1]
     places = [(b, kv_head, rows) for b, kv_head in np.ndindex(batch, k.shape[1] if group else 0) for rows in blocks]
-    products = batch * heads * queries * k.shape[2] * (width + v.shape[3])
-    threads = 1 if products < ALONE else max(1, min(len(places), available()))
     tile = max(rows, group) * min(KEYS, k.shape[2])
-    share_out(places, block, [np.empty(tile, work) for _ in range(threads)])
+    share_out(places, block, [np.empty(tile, work) for _ in range(max(1, min(len(places), threads)))])
     results = [output, *([lse] if return_lse else []), *present]
     return tuple(results) if len(results) > 1 else output

@@ -2,9 +2,9 @@
 
 Softmax is the same whatever is subtracted from a row's scores.  So a block is first computed with nothing
 subtracted, which spares the passes over the scores that find and subtract a maximum.  That is accurate where a row's
-Σ exp(s) is at least 1, as it always is with the maximum subtracted: nothing that counts underflows then.  Where a row
-has less, or anything is not finite, the block is computed again with the running maximum of the online softmax
-(Milakov & Gimelshein 2018, https://arxiv.org/abs/1805.02867).
+Σ exp(s) is no tiny number (LEAST; it is at least 1 with the maximum subtracted): nothing that counts underflows then.
+Where a row has less, or anything is not finite, the block is computed again with the running maximum of the online
+softmax (Milakov & Gimelshein 2018, https://arxiv.org/abs/1805.02867).
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ from impls.numpy.tiled_visible import Visible
 
 #: Keys of a tile.
 KEYS = 512
+
+#: Least Σ exp(s) of a row for which nothing has to be subtracted.  Numbers below 2⁻¹²⁶ are lost: of such a sum over n
+#: keys n · 2⁻¹⁰⁶, and of the products with values of size |v| n · 2⁻¹³⁰ ÷ |v|.  The first rows of causal attention have
+#: few keys, so that half of them have sums below 1.
+LEAST = 2.0**-20
 
 
 @dataclass(frozen=True)
@@ -68,16 +73,15 @@ class _Block:
         """Output and lse with nothing subtracted, or None where that is not accurate."""
         total = np.zeros(len(self.q), self.q.dtype)
         output = np.zeros((len(self.q), self.head.values.shape[1]), self.q.dtype)
-        # The vector loop of 2^x leaves −inf to a slow path: an edge of the diagonal may have them, not every tile.
-        seldom_hidden = self.head.mask is None and self.head.visible.left is None
-        power, unit = _power() if seldom_hidden else (np.exp, 1.0)
+        power, unit = _power()
         q = self.q * self.q.dtype.type(unit) if self.head.softcap is None else self.q
         for keys in self._tiles():
             weights = self._scores(q, keys, unit)
             power(weights, out=weights)
+            self._hide(weights, keys, 0)  # not before: the vector loop of 2^x leaves −inf to a slow path
             total += _sums(weights)
             output += weights @ self.head.values[keys]
-        if not ((total >= 1) & (total < np.inf)).all() or not np.isfinite(output).all():
+        if not ((total >= LEAST) & (total < np.inf)).all() or not np.isfinite(output).all():
             return None
         output /= total[:, None]
         return output, np.log(total)
@@ -94,6 +98,7 @@ class _Block:
         special: list[tuple[np.ndarray, np.ndarray]] = []
         for keys in self._tiles():
             scores, values = self._scores(self.q, keys), head.values[keys]
+            self._hide(scores, keys, -np.inf)
             if not np.isfinite(values).all():
                 special.append((~np.isneginf(scores), values))
                 values = finite_part(values)
@@ -118,7 +123,7 @@ class _Block:
         return slices(*self.head.visible.span(self.head.batch, self.rows), KEYS)
 
     def _scores(self, q: np.ndarray, keys: slice, unit: float = 1.0) -> np.ndarray:
-        """Scores (G · R, keys) of one tile, in ``scratch``: −inf where a key is hidden.
+        """Scores (G · R, keys) of one tile, in ``scratch``, of hidden keys too.
 
         Capped scores are multiplied by ``unit``; others have it from ``q``.
         """
@@ -131,15 +136,19 @@ class _Block:
             scores /= head.softcap
             np.tanh(scores, out=scores)
             scores *= head.softcap * unit
-        cube = scores.reshape(self.groups, -1, count)
         if head.bias is not None:
+            cube = scores.reshape(self.groups, -1, count)
             bias = head.bias[:, self.rows, keys]
             cube += bias.astype(cube.dtype, copy=False)
             np.copyto(cube, -np.inf, where=bias == -np.inf)  # a NaN or inf of a hidden key stays hidden
-        if head.mask is not None:
-            np.copyto(cube, -np.inf, where=~head.mask[:, self.rows, keys])
-        head.visible.hide(cube, head.batch, self.rows, keys)
         return scores
+
+    def _hide(self, scores: np.ndarray, keys: slice, fill: float) -> None:
+        """Put ``fill`` where a key is hidden from a row."""
+        head, cube = self.head, scores.reshape(self.groups, -1, scores.shape[1])
+        if head.mask is not None:
+            np.copyto(cube, fill, where=~head.mask[:, self.rows, keys])
+        head.visible.hide(cube, head.batch, self.rows, keys, fill)
 
 
 @functools.cache

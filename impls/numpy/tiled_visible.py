@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,19 +27,27 @@ class Visible:
             last = min(last, rows.stop + self.offsets[b] + self.right)
         return first, last
 
-    def hide(self, scores: np.ndarray, b: int, rows: slice, keys: slice) -> None:
-        """Set to −inf the scores (G, rows, keys) of keys beyond a row's sides; only columns that an edge crosses."""
-        row = np.arange(rows.start, rows.stop)[:, None] + self.offsets[b]
+    def hide(self, scores: np.ndarray, b: int, rows: slice, keys: slice, fill: float) -> None:
+        """Put ``fill`` into scores (G, rows, keys) of keys beyond a row's sides; only columns that an edge crosses."""
+        count, first = rows.stop - rows.start, rows.start + self.offsets[b]
         if self.right is not None:
-            start = max(keys.start, rows.start + self.offsets[b] + self.right + 1)
+            start = max(keys.start, first + self.right + 1)
             if start < keys.stop:
-                beyond = np.arange(start, keys.stop) > row + self.right
-                np.copyto(scores[..., start - keys.start :], -np.inf, where=beyond)
+                near = _triangle(count, keys.stop - start, first + self.right - start)
+                np.copyto(scores[..., start - keys.start :], fill, where=~near)
         if self.left is not None:
-            stop = min(keys.stop, rows.stop - 1 + self.offsets[b] - self.left)
+            stop = min(keys.stop, first + count - 1 - self.left)
             if stop > keys.start:
-                before = np.arange(keys.start, stop) < row - self.left
-                np.copyto(scores[..., : stop - keys.start], -np.inf, where=before)
+                before = _triangle(count, stop - keys.start, first - self.left - 1 - keys.start)
+                np.copyto(scores[..., : stop - keys.start], fill, where=before)
+
+
+@functools.lru_cache(maxsize=16)
+def _triangle(rows: int, columns: int, diagonal: int) -> np.ndarray:
+    """True in column j of row i where j ≤ i + diagonal.  Kept, as most blocks of a call have the same edges."""
+    triangle = np.tri(rows, columns, diagonal, dtype=bool)
+    triangle.flags.writeable = False
+    return triangle
 
 
 def visible(

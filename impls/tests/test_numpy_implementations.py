@@ -90,7 +90,7 @@ def test_tiled_sees_nan_in_its_tile_only(monkeypatch: pytest.MonkeyPatch) -> Non
     assert np.isfinite(output).sum() == output.size - 5
 
 
-@pytest.mark.parametrize("shift", [-800.0, -280.0, 0.0, 280.0, 800.0])
+@pytest.mark.parametrize("shift", [-800.0, -280.0, -60.0, -30.0, 0.0, 280.0, 800.0])
 def test_tiled_is_as_accurate_however_the_scores_are_shifted(shift: float) -> None:
     """Scores near ±100 and ±283, of which exp is 0, subnormal or infinite in float32, give results within the bound."""
     rng = np.random.default_rng(0)
@@ -101,9 +101,13 @@ def test_tiled_is_as_accurate_however_the_scores_are_shifted(shift: float) -> No
 
 
 @pytest.mark.parametrize("power", [(np.exp, 1.0), (np.exp2, 1 / np.log(2))], ids=["exp", "exp2"])
-@pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"scale": 3.0}], ids=["plain", "softcap", "scale"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"softcap": 2.0}, {"scale": 3.0}, {"is_causal": True}, {"window": (3, 2)}, {"mask": np.tri(40, dtype=bool)}],
+    ids=["plain", "softcap", "scale", "causal", "window", "mask"],
+)
 def test_tiled_is_right_with_either_power(
-    power: tuple[np.ufunc, float], options: dict[str, float], monkeypatch: pytest.MonkeyPatch
+    power: tuple[np.ufunc, float], options: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a machine without a vector loop for 2^x it is e^x, and the results are as right."""
     monkeypatch.setattr(tiled_block, "_power", lambda: power)

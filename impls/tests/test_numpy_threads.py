@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import threading
 
 import numpy as np
@@ -61,6 +63,30 @@ def test_each_job_is_done_once_by_threads_of_which_one_is_the_callers() -> None:
     assert sorted(job for job, _, _ in done) == list(range(20))
     assert len({(own, name) for _, own, name in done}) == THREADS
     assert threading.current_thread().name in {name for _, _, name in done}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a process cannot be copied here")
+@pytest.mark.usefixtures("three_threads")
+def test_the_copy_of_a_process_has_threads_of_its_own() -> None:
+    """Threads wait for the next call, and a forked process has none of its parent's: it starts others."""
+    expected = tiled(*_qkv())
+    copy = multiprocessing.get_context("fork").Process(target=_exit_with_whether_equal, args=(expected,))
+    copy.start()
+    copy.join(timeout=60)
+    copy.kill()
+    assert copy.exitcode == 0
+
+
+def _exit_with_whether_equal(expected: np.ndarray) -> None:
+    os._exit(0 if tiled(*_qkv()).tobytes() == expected.tobytes() else 1)
+
+
+def test_threads_wait_for_the_next_call() -> None:
+    """They are kept, and never more than the machine has cores."""
+    for _ in range(50):
+        share_out(range(3), lambda job, own: None, [np.empty(1) for _ in range(THREADS)])
+    kept = [each for each in threading.enumerate() if each.name.startswith("numpy-tiled")]
+    assert 1 <= len(kept) <= (os.cpu_count() or 1)
 
 
 def test_an_exception_of_any_thread_reaches_the_caller() -> None:
