@@ -1,0 +1,154 @@
+"""What each step of ``numpy-tiled`` takes: ``python -m impls.tests.steps`` times them on a tile, on one thread.
+
+A tile has the rows and keys that the implementation's tiles have, so what a step takes for a score is the same at every
+length.  The steps take turns, each on a tile that was filled anew, in a process that keeps freed memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tabulate import tabulate
+
+from impls import allocator, threads
+from impls.figures import Figures
+from impls.isolation import Worker
+from impls.numpy.tiled import ROWS
+from impls.numpy.tiled_block import KEYS
+from impls.numpy.tiled_threads import blas
+from impls.tests.speed import PAGE, VARIABLES, beyond, processor
+from impls.tests.speed_sides import WIDTH
+
+#: The file of the numbers, beside the page's other one.
+FILE = PAGE.with_name("steps.json")
+
+#: The module of the jobs; run as a command its own name is another.
+_JOBS = "impls.tests.steps"
+
+#: What a tile is filled with where numbers matter: 2^x of them is nothing and subnormal in float32.
+HIDDEN, SUBNORMAL = -math.inf, -140.0
+
+#: What stands in the table, by step.
+TEXTS = {
+    "scores": "q · k",
+    "output": "weights · v",
+    "exp": "e^x",
+    "exp2": "2^x",
+    "exp2 hidden": "2^x of −∞",
+    "exp2 subnormal": "2^x with subnormal results",
+    "hide": "hiding the keys above a diagonal",
+    "maximum": "maximum of a row",
+    "subtract": "subtracting it",
+    "sum": "sum of a row, by `sum`",
+    "ones": "sum of a row, by a product with ones",
+}
+
+
+def turns(count: int, rows: int, keys: int) -> dict[str, list[float]]:
+    """Job of a worker: nanoseconds for each score, by step, of so many turns after one that does not count."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((lines, WIDTH), dtype=np.float32) for lines in (rows, keys, keys))
+    usual, tile = rng.standard_normal((2, rows, keys), dtype=np.float32)
+    top, ones = usual.max(axis=1, keepdims=True), np.ones(keys, np.float32)
+    above = ~np.tri(rows, keys, dtype=bool)
+    hidden, subnormal = (np.full_like(tile, number) for number in (HIDDEN, SUBNORMAL))
+    steps: dict[str, tuple[np.ndarray, Callable[[], Any]]] = {
+        "scores": (usual, lambda: np.matmul(q, k.T, out=tile)),
+        "output": (usual, lambda: tile @ v),
+        "exp": (usual, lambda: np.exp(tile, out=tile)),
+        "exp2": (usual, lambda: np.exp2(tile, out=tile)),
+        "exp2 hidden": (hidden, lambda: np.exp2(tile, out=tile)),
+        "exp2 subnormal": (subnormal, lambda: np.exp2(tile, out=tile)),
+        "hide": (usual, lambda: np.copyto(tile, 0, where=above)),
+        "maximum": (usual, lambda: tile.max(axis=1, keepdims=True)),
+        "subtract": (usual, lambda: np.subtract(tile, top, out=tile)),
+        "sum": (usual, lambda: tile.sum(axis=1)),
+        "ones": (usual, lambda: tile @ ones),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(count + 1):
+        for name, (filling, step) in steps.items():
+            tile[:] = filling
+            started = time.perf_counter()
+            step()
+            seconds = time.perf_counter() - started
+            if number:
+                taken[name].append(1e9 * seconds / tile.size)
+    return taken
+
+
+def kernels() -> str:
+    """Job of a worker: what NumPy's BLAS has chosen for this processor."""
+    found = [f"{each['internal_api']} {each['version']} for {each.get('architecture', '?')}" for each in blas().info()]
+    return ", ".join(found) or "a BLAS that threadpoolctl does not know"
+
+
+def measure(count: int, rows: int = ROWS, keys: int = KEYS) -> dict[str, Any]:
+    """Every turn of every step, and what the times belong to."""
+    load_before = os.getloadavg()[0]
+    with closing(Worker(threads.environment(1) | allocator.environment())) as worker:
+        taken = worker.call(f"{_JOBS}:turns", count, rows, keys)
+        chosen = worker.call(f"{_JOBS}:kernels")
+    return {
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "load_average": [round(load_before, 1), round(os.getloadavg()[0], 1)],
+        "processor": processor(),
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "numpy": np.__version__,
+        "blas": chosen,
+        "tile": [rows, keys],
+        "nanoseconds": {name: [float(f"{each:.4g}") for each in times] for name, times in taken.items()},
+    }
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """The figures as Markdown: a row for each step, and what they belong to."""
+    rows = []
+    for name, times in document["nanoseconds"].items():
+        ordered = sorted(times)
+        out = beyond(len(ordered))
+        middle, low, high = (f"{each:.2g}" for each in (statistics.median(ordered), ordered[out], ordered[-1 - out]))
+        rows.append((TEXTS[name], middle, f"{low}–{high}"))
+    headers = ("step", "ns for each score", "95 % interval")
+    lines = tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=("left", "right", "right"))
+    parts = (
+        f"A tile of {' x '.join(map(str, document['tile']))} scores, D = {WIDTH}, float32; 1 thread",
+        f"{document['processor']}; NumPy {document['numpy']}, {document['blas']}",
+        ", ".join(f"{name}={value}" for name, value in document["variables"].items()) or f"no {', '.join(VARIABLES)}",
+        "load average before and after: " + ", ".join(map(str, document["load_average"])),
+        document["written"],
+    )
+    return f"{lines}\n\n{'; '.join(parts)}."
+
+
+def figures() -> Figures:
+    """Where the table stands, and the turns behind it."""
+    return Figures("python -m impls.tests.steps --page", PAGE, FILE, table)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and write what was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m impls.tests.steps", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--turns", type=int, default=200, help="of each step; default: %(default)s")
+    parser.add_argument("--page", action="store_true", help="keep the turns, and write the table into SPEED.md")
+    options = parser.parse_args(arguments)
+    document = measure(options.turns)
+    print(table(document))
+    if options.page:
+        figures().keep(document)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""The steps of NumPy's tiled attention: each is timed, and the page has the figures of the file."""
+
+from __future__ import annotations
+
+from impls.tests import speed, steps
+
+
+def test_every_step_has_its_times() -> None:
+    """As many as there are turns, of each step that the table has a name for."""
+    document = steps.measure(3, rows=8, keys=16)
+    assert list(document["nanoseconds"]) == list(steps.TEXTS)
+    assert all(len(times) == 3 and min(times) > 0 for times in document["nanoseconds"].values())
+    assert [line.split("|")[1].strip() for line in steps.table(document).splitlines()[2:-2]] == [*steps.TEXTS.values()]
+
+
+def test_a_row_has_the_median_and_its_interval() -> None:
+    """Of five turns the interval is their whole range."""
+    document = {**steps.measure(1, rows=8, keys=16), "nanoseconds": {"scores": [2.0, 1.0, 3.0, 2.0, 2.0]}}
+    assert "| q · k  |                   2 |             1–3 |" in steps.table(document)
+
+
+def test_the_page_has_the_figures_of_the_steps() -> None:
+    """The table is that of the file beside it."""
+    assert steps.figures().block() in speed.PAGE.read_text(encoding="utf-8")
