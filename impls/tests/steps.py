@@ -1,7 +1,8 @@
 """What each step of ``numpy-tiled`` takes: ``python -m impls.tests.steps`` times them on a tile, on one thread.
 
 A tile has the rows and keys that the implementation's tiles have, so what a step takes for a score is the same at every
-length.  The steps take turns, each on a tile that was filled anew, in a process that keeps freed memory.
+length.  The steps take turns, each on a tile that was filled anew, in a process that keeps freed memory; and once more
+in a process whose OpenBLAS was told to take other kernels than it chooses for the processor.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,9 @@ FILE = PAGE.with_name("steps.json")
 
 #: The module of the jobs; run as a command its own name is another.
 _JOBS = "impls.tests.steps"
+
+#: The variable that OpenBLAS reads its kernels from, and those that are compared with its choice: of AVX2.
+CHOICE, OTHER = "OPENBLAS_CORETYPE", "Haswell"
 
 #: What a tile is filled with where numbers matter: 2^x of them is nothing and subnormal in float32.
 HIDDEN, SUBNORMAL = -math.inf, -140.0
@@ -95,41 +98,50 @@ def kernels() -> str:
 
 
 def measure(count: int, rows: int = ROWS, keys: int = KEYS) -> dict[str, Any]:
-    """Every turn of every step, and what the times belong to."""
+    """Every turn of every step, with both kernels, and what the times belong to."""
     load_before = os.getloadavg()[0]
-    with closing(Worker(threads.environment(1) | allocator.environment())) as worker:
-        taken = worker.call(f"{_JOBS}:turns", count, rows, keys)
-        chosen = worker.call(f"{_JOBS}:kernels")
     return {
+        "kernels": [_with_kernels(told, count, rows, keys) for told in ({}, {CHOICE: OTHER})],
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "load_average": [round(load_before, 1), round(os.getloadavg()[0], 1)],
         "processor": processor(),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
         "numpy": np.__version__,
-        "blas": chosen,
         "tile": [rows, keys],
-        "nanoseconds": {name: [float(f"{each:.4g}") for each in times] for name, times in taken.items()},
     }
+
+
+def _with_kernels(told: dict[str, str], count: int, rows: int, keys: int) -> dict[str, Any]:
+    with closing(Worker(threads.environment(1) | allocator.environment() | told)) as worker:
+        taken = worker.call(f"{_JOBS}:turns", count, rows, keys)
+        chosen = worker.call(f"{_JOBS}:kernels")
+    times = {name: [float(f"{each:.4g}") for each in found] for name, found in taken.items()}
+    return {"told": told, "blas": chosen, "nanoseconds": times}
 
 
 def table(document: Mapping[str, Any]) -> str:
     """The figures as Markdown: a row for each step, and what they belong to."""
-    rows = []
-    for name, times in document["nanoseconds"].items():
-        ordered = sorted(times)
-        out = beyond(len(ordered))
-        middle, low, high = (f"{each:.2g}" for each in (statistics.median(ordered), ordered[out], ordered[-1 - out]))
-        rows.append((TEXTS[name], middle, f"{low}–{high}"))
-    headers = ("step", "ns for each score", "95 % interval")
+    chosen, other = (each["nanoseconds"] for each in document["kernels"])
+    headers = ("step", "ns for each score", f"{CHOICE}={OTHER}")
+    rows = [(TEXTS[name], _interval(times), _interval(other[name])) for name, times in chosen.items()]
     lines = tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=("left", "right", "right"))
+    kernels = " and ".join(each["blas"] for each in document["kernels"])
     parts = (
         f"A tile of {' x '.join(map(str, document['tile']))} scores, D = {WIDTH}, float32; 1 thread",
-        f"{document['processor']}; NumPy {document['numpy']}, {document['blas']}",
+        f"{document['processor']}; NumPy {document['numpy']}; {kernels}",
         ", ".join(f"{name}={value}" for name, value in document["variables"].items()) or f"no {', '.join(VARIABLES)}",
         "load average before and after: " + ", ".join(map(str, document["load_average"])),
         document["written"],
     )
     return f"{lines}\n\n{'; '.join(parts)}."
+
+
+def _interval(times: Sequence[float]) -> str:
+    """The median, and its 95 % interval."""
+    ordered = sorted(times)
+    out = beyond(len(ordered))
+    middle, low, high = (f"{each:.2g}" for each in (statistics.median(ordered), ordered[out], ordered[-1 - out]))
+    return f"{middle} ({low}–{high})"
 
 
 def figures() -> Figures:
