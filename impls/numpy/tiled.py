@@ -27,9 +27,12 @@ from impls.validate import check_inputs
 #: on at a time, and between products each needs Python.
 ROWS = 512
 
-#: Blocks of a call at least, so that threads have something to share, as long as they have LEAST_ROWS, from which on
-#: matrix products are near their full speed.  Not by the number of threads, on which no bit of a result may depend.
-BLOCKS, LEAST_ROWS = 8, 128
+#: Blocks of a call at least, so that threads have something to share, as long as they have LEAST_ROWS.  Not by the
+#: number of threads, on which no bit of a result may depend.
+BLOCKS = 8
+
+#: Rows from which on matrix products are near their full speed.
+LEAST_ROWS = 128
 
 #: Multiply-adds of a call below which starting threads takes longer than they save.
 ALONE = 2**25
