@@ -41,7 +41,8 @@ from bench import sampler
 NEAR = []
 sampler.buffer = lambda *where: NEAR.clear
 """ + RIGHT.replace(
-    "    s = q", "    if id(k) not in NEAR:\n        time.sleep(0.02)\n        NEAR.append(id(k))\n    s = q"
+    "    s = q",
+    "    key = q[0, 0, 0, 0]\n    if key not in NEAR:\n        time.sleep(0.02)\n        NEAR.append(key)\n    s = q",
 )
 LACKS = "def other(q, k, v):\n    return q\n"
 REFUSES = RIGHT.replace("    p = np", "    raise NotImplementedError('no such kernel')\n    p = np")

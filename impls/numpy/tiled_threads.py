@@ -34,8 +34,9 @@ def available() -> int:
 
 
 def share_out(jobs: Sequence[Job], work: Callable[[Job, np.ndarray], None], scratch: Sequence[np.ndarray]) -> None:
-    """Do the jobs in order, each with the scratch of its thread, one thread for each; the first is the caller's own.
+    """Do the jobs in order, each with the scratch of its thread; the first is the caller's own.
 
+    Each scratch has a thread, but there is none beyond the caller's and one for each core.
     Raises the first exception of any of them.
     """
     todo = iter(jobs)  # shared: each thread that is free takes the next one
