@@ -17,14 +17,16 @@ from conformance.bounds import profiles
 from conformance.cases import every_case
 from conformance.cases.anycase import AnyCase
 from conformance.evidence.once import once
+from conformance.evidence.problems import dtype_of
 from conformance.evidence.series import Series
 
 #: The problems whose bounds are taken.
 PROBLEMS = 24
 
-#: How far a number may be from that of the evidence: far above what another machine's exp makes of it, and far below
-#: any term of a bound.
-NEAR = 1e-6
+#: How far a number may be from that of the evidence: far above what another machine's exp and sums make of it, and far
+#: below any term of a bound.  The bounds of float64 are a few dozen units in the last place of the float64 numbers that
+#: they are made of, so that one more or less is a percent of an element; their terms are those of the other dtypes.
+NEAR = {"float64": 1e-2, "float32": 1e-6, "float16": 1e-6, "bfloat16": 1e-6}
 
 
 def cases_of(series: Series) -> list[AnyCase]:
@@ -43,7 +45,7 @@ def stamp(series: Series) -> dict[str, Any]:
 
 def bounds(series: Series, index: str) -> dict[str, float]:
     """The mean bound of each result of a problem under each profile; 0 for a result without a finite one."""
-    dtype = series.dtype(int(index))
+    dtype = dtype_of(int(index))
     case = once(series.problem(int(index)), dtype)
     found = {}
     for profile in profiles(dtype):
@@ -60,6 +62,7 @@ def stale(kept: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     found = [] if kept["cases"] == now["cases"] else ["cases"]
     for index in now["bounds"].keys() | kept["bounds"].keys():
         one, other = kept["bounds"].get(index, {}), now["bounds"].get(index, {})
-        if one.keys() != other.keys() or not all(np.isclose(one[n], other[n], rtol=NEAR, atol=0) for n in one):
+        near = NEAR[dtype_of(int(index))]
+        if one.keys() != other.keys() or not all(np.isclose(one[n], other[n], rtol=near, atol=0) for n in one):
             found.append(f"bounds of problem {index}")
     return sorted(found)
