@@ -16,16 +16,17 @@ from typing import Any
 import numpy as np
 
 from impls.numpy.parts import split_scale, with_past, working_dtype
-from impls.numpy.tiled_block import KEYS, Head, attend, slices
+from impls.numpy.tiled_block import KEYS, TILE, Head, attend, slices
 from impls.numpy.tiled_threads import available, share_out
 from impls.numpy.tiled_visible import visible
 from impls.validate import check_inputs
 
-#: Rows of a block, over all heads of its group; half of them under a diagonal, where a block computes a triangle of
-#: hidden scores.  512 x 512 scores are 1 MiB in float32: from product to softmax to product they stay in a cache of the
-#: second or third level.  Blocks of half the size took up to a fifth longer on two threads: Python lets one of them go
+#: Rows of a block, over all heads of its group: the more, the less often keys and values are read.
+ROWS = 1024
+
+#: The same under a diagonal, where a block computes a triangle of hidden scores.  Not less: Python lets one thread go
 #: on at a time, and between products each needs Python.
-ROWS = 512
+DIAGONAL_ROWS = 256
 
 #: Blocks of a call at least, so that threads have something to share, as long as they have LEAST_ROWS.  Not by the
 #: number of threads, on which no bit of a result may depend.
@@ -83,24 +84,25 @@ def attention(
             values=values[b, kv_head],
             mask=None if mask is None else mask[b, hs],
             bias=None if bias is None else bias[b, hs],
-            scale=after,
+            before=before,
+            after=after,
             softcap=softcap,
             sinks=None if sinks is None else sinks[hs].astype(work),
             visible=seen,
             batch=b,
         )
-        scaled = q[b, hs, rows].astype(work, copy=False) * work(before)
-        output[b, hs, rows], lse[b, hs, rows] = attend(scaled, rows, head, scratch)
+        attend(q[b, hs, rows], rows, head, scratch, output[b, hs, rows], lse[b, hs, rows])
 
     products = batch * heads * queries * k.shape[2] * (width + v.shape[3])
     threads = 1 if products < ALONE else available()
-    rows = ROWS if seen.left is None and seen.right is None else ROWS // 2
+    rows = ROWS if seen.left is None and seen.right is None else DIAGONAL_ROWS
     while rows > LEAST_ROWS and batch * heads * queries < BLOCKS * rows:
         rows //= 2
     # The last rows first: under a diagonal they see the most keys, and whoever has none left waits for the rest.
     blocks = list(slices(0, queries, max(1, rows // max(group, 1))))[::-1]
     places = [(b, kv_head, rows) for b, kv_head in np.ndindex(batch, k.shape[1] if group else 0) for rows in blocks]
-    tile = max(rows, group) * min(KEYS, k.shape[2])
+    lines = max(rows, group)
+    tile = lines * max(1, min(KEYS, TILE // lines, k.shape[2]))
     share_out(places, block, [np.empty(tile, work) for _ in range(max(1, min(len(places), threads)))])
     results = [output, *([lse] if return_lse else []), *present]
     return tuple(results) if len(results) > 1 else output

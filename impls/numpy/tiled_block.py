@@ -20,8 +20,12 @@ from numpy.lib import introspect
 from impls.numpy.parts import add_special, finite_part
 from impls.numpy.tiled_visible import Visible
 
-#: Keys of a tile.
-KEYS = 512
+#: Scores of a tile: 1 MiB in float32.  From product to softmax to product they stay in a cache of the second or third
+#: level.
+TILE = 2**18
+
+#: Keys of a tile at most.
+KEYS = 768
 
 #: Least Σ exp(s) of a row for which nothing has to be subtracted.  Numbers below 2⁻¹²⁶ are lost: of such a sum over n
 #: keys n · 2⁻¹⁰⁶, and of the products with values of size |v| n · 2⁻¹³⁰ ÷ |v|.  The first rows of causal attention have
@@ -39,8 +43,9 @@ class Head:
     #: (G, Sq, Sk).
     mask: np.ndarray | None
     bias: np.ndarray | None
-    #: What scores are multiplied by after the product, and what caps them then.
-    scale: float
+    #: What query rows are multiplied by before the product and scores after it, and what caps them then.
+    before: float
+    after: float
     softcap: float | None
     #: (G,).
     sinks: np.ndarray | None
@@ -48,56 +53,69 @@ class Head:
     batch: int
 
 
-def attend(q: np.ndarray, rows: slice, head: Head, scratch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Output (G, R, Dv) and lse (G, R) of a block of scaled query rows (G, R, D), with a tile of scores in scratch."""
+def attend(q: np.ndarray, rows: slice, head: Head, scratch: np.ndarray, output: np.ndarray, lse: np.ndarray) -> None:
+    """Fill output (G, R, Dv) and lse (G, R) for a block of query rows (G, R, D), with a tile of scores in scratch."""
     groups, count, width = q.shape
-    block = _Block(q.reshape(groups * count, width), groups, rows, head, scratch)
+    block = _Block(q.reshape(groups * count, width), groups, rows, head, scratch, output, lse)
     # A bias or a sink is there to make scores differ much, so that the first attempt would often be the first of two.
-    plain = head.bias is None and head.sinks is None
-    found = block.plain() if plain else None
-    output, lse = found or block.online()
-    return output.reshape(groups, count, output.shape[1]), lse.reshape(groups, count)
+    if head.bias is not None or head.sinks is not None or not block.plain():
+        block.online()
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Query rows (G · R, D), the rows R that they are of each head, and what they attend to."""
+    """Query rows (G · R, D), the rows R that they are of each head, what they attend to, and where that goes."""
 
     q: np.ndarray
     groups: int
     rows: slice
     head: Head
     scratch: np.ndarray
+    output: np.ndarray
+    lse: np.ndarray
 
-    def plain(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Output and lse with nothing subtracted, or None where that is not accurate."""
-        total = np.zeros(len(self.q), self.q.dtype)
-        output = np.zeros((len(self.q), self.head.values.shape[1]), self.q.dtype)
+    def plain(self) -> bool:
+        """Output and lse with nothing subtracted; False, and neither, where that is not accurate."""
+        parts = self._parts()
+        first = next(parts, None)
+        if first is None:
+            return False
+        total, output = first
+        for sums, product in parts:
+            total += sums
+            output += product
+        if not (total.min() >= LEAST and total.max() < np.inf):  # nor NaN, which the comparisons are false for
+            return False
+        if not np.isfinite(np.vdot(output, output)):  # a sum of squares, which also leaves out numbers beyond 1e17
+            return False
+        # In one pass, with the rounding to half precision in it.
+        shape = self.output.shape
+        np.divide(output.reshape(shape), total.reshape(*shape[:2], 1), out=self.output, casting="unsafe")
+        self.lse[...] = np.log(total).reshape(shape[:2])
+        return True
+
+    def _parts(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Σ exp(s) (G · R,) and Σ exp(s) v (G · R, Dv) over the keys of each tile."""
         power, unit = _power()
-        q = self.q * self.q.dtype.type(unit) if self.head.softcap is None else self.q
+        q = self._scaled(unit if self.head.softcap is None else 1.0)
         for keys in self._tiles():
             weights = self._scores(q, keys, unit)
             power(weights, out=weights)
             self._hide(weights, keys, 0)  # not before: the vector loop of 2^x leaves −inf to a slow path
-            total += _sums(weights)
-            output += weights @ self.head.values[keys]
-        if not ((total >= LEAST) & (total < np.inf)).all() or not np.isfinite(output).all():
-            return None
-        output /= total[:, None]
-        return output, np.log(total)
+            yield _sums(weights), weights @ self.head.values[keys]
 
-    def online(self) -> tuple[np.ndarray, np.ndarray]:
+    def online(self) -> None:
         """Output and lse with the running maximum m: total and output hold Σ exp(s − m) and Σ exp(s − m) v."""
-        head, lines = self.head, len(self.q)
-        top = np.full((lines, 1), -np.inf, self.q.dtype)
-        total = np.zeros((lines, 1), self.q.dtype)
-        output = np.zeros((lines, head.values.shape[1]), self.q.dtype)
+        head, q = self.head, self._scaled(1.0)
+        top = np.full((len(q), 1), -np.inf, q.dtype)
+        total = np.zeros((len(q), 1), q.dtype)
+        output = np.zeros((len(q), head.values.shape[1]), q.dtype)
         if head.sinks is not None:  # SDPA-38: as if a key of this score and value 0 had been seen
-            top = np.repeat(head.sinks, lines // self.groups)[:, None]
+            top = np.repeat(head.sinks, len(q) // self.groups)[:, None]
             total = np.where(np.isneginf(top), total, 1)
         special: list[tuple[np.ndarray, np.ndarray]] = []
         for keys in self._tiles():
-            scores, values = self._scores(self.q, keys), head.values[keys]
+            scores, values = self._scores(q, keys), head.values[keys]
             self._hide(scores, keys, -np.inf)
             if not np.isfinite(values).all():
                 special.append((~np.isneginf(scores), values))
@@ -116,11 +134,18 @@ class _Block:
         output /= total
         for allowed, values in special:
             add_special(output, allowed, values)
-        return output, top + np.log(total)
+        self.output[...] = output.reshape(self.output.shape)
+        self.lse[...] = (top + np.log(total)).reshape(self.lse.shape)
+
+    def _scaled(self, unit: float) -> np.ndarray:
+        """The query rows in the dtype that is computed in, times what comes before the product and ``unit``."""
+        work = self.head.keys.dtype
+        return self.q.astype(work, copy=False) * work.type(self.head.before * unit)
 
     def _tiles(self) -> Iterator[slice]:
         """The tiles of keys that any of the rows sees."""
-        return slices(*self.head.visible.span(self.head.batch, self.rows), KEYS)
+        size = min(KEYS, len(self.scratch) // max(1, len(self.q)))
+        return slices(*self.head.visible.span(self.head.batch, self.rows), max(1, size))
 
     def _scores(self, q: np.ndarray, keys: slice, unit: float = 1.0) -> np.ndarray:
         """Scores (G · R, keys) of one tile, in ``scratch``, of hidden keys too.
@@ -130,8 +155,8 @@ class _Block:
         head, count = self.head, keys.stop - keys.start
         scores = self.scratch[: len(self.q) * count].reshape(len(self.q), count)
         np.matmul(q, head.keys[keys].T, out=scores)
-        if head.scale != 1:
-            scores *= head.scale
+        if head.after != 1:
+            scores *= head.after
         if head.softcap is not None:
             scores /= head.softcap
             np.tanh(scores, out=scores)

@@ -25,7 +25,7 @@ from impls import allocator, threads
 from impls.figures import Figures
 from impls.isolation import Worker
 from impls.numpy.tiled import ROWS
-from impls.numpy.tiled_block import KEYS
+from impls.numpy.tiled_block import TILE
 from impls.numpy.tiled_threads import blas
 from impls.tests.speed import PAGE, VARIABLES, beyond, processor
 from impls.tests.speed_sides import WIDTH
@@ -97,7 +97,7 @@ def kernels() -> str:
     return ", ".join(found) or "a BLAS that threadpoolctl does not know"
 
 
-def measure(count: int, rows: int = ROWS, keys: int = KEYS) -> dict[str, Any]:
+def measure(count: int, rows: int = ROWS, keys: int = TILE // ROWS) -> dict[str, Any]:
     """Every turn of every step, with both kernels, and what the times belong to."""
     load_before = os.getloadavg()[0]
     return {

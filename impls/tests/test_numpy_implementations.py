@@ -71,6 +71,7 @@ TILES = {
 def test_tiled_across_many_tiles(options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 4 query rows and tiles of 3 keys give the reference's output and lse, to rounding in float64."""
     monkeypatch.setattr(tiled_module, "ROWS", 4)
+    monkeypatch.setattr(tiled_module, "DIAGONAL_ROWS", 4)
     monkeypatch.setattr(tiled_block, "KEYS", 3)
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal(shape) for shape in ((2, 4, 17, 8), (2, 2, 13, 8), (2, 2, 13, 5)))
@@ -81,6 +82,7 @@ def test_tiled_across_many_tiles(options: dict[str, object], monkeypatch: pytest
 def test_tiled_sees_nan_in_its_tile_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """NaN in v reaches the rows that see its key, however small its weight, and no row that does not (SDPA-22, -23)."""
     monkeypatch.setattr(tiled_module, "ROWS", 4)
+    monkeypatch.setattr(tiled_module, "DIAGONAL_ROWS", 4)
     monkeypatch.setattr(tiled_block, "KEYS", 3)
     q, k, v = (np.ones((1, 1, 10, 4)) for _ in range(3))
     k[0, 0, 5] = -4000  # its weight underflows to zero
