@@ -18,15 +18,18 @@ import numpy as np
 from impls.numpy.parts import split_scale, with_past, working_dtype
 from impls.numpy.tiled_block import KEYS, TILE, Head, attend, slices
 from impls.numpy.tiled_threads import available, share_out
-from impls.numpy.tiled_visible import visible
+from impls.numpy.tiled_visible import Visible, visible
 from impls.validate import check_inputs
 
 #: Rows of a block, over all heads of its group: the more, the less often keys and values are read.
 ROWS = 1024
 
-#: The same under a diagonal, where a block computes a triangle of hidden scores.  Not less: Python lets one thread go
-#: on at a time, and between products each needs Python.
+#: Rows of a block along a diagonal at least, where a block computes a triangle of hidden scores.  Not less: Python lets
+#: one thread go on at a time, and between products each needs Python.
 DIAGONAL_ROWS = 256
+
+#: Keys for each row of a block under a diagonal: the hidden triangles stay below a sixteenth of a call.
+DIAGONAL_KEYS = 16
 
 #: Blocks of a call at least, so that threads have something to share, as long as they have LEAST_ROWS.  Not by the
 #: number of threads, on which no bit of a result may depend.
@@ -95,7 +98,7 @@ def attention(
 
     products = batch * heads * queries * k.shape[2] * (width + v.shape[3])
     threads = 1 if products < ALONE else available()
-    rows = ROWS if seen.left is None and seen.right is None else DIAGONAL_ROWS
+    rows = _rows(seen)
     while rows > LEAST_ROWS and batch * heads * queries < BLOCKS * rows:
         rows //= 2
     # The last rows first: under a diagonal they see the most keys, and whoever has none left waits for the rest.
@@ -106,3 +109,10 @@ def attention(
     share_out(places, block, [np.empty(tile, work) for _ in range(max(1, min(len(places), threads)))])
     results = [output, *([lse] if return_lse else []), *present]
     return tuple(results) if len(results) > 1 else output
+
+
+def _rows(seen: Visible) -> int:
+    """Rows of a block where there are many."""
+    if seen.left is not None:
+        return DIAGONAL_ROWS
+    return ROWS if seen.right is None else max(DIAGONAL_ROWS, min(ROWS, seen.keys // DIAGONAL_KEYS))
