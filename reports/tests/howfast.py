@@ -33,7 +33,9 @@ PUBLISHED = ROOM / "published"
 LIBRARIES = ("pandas", "numpy", "altair", "jinja2", "vl-convert-python")
 
 _NEW = ("new/bench.json", "new/conformance.jsonl")
-_OF_PUBLISHED = tuple(str(PUBLISHED / name) for name in ("conformance.jsonl", "bench.json", "faults.json"))
+_OF_PUBLISHED = tuple(
+    str(PUBLISHED / name) for name in ("conformance.jsonl", "bench.json", "bench-half.json", "faults.json")
+)
 _NO_PAGE = tuple(word for name in ("markdown", "csv", "json", "badges") for word in ("--format", name))
 
 #: By what is made of what: the arguments of ``python -m reports``, and how it ends.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import re
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +90,10 @@ def written(folder: Path, *, base: bool = False) -> Path:
     path = folder / "report.html"
     path.write_text(page(model(folder, base=base)), encoding="utf-8")
     return path
+
+
+def unpacked(text: str, name: str = "data") -> str:
+    """What an element of the page has compressed."""
+    found = re.search(rf'id="{name}">([^<]*)<', text)
+    assert found
+    return gzip.decompress(base64.b64decode(found[1])).decode("utf-8")

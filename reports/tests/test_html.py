@@ -38,13 +38,6 @@ class Elements(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
-def unpacked(text: str, name: str = "data") -> str:
-    """What an element of the page has compressed."""
-    found = re.search(rf'id="{name}">([^<]*)<', text)
-    assert found
-    return gzip.decompress(base64.b64decode(found[1])).decode("utf-8")
-
-
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The page of the small run."""
@@ -65,7 +58,7 @@ def test_a_name_with_markup_is_shown_and_not_run(text: str) -> None:
     """It stands escaped wherever it is written, in attributes too."""
     assert pages.HOSTILE not in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
-    assert pages.HOSTILE in unpacked(text)
+    assert pages.HOSTILE in pages.unpacked(text)
 
 
 def test_only_scripts_with_a_known_hash_run(text: str) -> None:
@@ -74,7 +67,7 @@ def test_only_scripts_with_a_known_hash_run(text: str) -> None:
     assert policy
     assert policy[1].count("sha256-") == len(re.findall(r"<script>", text)) + 1
     assert "unsafe-inline" not in policy[1]
-    assert "vegaEmbed" in unpacked(text, "vega")
+    assert "vegaEmbed" in pages.unpacked(text, "vega")
 
 
 def test_the_same_run_gives_the_same_page(tmp_path: Path) -> None:
@@ -85,7 +78,7 @@ def test_the_same_run_gives_the_same_page(tmp_path: Path) -> None:
 
 def test_the_data_are_those_of_the_tables(text: str, tmp_path: Path) -> None:
     """Every result and every cell, with their numbers."""
-    data = json.loads(unpacked(text))
+    data = json.loads(pages.unpacked(text))
     frames = data["frames"]
     assert frames["conformance"]["length"] == len(pages.results())
     assert frames["bench"]["length"] == len(pages.cells())

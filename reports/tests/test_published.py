@@ -10,16 +10,18 @@ from conformance.clauses import clauses
 from reports.compare.command import records as of_folder
 from reports.compare.comparing import compare
 from reports.html import changes
+from reports.html.page import page as html_page
 from reports.markdown import page
 from reports.model import Model
 from reports.outputs import written
 from reports.reading import read
 from reports.records import Records
+from reports.tests import pages
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 
 #: What is published: results, times, and the kill table.
-FILES = [PUBLISHED / name for name in ("conformance.jsonl", "bench.json", "faults.json")]
+FILES = [PUBLISHED / name for name in ("conformance.jsonl", "bench.json", "bench-half.json", "faults.json")]
 
 #: An earlier run of some of the cells, and earlier results.
 BASE = PUBLISHED / "base"
@@ -47,6 +49,12 @@ def test_the_published_html_page_says_what_got_worse_since_the_base_run() -> Non
     """What a comparison with the base run finds, or that there is none."""
     lead = html.escape(changes.worse(published().since).lead)
     assert f'<p class="lead">{lead}</p>' in (PUBLISHED / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_published_html_page_has_the_data_of_the_published_files() -> None:
+    """The numbers behind its tables and plots are those that the files give now."""
+    kept = (PUBLISHED / "report.html").read_text(encoding="utf-8")
+    assert pages.unpacked(html_page(published())) == pages.unpacked(kept)
 
 
 def test_the_published_run_is_complete_and_has_no_failure() -> None:
