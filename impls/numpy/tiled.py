@@ -6,7 +6,7 @@ rows of the heads that share a key/value head form one block, so that grouped he
 matrix products too.  Keys that causality, window or lengths hide from a whole block are not visited (tiled_visible).
 
 It expresses every keyword but ``return_weights``, whose result is the array that it avoids.
-Memory: a tile of ROWS x KEYS scores for each thread, and k and v where they have to be converted.
+Memory: a tile of TILE scores for each thread, and k and v where they have to be converted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROWS = 1024
 #: one thread go on at a time, and between products each needs Python.
 DIAGONAL_ROWS = 256
 
-#: Keys for each row of a block under a diagonal: the hidden triangles stay below a sixteenth of a call.
+#: Keys for each row of a block under a long diagonal: its hidden triangles are a sixteenth of a call.
 DIAGONAL_KEYS = 16
 
 #: Blocks of a call at least, so that threads have something to share, as long as they have LEAST_ROWS.  Not by the
