@@ -63,7 +63,7 @@ def test_a_changed_constant_is_noticed(
     ("dtype", "change", "noticed"),
     [("float32", 1e-9, False), ("float32", 1e-5, True), ("float64", 1e-4, False), ("float64", 0.05, True)],
 )
-def test_what_rounding_changes_is_not_noticed(dtype: str, change: float, noticed: bool) -> None:
+def test_only_more_than_rounding_changes_is_noticed(dtype: str, change: float, noticed: bool) -> None:
     """Another machine's exp and sums are not another bound: of float64 they change a little more."""
     one = stamp(SERIES["sdpa"])
     index = next(n for n in one["bounds"] if dtype_of(int(n)) == dtype)
