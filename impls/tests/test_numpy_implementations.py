@@ -67,12 +67,15 @@ TILES = {
 }
 
 
+@pytest.mark.parametrize("limit", [(tiled_block, "KEYS", 3), (tiled_module, "TILE", 12)], ids=["keys", "scores"])
 @pytest.mark.parametrize("options", TILES.values(), ids=TILES)
-def test_tiled_across_many_tiles(options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiled_across_many_tiles(
+    options: dict[str, object], limit: tuple[object, str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Blocks of 4 query rows and tiles of 3 keys give the reference's output and lse, to rounding in float64."""
     monkeypatch.setattr(tiled_module, "ROWS", 4)
     monkeypatch.setattr(tiled_module, "DIAGONAL_ROWS", 4)
-    monkeypatch.setattr(tiled_block, "KEYS", 3)
+    monkeypatch.setattr(*limit)
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal(shape) for shape in ((2, 4, 17, 8), (2, 2, 13, 8), (2, 2, 13, 5)))
     output, lse = tiled(q, k, v, return_lse=True, **options)  # type: ignore[arg-type]
