@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +21,7 @@ WORKING: dict[str, type[np.floating[Any]]] = {
 }
 
 
+@functools.cache  # the name of a dtype takes as long as a check of all inputs
 def working_dtype(dtype: np.dtype) -> type[np.floating[Any]]:
     """The dtype to compute in.  Raises TypeError for a dtype that is not a floating-point one of the spec."""
     try:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from impls.numpy.parts import split_scale, with_past, working_dtype
-from impls.numpy.tiled_block import KEYS, TILE, Head, attend, slices
+from impls.numpy.tiled_block import KEYS, TILE, Heads, attend, slices
 from impls.numpy.tiled_threads import available, share_out
 from impls.numpy.tiled_visible import Visible, visible
 from impls.validate import check_inputs
@@ -31,15 +31,13 @@ DIAGONAL_ROWS = 256
 #: Keys for each row of a block under a long diagonal: its hidden triangles are a sixteenth of a call.
 DIAGONAL_KEYS = 16
 
-#: Blocks of a call at least, so that threads have something to share, as long as they have LEAST_ROWS.  Not by the
-#: number of threads, on which no bit of a result may depend.
-BLOCKS = 8
+#: Blocks of a call at least, as long as they have LEAST_ROWS, by its multiply-adds: so that threads have something to
+#: share, and small blocks do not have them wait for each other in Python, more than they compute.  Not by the number of
+#: threads, on which no bit of a result may depend.
+BLOCKS = ((8, 2**29), (4, 2**27), (2, 2**25))
 
 #: Rows from which on matrix products are near their full speed.
 LEAST_ROWS = 128
-
-#: Multiply-adds of a call below which starting threads takes longer than they save.
-ALONE = 2**25
 
 
 def attention(
@@ -79,12 +77,12 @@ def attention(
     with np.errstate(all="ignore"):  # NaN and inf are inputs like any other
         keys, values = (np.ascontiguousarray(each, dtype=work) for each in (k, v))
 
-    def block(place: tuple[int, int, slice], scratch: np.ndarray) -> None:
-        b, kv_head, rows = place
-        hs = slice(kv_head * group, (kv_head + 1) * group)
-        head = Head(
-            keys=keys[b, kv_head],
-            values=values[b, kv_head],
+    def block(place: tuple[int, slice, slice], scratch: np.ndarray) -> None:
+        b, kv_heads, rows = place
+        hs = slice(kv_heads.start * group, kv_heads.stop * group)
+        those = Heads(
+            keys=keys[b, kv_heads],
+            values=values[b, kv_heads],
             mask=None if mask is None else mask[b, hs],
             bias=None if bias is None else bias[b, hs],
             before=before,
@@ -94,17 +92,23 @@ def attention(
             visible=seen,
             batch=b,
         )
-        attend(q[b, hs, rows], rows, head, scratch, output[b, hs, rows], lse[b, hs, rows])
+        attend(q[b, hs, rows], rows, those, scratch, output[b, hs, rows], lse[b, hs, rows])
 
     products = batch * heads * queries * k.shape[2] * (width + v.shape[3])
-    threads = 1 if products < ALONE else available()
+    total = batch * heads * queries
+    least = next((count for count, work in BLOCKS if products >= work), 1)
+    threads = available() if least > 1 else 1
     rows = _rows(seen)
-    while rows > LEAST_ROWS and batch * heads * queries < BLOCKS * rows:
+    while rows > LEAST_ROWS and total < least * rows:
         rows //= 2
+    rows = max(1, min(queries, rows // max(group, 1)))
+    lines = max(1, rows * group)
+    together = max(1, min(k.shape[1], ROWS // lines, total // (least * lines)))
     # The last rows first: under a diagonal they see the most keys, and whoever has none left waits for the rest.
-    blocks = list(slices(0, queries, max(1, rows // max(group, 1))))[::-1]
-    places = [(b, kv_head, rows) for b, kv_head in np.ndindex(batch, k.shape[1] if group else 0) for rows in blocks]
-    lines = max(rows, group)
+    blocks = list(slices(0, queries, rows))[::-1]
+    several = list(slices(0, k.shape[1] if group else 0, together))
+    places = [(b, kv_heads, rows_) for b in range(batch) for kv_heads in several for rows_ in blocks]
+    lines *= together
     tile = lines * max(1, min(KEYS, TILE // lines, k.shape[2]))
     share_out(places, block, [np.empty(tile, work) for _ in range(max(1, min(len(places), threads)))])
     results = [output, *([lse] if return_lse else []), *present]

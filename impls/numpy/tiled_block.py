@@ -18,6 +18,7 @@ import numpy as np
 from numpy.lib import introspect
 
 from impls.numpy.parts import add_special, finite_part
+from impls.numpy.tiled_products import product, transposed
 from impls.numpy.tiled_visible import Visible
 
 #: Scores of a tile: 1.5 MiB in float32.  From product to softmax to product they stay in a cache of the second or third
@@ -34,10 +35,10 @@ LEAST = 2.0**-20
 
 
 @dataclass(frozen=True)
-class Head:
-    """What blocks of query rows need of one key/value head, and of the G query heads that read it."""
+class Heads:
+    """What blocks of query rows need of N key/value heads, and of the G query heads that read them."""
 
-    #: (Sk, D) and (Sk, Dv) in the dtype that is computed in, rows contiguous.
+    #: (N, Sk, D) and (N, Sk, Dv) in the dtype that is computed in, rows contiguous.
     keys: np.ndarray
     values: np.ndarray
     #: (G, Sq, Sk).
@@ -53,23 +54,21 @@ class Head:
     batch: int
 
 
-def attend(q: np.ndarray, rows: slice, head: Head, scratch: np.ndarray, output: np.ndarray, lse: np.ndarray) -> None:
+def attend(q: np.ndarray, rows: slice, heads: Heads, scratch: np.ndarray, output: np.ndarray, lse: np.ndarray) -> None:
     """Fill output (G, R, Dv) and lse (G, R) for a block of query rows (G, R, D), with a tile of scores in scratch."""
-    groups, count, width = q.shape
-    block = _Block(q.reshape(groups * count, width), groups, rows, head, scratch, output, lse)
+    block = _Block(q, rows, heads, scratch, output, lse)
     # A bias or a sink is there to make scores differ much, so that the first attempt would often be the first of two.
-    if head.bias is not None or head.sinks is not None or not block.plain():
+    if heads.bias is not None or heads.sinks is not None or not block.plain():
         block.online()
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Query rows (G · R, D), the rows R that they are of each head, what they attend to, and where that goes."""
+    """Query rows (G, R, D), the rows R that they are of each head, what they attend to, and where that goes."""
 
     q: np.ndarray
-    groups: int
     rows: slice
-    head: Head
+    heads: Heads
     scratch: np.ndarray
     output: np.ndarray
     lse: np.ndarray
@@ -81,9 +80,9 @@ class _Block:
         if first is None:
             return False
         total, output = first
-        for sums, product in parts:
+        for sums, added in parts:
             total += sums
-            output += product
+            output += added
         if not (total.min() >= LEAST and total.max() < np.inf):  # nor NaN, which the comparisons are false for
             return False
         if not np.isfinite(np.vdot(output, output)):  # a sum of squares, which also leaves out numbers beyond 1e17
@@ -97,25 +96,25 @@ class _Block:
     def _parts(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Σ exp(s) (G · R,) and Σ exp(s) v (G · R, Dv) over the keys of each tile."""
         power, unit = _power()
-        q = self._scaled(unit if self.head.softcap is None else 1.0)
+        q = self._scaled(unit if self.heads.softcap is None else 1.0)
         for keys in self._tiles():
             weights = self._scores(q, keys, unit)
             power(weights, out=weights)
             self._hide(weights, keys, 0)  # not before: the vector loop of 2^x leaves −inf to a slow path
-            yield _sums(weights), weights @ self.head.values[keys]
+            yield _sums(weights), product(weights, self.heads.values[:, keys])
 
     def online(self) -> None:
         """Output and lse with the running maximum m: total and output hold Σ exp(s − m) and Σ exp(s − m) v."""
-        head, q = self.head, self._scaled(1.0)
+        heads, q = self.heads, self._scaled(1.0)
         top = np.full((len(q), 1), -np.inf, q.dtype)
         total = np.zeros((len(q), 1), q.dtype)
-        output = np.zeros((len(q), head.values.shape[1]), q.dtype)
-        if head.sinks is not None:  # SDPA-38: as if a key of this score and value 0 had been seen
-            top = np.repeat(head.sinks, len(q) // self.groups)[:, None]
+        output = np.zeros((len(q), heads.values.shape[2]), q.dtype)
+        if heads.sinks is not None:  # SDPA-38: as if a key of this score and value 0 had been seen
+            top = np.repeat(heads.sinks, self.q.shape[1])[:, None]
             total = np.where(np.isneginf(top), total, 1)
         special: list[tuple[np.ndarray, np.ndarray]] = []
         for keys in self._tiles():
-            scores, values = self._scores(q, keys), head.values[keys]
+            scores, values = self._scores(q, keys), heads.values[:, keys]
             self._hide(scores, keys, -np.inf)
             if not np.isfinite(values).all():
                 special.append((~np.isneginf(scores), values))
@@ -127,53 +126,56 @@ class _Block:
             shrink = np.exp(top - np.where(np.isneginf(highest), 0, highest))
             total = total * shrink + _sums(scores)[:, None]
             output *= shrink
-            output += scores @ values
+            output += product(scores, values)
             top = highest
         empty = total == 0
         np.copyto(total, 1, where=empty)
         output /= total
         for allowed, values in special:
-            add_special(output, allowed, values)
+            stacked = (len(values), len(output) // len(values), -1)
+            add_special(output.reshape(stacked), allowed.reshape(stacked), values)
         self.output[...] = output.reshape(self.output.shape)
         self.lse[...] = (top + np.log(total)).reshape(self.lse.shape)
 
     def _scaled(self, unit: float) -> np.ndarray:
-        """The query rows in the dtype that is computed in, times what comes before the product and ``unit``."""
-        work = self.head.keys.dtype
-        return self.q.astype(work, copy=False) * work.type(self.head.before * unit)
+        """Query rows (G · R, D) in the dtype that is computed in, times what comes before the product, and ``unit``."""
+        work, (groups, count, width) = self.heads.keys.dtype, self.q.shape
+        scaled = self.q.astype(work, copy=False) * work.type(self.heads.before * unit)
+        return scaled.reshape(groups * count, width)
 
     def _tiles(self) -> Iterator[slice]:
         """The tiles of keys that any of the rows sees."""
-        size = min(KEYS, len(self.scratch) // max(1, len(self.q)))
-        return slices(*self.head.visible.span(self.head.batch, self.rows), max(1, size))
+        groups, count, _ = self.q.shape
+        size = min(KEYS, len(self.scratch) // max(1, groups * count))
+        return slices(*self.heads.visible.span(self.heads.batch, self.rows), max(1, size))
 
     def _scores(self, q: np.ndarray, keys: slice, unit: float = 1.0) -> np.ndarray:
         """Scores (G · R, keys) of one tile, in ``scratch``, of hidden keys too.
 
         Capped scores are multiplied by ``unit``; others have it from ``q``.
         """
-        head, count = self.head, keys.stop - keys.start
-        scores = self.scratch[: len(self.q) * count].reshape(len(self.q), count)
-        np.matmul(q, head.keys[keys].T, out=scores)
-        if head.after != 1:
-            scores *= head.after
-        if head.softcap is not None:
-            scores /= head.softcap
+        heads, count = self.heads, keys.stop - keys.start
+        scores = self.scratch[: len(q) * count].reshape(len(q), count)
+        product(q, transposed(heads.keys[:, keys], len(q)), scores)
+        if heads.after != 1:
+            scores *= heads.after
+        if heads.softcap is not None:
+            scores /= heads.softcap
             np.tanh(scores, out=scores)
-            scores *= head.softcap * unit
-        if head.bias is not None:
-            cube = scores.reshape(self.groups, -1, count)
-            bias = head.bias[:, self.rows, keys]
+            scores *= heads.softcap * unit
+        if heads.bias is not None:
+            cube = scores.reshape(len(self.q), -1, count)
+            bias = heads.bias[:, self.rows, keys]
             cube += bias.astype(cube.dtype, copy=False)
             np.copyto(cube, -np.inf, where=bias == -np.inf)  # a NaN or inf of a hidden key stays hidden
         return scores
 
     def _hide(self, scores: np.ndarray, keys: slice, fill: float) -> None:
         """Put ``fill`` where a key is hidden from a row."""
-        head, cube = self.head, scores.reshape(self.groups, -1, scores.shape[1])
-        if head.mask is not None:
-            np.copyto(cube, fill, where=~head.mask[:, self.rows, keys])
-        head.visible.hide(cube, head.batch, self.rows, keys, fill)
+        heads, cube = self.heads, scores.reshape(len(self.q), -1, scores.shape[1])
+        if heads.mask is not None:
+            np.copyto(cube, fill, where=~heads.mask[:, self.rows, keys])
+        heads.visible.hide(cube, heads.batch, self.rows, keys, fill)
 
 
 @functools.cache

@@ -30,7 +30,7 @@ def blas() -> ThreadpoolController:
 
 def available() -> int:
     """The threads that NumPy's BLAS is set to (by OMP_NUM_THREADS, OPENBLAS_NUM_THREADS, threadpoolctl)."""
-    return min((each["num_threads"] for each in blas().info()), default=1)
+    return min((each.num_threads for each in blas().lib_controllers), default=1)
 
 
 def share_out(jobs: Sequence[Job], work: Callable[[Job, np.ndarray], None], scratch: Sequence[np.ndarray]) -> None:

@@ -63,4 +63,5 @@ def visible(
     if is_causal:
         right = 0 if right is None else min(right, 0)
     lengths = [keys] * batch if kv_lengths is None else kv_lengths.tolist()
-    return Visible(keys, left, right, np.broadcast_to(offset, batch).tolist(), lengths)
+    offsets = [offset] * batch if isinstance(offset, int) else np.broadcast_to(offset, batch).tolist()
+    return Visible(keys, left, right, offsets, lengths)

@@ -82,6 +82,22 @@ def test_tiled_across_many_tiles(
     assert_within({"output": output, "lse": lse}, q, k, v, options)
 
 
+@pytest.mark.parametrize("options", TILES.values(), ids=TILES)
+def test_tiled_heads_together_are_as_apart(options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block of all heads gives what blocks of one head give; sinks, and NaN of one head's values, stay its own."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal(shape) for shape in ((2, 6, 17, 8), (2, 3, 13, 8), (2, 3, 13, 5)))
+    v[0, 1, 4, 2] = np.nan
+    for sinks in (None, rng.standard_normal(6)):
+        together = tiled(q, k, v, return_lse=True, sinks=sinks, **options)  # type: ignore[arg-type]
+        monkeypatch.setattr(tiled_module, "ROWS", 17)
+        apart = tiled(q, k, v, return_lse=True, sinks=sinks, **options)  # type: ignore[arg-type]
+        monkeypatch.undo()
+        assert np.isfinite(together[0][0, :2]).all()
+        for one, other in zip(together, apart, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-13, atol=1e-14)
+
+
 def test_tiled_sees_nan_in_its_tile_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """NaN in v reaches the rows that see its key, however small its weight, and no row that does not (SDPA-22, -23)."""
     monkeypatch.setattr(tiled_module, "ROWS", 4)

@@ -21,7 +21,7 @@ THREADS = 3
 @pytest.fixture
 def three_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every call runs on three threads, however small it is."""
-    monkeypatch.setattr(tiled_module, "ALONE", 0)
+    monkeypatch.setattr(tiled_module, "BLOCKS", ((8, 0),))
     monkeypatch.setattr(tiled_module, "available", lambda: THREADS)
 
 
@@ -73,7 +73,7 @@ import os
 import numpy as np
 from impls.numpy import tiled
 
-tiled.ALONE, tiled.available = 0, lambda: 3
+tiled.BLOCKS, tiled.available = ((8, 0),), lambda: 3
 q = k = v = np.random.default_rng(0).standard_normal((2, 3, 300, 16), dtype=np.float32)
 expected = tiled.attention(q, k, v).tobytes()
 copy = os.fork()
