@@ -23,7 +23,7 @@ from conformance.evidence.verdicts import Kind, Verdict
 from conformance.results import fingerprint
 
 #: Raised when the meaning of a field changes.
-FORMAT = 2
+FORMAT = 3
 
 EVIDENCE = Path(conformance.__file__).with_name("evidence.json")
 

@@ -1,8 +1,8 @@
-"""What evidence is of: the list of cases, and the bounds as numbers, so that evidence of others is noticed.
+"""What evidence is of: the cases and the bounds as numbers, so that evidence of others is noticed.
 
-Not the text of the modules, in which a comment may change, but what they compute: the bound of every result of a few
-random problems, as its geometric mean, to which every element counts.  Numbers are compared, not their digits, as
-libraries differ in the last of them.
+Not the text of the modules, in which a comment may change, but what they compute: the inputs of every case, and the
+bound of every result of a few random problems, as its geometric mean, to which every element counts.  Numbers are
+compared, not their digits, as libraries differ in the last of them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ PROBLEMS = 24
 #: they are made of, so that one more or less is a percent of an element; their terms are those of the other dtypes.
 NEAR = {"float64": 1e-2, "float32": 1e-6, "float16": 1e-6, "bfloat16": 1e-6}
 
+#: How far the number of a case's inputs may be from that of the evidence: more than a last digit of all of them in
+#: float32, and less than a thousandth of one of a million makes of it.
+SAME = 1e-6
+
+#: What stands for NaN, None and the infinities.
+_SPECIAL = {"nan": 7.25, "posinf": 11.25, "neginf": -13.25}
+
 
 def cases_of(series: Series) -> list[AnyCase]:
     """The suite's cases of a series: those of its operator, with a past for decoding and without one for sdpa."""
@@ -38,9 +45,27 @@ def cases_of(series: Series) -> list[AnyCase]:
 
 
 def stamp(series: Series) -> dict[str, Any]:
-    """The cases of a series, as a number, and its bounds on the first problems by problem, profile and result."""
-    names = "\n".join(f"{case.name} {' '.join(case.dtypes)}" for case in cases_of(series))
-    return {"cases": zlib.crc32(names.encode()), "bounds": {n: bounds(series, n) for n in map(str, range(PROBLEMS))}}
+    """The inputs of a series' cases, and its bounds on the first problems by problem, profile and result."""
+    return {
+        "cases": {f"{case.name} {' '.join(case.dtypes)}": inputs(case) for case in cases_of(series)},
+        "bounds": {n: bounds(series, n) for n in map(str, range(PROBLEMS))},
+    }
+
+
+def inputs(case: AnyCase) -> float:
+    """A case's inputs in its first dtype as a number, to which every element of every argument and keyword counts."""
+    made = case.inputs(case.dtypes[0])
+    total = 0.0
+    for name, value in sorted({**made.arrays, **made.keywords}.items()):
+        numbers = _numbers(name, value)
+        total += float(np.cos(np.arange(1, numbers.size + 1)) @ np.arcsinh(numbers)) / max(1, numbers.size) ** 0.5
+    return float(f"{total:.9g}")
+
+
+def _numbers(name: str, value: Any) -> np.ndarray:
+    """The name and the shape of an argument, and its elements, as numbers; of a text its checksum."""
+    array = np.asarray(zlib.crc32(value.encode()) if isinstance(value, str) else value, np.float64)
+    return np.concatenate([[zlib.crc32(name.encode()), *array.shape], np.nan_to_num(array.ravel(), **_SPECIAL)])
 
 
 def bounds(series: Series, index: str) -> dict[str, float]:
@@ -58,8 +83,10 @@ def bounds(series: Series, index: str) -> dict[str, float]:
 
 
 def stale(kept: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What has changed between two stamps of one series: "cases", and the problems whose bounds are others."""
-    found = [] if kept["cases"] == now["cases"] else ["cases"]
+    """What has changed between two stamps of one series: the cases, and the problems whose bounds are others."""
+    one, other = kept["cases"], now["cases"]
+    found = [f"case {name}" for name in one.keys() ^ other.keys()]
+    found += [f"case {n}" for n in one.keys() & other.keys() if not np.isclose(one[n], other[n], rtol=0, atol=SAME)]
     for index in now["bounds"].keys() | kept["bounds"].keys():
         one, other = kept["bounds"].get(index, {}), now["bounds"].get(index, {})
         near = NEAR[dtype_of(int(index))]

@@ -148,7 +148,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     """A file of another format is named."""
     path = tmp_path / "evidence.json"
     path.write_text('{"format": 0}')
-    with pytest.raises(ValueError, match=r"evidence\.json has format 0, expected 2"):
+    with pytest.raises(ValueError, match=r"evidence\.json has format 0, expected 3"):
         record.read(path)
 
 

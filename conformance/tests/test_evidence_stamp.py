@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from conformance import bounds, cases
@@ -39,7 +40,49 @@ def test_a_case_more_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     one = every_case()["mha-plain"]
     monkeypatch.setattr(module, "every_case", lambda: {**cases.every_case(), "new": replace(one, name="mha-new")})
     now = {name: stamp(series) for name, series in SERIES.items()}
-    assert {name: stale(kept[name], now[name]) for name in SERIES if stale(kept[name], now[name])} == {"mha": ["cases"]}
+    assert {name: stale(kept[name], now[name]) for name in SERIES if stale(kept[name], now[name])} == {
+        "mha": [f"case mha-new {' '.join(one.dtypes)}"]
+    }
+
+
+CHANGES: dict[str, tuple[dict[str, object], bool]] = {
+    "one-element": ({"edit": lambda x: replace(x, k=_with_one_other(x.k))}, True),
+    "a-mask-element": ({"options": {"mask": np.eye(5, 7, dtype=bool)}}, True),
+    "a-number": ({"options": {"scale": 0.3}}, True),
+    "a-side": ({"options": {"window": (None, 2)}}, True),
+    "a-flag": ({"options": {"is_causal": True}}, True),
+    "a-sentence": ({"why": "Another one."}, False),
+    "a-dtype": ({"dtypes": ("float32",)}, True),
+}
+
+
+def _with_one_other(k: np.ndarray) -> np.ndarray:
+    k = k.copy()
+    k.flat[-1] += 2**-4
+    return k
+
+
+@pytest.mark.parametrize(("change", "noticed"), CHANGES.values(), ids=CHANGES)
+def test_other_inputs_of_a_case_are_noticed(
+    change: dict[str, object], noticed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One element, one number, one flag, one dtype; but not what is said of them."""
+    one = next(case for case in every_case().values() if case.operator == "sdpa" and len(case.dtypes) > 1)
+    monkeypatch.setattr(module, "PROBLEMS", 0)
+    kept = stamp(SERIES["sdpa"])
+    other = replace(one, **change)  # type: ignore[arg-type]
+    monkeypatch.setattr(module, "every_case", lambda: {**cases.every_case(), one.name: other})
+    found = stale(kept, stamp(SERIES["sdpa"]))
+    assert all(each.startswith(f"case {one.name} ") for each in found)
+    assert bool(found) == noticed
+
+
+def test_only_more_than_rounding_of_inputs_is_noticed() -> None:
+    """Another machine's last digits are not another case."""
+    one = stamp(SERIES["mha"])
+    name = next(iter(one["cases"]))
+    for change, found in ((1e-8, []), (1e-4, [f"case {name}"])):
+        assert stale(one, {**one, "cases": {**one["cases"], name: one["cases"][name] + change}}) == found
 
 
 @pytest.mark.parametrize(
