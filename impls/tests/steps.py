@@ -42,10 +42,16 @@ CHOICE, OTHER = "OPENBLAS_CORETYPE", "Haswell"
 #: What a tile is filled with where numbers matter: 2^x of them is nothing and subnormal in float32.
 HIDDEN, SUBNORMAL = -math.inf, -140.0
 
+#: Rows of a piece of a product at most: with a tile's keys and WIDTH it has fewer than a million multiply-adds.
+PIECE = 32
+
 #: What stands in the table, by step.
 TEXTS = {
     "scores": "q · k",
     "output": "weights · v",
+    "turn": "a transposed copy of k",
+    "scores in pieces": "q · k from the copy, in pieces of 32 rows",
+    "output in pieces": "weights · v, in pieces of 32 rows",
     "exp": "e^x",
     "exp2": "2^x",
     "exp2 hidden": "2^x of −∞",
@@ -63,12 +69,17 @@ def turns(count: int, rows: int, keys: int) -> dict[str, list[float]]:
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((lines, WIDTH), dtype=np.float32) for lines in (rows, keys, keys))
     usual, tile = rng.standard_normal((2, rows, keys), dtype=np.float32)
+    turned, piece = np.ascontiguousarray(k.T), math.gcd(rows, PIECE)
+    pieces, output = tile.reshape(-1, piece, keys), np.empty((rows // piece, piece, WIDTH), np.float32)
     top, ones = usual.max(axis=1, keepdims=True), np.ones(keys, np.float32)
     above = ~np.tri(rows, keys, dtype=bool)
     hidden, subnormal = (np.full_like(tile, number) for number in (HIDDEN, SUBNORMAL))
     steps: dict[str, tuple[np.ndarray, Callable[[], Any]]] = {
         "scores": (usual, lambda: np.matmul(q, k.T, out=tile)),
-        "output": (usual, lambda: tile @ v),
+        "output": (usual, lambda: np.matmul(tile, v, out=output.reshape(rows, WIDTH))),
+        "turn": (usual, lambda: np.copyto(turned, k.T)),
+        "scores in pieces": (usual, lambda: np.matmul(q.reshape(-1, piece, WIDTH), turned, out=pieces)),
+        "output in pieces": (usual, lambda: np.matmul(pieces, v, out=output)),
         "exp": (usual, lambda: np.exp(tile, out=tile)),
         "exp2": (usual, lambda: np.exp2(tile, out=tile)),
         "exp2 hidden": (hidden, lambda: np.exp2(tile, out=tile)),
