@@ -32,8 +32,8 @@ NEAR = {"float64": 1e-2, "float32": 1e-6, "float16": 1e-6, "bfloat16": 1e-6}
 #: float32, and less than a thousandth of one of a million makes of it.
 SAME = 1e-6
 
-#: What stands for NaN, None and the infinities.
-_SPECIAL = {"nan": 7.25, "posinf": 11.25, "neginf": -13.25}
+#: What stand for NaN and None, and for the infinities.
+_NAN, _PLUS, _MINUS = 7.25, 11.25, -13.25
 
 
 def cases_of(series: Series) -> list[AnyCase]:
@@ -65,7 +65,8 @@ def inputs(case: AnyCase) -> float:
 def _numbers(name: str, value: Any) -> np.ndarray:
     """The name and the shape of an argument, and its elements, as numbers; of a text its checksum."""
     array = np.asarray(zlib.crc32(value.encode()) if isinstance(value, str) else value, np.float64)
-    return np.concatenate([[zlib.crc32(name.encode()), *array.shape], np.nan_to_num(array.ravel(), **_SPECIAL)])
+    elements = np.nan_to_num(array.ravel(), nan=_NAN, posinf=_PLUS, neginf=_MINUS)
+    return np.concatenate([[zlib.crc32(name.encode()), *array.shape], elements])
 
 
 def bounds(series: Series, index: str) -> dict[str, float]:
