@@ -16,28 +16,11 @@ from typing import Any
 import numpy as np
 
 from impls.numpy.parts import split_scale, with_past, working_dtype
-from impls.numpy.tiled_block import KEYS, TILE, Heads, attend, slices
-from impls.numpy.tiled_threads import available, share_out
-from impls.numpy.tiled_visible import Visible, visible
+from impls.numpy.tiled_block import Heads, attend
+from impls.numpy.tiled_plan import Place, plan
+from impls.numpy.tiled_threads import share_out
+from impls.numpy.tiled_visible import visible
 from impls.validate import check_inputs
-
-#: Rows of a block, over all heads of its group: the more, the less often keys and values are read.
-ROWS = 1024
-
-#: Rows of a block along a diagonal at least, where a block computes a triangle of hidden scores.  Not less: Python lets
-#: one thread go on at a time, and between products each needs Python.
-DIAGONAL_ROWS = 256
-
-#: Keys for each row of a block under a long diagonal: its hidden triangles are a sixteenth of a call.
-DIAGONAL_KEYS = 16
-
-#: Blocks of a call at least, as long as they have LEAST_ROWS, by its multiply-adds: so that threads have something to
-#: share, and small blocks do not have them wait for each other in Python, more than they compute.  Not by the number of
-#: threads, on which no bit of a result may depend.
-BLOCKS = ((8, 2**29), (4, 2**27), (2, 2**25))
-
-#: Rows from which on matrix products are near their full speed.
-LEAST_ROWS = 128
 
 
 def attention(
@@ -77,7 +60,7 @@ def attention(
     with np.errstate(all="ignore"):  # NaN and inf are inputs like any other
         keys, values = (np.ascontiguousarray(each, dtype=work) for each in (k, v))
 
-    def block(place: tuple[int, slice, slice], scratch: np.ndarray) -> None:
+    def block(place: Place, scratch: np.ndarray) -> None:
         b, kv_heads, rows = place
         hs = slice(kv_heads.start * group, kv_heads.stop * group)
         those = Heads(
@@ -94,29 +77,7 @@ def attention(
         )
         attend(q[b, hs, rows], rows, those, scratch, output[b, hs, rows], lse[b, hs, rows])
 
-    products = batch * heads * queries * k.shape[2] * (width + v.shape[3])
-    total = batch * heads * queries
-    least = next((count for count, work in BLOCKS if products >= work), 1)
-    threads = available() if least > 1 else 1
-    rows = _rows(seen)
-    while rows > LEAST_ROWS and total < least * rows:
-        rows //= 2
-    rows = max(1, min(queries, rows // max(group, 1)))
-    lines = max(1, rows * group)
-    together = max(1, min(k.shape[1], ROWS // lines, total // (least * lines)))
-    # The last rows first: under a diagonal they see the most keys, and whoever has none left waits for the rest.
-    blocks = list(slices(0, queries, rows))[::-1]
-    several = list(slices(0, k.shape[1] if group else 0, together))
-    places = [(b, kv_heads, rows_) for b in range(batch) for kv_heads in several for rows_ in blocks]
-    lines *= together
-    tile = lines * max(1, min(KEYS, TILE // lines, k.shape[2]))
-    share_out(places, block, [np.empty(tile, work) for _ in range(max(1, min(len(places), threads)))])
+    cut = plan(seen, q.shape, v.shape)
+    share_out(cut.blocks, block, [np.empty(cut.tile, work) for _ in range(cut.threads)])
     results = [output, *([lse] if return_lse else []), *present]
     return tuple(results) if len(results) > 1 else output
-
-
-def _rows(seen: Visible) -> int:
-    """Rows of a block where there are many."""
-    if seen.left is not None:
-        return DIAGONAL_ROWS
-    return ROWS if seen.right is None else max(DIAGONAL_ROWS, min(ROWS, seen.keys // DIAGONAL_KEYS))

@@ -21,10 +21,6 @@ from impls.numpy.parts import add_special, finite_part
 from impls.numpy.tiled_products import product, transposed
 from impls.numpy.tiled_visible import Visible
 
-#: Scores of a tile: 1.5 MiB in float32.  From product to softmax to product they stay in a cache of the second or third
-#: level.
-TILE = 3 * 2**17
-
 #: Keys of a tile at most.
 KEYS = 768
 

@@ -24,8 +24,7 @@ from tabulate import tabulate
 from impls import allocator, threads
 from impls.figures import Figures
 from impls.isolation import Worker
-from impls.numpy.tiled import ROWS
-from impls.numpy.tiled_block import TILE
+from impls.numpy.tiled_plan import ROWS, TILE
 from impls.numpy.tiled_threads import blas
 from impls.tests.speed import PAGE, VARIABLES, beyond, processor
 from impls.tests.speed_sides import WIDTH

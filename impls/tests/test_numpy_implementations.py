@@ -11,8 +11,7 @@ from conformance.cases import AnyCase, every_case
 from conformance.compare import compare
 from impls.calls import Request, call, describe
 from impls.contract import Implementation
-from impls.numpy import IMPLEMENTATIONS, tiled_block
-from impls.numpy import tiled as tiled_module
+from impls.numpy import IMPLEMENTATIONS, tiled_block, tiled_plan
 from impls.numpy.tiled import attention as tiled
 from impls.tests.within import assert_within
 
@@ -67,14 +66,14 @@ TILES = {
 }
 
 
-@pytest.mark.parametrize("limit", [(tiled_block, "KEYS", 3), (tiled_module, "TILE", 12)], ids=["keys", "scores"])
+@pytest.mark.parametrize("limit", [(tiled_block, "KEYS", 3), (tiled_plan, "TILE", 12)], ids=["keys", "scores"])
 @pytest.mark.parametrize("options", TILES.values(), ids=TILES)
 def test_tiled_across_many_tiles(
     options: dict[str, object], limit: tuple[object, str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks of 4 query rows and tiles of 3 keys give the reference's output and lse, to rounding in float64."""
-    monkeypatch.setattr(tiled_module, "ROWS", 4)
-    monkeypatch.setattr(tiled_module, "DIAGONAL_ROWS", 4)
+    monkeypatch.setattr(tiled_plan, "ROWS", 4)
+    monkeypatch.setattr(tiled_plan, "DIAGONAL_ROWS", 4)
     monkeypatch.setattr(*limit)
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal(shape) for shape in ((2, 4, 17, 8), (2, 2, 13, 8), (2, 2, 13, 5)))
@@ -90,7 +89,7 @@ def test_tiled_heads_together_are_as_apart(options: dict[str, object], monkeypat
     v[0, 1, 4, 2] = np.nan
     for sinks in (None, rng.standard_normal(6)):
         together = tiled(q, k, v, return_lse=True, sinks=sinks, **options)  # type: ignore[arg-type]
-        monkeypatch.setattr(tiled_module, "ROWS", 17)
+        monkeypatch.setattr(tiled_plan, "ROWS", 17)
         apart = tiled(q, k, v, return_lse=True, sinks=sinks, **options)  # type: ignore[arg-type]
         monkeypatch.undo()
         assert np.isfinite(together[0][0, :2]).all()
@@ -100,8 +99,8 @@ def test_tiled_heads_together_are_as_apart(options: dict[str, object], monkeypat
 
 def test_tiled_sees_nan_in_its_tile_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """NaN in v reaches the rows that see its key, however small its weight, and no row that does not (SDPA-22, -23)."""
-    monkeypatch.setattr(tiled_module, "ROWS", 4)
-    monkeypatch.setattr(tiled_module, "DIAGONAL_ROWS", 4)
+    monkeypatch.setattr(tiled_plan, "ROWS", 4)
+    monkeypatch.setattr(tiled_plan, "DIAGONAL_ROWS", 4)
     monkeypatch.setattr(tiled_block, "KEYS", 3)
     q, k, v = (np.ones((1, 1, 10, 4)) for _ in range(3))
     k[0, 0, 5] = -4000  # its weight underflows to zero

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from impls.numpy import tiled as tiled_module
+from impls.numpy import tiled_plan
 from impls.numpy.tiled import attention as tiled
 from impls.numpy.tiled_threads import available, blas, share_out
 
@@ -21,8 +21,8 @@ THREADS = 3
 @pytest.fixture
 def three_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every call runs on three threads, however small it is."""
-    monkeypatch.setattr(tiled_module, "BLOCKS", ((8, 0),))
-    monkeypatch.setattr(tiled_module, "available", lambda: THREADS)
+    monkeypatch.setattr(tiled_plan, "BLOCKS", ((8, 0),))
+    monkeypatch.setattr(tiled_plan, "available", lambda: THREADS)
 
 
 def _qkv() -> tuple[np.ndarray, ...]:
@@ -35,7 +35,7 @@ def _qkv() -> tuple[np.ndarray, ...]:
 def test_threads_change_no_bit(options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     """A call gives the bits that it gives on one thread, since a block is computed by one thread alone."""
     several = tiled(*_qkv(), **options)  # type: ignore[arg-type]
-    monkeypatch.setattr(tiled_module, "available", lambda: 1)
+    monkeypatch.setattr(tiled_plan, "available", lambda: 1)
     with blas().limit(limits=1):  # as it is where one thread is available
         alone = tiled(*_qkv(), **options)  # type: ignore[arg-type]
     assert several.tobytes() == alone.tobytes()
@@ -71,9 +71,9 @@ def test_each_job_is_done_once_by_threads_of_which_one_is_the_callers() -> None:
 COPIED = """
 import os
 import numpy as np
-from impls.numpy import tiled
+from impls.numpy import tiled, tiled_plan
 
-tiled.BLOCKS, tiled.available = ((8, 0),), lambda: 3
+tiled_plan.BLOCKS, tiled_plan.available = ((8, 0),), lambda: 3
 q = k = v = np.random.default_rng(0).standard_normal((2, 3, 300, 16), dtype=np.float32)
 expected = tiled.attention(q, k, v).tobytes()
 copy = os.fork()
