@@ -2,11 +2,12 @@
 
 Source: Dao et al. 2022 (FlashAttention, https://arxiv.org/abs/2205.14135), restated for NumPy: a block of query rows
 meets one tile of keys after the other (tiled_block), and each thread takes the next block (tiled_threads).  The query
-rows of the heads that share a key/value head form one block, so that grouped heads and decoding with one query row are
-matrix products too.  Keys that causality, window or lengths hide from a whole block are not visited (tiled_visible).
+rows of the heads that share a key/value head, and of several such heads, form one block (tiled_plan), so that grouped
+heads and decoding with one query row are matrix products too (tiled_products).  Keys that causality, window or lengths
+hide from a whole block are not visited (tiled_visible).
 
 It expresses every keyword but ``return_weights``, whose result is the array that it avoids.
-Memory: a tile of TILE scores for each thread, and k and v where they have to be converted.
+Memory: a tile of scores and a copy of its keys for each thread, and k and v where they have to be converted.
 """
 
 from __future__ import annotations
