@@ -45,34 +45,47 @@ def test_a_case_more_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-CHANGES: dict[str, tuple[dict[str, object], bool]] = {
-    "one-element": ({"edit": lambda x: replace(x, k=_with_one_other(x.k))}, True),
-    "a-mask-element": ({"options": {"mask": np.eye(5, 7, dtype=bool)}}, True),
-    "a-number": ({"options": {"scale": 0.3}}, True),
-    "a-side": ({"options": {"window": (None, 2)}}, True),
-    "a-flag": ({"options": {"is_causal": True}}, True),
-    "a-sentence": ({"why": "Another one."}, False),
-    "a-dtype": ({"dtypes": ("float32",)}, True),
+#: What a case is made to be, what it is changed to, and whether that is noticed.
+CHANGES: dict[str, tuple[dict[str, object], dict[str, object], bool]] = {
+    "nothing": ({}, {}, False),
+    "one-element": ({}, {"edit": lambda x: replace(x, k=_with_one_other(x.k))}, True),
+    "k-for-v": ({}, {"edit": lambda x: replace(x, k=x.v, v=x.k)}, True),
+    "an-element-that-is-nan": ({}, {"edit": lambda x: replace(x, k=_with_one_other(x.k, np.nan))}, True),
+    "a-mask-element": (
+        {"options": {"mask": lambda *_: _all_but(3)}},
+        {"options": {"mask": lambda *_: _all_but(4)}},
+        True,
+    ),
+    "a-number": ({"options": {"scale": 0.3}}, {"options": {"scale": 0.301}}, True),
+    "a-side": ({"options": {"window": (None, 2)}}, {"options": {"window": (2, None)}}, True),
+    "a-flag": ({"options": {"is_causal": True}}, {"options": {"is_causal": False}}, True),
+    "a-sentence": ({}, {"why": "Another one."}, False),
+    "a-dtype": ({}, {"dtypes": ("float32",)}, True),
 }
 
 
-def _with_one_other(k: np.ndarray) -> np.ndarray:
+def _all_but(key: int) -> np.ndarray:
+    return np.arange(7) + np.zeros((5, 1)) != key
+
+
+def _with_one_other(k: np.ndarray, change: float = 2**-4) -> np.ndarray:
     k = k.copy()
-    k.flat[-1] += 2**-4
+    k.flat[-1] += change
     return k
 
 
-@pytest.mark.parametrize(("change", "noticed"), CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize(("before", "after", "noticed"), CHANGES.values(), ids=CHANGES)
 def test_other_inputs_of_a_case_are_noticed(
-    change: dict[str, object], noticed: bool, monkeypatch: pytest.MonkeyPatch
+    before: dict[str, object], after: dict[str, object], noticed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One element, one number, one flag, one dtype; but not what is said of them."""
-    one = next(case for case in every_case().values() if case.operator == "sdpa" and len(case.dtypes) > 1)
+    """One element, one number, one flag, one dtype, an argument for another; but not what is said of them."""
     monkeypatch.setattr(module, "PROBLEMS", 0)
-    kept = stamp(SERIES["sdpa"])
-    other = replace(one, **change)  # type: ignore[arg-type]
-    monkeypatch.setattr(module, "every_case", lambda: {**cases.every_case(), one.name: other})
-    found = stale(kept, stamp(SERIES["sdpa"]))
+    one = replace(every_case()["plain"], **before)  # type: ignore[arg-type]
+    stamps = []
+    for case in (one, replace(one, **after)):  # type: ignore[arg-type]
+        monkeypatch.setattr(module, "every_case", lambda case=case: {**cases.every_case(), case.name: case})
+        stamps.append(stamp(SERIES["sdpa"]))
+    found = stale(*stamps)
     assert all(each.startswith(f"case {one.name} ") for each in found)
     assert bool(found) == noticed
 

@@ -20,8 +20,8 @@ UNPACKED = {"SkylakeX": 10**6}
 #: Rows of a piece are a multiple of this, so that the kernels are full and the usual blocks leave no rows over.
 PIECE = 8
 
-#: Rows from which on a transposed copy of the keys takes less than it saves: for each of their numbers it takes 0.6 ns,
-#: and saves 0.004 ns in each row.
+#: Rows from which on a transposed copy of the keys takes no longer than what it saves; what both take where there are
+#: many stands in impls/SPEED.md.
 MANY = 128
 
 

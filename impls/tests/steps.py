@@ -42,15 +42,15 @@ CHOICE, OTHER = "OPENBLAS_CORETYPE", "Haswell"
 HIDDEN, SUBNORMAL = -math.inf, -140.0
 
 #: Rows of a piece of a product at most: with a tile's keys and WIDTH it has fewer than a million multiply-adds.
-PIECE = 32
+LINES = 32
 
 #: What stands in the table, by step.
 TEXTS = {
     "scores": "q · k",
     "output": "weights · v",
     "turn": "a transposed copy of k",
-    "scores in pieces": "q · k from the copy, in pieces of 32 rows",
-    "output in pieces": "weights · v, in pieces of 32 rows",
+    "scores in pieces": f"q · k from the copy, in pieces of {LINES} rows",
+    "output in pieces": f"weights · v, in pieces of {LINES} rows",
     "exp": "e^x",
     "exp2": "2^x",
     "exp2 hidden": "2^x of −∞",
@@ -68,7 +68,7 @@ def turns(count: int, rows: int, keys: int) -> dict[str, list[float]]:
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((lines, WIDTH), dtype=np.float32) for lines in (rows, keys, keys))
     usual, tile = rng.standard_normal((2, rows, keys), dtype=np.float32)
-    turned, piece = np.ascontiguousarray(k.T), math.gcd(rows, PIECE)
+    turned, piece = np.ascontiguousarray(k.T), math.gcd(rows, LINES)
     pieces, output = tile.reshape(-1, piece, keys), np.empty((rows // piece, piece, WIDTH), np.float32)
     top, ones = usual.max(axis=1, keepdims=True), np.ones(keys, np.float32)
     above = ~np.tri(rows, keys, dtype=bool)
