@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from bench import memory
 from bench.flops import flops
-from bench.memory import available_bytes
 from bench.workloads import Workload
 from conformance.targets import Target
+from impls.process import limits
 
 #: Share of the available memory that a cell may be predicted to take; the rest is for what is not predicted.
 USABLE = 0.8
@@ -57,8 +57,8 @@ class Costs:
         if seconds is not None and seconds * rounds > limit:
             return over_time(seconds * rounds, rounds, limit)
         needed = memory.needed_bytes(workload, target.dtype, target.device, self.bytes(target, workload))
-        available = available_bytes()
-        if available is not None and needed > USABLE * available:
+        available = limits.available()
+        if needed > USABLE * available:
             return over_memory(needed, available)
         return ""
 

@@ -7,7 +7,6 @@ device by the framework itself.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 
 from impls.backend import Backend, backend
 from impls.contract import Framework
+from impls.process import threads
 
 #: What was in the caches when a call began: what the calls before it left, or nothing of its own.
 WARM, COLD = "warm", "cold"
@@ -64,25 +64,4 @@ def buffer(framework: Framework, device: str) -> Buffer:
 
 def last_bytes(root: Path = Path("/")) -> int | None:
     """Bytes of the last caches of the usable cores together, as Linux tells them; None elsewhere."""
-    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
-    found = {}
-    for core in cores:
-        levels = [_cache(path) for path in (root / f"sys/devices/system/cpu/cpu{core}/cache").glob("index[0-9]*")]
-        if levels:
-            _, sharing, size = max(levels)
-            found[sharing] = size
-    return sum(found.values()) or None
-
-
-def _cache(folder: Path) -> tuple[int, str, int]:
-    """Level, the cores that share it, and bytes (0 where they are not told) of one cache."""
-    level, sharing, size = (_read(folder / name) for name in ("level", "shared_cpu_list", "size"))
-    number = size.removesuffix("K")
-    return int(level or 0), sharing, 1024 * int(number) if number.isdigit() else 0
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
+    return sum(threads.last_caches(threads.affinity(), root / "sys/devices/system/cpu").values()) or None

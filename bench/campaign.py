@@ -20,6 +20,7 @@ from bench.processes import Processes
 from bench.progress import Progress
 from bench.protocol import Protocol
 from bench.turns import Turns
+from impls.process import limits
 
 
 @dataclass
@@ -89,7 +90,7 @@ class Campaign:
     def _parts(self, cells: Sequence[Cell]) -> Iterator[list[Cell]]:
         """Cells that fit into memory together; they are all open while they take turns."""
         part: list[Cell] = []
-        rest = room = 0.0
+        rest = 0.0
         for cell in cells:
             w, dtype = cell.workload, cell.target.dtype
             call = self.protocol.costs.bytes(cell.target, w)
@@ -97,9 +98,7 @@ class Campaign:
             if not part or needed > rest:
                 if part:
                     yield part
-                available = memory.available_bytes()
-                room = float("inf") if available is None else USABLE * available - memory.here_bytes(w, dtype)
-                part, rest = [], room
+                part, rest = [], USABLE * limits.available() - memory.here_bytes(w, dtype)
             part.append(cell)
             rest -= needed
         if part:

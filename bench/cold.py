@@ -13,13 +13,13 @@ import numpy as np
 from bench import figures
 from bench.caches import last_bytes
 from bench.figures import Circumstances, Measured
-from bench.machine import usable_cores
 from bench.statistics import Interval, paired
 from bench.stopwatch import stopwatch
-from impls import allocator
 from impls.backend import backend
 from impls.contract import Framework
-from impls.isolation import Worker
+from impls.process import allocator
+from impls.process.pool import Worker
+from impls.process.threads import usable_cores
 
 #: Bytes that a call reads: what a core's nearest cache holds, its next one, the last one, and none.
 READ = (2**14, 2**18, 2**22, 2**28)

@@ -1,8 +1,8 @@
 """How much the core that a turn begins on decides: turns of one cell, on each core in turn.
 
 A virtual machine's cores are threads of processors that others use too, and each has another neighbour.  Two turns that
-follow each other differ by more if they are on different cores, and that is what impls.cores.begin_on takes out of
-comparisons.
+follow each other differ by more if they are on different cores, and that is what impls.process.threads.begin_on takes
+out of comparisons.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import numpy as np
 
 from bench import figures
 from bench.figures import Circumstances, Measured
-from bench.machine import usable_cores
 from bench.outcomes import Cell
 from bench.plan import Plan
 from bench.processes import Processes
 from bench.protocol import TIMEOUT, Protocol
 from bench.workloads import parse
-from conformance.targets import Pool, choose
-from impls import cores
+from conformance.targets import choose
+from impls.process import threads
+from impls.process.pool import Pool
+from impls.process.threads import usable_cores
 
 #: What depends on one core, and what works on all of them.
 CELLS = (
@@ -40,7 +41,7 @@ STRETCHES = 6
 
 def measure(cell: Cell, processes: Processes, plan: Plan, turns: int) -> dict[str, Any]:
     """Median seconds of the turns, with the core that each began on.  Raises StruckOut for a wrong cell."""
-    usable = cores.near()
+    usable = threads.near()
     Protocol(processes, plan, lambda one: frozenset()).open(cell)
     found = []
     for index in range(turns):

@@ -1,5 +1,5 @@
 """What it costs that freed memory goes back to the system: the same calls in turns, in fresh processes that keep what
-they free (impls.allocator) and in such as glibc leaves them.
+they free (impls.process.allocator) and in such as glibc leaves them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 
 from bench import figures
 from bench.figures import Circumstances, Measured
-from bench.machine import usable_cores
-from impls import allocator
-from impls.isolation import Worker
 from impls.loading import opened
+from impls.process import allocator
+from impls.process.pool import Worker
+from impls.process.threads import usable_cores
 from impls.select import builtin
 
 #: Implementations and lengths; B = 1, H = 8, D = 64, float32.

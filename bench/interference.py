@@ -16,17 +16,18 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from bench import cpu, figures, statistics
+from bench import figures, statistics
 from bench.checks import StruckOut
 from bench.figures import Circumstances, Measured
-from bench.machine import usable_cores
 from bench.outcomes import Cell, NotTimed
 from bench.plan import Plan
 from bench.processes import Processes, process_of
 from bench.protocol import TIMEOUT, Protocol
 from bench.workloads import parse
-from conformance.targets import Pool, choose
+from conformance.targets import choose
 from impls.contract import Implementation
+from impls.process.pool import Pool, cpu_seconds
+from impls.process.threads import usable_cores
 
 #: One implementation of every library, and one of NumPy that leaves threads to BLAS.
 IMPLEMENTATIONS = ("numpy-eager", "numpy-tiled", "torch-sdpa", "jax-jit", "onnx-attention23")
@@ -102,7 +103,7 @@ class Experiment:
         return chunk.seconds
 
     def _worked(self, cell: Cell) -> float:
-        return cpu.cpu_seconds(self._processes.pid(cell.target.implementation)) or 0.0
+        return cpu_seconds(self._processes.pid(cell.target.implementation)) or 0.0
 
 
 def ratio(cell: Measured, way: str) -> statistics.Interval:

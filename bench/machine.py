@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
-from bench.memory import groups
-from impls import allocator, cores
+from impls.process import allocator, limits, threads
 
 #: Environment variables that decide how many threads the libraries use and how those wait, for ``machine_info``.
 THREADS = (
@@ -64,22 +64,19 @@ MUST_AGREE = (
 #: Hexadecimal digits of an id: equal by chance for two of ten thousand machines once in 5 million.
 DIGITS = 12
 
-#: Lines of /proc/cpuinfo that tell processors of one name apart, which a virtual machine's often have; x86 and Arm.
-STEPPING = ("cpu family", "model", "stepping", "CPU implementer", "CPU part", "CPU variant")
+#: What tells processors of one name apart, which a virtual machine's often have: of x86 by the names of py-cpuinfo and
+#: ours, and of Arm, of which py-cpuinfo does not tell, by those of /proc/cpuinfo.
+STEPPING = {"family": "cpu family", "model": "model", "stepping": "stepping"}
+ARM = ("CPU implementer", "CPU part", "CPU variant")
 
 #: Seconds that a program may take that is asked for the hardware.
 PATIENCE = 10
 
 
-def usable_cores() -> int:
-    """Cores that this process, and so its workers, may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def fingerprint(versions: Mapping[str, str]) -> dict[str, Any]:
     """The entries that the suite adds to pytest-benchmark's own; ``versions`` of the libraries that took part."""
     return {
-        "usable_cores": usable_cores(),
+        "usable_cores": threads.usable_cores(),
         "threads": {name: os.environ.get(name, "not set") for name in THREADS},
         "libraries": dict(sorted(versions.items())),
     }
@@ -93,23 +90,23 @@ def describe(
     ``root`` is where the file system of the kernel's numbers begins.
     """
     gpu, driver = _gpu()
-    processors = root / "sys/devices/system/cpu"
+    processors, info = root / "sys/devices/system/cpu", _cpuinfo()
     found = {
-        "cpu": _cpu(root),
-        "cores_usable": usable_cores(),
+        "cpu": _cpu(info, root),
+        "cores_usable": threads.usable_cores(),
         "cores_total": os.cpu_count() or 1,
-        "quota": _quota(root),
+        "quota": limits.cpu_quota(root),
         "smt": _read(processors / "smt/control"),
         "governor": ", ".join(sorted({_read(p) for p in processors.glob("cpu[0-9]*/cpufreq/scaling_governor")})),
         "boost": _read(processors / "cpufreq/boost"),
-        "virtual": _virtual(root),
-        "memory_bytes": _memory(),
+        "virtual": "hypervisor" in info.get("flags", ()) if info.get("arch", "").startswith("X86") else None,
+        "memory_bytes": psutil.virtual_memory().total,
         "gpu": gpu,
         "driver": driver,
         "system": f"{platform.system()} {platform.machine()}",
         "kernel": platform.release(),
         "freed_memory": allocator.description(),
-        "turns_begin": cores.description(),
+        "turns_begin": threads.description(),
         "libc": " ".join(platform.libc_ver()).strip(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "versions": dict(sorted(versions.items())),
@@ -146,37 +143,25 @@ def blas() -> str:
     return f"{found.get('name', '')} {found.get('version', '')}".strip()
 
 
-def _cpu(root: Path) -> str:
-    """The processor's name, and what tells it from others of that name."""
-    lines = [line.split(":", 1) for line in _read(root / "proc/cpuinfo").splitlines() if ":" in line]
-    said = {name.strip(): value.strip() for name, value in reversed(lines)}  # the first core's
-    name = said.get("model name") or asked("sysctl", "-n", "machdep.cpu.brand_string") or platform.processor()
-    parts = ", ".join(f"{part} {said[part]}" for part in STEPPING if part in said)
-    return f"{name} ({parts})" if parts else name
+@functools.cache
+def _cpuinfo() -> dict[str, Any]:
+    """What py-cpuinfo finds out, which takes it up to a second; nothing of a processor that it does not know."""
+    from cpuinfo import get_cpu_info
 
-
-def _virtual(root: Path) -> bool | None:
-    """Whether this is a virtual machine, which x86 processors tell; None elsewhere."""
-    flags = [line for line in _read(root / "proc/cpuinfo").splitlines() if line.startswith("flags")]
-    return "hypervisor" in flags[0].split() if flags else None
-
-
-def _quota(root: Path) -> float | None:
-    """Cores' worth of time that the narrowest control group may use, None if none has a limit (version 2 and 1)."""
-    limits = []
-    for folder in groups(root, "cpu"):
-        first = [_read(folder / name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
-        allowed, _, period = (_read(folder / "cpu.max") or " ".join(first)).partition(" ")
-        if allowed.isdigit() and period.isdigit():  # "max" and -1 are no limit
-            limits.append(int(allowed) / int(period))
-    return min(limits, default=None)
-
-
-def _memory() -> int | None:
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):  # not this system
-        return None
+        return dict(get_cpu_info())
+    except Exception:
+        return {}
+
+
+def _cpu(info: Mapping[str, Any], root: Path) -> str:
+    """The processor's name, and what tells it from others of that name."""
+    lines = [line.partition(":") for line in _read(root / "proc/cpuinfo").splitlines()]
+    arm = {name.strip(): value.strip() for name, _, value in reversed(lines) if name.startswith("CPU ")}  # first core's
+    said = {STEPPING.get(name, name): value for name, value in (dict(info) | arm).items()}
+    name = info.get("brand_raw") or platform.processor()
+    parts = ", ".join(f"{part} {said[part]}" for part in (*STEPPING.values(), *ARM) if part in said)
+    return f"{name} ({parts})" if parts else name
 
 
 @functools.cache

@@ -22,9 +22,7 @@ call that does not fit there raises, and is left out with what it says.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable
-from pathlib import Path
 
 import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
@@ -111,64 +109,3 @@ def here_bytes(w: Workload, dtype: str) -> int:
 def there_bytes(w: Workload, dtype: str, device: str, call: int) -> int:
     """What a cell needs in its worker; results twice, as a copy of them is kept and read again."""
     return SETS_THERE * input_bytes(w, dtype) + 2 * result_bytes(w, dtype) + (call if device == "cpu" else 0)
-
-
-def available_bytes(root: Path = Path("/")) -> int | None:
-    """Memory that processes may still take: what the machine has free, or the rest of a control group; None if unknown.
-
-    ``root`` is where the file system of the kernel's numbers begins.
-    """
-    free = _machine_bytes(root)
-    rests = [rest for rest in (_group_rest(folder) for folder in groups(root, "memory")) if rest is not None]
-    return min([free, *rests] if free is not None else rests, default=None)
-
-
-def _machine_bytes(root: Path) -> int | None:
-    try:
-        lines = (root / "proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        pass
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):  # not this system
-        return None
-
-
-def groups(root: Path, controller: str) -> list[Path]:
-    """Folders of the control groups that this process is in, each of which may have a limit of the controller's."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        lines = []
-    found = [root / "sys/fs/cgroup", root / "sys/fs/cgroup" / controller]
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        named = controller in controllers.split(",")
-        base = found[1] if named else found[0]
-        if named or not controllers:
-            own = base / path.lstrip("/")
-            found += [each for each in (own, *own.parents) if each != base and base in each.parents]
-    return found
-
-
-def _group_rest(folder: Path) -> int | None:
-    """What a control group may still take, of version 2 or 1; None if it has no limit.
-
-    Pages of files that it can drop count as used there, and are free.
-    """
-    for limit, usage, dropped in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        try:
-            allowed, used = (int((folder / name).read_text()) for name in (limit, usage))
-        except (OSError, ValueError):  # no such group, or "max": no limit
-            continue
-        try:
-            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            used -= int(stat.get(dropped, 0))
-        except (OSError, ValueError):
-            pass
-        return max(allowed - used, 0)
-    return None

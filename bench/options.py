@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from bench.caches import MEANING
-from bench.machine import usable_cores
 from bench.plan import Plan
 from bench.presets import PRESETS, SECONDS, select
 from bench.workloads import Workload, WorkloadError
+from impls.process.threads import usable_cores
 
 #: A cell is left out if its least number of calls is predicted to take this many times the seconds that it may take.
 LIMIT = 18

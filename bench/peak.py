@@ -24,23 +24,22 @@ import ctypes
 import dataclasses
 import gc
 import os
-import re
 import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from bench import arguments
 from bench.workloads import Workload
-from impls import allocator, calls
+from impls import calls
 from impls.backend import Backend, backend
 from impls.contract import Implementation
-from impls.isolation import Crashed, TimedOut, Worker
 from impls.loading import load, opened
+from impls.process import allocator, limits
+from impls.process.pool import Crashed, Pool, TimedOut
 
 #: Bytes from which on a block of memory is mapped by itself, and goes back to the system when it is freed.
 MAPPED = 2**16
@@ -61,9 +60,6 @@ SMALL = 8
 
 #: The target of implementations that run in a process of their own, whose memory is not seen here.
 PROGRAM = "impls.foreign.program:program"
-
-#: Where Linux says what this process holds.
-PROC = Path("/proc/self")
 
 #: How the bytes were found, as records say it.
 RESIDENT, COUNTED = "resident set", "framework's count"
@@ -100,22 +96,22 @@ class ResidentSet:
 
     def __init__(self) -> None:
         self.restart()
-        if self.most() > _status("VmRSS") + resolution() + MAPPED:
+        if self.most() > limits.resident() + resolution() + MAPPED:
             raise OSError("the peak was not restarted")
 
     def held(self) -> int:
-        """VmRSS."""
+        """What is resident once freed memory is given back."""
         gc.collect()
         allocator.trim()
-        return _status("VmRSS")
+        return limits.resident()
 
     def restart(self) -> None:
-        """As proc(5) says: 5 resets the peak to the current size."""
-        (PROC / "clear_refs").write_text("5")
+        """Reset the peak to the current size."""
+        limits.restart_peak()
 
     def most(self) -> int:
-        """VmHWM."""
-        return _status("VmHWM")
+        """The peak of the set."""
+        return limits.peak()
 
 
 class DeviceCount:
@@ -150,29 +146,23 @@ class DeviceCount:
         return count
 
 
-class Gauge:
+class Gauge(Pool):
     """The measuring processes: one per library, which stays, and one per cell of a plug-in."""
 
     def __init__(self) -> None:
-        self._workers: dict[str, Worker] = {}
+        super().__init__(environment=ENVIRONMENT, always=False)
 
     def peak(self, implementation: Implementation, workload: Workload, device: str, dtype: str, seconds: float) -> Peak:
         """The peak of one cell, given up after ``seconds``.  Never raises for what the implementation does."""
-        worker = self._workers.setdefault(implementation.process, Worker(ENVIRONMENT))
+        given = (implementation, workload, device, dtype)
         try:
-            found: Peak = worker.call(f"{__name__}:measure", implementation, workload, device, dtype, timeout=seconds)
+            found: Peak = self.call(implementation, f"{__name__}:measure", *given, timeout=seconds)
         except (Crashed, TimedOut) as error:
             return Peak(None, reason=str(error))
         finally:
             if implementation.folder:
-                worker.close()
+                self.end(implementation)
         return found
-
-    def close(self) -> None:
-        """End the processes."""
-        for worker in self._workers.values():
-            worker.close()
-        self._workers.clear()
 
 
 def measure(implementation: Implementation, workload: Workload, device: str, dtype: str) -> Peak:
@@ -258,11 +248,3 @@ def _libc(name: str, *numbers: int) -> None:
         function = getattr(ctypes.CDLL(None), name, None)
         if function is not None:
             function(*numbers)
-
-
-def _status(field: str) -> int:
-    """A field of /proc/self/status that is given in kB, in bytes."""
-    found = re.search(rf"^{field}:\s*(\d+) kB$", (PROC / "status").read_text(), re.MULTILINE)
-    if found is None:
-        raise OSError(f"no {field}")
-    return int(found[1]) * 1024

@@ -18,7 +18,7 @@ from bench.outcomes import Cell, NotTimed, Outcome, Visit
 from bench.plan import Plan
 from bench.references import FIRST, References
 from impls.contract import Implementation
-from impls.isolation import Crashed, TimedOut
+from impls.process.pool import Crashed, TimedOut
 
 #: Seconds after which a job is given up.  Compiling for a new shape takes up to 12 s on two cores, and a cell's
 #: calls are limited by the plan; this only has to end a hang.

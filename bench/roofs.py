@@ -21,7 +21,7 @@ import numpy as np
 from conformance.targets import Target
 from impls.backend import Backend, backend
 from impls.contract import Framework, Implementation
-from impls.isolation import Crashed, TimedOut
+from impls.process.pool import Crashed, TimedOut
 
 #: Seconds for one roof in one framework, and calls that are made at least, after one to warm up.
 SECONDS, CALLS = 0.3, 3
@@ -64,10 +64,10 @@ class Roof:
 
 
 class Jobs(Protocol):
-    """What runs jobs in the processes of implementations: conformance.targets.Pool, bench.processes.Processes."""
+    """What runs jobs in the processes of implementations: impls.process.pool.Pool."""
 
     def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
-        """Run a job; raises as ``impls.isolation.Worker.call`` does."""
+        """Run a job; raises as ``impls.process.pool.Worker.call`` does."""
 
 
 def roofs(pool: Jobs, targets: Iterable[Target], seconds: float = SECONDS) -> list[Roof]:

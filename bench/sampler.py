@@ -21,14 +21,14 @@ import numpy as np
 from bench import arguments
 from bench.answers import Chunk, Opened, kind, text
 from bench.caches import buffer
-from bench.growth import beyond, growth
 from bench.stopwatch import Stopwatch, stopwatch
 from bench.workloads import Workload
-from impls import allocator, calls, cores
+from impls import calls
 from impls.backend import Backend, backend
 from impls.calls import TRACEBACK_LINES, Request, collect, same_bits
 from impls.contract import Call, Function, Implementation
 from impls.loading import load, opened
+from impls.process import allocator, limits, threads
 
 #: The arguments and keywords of an input set, by its number.
 Make = Callable[[int], tuple[dict[str, np.ndarray], dict[str, Any]]]
@@ -100,6 +100,9 @@ class _Cell:
 
 _CELLS: dict[str, _Cell] = {}
 
+#: Bytes that the process held before its first cell.
+_START: list[int] = []
+
 
 def open_cell(
     key: str,
@@ -151,9 +154,30 @@ def _open(key: str, implementation: Implementation, workload: Workload, device: 
     _, results = cell.copied(returned)
     cell.result_bytes = sum(array.nbytes for array in results.values())
     _CELLS[key] = cell
-    held_bytes = beyond(prepared_bytes, called_bytes, sum(each.nbytes for each in _CELLS.values()))
+    held_bytes = None
+    if prepared_bytes is not None and called_bytes is not None:  # inputs are counted by their sizes
+        held_bytes = max(max(prepared_bytes, called_bytes) - sum(each.nbytes for each in _CELLS.values()), 0)
     paid = (prepare_seconds, first_call_seconds, peak_bytes, held_bytes)
     return Opened("returned", "", "", results, *paid, watch.clock, watch.empty.size)
+
+
+def growth(device: str, since_start: bool = False) -> Callable[[], int | None]:
+    """A function that says how many bytes this process has held, at most, since now, beyond what it holds now.
+
+    With ``since_start`` beyond what it held before its first cell.  None where the system keeps no peak that starts
+    anew; the function tells of the time since the last start.
+    """
+    if device != "cpu":
+        return lambda: None
+    try:
+        limits.restart_peak()
+        before = limits.resident()
+        if since_start:
+            _START[:] = _START or [before]
+            before = _START[0]
+    except OSError:
+        return lambda: None
+    return lambda: max(limits.peak() - before, 0)
 
 
 def warm(key: str, enough: float) -> Chunk:
@@ -194,9 +218,9 @@ def _emptied(cell: _Cell, count: int) -> Chunk:
 def chunk(key: str, seconds: float, most: int, number: int, last: bool = False, lead: float | None = None) -> Chunk:
     """A turn: calls on the input sets until ``seconds`` are over, and one on the fresh set with this number.
 
-    The number also says on which core it begins (cores.begin_on).  Calls of ``lead`` seconds, one at least, come before
-    and are no samples.  With ``most`` 1 the fresh call is the only sample, and if ``lead`` is None the only call.
-    ``last`` sends its results back.
+    The number also says on which core it begins (threads.begin_on).  Calls of ``lead`` seconds, one at least, come
+    before and are no samples.  With ``most`` 1 the fresh call is the only sample, and if ``lead`` is None the only
+    call.  ``last`` sends its results back.
     """
     return _attempt(key, lambda cell: _chunk(cell, seconds, most, number, last, lead))
 
@@ -205,7 +229,7 @@ def _chunk(cell: _Cell, seconds: float, most: int, number: int, last: bool, lead
     fresh = cell.fresh_inputs(number)  # before the others, as memory that is taken and freed in between shows in a call
     times: list[float] = []
     returned = None
-    cores.begin_on(number)
+    threads.begin_on(number)
     if most > 1 or lead is not None:
         _lead(cell, lead or 0.0)
     worked, started = cell.watch.empty.now()

@@ -17,11 +17,11 @@ from conformance.compare import compare
 from conformance.judge import Judged, dtypes_of, request
 from conformance.outcomes import Failure, Outcome
 from conformance.readings import Reading, readings
-from conformance.targets import Pool, Target
+from conformance.targets import Target
 from impls.contract import Implementation
-from impls.isolation import Crashed, TimedOut
 from impls.operators import OPERATORS, SDPA
 from impls.probe import Returned
+from impls.process.pool import Crashed, Pool, TimedOut
 
 #: Seconds for one tiny call, compilation included; a case may take longer.
 TIMEOUT = 60.0

@@ -6,11 +6,12 @@ one process run one after the other, in order.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
+
+from impls.process.threads import usable_cores
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -21,8 +22,7 @@ MOST = 4
 
 def default_parallel() -> int:
     """One process per core that this one may use, up to MOST."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, MOST)
+    return min(usable_cores(), MOST)
 
 
 class Ahead(Generic[Key, Value]):

@@ -14,7 +14,8 @@ from conformance.claims import claim_lines, required, shortcomings, wrapped
 from conformance.outcomes import Result
 from conformance.refusals import refused
 from conformance.remarks import remark_lines
-from conformance.targets import Pool, Selection, Target
+from conformance.targets import Selection, Target
+from impls.process.pool import Pool
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from conformance.outcomes import Failure, Outcome
 from conformance.script import Element, worst_elements, write
 from conformance.shared import shared_line
 from conformance.stages import stage_lines, stages
-from conformance.targets import Pool, Target
+from conformance.targets import Target
 from impls.calls import Reply, same_bits
 from impls.contract import Profile
-from impls.isolation import Crashed, TimedOut
+from impls.process.pool import Crashed, Pool, TimedOut
 
 #: Failures of an implementation that are called a second time, for their weights and lse.
 CALLED_AGAIN = 200

@@ -13,11 +13,11 @@ from conformance.deviations import Deviation, Ledger
 from conformance.message import comparison_lines, failure_message, share_text, with_lines
 from conformance.outcomes import Failure, Outcome, Result
 from conformance.resembles import plain, resembles
-from conformance.targets import Pool, Target
+from conformance.targets import Target
 from impls.calls import Reply, Request
 from impls.contract import Profile
-from impls.isolation import Crashed, OutOfMemory, TimedOut
-from impls.limits import KEPT, size_text
+from impls.process.limits import KEPT, size_text
+from impls.process.pool import Crashed, OutOfMemory, Pool, TimedOut
 
 #: How the reason of a case begins whose keyword the implementation's signature has not.
 LACKING = "no keyword "

@@ -9,15 +9,12 @@ from typing import Any
 import pytest
 
 from impls.contract import DTYPES, Implementation, ImplementationError
-from impls.isolation import Crashed, InProcess, Runner, TimedOut, Worker
 from impls.loading import nearest
+from impls.process.pool import IMPORT_TIMEOUT, Crashed, Pool, TimedOut
 from impls.select import select, with_attributes
 
 #: What ``--device`` may say.
 DEVICES = ("cpu", "cuda")
-
-#: Seconds that importing an implementation and asking for its devices may take.
-IMPORT_TIMEOUT = 300.0
 
 
 @dataclass(frozen=True)
@@ -32,40 +29,6 @@ class Target:
     def id(self) -> str:
         """A name for test ids and reports."""
         return f"{self.implementation.name}-{self.device}-{self.dtype}"
-
-
-class Pool:
-    """The processes of a run, one per library and one per plug-in, started when they are first needed."""
-
-    def __init__(self, in_process: bool, memory: int | None = None) -> None:
-        self._in_process = in_process
-        #: Bytes that a job may take, None for as many as there are.
-        self.memory = None if in_process else memory
-        self._runners: dict[str, Runner] = {}
-
-    def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
-        """Run a job (``module:function``) in the implementation's process; raises as ``Worker.call`` does.
-
-        A process that has to be started, as the last job ended it, is not part of this job's time.
-        """
-        name = implementation.process
-        if name not in self._runners:
-            self._runners[name] = InProcess() if self._in_process else Worker(memory=self.memory)
-        runner = self._runners[name]
-        if runner.fresh:
-            runner.call("impls.calls:ready", implementation, timeout=IMPORT_TIMEOUT)
-        return runner.call(function, *arguments, timeout=timeout)
-
-    def end(self, implementation: Implementation) -> None:
-        """End the implementation's process: its next job finds a fresh one."""
-        if implementation.process in self._runners:
-            self._runners[implementation.process].close()
-
-    def close(self) -> None:
-        """End all processes."""
-        for runner in self._runners.values():
-            runner.close()
-        self._runners.clear()
 
 
 @dataclass(frozen=True)

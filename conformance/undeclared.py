@@ -11,10 +11,10 @@ from collections.abc import Collection
 from conformance.adapter import FIRST, probe, right, wider
 from conformance.cases.base import case as sdpa_case
 from conformance.cases.data import random_bias, random_mask
-from conformance.targets import Pool, Target
+from conformance.targets import Target
 from impls.contract import DTYPES
-from impls.isolation import Crashed, TimedOut
 from impls.operators import SDPA
+from impls.process.pool import Crashed, Pool, TimedOut
 
 #: Names of parameters in other libraries, and the keywords that they may stand for, the first that fits.
 NAMES = {

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from impls.contract import Framework
-from impls.state import Setting
+from impls.process.state import Setting
 
 _FOLDERS = {
     Framework.NUMPY: "numpy",

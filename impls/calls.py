@@ -18,15 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from impls import memory, process
+from impls import memory
 from impls.backend import Backend, backend
 from impls.contract import Call, Function, Implementation, ImplementationError, Layout
-from impls.isolation import Crashed
-from impls.limits import resident
 from impls.loading import ATTRIBUTES, accepts_anything, keywords, load, opened, operator_of
-from impls.noise import Noise
 from impls.operators import GRADIENTS, OPERATORS
-from impls.state import Watch
+from impls.process import state
+from impls.process.limits import resident
+from impls.process.noise import Noise
+from impls.process.pool import Crashed
+from impls.process.state import Watch
 
 #: Results that have the axes of q, k or v, and so their layout; and what has the layout of the past.
 HEADS_OUTSIDE = ("output", "grad_q", "grad_k", "grad_v")
@@ -124,7 +125,7 @@ def call(implementation: Implementation, request: Request, function: Function | 
     """
     if function is not None:
         return _replied(implementation, request, function, ())
-    watch, noise = Watch((*process.settings(), *backend(implementation.framework).settings())), Noise()
+    watch, noise = Watch((*state.settings(), *backend(implementation.framework).settings())), Noise()
     reply = _replied(implementation, request, None, (watch, noise))
     remarks = (*noise.remarks, *watch.remarks)
     return replace(reply, changed=watch.changed, remarks=remarks, spoilt=bool(watch.stuck), resident=resident())

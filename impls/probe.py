@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from impls import process
 from impls.backend import backend
 from impls.calls import Request, arguments, heads_inside, same_bits
 from impls.contract import Function, Implementation
 from impls.loading import load, opened
 from impls.operators import OPERATORS
-from impls.state import Watch
+from impls.process import state
+from impls.process.state import Watch
 
 #: Seconds that a result is given to change after it was returned; a tiny input takes any device less.
 SETTLES = 0.05
@@ -71,7 +71,7 @@ def probe(implementation: Implementation, request: Request, renamed: Mapping[str
 
     With ``renamed`` the function gets keywords by other names than the operator's.
     """
-    watch = Watch((*process.settings(), *backend(implementation.framework).settings()))
+    watch = Watch((*state.settings(), *backend(implementation.framework).settings()))
     returned = _returned(implementation, request, renamed or {}, watch)
     return replace(returned, spoilt=bool(watch.stuck))
 

@@ -25,7 +25,7 @@ from bench.duet.sides import Side, SideError
 from bench.protocol import LAST
 from bench.references import References
 from impls.contract import Profile
-from impls.isolation import Crashed, TimedOut
+from impls.process.pool import Crashed, TimedOut
 
 #: Most calls of a turn: as many as of the shortest kernels fit in (20 µs).
 CALLS = 500
@@ -122,10 +122,10 @@ class Duet:
         side = self.sides[name]
         process = Process(side)
         try:
-            spoken = process.call("form")
+            spoken = process.play("form")
             if spoken != player.FORM:
                 raise SideError(f"{name} {side.name} speaks form {spoken} of the duet, this suite {player.FORM}")
-            found: dict[str, Any] = process.call("cast", patterns, device, dtype)
+            found: dict[str, Any] = process.play("cast", patterns, device, dtype)
             return found
         except Crashed as error:
             last = (error.stderr.strip().splitlines() or [str(error)])[-1]

@@ -8,17 +8,17 @@ differ.
 from __future__ import annotations
 
 import functools
-import os
 import time
 from typing import Any
 
 import numpy as np
 
-from bench import cpu, sampler
+from bench import sampler
 from bench.workloads import parse
-from conformance.targets import Pool, Selection, choose
+from conformance.targets import Selection, choose
 from impls.backend import Backend, backend
 from impls.contract import Function
+from impls.process.pool import Pool
 
 #: Raised by one when what crosses the process border changes, or which inputs a turn's number stands for.
 FORM = 3
@@ -30,11 +30,6 @@ Inputs = tuple[dict[str, np.ndarray], dict[str, Any]]
 def form() -> int:
     """The number of the form that this side speaks."""
     return FORM
-
-
-def enter() -> int:
-    """First job of a process that is going to play: its number if it may be stopped between jobs, else 0."""
-    return os.getpid() if cpu.end_with_parent() else 0
 
 
 def load(what: str, device: str, dtype: str) -> None:

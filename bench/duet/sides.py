@@ -15,13 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import impls
-
 #: The working tree, as it is.
 HERE = "."
 
 #: A file that tells a checkout of this project, whose own code is run, from the repository of somebody's kernel.
-OURS = Path("impls", "worker.py")
+OURS = Path("conformance", "SPEC.md")
 
 #: Where a virtual environment keeps its interpreter.
 INTERPRETER = Path("bin", "python")
@@ -39,8 +37,8 @@ class Side:
     python: str
     #: The folder that corresponds to the current one, where ``--impl file.py:function`` is looked for.
     folder: Path
-    #: The folder that has the suite's packages.
-    suite: Path
+    #: The checkout of the suite that is run; None is the one that runs this.
+    suite: Path | None
     #: The commit, or "" for the working tree.
     commit: str = ""
 
@@ -98,9 +96,9 @@ def _interpreter(text: str, folder: Path) -> Path:
     return path / INTERPRETER if path.is_dir() else path
 
 
-def _suite(checkout: Path) -> Path:
-    """The suite of a checkout of this project is its own; that of anybody's repository is the installed one."""
-    return checkout if (checkout / OURS).is_file() else Path(impls.__file__).resolve().parents[1]
+def _suite(checkout: Path) -> Path | None:
+    """The suite of a checkout of this project is its own; that of anybody's repository is the one that runs this."""
+    return checkout if (checkout / OURS).is_file() else None
 
 
 def _top(folder: Path) -> Path | None:

@@ -14,13 +14,13 @@ from typing import Any
 
 from bench import fits, peak
 from bench.figures import FOLDER, ROOM, Circumstances, give, option, sentence
-from bench.machine import usable_cores
 from bench.workloads import Workload, parse
-from impls import threads
 from impls.contract import Framework, Implementation
 from impls.figures import Figures
-from impls.isolation import Worker
 from impls.operators import SDPA
+from impls.process import threads
+from impls.process.pool import Worker
+from impls.process.threads import usable_cores
 from impls.select import builtin
 
 #: What is called, at which lengths.

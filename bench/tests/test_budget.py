@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bench import budget
 from bench.budget import Cost, Costs
 from bench.workloads import Workload
 from conformance.targets import Target
 from impls.contract import Implementation
+from impls.process import limits
 
 TARGET = Target(Implementation("it", "nowhere:function"), "cpu", "float32")
 SHORT, LONG = Workload(1, 8, 64, 512), Workload(1, 8, 64, 1024)
@@ -16,7 +16,7 @@ SHORT, LONG = Workload(1, 8, 64, 512), Workload(1, 8, 64, 1024)
 
 @pytest.fixture(autouse=True)
 def _memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "available_bytes", lambda: 2**30)
+    monkeypatch.setattr(limits, "available", lambda: 2**30)
 
 
 def test_time_grows_fourfold_per_doubling() -> None:
@@ -97,9 +97,3 @@ def test_a_mask_of_booleans_is_a_square_array() -> None:
     costs = Costs()
     costs.add(TARGET, Workload(1, 8, 64, 2048), Cost(0.001, 8 * 2048**2))
     assert costs.bytes(TARGET, Workload(1, 8, 64, 4096)) == 8 * 4096**2
-
-
-def test_unknown_memory_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system does not tell, the cell is tried."""
-    monkeypatch.setattr(budget, "available_bytes", lambda: None)
-    assert Costs().refusal(TARGET, Workload(1, 8, 64, 2**15), 5, 1.0) == ""

@@ -21,6 +21,7 @@ from bench.tests.measured import QUICK, cell, outcomes
 from bench.turns import Turns
 from conformance.targets import Target
 from impls.contract import Implementation
+from impls.process import limits
 
 SHORT, LONG = "prefill-b1h2d8s16", "prefill-b1h2d8s32"
 
@@ -109,9 +110,9 @@ def test_cells_that_do_not_fit_together_are_measured_in_parts(monkeypatch: pytes
     call = memory.quadratic_bytes(w, "float32")
     each, here = memory.there_bytes(w, "float32", "cpu", call), memory.here_bytes(w, "float32")
     room = (here + 2.5 * each) / USABLE
-    monkeypatch.setattr(memory, "available_bytes", lambda: int(room))
+    monkeypatch.setattr(limits, "available", lambda: int(room))
     assert [len(part) for part in planned(cells)._parts(cells)] == [2, 2, 1]
-    monkeypatch.setattr(memory, "available_bytes", lambda: None)
+    monkeypatch.setattr(limits, "available", lambda: 2**50)
     assert [len(part) for part in planned(cells)._parts(cells)] == [5]
 
 

@@ -225,7 +225,7 @@ def workers(parent: int) -> list[str]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if (folder / "stat").read_text().rpartition(")")[2].split()[1] == str(parent):
-                found += [folder.name] if "impls.worker" in (folder / "cmdline").read_text() else []
+                found += [folder.name] if "process/worker.py" in (folder / "cmdline").read_text() else []
         except OSError:  # it ended
             continue
     return found

@@ -8,12 +8,11 @@ import pytest
 
 from bench import cores
 from bench.figures import Circumstances
-from bench.machine import usable_cores
 from bench.plan import Plan
 from bench.processes import Processes
 from bench.tests.measured import cell
 from bench.tests.test_interference import attention
-from impls.cores import near
+from impls.process.threads import near, usable_cores
 
 #: Core 1 takes half as long again, in the first third of the time: two turns on each core in turn.
 TURNS = [[core, (1.5 if core and index < 4 else 1.0) * 1e-3] for index in range(12) for core in (0, 0, 1, 1)]

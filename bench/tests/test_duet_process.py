@@ -15,7 +15,7 @@ import pytest
 
 from bench.duet.process import Process, unrandomized
 from bench.duet.sides import ready
-from impls.isolation import Crashed, Worker
+from impls.process.pool import Crashed, Worker
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def process() -> Iterator[Process]:
 
 def number(process: Process) -> int:
     """Of the process that plays; asking for it is a job."""
-    return int(process.play("enter"))
+    return int(process.call("os:getpid", timeout=60))
 
 
 def stops(number: int) -> bool:
@@ -70,7 +70,7 @@ def test_processes_of_one_lot_lay_out_their_memory_alike() -> None:
     with ready(".", Path(__file__).parent) as side:
         for lot in (1, 1, 2):
             process = Process(side, lot)
-            found.append(process._worker.call(f"{__name__}:layout", timeout=60))
+            found.append(process.call(f"{__name__}:layout", timeout=60))
             process.close()
     one, same, other = found
     assert one[0] == same[0] != other[0]

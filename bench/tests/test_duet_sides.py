@@ -8,11 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import impls
 from bench.duet.sides import SideError, ready
-
-#: The suite that is installed, or the checkout that these tests run from.
-SUITE = Path(impls.__file__).resolve().parents[1]
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -64,13 +60,13 @@ def test_the_working_tree_is_taken_as_it_is(repository: Path) -> None:
 def test_somebody_s_repository_uses_the_installed_suite(repository: Path) -> None:
     """A repository that has no suite of its own is timed by this one."""
     with ready("main", repository) as side:
-        assert side.suite == SUITE
+        assert side.suite is None
 
 
 def test_a_checkout_of_the_suite_uses_its_own(repository: Path) -> None:
     """A revision of this project runs the suite of that revision."""
-    (repository / "impls").mkdir()
-    (repository / "impls" / "worker.py").write_text("")
+    (repository / "conformance").mkdir()
+    (repository / "conformance" / "SPEC.md").write_text("")
     git(repository, "add", ".")
     git(repository, "commit", "--quiet", "-m", "suite")
     with ready("main", repository) as side:

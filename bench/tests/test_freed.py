@@ -6,7 +6,7 @@ import pytest
 
 from bench import freed
 from bench.figures import Circumstances
-from impls import allocator
+from impls.process import allocator
 
 #: Pages that the objects of Python may take in a call.
 FEW = 300

@@ -13,17 +13,24 @@ import pytest
 from bench import machine
 from bench.machine import MUST_AGREE, describe, differing, mark
 
-CPUINFO = """processor : 0
-cpu family : 26
-model : 2
-model name : AMD EPYC 9555
-stepping : 1
-flags : fpu vme hypervisor avx2
+#: What py-cpuinfo says of an x86 processor.
+CPUINFO = {
+    "arch": "X86_64",
+    "brand_raw": "AMD EPYC 9555",
+    "family": 26,
+    "model": 2,
+    "stepping": 1,
+    "flags": ["fpu", "vme", "hypervisor", "avx2"],
+}
+
+#: What Linux says of an Arm processor, of which py-cpuinfo knows the name.
+ARM = """processor : 0
+CPU implementer : 0x41
+CPU variant : 0x3
+CPU part : 0xd0c
 
 processor : 1
-cpu family : 26
-model name : another one
-flags : fpu
+CPU part : 0xd0d
 """
 
 
@@ -58,11 +65,30 @@ def test_this_machine_is_described() -> None:
     assert platform.python_version() in one["python"]
 
 
-def test_a_linux_system_tells_its_processor(tmp_path: Path) -> None:
-    """Name, stepping and whether it is virtual, of the first core."""
-    found = described(system(tmp_path, proc__cpuinfo=CPUINFO))
+def test_an_x86_processor_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name, stepping and whether it is virtual."""
+    monkeypatch.setattr(machine, "_cpuinfo", lambda: CPUINFO)
+    found = described(tmp_path)
     assert found["cpu"] == "AMD EPYC 9555 (cpu family 26, model 2, stepping 1)"
     assert found["virtual"] is True
+
+
+def test_an_arm_processor_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernel's numbers of the first core; whether it is virtual is not."""
+    monkeypatch.setattr(machine, "_cpuinfo", lambda: {"arch": "ARM_8", "brand_raw": "Neoverse-N1", "flags": ["asimd"]})
+    found = described(system(tmp_path, proc__cpuinfo=ARM))
+    assert found["cpu"] == "Neoverse-N1 (CPU implementer 0x41, CPU part 0xd0c, CPU variant 0x3)"
+    assert found["virtual"] is None
+
+
+def test_a_processor_that_is_not_known_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What py-cpuinfo cannot find out stops no run."""
+
+    def unknown() -> None:
+        raise ValueError("unknown processor")
+
+    monkeypatch.setattr("cpuinfo.get_cpu_info", unknown)
+    assert machine._cpuinfo.__wrapped__() == {}
 
 
 @pytest.mark.usefixtures("_nothing_else")
@@ -84,6 +110,7 @@ def test_a_system_that_does_not_tell_leaves_fields_empty(tmp_path: Path, monkeyp
     """As macOS does, which has no /proc and no affinity."""
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(platform, "processor", lambda: "arm")
+    monkeypatch.setattr(machine, "_cpuinfo", dict)
     found = described(tmp_path)
     assert (found["cpu"], found["governor"], found["smt"], found["gpu"], found["driver"]) == ("arm", "", "", "", "")
     assert (found["quota"], found["virtual"]) == (None, None)

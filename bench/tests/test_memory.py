@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import tracemalloc
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -84,77 +81,3 @@ def test_what_proves_linear_memory() -> None:
     assert memory.holds_no_square(Workload(1, 8, 64, 2048), 2**24)
     assert not memory.holds_no_square(Workload(1, 8, 64, 2048), 2**25)
     assert not memory.holds_no_square(Workload(1, 8, 64, 1024), 0)
-
-
-def system(root: Path, available: int | None = 8 * GIB, groups: str = "0::/", **files: Any) -> Path:
-    """The kernel's numbers in a folder; ``files`` by their path below the control groups, "__" for "/"."""
-    (root / "proc/self").mkdir(parents=True)
-    (root / "proc/self/cgroup").write_text(f"{groups}\n")
-    if available is not None:
-        (root / "proc/meminfo").write_text(f"MemTotal: 1 kB\nMemAvailable:   {available // 1024} kB\n")
-    for name, text in files.items():
-        path = root / "sys/fs/cgroup" / name.replace("__", "/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
-
-
-def numbers(prefix: str, allowed: str, used: int, dropped: int = 0) -> dict[str, Any]:
-    """A control group of version 2."""
-    return {
-        f"{prefix}memory.max": allowed,
-        f"{prefix}memory.current": str(used),
-        f"{prefix}memory.stat": f"anon 1\ninactive_file {dropped}\n",
-    }
-
-
-def test_without_a_control_group_the_machine_decides(tmp_path: Path) -> None:
-    """MemAvailable of /proc/meminfo."""
-    assert memory.available_bytes(system(tmp_path)) == 8 * GIB
-
-
-def test_a_group_without_a_limit_decides_nothing(tmp_path: Path) -> None:
-    """Its limit is the word max."""
-    assert memory.available_bytes(system(tmp_path, **numbers("", "max", GIB))) == 8 * GIB
-
-
-def test_the_rest_of_a_group_is_free(tmp_path: Path) -> None:
-    """The limit without what is used, of which pages of files can be dropped."""
-    assert memory.available_bytes(system(tmp_path, **numbers("", str(4 * GIB), 3 * GIB, GIB))) == 2 * GIB
-
-
-def test_a_group_further_up_limits_those_below(tmp_path: Path) -> None:
-    """The narrowest of all groups that the process is in decides."""
-    inner, outer = numbers("a__b__", "max", GIB), numbers("a__", str(3 * GIB), GIB)
-    root = system(tmp_path, groups="0::/a/b", **inner, **outer)
-    assert memory.available_bytes(root) == 2 * GIB
-
-
-def test_a_group_of_the_first_version_limits_too(tmp_path: Path) -> None:
-    """Its files have other names."""
-    files = {"limit_in_bytes": str(3 * GIB), "usage_in_bytes": str(GIB), "stat": "x 1\n"}
-    named: dict[str, Any] = {f"memory__job__memory.{name}": text for name, text in files.items()}
-    root = system(tmp_path, groups="4:memory:/job", **named)
-    assert memory.available_bytes(root) == 2 * GIB
-
-
-def test_a_group_over_its_limit_has_nothing_left(tmp_path: Path) -> None:
-    """Never less than nothing."""
-    assert memory.available_bytes(system(tmp_path, **numbers("", str(GIB), 2 * GIB))) == 0
-
-
-def test_without_meminfo_free_pages_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system's own count of pages."""
-    sizes = {"SC_AVPHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
-    monkeypatch.setattr(os, "sysconf", sizes.__getitem__)
-    assert memory.available_bytes(system(tmp_path, available=None)) == 4096000
-
-
-def test_a_system_that_does_not_tell_gives_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file and no count: unknown, not zero."""
-
-    def unknown(name: str) -> int:
-        raise ValueError(name)
-
-    monkeypatch.setattr(os, "sysconf", unknown)
-    assert memory.available_bytes(tmp_path) is None

@@ -19,6 +19,7 @@ from bench.tests import allocating
 from bench.workloads import Workload, parse
 from impls.backend import backend
 from impls.contract import Framework, Implementation
+from impls.process import limits
 from impls.select import builtin
 
 MEBIBYTE = 2**20
@@ -200,13 +201,13 @@ def test_a_system_that_does_not_restart_the_peak_is_not_believed(
 ) -> None:
     """Nor one that does not tell it; then there are no bytes."""
     (tmp_path / "status").write_text(status)
-    monkeypatch.setattr(peak, "PROC", tmp_path)
+    monkeypatch.setattr(limits, "PROC", tmp_path)
     assert (peak._meter(backend(Framework.NUMPY), "cpu") is not None) is restarts
 
 
 def test_a_system_without_proc_has_no_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As macOS; the reason says so."""
-    monkeypatch.setattr(peak, "PROC", tmp_path / "none")
+    monkeypatch.setattr(limits, "PROC", tmp_path / "none")
     meter = peak._meter(backend(Framework.NUMPY), "cpu")
     assert meter is None
 

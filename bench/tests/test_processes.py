@@ -12,12 +12,11 @@ from dataclasses import replace
 
 import pytest
 
-from bench import cpu
-from bench.machine import usable_cores
 from bench.processes import Processes, process_of
-from impls import threads
 from impls.contract import Framework, Implementation, ImplementationError
-from impls.isolation import Crashed
+from impls.process import threads
+from impls.process.pool import Crashed, continue_process, cpu_seconds, stop_process
+from impls.process.threads import usable_cores
 
 ONE, OTHER = (Implementation(name, "nowhere:function", worker=name) for name in ("one", "other"))
 
@@ -114,11 +113,11 @@ def test_a_process_does_nothing_from_the_moment_it_is_stopped() -> None:
     pid = using.call(ONE, f"{__name__}:spin", 30.0, timeout=60)
     taken = []
     for _ in range(20):
-        cpu.stop(pid)
-        taken.append(cpu.cpu_seconds(pid))
+        stop_process(pid)
+        taken.append(cpu_seconds(pid))
         time.sleep(0.002)
-        assert cpu.cpu_seconds(pid) == taken[-1]
-        cpu.go_on(pid)
+        assert cpu_seconds(pid) == taken[-1]
+        continue_process(pid)
         time.sleep(0.002)
     using.close()
     assert len(set(taken)) > 1  # between stops it works
@@ -171,5 +170,5 @@ def test_stopping_a_process_that_is_gone_is_no_error() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     pid = ended.pid
-    cpu.stop(pid)
-    cpu.go_on(pid)
+    stop_process(pid)
+    continue_process(pid)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import budget
 from bench.answers import Chunk, Opened
 from bench.checks import StruckOut
 from bench.outcomes import Cell, NotTimed, Outcome, Visit
@@ -18,7 +17,8 @@ from bench.workloads import Workload
 from conformance import reference
 from conformance.targets import Target
 from impls.contract import Implementation
-from impls.isolation import Crashed
+from impls.process import limits
+from impls.process.pool import Crashed
 
 CELL = Cell(Target(Implementation("it", "nowhere:function"), "cpu", "float32"), Workload(1, 2, 4, 8))
 
@@ -187,7 +187,7 @@ def test_running_out_of_memory_is_left_out_with_the_reason() -> None:
 
 def test_what_would_not_fit_is_never_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason has what the cell needs and what is free, and no worker hears of it."""
-    monkeypatch.setattr(budget, "available_bytes", lambda: 2**30)
+    monkeypatch.setattr(limits, "available", lambda: 2**30)
     answers = Answers(opened(right(FIRST)))
     with pytest.raises(NotTimed, match=r"needs \d+\.\d GiB, 1\.0 GiB are free"):
         measure(answers, Cell(CELL.target, Workload(1, 8, 64, 2**15)))

@@ -13,7 +13,7 @@ from bench.roofs import Roof, Sample, bandwidth, product, roof
 from conformance.targets import Target
 from impls.backend import backend
 from impls.contract import Framework, Implementation
-from impls.isolation import Crashed
+from impls.process.pool import Crashed
 
 #: The module that has to be there for a framework.
 NEEDED = {Framework.NUMPY: "numpy", Framework.TORCH: "torch", Framework.JAX: "jax", Framework.ONNXRUNTIME: "onnx"}

@@ -17,9 +17,9 @@ import pytest
 from bench import arguments, sampler
 from bench.answers import Opened, kind
 from bench.workloads import Workload
-from impls import allocator
 from impls.contract import Implementation
-from impls.isolation import Worker
+from impls.process import allocator
+from impls.process.pool import Worker
 from impls.select import builtin
 
 WORKLOAD = Workload(1, 1, 2, 3)

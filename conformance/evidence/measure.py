@@ -16,9 +16,9 @@ from conformance import bounds
 from conformance.deviations import read
 from conformance.evidence.series import SERIES, Series
 from conformance.evidence.verdicts import Jury, Kind, Verdict
-from conformance.targets import Pool, choose
+from conformance.targets import choose
 from impls.contract import Framework, Implementation
-from impls.isolation import InProcess, Worker
+from impls.process.pool import InProcess, Pool, Worker
 
 #: Problems of one block; its processes end with it, and with them what libraries keep for every shape.
 BLOCK = 1000

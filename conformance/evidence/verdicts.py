@@ -17,7 +17,8 @@ from conformance.evidence.once import once
 from conformance.evidence.series import SDPA, Series
 from conformance.judge import judge
 from conformance.outcomes import Outcome
-from conformance.targets import Pool, Selection, Target
+from conformance.targets import Selection, Target
+from impls.process.pool import Pool
 
 #: Seconds for one problem on one implementation, compilation included.
 TIMEOUT = 120.0

@@ -23,9 +23,9 @@ from conformance.faults.verdicts import verdict
 from conformance.judge import blank_of, reply_of
 from conformance.outcomes import Outcome
 from conformance.questions import QUESTIONS
-from conformance.targets import Pool, Target
+from conformance.targets import Target
 from impls.contract import Implementation
-from impls.isolation import Crashed
+from impls.process.pool import Crashed, Pool
 from impls.select import plug_in
 
 #: Cases that have to catch a fault: one could be an accident of its data.

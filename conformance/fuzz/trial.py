@@ -27,10 +27,10 @@ from conformance.message import comparison_lines, share_text
 from conformance.outcomes import Failure
 from conformance.problem import Problem
 from conformance.reference import Expected
-from conformance.targets import Pool, Target
+from conformance.targets import Target
 from impls.calls import Reply
 from impls.contract import Profile
-from impls.isolation import Crashed, TimedOut
+from impls.process.pool import Crashed, Pool, TimedOut
 
 Draw = Callable[[Any], Any]
 

@@ -10,10 +10,11 @@ from conformance.ledger.record import Ledger
 from conformance.outcomes import Failure
 from conformance.script.compose import text
 from conformance.script.elements import Element, worst_elements
-from conformance.targets import DEVICES, Pool, Target, choose
-from impls import limits
+from conformance.targets import DEVICES, Target, choose
 from impls.contract import DTYPES, ImplementationError
 from impls.loading import nearest
+from impls.process import limits
+from impls.process.pool import Pool
 
 #: Seconds for the case, compilation included; as pytest's ``--case-timeout``.
 TIMEOUT = 300.0

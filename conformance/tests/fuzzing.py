@@ -7,10 +7,11 @@ from conformance.fuzz.properties import PROPERTIES
 from conformance.fuzz.run import Setting, fuzz
 from conformance.fuzz.trial import Context
 from conformance.outcomes import Result
-from conformance.targets import Pool, Target
+from conformance.targets import Target
 from conformance.tests import fuzz_fakes
 from impls.contract import Implementation
 from impls.loading import keywords
+from impls.process.pool import Pool
 
 #: Enough for every fake to be found out, and a second or two.
 EXAMPLES = 150

@@ -16,10 +16,10 @@ from conformance.cases import AnyCase, every_case
 from conformance.judge import result_of
 from conformance.outcomes import Failure, Outcome, Result
 from conformance.script import Element, worst_elements, write
-from conformance.targets import Pool, Target
+from conformance.targets import Target
 from impls.calls import Reply, Request
 from impls.contract import Implementation, Profile
-from impls.isolation import Crashed, TimedOut
+from impls.process.pool import Crashed, Pool, TimedOut
 
 #: An implementation, the name of a case, and a dtype.
 Job = tuple[Implementation, str, str]

@@ -13,8 +13,9 @@ from conformance.cases import all_cases, every_case
 from conformance.deviations import Ledger
 from conformance.judge import judge
 from conformance.outcomes import Outcome
-from conformance.targets import Pool, Target
+from conformance.targets import Target
 from impls.contract import Implementation
+from impls.process.pool import Pool
 from impls.select import builtin, plug_in, with_attributes
 
 

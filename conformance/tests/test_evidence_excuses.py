@@ -17,10 +17,11 @@ from conformance.evidence.layer_problems import LayerProblem
 from conformance.evidence.once import once
 from conformance.evidence.verdicts import Jury, Kind, Verdict
 from conformance.problem import Problem
-from conformance.targets import Pool, Selection, Target, choose
+from conformance.targets import Selection, Target, choose
 from impls import calls
 from impls.numpy import layer as of_layer
 from impls.numpy.gradients import gradients as of_sdpa
+from impls.process.pool import Pool
 
 HERE = "conformance.tests.test_evidence_excuses:"
 EMPTY = LayerProblem("p", "mha", PLAIN, kv_lengths=(0, 4))

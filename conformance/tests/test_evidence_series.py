@@ -15,8 +15,9 @@ from conformance.evidence.layer_problems import WORK, layer_problem
 from conformance.evidence.once import once
 from conformance.evidence.series import SERIES
 from conformance.evidence.verdicts import Jury, Kind
-from conformance.targets import Pool, choose
+from conformance.targets import choose
 from impls import calls
+from impls.process.pool import Pool
 
 #: Everything but attention itself.
 OTHERS = {name: series for name, series in SERIES.items() if name != "sdpa"}

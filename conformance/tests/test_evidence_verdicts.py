@@ -19,9 +19,10 @@ from conformance.evidence.once import once
 from conformance.evidence.problems import dtype_of, random_problem
 from conformance.evidence.verdicts import Jury, Kind, Verdict
 from conformance.problem import Problem, RandomMask
-from conformance.targets import Pool, Selection, Target, choose
+from conformance.targets import Selection, Target, choose
 from impls import calls
 from impls.numpy import eager
+from impls.process.pool import Pool
 from impls.select import builtin, plug_in
 
 HERE = "conformance.tests.test_evidence_verdicts:"

@@ -19,8 +19,8 @@ from conformance.fuzz.trial import Context
 from conformance.judge import judge
 from conformance.outcomes import Failure, Outcome, Result
 from conformance.problem import Problem
-from conformance.targets import Pool
 from conformance.tests.fuzzing import context, run
+from impls.process.pool import Pool
 
 REFERENCE = "agrees-with-reference"
 #: A real record, made to speak of the fakes.

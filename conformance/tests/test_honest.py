@@ -8,8 +8,9 @@ from conformance.cases import every_case
 from conformance.deviations import Ledger
 from conformance.judge import judge
 from conformance.outcomes import Outcome
-from conformance.targets import Pool, Target
+from conformance.targets import Target
 from impls.contract import DTYPES
+from impls.process.pool import Pool
 from impls.select import plug_in, with_attributes
 
 HONEST = (

@@ -11,9 +11,10 @@ from conformance.cases import Case, all_cases
 from conformance.deviations import Deviation, Ledger
 from conformance.judge import judge
 from conformance.outcomes import Failure, Outcome, Result
-from conformance.targets import Pool, Target
+from conformance.targets import Target
 from impls import loading
 from impls.contract import Implementation, Profile
+from impls.process.pool import Pool
 from impls.tests import fakes
 
 VERSIONS = {"numpy": "2.0"}

@@ -14,7 +14,7 @@ from conformance.faults import FAULTS, GROUPS, kills
 from conformance.faults.anatomy import Attention
 from conformance.faults.kills import LEAST, Kill
 from conformance.faults.registry import link
-from conformance.targets import Pool
+from impls.process.pool import Pool
 
 PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "faults.json"
 

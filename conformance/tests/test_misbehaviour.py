@@ -13,11 +13,12 @@ from conformance.judge import judge
 from conformance.ledger import page
 from conformance.outcomes import Failure, Outcome, Result
 from conformance.remarks import remark_lines
-from conformance.targets import Pool, Target
+from conformance.targets import Target
 from conformance.tests.test_results import SCHEMA
-from impls import limits
 from impls.contract import Framework, Implementation
-from impls.threadpools import thread_settings
+from impls.process import limits
+from impls.process.pool import Pool
+from impls.process.state import thread_settings
 
 #: Memory of a case here: several times what a worker holds that imported NumPy alone.
 MEMORY = 512 << 20
@@ -98,7 +99,6 @@ def test_what_does_not_return_is_a_timeout(pool: Pool, name: str) -> None:
     assert judged(pool, "right").outcome is Outcome.PASSED
 
 
-@pytest.mark.skipif(not limits.bounded(), reason="memory is bounded where there is /proc")
 @pytest.mark.parametrize("name", ["hogs", "hogs_in_a_program"])
 def test_more_memory_than_allowed_is_a_failure_by_memory(pool: Pool, name: str) -> None:
     """A call that takes memory without end, itself or by a program, is ended; the next case finds a fresh process."""
@@ -120,7 +120,6 @@ def test_a_kill_while_memory_ran_out_is_a_failure_by_memory(pool: Pool, monkeypa
     )
 
 
-@pytest.mark.skipif(not limits.bounded(), reason="memory is bounded where there is /proc")
 def test_a_leak_is_a_remark_and_fails_no_later_case(pool: Pool) -> None:
     """A process that has kept half of what a case may take is replaced, so twice as many leaking calls pass."""
     results = [judged(pool, "leaks") for _ in range(20)]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from conformance.outcomes import Failure
-from conformance.targets import Pool
 from conformance.tests.script_kernels import FRAMEWORKS, KERNELS
 from conformance.tests.scripts import Job, Ran, Written, alone, run, shown, written, written_and_run
+from impls.process.pool import Pool
 from impls.select import plug_in, with_attributes
 
 #: Function, case, and the way in which it fails.

@@ -21,8 +21,9 @@ import numpy as np
 from impls.contract import Call, Function, ImplementationError
 from impls.foreign import exchange
 from impls.foreign.declared import Declared, Foreign, known_keywords, known_operator
-from impls.isolation import SCRATCH, STDERR_LINES, Crashed, cause
 from impls.loading import nearest
+from impls.process.pool import STDERR_LINES, Crashed, cause
+from impls.process.worker import SCRATCH
 
 #: The status of a call that the program does not support; test programs say "skipped" with it in GNU's tools.
 UNSUPPORTED = 77

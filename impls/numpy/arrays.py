@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from impls.state import Setting
+from impls.process.state import Setting
+from impls.process.threads import usable_cores
 
 
 def devices() -> tuple[str, ...]:
@@ -50,7 +50,7 @@ def matmul(a: np.ndarray, b: np.ndarray) -> Callable[[], np.ndarray]:
 
 def copy(array: np.ndarray) -> Callable[[], np.ndarray]:
     """Into one array, by as many threads as there are usable cores, since one core seldom fills the memory's bus."""
-    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = usable_cores()
     pool, target = ThreadPoolExecutor(workers), np.zeros_like(array)
     parts = list(zip(np.array_split(target, workers), np.array_split(array, workers), strict=True))
 

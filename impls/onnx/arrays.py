@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import onnxruntime
 
-from impls.state import Setting
+from impls.process.state import Setting
 
 #: TensorProto.BFLOAT16; the number is part of the ONNX file format.
 BFLOAT16 = 16

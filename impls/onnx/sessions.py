@@ -11,10 +11,10 @@ from typing import Any
 
 import onnxruntime
 
-from impls import threads
 from impls.contract import Call, Function
 from impls.onnx.graph import build
 from impls.onnx.offsets import compared
+from impls.process import threads
 
 #: Fatal messages only: what fails is raised as an exception as well, and is the caller's to show.
 QUIET = 4

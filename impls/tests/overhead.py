@@ -17,14 +17,15 @@ from collections.abc import Callable
 import numpy as np
 from tabulate import tabulate
 
-from impls import calls, process
+from impls import calls
 from impls.backend import backend
 from impls.contract import Implementation
-from impls.isolation import Worker
-from impls.limits import default
-from impls.noise import Noise
+from impls.process import state
+from impls.process.limits import default
+from impls.process.noise import Noise
+from impls.process.pool import Worker
+from impls.process.state import Watch
 from impls.select import select
-from impls.state import Watch
 
 #: Calls of each kind, and those before them that are not counted: frameworks compile at the first, and settle.
 CALLS, FIRST = 500, 50
@@ -61,7 +62,7 @@ def _costs(implementation: Implementation) -> tuple[float, ...]:
         return worker.call("impls.calls:call", implementation, request, timeout=300)
 
     def around_nothing() -> None:
-        with Watch((*process.settings(), *backend(implementation.framework).settings())), Noise():
+        with Watch((*state.settings(), *backend(implementation.framework).settings())), Noise():
             pass
 
     def processor_time() -> float:

@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-from impls import allocator, threads
 from impls.contract import Implementation
 from impls.figures import Figures
-from impls.isolation import Worker
+from impls.process import allocator, threads
+from impls.process.pool import Worker
 from impls.select import builtin
 from impls.tests.speed_sides import BATCH, HEADS, WIDTH
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from impls import calls, cores
+from impls import calls
 from impls.backend import backend
 from impls.calls import Request
 from impls.contract import Implementation
 from impls.loading import load, opened
+from impls.process import threads
 
 #: B, H and D of every problem.
 BATCH, HEADS, WIDTH = 1, 8, 64
@@ -63,9 +64,9 @@ def _open(side: str, run: Callable[[], Any]) -> Any:
 def turn(side: str, seconds: float, number: int) -> float:
     """Milliseconds of a call: the median of those that fit into so many seconds, of one at least.
 
-    The number says on which core they begin (impls.cores).
+    The number says on which core they begin (impls.process.threads).
     """
-    cores.begin_on(number)
+    threads.begin_on(number)
     run = _OPEN[side]
     taken: list[float] = []
     end = time.perf_counter() + seconds

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-from impls import allocator, threads
 from impls.figures import Figures
-from impls.isolation import Worker
 from impls.numpy.tiled_plan import ROWS, TILE
 from impls.numpy.tiled_threads import blas
+from impls.process import allocator, threads
+from impls.process.pool import Worker
 from impls.tests.speed import PAGE, VARIABLES, beyond, processor
 from impls.tests.speed_sides import WIDTH
 

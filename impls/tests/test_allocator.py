@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from impls import allocator
-from impls.isolation import Worker
+from impls.process import allocator
+from impls.process.pool import Worker
 
 #: Bytes of the arrays of a call: larger than glibc's largest threshold, from which on every block is mapped by itself.
 SIZE = 2**26

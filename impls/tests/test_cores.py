@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from impls import cores
+from impls.process import threads
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' sched_setaffinity")
 
@@ -26,11 +26,11 @@ def here() -> int:
 def test_turns_begin_on_the_cores_by_their_numbers() -> None:
     """One after the other, and the first again; afterwards the thread may use all of them, as may those it starts."""
     usable = os.sched_getaffinity(0)
-    found = cores.near()
+    found = threads.near()
     for number in range(2 * len(found)):
         seen = []
         for _ in range(20):  # the system may move it on at once, and seldom does
-            cores.begin_on(number)
+            threads.begin_on(number)
             seen.append(here())
         assert seen.count(found[number % len(found)]) > 10
         assert os.sched_getaffinity(0) == usable
@@ -47,7 +47,7 @@ def core_of(thread: int) -> int:
 
 
 @linux
-@pytest.mark.skipif(len(cores.near()) < 2, reason="needs two cores")
+@pytest.mark.skipif(len(threads.near()) < 2, reason="needs two cores")
 def test_a_thread_that_spins_on_the_core_leaves_it() -> None:
     """As a library's does between two calls; afterwards it may use all cores again."""
     usable = os.sched_getaffinity(0)
@@ -55,16 +55,16 @@ def test_a_thread_that_spins_on_the_core_leaves_it() -> None:
     spinner.start()
     thread = spinner.native_id
     assert thread is not None
-    for number, core in enumerate(cores.near()):
+    for number, core in enumerate(threads.near()):
         os.sched_setaffinity(thread, {core})
         while core_of(thread) != core:
             time.sleep(0.001)
-        cores.begin_on(number)
+        threads.begin_on(number)
         assert core_of(thread) == core  # it is bound to it: nothing is changed
         os.sched_setaffinity(thread, usable)
         seen = set()
         for _ in range(3):
-            cores.begin_on(number)
+            threads.begin_on(number)
             seen.add(core_of(thread))
         assert seen != {core}
         assert os.sched_getaffinity(thread) == usable
@@ -80,7 +80,7 @@ def test_no_core_is_used_that_is_not_allowed() -> None:
     os.sched_setaffinity(0, {one})
     try:
         for number in range(3):
-            cores.begin_on(number)
+            threads.begin_on(number)
             assert here() == one
             assert os.sched_getaffinity(0) == {one}
     finally:
@@ -91,8 +91,8 @@ def test_where_threads_cannot_be_moved_nothing_happens(monkeypatch: pytest.Monke
     """As on macOS."""
     monkeypatch.delattr(os, "sched_setaffinity", raising=False)
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    cores.begin_on(1)
-    assert cores.near() == ()
+    threads.begin_on(1)
+    assert threads.near() == ()
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,11 @@ def test_cores_with_another_last_cache_are_left_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shared: str | None, near: tuple[int, ...]
 ) -> None:
     """Those that share it with the first one take part; all do where the system does not tell."""
-    for level, text in (("index0", "0"), ("index3", shared)):
+    for level, text in (("1", "0"), ("3", shared)):
         if text is not None and shared is not None:
-            (tmp_path / "cpu0/cache" / level).mkdir(parents=True)
-            (tmp_path / "cpu0/cache" / level / "shared_cpu_list").write_text(text + "\n")
-    monkeypatch.setattr(cores, "PROCESSORS", tmp_path)
-    assert cores._near.__wrapped__(frozenset(range(4))) == near
+            folder = tmp_path / f"cpu0/cache/index{level}"
+            folder.mkdir(parents=True)
+            (folder / "level").write_text(level + "\n")
+            (folder / "shared_cpu_list").write_text(text + "\n")
+    monkeypatch.setattr(threads, "PROCESSORS", tmp_path)
+    assert threads._near.__wrapped__(frozenset(range(4))) == near

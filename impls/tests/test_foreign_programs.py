@@ -15,7 +15,8 @@ import pytest
 from impls import calls
 from impls.contract import ImplementationError
 from impls.foreign.program import program
-from impls.isolation import SCRATCH, Crashed, TimedOut, Worker
+from impls.process.pool import Crashed, TimedOut, Worker
+from impls.process.worker import SCRATCH
 from impls.tests.foreign import ask, implementation, judge, keywords, qkv
 from impls.tests.test_isolation import alive
 from impls.tests.within import assert_within
@@ -194,7 +195,7 @@ def test_a_program_ends_with_the_run(tmp_path: Path) -> None:
     """If the parent of the worker is killed, neither the program nor its folder stays."""
     act = f"import time\nPath({str(tmp_path / 'pids')!r}).write_text(f'{{os.getpid()}} {{at}}')\ntime.sleep(1000)"
     start = (
-        "from impls.isolation import Worker; from impls import calls; from impls.tests.foreign import *;"
+        "from impls.process.pool import Worker; from impls import calls; from impls.tests.foreign import *;"
         f"some = implementation({script(tmp_path, act)!r});"
         "Worker().call('impls.calls:call', some, calls.Request.qkv('cpu', *qkv()))"
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from impls.isolation import Crashed, InProcess, TimedOut, Worker
+from impls.process.pool import Crashed, InProcess, TimedOut, Worker
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_in_process_runs_here() -> None:
 def test_a_worker_ends_with_its_parent() -> None:
     """If the parent is killed, a worker that never returns is gone soon after."""
     script = (
-        "import sys; from impls.isolation import Worker; worker = Worker();"
+        "import sys; from impls.process.pool import Worker; worker = Worker();"
         "print(worker.call('os:getpid'), flush=True); worker.call('time:sleep', 1000)"
     )
     command = [sys.executable, "-c", script]
@@ -119,7 +119,7 @@ def test_a_worker_ends_with_its_parent() -> None:
 def test_the_folder_of_a_worker_goes_with_its_parent(then: str) -> None:
     """If the parent is killed, what its worker keeps on disk is gone soon after, whatever the worker was doing."""
     script = (
-        "from impls.isolation import SCRATCH, Worker; worker = Worker();"
+        "from impls.process.pool import Worker; from impls.process.worker import SCRATCH; worker = Worker();"
         f"print(worker.call('os:getenv', SCRATCH), flush=True); {then}"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:  # noqa: S603

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
-from impls import limits
-
-needs_proc = pytest.mark.skipif(not limits.bounded(), reason="memory is looked up in /proc")
+from impls.process import limits
 
 
 @pytest.mark.parametrize(
@@ -38,13 +40,15 @@ def test_a_size_is_said(size: int, text: str) -> None:
     assert limits.size_text(size) == text
 
 
-@needs_proc
 def test_memory_that_is_taken_is_seen() -> None:
     """What a process holds grows by what it takes."""
     before = limits.resident()
     taken = np.ones(1 << 26, np.uint8)
     assert limits.resident() - before >= 0.9 * taken.nbytes
 
+
+#: Bytes.
+GIB = 2**30
 
 #: Starts a program that takes 128 MiB, in its own session or in another one, and ends with its standard input.
 STARTER = """
@@ -54,7 +58,6 @@ subprocess.run([sys.executable, "-c", code], start_new_session=sys.argv[1] == "a
 """
 
 
-@needs_proc
 @pytest.mark.parametrize("where", ["together", "apart"])
 def test_programs_of_a_session_count(where: str) -> None:
     """A program that a process started counts with it, and one of another session does not."""
@@ -68,7 +71,6 @@ def test_programs_of_a_session_count(where: str) -> None:
     assert (held >= 1 << 27) == (where == "together")
 
 
-@needs_proc
 def test_a_process_that_is_gone_holds_nothing() -> None:
     """Between two looks a process may end."""
     with subprocess.Popen([sys.executable, "-c", ""]) as program:
@@ -79,4 +81,87 @@ def test_a_process_that_is_gone_holds_nothing() -> None:
 def test_the_default_is_less_than_there_is() -> None:
     """Without an option a job may take most of the machine's memory, and not all of it."""
     default = limits.default()
-    assert default is None or default < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert default < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@pytest.fixture
+def _eight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which 8 of 16 GiB are free."""
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=16 * GIB, available=8 * GIB))
+
+
+def system(root: Path, groups: str = "0::/", **files: Any) -> Path:
+    """The kernel's numbers in a folder; ``files`` by their path below the control groups, "__" for "/"."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(f"{groups}\n")
+    for name, text in files.items():
+        path = root / "sys/fs/cgroup" / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def numbers(prefix: str, allowed: str, used: int, dropped: int = 0) -> dict[str, Any]:
+    """A control group of version 2."""
+    return {
+        f"{prefix}memory.max": allowed,
+        f"{prefix}memory.current": str(used),
+        f"{prefix}memory.stat": f"anon 1\ninactive_file {dropped}\n",
+    }
+
+
+@pytest.mark.usefixtures("_eight")
+def test_without_a_control_group_the_machine_decides(tmp_path: Path) -> None:
+    """What it has available."""
+    assert limits.available(system(tmp_path)) == 8 * GIB
+
+
+@pytest.mark.usefixtures("_eight")
+def test_a_group_without_a_limit_decides_nothing(tmp_path: Path) -> None:
+    """Its limit is the word max."""
+    assert limits.available(system(tmp_path, **numbers("", "max", GIB))) == 8 * GIB
+
+
+@pytest.mark.usefixtures("_eight")
+def test_the_rest_of_a_group_is_free(tmp_path: Path) -> None:
+    """The limit without what is used, of which pages of files can be dropped."""
+    assert limits.available(system(tmp_path, **numbers("", str(4 * GIB), 3 * GIB, GIB))) == 2 * GIB
+
+
+@pytest.mark.usefixtures("_eight")
+def test_a_group_further_up_limits_those_below(tmp_path: Path) -> None:
+    """The narrowest of all groups that the process is in decides."""
+    inner, outer = numbers("a__b__", "max", GIB), numbers("a__", str(3 * GIB), GIB)
+    root = system(tmp_path, groups="0::/a/b", **inner, **outer)
+    assert limits.available(root) == 2 * GIB
+
+
+@pytest.mark.usefixtures("_eight")
+def test_a_group_of_the_first_version_limits_too(tmp_path: Path) -> None:
+    """Its files have other names."""
+    files = {"limit_in_bytes": str(3 * GIB), "usage_in_bytes": str(GIB), "stat": "x 1\n"}
+    named: dict[str, Any] = {f"memory__job__memory.{name}": text for name, text in files.items()}
+    root = system(tmp_path, groups="4:memory:/job", **named)
+    assert limits.available(root) == 2 * GIB
+
+
+@pytest.mark.usefixtures("_eight")
+def test_a_group_over_its_limit_has_nothing_left(tmp_path: Path) -> None:
+    """Never less than nothing."""
+    assert limits.available(system(tmp_path, **numbers("", str(GIB), 2 * GIB))) == 0
+
+
+def test_without_any_group_s_files_the_machine_decides(tmp_path: Path) -> None:
+    """As on macOS; then it is what psutil says."""
+    assert limits.available(tmp_path) <= psutil.virtual_memory().total
+    assert limits.control_groups("memory", tmp_path / "none")
+
+
+def test_the_default_is_a_part_of_what_the_narrowest_group_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or of the machine's memory, where no group has a limit."""
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=16 * GIB, available=8 * GIB))
+    for allowed, most in (("max", 16 * GIB), (str(4 * GIB), 4 * GIB), (str(2**63 - 4096), 16 * GIB)):
+        root = system(tmp_path / allowed, **numbers("", allowed, GIB))
+        assert limits.default(root) == int(limits.SHARE * most)

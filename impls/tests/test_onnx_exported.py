@@ -18,8 +18,8 @@ import numpy as np
 
 from impls import calls
 from impls.calls import Request, call
-from impls.isolation import Worker
 from impls.onnx import IMPLEMENTATIONS, exported
+from impls.process.pool import Worker
 from impls.tests.within import assert_within
 
 BY_NAME = {each.name: each for each in IMPLEMENTATIONS}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
-from impls import threadpools
-from impls.process import float_mode, settings
-from impls.state import Setting, Watch
+from impls.process import state
+from impls.process.state import Setting, Watch, float_mode, settings, thread_settings
 from impls.tests import misbehaving
 
 
@@ -119,10 +118,21 @@ def test_secrets_of_the_environment_are_not_told(monkeypatch: pytest.MonkeyPatch
     assert "ATTENTION_TEST_C" not in os.environ
 
 
-def test_threads_are_unknown_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without /proc, and for a library whose file is gone, there is no setting."""
-    maps: Any = tmp_path / "maps"
-    monkeypatch.setattr(threadpools, "_MAPS", maps)
-    assert threadpools.thread_settings.__wrapped__() == ()
-    maps.write_text(f"7f00-7f01 r-xp 0 00:00 0   {tmp_path}/libopenblas.so.0\n7f02-7f03 r-xp 0 00:00 0 [stack]\n")
-    assert threadpools.thread_settings.__wrapped__() == ()
+def test_threads_of_a_library_are_put_back() -> None:
+    """NumPy's BLAS has a setting, by the name of its file."""
+    settings = [setting for setting in thread_settings() if "blas" in setting.name]
+    if not settings:
+        pytest.skip("threadpoolctl knows no BLAS here")
+    before = [setting.get() for setting in settings]
+    with Watch(settings) as watch:
+        for setting in settings:
+            setting.put(before[0] + 1)
+    changes = zip(settings, before, strict=True)
+    assert watch.changed == tuple(f"{one.name}: {was} → {before[0] + 1}" for one, was in changes)
+    assert [setting.get() for setting in settings] == before
+
+
+def test_a_process_without_such_libraries_has_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the system does not tell what is loaded."""
+    monkeypatch.setattr(state, "ThreadpoolController", lambda: SimpleNamespace(lib_controllers=[]))
+    assert thread_settings.__wrapped__() == ()

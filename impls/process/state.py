@@ -1,23 +1,28 @@
-"""Settings of the process whatever the framework: random numbers, floating-point mode, folder, environment, signals.
+"""State of a process that a call may leave changed: settings that later calls depend on, compared before and after it.
 
-The floating-point mode is that of the calling thread; threads that a library keeps have their own.
+Those here are of the process whatever the framework: random numbers, floating-point mode (of the calling thread;
+threads that a library keeps have their own), folder, environment, signals, threads of the linear algebra libraries.  A
+framework's own settings are in its ``arrays``.  What changed is put back, so that the next case finds what this one
+found.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import locale
 import os
 import random
+import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
-
-from impls.state import Setting, moved
-from impls.threadpools import thread_settings
+from threadpoolctl import ThreadpoolController
 
 #: Numbers that the floating-point mode shows in; variables, as Python computes with constants when it compiles.
 _ONE, _TINY, _SMALLEST_NORMAL, _SUBNORMAL, _HALF = 1.0, 2.0**-60, 2.0**-1022, 2.0**-1074, 0.5
@@ -32,6 +37,81 @@ _MT19937_BYTES = 625 * 4
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGALRM", "SIGCHLD", "SIGFPE", "SIGUSR1", "SIGUSR2")
 
 _C: Any = ctypes.CDLL(None)
+
+
+def arrow(before: Any, after: Any) -> str:
+    """A change in words."""
+    return f"{before} → {after}"
+
+
+def moved(before: Any, after: Any) -> str:
+    """A change of what nobody can read: the state of random numbers."""
+    return "moved on or set anew"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One thing that holds for the whole process: how to read it, and how to put it back."""
+
+    name: str
+    #: A value that stays what it is when the setting changes, and can be compared.
+    get: Callable[[], Any]
+    put: Callable[[Any], Any]
+    words: Callable[[Any, Any], str] = arrow
+    #: No result depends on it, so that a change is told and fails nothing.
+    harmless: bool = False
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """In the place of a value that cannot be read: the folder that the process was in is gone."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return self.why
+
+
+class Watch:
+    """A context manager around a call; what it found is there when it is left."""
+
+    def __init__(self, settings: Sequence[Setting]) -> None:
+        self._settings = settings
+        self._before: list[Any] = []
+        #: What changed and matters, and what changed besides, "name: from → to" each.
+        self.changed: tuple[str, ...] = ()
+        self.remarks: tuple[str, ...] = ()
+        #: Names of settings that could not be put back.
+        self.stuck: tuple[str, ...] = ()
+
+    def __enter__(self) -> Watch:
+        self._before = [_read(setting) for setting in self._settings]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        after = [_read(setting) for setting in self._settings]
+        found = [each for each in zip(self._settings, self._before, after, strict=True) if each[1] != each[2]]
+        self.changed = tuple(f"{s.name}: {s.words(was, now)}" for s, was, now in found if not s.harmless)
+        self.remarks = tuple(f"{s.name}: {s.words(was, now)}" for s, was, now in found if s.harmless)
+        self.stuck = tuple(setting.name for setting, was, _ in found if not _put_back(setting, was))
+
+
+def _read(setting: Setting) -> Any:
+    try:
+        return setting.get()
+    except Exception as error:
+        return Unreadable(f"{type(error).__name__}: {error}")
+
+
+def _put_back(setting: Setting, value: Any) -> bool:
+    """Whether the setting has its value again."""
+    try:
+        setting.put(value)
+    except Exception:
+        return False
+    return bool(_read(setting) == value)
 
 
 @dataclass(frozen=True)
@@ -136,3 +216,14 @@ _SETTINGS = (
 def settings() -> tuple[Setting, ...]:
     """The settings of this process."""
     return (*_SETTINGS, *thread_settings())
+
+
+@functools.cache
+def thread_settings() -> tuple[Setting, ...]:
+    """Threads of each linear algebra library and OpenMP runtime that is loaded by now."""
+    return tuple(
+        Setting(
+            f"threads of {re.split(r'[-.]', Path(each.filepath).name)[0]}", each.get_num_threads, each.set_num_threads
+        )
+        for each in ThreadpoolController().lib_controllers
+    )

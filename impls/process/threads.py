@@ -1,4 +1,6 @@
-"""The core that a turn begins on.
+"""Threads and cores: how many threads a library may use, the cores that this process may, and where a turn begins.
+
+The number of threads is equal for all, and is said by the environment of the process that a library is imported in.
 
 A thread stays on the core that it was on, turn after turn, and on a shared machine one core may be slower than another
 by half for seconds, while a neighbour works on its other hardware thread.  Then one process is slow and another is not,
@@ -12,11 +14,46 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+
+#: How many threads the libraries of this process are to use; those that read no variable of their own read this.
+VARIABLE = "ATTENTION_CONFORMANCE_THREADS"
+
+#: What the libraries read: OpenMP's runtimes, MKL, OpenBLAS, Accelerate, NumExpr, and XLA's pool (its NPROC).
+VARIABLES = (
+    VARIABLE,
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NPROC",
+)
 
 #: Where Linux tells which cores share which cache.
 PROCESSORS = Path("/sys/devices/system/cpu")
+
+
+def environment(threads: int) -> dict[str, str]:
+    """The variables of a process whose libraries are to use so many threads."""
+    return dict.fromkeys(VARIABLES, str(threads))
+
+
+def wanted() -> int:
+    """How many threads this process's libraries are to use; 0 leaves it to them."""
+    text = os.environ.get(VARIABLE, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def affinity() -> frozenset[int]:
+    """The cores that this thread may run on; none where the system does not let a thread be bound."""
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
+
+
+def usable_cores() -> int:
+    """How many cores this process, and so its workers, may run on."""
+    return len(affinity()) or os.cpu_count() or 1
 
 
 def begin_on(number: int) -> None:
@@ -45,7 +82,7 @@ def _through(thread: int, wanted: Callable[[set[int]], set[int]]) -> None:
 
 
 def _others() -> list[int]:
-    """The other threads of this process; none where that is not told."""
+    """The other threads of this process; none where that is not told.  psutil reads a file of each, for every turn."""
     try:
         return [int(name) for name in os.listdir("/proc/self/task") if int(name) != threading.get_native_id()]
     except OSError:
@@ -54,7 +91,8 @@ def _others() -> list[int]:
 
 def near() -> tuple[int, ...]:
     """The cores that turns begin on, in order; none where the system does not let a thread be moved."""
-    return _near(frozenset(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+    usable = affinity()
+    return _near(usable) if usable else ()
 
 
 def description() -> str:
@@ -66,16 +104,35 @@ def description() -> str:
 def _near(usable: frozenset[int]) -> tuple[int, ...]:
     """Those of the cores that share the last cache with the first of them, in order; all where that is not known."""
     first = min(usable)
-    try:
-        levels = (PROCESSORS / f"cpu{first}/cache").glob("index*/shared_cpu_list")
-        last = max(levels, key=lambda path: path.parent.name)
-        shared = _listed(last.read_text())
-    except (OSError, ValueError):
-        shared = usable
-    return tuple(sorted(usable & shared)) or (first,)
+    sharing = next(iter(last_caches([first], PROCESSORS)), "")
+    return tuple(sorted(usable & _listed(sharing) if sharing else usable)) or (first,)
+
+
+def last_caches(cores: Iterable[int], processors: Path = PROCESSORS) -> dict[str, int]:
+    """The last caches of the cores, as Linux tells them: who shares each (``0-3,8``), and its bytes, 0 if not told."""
+    found = {}
+    for core in cores:
+        levels = [_cache(path) for path in (processors / f"cpu{core}/cache").glob("index[0-9]*")]
+        if levels:
+            _, sharing, size = max(levels)
+            found[sharing] = size
+    return found
+
+
+def _cache(folder: Path) -> tuple[int, str, int]:
+    """Level, the cores that share it, and bytes of one cache."""
+    level, sharing, size = (_read(folder / name) for name in ("level", "shared_cpu_list", "size"))
+    number = size.removesuffix("K")
+    return int(level or 0), sharing, 1024 * int(number) if number.isdigit() else 0
+
+
+def _read(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text().strip()
+    return ""
 
 
 def _listed(text: str) -> frozenset[int]:
     """The numbers of a list as Linux prints it: ``0-3,8``."""
-    ranges = (part.partition("-") for part in text.strip().split(","))
+    ranges = (part.partition("-") for part in text.split(","))
     return frozenset(number for low, _, high in ranges for number in range(int(low), int(high or low) + 1))

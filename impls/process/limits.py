@@ -1,0 +1,184 @@
+"""Limits of a job besides time: memory, and room for what it prints; and the memory that there is, and that is held.
+
+The parent looks at the memory of the worker, and of the programs that it started, while it waits for the answer.  A
+limit that the system keeps (RLIMIT_AS, RLIMIT_DATA) counts address space, of which frameworks reserve far more than
+they use, and what goes beyond it shows as some error deep in a library; a cgroup takes rights that few users have.
+So a job may go beyond its limit for the time between two looks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import time
+from pathlib import Path
+
+import psutil
+
+#: Seconds between two looks.  A core writes new memory at 1 to 4 GiB/s, so a job goes beyond its limit by little.
+LOOK = 0.05
+
+#: Seconds between two looks at what is printed where memory is not bounded: jobs that are timed are left alone.
+SELDOM = 1.0
+
+#: Part of the time that looks at all processes may take, to find the programs that a job started.
+LOOKING = 0.02
+
+#: Bytes that a job may print.  They lie in a file, and a loop that prints could fill the disk within its time.
+PRINTED = 1 << 28
+
+#: A worker that holds more than this part of its limit after a job is replaced, so that what one case leaves behind is
+#: not the failure of another one.
+KEPT = 0.5
+
+#: Part of the machine's memory that a job may take if nothing else is said: the rest is for the system and the parent,
+#: so that it is the job that is ended, and not what the system picks when memory runs out.
+SHARE = 0.8
+
+#: What Linux tells of this process.
+PROC = Path("/proc/self")
+
+#: Where the kernel's files begin.
+ROOT = Path("/")
+
+_UNITS = {"": 1, "B": 1}
+for _power, _letter in enumerate("KMGT", 1):
+    _UNITS |= {_letter: 1024**_power, f"{_letter}iB": 1024**_power, f"{_letter}B": 1000**_power}
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)")
+
+
+def size(text: str) -> int:
+    """The bytes that a text like "4GiB" or "500 MB" says.  Raises ValueError with one sentence for any other."""
+    found = _SIZE.fullmatch(text.strip())
+    units = {unit.lower(): factor for unit, factor in _UNITS.items()}
+    if found is None or found[2].lower() not in units or not float(found[1]):
+        raise ValueError(f"{text}: expected a size such as 4GiB or 500MB")
+    return int(float(found[1]) * units[found[2].lower()])
+
+
+def size_text(number: float) -> str:
+    """A number of bytes with the largest unit that leaves one or more of it: "4 GiB", "1.5 GiB"."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if number >= _UNITS[unit]:
+            return f"{number / _UNITS[unit]:.3g} {unit}"
+    return f"{number:.0f} bytes"
+
+
+def default(root: Path = ROOT) -> int:
+    """The memory that a job may take if nothing else is said, in bytes."""
+    allowed = (limit for folder in control_groups("memory", root) if (limit := _memory_group(folder)[0]) is not None)
+    return int(SHARE * min([psutil.virtual_memory().total, *allowed]))
+
+
+def available(root: Path = ROOT) -> int:
+    """Bytes that processes may still take: what is free on the machine, or the rest of a control group."""
+    groups = map(_memory_group, control_groups("memory", root))
+    rests = (max(limit - used, 0) for limit, used in groups if limit is not None)
+    return min([psutil.virtual_memory().available, *rests])
+
+
+def cpu_quota(root: Path = ROOT) -> float | None:
+    """Cores' worth of time that the narrowest control group may use; None if none has a limit."""
+    quotas = []
+    for folder in control_groups("cpu", root):
+        first = [_read(folder / name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
+        allowed, _, period = (_read(folder / "cpu.max") or " ".join(first)).partition(" ")
+        if allowed.isdigit() and period.isdigit():  # "max" and -1 are no limit
+            quotas.append(int(allowed) / int(period))
+    return min(quotas, default=None)
+
+
+def control_groups(controller: str, root: Path = ROOT) -> list[Path]:
+    """Folders of the control groups (version 1 and 2) that this process is in, the outer ones included."""
+    found = [root / "sys/fs/cgroup", root / "sys/fs/cgroup" / controller]
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        named = controller in controllers.split(",")
+        base = found[1] if named else found[0]
+        if named or not controllers:
+            own = base / path.lstrip("/")
+            found += [each for each in (own, *own.parents) if each != base and base in each.parents]
+    return found
+
+
+def _memory_group(folder: Path) -> tuple[int | None, int]:
+    """What a control group may take (None: no limit) and has taken, without pages of files that it can drop."""
+    for limit, usage, dropped in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        allowed, used = _read(folder / limit), _read(folder / usage)
+        if allowed.isdigit():  # else no such group, or "max"
+            counted = dict(line.split() for line in _read(folder / "memory.stat").splitlines())
+            return int(allowed), int(used or 0) - int(counted.get(dropped, 0))
+    return None, 0
+
+
+def resident(process: int | None = None) -> int:
+    """Bytes of memory that a process (by default this one) holds; 0 if it is gone."""
+    try:
+        return int(_process(process or os.getpid()).memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
+@functools.lru_cache(maxsize=8)
+def _process(number: int) -> psutil.Process:
+    return psutil.Process(number)
+
+
+def restart_peak() -> None:
+    """Have ``peak`` begin anew at what this process holds (proc(5): 5).  Raises OSError where the system cannot."""
+    (PROC / "clear_refs").write_text("5")
+
+
+def peak() -> int:
+    """The most bytes that this process held (VmHWM) since ``restart_peak``; psutil does not tell.
+
+    Raises OSError where the system does not tell either.
+    """
+    found = re.search(r"^VmHWM:\s*(\d+) kB$", (PROC / "status").read_text(), re.MULTILINE)
+    if found is None:
+        raise OSError("no VmHWM")
+    return int(found[1]) * 1024
+
+
+class Held:
+    """The memory that a job holds, with the programs that it started: processes of one session."""
+
+    def __init__(self, session: int) -> None:
+        self._session = session
+        self._others = 0
+        self._next = 0.0
+
+    def now(self) -> int:
+        """Bytes; what the programs hold may be from a while ago, as it takes longer to find out."""
+        started = time.monotonic()
+        if started >= self._next:
+            others = (pid for pid in psutil.pids() if pid != self._session and _session(pid) == self._session)
+            self._others = sum(resident(pid) for pid in others)
+            ended = time.monotonic()
+            self._next = ended + (ended - started) / LOOKING
+        return resident(self._session) + self._others
+
+
+def _session(process: int) -> int:
+    try:
+        return os.getsid(process)
+    except OSError:  # it is gone, or somebody else's
+        return 0
+
+
+def kills() -> int:
+    """How many processes the system has ended so far because memory ran out; 0 where it does not count them."""
+    found = re.search(r"^oom_kill (\d+)$", _read(Path("/proc/vmstat")), re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def _read(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text(errors="replace").strip()
+    return ""

@@ -1,0 +1,450 @@
+"""Worker processes and pools of them: a crash, a hang or too much memory is an answer about one job.
+
+The next job finds a fresh process.  A pool has one process per library and one per plug-in, so that libraries do not
+disturb each other.  Where times are taken a process runs only while it has a job: libraries keep threads that wait for
+work by spinning (ONNX Runtime's pool, OpenMP with an active wait policy), and some run timers.  A process that is
+stopped by a signal does nothing, whatever its libraries would; ``python -m bench turns`` shows what it would take.
+
+POSIX (Linux, macOS): a worker inherits one end of a socket pair.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from impls.contract import Implementation
+from impls.loading import load
+from impls.process import limits
+from impls.process.worker import SCRATCH
+
+#: Lines of a dead worker's stderr that are kept for the message, and characters of each.
+STDERR_LINES, STDERR_WIDTH = 8, 1000
+
+#: Bytes at its end in which they are looked for.
+STDERR_BYTES = 1 << 16
+
+#: Bytes of what was printed that are left in the file for the next job.
+PRINTED_KEPT = 1 << 20
+
+#: Seconds that a worker has to end by itself when it is closed.
+GRACE = 2.0
+
+#: Seconds that the start of a worker may take, and that importing an implementation and asking for its devices may.
+START_TIMEOUT, IMPORT_TIMEOUT = 60.0, 300.0
+
+#: How Linux numbers the CPU clock of a process (include/linux/posix-timers_types.h): of its inverted number and a kind.
+CLOCK_SHIFT, CLOCK_OF_THE_SCHEDULER = 3, 2
+
+
+class Crashed(Exception):
+    """The worker, or a program that it ran, died during a job; the text says by what, ``stderr`` has its last words."""
+
+    def __init__(self, text: str, stderr: str) -> None:
+        super().__init__(text)
+        self.stderr = stderr
+
+    def __reduce__(self) -> tuple[type[Crashed], tuple[str, str]]:
+        return type(self), (str(self), self.stderr)
+
+
+class OutOfMemory(Crashed):
+    """The job took more memory than it was given, or than there was; the worker was killed."""
+
+
+class TimedOut(Exception):
+    """The job took longer than it was given; the worker was killed."""
+
+
+def packages(checkout: Path | None = None) -> dict[str, list[str]]:
+    """Import packages of the suite, with the folders of each: this process's own, or those of a checkout of it.
+
+    The one place that knows how the suite is laid out, and the one to change when that does: a worker imports these
+    packages from these folders, the first of which has the ``__init__.py``, and all else of the suite through them.
+    """
+    root = checkout or Path(__file__).resolve().parents[2]
+    return {name: [str(root / name)] for name in ("impls", "conformance", "bench", "reports")}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which interpreter a worker runs, the checkout of its suite, and its folder; None: this process's."""
+
+    python: str
+    checkout: Path | None
+    folder: Path | None
+    #: A command that runs the interpreter, with its arguments (setarch, numactl).
+    through: tuple[str, ...] = ()
+
+
+@dataclass
+class Idleness:
+    """How long a process waited for its jobs, and the CPU time that it took meanwhile, in seconds."""
+
+    waited_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """Share of a core that it took while others worked."""
+        return self.cpu_seconds / self.waited_seconds if self.waited_seconds else 0.0
+
+
+class InProcess:
+    """Runs jobs in this process, for a debugger: nothing is caught, nothing is bounded."""
+
+    fresh = stop_idle = False
+    pid = 0
+
+    def __init__(self) -> None:
+        self.idle = Idleness()
+
+    def call(self, function: str, *arguments: Any, timeout: float | None = None) -> Any:
+        """The function's result, computed here; ``timeout`` cannot be kept."""
+        return load(function)(*arguments)
+
+    def rest(self) -> None:
+        """Nothing to stop."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class Worker:
+    """A worker process that is started at the first job and started again after it died.
+
+    Parameters
+    ----------
+    environment
+        Variables that are added to this process's.
+    memory
+        Bytes that a job may take; None for as many as there are.
+    place
+        Another interpreter, checkout of the suite, or folder than this process's.
+    cores
+        How many of the usable cores it may use, the first ones; 0 for all.
+    stop_idle
+        Stop it by a signal between its jobs, where it is certain to be killed if this process ends.  Then it also ends
+        with the *thread* that started it.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str] | None = None,
+        memory: int | None = None,
+        place: Place | None = None,
+        cores: int = 0,
+        stop_idle: bool = False,
+    ) -> None:
+        self.memory = memory
+        self.stop_idle = stop_idle
+        self.idle = Idleness()
+        #: Processes started so far; more than one means that a job killed one.
+        self.started = 0
+        self._place = place or Place(sys.executable, None, None)
+        self._environment = {**os.environ, **(environment or {})}
+        self._settings: dict[str, Any] = {
+            "packages": packages(self._place.checkout),
+            "cores": cores,
+            "stoppable": stop_idle,
+        }
+        self._process: subprocess.Popen | None = None
+        self._connection: Connection | None = None
+        self._printed: Any = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._kills = 0
+        #: Whether the process may be stopped; None until it said so.
+        self._stoppable: bool | None = None
+        #: Clock and CPU time at the end of its last job.
+        self._rested: tuple[float, float] | None = None
+
+    @property
+    def fresh(self) -> bool:
+        """Whether there is no process yet, or no longer one."""
+        return self._process is None or self._process.poll() is not None
+
+    @property
+    def pid(self) -> int:
+        """The process's number, 0 without one."""
+        return 0 if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start the process if there is none, and do not wait for it."""
+        self._connect()
+
+    def call(self, function: str, *arguments: Any, timeout: float | None = None) -> Any:
+        """Run one job, ``module:function``.  ``timeout`` is in seconds; None waits for ever.
+
+        Raises what the function raises, Crashed if the process died, TimedOut or OutOfMemory if it was killed.
+        """
+        connection = self._connect()
+        if self._stoppable is None:
+            self._stoppable = self._settings["stoppable"] and self._answer(connection, START_TIMEOUT)
+        self._wake()
+        try:
+            return self._answer(connection, timeout, (function, arguments))
+        finally:
+            if self._process is not None:
+                self.rest(self.stop_idle)
+
+    def rest(self, stop: bool = True) -> None:
+        """Stop the process until its next job, if it may be stopped, and note when it began to be idle."""
+        if stop and self._stoppable and not self.fresh:
+            stop_process(self.pid)
+        now = cpu_seconds(self.pid)
+        self._rested = None if now is None else (time.perf_counter(), now)
+
+    def close(self) -> None:
+        """End the process, and what it started."""
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # they are one process session
+            self._process.wait()
+        if self._printed is not None:
+            self._printed.close()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+        self._process = self._connection = self._printed = self._scratch = self._rested = self._stoppable = None
+
+    def _connect(self) -> Connection:
+        if self._process is not None and self.fresh:
+            self.close()  # it died between two jobs
+        if self._connection is None:
+            ours, theirs = socket.socketpair()
+            self._printed = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
+            self._scratch = tempfile.TemporaryDirectory(prefix="attention-worker-", ignore_cleanup_errors=True)
+            file = Path(__file__).with_name("worker.py")
+            given = (str(file), str(theirs.fileno()), json.dumps(self._settings))
+            self._process = subprocess.Popen(  # noqa: S603  (our own module)
+                [*self._place.through, self._place.python, "-P", *given],
+                cwd=self._place.folder,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._printed,
+                stderr=self._printed,
+                env={**self._environment, SCRATCH: self._scratch.name},
+                start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends the worker
+            )
+            theirs.close()
+            self._kills = limits.kills()
+            self._connection = Connection(ours.detach())
+            self.started += 1
+        return self._connection
+
+    def _answer(self, connection: Connection, timeout: float | None, job: Any = None) -> Any:
+        """The process's next answer, to a job if there is one."""
+        try:
+            if job is not None:
+                connection.send(job)
+            self._wait(connection, timeout)
+            succeeded, answer = connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._obituary() from error
+        except KeyboardInterrupt:
+            self.close()  # the answer to this job would be taken for the next one's
+            raise
+        if os.fstat(self._printed.fileno()).st_size > PRINTED_KEPT:
+            self._printed.seek(0)  # the worker writes to it by the same position
+            self._printed.truncate()
+        if succeeded:
+            return answer
+        raised, trace = answer
+        raised.add_note(f"in the worker process:\n{trace}")
+        raise raised
+
+    def _wait(self, connection: Connection, timeout: float | None) -> None:
+        """Return when there is an answer, or the process has ended."""
+        held = limits.Held(self.pid)
+        end = float("inf") if timeout is None else time.monotonic() + timeout
+        pause = limits.SELDOM if self.memory is None else limits.LOOK
+        while not connection.poll(max(0.0, min(pause, end - time.monotonic()))):
+            if time.monotonic() >= end:
+                self.close()
+                raise TimedOut(f"no answer within {timeout:g} s")
+            if self.memory is not None and held.now() > self.memory:
+                self.close()
+                raise OutOfMemory(f"took more than {limits.size_text(self.memory)}", "")
+            if os.fstat(self._printed.fileno()).st_size > limits.PRINTED:
+                last = self._last_words()
+                self.close()
+                raise Crashed(f"it was ended: it printed more than {limits.size_text(limits.PRINTED)}", last)
+
+    def _wake(self) -> None:
+        """Let the process go on, and count what it did since its last job."""
+        now = cpu_seconds(self.pid)
+        if now is not None and self._rested is not None:
+            self.idle.waited_seconds += time.perf_counter() - self._rested[0]
+            self.idle.cpu_seconds += now - self._rested[1]
+        if self._stoppable:
+            continue_process(self.pid)
+
+    def _last_words(self) -> str:
+        """The last lines that were printed, read without moving the position at which the worker may still print."""
+        file = self._printed.fileno()
+        last = os.pread(file, STDERR_BYTES, max(0, os.fstat(file).st_size - STDERR_BYTES))
+        lines = last.decode(errors="replace").splitlines()[-STDERR_LINES:]
+        return "\n".join(line[-STDERR_WIDTH:] for line in lines)
+
+    def _obituary(self) -> Crashed:
+        assert self._process is not None
+        try:
+            code = self._process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            code = -signal.SIGKILL
+        last = self._last_words()
+        self.close()
+        if code == -signal.SIGKILL and limits.kills() > self._kills:
+            return OutOfMemory("the system ended the process (SIGKILL): memory ran out", last)
+        return Crashed(cause(code), last)
+
+
+class Pool:
+    """Worker pool: one process per library and one per plug-in, started when they are first needed.
+
+    Parameters
+    ----------
+    in_process
+        Run all jobs in this process, for a debugger.
+    memory, environment, cores, stop_idle
+        As of every Worker.
+    process_of
+        Name of the process that an implementation runs in.
+    ready
+        A job with the implementation for new processes, so that what it imports is not part of a job's time.
+    always
+        Each new process has it before its first job; else those that ``start`` starts, which leaves what goes wrong
+        to the first job.
+    """
+
+    def __init__(
+        self,
+        in_process: bool = False,
+        memory: int | None = None,
+        environment: Mapping[str, str] | None = None,
+        cores: int = 0,
+        stop_idle: bool = False,
+        process_of: Callable[[Implementation], str] = lambda implementation: implementation.process,
+        ready: str = "impls.calls:ready",
+        always: bool = True,
+    ) -> None:
+        self.in_process = in_process
+        self.memory = None if in_process else memory
+        self.stop_idle = stop_idle
+        self._environment, self._cores = environment, cores
+        self._process_of, self._ready, self._always = process_of, ready, always
+        self._runners: dict[str, Worker | InProcess] = {}
+
+    def start(self, implementations: Iterable[Implementation]) -> None:
+        """Start the processes of these that are not there yet, all at once, and have them do the ``ready`` job."""
+        if self.in_process:
+            return
+        missing = {self._process_of(each): each for each in implementations if self._runner(each).fresh}
+        workers = [worker for name in missing if isinstance(worker := self._runners[name], Worker)]
+        for worker in workers:
+            worker.start()  # by this thread: they end with the one that started them
+
+        def run(worker: Worker, implementation: Implementation) -> None:
+            try:
+                worker.call(self._ready, implementation, timeout=START_TIMEOUT)
+            except Exception:  # of an import too, whatever it is
+                worker.close()
+
+        with ThreadPoolExecutor(max(1, len(workers))) as threads:
+            list(threads.map(run, workers, missing.values()))
+
+    def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
+        """Run a job (``module:function``) in the implementation's process; raises as ``Worker.call`` does.
+
+        A process that has to be started, as the last job ended it, is not part of this job's time.
+        """
+        runner = self._runner(implementation)
+        if runner.fresh and self._always:
+            runner.call(self._ready, implementation, timeout=IMPORT_TIMEOUT)
+        runner.stop_idle = self.stop_idle
+        return runner.call(function, *arguments, timeout=timeout)
+
+    def pid(self, implementation: Implementation) -> int:
+        """The number of the implementation's process; 0 without one."""
+        return self._runner(implementation).pid
+
+    def shares(self) -> dict[str, float]:
+        """Share of a core that each process took between its jobs, by its name."""
+        return {name: runner.idle.share for name, runner in self._runners.items() if runner.idle.waited_seconds}
+
+    def rest(self) -> None:
+        """Stop all processes, also those that were left to wait."""
+        for runner in self._runners.values():
+            runner.rest()
+
+    def end(self, implementation: Implementation) -> None:
+        """End the implementation's process: its next job finds a fresh one."""
+        self._runner(implementation).close()
+
+    def close(self) -> None:
+        """End all processes; the next job starts fresh ones."""
+        for runner in self._runners.values():
+            runner.close()
+
+    def _runner(self, implementation: Implementation) -> Worker | InProcess:
+        name = self._process_of(implementation)
+        if name not in self._runners:
+            worker = (self._environment, self.memory, None, self._cores, self.stop_idle)
+            self._runners[name] = InProcess() if self.in_process else Worker(*worker)
+        return self._runners[name]
+
+
+def cause(code: int) -> str:
+    """What an exit status says of how a process ended; a negative one is a signal's."""
+    if code >= 0:
+        return f"the process ended itself with exit code {code}"
+    if code == -signal.SIGKILL:
+        return "the process was killed by SIGKILL, as the system does where memory runs out"
+    try:
+        return f"the process was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"the process was killed by signal {-code}"
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """CPU time that all threads of a process have taken; None where the system does not tell, or the process is gone.
+
+    The clock of a process has the number that clock_getcpuclockid(3) gives it.  Those of /proc count ticks of 10 ms.
+    """
+    if not pid or not sys.platform.startswith("linux"):
+        return None
+    try:
+        return time.clock_gettime(~pid << CLOCK_SHIFT | CLOCK_OF_THE_SCHEDULER)
+    except OSError:
+        return None
+
+
+def stop_process(pid: int) -> None:
+    """Stop a child process, and wait until all of its threads are; it does nothing until ``continue_process``.
+
+    The signal alone takes 0.1 ms, and up to 8 ms were seen: the thread that gets it has to be scheduled first, on a
+    core where another one may spin.
+    """
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # how it ended is its owner's to collect
+
+
+def continue_process(pid: int) -> None:
+    """Let a stopped process go on."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
