@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import shutil
 import subprocess
 import sys
 import time
@@ -10,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from impls.process.pool import Crashed, InProcess, TimedOut, Worker
+from impls.loading import load
+from impls.process.pool import Crashed, InProcess, Place, TimedOut, Worker, packages
 
 
 @pytest.fixture
@@ -92,6 +95,71 @@ def test_in_process_runs_here() -> None:
     import os
 
     assert InProcess().call("os:getpid") == os.getpid()
+
+
+#: Packages of a user's repository with the names of the suite's, and one that is the user's own.
+THEIRS = (*packages(), "attention_conformance", "theirs")
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder, also in PYTHONPATH, whose packages call themselves what the suite's do."""
+    for name in THEIRS:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("OURS = False\n")
+        (tmp_path / name / "contract.py").write_text("raise ImportError('this is the user's')\n")
+    (tmp_path / "kernels.py").write_text("import theirs\n\ndef attention(q, k, v):\n    return theirs.OURS\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", packages())
+def test_a_user_s_folder_shadows_no_package_of_the_suite(repository: Path, worker: Worker, name: str) -> None:
+    """Neither the working folder, nor PYTHONPATH, nor the folder of a plug-in that was imported before."""
+    target = f"{repository / 'kernels.py'}:attention"
+    assert worker.call(f"{__name__}:imported", target, str(repository), name) == packages()[name]
+
+
+def imported(target: str, folder: str, name: str) -> list[str]:
+    """Import a plug-in with what lies beside it; then where a package is found."""
+    assert load(target, folder)(0, 0, 0) is False
+    importlib.import_module("impls.contract")
+    return list(importlib.import_module(name).__path__)
+
+
+def test_modules_of_the_working_folder_and_of_pythonpath_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As module:function; the working folder comes last."""
+    for folder in ("here", "path"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"in_{folder}.py").write_text("def name(): return __name__\n")
+        (tmp_path / folder / "in_both.py").write_text(f"def name(): return {folder!r}\n")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
+    fresh = Worker()
+    try:
+        assert [fresh.call(f"in_{where}:name") for where in ("here", "path", "both")] == ["in_here", "in_path", "path"]
+    finally:
+        fresh.close()
+
+
+def test_a_worker_of_another_checkout_runs_its_packages(tmp_path: Path) -> None:
+    """As the base of a paired comparison does; one that lacks a package says so."""
+    checkout = tmp_path / "checkout"
+    for name, (folder,) in packages().items():
+        shutil.copytree(folder, checkout / name, ignore=lambda at, names: [n for n in names if n.startswith("test")])
+    other = Worker(place=Place(sys.executable, checkout, tmp_path))
+    try:
+        assert other.call("impls.process.pool:packages") == packages(checkout)
+        shutil.rmtree(checkout / "impls")
+        other.close()
+        with pytest.raises(Crashed) as caught:
+            other.call("os:getpid")
+        assert "no package impls in" in caught.value.stderr
+    finally:
+        other.close()
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="processes are looked up in /proc")
