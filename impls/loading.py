@@ -30,8 +30,8 @@ def load(target: str, folder: str = "") -> Any:
     Modules and files are looked for in ``folder`` first, as Python does for a script's own folder.
     """
     place, _, name = target.rpartition(":")
-    if folder and folder not in sys.path:
-        sys.path.insert(0, folder)
+    if folder:
+        sys.path[:] = [folder, *(each for each in sys.path if each != folder)]
     module = _module(place)
     found: Any = module
     for part in name.split("."):

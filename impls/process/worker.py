@@ -121,4 +121,6 @@ def _send(connection: Connection, answer: tuple[bool, object]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), **json.loads(sys.argv[2]))
+    given = sys.argv[1:]
+    del sys.argv[1:]  # libraries read it
+    main(int(given[0]), **json.loads(given[1]))

@@ -101,16 +101,18 @@ def test_in_process_runs_here() -> None:
 THEIRS = (*packages(), "attention_conformance", "theirs")
 
 
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder, also in PYTHONPATH, whose packages call themselves what the suite's do."""
+@pytest.fixture(params=[False, True], ids=["working folder", "PYTHONPATH"])
+def repository(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder, and one in PYTHONPATH too, whose packages have the names of the suite's."""
     for name in THEIRS:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("OURS = False\n")
         (tmp_path / name / "contract.py").write_text("raise ImportError('this is the user's')\n")
     (tmp_path / "kernels.py").write_text("import theirs\n\ndef attention(q, k, v):\n    return theirs.OURS\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if request.param:
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     return tmp_path
 
 
@@ -124,6 +126,7 @@ def test_a_user_s_folder_shadows_no_package_of_the_suite(repository: Path, worke
 def imported(target: str, folder: str, name: str) -> list[str]:
     """Import a plug-in with what lies beside it; then where a package is found."""
     assert load(target, folder)(0, 0, 0) is False
+    assert sys.path[0] == folder
     importlib.import_module("impls.contract")
     return list(importlib.import_module(name).__path__)
 

@@ -74,8 +74,6 @@ def test_reports_never_run_an_implementation() -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_module_is_one_idea(path: Path) -> None:
-    """A module says what it is, and is short enough to be it."""
-    text = path.read_text(encoding="utf-8")
-    assert ast.get_docstring(ast.parse(text))
-    assert len(text.splitlines()) <= 300
+def test_a_module_says_what_it_is(path: Path) -> None:
+    """A module says what it is."""
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
