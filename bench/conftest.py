@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import shlex
 import sys
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from bench import besides, document, gpu, journal, options
 from bench.besides import Besides
@@ -152,14 +154,18 @@ def _progress(config: pytest.Config) -> Progress:
     reporter: Any = config.pluginmanager.getplugin("terminalreporter")
     capture: Any = config.pluginmanager.getplugin("capturemanager")
     if reporter is None or config.get_verbosity() < 0:
-        return Progress(None, rewrites=False)
+        return Progress(None)
 
-    def write(text: str) -> None:
-        with capture.global_and_fixture_disabled():
-            sys.stdout.write(text)
-            sys.stdout.flush()
+    class Outside(io.StringIO):
+        """Standard output as it is outside of pytest's capturing."""
 
-    return Progress(write, rewrites=reporter.isatty)
+        def write(self, text: str) -> int:
+            with capture.global_and_fixture_disabled():
+                sys.stdout.write(text)
+                sys.stdout.flush()
+            return len(text)
+
+    return Progress(Console(file=Outside(), force_terminal=reporter.isatty))
 
 
 def _fingerprint(config: pytest.Config, in_force: Mapping[str, int] | None = None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How time and memory grow with the length: exponents p of y ∝ S^p, with their intervals.
+"""Growth of time and memory with the length: exponents p of y ∝ S^p, with their intervals.
 
 A line through (log S, log y) by least squares; its slope is p.  Its 95 % interval is Student's, from the scatter of the
 points around the line, with n − 2 degrees of freedom: of three points it is wide, as it ought to be.
@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.statistics import NORMAL, STUDENT
+from bench.statistics import student
 
 #: Lengths that a fit needs.
 LEAST_POINTS = 3
@@ -143,13 +143,9 @@ def line(points: Mapping[int, float]) -> Line | None:
     first = 0
     while len(x) - first > LEAST_POINTS and _lifted(x[first:], y[first:]):
         first += 1
-    x, y = x[first:], y[first:]
-    slope, middle = _slope(x, y)
-    rest = y - (np.mean(y) + slope * (x - middle))
-    freedom = len(x) - 2
-    quantile = STUDENT[freedom - 1] if freedom <= len(STUDENT) else NORMAL
-    half = quantile * math.sqrt(float(rest @ rest) / freedom / float((x - middle) @ (x - middle)))
-    return Line(slope, slope - half, slope + half, len(x), lengths[first], lengths[-1])
+    fitted = _regression(x[first:], y[first:])
+    slope, half = float(fitted.slope), float(student(len(x) - first - 2) * fitted.stderr)
+    return Line(slope, slope - half, slope + half, len(x) - first, lengths[first], lengths[-1])
 
 
 def fits(records: Iterable[Mapping[str, Any]]) -> list[Fit]:
@@ -226,13 +222,14 @@ def _series(records: Iterable[Mapping[str, Any]]) -> list[tuple[dict[str, Any], 
     return [(dict(zip(SERIES, key, strict=True)), list(group)) for key, group in groups]
 
 
-def _slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """The slope of the least-squares line, and the middle of x."""
-    middle = float(np.mean(x))
-    return float((x - middle) @ y / ((x - middle) @ (x - middle))), middle
+def _regression(x: np.ndarray, y: np.ndarray) -> Any:
+    """The least-squares line, and the standard error of its slope."""
+    from scipy import stats  # takes half a second, and no worker needs it
+
+    return stats.linregress(x, y)
 
 
 def _lifted(x: np.ndarray, y: np.ndarray) -> bool:
     """Whether the first point lies above what the line through the others says."""
-    slope, middle = _slope(x[1:], y[1:])
-    return bool(y[0] - (float(np.mean(y[1:])) + slope * (x[0] - middle)) > math.log(LIFTED))
+    others = _regression(x[1:], y[1:])
+    return bool(y[0] - (others.intercept + others.slope * x[0]) > math.log(LIFTED))

@@ -1,15 +1,13 @@
-"""What measuring costs: a call timed by the protocol against the same call in a bare loop, in the same process."""
+"""Overhead of the timing: a call timed by the protocol against the same call in a bare loop, in the same process."""
 
 from __future__ import annotations
 
-import argparse
 import time
 from typing import Any
 
 import numpy as np
 
-from bench import figures, sampler, statistics
-from bench.figures import Circumstances, Measured
+from bench import sampler, statistics
 from bench.processes import Processes
 from bench.workloads import Workload
 from impls.contract import Implementation
@@ -77,30 +75,3 @@ def _loop(key: str, count: int) -> float:
     for index in range(count):
         run(**inputs[index % len(inputs)])
     return (time.perf_counter() - started) / count
-
-
-def table(found: Measured) -> str:
-    """Markdown: the runs one after the other."""
-    lines = ["| bare loop, µs | by the protocol, µs | ratio | pairs of chunks |", "| ---: | ---: | --- | ---: |"]
-    for one in found["runs"]:
-        low, high = one["interval"]
-        times = f"{1e6 * one['loop_seconds']:.1f} | {1e6 * one['call_seconds']:.1f}"
-        lines.append(f"| {times} | {one['ratio']:.4f} ({low:.4f} to {high:.4f}) | {one['pairs']} |")
-    return "\n".join([*lines, "", figures.sentence(found)])
-
-
-FIGURES = figures.figures("harness --page", table)
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
-    parser.add_argument("--pairs", type=int, default=200, help="pairs of chunks (default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=3, help="one after the other (default: %(default)s)")
-    figures.option(parser)
-
-
-def command(pairs: int, runs: int, page: bool) -> tuple[str, int]:
-    """Measure, and give the table."""
-    began = Circumstances()
-    found = {"runs": [run(pairs=pairs) for _ in range(runs)]}
-    return figures.give(found | began.record({"numpy": np.__version__}, 1), FIGURES, page)

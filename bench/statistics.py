@@ -1,4 +1,4 @@
-"""What repeated timings say: the interval of a median, the interval of a ratio of two, and a verdict.
+"""Statistics of repeated timings: the interval of a median, the interval of a ratio of two, and a verdict.
 
 Timings of one process do not scatter as independent numbers do.  Calls follow each other in *chunks*; the chunks of a
 cell are spread over the run, and a cell is measured in several *visits*, each in a fresh process at another time.  A
@@ -9,9 +9,11 @@ badly, shifts a visit.  So intervals come from the scatter of chunks and of visi
 from __future__ import annotations
 
 import enum
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from statistics import median as middle
 
 import numpy as np
@@ -22,23 +24,18 @@ Visits = Sequence[Sequence[Sequence[float]]]
 #: Probability that an interval covers what it is of.
 CONFIDENCE = 0.95
 
+#: The normal quantile of CONFIDENCE, 1.96.
+Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
+
 #: Resamples of a bootstrap: the ends of a 95 % interval lie at the 25th value from each end, known to about 5 places.
 RESAMPLES = 1000
-
-#: Quantiles 0.975 of Student's t with 1, 2, … degrees of freedom, and of the normal distribution beyond.
-STUDENT = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-NORMAL = 1.960
 
 #: From three visits on their scatter is used; the t quantile of two (12.7) would make every interval useless.
 LEAST_VISITS = 3
 
 #: A ratio is a change if its interval lies beyond MARGIN and the ratio itself beyond LEAST: "interval above 1" alone
 #: calls what is the same slower in many comparisons, and so does a ratio alone.  How often a rule is wrong is
-#: measured: bench/DUET.md, and ``python -m reports.compare.simulation`` for runs one after the other.
+#: measured: bench/DUET.md, and ``python -m studies.two_runs`` for runs one after the other.
 LEAST = 1.05
 MARGIN = 1.02
 
@@ -67,10 +64,25 @@ class Verdict(enum.Enum):
 
 
 def median(visits: Visits) -> Interval:
-    """The median of all samples, in seconds, with its interval.
+    """The median of all samples, with its interval.
 
     The interval spans two: a bootstrap over the medians of the chunks, and, from three visits on, Student's interval
     of the mean of the visits' log medians.  One chunk alone gives its whole range.
+
+    Parameters
+    ----------
+    visits
+        Seconds of the calls, by visit and chunk; numbers may differ.
+
+    Returns
+    -------
+    Interval
+        In seconds.
+
+    Raises
+    ------
+    ValueError
+        There are no samples.
     """
     flat = [value for visit in visits for chunk in visit for value in chunk]
     if not flat:
@@ -96,7 +108,20 @@ def ratio(base: Interval, new: Interval) -> Interval:
 def paired(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> Interval:
     """The ratio new ÷ base of chunks that were measured in pairs, one after the other: the median of the pairs.
 
-    Raises ValueError if the numbers of chunks differ.
+    Parameters
+    ----------
+    base, new
+        Seconds of the calls, by chunk; as many chunks on both sides.
+
+    Returns
+    -------
+    Interval
+        A ratio, with the bootstrap interval over the pairs.
+
+    Raises
+    ------
+    ValueError
+        There are no chunks, or their numbers differ.
     """
     logs = _log_ratios(base, new)
     low, high = _bootstrap(logs)
@@ -107,7 +132,22 @@ def duet(base: Visits, new: Visits) -> Interval:
     """The ratio new ÷ base of visits in pairs, whose chunks are pairs: the mean of the visits' median log ratios.
 
     From LEAST_VISITS pairs of visits on, the interval is Student's and comes from their scatter alone, which has that
-    of their chunks in it; of fewer the chunks have to do.  Raises ValueError if the numbers of visits or chunks differ.
+    of their chunks in it; of fewer the chunks have to do.
+
+    Parameters
+    ----------
+    base, new
+        Seconds of the calls, by visit and chunk; as many of both on both sides.
+
+    Returns
+    -------
+    Interval
+        A ratio.
+
+    Raises
+    ------
+    ValueError
+        There are no visits, or the numbers of visits or chunks differ.
     """
     if len(base) != len(new) or not base:
         raise ValueError(f"{len(base)} and {len(new)} visits are not pairs")
@@ -140,8 +180,20 @@ def _log_ratios(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]])
     return np.array([math.log(middle(n) / middle(b)) for b, n in zip(base, new, strict=True)])
 
 
+@functools.cache
+def student(freedom: int) -> float:
+    """The quantile of Student's t for CONFIDENCE, with so many degrees of freedom."""
+    from scipy import stats  # takes half a second, and no worker needs it
+
+    return float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
+
+
 def _bootstrap(values: np.ndarray) -> tuple[float, float]:
-    """The percentile interval of the median.  Seeded: the same samples give the same interval."""
+    """The percentile interval of the median.  Seeded: the same samples give the same interval.
+
+    To the last bit that of ``scipy.stats.bootstrap``, which adds a millisecond to each of the thousands of cells of a
+    comparison, and refuses a single value.
+    """
     picked = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
     medians = np.median(values[picked], axis=1)
     tail = (1 - CONFIDENCE) / 2
@@ -150,8 +202,6 @@ def _bootstrap(values: np.ndarray) -> tuple[float, float]:
 
 
 def _student(values: np.ndarray) -> tuple[float, float]:
-    freedom = len(values) - 1
-    quantile = STUDENT[freedom - 1] if freedom <= len(STUDENT) else NORMAL
-    half = quantile * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = student(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     middle = float(np.mean(values))
     return middle - half, middle + half

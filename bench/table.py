@@ -1,4 +1,4 @@
-"""The table at the end of a run: what each implementation reached, workload by workload, the fastest first.
+"""Table at the end of a run: what each implementation reached, workload by workload, the fastest first.
 
 It fits WIDTH columns whatever the names are.  Numbers are as wide as they are, and the name of an implementation gets
 the rest: what does not fit is cut in the middle, since names differ at their ends.  A struck-out cell has no numbers
@@ -8,11 +8,13 @@ and says by which clause.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from tabulate import tabulate
+from rich.console import Console
+from rich.table import Table
 
 Record = Mapping[str, Any]
+Justify = Literal["left", "right"]
 
 #: Columns of a terminal that the table may use.
 WIDTH = 100
@@ -23,13 +25,16 @@ HEADS = (
     ("", "", "95 %", "tokens", "GFLOP", "of", "bound", "", "error /"),
     ("", "median", "interval", "/s", "/s", "peak", "by", "memory", "bound"),
 )
-ALIGNED = ("left", *["right"] * 5, "left", *["right"] * 2)
+ALIGNED: Sequence[Justify] = ("left", *("right",) * 5, "left", *("right",) * 2)
 
 #: What a record calls the roofs, and the table.
 ROOFS = {"compute": "compute", "bandwidth": "memory", None: "–"}
 
 #: Between two columns, and before what belongs to a workload.
 GAP, INDENT = "  ", "  "
+
+#: Columns that no row has.
+UNLIMITED = 10_000
 
 #: The least that is left of a name.
 LEAST_NAME = 12
@@ -61,6 +66,19 @@ def table(records: Iterable[Record], struck_out: Iterable[Record] = (), width: i
     return "\n".join(text)
 
 
+def grid(rows: Iterable[Sequence[str]], aligned: Sequence[Justify]) -> list[str]:
+    """The rows as plain lines whose columns lie below each other, GAP apart, however wide that is."""
+    made = Table.grid(padding=(0, len(GAP), 0, 0))
+    for justify in aligned:
+        made.add_column(justify=justify, no_wrap=True)
+    for row in rows:
+        made.add_row(*row)
+    console = Console(width=UNLIMITED, color_system=None, markup=False, emoji=False, highlight=False)
+    with console.capture() as captured:
+        console.print(made)
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
 def limits(roofs: Iterable[Record], width: int = WIDTH) -> list[str]:
     """What the machine reached itself, a line for each device and dtype; a roof is a dictionary as the JSON has it."""
     said = []
@@ -87,8 +105,7 @@ def _lines(timed: Sequence[Record], width: int) -> tuple[list[str], list[str]]:
     room = width - len(INDENT) - sum(len(GAP) + max(map(len, column)) for column in columns)
     names = [cut(record["implementation"], max(room, LEAST_NAME)) for record in timed]
     rows = [*HEADS, *([name, *row] for name, row in zip(names, numbers, strict=True))]
-    made = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=ALIGNED)
-    lines = [shortened((INDENT + line).rstrip(), width) for line in made.splitlines()]
+    lines = [shortened((INDENT + line).rstrip(), width) for line in grid(rows, ALIGNED)]
     return lines[: len(HEADS)], lines[len(HEADS) :]
 
 

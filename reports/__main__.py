@@ -10,8 +10,8 @@ from pathlib import Path
 
 from conformance.clauses import clauses
 from reports import model, outputs
+from reports.compare import agreement, comparing, pages, rules
 from reports.compare import command as compare
-from reports.compare import comparing, pages, rules
 from reports.history import command as history
 from reports.history import writing as trends
 from reports.reading import ReportError, read
@@ -37,7 +37,7 @@ def report(arguments: Sequence[str]) -> int:
         prog="python -m reports",
         description="Write a report from result files of `pytest conformance --conformance-json FILE`,"
         " `pytest bench --benchmark-json FILE` and `python -m conformance faults -o FILE`, or from a model.json.",
-        epilog="Also: python -m reports compare BASE NEW, history FOLDER and schema; each has its own --help.",
+        epilog="Also: python -m reports compare BASE NEW, agree ONE OTHER, history FOLDER and schema; each has --help.",
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a result file of any kind")
     parser.add_argument(
@@ -83,6 +83,7 @@ SCHEMAS: Mapping[str, Path] = {"report": model.SCHEMA, "comparison": pages.SCHEM
 COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "schema": schema,
     "compare": compare.main,
+    "agree": agreement.main,
     "history": history.main,
 }
 

@@ -1,4 +1,4 @@
-"""A played duet as text: the table of a terminal, and a comment for a pull request."""
+"""Text of a paired comparison: the table of a terminal, and a comment for a pull request."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from bench.duet.measure import Duet
 from bench.duet.played import BASE, MARGIN, NEW, Played
 from bench.duet.sides import Side
 from bench.statistics import Verdict
+from bench.table import grid
 
 HEADS = ("workload", "implementation", "base ms", "new ms", "new ÷ base", "95 % interval", "pairs", "verdict")
 
@@ -29,7 +30,7 @@ def terminal(duet: Duet, casts: dict[str, Any], played: Sequence[Played], least:
     lines = _sides(duet, casts)
     rows = [_row(one, least) for one in played if one.outcome == "timed"]
     if rows:
-        lines += ["", tabulate(rows, HEADS, disable_numparse=True, stralign="right")]
+        lines += ["", *grid([HEADS, *rows], ("left", "left", *("right",) * 5, "left"))]
     others = [_other(one) for one in played if one.outcome != "timed"]
     return "\n".join([*lines, *[""] * bool(others), *others, "", f"{_counts(played, least)}; {_rule(least)}"])
 

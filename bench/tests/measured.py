@@ -29,7 +29,7 @@ def outcomes(*cells: Cell, plan: Plan = QUICK, in_process: bool = True) -> dict[
     """What becomes of the cells."""
     processes = Processes(1, in_process)
     features = {one.target.implementation: describe(one.target.implementation).keywords for one in cells}
-    campaign = Campaign(cells, Protocol(processes, plan, features.__getitem__), processes, Progress(None, False))
+    campaign = Campaign(cells, Protocol(processes, plan, features.__getitem__), processes, Progress(None))
     campaign.run()
     return campaign.outcomes
 

@@ -63,7 +63,7 @@ def planned(cells: Sequence[Cell], journal: Any = None, plan: Plan = QUICK, **kn
     """A campaign in this process."""
     processes = Processes(1, in_process=True)
     protocol = Protocol(processes, plan, lambda implementation: frozenset())
-    return Campaign(cells, protocol, processes, Progress(None, False), journal, **known)
+    return Campaign(cells, protocol, processes, Progress(None), journal, **known)
 
 
 def test_visit_after_visit_covers_all_workloads() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from bench import harness, sampler
-from bench.__main__ import main
 
 
 def test_a_call_is_timed_by_the_protocol_and_by_a_loop() -> None:
@@ -29,11 +28,3 @@ def test_a_costly_harness_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(sampler._Cell, "time_call", slowly)
     assert harness.run(in_process=True, pairs=3)["ratio"] > 2
-
-
-def test_the_cost_of_the_harness_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    """Both times, and the ratio with its interval, of each run."""
-    found = {"call_seconds": 1.01e-4, "loop_seconds": 1e-4, "ratio": 1.01, "interval": [1.005, 1.015]}
-    monkeypatch.setattr("bench.harness.run", lambda pairs: {**found, "pairs": pairs})
-    assert main(["harness", "--pairs", "9", "--runs", "2"]) == 0
-    assert capsys.readouterr().out.splitlines()[2:4] == ["| 100.0 | 101.0 | 1.0100 (1.0050 to 1.0150) | 9 |"] * 2

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from rich.console import Console
 
 from bench.outcomes import STRUCK_OUT, Cell, Outcome, Visit
-from bench.progress import EVERY, WIDTH, Progress
+from bench.progress import BAR, EVERY, WIDTH, Progress
 from bench.workloads import Workload
 from conformance.targets import Target
 from impls.contract import Implementation
@@ -17,20 +20,28 @@ TIMED = Outcome().visited(Visit(((0.001,) * 5,) * 5, 0.5))
 class Said:
     """A progress on a clock that is set, and what it wrote."""
 
-    def __init__(self, rewrites: bool, visits: int = 3) -> None:
-        self.now, self.texts = 0.0, [""]
-        self.progress = Progress(self.texts.append, rewrites, lambda: self.now)
+    def __init__(self, terminal: bool, visits: int = 3) -> None:
+        self.now, self.file = 0.0, io.StringIO()
+        self.console = Console(file=self.file, force_terminal=terminal, color_system=None, width=WIDTH)
+        self.progress = Progress(self.console, lambda: self.now)
         self.progress.begin(CELLS, visits, lambda cell: 0)
 
     @property
     def last(self) -> str:
-        """The text written last."""
-        return self.texts[-1]
+        """The line written last, after the bar."""
+        return self.file.getvalue().rpartition(COLUMN)[2].lstrip()
+
+
+#: How a terminal begins a line anew.
+CLEAR = "\r\x1b[2K"
+
+#: How it goes on behind the bar.
+COLUMN = f"\x1b[{BAR + 1}G"
 
 
 def test_a_line_says_which_cell_of_which_visit_gave_what() -> None:
     """The cell, its number of how many, the visit, and the median with its spread."""
-    said = Said(rewrites=True)
+    said = Said(terminal=True)
     said.progress.done(CELLS[0], TIMED, 0)
     assert said.last.strip() == "visit 1 of 3, cell 1 of 4, 1 ms ± 0.0%: a-cpu-float32-prefill-b1h2d4s8"
     said.progress.done(CELLS[1], Outcome(STRUCK_OUT, "SDPA-25", "wrong"), 0)
@@ -39,7 +50,7 @@ def test_a_line_says_which_cell_of_which_visit_gave_what() -> None:
 
 def test_cells_are_counted_anew_in_every_visit() -> None:
     """Those that ended in an earlier visit count as done."""
-    said = Said(rewrites=True)
+    said = Said(terminal=True)
     for cell in CELLS[:3]:
         said.progress.done(cell, TIMED, 0)
     said.progress.done(CELLS[3], Outcome(STRUCK_OUT), 0)
@@ -49,7 +60,7 @@ def test_cells_are_counted_anew_in_every_visit() -> None:
 
 def test_the_time_left_is_what_the_cells_took_so_far() -> None:
     """Each of two cells took 10 s: four visits of theirs are left, and six of cells that are not known yet."""
-    said = Said(rewrites=True)
+    said = Said(terminal=True)
     said.progress.done(CELLS[0], TIMED, 0)
     said.progress.done(CELLS[1], TIMED, 0)
     said.progress.spent(CELLS[:2], 20.0)
@@ -61,33 +72,45 @@ def test_the_time_left_is_what_the_cells_took_so_far() -> None:
 
 
 def test_a_terminal_has_one_line_that_is_rewritten_and_cleared() -> None:
-    """No line is longer than the width, and none leaves a rest of the one before."""
-    said = Said(rewrites=True)
+    """No line is longer than the terminal, nor ends; the bar shows the share of visits that are made."""
+    said = Said(terminal=True)
     long = Cell(Target(Implementation("x" * 200, "nowhere:f"), "cpu", "float32"), CELLS[0].workload)
-    said.progress.begin([long], 1, lambda cell: 0)
+    said.progress.begin([long, CELLS[0]], 1, lambda cell: 0)
     said.progress.done(long, TIMED, 0)
-    assert said.last.startswith("\r")
-    assert len(said.last) == WIDTH + 1
+    line = said.file.getvalue()
+    bar, _, text = line.removeprefix(CLEAR).partition(COLUMN)
+    assert bar == "━" * (BAR // 2)
+    assert len(text) == WIDTH - BAR - 1
+    assert text.endswith("…")
+    assert "\n" not in line
     said.progress.end()
-    assert said.last == "\r" + " " * WIDTH + "\r"
+    assert said.file.getvalue() == line + CLEAR
+
+
+def test_a_name_is_no_markup() -> None:
+    """It is shown as it is."""
+    said = Said(terminal=True)
+    said.progress.say("[bold]x[/bold] :smile:")
+    assert said.last == "[bold]x[/bold] :smile:"
 
 
 def test_elsewhere_a_line_is_printed_now_and_then() -> None:
-    """Every 30 seconds, whole."""
-    said = Said(rewrites=False)
+    """Every 30 seconds, whole, without a bar; what is done besides timing is not said."""
+    said = Said(terminal=False)
     said.progress.done(CELLS[0], TIMED, 0)
-    assert said.texts == [""]
+    said.progress.say("the machine")
+    assert said.file.getvalue() == ""
     said.now = EVERY
     said.progress.done(CELLS[1], TIMED, 0)
-    assert said.last.startswith("visit 1 of 3, cell 2 of 4")
-    assert said.last.endswith("\n")
+    line = said.file.getvalue()
+    assert line == "visit 1 of 3, cell 2 of 4, 1 ms ± 0.0%: b-cpu-float32-prefill-b1h2d4s8\n"
     said.progress.end()
-    assert len(said.texts) == 2
+    assert said.file.getvalue() == line
 
 
 def test_nothing_is_said_where_nothing_is_to_be_said() -> None:
     """As with -q."""
-    silent = Progress(None, rewrites=True)
+    silent = Progress(None)
     silent.begin(CELLS, 1, lambda cell: 0)
     silent.done(CELLS[0], TIMED, 0)
     silent.end()
@@ -95,7 +118,7 @@ def test_nothing_is_said_where_nothing_is_to_be_said() -> None:
 
 def test_a_resumed_run_counts_what_was_done_before() -> None:
     """Cells with all their visits are not waited for."""
-    said = Said(rewrites=True)
+    said = Said(terminal=True)
     said.progress.begin(CELLS, 2, lambda cell: 2 if cell in CELLS[:2] else 0)
     said.progress.done(CELLS[2], TIMED, 0)
     assert "cell 3 of 4" in said.last
@@ -104,7 +127,7 @@ def test_a_resumed_run_counts_what_was_done_before() -> None:
 @pytest.mark.parametrize("visit", [0, 1, 2])
 def test_the_last_cell_of_a_visit_is_the_last_number(visit: int) -> None:
     """N of n."""
-    said = Said(rewrites=True)
+    said = Said(terminal=True)
     for each in range(visit + 1):
         for cell in CELLS:
             said.progress.done(cell, TIMED, each)

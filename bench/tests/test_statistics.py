@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from bench.statistics import Interval, Verdict, Visits, duet, judge, median, paired, ratio, widened
 
@@ -76,6 +77,17 @@ def test_chunks_that_are_no_pairs_are_refused() -> None:
     """Pairs need as many chunks on both sides."""
     with pytest.raises(ValueError, match="2 and 1 chunks"):
         paired([[1.0], [1.0]], [[1.0]])
+
+
+@pytest.mark.parametrize("count", [2, 5, 24])
+def test_the_interval_of_pairs_is_the_bootstrap_of_scipy(count: int) -> None:
+    """To the last bit, resample for resample."""
+    found = paired([[1.0]] * count, [[value] for value in np.random.default_rng(count).lognormal(size=count)])
+    logs = np.array([math.log(value) for value in np.random.default_rng(count).lognormal(size=count)])
+    ends = stats.bootstrap(
+        (logs,), np.median, n_resamples=1000, method="percentile", rng=np.random.default_rng(0)
+    ).confidence_interval
+    assert (found.low, found.high) == (math.exp(ends.low), math.exp(ends.high))
 
 
 def pairs(rng: np.random.Generator, count: int, shift: float, by_pair: float, by_turn: float) -> list[Visits]:

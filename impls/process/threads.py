@@ -4,8 +4,8 @@ The number of threads is equal for all, and is said by the environment of the pr
 
 A thread stays on the core that it was on, turn after turn, and on a shared machine one core may be slower than another
 by half for seconds, while a neighbour works on its other hardware thread.  Then one process is slow and another is not,
-by the core that they happened to be on.  So turns begin on the cores by their numbers; ``python -m bench cores`` shows
-what that is about.
+by the core that they happened to be on.  So turns begin on the cores by their numbers; ``python -m studies.cores``
+shows what that is about.
 """
 
 from __future__ import annotations

@@ -16,13 +16,14 @@ MAY_USE = {
     "conformance": {"conformance", "impls"},
     "bench": {"bench", "conformance", "impls"},
     "reports": {"reports", "bench", "conformance", "impls"},
+    "studies": {"studies", "reports", "bench", "conformance", "impls"},
 }
 #: Where each framework may be imported.
 FRAMEWORKS = {
-    "torch": {"impls/torch", "impls/onnx"},
-    "jax": {"impls/jax"},
-    "onnx": {"impls/onnx"},
-    "onnxruntime": {"impls/onnx"},
+    "torch": {"impls/torch", "impls/onnx", "studies/by_hand.py", "studies/memory.py"},
+    "jax": {"impls/jax", "studies/by_hand.py", "studies/memory.py"},
+    "onnx": {"impls/onnx", "studies/by_hand.py"},
+    "onnxruntime": {"impls/onnx", "studies/by_hand.py"},
 }
 MODULES = [
     path

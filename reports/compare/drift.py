@@ -1,4 +1,4 @@
-"""The rule for two runs made one after the other: how much of a change may be the machine's, and what is left of it.
+"""Drift between two runs made one after the other: how much of a change may be the machine's, and what is left of it.
 
 Such runs drift by 3 to 10 % on a shared machine, for two reasons with a remedy each.  The whole machine is faster or
 slower in one run: the interval of every cell is widened by how far *yardsticks* moved that are the same code in both
@@ -19,7 +19,7 @@ from statistics import NormalDist, median
 
 import numpy as np
 
-from bench.statistics import CONFIDENCE, LEAST, MARGIN, Interval, Verdict, judge
+from bench.statistics import LEAST, MARGIN, Interval, Verdict, Z, judge
 from reports.compare.changes import Allowance
 
 #: Chance that a comparison calls any cell faster or slower that is not, as far as scatter is normal.
@@ -32,16 +32,14 @@ UNKNOWN = 1.10
 IMPLEMENTATIONS = 3
 
 #: From this many residuals on the scatter from run to run is estimated; below it is SCATTER, which it never falls below
-#: LEAST_SCATTER.  ``python -m reports.compare.simulation`` shows what they do.
+#: LEAST_SCATTER.  ``python -m studies.two_runs`` shows what they do.
 CELLS = 6
 SCATTER = 0.03
 LEAST_SCATTER = 0.01
 
 #: Quantiles of the absolute residuals that the scatter is estimated from, as multiples of a normal deviation: the
 #: half and three quarters.  The larger estimate is used, as run-to-run scatter has heavier tails than the normal.
-QUANTILES = ((0.5, 0.6745), (0.75, 1.1503))
-
-_Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
+QUANTILES = tuple((share, NormalDist().inv_cdf(0.5 + share / 2)) for share in (0.5, 0.75))
 
 
 def allowance(
@@ -82,9 +80,9 @@ def common(ratios: Sequence[tuple[str, Interval]]) -> float:
     return median(median(values) for values in by.values())
 
 
-def allowed(ratio: Interval, given: Allowance, deviations: float = _Z) -> Interval:
+def allowed(ratio: Interval, given: Allowance, deviations: float = Z) -> Interval:
     """The interval of a ratio so many standard deviations wide, with what the machine may have done."""
-    up, down = (math.log(ratio.high / ratio.value) / _Z, math.log(ratio.value / ratio.low) / _Z)
+    up, down = (math.log(ratio.high / ratio.value) / Z, math.log(ratio.value / ratio.low) / Z)
     low = ratio.value * math.exp(-deviations * max(down, given.scatter)) / given.high
     high = ratio.value * math.exp(deviations * max(up, given.scatter)) / given.low
     return Interval(ratio.value, low, high)

@@ -1,9 +1,9 @@
-"""Where a series of times changed: outliers out, then PELT.
+"""Change points of a series of times: outliers out, then PELT.
 
 A run on a busy afternoon is no change, so a value that lies far from the median of its neighbours is replaced by it
 first (the Hampel filter; Pearson, Outliers in process modeling and identification, IEEE TCST 10, 2002): that leaves
-steps where they are.  PELT then finds the segmentation with the least cost plus a penalty for each change, exactly and
-fast (Killick, Fearnhead & Eckley, Optimal detection of changepoints with a linear computational cost, JASA 107, 2012).
+steps where they are.  PELT then finds the segmentation with the least cost plus a penalty for each change (Killick,
+Fearnhead & Eckley, Optimal detection of changepoints with a linear computational cost, JASA 107, 2012), by ruptures.
 The cost of a segment is the sum of squares around its mean, in variances of the scatter from run to run.
 """
 
@@ -32,31 +32,26 @@ _MAD = 1.4826
 
 
 def changes(values: Sequence[float]) -> list[int]:
-    """The places at which a new segment starts, in order; none for a series that is too short to tell."""
-    count = len(values)
-    if count < 2 * SHORTEST:
+    """The places at which a new segment starts, in order.
+
+    Parameters
+    ----------
+    values
+        A series in the order of its runs; logarithms where ratios count.
+
+    Returns
+    -------
+    list of int
+        Indices into ``values``; none for a series that is too short to tell.
+    """
+    if len(values) < 2 * SHORTEST:
         return []
-    scaled = standard(np.asarray(values, dtype=float))
-    sums, squares = (np.concatenate([[0.0], np.cumsum(one)]) for one in (scaled, scaled**2))
-    penalty = PENALTY * math.log(count)
-    best, last = np.full(count + 1, np.inf), np.zeros(count + 1, dtype=int)
-    best[0] = -penalty
-    starts, ends = np.array([0]), np.array([count + 1])
-    for end in range(SHORTEST, count + 1):
-        length = end - starts
-        costs = best[starts] + squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / length
-        least = int(np.argmin(costs))
-        best[end], last[end] = costs[least] + penalty, starts[least]
-        # A start that is worse by the penalty than a change here stays so, once a segment from here is long enough.
-        ends[costs > best[end]] = np.minimum(ends, end + SHORTEST)[costs > best[end]]
-        kept = ends > end + 1
-        starts = np.append(starts[kept], end - SHORTEST + 1)
-        ends = np.append(ends[kept], count + 1)
-    found, at = [], last[count]
-    while at > 0:
-        found.append(int(at))
-        at = last[at]
-    return found[::-1]
+    import ruptures  # with scipy half a second, and only a history needs it
+
+    # The linear kernel's cost is the sum of squares around the mean; this class is PELT in C.
+    search = ruptures.KernelCPD(kernel="linear", min_size=SHORTEST, jump=1)
+    ends = search.fit_predict(standard(np.asarray(values, dtype=float))[:, None], pen=PENALTY * math.log(len(values)))
+    return [int(end) for end in ends[:-1]]
 
 
 def standard(values: np.ndarray) -> np.ndarray:

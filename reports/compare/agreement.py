@@ -1,0 +1,90 @@
+"""Agreement of two runs of the bench: each cell's interval of one run has to overlap that of the other.
+
+Both intervals are 95 % intervals of the same median, so even of two perfect runs about one cell in 170 does not
+overlap: independent normal errors of equal size differ by more than 2 · 1.96 of them with probability 0.6 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bench.statistics import Interval
+from reports.cell import key_of
+from reports.reading import read
+from reports.records import Records
+
+#: How the command ends: all cells agree, some do not, there is none in both files.
+AGREE, DISAGREE, CANNOT_TELL = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A cell in two runs: its median with its interval, in seconds."""
+
+    name: str
+    one: Interval
+    other: Interval
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the intervals overlap."""
+        return self.one.low <= self.other.high and self.other.low <= self.one.high
+
+    def __str__(self) -> str:
+        told = " and ".join(
+            f"{1e3 * i.value:.4g} ms ({1e3 * i.low:.4g} to {1e3 * i.high:.4g})" for i in (self.one, self.other)
+        )
+        return f"{self.name}: {told}, ratio {self.other.value / self.one.value:.3f}"
+
+
+def medians(records: Records) -> dict[str, Interval]:
+    """Median and interval of each timed cell that has one, by its name."""
+    return {
+        " ".join(key_of(cell)): Interval(cell["median"], cell["interval_low"], cell["interval_high"])
+        for cell in records.cells
+        if cell["outcome"] == "timed" and "interval_low" in cell
+    }
+
+
+def compared(one: Records, other: Records) -> tuple[list[Pair], int]:
+    """The cells that both runs timed, and how many one of them alone did."""
+    first, second = medians(one), medians(other)
+    return [Pair(name, first[name], second[name]) for name in first if name in second], len(
+        first.keys() ^ second.keys()
+    )
+
+
+def text(pairs: Sequence[Pair], alone: int) -> str:
+    """How many agree, how wide the intervals are, and every cell that does not agree."""
+    lines = [f"{sum(pair.agrees for pair in pairs)} of {len(pairs)} cells agree within their intervals"]
+    if alone:
+        lines += [f"{alone} cells are in one run only"]
+    half, most = np.quantile([each.spread for pair in pairs for each in (pair.one, pair.other)], (0.5, 0.9))
+    apart = np.median([abs(math.log(pair.other.value / pair.one.value)) for pair in pairs])
+    lines += [f"half of the intervals are within {half:.1%} of their medians, nine of ten within {most:.1%}"]
+    lines += [f"half of the medians differ by at most {math.expm1(apart):.1%} from one run to the other"]
+    return "\n".join(lines + [str(pair) for pair in pairs if not pair.agrees])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compare two files of ``pytest bench --benchmark-json``; raises ReportError for what ``read`` refuses."""
+    parser = argparse.ArgumentParser(
+        prog="python -m reports agree",
+        description="Whether two runs of the bench agree within the intervals that they print.",
+        epilog="Exit status: 0 every cell agrees, 1 some do not, 2 it cannot be told (no cell in both, damaged input).",
+    )
+    parser.add_argument("one", type=Path, metavar="ONE.json")
+    parser.add_argument("other", type=Path, metavar="OTHER.json")
+    given = parser.parse_args(arguments)
+    pairs, alone = compared(read([given.one]), read([given.other]))
+    if not pairs:
+        print("no cell is in both runs")
+        return CANNOT_TELL
+    print(text(pairs, alone))
+    return AGREE if all(pair.agrees for pair in pairs) else DISAGREE

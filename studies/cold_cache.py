@@ -1,0 +1,81 @@
+"""Cold caches: arrays are read again, as the calls before left them and after the caches were emptied."""
+
+from __future__ import annotations
+
+import statistics
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from bench.caches import last_bytes
+from bench.statistics import Interval, paired
+from bench.stopwatch import stopwatch
+from impls.backend import backend
+from impls.contract import Framework
+from impls.process import allocator
+from impls.process.pool import Worker
+from studies.common import Measured, Study, markdown, sentence, within
+
+#: Bytes that a call reads: what a core's nearest cache holds, its next one, the last one, and none.
+READ = (2**14, 2**18, 2**22, 2**28)
+
+#: Cold calls, and warm ones after them, make a batch; the medians of both are compared.
+BATCH = 10
+
+
+def timed(batches: int) -> list[dict[str, Any]]:
+    """By bytes read the medians of every batch, in seconds, and what emptying took before each call.  In a worker."""
+    arrays = backend(Framework.NUMPY)
+    warm, cold = (stopwatch(arrays, Framework.NUMPY, "cpu", emptied) for emptied in (False, True))
+    found = []
+    for size in READ:
+        read = np.ones(size // 4, np.float32).sum
+        taken: dict[str, list[float]] = {"warm": [], "cold": []}
+        before = cold.empty.seconds
+        for _ in range(batches):
+            colds = [cold.time(read, {})[0] for _ in range(BATCH)]
+            warm.time(read, {})  # finds nothing yet
+            warms = [warm.time(read, {})[0] for _ in range(BATCH)]
+            taken["warm"].append(statistics.median(warms))
+            taken["cold"].append(statistics.median(colds))
+        emptying = (cold.empty.seconds - before) / (batches * BATCH)
+        found.append({"bytes": size, "seconds": taken, "emptying_seconds": emptying, "emptied": cold.empty.size})
+    return found
+
+
+def measure(batches: int) -> dict[str, Any]:
+    """Measure in a process as those that time."""
+    with closing(Worker(allocator.KEEPING)) as worker:
+        sizes = worker.call("studies.cold_cache:timed", batches)
+    return {"sizes": sizes, "told": last_bytes() is not None, "versions": {"numpy": np.__version__}}
+
+
+def ratio(one: Measured) -> Interval:
+    """Cold ÷ warm of one size, with its interval."""
+    warm, cold = ([[value] for value in one["seconds"][name]] for name in ("warm", "cold"))
+    return paired(warm, cold)
+
+
+def table(found: Measured) -> str:
+    """Markdown: a line for each size."""
+    rows = []
+    for one in found["sizes"]:
+        warm, cold = (f"{1e6 * statistics.median(one['seconds'][name]):.3g}" for name in ("warm", "cold"))
+        rows.append([one["bytes"] // 1024, warm, cold, within(ratio(one)), f"{1e3 * one['emptying_seconds']:.3g}"])
+    copied = found["sizes"][0]["emptied"] / 2**20
+    told = "as this system tells of the last caches" if found["told"] else "as this system tells of no cache"
+    lines = markdown(["read, KiB", "warm, µs", "cold, µs", "cold ÷ warm", "emptying, ms"], rows, left=(3,))
+    return f"{lines}\n\n{sentence(found, f'Copied before each cold call: {copied:.0f} MiB, {told}')}"
+
+
+STUDY = Study(
+    "cold_cache",
+    "what emptied caches do to a call",
+    measure,
+    {"bench/README.md": table},
+    {"--batches": {"type": int, "default": 21, "help": f"of {BATCH} calls each (default: %(default)s)"}},
+)
+
+if __name__ == "__main__":
+    raise SystemExit(STUDY.main())

@@ -1,0 +1,194 @@
+"""Shared parts of the studies: their options, the circumstances of a measurement, and the tables that pages quote.
+
+A table stands in its page between two marks; its numbers are in ``studies/data``.  A page is never edited there:
+``--page`` replaces what stands between the marks, and a test holds the page against the data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench.checks import StruckOut
+from bench.duet.sides import SideError
+from bench.machine import describe, load_average
+from bench.outcomes import NotTimed
+from bench.statistics import Interval
+from bench.workloads import WorkloadError
+from conformance.targets import Pool, Selection, choose
+from impls.contract import ImplementationError
+from impls.process.threads import usable_cores
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = Path(__file__).resolve().parent / "data"
+
+#: The line after a table.
+END = "<!-- end of figures -->\n"
+
+#: What a study measured, and the Markdown table of it.
+Measured = Mapping[str, Any]
+Table = Callable[[Measured], str]
+
+
+class Unfit(Exception):
+    """The options cannot be used, or what they name cannot be measured; the text says why in one sentence."""
+
+
+#: What ends a study with one sentence instead of a trace.
+ERRORS = (Unfit, SideError, WorkloadError, ImplementationError, StruckOut, NotTimed)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study: what it measures, its options, and the pages that quote its tables."""
+
+    name: str
+    about: str
+    #: Called with the options by name; gives JSON, with ``versions`` of the libraries and ``threads`` where not all
+    #: usable cores.
+    measure: Callable[..., dict[str, Any]]
+    #: By page (from the top of the repository) and, where a page has two, ``#part``; "" is printed only.
+    tables: Mapping[str, Table]
+    #: Settings of ``add_argument``, by flag.
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: Refuses, by Unfit, the options with which ``--page`` would quote a part of the numbers.
+    whole: Callable[..., None] = lambda **_: None
+
+    @property
+    def file(self) -> Path:
+        """The numbers."""
+        return DATA / f"{self.name}.json"
+
+    def kept(self) -> Any:
+        """What the file has."""
+        return json.loads(self.file.read_text(encoding="utf-8"))
+
+    def blocks(self) -> list[tuple[Path, str, str]]:
+        """Every page, the mark that begins its table, and the table of the numbers as they are in the file."""
+        found = self.kept()
+        places = [(key.partition("#"), table) for key, table in self.tables.items() if key]
+        return [
+            (ROOT / page, f"<!-- figures: python -m studies.{self.name} --page{f' ({part})' * bool(part)} -->\n", text)
+            for (page, _, part), table in places
+            for text in [f"{table(found)}\n{END}"]
+        ]
+
+    def print(self) -> None:
+        """Set the tables of the file into their pages.  Raises ValueError if a page has no place for one."""
+        for page, begin, block in self.blocks():
+            before, mark, rest = page.read_text(encoding="utf-8").partition(begin)
+            _, ended, after = rest.partition(END)
+            if not mark or not ended:
+                raise ValueError(f"{page.name} has no place for the figures of studies.{self.name}")
+            page.write_text(before + begin + block + after, encoding="utf-8")
+
+    def main(self, arguments: Sequence[str] | None = None) -> int:
+        """Measure, print the tables, and write what is requested; the exit code, 2 where it cannot be measured."""
+        parser = argparse.ArgumentParser(prog=f"python -m studies.{self.name}", description=self.about)
+        for flag, settings in self.options.items():
+            parser.add_argument(flag, **settings)
+        parser.add_argument("--of", type=Path, metavar="FILE", help="measure nothing; take the numbers of this file")
+        parser.add_argument("-o", dest="output", type=Path, metavar="FILE", help="write the numbers, as JSON")
+        if any(self.tables):
+            parser.add_argument("--page", action="store_true", help="keep the numbers, and set the tables into pages")
+        given = vars(parser.parse_args(arguments))
+        of, output, page = (given.pop(name, False) for name in ("of", "output", "page"))
+        try:
+            if page and of is None:
+                self.whole(**given)
+            found = json.loads(of.read_text(encoding="utf-8")) if of else measured(self.measure, **given)
+        except ERRORS as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        text = json.dumps(found, separators=(",", ":"), ensure_ascii=False, allow_nan=False) + "\n"
+        for file in [output] * bool(output) + [self.file] * page:
+            file.write_text(text, encoding="utf-8")
+        if page:
+            self.print()
+        print("\n\n".join(table(found) for table in self.tables.values()))
+        return 0
+
+
+def measured(measure: Callable[..., dict[str, Any]], **options: Any) -> dict[str, Any]:
+    """What a study measures, with when and where."""
+    load, started = load_average(), time.perf_counter()
+    found = measure(**options)
+    return {
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": round(time.perf_counter() - started, 1),
+        "threads": found.pop("threads", usable_cores()),
+        "load_average": [load, load_average()],
+        "machine": describe(found.pop("versions", {})),
+    } | found
+
+
+def sentence(found: Measured, *first: str) -> str:
+    """The last line under a table: what the table says of itself, and the circumstances as far as they are known."""
+    loads = ", ".join("not told" if load is None else f"{load:.1f}" for load in found["load_average"])
+    machine = found["machine"]
+    cores = f"{machine['cores_usable']} cores" if "cores_usable" in machine else ""
+    where = ", ".join(filter(None, [machine.get("cpu"), cores, "virtual" * bool(machine.get("virtual"))]))
+    threads = f"{found['threads']} thread{'s' * (found['threads'] != 1)}"
+    return "; ".join([*first, where, threads, f"load average before and after: {loads}", found["written"]]) + "."
+
+
+def libraries(found: Measured) -> str:
+    """The versions of the libraries, and the variables that change times."""
+    machine = found["machine"]
+    variables = (
+        ", ".join(f"{name}={value}" for name, value in machine["threads"].items())
+        or "kernels as the libraries choose them"
+    )
+    return "; ".join([", ".join(f"{name} {version}" for name, version in machine["versions"].items()), variables])
+
+
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[object]], left: Iterable[int] = (0,)) -> str:
+    """A table, its numbers to the right and the columns ``left`` to the left."""
+    rules = ["---" if at in set(left) else "---:" for at in range(len(heads))]
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in (heads, rules, *rows))
+
+
+def within(of: Interval, digits: int = 2) -> str:
+    """A ratio with its interval."""
+    return f"{of.value:.{digits}f} ({of.low:.{digits}f} to {of.high:.{digits}f})"
+
+
+def chosen(names: Iterable[str]) -> Selection:
+    """The implementations of these names on the CPU, in float32."""
+    pool = Pool(in_process=False)
+    try:
+        return choose(list(names), ("cpu",), ("float32",), pool)
+    finally:
+        pool.close()
+
+
+def calls_for(run: Callable[[], Any], seconds: float) -> list[float]:
+    """The seconds of every call that fits into so many, of one at least."""
+    taken: list[float] = []
+    end = time.perf_counter() + seconds
+    while not taken or time.perf_counter() < end:
+        started = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - started)
+    return taken
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """The median of some values, and the ends of its interval: two of the values, or all that there are.
+
+    A value is below the true median as often as above it, so the number below it is binomial, whatever they scatter
+    by; so many values are left out at each end that each end is wrong with at most 2.5 %.
+    """
+    from scipy.stats import binom
+
+    ordered = sorted(values)
+    out = max(0, int(binom.ppf(0.025, len(ordered), 0.5)) - 1)
+    return statistics.median(ordered), ordered[out], ordered[-1 - out]

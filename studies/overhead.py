@@ -1,0 +1,42 @@
+"""Overhead of the timing: what ``bench.harness`` measures in every run of the bench, here with more pairs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bench import harness
+from bench.statistics import Interval
+from studies.common import Measured, Study, markdown, sentence, within
+
+
+def measure(pairs: int, runs: int) -> dict[str, Any]:
+    """So many runs one after the other."""
+    found = [harness.run(pairs=pairs) for _ in range(runs)]
+    return {"runs": found, "versions": {"numpy": np.__version__}, "threads": 1}
+
+
+def table(found: Measured) -> str:
+    """Markdown: the runs one after the other."""
+    rows = []
+    for one in found["runs"]:
+        times = [f"{1e6 * one[name]:.1f}" for name in ("loop_seconds", "call_seconds")]
+        rows.append([*times, within(Interval(one["ratio"], *one["interval"]), 4), one["pairs"]])
+    lines = markdown(["bare loop, µs", "by the protocol, µs", "ratio", "pairs of chunks"], rows, left=(2,))
+    return f"{lines}\n\n{sentence(found)}"
+
+
+STUDY = Study(
+    "overhead",
+    "time by the protocol ÷ time of a bare loop, of 100 µs",
+    measure,
+    {"bench/README.md": table},
+    {
+        "--pairs": {"type": int, "default": 200, "help": "pairs of chunks (default: %(default)s)"},
+        "--runs": {"type": int, "default": 3, "help": "one after the other (default: %(default)s)"},
+    },
+)
+
+if __name__ == "__main__":
+    raise SystemExit(STUDY.main())

@@ -1,0 +1,128 @@
+"""Paired comparison: how often it is wrong, of the same against itself and with an injected slowdown.
+
+The medians of all turns are kept, and the rules can be applied to them again (``--of``), so the figures of the page
+come from raw ratios and not from a run of the present rule.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bench.duet.measure import Duet
+from bench.duet.played import BASE, LEAST, MARGIN, NEW, Part, Plan, Played
+from bench.duet.sides import SideError, ready
+from bench.statistics import Interval, Verdict, Visits, duet, judge
+from bench.workloads import parse
+from studies.common import Measured, Study, markdown
+
+#: Injected slowdowns: none, and what has to be found in 80 % and in 95 % of comparisons.
+SLOWDOWNS = (0.0, 0.05, 0.10)
+
+#: What is compared with itself: libraries with and without thread pools of their own, 1 to 10 ms a call.
+CELLS = (
+    ("numpy-eager", "prefill-b1h8d64s256"),
+    ("numpy-tiled", "prefill-b1h8d64s512-causal"),
+    ("torch-sdpa-flash", "prefill-b1h8d64s512"),
+    ("onnx-attention23", "prefill-b1h8d64s512"),
+)
+
+
+def parts_of(number: int) -> list[Part]:
+    """The comparisons of a round: of every cell without a slowdown, and with each of the others in turn."""
+    slowdowns = (0.0, SLOWDOWNS[1 + number % (len(SLOWDOWNS) - 1)])
+    return [Part(name, "cpu", "float32", parse(w), slowdown) for name, w in CELLS for slowdown in slowdowns]
+
+
+def measure(rounds: int, plan: Plan | None = None) -> dict[str, Any]:
+    """Compare the working tree with itself; gives the medians of every pair of turns.
+
+    Raises SideError for a comparison that is not timed: left out, it would not count against the rule.
+    """
+    found: list[dict[str, Any]] = []
+    started = time.perf_counter()
+    with ready(".") as side:
+        both = Duet(side, side, plan)
+        casts = both.casts([name for name, _ in CELLS], "cpu", "float32")
+        for number in range(rounds):
+            began = time.perf_counter()
+            played = both.play(parts_of(number), casts, lambda text: None)
+            each = (time.perf_counter() - began) / len(played)
+            found += [_record(one, each) for one in played]
+            print(f"round {number + 1} of {rounds}, {time.perf_counter() - started:.0f} s", flush=True)
+    return {"rounds": rounds, "comparisons": found, "versions": casts[NEW]["versions"]}
+
+
+def _record(one: Played, seconds: float) -> dict[str, Any]:
+    if one.outcome != "timed":
+        raise SideError(f"{one.part.implementation} {one.part.workload.name}: {one.outcome}: {one.reason}")
+    return {
+        "implementation": one.part.implementation,
+        "workload": one.part.workload.name,
+        "slowdown": one.part.slowdown,
+        "seconds": round(seconds, 2),
+        "base_ms": _medians(one.turns[BASE]),
+        "new_ms": _medians(one.turns[NEW]),
+    }
+
+
+def _medians(pairs: Visits) -> list[list[float]]:
+    return [[round(float(np.median(turn)) * 1e3, 5) for turn in turns] for turns in pairs]
+
+
+def ratio(comparison: dict[str, Any]) -> Interval:
+    """New ÷ base of one comparison."""
+    base, new = ([[[value] for value in pair] for pair in comparison[side]] for side in ("base_ms", "new_ms"))
+    return duet(base, new)
+
+
+def rates(ratios: Sequence[Interval], least: float = LEAST, margin: float = MARGIN) -> dict[Verdict, float]:
+    """Shares of the verdicts."""
+    verdicts = [judge(one, least, margin) for one in ratios]
+    return {verdict: verdicts.count(verdict) / len(verdicts) for verdict in Verdict}
+
+
+def table(evidence: Measured) -> str:
+    """The figures as Markdown: of all comparisons, and of each implementation's."""
+    found = [
+        (one["slowdown"], one["implementation"], (ratio(one), len(one["base_ms"]))) for one in evidence["comparisons"]
+    ]
+    names = dict.fromkeys(name for _, name, _ in found)
+    rows = [
+        [
+            f"{slowdown:.0%}",
+            title,
+            *_row([each for injected, name, each in found if injected == slowdown and name in of]),
+        ]
+        for slowdown in SLOWDOWNS
+        for title, of in (("all", names), *((name, (name,)) for name in names))
+    ]
+    heads = ["injected", "of", "comparisons", "slower", "faster", "same", "unclear", "scatter of the ratio", "pairs"]
+    each = np.median([one["seconds"] for one in evidence["comparisons"]])
+    load = ", ".join(f"{value:.1f}" for value in evidence["load_average"])
+    below = f"{each:.1f} s a comparison (median); load average before and after: {load}; {evidence['written']}."
+    return f"{markdown(heads, rows, left=(1,))}\n\n{below}"
+
+
+def _row(found: Sequence[tuple[Interval, int]]) -> list[str]:
+    ratios = [one for one, _ in found]
+    shares = rates(ratios)
+    scatter = float(np.std(np.log([one.value for one in ratios]), ddof=1))
+    order = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME, Verdict.UNCLEAR)
+    pairs = np.median([count for _, count in found])
+    return [str(len(ratios)), *(f"{shares[verdict]:.1%}" for verdict in order), f"{scatter:.2%}", f"{pairs:g}"]
+
+
+STUDY = Study(
+    "paired",
+    "how often a paired comparison is wrong (an hour)",
+    measure,
+    {"bench/DUET.md": table},
+    {"--rounds": {"type": int, "default": 50, "help": "of about 90 s: one of each cell (default: %(default)s)"}},
+)
+
+if __name__ == "__main__":
+    raise SystemExit(STUDY.main())

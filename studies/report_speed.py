@@ -1,0 +1,180 @@
+"""Speed of the reports: how long they take to make of large runs, and their pages to open and to use.
+
+The runs are those of reports.tests.large and the published one; the commands are those of the pages that have the
+tables.  Nothing else should run on the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from reports.tests import large
+from reports.tests.browsers import Opened, launched
+from studies.common import ROOT, Measured, Study, markdown, measured, sentence
+
+PUBLISHED = ROOT / "reports" / "published"
+
+#: What the versions of are kept with the numbers, as they decide.
+LIBRARIES = ("pandas", "numpy", "altair", "jinja2", "vl-convert-python")
+
+_NEW = ("new/bench.json", "new/conformance.jsonl")
+_OF_PUBLISHED = tuple(
+    str(PUBLISHED / name) for name in ("conformance.jsonl", "bench.json", "bench-half.json", "faults.json")
+)
+_NO_PAGE = tuple(word for name in ("markdown", "csv", "json", "badges") for word in ("--format", name))
+
+#: By what is made of what: the arguments of ``python -m reports``, and how it ends.
+COMMANDS: Mapping[str, tuple[tuple[str, ...], int]] = {
+    "the large run as Markdown, CSV, JSON and badges": ((*_NEW, "-o", "out", *_NO_PAGE), 0),
+    "the large run as a page": ((*_NEW, "-o", "large", "--format", "html"), 0),
+    "the large run in all default formats, with a base run as large": ((*_NEW, "-o", "both", "--base", "base"), 0),
+    "`compare` of the two, as Markdown and JSON": (
+        ("compare", "base", "new", "--markdown", "compared.md", "--json", "compared.json"),
+        1,
+    ),
+    "`history` of 1,000 runs": (("history", "history", "-o", "trends"), 0),
+    "the published run as a page": ((*_OF_PUBLISHED, "-o", "published", "--format", "html"), 0),
+}
+
+#: The pages that are opened, by what they are of, and a heading to sort by where there is a long table.
+PAGES: Mapping[str, tuple[str, str]] = {
+    "the published run": ("published/report.html", "#bench thead button"),
+    "the large run": ("large/report.html", "#bench thead button"),
+    "the large run, with a base run as large": ("both/report.html", "#bench thead button"),
+    "`history` of 1,000 runs": ("trends/history.html", ""),
+}
+
+#: Milliseconds until the element that is clicked has done what it does, and the page is laid out anew.
+_SORTED = """head => { const began = performance.now(); head.click(); document.body.offsetHeight;
+  return performance.now() - began; }"""
+
+#: Milliseconds until the details of the first clause of the matrix are shown, the data being unpacked by then or not.
+_DETAILS = """() => new Promise(done => {
+  const began = performance.now(), shown = () => document.querySelector("#details-body *");
+  const look = () => shown() ? done(performance.now() - began) : requestAnimationFrame(look);
+  document.querySelector("[id^=matrix-] tbody td a").click(); look(); })"""
+
+#: Milliseconds from the opening until every plot is drawn; those further down are drawn when there is time.
+_DRAWN = """() => new Promise(done => {
+  const all = document.querySelectorAll(".plot").length;
+  const look = () => document.querySelectorAll(".plot .drawing svg.marks").length >= all
+    ? done(performance.now()) : requestAnimationFrame(look);
+  look(); })"""
+
+_LOADED = 'performance.getEntriesByType("navigation")[0].loadEventEnd'
+
+
+def timed(arguments: Sequence[str], code: int, folder: Path) -> dict[str, float]:
+    """Seconds by the clock and of the processor, and most bytes in memory, of one command.
+
+    Raises RuntimeError if it does not end with the code.
+    """
+    started = time.perf_counter()
+    with subprocess.Popen(  # noqa: S603  (our own command)
+        [sys.executable, "-m", "reports", *arguments], cwd=folder, stdout=subprocess.DEVNULL
+    ) as process:
+        _, status, used = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != code:
+        raise RuntimeError(f"python -m reports {' '.join(arguments)} ended with {process.returncode}, not {code}")
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {"seconds": seconds, "cpu_seconds": used.ru_utime + used.ru_stime, "bytes": used.ru_maxrss * unit}
+
+
+def opened(browser: Any, path: Path, heading: str) -> dict[str, float | None]:
+    """Milliseconds of one opening of a page: until it is loaded and all plots are drawn, of sorting, of details."""
+    with closing(Opened(browser, path.as_uri()).context) as context:
+        page = context.pages[0]
+        found: dict[str, float | None] = {"drawn": page.evaluate(_DRAWN), "loaded": page.evaluate(_LOADED)}
+    if not heading:
+        return found | {"sorted": None, "details": None}
+    with closing(Opened(browser, path.as_uri()).context) as context:  # of a page that nobody has used yet
+        page = context.pages[0]
+        found["details"] = page.evaluate(_DETAILS)
+        page.evaluate("document.querySelector('#details').close()")
+        found["sorted"] = page.locator(heading, has_text="median").evaluate(_SORTED)
+    return found
+
+
+def measure(runs: int, openings: int) -> dict[str, Any]:
+    """The commands, each ``runs`` times, and then the pages, each opened so many times; one after the other."""
+    versions = {library: metadata.version(library) for library in LIBRARIES}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for run, seed, worse in (("base", 1, False), ("new", 2, True)):
+            large.write(folder / run, seed, worse)
+        large.write_history(folder / "history")
+        timed(*COMMANDS["the published run as a page"], folder)  # the first page after an installation bundles Vega
+
+        def commands() -> dict[str, Any]:
+            rows = [(what, [timed(*how, folder) for _ in range(runs)]) for what, how in COMMANDS.items()]
+            return {
+                "commands": [{"what": what, "runs": each} for what, each in rows],
+                "versions": versions,
+                "threads": 1,
+            }
+
+        def pages() -> dict[str, Any]:
+            with launched() as browser:
+                opened(browser, folder / "published/report.html", "")
+                rows = []
+                for what, (path, heading) in PAGES.items():
+                    each = [opened(browser, folder / path, heading) for _ in range(openings)]
+                    rows.append({"what": what, "bytes": (folder / path).stat().st_size, "openings": each})
+            return {"pages": rows, "versions": versions, "threads": 1}
+
+        return {"commands": measured(commands), "pages": measured(pages), "threads": 1}
+
+
+def commands_table(both: Measured) -> str:
+    """Markdown: the seconds of the runs, from the least to the most, and the most memory."""
+    found, rows = both["commands"], []
+    for one in found["commands"]:
+        taken = [[run[name] for run in one["runs"]] for name in ("seconds", "cpu_seconds")]
+        most = max(run["bytes"] for run in one["runs"])
+        rows.append([one["what"], *(f"{min(each):.1f} to {max(each):.1f}" for each in taken), f"{most / 1e6:.0f} MB"])
+    runs = len(found["commands"][0]["runs"])
+    lines = markdown(["made", "seconds", "of the processor", "memory"], rows)
+    return f"{lines}\n\n{runs} runs each. {sentence(found)}"
+
+
+def pages_table(both: Measured) -> str:
+    """Markdown: the medians of the openings."""
+    found, rows = both["pages"], []
+    for one in found["pages"]:
+        taken = [[each[name] for each in one["openings"]] for name in ("loaded", "drawn", "sorted", "details")]
+        rows.append([one["what"], f"{one['bytes'] / 1e6:.1f} MB", *map(_milliseconds, taken)])
+    openings = len(found["pages"][0]["openings"])
+    lines = markdown(["page of", "size", "opened", "all plots", "sorting every cell", "first details"], rows)
+    return f"{lines}\n\nMedians of {openings} openings in Chromium. {sentence(found)}"
+
+
+def _milliseconds(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{statistics.median(known):.3g} ms" if known else "–"
+
+
+STUDY = Study(
+    "report_speed",
+    "how fast reports are made of large runs, and how fast their pages are",
+    measure,
+    {"reports/README.md": commands_table, "reports/html/README.md": pages_table},
+    {
+        "--runs": {"type": int, "default": 5, "help": "of each command (default: %(default)s)"},
+        "--openings": {"type": int, "default": 7, "help": "of each page (default: %(default)s)"},
+    },
+)
+
+if __name__ == "__main__":
+    raise SystemExit(STUDY.main())

@@ -1,0 +1,74 @@
+"""The tables in the pages are those of their files, and keep what the pages promise."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench import fits
+from bench.document import COST, IDLE
+from studies import agreement, cold_cache, interference, overhead
+from studies import memory as study
+from studies.__main__ import every
+from studies.common import DATA, Study
+
+STUDIES = {name: one for name, one in every().items() if any(one.tables)}
+
+
+@pytest.mark.parametrize("one", STUDIES.values(), ids=STUDIES)
+def test_a_page_has_the_figures_of_the_file(one: Study) -> None:
+    """Each table is made from the numbers in the file, by the command that it names."""
+    for page, begin, block in one.blocks():
+        assert begin + block in page.read_text(encoding="utf-8")
+
+
+def test_every_file_is_on_a_page() -> None:
+    """There are no numbers that nobody sees."""
+    assert set(DATA.glob("*.json")) == {one.file for one in STUDIES.values()}
+
+
+def test_taking_turns_changes_no_time_by_more_than_two_percent() -> None:
+    """No ratio to turns alone is certainly beyond, and a process that is stopped does nothing."""
+    turns = interference.STUDY.kept()
+    ratios = [interference.ratio(cell, interference.STOPPED) for cell in turns["cells"]]
+    assert len(ratios) == len(interference.IMPLEMENTATIONS) * len(interference.WORKLOADS)
+    assert all(one.low <= 1.02 and one.high >= 0.98 for one in ratios)
+    assert all(each[interference.STOPPED] <= IDLE for each in turns["idle"].values())
+
+
+def test_two_runs_of_the_quick_preset_agree() -> None:
+    """All cells that both timed, within the intervals that they print."""
+    runs = agreement.STUDY.kept()
+    assert all("--preset quick" in run["command"] for run in runs["runs"])
+    assert runs["cells"]
+    assert not runs["in_one_only"]
+    assert all(pair.agrees for pair in agreement.cells(runs))
+
+
+def test_the_protocol_costs_less_than_two_percent() -> None:
+    """Of a call of about 100 µs, in every run."""
+    assert all(one["ratio"] <= COST and one["loop_seconds"] <= 2e-4 for one in overhead.STUDY.kept()["runs"])
+
+
+def test_a_call_finds_nothing_in_cold_caches() -> None:
+    """What a cache holds takes longer to read after the caches were emptied, certainly; what none holds does not."""
+    *held, beyond = cold_cache.STUDY.kept()["sizes"]
+    assert all(cold_cache.ratio(one).low > 1 for one in held)
+    assert cold_cache.ratio(beyond).low < 1.1
+
+
+def test_the_bench_measures_the_memory_that_libraries_say_they_take() -> None:
+    """Within 2 MiB of tracemalloc and of torch's profiler, which lack BLAS' own for threads; XLA's plan lacks more."""
+    memory = study.STUDY.kept()
+    at = memory["lengths"].index(study.AT)
+    apart = {name: memory["held"][name][at] - size for name, size in memory["asked"].items()}
+    assert set(apart) == set(study.ASKED)
+    assert all(abs(each) < 2 * study.MIB for name, each in apart.items() if name != "jax-jit")
+    assert apart["jax-jit"] > 0
+
+
+def test_who_holds_all_scores_is_said() -> None:
+    """Those that compute block by block do not, and the plain ones do."""
+    memory = study.STUDY.kept()
+    grown = {one.implementation: one.growth for one in study.grown(memory)}
+    assert {grown[name] for name in ("numpy-tiled", "torch-sdpa-flash", "jax-tiled", "ort-mha")} == {fits.Growth.LESS}
+    assert {grown[name] for name in ("numpy-eager", "torch-eager", "jax-jit")} == {fits.Growth.QUADRATIC}

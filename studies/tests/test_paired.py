@@ -1,0 +1,72 @@
+"""The figures about paired comparisons: what is counted, and what must not be left out."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.duet.played import Plan
+from bench.duet.sides import SideError
+from bench.statistics import Verdict
+from studies import paired
+
+
+def comparison(slowdown: float, ratio: float) -> dict[str, Any]:
+    """Three pairs of processes with two turns each; every pair of turns has this ratio."""
+    given = {"implementation": "mine", "slowdown": slowdown, "seconds": 1.0}
+    base = [[1.0, 2.0], [2.0, 3.0], [3.0, 1.0]]
+    return given | {"base_ms": base, "new_ms": [[ratio * turn for turn in pair] for pair in base]}
+
+
+#: Of each slowdown four comparisons: a false alarm, two slowdowns that are missed, none.
+FOUND = [
+    *(comparison(0.0, ratio) for ratio in (1.0, 1.0, 1.01, 1.08)),
+    *(comparison(0.05, ratio) for ratio in (1.0, 1.02, 1.05, 1.06)),
+    *(comparison(0.10, ratio) for ratio in (1.09, 1.10, 1.11, 1.12)),
+]
+WHOLE = {"comparisons": FOUND, "load_average": [0.1, 1.0], "written": "2026-01-01"}
+
+
+def test_false_alarms_and_missed_changes_are_counted() -> None:
+    """Table rows for each slowdown, of all and of each implementation: comparisons, and the shares of the verdicts."""
+    rows = [line.split(" | ")[:4] for line in paired.table(WHOLE).splitlines()[2:8]]
+    told = (("| 0%", "25.0%"), ("| 5%", "50.0%"), ("| 10%", "100.0%"))
+    assert rows == [[injected, of, "4", slower] for injected, slower in told for of in ("all", "mine")]
+
+
+def test_a_cell_that_was_not_timed_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left out, it would count as no false alarm and as no missed change."""
+    monkeypatch.setattr(paired, "CELLS", (("numpy-eager", "prefill-b1h2d16s128"),))
+    with pytest.raises(SideError, match="numpy-eager prefill-b1h2d16s128: not timed: over the time budget"):
+        paired.measure(1, Plan(limit=1e-6))
+
+
+def test_there_are_two_hundred_comparisons_of_what_is_the_same() -> None:
+    """With the usual number of rounds, and as many with one of the slowdowns, of each half."""
+    rounds = paired.STUDY.options["--rounds"]["default"]
+    counts = Counter(part.slowdown for number in range(rounds) for part in paired.parts_of(number))
+    assert counts == {0.0: 200, 0.05: 100, 0.10: 100}
+
+
+def test_another_file_leaves_the_page_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its table is printed, and only --page writes it."""
+    before = [(path, path.read_bytes()) for path in (paired.STUDY.file, paired.STUDY.blocks()[0][0])]
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(WHOLE))
+    assert paired.STUDY.main(["--of", str(other)]) == 0
+    assert capsys.readouterr().out == paired.table(WHOLE) + "\n"
+    assert all(path.read_bytes() == kept for path, kept in before)
+
+
+def test_the_figures_are_what_is_promised() -> None:
+    """Of 200 comparisons of the same at most 1 % are alarms; 80 % of 5 % and 95 % of 10 % are found."""
+    found = paired.STUDY.kept()["comparisons"]
+    rates = {s: paired.rates([paired.ratio(c) for c in found if c["slowdown"] == s]) for s in paired.SLOWDOWNS}
+    assert sum(one["slowdown"] == 0 for one in found) >= 200
+    assert rates[0.0][Verdict.SLOWER] + rates[0.0][Verdict.FASTER] <= 0.01
+    assert rates[0.05][Verdict.SLOWER] >= 0.80
+    assert rates[0.10][Verdict.SLOWER] >= 0.95

@@ -1,0 +1,138 @@
+"""Two runs, simulated: how often the rule for runs one after the other is wrong.
+
+A run is a machine that is faster or slower as a whole, cells with luck of their own, and three visits of each cell, of
+which the intervals are made.  Only the first two are hidden from the rule, and what three visits happen not to show.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bench.statistics import Interval, Verdict, Z, judge, ratio, student
+from reports.compare.drift import allowance, allowed, among, verdict
+from studies.common import Measured, Study, markdown
+
+#: Comparisons of each row, and cells of a comparison.
+COMPARISONS = 1000
+IMPLEMENTATIONS, WORKLOADS = 5, 12
+
+#: Standard deviations, of the log: of a median within its visit, which chunks show, and of a measured roof.
+WITHIN = 0.005
+ROOF = 0.02
+
+#: Visits of a cell.
+VISITS = 3
+
+#: Slowdowns of one implementation of five that are looked for.
+SLOWDOWNS = (1.10, 1.20, 1.50)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Standard deviations, of the log: of the machine and of each cell from run to run, and from visit to visit."""
+
+    name: str
+    whole: float
+    cell: float
+    visit: float
+    #: Degrees of freedom of a cell's luck, None for normal: 3 has an outlier of four deviations in 40 cells.
+    tails: int | None = None
+    roofs: bool = True
+    implementations: int = IMPLEMENTATIONS
+
+
+MACHINES = (
+    Machine("quiet", 0.01, 0.005, 0.005),
+    Machine("shared", 0.05, 0.02, 0.02),
+    Machine("shared, cells with heavy tails (Student, 3 degrees of freedom)", 0.05, 0.02, 0.02, tails=3),
+    Machine("busy", 0.10, 0.05, 0.08),
+    Machine("shared, without roofs", 0.05, 0.02, 0.02, roofs=False),
+    Machine("shared, without roofs, one implementation", 0.05, 0.02, 0.02, roofs=False, implementations=1),
+)
+
+
+def comparison(
+    machine: Machine, rng: np.random.Generator, slowdown: float = 1.0
+) -> Iterator[tuple[bool, Verdict, Verdict]]:
+    """For every cell whether it was slowed down, the verdict, and that on the plain ratio; one implementation is."""
+    count = machine.implementations * WORKLOADS
+    whole = machine.whole * rng.normal()
+    luck = rng.normal(size=count)
+    if machine.tails is not None:
+        luck = rng.standard_t(machine.tails, size=count) / math.sqrt(machine.tails / (machine.tails - 2))
+    slowed = np.arange(count) < (WORKLOADS if slowdown > 1 else 0)
+    shift = whole + machine.cell * luck + math.log(slowdown) * slowed
+    pairs = zip(_medians(machine, rng, np.zeros(count)), _medians(machine, rng, shift), strict=True)
+    ratios = [(str(at // WORKLOADS), ratio(base, new)) for at, (base, new) in enumerate(pairs)]
+    limits = {"peak": math.exp(whole + ROOF * rng.normal())} if machine.roofs else {}
+    given, width = allowance("cpu", ratios, limits), among(count)
+    for changed, (_, one) in zip(slowed.tolist(), ratios, strict=True):
+        yield changed, verdict(allowed(one, given), allowed(one, given, width)), judge(one)
+
+
+def _medians(machine: Machine, rng: np.random.Generator, shift: np.ndarray) -> Iterator[Interval]:
+    """The medians of a run with their intervals: the wider of that by chunks and that by visits."""
+    visits = machine.visit * rng.normal(size=(VISITS, len(shift))) + shift
+    halves = np.maximum(Z * WITHIN, student(VISITS - 1) * visits.std(axis=0, ddof=1) / math.sqrt(VISITS))
+    values = np.median(visits, axis=0) + WITHIN * rng.normal(size=len(shift))
+    for value, half in zip(np.exp(values).tolist(), np.exp(halves).tolist(), strict=True):
+        yield Interval(value, value / half, value * half)
+
+
+def rates(machine: Machine, comparisons: int = COMPARISONS) -> list[str]:
+    """A row of the table: false alarms of the rule and of the plain ratio, sameness said, slowdowns found."""
+    alarm, plain, same = [], [], []
+    for seed in range(comparisons):
+        found = list(comparison(machine, np.random.default_rng(seed)))
+        alarm.append(any(_changed(one) for _, one, _ in found))
+        plain.append(any(_changed(one) for _, _, one in found))
+        same.append(np.mean([one is Verdict.SAME for _, one, _ in found]))
+    scatter = ", ".join(f"{100 * each:g} %" for each in (machine.whole, machine.cell, machine.visit))
+    row = [f"{machine.name}: {scatter}", _share(alarm), _share(plain), _share(same)]
+    for slowdown in SLOWDOWNS:
+        runs = [list(comparison(machine, np.random.default_rng(seed), slowdown)) for seed in range(comparisons // 5)]
+        row.append(_share([one is Verdict.SLOWER for run in runs for changed, one, _ in run if changed]))
+    others = [any(_changed(one) for changed, one, _ in run if not changed) for run in runs]
+    return [*row, _share(others) if machine.implementations > 1 else "–"]
+
+
+def _changed(one: Verdict) -> bool:
+    return one in (Verdict.FASTER, Verdict.SLOWER)
+
+
+def _share(values: Sequence[object]) -> str:
+    return f"{float(np.mean(np.array(values, dtype=float))):.1%}"
+
+
+def measure(comparisons: int) -> dict[str, Any]:
+    """The rows of all machines."""
+    return {"rows": [rates(machine, comparisons) for machine in MACHINES], "threads": 1}
+
+
+def table(found: Measured) -> str:
+    """Markdown: a line for each machine."""
+    heads = [
+        "machine: scatter of the whole and of a cell from run to run, and from visit to visit",
+        "runs with a false alarm",
+        "without steps 2 to 4",
+        "cells called the same",
+    ]
+    heads += [f"{slowdown - 1:.0%} slower found" for slowdown in SLOWDOWNS]
+    return markdown([*heads, "then another is called changed"], found["rows"])
+
+
+STUDY = Study(
+    "two_runs",
+    "how often the rule for two runs is wrong, by simulation",
+    measure,
+    {"reports/README.md": table},
+    {"--comparisons": {"type": int, "default": COMPARISONS, "help": "of each machine (default: %(default)s)"}},
+)
+
+if __name__ == "__main__":
+    raise SystemExit(STUDY.main())
