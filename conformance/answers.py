@@ -73,7 +73,7 @@ def answer(result: Result | None, question: Question) -> str:
     if result.outcome is Outcome.UNSUPPORTED:
         return UNSUPPORTED
     failure = result.failure or Failure.VALUE
-    return f"**{result.looks or INSTEAD.get(failure, failure.value)}**"
+    return f"**{result.error_pattern or INSTEAD.get(failure, failure.value)}**"
 
 
 def markdown(found: Sequence[Answers], versions: Mapping[str, str], heading: str = "###") -> str:

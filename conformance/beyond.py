@@ -13,7 +13,7 @@ from conformance.cases import AnyCase
 from conformance.claims import claim_lines, required, shortcomings, wrapped
 from conformance.outcomes import Result
 from conformance.refusals import refused
-from conformance.remarks import remark_lines
+from conformance.remarks import side_effect_lines
 from conformance.targets import Selection, Target
 from impls.process.pool import Pool
 
@@ -75,7 +75,7 @@ class Closing:
     failures: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     claims: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
+    side_effects: tuple[str, ...] = ()
 
 
 def close(
@@ -99,7 +99,7 @@ def close(
         tuple(failures),
         _lines(f"hint: {hint}" for hint in hints),
         tuple(claim_lines(results)),
-        _lines(remark_lines(results)),
+        _lines(side_effect_lines(results)),
     )
 
 

@@ -36,7 +36,7 @@ def print_ending(terminal: Any, ending: Ending) -> None:
             terminal.line("\n".join(lines))
     terminal.section("conformance")
     terminal.line(summary(ending.results, ending.not_installed))
-    for line in (*ending.closing.claims, *ending.closing.hints, *ending.closing.remarks):
+    for line in (*ending.closing.claims, *ending.closing.hints, *ending.closing.side_effects):
         terminal.line(line)
     if ending.results:
         terminal.line(time_lines(ending.results, ending.seconds))

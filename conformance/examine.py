@@ -85,7 +85,7 @@ class Diagnosis:
                 {"faults": list(e.names), "title": e.title, "cases": sorted({f.case.name for f in e.fits})}
                 for e in self.explanations
             ],
-            "shared": list(self.shared),
+            "common_features": list(self.shared),
         }
 
 

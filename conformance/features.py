@@ -137,7 +137,7 @@ class Claim:
         return Standing.PART if self.kept else Standing.UNSUPPORTED
 
 
-_KEPT = (Outcome.PASSED, Outcome.ADVISED)
+_KEPT = (Outcome.PASSED, Outcome.ADVISORY)
 
 
 def claims(results: Iterable[Result]) -> dict[tuple[str, str], list[Claim]]:

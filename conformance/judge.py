@@ -36,7 +36,8 @@ class Finding:
     broken: str
     reason: str
     details: tuple[str, ...] = ()
-    looks: str = ""
+    #: What a wrong output looks like, "" for nothing known.
+    error_pattern: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,9 @@ def ask(target: Target, asked: Request, pool: Pool, timeout: float | None) -> Re
 
 def result_of(reply: Reply, case: AnyCase, blank: Result) -> Result:
     """The result that a reply amounts to; ``blank`` holds what is known before."""
-    blank = replace(blank, run_seconds=reply.run_seconds, prepare_seconds=reply.prepare_seconds, remarks=reply.remarks)
+    blank = replace(
+        blank, run_seconds=reply.run_seconds, prepare_seconds=reply.prepare_seconds, side_effects=reply.remarks
+    )
     result = _result_of(reply, case, blank)
     state = changed(reply, case)
     if state is None:
@@ -233,12 +236,12 @@ def _value_finding(worst: Comparison, reply: Reply, case: AnyCase, blank: Result
         reason += f"; keeps the bound of profile {meets[0]}, declares {blank.profile}"
         details.append(f"Profile:  {blank.profile} is declared; the result keeps the bound of {meets[0]}")
     if case.operator == Case.operator and worst.name == "output":
-        looks = resembles(reply.results["output"], case.expected(blank.dtype), worst.outside)
+        pattern = resembles(reply.results["output"], case.expected(blank.dtype), worst.outside)
     else:
-        looks = plain(reply.results[worst.name], worst.outside)
-    reason = f"{looks}: {reason}" if looks else reason
-    details += [f"Looks:    the wrong elements are {looks}"] if looks else []
-    return Finding(Failure.VALUE, broken, reason, tuple(details), looks)
+        pattern = plain(reply.results[worst.name], worst.outside)
+    reason = f"{pattern}: {reason}" if pattern else reason
+    details += [f"Pattern:  the wrong elements are {pattern}"] if pattern else []
+    return Finding(Failure.VALUE, broken, reason, tuple(details), pattern)
 
 
 def _failed(blank: Result, case: AnyCase, finding: Finding) -> Result:
@@ -246,11 +249,11 @@ def _failed(blank: Result, case: AnyCase, finding: Finding) -> Result:
     should = clauses()[case.clauses[0]].level is Level.SHOULD and finding.failure is Failure.VALUE
     result = replace(
         blank,
-        outcome=Outcome.ADVISED if should else Outcome.FAILED,
+        outcome=Outcome.ADVISORY if should else Outcome.FAILED,
         failure=finding.failure,
         broken=finding.broken,
         reason=finding.reason,
-        looks=finding.looks,
+        error_pattern=finding.error_pattern,
     )
     return replace(result, message=failure_message(result, case, finding.details))
 
@@ -258,7 +261,10 @@ def _failed(blank: Result, case: AnyCase, finding: Finding) -> Result:
 def _against_ledger(result: Result, case: AnyCase, deviation: Deviation) -> Result:
     if result.outcome is Outcome.FAILED and result.failure is deviation.failure:
         return replace(
-            result, outcome=Outcome.DEVIATES, broken=deviation.clause, reason=f"{deviation.instead} [{deviation.id}]"
+            result,
+            outcome=Outcome.KNOWN_DEVIATION,
+            broken=deviation.clause,
+            reason=f"{deviation.instead} [{deviation.id}]",
         )
     if result.outcome is Outcome.FAILED:
         kind = result.failure.value if result.failure else ""

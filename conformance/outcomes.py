@@ -12,15 +12,15 @@ class Outcome(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     #: Failed, in exactly the way that a record of the deviation ledger says.
-    DEVIATES = "deviates"
+    KNOWN_DEVIATION = "known-deviation"
     #: Did not do what a SHOULD clause asks; fails nothing.
-    ADVISED = "advised"
+    ADVISORY = "advisory"
     #: The implementation has no such feature, or refused with NotImplementedError.
     UNSUPPORTED = "unsupported"
 
 
 #: Outcomes for which the implementation really ran.
-EXECUTED = (Outcome.PASSED, Outcome.FAILED, Outcome.DEVIATES, Outcome.ADVISED)
+EXECUTED = (Outcome.PASSED, Outcome.FAILED, Outcome.KNOWN_DEVIATION, Outcome.ADVISORY)
 
 
 class Failure(StrEnum):
@@ -62,7 +62,7 @@ class Result:
     #: One line: why unsupported, what is wrong, or what the deviation does instead.
     reason: str = ""
     #: What a wrong output looks like: "NaN", "zeros", "the mean of v", or "" for nothing known.
-    looks: str = ""
+    error_pattern: str = ""
     #: The whole failure message.
     message: str = ""
     profile: str | None = None
@@ -71,4 +71,4 @@ class Result:
     run_seconds: float = 0.0
     prepare_seconds: float = 0.0
     #: What the call did besides and fails nothing, "kind: what" each.
-    remarks: tuple[str, ...] = ()
+    side_effects: tuple[str, ...] = ()

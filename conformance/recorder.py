@@ -223,5 +223,5 @@ def report(result: Result) -> None:
         pytest.fail(result.message, pytrace=False)
     if result.outcome is Outcome.UNSUPPORTED:
         pytest.skip(result.reason)
-    if result.outcome in (Outcome.DEVIATES, Outcome.ADVISED):
+    if result.outcome in (Outcome.KNOWN_DEVIATION, Outcome.ADVISORY):
         pytest.xfail(result.reason)

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+from msgspec.structs import replace
+
 from conformance.outcomes import Result
 from conformance.results import ResultFileError, Run, Writer, read
 
@@ -90,43 +93,50 @@ def merge(paths: Sequence[Path], output: Path) -> int:
     if first is None:
         raise PartMissing("no parts are given")
     _compare(runs, first)
-    header = {key: value for key, value in runs[first].header.items() if key not in ("kind", "format", "spec", "shard")}
-    header["started"] = min(str(run.header.get("started", "")) for run in runs.values())
-    header["system"] = "; ".join(dict.fromkeys(str(run.header.get("system", "")) for run in runs.values()))
-    results = _joined(runs, list(header.get("profiles", {})))
+    header = replace(
+        runs[first].header,
+        shard=None,
+        started=min(run.header.started for run in runs.values()),
+        system="; ".join(dict.fromkeys(run.header.system for run in runs.values())),
+    )
+    results = _joined(runs, list(header.profiles))
     diagnoses = [each for run in runs.values() for each in run.diagnoses]
     place = {name: at for at, name in enumerate(dict.fromkeys(result.implementation for result in results))}
-    with Writer(output, header) as writer:
+    with Writer(output, to_builtins(header)) as writer:
         for result in results:
             writer.write(result)
-        writer.close(diagnoses=sorted(diagnoses, key=lambda each: place.get(each["implementation"], 0)))
+        writer.close(diagnoses=to_builtins(sorted(diagnoses, key=lambda each: place.get(each.implementation, 0))))
     return len(results)
 
 
 def _part(path: Path) -> Run:
     run = read(path)
-    if "shard" not in run.header:
+    if run.header.shard is None:
         raise NotAPart(f"{path} is of a whole run, not of one with --shard")
     if not run.complete:
         raise Unfinished(f"{path} has no footer: its run was cut off")
     try:
-        parse(str(run.header["shard"]))
+        parse(run.header.shard)
     except ValueError as error:
         raise ResultFileError(f"{path}: shard {error}") from None
     return run
 
 
+def _shard(run: Run) -> Shard:
+    return parse(run.header.shard or "")
+
+
 def _compare(runs: dict[Path, Run], first: Path) -> None:
     """Refuse parts of different runs, parts that are given twice, and runs of which a part is missing."""
-    total = parse(runs[first].header["shard"]).total
+    total = _shard(runs[first]).total
     seen: dict[int, Path] = {}
     for path, run in runs.items():
         for key in COMMON:
-            if run.header.get(key) != runs[first].header.get(key):
+            if getattr(run.header, key) != getattr(runs[first].header, key):
                 raise PartsDiffer(f"{path} and {first} differ in {key}: {_difference(run, runs[first], key)}")
-        shard = parse(run.header["shard"])
+        shard = _shard(run)
         if shard.total != total:
-            raise PartsDiffer(f"{path} is part {shard}, {first} is part {runs[first].header['shard']}")
+            raise PartsDiffer(f"{path} is part {shard}, {first} is part {_shard(runs[first])}")
         if shard.index in seen:
             raise PartTwice(f"{path} and {seen[shard.index]} are both part {shard}")
         seen[shard.index] = path
@@ -137,7 +147,7 @@ def _compare(runs: dict[Path, Run], first: Path) -> None:
 
 def _difference(one: Run, other: Run, key: str) -> str:
     """Two values of a header, or of the first of its entries that differs."""
-    a, b = one.header.get(key), other.header.get(key)
+    a, b = to_builtins((getattr(one.header, key), getattr(other.header, key)))
     if isinstance(a, dict) and isinstance(b, dict):
         name = next(name for name in sorted({*a, *b}) if a.get(name) != b.get(name))
         return f"{name} {a.get(name)} and {b.get(name)}"

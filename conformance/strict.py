@@ -1,18 +1,65 @@
-"""JSON that says one thing: no key of an object twice, numbers that are numbers, and no deeper than Python reads."""
+"""Strict JSON and typed records from files that are not trusted: what msgspec leaves open, in one place.
+
+``opened`` bounds sizes and decompresses, ``loads`` refuses keys that are there twice, numbers that are none and deep
+nesting, ``convert`` makes typed records of the value, and ``schema`` is the JSON schema of their types.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import math
-from typing import Any
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar, TypeVar, cast
+
+import msgspec
+
+#: Characters of a sentence that are kept.
+LONGEST = 500
+
+#: The first bytes of a file that is compressed with Zstandard.
+ZSTD = b"\x28\xb5\x2f\xfd"
+
+T = TypeVar("T")
+
+
+def plain(text: str) -> str:
+    """Text from a file as it may be printed: one line of bounded length, without anything that a terminal obeys."""
+    line = " ".join(text.split())[:LONGEST]
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
 
 
 class StrictError(ValueError):
-    """Text that is not strict JSON; the text of the error is a short reason."""
+    """A file that is not read; the text of the error is a short reason."""
+
+    #: The reason as a sentence about what is named {0}; {1} is the error.
+    SENTENCE: ClassVar = "{0}: {1}"
+
+    def of(self, name: str) -> str:
+        """The reason as a sentence about a file, or a part of one, with this name."""
+        return self.SENTENCE.format(name, self)
+
+
+class Unreadable(StrictError):
+    """A file that is missing, is no regular file, or cannot be decompressed."""
+
+    SENTENCE = "{0} cannot be read: {1}"
+
+
+class TooLarge(StrictError):
+    """A file with more bytes than are read."""
+
+    SENTENCE = "{0} {1}"
 
 
 class NotJson(StrictError):
     """No JSON in UTF-8, nested too deeply, or an integer too long to read; ``reason`` is what the decoder said."""
+
+    SENTENCE = "{0} is not JSON: {1.reason}"
 
     def __init__(self, text: str, reason: str) -> None:
         super().__init__(text)
@@ -22,6 +69,8 @@ class NotJson(StrictError):
 class KeyTwice(StrictError):
     """An object with a key twice, of which readers would disagree which one counts."""
 
+    SENTENCE = "{0} has the key {1.key!r} twice in one object"
+
     def __init__(self, key: str) -> None:
         super().__init__(f"the key {key[:80]!r} stands twice in one object")
         self.key = key
@@ -30,13 +79,28 @@ class KeyTwice(StrictError):
 class NotFinite(StrictError):
     """NaN, an infinity, or a number beyond float64, as it was written."""
 
+    SENTENCE = "{0} has the number {1.number}, which is not finite"
+
     def __init__(self, number: str) -> None:
         super().__init__(f"{number[:80]} is no number")
         self.number = number
 
 
+class WrongType(StrictError):
+    """A value that is not of its type: a field that is missing, unknown, or not what it should be."""
+
+
 def loads(text: str | bytes, finite: bool = True) -> Any:
-    """The value that the text says.  Raises StrictError; without ``finite``, NaN and infinities are numbers."""
+    """The value of a JSON text.
+
+    Parameters
+    ----------
+    finite : without it NaN and infinities are numbers.
+
+    Raises
+    ------
+    StrictError : NotJson, KeyTwice or NotFinite.
+    """
     number = _finite if finite else None
     try:
         decoded = text if isinstance(text, str) else text.decode("utf-8")
@@ -64,3 +128,148 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise NotFinite(text)
     return value
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A record of a file: no field is unknown, and texts are single lines that no terminal obeys.
+
+    The texts of the fields in ``FREE`` may be any; whoever prints them sees to it.
+    """
+
+    FREE: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if name not in self.FREE and not all(text.isprintable() for text in _texts(getattr(self, name))):
+                raise ValueError(f"{name!r} is {shown(getattr(self, name))}, which is not plain text")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.items():
+            yield from _texts(item)
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _texts(each)
+
+
+def convert(value: Any, kind: type[T]) -> T:
+    """What ``loads`` gave as a record of a type.
+
+    Raises
+    ------
+    WrongType : the text names the field, "it" for the whole.
+    """
+    try:
+        return msgspec.convert(value, kind, strict=True)
+    except msgspec.ValidationError as error:
+        raise WrongType(_said(str(error), value)) from None
+    except RecursionError:
+        raise WrongType("it is nested too deeply") from None
+
+
+#: What msgspec says, and of which field: "Expected `str`, got `int` - at `$.ledgers[0].file`".
+_MESSAGE = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?", re.DOTALL)
+
+
+#: Types as an engineer calls them.
+_TYPES = {"str": "a text", "int": "an integer", "float": "a number", "bool": "true or false"}
+_TYPES |= {"array": "a list", "object": "an object"}
+_TYPE = re.compile(r"\b(?:" + "|".join(_TYPES) + r")\b")
+
+
+def _said(message: str, value: Any) -> str:
+    found = _MESSAGE.fullmatch(message)
+    assert found is not None
+    what, path = found["what"], found["path"] or ""
+    field = re.fullmatch(r"Object (missing required|contains unknown) field `(.*)`", what, re.DOTALL)
+    if field:
+        return f"{path or 'it'} {'lacks' if 'missing' in field[1] else 'has the unknown field'} {field[2]!r}"
+    if not re.match("Expected|Invalid|Integer", what):
+        return f"{path}: {what}" if path else what  # a record's own check
+    path = path.partition("[...]")[0]  # an entry that msgspec does not name
+    for key, at in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
+        value = value[key] if key else value[int(at)]
+    said = f"{path!r} is {shown(value)}" if path else f"it is {shown(value)}"
+    wanted = re.match(r"Expected (.*?)(?:, got .*)?$", what, re.DOTALL)
+    return f"{said}, expected {_TYPE.sub(lambda name: _TYPES[name[0]], wanted[1]).replace('`', '')}" if wanted else said
+
+
+def shown(value: Any) -> str:
+    """A wrong value in a sentence, cut where it is long."""
+    text = repr(value)
+    return text if len(text) < 60 else f"a {type(value).__name__} that begins with {text[:50]}"
+
+
+def schema(title: str, *kinds: Any) -> dict[str, Any]:
+    """The JSON schema (2020-12) of a value that is of one of these types."""
+    references, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    one = {"oneOf": list(references)} if len(kinds) > 1 else dict(references[0])
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **one, "$defs": parts}
+
+
+@contextmanager
+def opened(path: Path, limit: int) -> Iterator[BinaryIO]:
+    """The bytes of a regular file, decompressed where they are Zstandard.
+
+    Parameters
+    ----------
+    limit : bytes of the largest file that is read, of what is decompressed too.
+
+    Raises
+    ------
+    Unreadable, TooLarge : when it is opened, or while it is read.
+    """
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise Unreadable("it is not a regular file")
+        if status.st_size > limit:
+            raise TooLarge(f"has {status.st_size} bytes, at most {limit} are read")
+        with path.open("rb") as file:
+            compressed = file.read(len(ZSTD)) == ZSTD
+            file.seek(0)
+            yield cast(BinaryIO, io.BufferedReader(_Decompressed(file, limit))) if compressed else file
+    except OSError as error:
+        raise Unreadable(error.strerror or str(error)) from None
+
+
+class _Decompressed(io.RawIOBase):
+    """The decompressed bytes of a file, up to a limit."""
+
+    def __init__(self, file: BinaryIO, limit: int) -> None:
+        self._stream, self._error = _zstd(file)
+        self._limit, self._size = limit, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._stream.read(len(buffer))
+        except EOFError:  # cut off while it was written
+            return 0
+        except self._error as error:
+            raise Unreadable(f"it cannot be decompressed: {error}") from None
+        self._size += len(data)
+        if self._size > self._limit:
+            raise TooLarge(f"has more than {self._limit} bytes when it is decompressed")
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _zstd(file: BinaryIO) -> tuple[Any, type[Exception]]:
+    """A stream that decompresses, and the error that it raises: Python's own (3.14), or that of the package."""
+    try:
+        from compression import zstd  # type: ignore[import-not-found]
+
+        return zstd.ZstdFile(file), zstd.ZstdError
+    except ImportError:
+        pass
+    try:
+        import zstandard
+    except ImportError:
+        raise Unreadable("it is compressed, which takes the package zstandard: pip install zstandard") from None
+    return zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True), zstandard.ZstdError

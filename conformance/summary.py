@@ -10,7 +10,7 @@ from tabulate import tabulate
 from conformance import bounds
 from conformance.outcomes import EXECUTED, Outcome, Result
 
-HEADERS = ("implementation", "device", "passed", "failed", "deviates", "advised", "unsupported", "worst share", "meets")
+HEADERS = ("implementation", "device", *(outcome.value for outcome in Outcome), "worst share", "meets")
 
 
 def summary(results: Sequence[Result], not_installed: Mapping[str, Sequence[str]]) -> str:

@@ -46,7 +46,7 @@ def badges(model: Model) -> dict[str, str]:
         name, number = base, 2
         while name in made:
             name, number = f"{base}-{number}", number + 1
-        made[name] = svg(*said(found.get(who, ()), row[Outcome.FAILED.value], row[Outcome.DEVIATES.value]))
+        made[name] = svg(*said(found.get(who, ()), row[Outcome.FAILED.value], row[Outcome.KNOWN_DEVIATION.value]))
     return made
 
 

@@ -72,8 +72,8 @@ def _conformance_verdict(frame: pd.DataFrame) -> str:
         start = (
             f"**Conformance: {len(failing)} of {_many(len(everyone), 'implementation')} failed**: {_names(failing)}."
         )
-    elif counts.get("deviates", 0):
-        deviating = frame.loc[frame["outcome"] == "deviates", "implementation"].unique()
+    elif counts.get("known-deviation", 0):
+        deviating = frame.loc[frame["outcome"] == "known-deviation", "implementation"].unique()
         start = (
             f"**Conformance: no new failure in {_many(len(everyone), 'implementation')}**;"
             f" {len(deviating)} deviate as recorded: {_names(deviating)}."
@@ -126,7 +126,7 @@ def _matrix(model: Model) -> str:
     symbols = tables.SYMBOLS
     parts.append(
         f"{symbols['passed']} every executed case passed · {symbols['failed']}k/n k of n executed cases failed ·"
-        f" {symbols['deviates']}k/n deviate as recorded · {symbols['advised']}k/n do not follow a SHOULD ·"
+        f" {symbols['known-deviation']}k/n deviate as recorded · {symbols['advisory']}k/n do not follow a SHOULD ·"
         f" {symbols['unsupported']} unsupported · empty: not run."
         " A case that fails counts at the clause it broke; the counts of all are in `matrix.csv`."
     )
@@ -138,7 +138,7 @@ def _should(level: str) -> str:
 
 
 def differences(model: Model) -> str:
-    """What failed, deviates or is advised, clause by clause."""
+    """Failures, known deviations and advisories, clause by clause."""
     table, clauses = model.differences.copy(), model.clauses
     if table.empty:
         return "### How they differ\n\nNo failure, no deviation, no advice."

@@ -7,8 +7,11 @@ Four kinds are known: the JSON lines of ``pytest conformance --conformance-json`
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from conformance import results as result_file
 from conformance import strict
@@ -45,7 +48,7 @@ def read(paths: Sequence[Path]) -> Records:
             continue
         if _is_conformance(text):
             run = _conformance(path)
-            spec, source = run.header["spec"], _use_results(path, run, results)
+            spec, source = run.header.spec, _use_results(path, run, results)
         else:
             document = _document(path, text)
             if model.is_model(document):
@@ -75,12 +78,14 @@ def _is_conformance(text: str) -> bool:
 
 def _use_faults(path: Path, text: str, kills: dict[str, Any]) -> Source:
     try:
-        document = strict.loads(text, finite=False)
-        known = [fault for fault in document["faults"] if _is_fault(fault)]
-        cases = int(document["cases"])
-    except (KeyError, TypeError, ValueError):
-        raise ReportError(f"{path} says that it is a kill table, and is not one") from None
-    read = len(document["faults"])
+        document = strict.convert(strict.loads(text), faults.KillTable)
+    except strict.StrictError as error:
+        raise ReportError(f"{path} says that it is a kill table, and is not one: {error}") from None
+    known = []
+    for fault in document["faults"]:
+        with suppress(strict.WrongType):
+            known.append(strict.convert(fault, faults.Fault))
+    read, cases = len(document["faults"]), document["cases"]
     refused = {"not a fault": read - len(known), "of a second kill table": len(known) if kills else 0}
     if not kills:
         kills.update(faults=known, cases=cases)
@@ -88,24 +93,11 @@ def _use_faults(path: Path, text: str, kills: dict[str, Any]) -> Source:
     return Source(path, "kill table", {"cases": cases}, read, read - sum(why.values()), why)
 
 
-def _is_fault(fault: Any) -> bool:
-    texts = ("name", "group", "clause", "title", "smallest")
-    return (
-        isinstance(fault, dict)
-        and all(isinstance(fault.get(name), str) for name in texts)
-        and all(isinstance(fault.get(name), dict) for name in ("sources", "caught"))
-    )
-
-
 def _conformance(path: Path) -> Run:
     try:
-        run = result_file.read(path)
+        return result_file.read(path)
     except ResultFileError as error:
         raise ReportError(str(error)) from None
-    missing = run.header.get("not_installed", [])
-    if not isinstance(run.header.get("spec"), str) or not all(isinstance(one, str) for one in missing):
-        raise ReportError(f"{path} is damaged: its header has no version of the spec, or names that are no text")
-    return run
 
 
 def _use_results(path: Path, run: Run, known: dict[tuple, Result]) -> Source:
@@ -115,13 +107,21 @@ def _use_results(path: Path, run: Run, known: dict[tuple, Result]) -> Source:
         if key not in known:
             known[key] = result
             used += 1
-    apart = ("kind", "format", "profiles", "adapters")
-    environment = {name: value for name, value in run.header.items() if name not in apart}
-    missing = tuple(environment.pop("not_installed", ()))
-    if "ledgers" in environment:
-        environment["ledgers"] = {ledger["file"]: f"({ledger['records']} records)" for ledger in environment["ledgers"]}
+    apart = ("kind", "format", "profiles", "adapters", "not_installed")
+    environment = {name: value for name, value in msgspec.to_builtins(run.header).items() if name not in apart}
+    if run.header.ledgers is not None:
+        environment["ledgers"] = {ledger.file: f"({ledger.records} records)" for ledger in run.header.ledgers}
     read, again = len(run.results), len(run.results) - used
-    return Source(path, "conformance", environment, read, used, {AGAIN: again} if again else {}, run.complete, missing)
+    return Source(
+        path,
+        "conformance",
+        environment,
+        read,
+        used,
+        {AGAIN: again} if again else {},
+        run.complete,
+        run.header.not_installed,
+    )
 
 
 def _alone(paths: Sequence[Path], records: Records) -> Records:

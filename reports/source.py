@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from conformance import strict
+
 #: Bytes of the largest file that is read: a run of 50,000 results and 2,000 cells has about 60 MB, and JSON takes
 #: several times its size in memory.
 LARGEST = 1 << 29
@@ -35,14 +37,20 @@ class Source:
 
 
 def text_of(path: Path) -> str:
-    """The text of a file.  Raises ReportError for one that is missing, empty, too large or no text."""
+    """The text of a file, compressed or not.
+
+    Raises
+    ------
+    ReportError : for one that is missing, empty, too large or no text.
+    """
+    if not path.exists():
+        raise ReportError(f"{path} does not exist")
     try:
-        if path.stat().st_size > LARGEST:
-            raise ReportError(f"{path} has more than {LARGEST >> 20} MiB, which is the most that is read")
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ReportError(f"{path} does not exist") from None
-    except (OSError, UnicodeDecodeError) as error:
+        with strict.opened(path, LARGEST) as file:
+            text = file.read().decode("utf-8")
+    except strict.StrictError as error:
+        raise ReportError(error.of(str(path))) from None
+    except UnicodeDecodeError as error:
         raise ReportError(f"{path} cannot be read: {error}") from None
     if not text.strip():
         raise ReportError(f"{path} is empty")

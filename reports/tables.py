@@ -15,11 +15,11 @@ from impls.contract import Profile
 OUTCOMES = tuple(outcome.value for outcome in Outcome)
 
 #: What a clause's cell in the matrix shows, by the most serious outcome of its cases.
-SYMBOLS = {"failed": "✗", "deviates": "≠", "advised": "!", "passed": "✓", "unsupported": "–"}
+SYMBOLS = {"failed": "✗", "known-deviation": "≠", "advisory": "!", "passed": "✓", "unsupported": "–"}
 NOT_RUN = ""
 
 #: Order of seriousness; the first that occurs decides the symbol.
-_SERIOUS = ("failed", "deviates", "advised")
+_SERIOUS = ("failed", "known-deviation", "advisory")
 
 WHO = ["implementation", "device"]
 
@@ -112,7 +112,7 @@ def differences(frame: pd.DataFrame) -> pd.DataFrame:
     rows = judgements(frame)
     rows = rows[rows["outcome"].isin(_SERIOUS)].copy()
     rows["failure"] = rows["failure"].fillna("")
-    rows["ledger"] = rows["reason"].where(rows["outcome"] == "deviates", "")
+    rows["ledger"] = rows["reason"].where(rows["outcome"] == "known-deviation", "")
     keys = ["clause", "implementation", "device", "outcome", "failure", "ledger"]
     found = []
     for key, group in rows.groupby(keys, sort=False):

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import conformance
+from conformance import strict
 from conformance.deviations import read as read_ledger
 from conformance.evidence import sensitivity, small_errors
 from conformance.evidence.drawn import drawn
@@ -29,6 +30,30 @@ EVIDENCE = Path(conformance.__file__).with_name("evidence.json")
 
 #: float64 inputs that are computed in float32, beside the suite's cases.
 IN_FLOAT32 = 1_000
+
+
+class Part(TypedDict):
+    """A series of random problems."""
+
+    problems: int
+    machine: dict[str, str]
+    versions: dict[str, str]
+    every: dict[str, int]
+    drawn: dict[str, dict[str, Any]]
+    alarms: list[dict[str, Any]]
+    rows: list[dict[str, Any]]
+    deviations: dict[str, dict[str, str]]
+    stamp: dict[str, dict[str, Any]]
+    sensitivity: list[dict[str, Any]]
+    float32: NotRequired[dict[str, dict[str, int]]]
+
+
+class Evidence(TypedDict):
+    """The file."""
+
+    format: int
+    seed: int
+    series: dict[str, Part]
 
 
 def collect(
@@ -93,11 +118,15 @@ def write(evidence: dict[str, Any], path: Path) -> None:
 
 
 def read(path: Path = EVIDENCE) -> dict[str, Any]:
-    """The evidence in a file.  Raises ValueError for another format."""
-    evidence: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if evidence.get("format") != FORMAT:
-        raise ValueError(f"{path} has format {evidence.get('format')}, expected {FORMAT}")
-    return evidence
+    """The evidence in a file.  Raises ValueError for another format, and for a field that is missing or wrong."""
+    value = strict.loads(path.read_bytes())
+    given = value.get("format") if isinstance(value, dict) else None
+    if given != FORMAT:
+        raise ValueError(f"{path} has format {given}, expected {FORMAT}")
+    try:
+        return {**strict.convert(value, Evidence)}
+    except strict.WrongType as error:
+        raise ValueError(error.of(str(path))) from None
 
 
 def _order(series: Series, row: dict[str, Any]) -> tuple[bool, int, int]:

@@ -61,7 +61,9 @@ def fuzz(prop: Property, context: Context, setting: Setting) -> Result:
     if tally.excused:
         first = next(record for record in context.records if record.id in tally.excused)
         reason = f"only where the ledger says so [{', '.join(sorted(tally.excused))}]"
-        return replace(blank, outcome=Outcome.DEVIATES, failure=first.failure, broken=first.clause, reason=reason)
+        return replace(
+            blank, outcome=Outcome.KNOWN_DEVIATION, failure=first.failure, broken=first.clause, reason=reason
+        )
     if not tally.examined:
         reason = next(iter(tally.unsupported), "no example applies")
         return replace(blank, outcome=Outcome.UNSUPPORTED, reason=reason)
@@ -76,7 +78,7 @@ def _failed(blank: Result, prop: Property, context: Context, setting: Setting, w
         failure=finding.failure,
         broken=finding.broken or prop.clause,
         reason=finding.reason,
-        looks=finding.looks,
+        error_pattern=finding.error_pattern,
     )
     paste = paste_line(wrong.problem, prop.clause, dtype) if _fails_alone(context, wrong) else ""
     rerun = rerun_line(result, setting.examples, setting.seed)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
 from fnmatch import filter as matching
 from importlib import metadata
 from itertools import combinations
-from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -16,15 +15,14 @@ from conformance.clauses import clauses
 from conformance.ledger.record import Deviation, LedgerError
 from conformance.ledger.versions import common
 from conformance.outcomes import Failure
+from conformance.strict import WrongType, convert
 from conformance.targets import DEVICES
 from impls.contract import DTYPES
 from impls.loading import nearest
 from impls.select import ENTRY_POINTS, builtin
 
-#: The keys of a record, and those that it may lack.
+#: The keys of a record.
 KEYS = tuple(field.name for field in fields(Deviation) if field.name != "file")
-OPTIONAL = ("dtypes", "devices")
-LISTS = ("implementations", "cases", "dtypes", "devices")
 
 #: How a record may fail: a stale record is what the ledger is strict about, not what it excuses.
 FAILURES = tuple(failure.value for failure in Failure if failure is not Failure.STALE)
@@ -35,39 +33,26 @@ PLUGGED = ":"
 
 def record(place: str, data: object, file: str) -> Deviation:
     """A record, from what stands in the file.  Raises LedgerError; ``place`` says where it stands."""
-    if not isinstance(data, dict):
-        raise LedgerError(f"{place}: is not a table of keys and values")
-    _keys(place, data)
+    if isinstance(data, dict):
+        for key in data:
+            if key not in KEYS:
+                raise LedgerError(f"{place}: unknown key {key!r}{nearest(key, KEYS)}")
+        _known(place, "failure", [f for f in [data.get("failure")] if isinstance(f, str)], FAILURES)
     try:
-        SpecifierSet(data["versions"])
+        found = replace(convert(data, Deviation), file=file)
+        SpecifierSet(found.versions)
+    except WrongType as error:
+        raise LedgerError(f"{place}: {error}") from None
     except InvalidSpecifier:
-        raise LedgerError(f"{place}: versions {data['versions']!r} is not a version range (PEP 440)") from None
-    _known(place, "failure", [data["failure"]], FAILURES)
-    _known(place, "clause", [data["clause"]], clauses())
-    _known(place, "dtype", data.get("dtypes", ()), DTYPES)
-    _known(place, "device", data.get("devices", ()), DEVICES)
-    _patterns(place, "case", data["cases"], every_case())
-    plain = [pattern for pattern in data["implementations"] if PLUGGED not in pattern]
-    _patterns(place, "implementation", plain, names())
-    if data["upstream"] != "unreported" and not data["upstream"].startswith("https://"):
-        raise LedgerError(f'{place}: upstream {data["upstream"]!r} is neither a https:// link nor "unreported"')
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
-    return Deviation(**values | {"failure": Failure(data["failure"]), "file": file})
-
-
-def _keys(place: str, data: Mapping[str, Any]) -> None:
-    for key in data:
-        if key not in KEYS:
-            raise LedgerError(f"{place}: unknown key {key!r}{nearest(key, KEYS)}")
-    for key in KEYS:
-        if key not in data and key not in OPTIONAL:
-            raise LedgerError(f"{place}: lacks {key!r}")
-    for key, value in data.items():
-        if key not in LISTS:
-            if not isinstance(value, str):
-                raise LedgerError(f"{place}: {key} is {value!r}, expected a text")
-        elif not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
-            raise LedgerError(f"{place}: {key} is {value!r}, expected a list of texts")
+        raise LedgerError(f"{place}: versions {found.versions!r} is not a version range (PEP 440)") from None
+    _known(place, "clause", [found.clause], clauses())
+    _known(place, "dtype", found.dtypes, DTYPES)
+    _known(place, "device", found.devices, DEVICES)
+    _patterns(place, "case", found.cases, every_case())
+    _patterns(place, "implementation", [each for each in found.implementations if PLUGGED not in each], names())
+    if found.upstream != "unreported" and not found.upstream.startswith("https://"):
+        raise LedgerError(f'{place}: upstream {found.upstream!r} is neither a https:// link nor "unreported"')
+    return found
 
 
 def _known(place: str, what: str, given: Iterable[str], known: Iterable[str]) -> None:

@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from fnmatch import filter as matching
 from pathlib import Path
-from typing import Any
 
 from conformance.answers import answers, escaped, markdown
 from conformance.cases import every_case
@@ -75,13 +74,12 @@ def render(ledger: Ledger, run: Run) -> str:
 
 
 def _answers(run: Run) -> str:
-    header: Mapping[str, Any] = run.header
-    versions = header.get("versions", {})
+    versions = run.header.versions
     where = escaped(", ".join(f"{name} {version}" for name, version in versions.items()))
     used = {name: _versions(name, versions) for name in dict.fromkeys(r.implementation for r in run.results)}
     table = markdown(answers(run.results), used) or "None of the questions was asked."
-    machine = escaped(header.get("machine", "an unknown machine"))
-    day = escaped(str(header.get("started", ""))[:10])
+    machine = escaped(run.header.machine or "an unknown machine")
+    day = escaped(run.header.started[:10])
     note = (
         f"In {DTYPE}, on {machine}, {day}: {where}. One case asks each question ([`questions.py`](questions.py))."
         " Bold is not what the spec says; an empty cell was not asked."

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from conformance.cases import every_case
-from conformance.ledger.check import OPTIONAL, dtypes
+from conformance.ledger.check import dtypes
 from conformance.ledger.record import Deviation, Ledger
 from conformance.ledger.versions import series
 from conformance.outcomes import Failure, Outcome, Result
 from conformance.results import Run
-from conformance.vectors.errors import plain
+from conformance.strict import plain
 from impls.select import builtin
 
 #: Width of a line of the ledger; a list of cases that is longer stands one a line.
@@ -59,7 +59,7 @@ class Proposal:
 
 def propose(run: Run, ledger: Ledger) -> Proposal:
     """Records for the failures of a file that the ledger does not cover yet."""
-    versions: Mapping[str, str] = run.header.get("versions", {})
+    versions = run.header.versions
     groups: dict[tuple[str, str, str, Failure, str], list[Result]] = defaultdict(list)
     left: list[str] = []
     for result in run.results:
@@ -114,7 +114,7 @@ def _unfit(result: Result, ledger: Ledger, versions: Mapping[str, str]) -> str |
 def _instead(result: Result) -> str:
     """What it does instead, as far as the result shows it."""
     if result.failure is Failure.VALUE:
-        return result.looks or OTHER_VALUES
+        return result.error_pattern or OTHER_VALUES
     return " ".join(result.reason.split())
 
 
@@ -158,7 +158,7 @@ def _id(name: str, clause: str, failure: Failure, taken: Iterable[str]) -> str:
 
 def toml(record: Deviation) -> str:
     """A record as it stands in a ledger file."""
-    keys = [key for key in KEYS_IN_ORDER if key not in OPTIONAL or getattr(record, key)]
+    keys = [key for key in KEYS_IN_ORDER if getattr(record, key) != ()]
     return "\n".join(["[[deviation]]", *(_line(key, getattr(record, key)) for key in keys)])
 
 

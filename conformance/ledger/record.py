@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib import metadata
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
 
 from conformance.ledger.versions import names
 from conformance.outcomes import Failure
@@ -20,24 +23,28 @@ class LedgerError(ValueError):
     """A ledger that cannot be used; the text is one sentence with the file and the record."""
 
 
+#: Texts, of which a file that names any has one at least.
+Some = Annotated[tuple[str, ...], Meta(min_length=1)]
+
+
 @dataclass(frozen=True)
 class Deviation:
     """One record.  Patterns are globs; empty dtypes or devices mean all of them."""
 
     id: str
-    implementations: tuple[str, ...]
+    implementations: Some
     #: The package whose version decides, and its versions, as in a requirement (">=2.5,<2.14").
     package: str
     versions: str
     clause: str
-    cases: tuple[str, ...]
+    cases: Some
     failure: Failure
     #: What the implementation does instead of what the clause says.
     instead: str
     #: Link to the upstream issue, or "unreported".
     upstream: str
-    dtypes: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
+    dtypes: Some = ()
+    devices: Some = ()
     #: The ledger that it stands in, as it was named.
     file: str = OURS
 

@@ -54,9 +54,9 @@ def stale(runs: Sequence[Run], ledger: Ledger) -> list[Verdict]:
 
 def _verdict(record: Deviation, runs: Sequence[Run]) -> Verdict:
     shown = [
-        _Shown(result, run.header["versions"][record.package], _holds(result, record))
+        _Shown(result, run.header.versions[record.package], _holds(result, record))
         for run in runs
-        if record.in_force(run.header.get("versions", {}))
+        if record.in_force(run.header.versions)
         for result in _covered(record, run)
     ]
     if not shown:
@@ -78,7 +78,7 @@ def _covered(record: Deviation, run: Run) -> list[Result]:
 
 def _holds(result: Result, record: Deviation) -> bool:
     """Whether a result fails as the record says, with a ledger or without."""
-    return result.outcome in (Outcome.DEVIATES, Outcome.FAILED) and result.failure is record.failure
+    return result.outcome in (Outcome.KNOWN_DEVIATION, Outcome.FAILED) and result.failure is record.failure
 
 
 def _narrow(gone: Sequence[_Shown], holding: Sequence[_Shown]) -> Iterable[str]:
@@ -114,9 +114,9 @@ def _became(result: Result) -> str:
 
 def _why_not(record: Deviation, run: Run) -> str:
     """Why a file does not exercise a record: the first thing that is lacking."""
-    versions = run.header.get("versions", {})
+    versions = run.header.versions
     named = [result for result in run.results if record.speaks_of(result.implementation)]
-    missing = [name for name in run.header.get("not_installed", ()) if record.speaks_of(name)]
+    missing = [name for name in run.header.not_installed if record.speaks_of(name)]
     if not named:
         return f"not installed: {', '.join(missing)}" if missing else "none of its implementations was run"
     if record.package not in versions:

@@ -60,7 +60,7 @@ def test_a_right_adapter_is_not_mentioned(tmp_path: Path) -> None:
     done = run(plug_in(tmp_path, KERNELS), *options)
     assert done.returncode == 0, done.stdout
     assert " adapter " not in done.stdout
-    assert "adapters" not in read(tmp_path / "o.jsonl").header
+    assert not read(tmp_path / "o.jsonl").header.adapters
 
 
 def test_a_dtype_that_works_undeclared_is_a_hint(tmp_path: Path) -> None:

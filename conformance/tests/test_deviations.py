@@ -122,8 +122,8 @@ def test_two_records_found_for_one_case_are_an_error() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('clause = "SDPA-15"\n', "", "record a: lacks 'clause'"),
-        ('id = "a"\n', "", "record 1: lacks 'id'"),
+        ('clause = "SDPA-15"\n', "", "record a: it lacks 'clause'"),
+        ('id = "a"\n', "", "record 1: it lacks 'id'"),
         ("instead", "insted", "record a: unknown key 'insted'; did you mean instead"),
         ('id = "a"', 'id = "a"\nnote = "x"', "unknown key 'note'"),
         ('"empty-row*"', '"empty-rwo"', "unknown case 'empty-rwo'; did you mean empty-row"),
@@ -133,9 +133,9 @@ def test_two_records_found_for_one_case_are_an_error() -> None:
         ('failure = "value"', 'failure = "stale deviation"', "unknown failure 'stale deviation'"),
         ('id = "a"', 'id = "a"\ndtypes = ["float33"]', "unknown dtype 'float33'; did you mean float32"),
         ('id = "a"', 'id = "a"\ndevices = ["cuad"]', "unknown device 'cuad'; did you mean cuda"),
-        ('["torch-*"]', '"torch-*"', "implementations is 'torch-.*', expected a list of texts"),
-        ('["empty-row*"]', "[]", r"cases is \[\], expected a list of texts"),
-        ('"a"', "3", "record 3: id is 3, expected a text"),
+        ('["torch-*"]', '"torch-*"', "'implementations' is 'torch-.*', expected a list"),
+        ('["empty-row*"]', "[]", r"'cases' is \[\], expected a list of length >= 1"),
+        ('"a"', "3", "record 3: 'id' is 3, expected a text"),
         (">=2.13,<2.14", "about 2.13", "versions 'about 2.13' is not a version range"),
         (">=2.13,<2.14", "2.13", "versions '2.13' is not a version range"),
         ('"unreported"', '"later"', "upstream 'later' is neither a https:// link nor"),

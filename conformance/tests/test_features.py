@@ -73,7 +73,7 @@ def test_who_passes_all_conforms_to_all() -> None:
     assert found["core"].cases == sum(len({"float32", "float16"} & set(c.dtypes)) for c in cases_of("core", "sdpa"))
 
 
-@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.DEVIATES])
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.KNOWN_DEVIATION])
 def test_one_failure_takes_the_feature_away(outcome: Outcome) -> None:
     """A known deviation is one too; the other features stay."""
     found = claimed(results(lambda case: outcome if case.name == "window-both" else Outcome.PASSED))
@@ -83,7 +83,7 @@ def test_one_failure_takes_the_feature_away(outcome: Outcome) -> None:
 
 def test_a_should_that_is_not_followed_takes_nothing_away() -> None:
     """Advice obliges to nothing."""
-    found = claimed(results(lambda case: Outcome.ADVISED if "nan" in case.name else Outcome.PASSED))
+    found = claimed(results(lambda case: Outcome.ADVISORY if "nan" in case.name else Outcome.PASSED))
     assert {claim.standing for claim in found.values()} == {Standing.CONFORMANT}
 
 

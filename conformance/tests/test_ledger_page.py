@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from conformance import results
 from conformance.__main__ import main
@@ -93,7 +94,7 @@ def test_clauses_stand_in_the_order_of_the_spec() -> None:
 
 def test_a_record_that_the_run_does_not_show_says_so() -> None:
     """With the reason, which for another version is the version."""
-    other = Run({**RUN.header, "versions": {**RUN.header["versions"], "torch": "2.99"}}, RUN.results, True)
+    other = Run(structs.replace(RUN.header, versions={**RUN.header.versions, "torch": "2.99"}), RUN.results, True)
     text = section(render(LEDGER, other), "torch-flash-nan-query")
     assert (
         "- In the published run: not exercised (version not in force: torch 2.99 is not one of >=2.13,&lt;2.14)."

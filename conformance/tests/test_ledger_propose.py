@@ -12,11 +12,13 @@ from conformance.__main__ import main
 from conformance.deviations import LEDGER, Deviation, Ledger, read
 from conformance.ledger.propose import Proposal, propose, toml
 from conformance.outcomes import Failure, Outcome, Result
-from conformance.results import Run, Writer
+from conformance.results import FORMAT, Header, Run, Writer
 
 VERSIONS = {"torch": "2.13.0+cpu", "numpy": "2.4.6"}
 PASSED = Result("torch-sdpa", "cpu", "float32", "scale-negative", ("SDPA-4",), Outcome.PASSED)
-FAILED = replace(PASSED, outcome=Outcome.FAILED, failure=Failure.VALUE, broken="SDPA-4", reason="NaN: …", looks="NaN")
+FAILED = replace(
+    PASSED, outcome=Outcome.FAILED, failure=Failure.VALUE, broken="SDPA-4", reason="NaN: …", error_pattern="NaN"
+)
 RECORD = Deviation(
     "known", ("torch-sdpa",), "torch", ">=2.13,<2.14", "SDPA-4", ("scale-negative",), Failure.VALUE, "NaN", "unreported"
 )
@@ -25,7 +27,7 @@ ALL = ("float64", "float32", "float16", "bfloat16")
 
 def proposed(*results: Result, ledger: Ledger | None = None, versions: dict[str, str] = VERSIONS) -> Proposal:
     """What is proposed for these results."""
-    return propose(Run({"versions": versions}, results, True), ledger or Ledger())
+    return propose(Run(Header(format=FORMAT, spec="1", versions=versions), results, True), ledger or Ledger())
 
 
 def written(path: Path, *results: Result) -> Path:
@@ -60,7 +62,7 @@ def test_what_passes_is_not_proposed() -> None:
 def test_failures_are_grouped() -> None:
     """By implementation, clause, failure and what it does instead; the cases of a group are sorted."""
     other = replace(FAILED, case="scale-negative-bias")
-    zeros = replace(FAILED, case="scale-negative-mask", looks="zeros")
+    zeros = replace(FAILED, case="scale-negative-mask", error_pattern="zeros")
     clause = replace(FAILED, case="scale-zero", broken="SDPA-9")
     elsewhere = replace(FAILED, implementation="torch-sdpa-math")
     records = proposed(other, FAILED, zeros, clause, elsewhere).records
@@ -75,7 +77,7 @@ def test_failures_are_grouped() -> None:
 
 def test_reasons_that_differ_in_numbers_are_one_group() -> None:
     """Sizes in the text of an exception differ from case to case; the first text is taken."""
-    first = replace(FAILED, failure=Failure.ERROR, looks="", reason="ValueError: 5 and 7\ndiffer")
+    first = replace(FAILED, failure=Failure.ERROR, error_pattern="", reason="ValueError: 5 and 7\ndiffer")
     second = replace(first, case="scale-zero", reason="ValueError: 4 and 17 differ")
     (record,) = proposed(first, second).records
     assert record.instead == "ValueError: 5 and 7 differ"
@@ -135,12 +137,12 @@ def test_proposals_for_the_published_failures_cover_them_and_nothing_else(tmp_pa
     from conformance import results
 
     run = results.read(Path(__file__).parents[2] / "reports" / "published" / "conformance.jsonl")
-    failing = [replace(r, outcome=Outcome.FAILED) if r.outcome is Outcome.DEVIATES else r for r in run.results]
+    failing = [replace(r, outcome=Outcome.FAILED) if r.outcome is Outcome.KNOWN_DEVIATION else r for r in run.results]
     proposal = propose(Run(run.header, tuple(failing), True), Ledger())
     ledger = read_again(proposal, tmp_path)
     assert not proposal.left
     for r in failing:
-        found = ledger.find(r.implementation, r.device, r.dtype, r.case, run.header["versions"])
+        found = ledger.find(r.implementation, r.device, r.dtype, r.case, run.header.versions)
         assert (found and found.failure) == (r.failure if r.outcome is Outcome.FAILED else None)
     assert propose(Run(run.header, tuple(failing), True), read()) == Proposal((), ())
 

@@ -13,12 +13,19 @@ from conformance.deviations import Deviation, Ledger
 from conformance.ledger.propose import toml
 from conformance.ledger.stale import Standing, Verdict, stale
 from conformance.outcomes import Failure, Outcome, Result
-from conformance.results import Run, Writer
+from conformance.results import FORMAT, Header, Run, Writer
 
 BOTH = ("torch-sdpa", "torch-flex")
 RECORD = Deviation("known", BOTH, "torch", ">=2.13,<2.14", "SDPA-4", ("scale-*",), Failure.VALUE, "NaN", "unreported")
 HOLDS = Result(
-    "torch-sdpa", "cpu", "float32", "scale-negative", ("SDPA-4",), Outcome.DEVIATES, Failure.VALUE, reason="NaN [known]"
+    "torch-sdpa",
+    "cpu",
+    "float32",
+    "scale-negative",
+    ("SDPA-4",),
+    Outcome.KNOWN_DEVIATION,
+    Failure.VALUE,
+    reason="NaN [known]",
 )
 PASSED = replace(HOLDS, outcome=Outcome.PASSED, failure=None)
 STALE = replace(HOLDS, outcome=Outcome.FAILED, failure=Failure.STALE, reason="the deviation is gone (unsupported): …")
@@ -26,7 +33,7 @@ STALE = replace(HOLDS, outcome=Outcome.FAILED, failure=Failure.STALE, reason="th
 
 def run(*results: Result, **header: Any) -> Run:
     """A run with torch 2.13.0 unless the header says otherwise."""
-    return Run({"versions": {"torch": "2.13.0+cpu"}, **header}, results, True)
+    return Run(Header(format=FORMAT, spec="1", **{"versions": {"torch": "2.13.0+cpu"}, **header}), results, True)
 
 
 def verdict(*runs: Run, record: Deviation = RECORD) -> Verdict:
@@ -48,7 +55,7 @@ def test_a_record_that_fails_as_it_says_holds() -> None:
         (replace(PASSED, outcome=Outcome.UNSUPPORTED), "unsupported"),
         (STALE, "unsupported"),
         (replace(HOLDS, outcome=Outcome.FAILED, failure=Failure.ERROR), "fails by error"),
-        (replace(HOLDS, outcome=Outcome.ADVISED), "advised"),
+        (replace(HOLDS, outcome=Outcome.ADVISORY), "advisory"),
     ],
 )
 def test_a_record_that_nothing_shows_is_gone(result: Result, became: str) -> None:

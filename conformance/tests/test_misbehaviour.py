@@ -12,7 +12,7 @@ from conformance.deviations import Ledger
 from conformance.judge import judge
 from conformance.ledger import page
 from conformance.outcomes import Failure, Outcome, Result
-from conformance.remarks import remark_lines
+from conformance.remarks import side_effect_lines
 from conformance.targets import Target
 from conformance.tests.test_results import SCHEMA
 from impls.contract import Framework, Implementation
@@ -120,11 +120,11 @@ def test_a_kill_while_memory_ran_out_is_a_failure_by_memory(pool: Pool, monkeypa
     )
 
 
-def test_a_leak_is_a_remark_and_fails_no_later_case(pool: Pool) -> None:
+def test_a_leak_is_a_side_effect_and_fails_no_later_case(pool: Pool) -> None:
     """A process that has kept half of what a case may take is replaced, so twice as many leaking calls pass."""
     results = [judged(pool, "leaks") for _ in range(20)]
     assert {result.outcome for result in results} == {Outcome.PASSED}
-    assert any("memory kept: " in remark for result in results for remark in result.remarks)
+    assert any("memory kept: " in each for result in results for each in result.side_effects)
 
 
 def test_printing_without_end_is_a_crash(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_printing_without_end_is_a_crash(pool: Pool, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("name", "remark"),
+    ("name", "side_effect"),
     [
         ("prints_a_line", "prints: 19 bytes, beginning with 'starting attention\\n'"),
         ("prints_from_c", "prints: 14 bytes, beginning with 'block size 64\\n'"),
@@ -144,17 +144,17 @@ def test_printing_without_end_is_a_crash(pool: Pool, monkeypatch: pytest.MonkeyP
         ("sets_a_variable", "environment: ATTENTION_TEST_VARIABLE added"),
     ],
 )
-def test_what_harms_nothing_is_a_remark(pool: Pool, name: str, remark: str) -> None:
+def test_what_harms_nothing_is_a_side_effect(pool: Pool, name: str, side_effect: str) -> None:
     """Printing, a storm of warnings and a changed environment fail nothing, and are said, without any secret."""
     result = judged(pool, name)
     assert result.outcome is Outcome.PASSED
-    assert result.remarks == (remark,)
-    assert judged(pool, "right").remarks == ()
+    assert result.side_effects == (side_effect,)
+    assert judged(pool, "right").side_effects == ()
 
 
-def test_a_warning_is_not_worth_a_remark(pool: Pool) -> None:
+def test_a_warning_is_no_side_effect(pool: Pool) -> None:
     """Libraries warn now and then."""
-    assert judged(pool, "warns_once").remarks == ()
+    assert judged(pool, "warns_once").side_effects == ()
 
 
 @pytest.mark.parametrize("name", LEFT)
@@ -195,11 +195,11 @@ def test_a_worse_failure_is_told_with_the_change(pool: Pool) -> None:
     assert result.message.splitlines()[-1].startswith("Rerun: ")
 
 
-def test_remarks_are_said_once(pool: Pool) -> None:
+def test_side_effects_are_said_once(pool: Pool) -> None:
     """The end of a run has one line for each kind, with the number of cases."""
     results = [judged(pool, name) for name in ("prints_a_line", "prints_a_line", "right")]
-    assert remark_lines(results) == [
-        "remark: prints_a_line on cpu: prints in 2 cases, first plain in float32:"
+    assert side_effect_lines(results) == [
+        "side effect: prints_a_line on cpu: prints in 2 cases, first plain in float32:"
         " 19 bytes, beginning with 'starting attention\\n'"
     ]
 

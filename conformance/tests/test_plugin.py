@@ -63,7 +63,7 @@ def test_a_right_function_passes(tmp_path: Path) -> None:
     results = read(tmp_path / "out.jsonl")
     assert results.complete
     outcomes = {r.outcome for r in results.results}
-    assert outcomes <= {Outcome.PASSED, Outcome.UNSUPPORTED, Outcome.ADVISED}
+    assert outcomes <= {Outcome.PASSED, Outcome.UNSUPPORTED, Outcome.ADVISORY}
     assert sum(r.outcome is Outcome.PASSED for r in results.results) > 100
     assert "mykernels.py:attention  cpu" in done.stdout
 

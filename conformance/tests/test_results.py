@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import jsonschema
 import pytest
+import zstandard
 
 from conformance.outcomes import Failure, Outcome, Result
-from conformance.results import ResultFileError, Writer, fingerprint, read
+from conformance.results import ResultFileError, Writer, fingerprint, parse, read
+from impls.contract import DTYPES, Profile
 
-SCHEMA = json.loads((Path(__file__).parents[1] / "results.schema.json").read_text())
+SCHEMA_FILE = Path(__file__).parents[1] / "results.schema.json"
+SCHEMA = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
 
 PASSED = Result(
     "numpy-eager", "cpu", "float32", "plain", ("SDPA-1",), Outcome.PASSED, profile="wide", meets=("wide",), share=0.25
@@ -26,7 +31,7 @@ FAILED = Result(
     Failure.VALUE,
     broken="SDPA-19",
     reason="NaN",
-    looks="NaN",
+    error_pattern="NaN",
     message="text",
     profile="storage",
     share=float("inf"),
@@ -48,7 +53,19 @@ def test_what_is_written_is_read_again(path: Path) -> None:
     run = read(path)
     assert run.results == (PASSED, FAILED)
     assert run.complete
-    assert run.header["versions"] == {"numpy": "2"}
+    assert run.header.versions == {"numpy": "2"}
+
+
+def test_the_schema_is_that_of_the_types() -> None:
+    """The file is written with json.dumps(parse.schema(), indent=1, ensure_ascii=False) and a last line break."""
+    assert json.dumps(parse.schema(), indent=1, ensure_ascii=False) + "\n" == SCHEMA_FILE.read_text(encoding="utf-8")
+
+
+def test_a_line_has_the_fields_of_a_result() -> None:
+    """In their order, and the words that dtypes and profiles have in the contract."""
+    assert parse.ResultLine.__struct_fields__ == tuple(field.name for field in fields(Result))
+    assert get_args(parse.Dtype) == DTYPES
+    assert get_args(parse.Profile) == tuple(profile.value for profile in Profile)
 
 
 def test_every_line_follows_the_schema(path: Path) -> None:
@@ -84,14 +101,18 @@ def test_a_line_that_was_cut_off_does_not_count(path: Path) -> None:
     ("text", "message"),
     [
         ("", "first line is not a header"),
-        ("not json", "line 1: not JSON"),
+        ("not json", "line 1 is not JSON"),
         ("[]", "expected a header, result or footer"),
         ('{"kind": "result"}', "line 1: not a result"),
         ('{"kind": "footer", "counts": {}}', "first line is not a header"),
-        ('{"kind": "header", "format": 99}', "has format 99, expected 1"),
-        ('{"kind": "header", "format": 1, "spec": "1"}\n{"kind": "result", "outcome": "fine"}', "line 2: not a result"),
+        ('{"kind": "header", "format": 99}', "has format 99, expected 2$"),
         (
-            '{"kind": "header", "format": 1, "spec": "1"}\n{"kind": "footer", "counts": {"passed": 3}}',
+            '{"kind": "header", "format": 1}',
+            "format 1, expected 2: an older version of the suite wrote it, run it again",
+        ),
+        ('{"kind": "header", "format": 2, "spec": "1"}\n{"kind": "result", "outcome": "fine"}', "line 2: not a result"),
+        (
+            '{"kind": "header", "format": 2, "spec": "1"}\n{"kind": "footer", "counts": {"passed": 3}}',
             "has 0 results, its footer counts",
         ),
     ],
@@ -127,3 +148,17 @@ def test_a_run_that_is_given_up_has_no_footer(tmp_path: Path) -> None:
         raise KeyboardInterrupt
     assert read(path).results == (PASSED,)
     assert not read(path).complete
+
+
+def test_a_compressed_file_is_read_as_it_is(path: Path) -> None:
+    """By its first bytes, whatever its name; cut off, what can be decompressed still counts."""
+    plain = read(path)
+    text = b"".join(path.read_bytes().splitlines(keepends=True))
+    compressed = path.with_name("results.jsonl.zst")
+    compressed.write_bytes(zstandard.compress(text))
+    assert read(compressed) == plain
+    frames = [zstandard.compress(line) for line in text.splitlines(keepends=True)]
+    compressed.write_bytes(b"".join(frames))
+    assert read(compressed) == plain
+    compressed.write_bytes(b"".join(frames[:2]))
+    assert (read(compressed).results, read(compressed).complete) == ((PASSED,), False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 
-from conformance import result_lines, results
+from conformance import results
 from conformance.__main__ import UNUSABLE, main
 from conformance.answers import answers, markdown
 from conformance.outcomes import Failure, Outcome, Result
-from conformance.result_lines import (
+from conformance.results import Writer, parse, read
+from conformance.results.parse import (
     LINE_LIMIT,
     DuplicateKey,
     NotANumber,
@@ -29,9 +32,8 @@ from conformance.result_lines import (
     WrongFields,
     WrongFormat,
 )
-from conformance.results import Writer, read
 
-HEADER = {"kind": "header", "format": 1, "spec": "1"}
+HEADER = {"kind": "header", "format": 2, "spec": "1"}
 RESULT = {"kind": "result", **results.as_record(Result("x", "cpu", "float32", "plain", ("SDPA-1",), Outcome.PASSED))}
 FOOTER = {"kind": "footer", "counts": {"passed": 1}}
 
@@ -74,20 +76,21 @@ FILES: dict[str, tuple[bytes, type[ResultFileError], str]] = {
     "empty": (b"", WrongFields, "its first line is not a header"),
     "cut off within the header": (with_lines(HEADER)[:20], WrongFields, "its first line is not a header"),
     "results alone": (with_lines(RESULT), WrongFields, "its first line is not a header"),
-    "no JSON": (b"attention\n", NotJson, "line 1: not JSON"),
-    "not UTF-8": (b'{"kind": "\xff"}\n', NotJson, "line 1: not JSON"),
-    "a pickle": (pickle.dumps({"kind": "header"}) + b"\n", NotJson, "line 1: not JSON"),
-    "an array of NumPy": (b"\x93NUMPY\x01\0\n", NotJson, "line 1: not JSON"),
-    "deep lists": (with_lines(HEADER, "[" * 100_000), NotJson, "line 2: not JSON"),
-    "deep objects": (with_lines(HEADER, '{"a":' * 100_000), NotJson, "line 2: not JSON"),
-    "a long number": (with_lines(HEADER, '{"a": ' + "9" * 5000 + "}"), NotJson, "line 2: not JSON"),
-    "two records in a line": (with_lines(HEADER, "{}{}"), NotJson, "line 2: not JSON"),
+    "no JSON": (b"attention\n", NotJson, "line 1 is not JSON"),
+    "not UTF-8": (b'{"kind": "\xff"}\n', NotJson, "line 1 is not JSON"),
+    "a pickle": (pickle.dumps({"kind": "header"}) + b"\n", NotJson, "line 1 is not JSON"),
+    "an array of NumPy": (b"\x93NUMPY\x01\0\n", NotJson, "line 1 is not JSON"),
+    "deep lists": (with_lines(HEADER, "[" * 100_000), NotJson, "line 2 is not JSON"),
+    "deep objects": (with_lines(HEADER, '{"a":' * 100_000), NotJson, "line 2 is not JSON"),
+    "a long number": (with_lines(HEADER, '{"a": ' + "9" * 5000 + "}"), NotJson, "line 2 is not JSON"),
+    "two records in a line": (with_lines(HEADER, "{}{}"), NotJson, "line 2 is not JSON"),
     "a list": (with_lines([]), WrongFields, "expected a header, result or footer"),
     "an unknown record": (with_lines(HEADER, {"kind": "code"}), WrongFields, "expected a header, result or footer"),
     "a kind that is a list": (with_lines({"kind": ["header"]}), WrongFields, "expected a header, result or footer"),
-    "a later format": (with_lines({**HEADER, "format": 2, "spec": {}}), WrongFormat, "format 2, expected 1"),
-    "a format that is text": (with_lines({**HEADER, "format": "1"}), WrongFormat, "format '1', expected 1"),
-    "no spec": (with_lines({"kind": "header", "format": 1}), WrongFields, "lacks 'spec'"),
+    "a later format": (with_lines({**HEADER, "format": 3, "spec": {}}), WrongFormat, "format 3, expected 2$"),
+    "an older format": (with_lines({**HEADER, "format": 1}), WrongFormat, "expected 2: an older version of the suite"),
+    "a format that is text": (with_lines({**HEADER, "format": "2"}), WrongFormat, "format '2', expected 2"),
+    "no spec": (with_lines({"kind": "header", "format": 2}), WrongFields, "lacks 'spec'"),
     "versions that are a list": (with_lines({**HEADER, "versions": []}), WrongFields, r"'versions' is \[\]"),
     "a version that is a number": (with_lines({**HEADER, "versions": {"numpy": 2}}), WrongFields, "'versions' is"),
     "an unknown profile in the header": (
@@ -95,7 +98,11 @@ FILES: dict[str, tuple[bytes, type[ResultFileError], str]] = {
         WrongFields,
         "'profiles'",
     ),
-    "a ledger without records": (with_lines({**HEADER, "ledgers": [{"file": "x"}]}), WrongFields, "'ledgers'"),
+    "a ledger without records": (
+        with_lines({**HEADER, "ledgers": [{"file": "x"}]}),
+        WrongFields,
+        r"ledgers\[0\] lacks",
+    ),
     "two headers": (with_lines(HEADER, HEADER), WrongFields, "line 2: a header where none can be"),
     "a key twice in the header": (with_lines('{"kind": "header", "kind": "footer"}'), DuplicateKey, "key 'kind' twice"),
     "a key twice in a result": (
@@ -111,7 +118,7 @@ FILES: dict[str, tuple[bytes, type[ResultFileError], str]] = {
     "NaN as share": (with_text('"share": null', '"share": NaN'), NotANumber, "number NaN"),
     "Infinity as share": (with_text('"share": null', '"share": Infinity'), NotANumber, "number Infinity"),
     "a number beyond float64": (with_text('"share": null', '"share": 1e999'), NotANumber, "number 1e999"),
-    "NaN as seconds": (with_text('"run_seconds": 0.0', '"run_seconds": -NaN'), NotJson, "line 2: not JSON"),
+    "NaN as seconds": (with_text('"run_seconds": 0.0', '"run_seconds": -NaN'), NotJson, "line 2 is not JSON"),
     "a negative share": (with_result(share=-1), WrongFields, "'share' is -1"),
     "a share that is true": (with_result(share=True), WrongFields, "'share' is True"),
     "a share in words": (with_result(share="nan"), WrongFields, "'share' is 'nan'"),
@@ -130,7 +137,7 @@ FILES: dict[str, tuple[bytes, type[ResultFileError], str]] = {
     ),
     "a case of two lines": (with_result(case="plain\nplain"), WrongFields, r"'case' is 'plain\\nplain'"),
     "a message that is an object": (with_result(message={}), WrongFields, r"'message' is \{\}"),
-    "a remark that is a number": (with_result(remarks=[1]), WrongFields, r"'remarks' is \[1\]"),
+    "a side effect that is a number": (with_result(side_effects=[1]), WrongFields, r"'side_effects\[0\]' is 1"),
     "an unknown field": (with_result(code="print()"), WrongFields, "unknown field 'code'"),
     "no outcome": (without("outcome"), WrongFields, "lacks 'outcome'"),
     "a long wrong value": (with_result(outcome="x" * 10**6), WrongFields, "a str that begins with 'xxx"),
@@ -154,7 +161,7 @@ FILES: dict[str, tuple[bytes, type[ResultFileError], str]] = {
     "a diagnosis without cases": (
         with_lines(HEADER, RESULT, {**FOOTER, "diagnoses": [{"implementation": "x"}]}),
         WrongFields,
-        "'diagnoses'",
+        r"diagnoses\[0\] lacks 'device'",
     ),
 }
 
@@ -208,7 +215,7 @@ def test_a_line_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     with path.open("wb") as file:
         file.write(with_lines(HEADER))
-        file.truncate(result_lines.FILE_LIMIT)  # a hole, which takes no room on the disk
+        file.truncate(parse.FILE_LIMIT)  # a hole, which takes no room on the disk
     tracemalloc.start()
     with pytest.raises(TooLarge, match=f"line 2 has more than {LINE_LIMIT} bytes"):
         read(path)
@@ -221,8 +228,40 @@ def test_a_file_that_is_too_large_is_not_opened(tmp_path: Path) -> None:
     """A file beyond the limit is refused by its size."""
     path = tmp_path / "results.jsonl"
     with path.open("wb") as file:
-        file.truncate(result_lines.FILE_LIMIT + 1)
-    with pytest.raises(TooLarge, match=f"at most {result_lines.FILE_LIMIT} are read"):
+        file.truncate(parse.FILE_LIMIT + 1)
+    with pytest.raises(TooLarge, match=f"at most {parse.FILE_LIMIT} are read"):
+        read(path)
+
+
+def test_what_decompresses_beyond_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small file of many zeros is a line that is too long, and one of many lines a file that is too large."""
+    path = tmp_path / "results.jsonl.zst"
+    path.write_bytes(zstandard.compress(with_lines(HEADER) + bytes(1 << 28)))
+    assert path.stat().st_size < 1 << 16
+    tracemalloc.start()
+    with pytest.raises(TooLarge, match=f"line 2 has more than {LINE_LIMIT} bytes"):
+        read(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * LINE_LIMIT
+    monkeypatch.setattr(parse, "FILE_LIMIT", 10_000)
+    path.write_bytes(zstandard.compress(with_lines(HEADER, *[RESULT] * 1000)))
+    with pytest.raises(TooLarge, match="has more than 10000 bytes when it is decompressed"):
+        read(path)
+
+
+def test_what_cannot_be_decompressed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged file, one with anything behind it, and any where the package is missing."""
+    path = tmp_path / "results.jsonl.zst"
+    packed = zstandard.compress(with_lines(HEADER, RESULT, FOOTER))
+    for damaged in (packed[:4] + b"\xff" * 20, packed + b"more"):
+        path.write_bytes(damaged)
+        with pytest.raises(Unreadable, match="cannot be read: it cannot be decompressed"):
+            read(path)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    monkeypatch.setitem(sys.modules, "compression", None)
+    path.write_bytes(packed)
+    with pytest.raises(Unreadable, match="takes the package zstandard: pip install"):
         read(path)
 
 
@@ -258,11 +297,19 @@ def test_a_name_is_never_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["inside", "out.jsonl", "part.jsonl"]
 
 
-def test_names_and_looks_are_text_on_a_page() -> None:
+def test_names_and_patterns_are_text_on_a_page() -> None:
     """What a result file says is no tag, link, image, row or column of a page that is made from it."""
     evil = "<script>|\n[x](javascript:y) ![](http://z)"
     some = Result(
-        "<b>|", "cpu", "float32", "one-key", ("SDPA-1",), Outcome.FAILED, Failure.VALUE, broken="SDPA-1", looks=evil
+        "<b>|",
+        "cpu",
+        "float32",
+        "one-key",
+        ("SDPA-1",),
+        Outcome.FAILED,
+        Failure.VALUE,
+        broken="SDPA-1",
+        error_pattern=evil,
     )
     from conformance.questions import QUESTIONS
 

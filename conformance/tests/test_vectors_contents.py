@@ -27,8 +27,16 @@ ABOUTS: dict[str, tuple[Edit, type[VectorError], str]] = {
     "a later format": (lambda about: about.update(format=2), errors.WrongFormat, "has format 2, expected 1"),
     "a field less": (lambda about: about.pop("refused"), errors.WrongFields, "lacks 'refused'"),
     "a field more": (lambda about: about.update(run="me"), errors.WrongFields, "unknown field 'run'"),
-    "a text for true": (lambda about: about.update(refused="no"), errors.WrongFields, "expected a bool"),
-    "true for a number": (lambda about: about.update(repeats=True), errors.WrongFields, "expected a int"),
+    "a text for true": (
+        lambda about: about.update(refused="no"),
+        errors.WrongFields,
+        "'refused' is 'no', expected true or false",
+    ),
+    "true for a number": (
+        lambda about: about.update(repeats=True),
+        errors.WrongFields,
+        "'repeats' is True, expected an integer",
+    ),
     "an unknown operator": (lambda about: about.update(operator="conv"), errors.WrongFields, "have an operator"),
     "an unknown dtype": (lambda about: about.update(dtype="float8"), errors.WrongFields, "an operator and a dtype"),
     "an escape in a text": (lambda about: about.update(why="\x1b[2J"), errors.WrongFields, "texts that can be printed"),
@@ -36,7 +44,7 @@ ABOUTS: dict[str, tuple[Edit, type[VectorError], str]] = {
     "an escape in an axis": (
         lambda about: about["results"]["output"].update(axes=["\x1b[2J"]),
         errors.WrongFields,
-        "axes that can be printed",
+        "axes of output that can be printed",
     ),
     "no clause": (lambda about: about.update(clauses=[]), errors.WrongFields, "clauses of the spec"),
     "an unknown clause": (lambda about: about.update(clauses=["SDPA-999"]), errors.WrongFields, "clauses of the spec"),
@@ -44,8 +52,9 @@ ABOUTS: dict[str, tuple[Edit, type[VectorError], str]] = {
     "other arguments": (lambda about: about.update(arguments=["q", "k"]), errors.WrongFields, "arguments of sdpa"),
     "an unknown keyword": (lambda about: about.update(keywords=["gamma"]), errors.WrongFields, "keywords of sdpa"),
     "an unknown option": (lambda about: about["options"].update(heads=2), errors.WrongFields, "options of sdpa"),
-    "an option too deep": (lambda about: about["options"].update(scale=[[1]]), errors.WrongFields, "a plain value"),
+    "an option too deep": (lambda about: about["options"].update(scale=[[1]]), errors.WrongFields, "'options' is"),
     "a huge integer": (lambda about: about["options"].update(scale=10**400), errors.WrongFields, "a plain value"),
+    "a large one": (lambda about: about["options"].update(scale=2**53 + 1), errors.WrongFields, "a plain value"),
     "no results": (lambda about: about.update(results={}), errors.WrongFields, "the results output"),
     "a result more": (
         lambda about: about["results"].update(lse=about["results"]["output"]),
@@ -69,8 +78,8 @@ ABOUTS: dict[str, tuple[Edit, type[VectorError], str]] = {
     ),
     "fewer profiles": (lambda about: about.update(profiles=["tf32"]), errors.WrongFields, "the profiles of float32"),
     "a looser default": (lambda about: about.update(profile="tf32"), errors.WrongFields, "the profile of float32"),
-    "an unknown layout": (lambda about: about.update(memory="paged"), errors.WrongFields, "a layout and a number"),
-    "endless calls": (lambda about: about.update(repeats=10**9), errors.WrongFields, "a layout and a number"),
+    "an unknown layout": (lambda about: about.update(memory="paged"), errors.WrongFields, "a layout"),
+    "endless calls": (lambda about: about.update(repeats=10**9), errors.WrongFields, "'repeats' is 1000000000"),
     "refused with results": (lambda about: about.update(refused=True), errors.WrongFields, "the results of no call"),
 }
 
@@ -126,4 +135,4 @@ def test_values_that_fit_nothing_end_in_a_judgement(vectors: Path, shape: tuple[
     hash_again(vectors)
     change(vectors.with_name("results") / TENSORS, lambda a: a["output"].__iadd__(1))
     (result,) = check(vectors, vectors.with_name("results"), Chosen(cases=["plain"]), Origin("mine"), None).results
-    assert (result.outcome, result.looks) == (Outcome.FAILED, "")
+    assert (result.outcome, result.error_pattern) == (Outcome.FAILED, "")

@@ -40,7 +40,7 @@ def files(folder: Path) -> dict[str, str]:
 
 def test_every_case_is_there_in_every_dtype(folder: Path) -> None:
     """The index has each case of each operator in each of its dtypes once, and the folder has nothing else."""
-    entries = read_index(folder).entries
+    entries = read_index(folder).vectors
     assert [entry.key for entry in entries] == [
         (c.operator, c.name, d) for c in every_case().values() for d in c.dtypes
     ]
@@ -61,7 +61,7 @@ def test_another_process_writes_the_same_bytes(folder: Path, tmp_path: Path) -> 
 
 def test_a_vector_holds_what_the_suite_judges_by(folder: Path) -> None:
     """Inputs bit for bit, options, expected results and bounds of every vector are those of its case."""
-    for entry in read_index(folder).entries:
+    for entry in read_index(folder).vectors:
         case, dtype = every_case()[entry.case], entry.dtype
         vector = read_vector(folder, entry)
         inputs = case.inputs(dtype)
@@ -100,7 +100,7 @@ def test_halves_keep_their_dtype(folder: Path) -> None:
 
 def test_an_input_to_refuse_has_no_results(folder: Path) -> None:
     """An invalid input says that it must be refused, and expects no array."""
-    (entry,) = [e for e in read_index(folder).entries if e.key == ("sdpa", "invalid-lengths", "float32")]
+    (entry,) = [e for e in read_index(folder).vectors if e.key == ("sdpa", "invalid-lengths", "float32")]
     vector = read_vector(folder, entry)
     assert vector.about.refused
     assert set(vector.arrays) == {"input.q", "input.k", "input.v"}
@@ -111,7 +111,7 @@ def test_the_page_says_how_large_it_is(folder: Path) -> None:
     page = (Path(__file__).parents[1] / "VECTORS.md").read_text(encoding="utf-8")
     sizes = [path.stat().st_size / 1e6 for path in folder.rglob("*") if path.is_file()]
     for text, number in (
-        (r"has about (\d+) vectors", len(read_index(folder).entries)),
+        (r"has about (\d+) vectors", len(read_index(folder).vectors)),
         (r"takes about (\d+) MB", sum(sizes)),
         (r"largest file has\s+about (\d+) MB", max(sizes)),
     ):

@@ -47,7 +47,7 @@ def agree(vectors: Path, results: Path, *profile: str) -> Checked:
     said = dict(line.split(": ", 1) for line in lines)
     failed = {f"{r.case} {r.dtype}" for r in whole.results if r.outcome is Outcome.FAILED}
     failed |= {f"{case} {dtype}" for _, case, dtype in whole.not_run}
-    theirs = {f"{Path(name).stem} {Path(name).parent.name}" for name, text in said.items() if text[:7] != "advised"}
+    theirs = {f"{Path(name).stem} {Path(name).parent.name}" for name, text in said.items() if text[:8] != "advisory"}
     assert theirs == failed
     assert code == (1 if failed else 0)
     return whole
@@ -143,7 +143,7 @@ def test_both_reject_the_same_results(name: str, vectors: str, of_sdpa: Path, tm
     """On many cases, results of a function that is wrong in one way are wrong for both in the same cases."""
     whole = agree(of_sdpa / vectors, compute(of_sdpa / vectors, tmp_path / "results", fake(name)))
     outcomes = {result.outcome for result in whole.results}
-    assert outcomes & {Outcome.FAILED, Outcome.ADVISED}
+    assert outcomes & {Outcome.FAILED, Outcome.ADVISORY}
     assert Outcome.UNSUPPORTED in outcomes
 
 
@@ -151,7 +151,7 @@ def test_both_take_the_declared_profile(tmp_path: Path) -> None:
     """A result that keeps the bound of ``fused`` is wrong under ``wide``, for both."""
     export(tmp_path / "vectors", Chosen(cases=["tiles"]))
     results = compute(tmp_path / "vectors", tmp_path / "results")
-    (entry,) = [e for e in read_index(tmp_path / "vectors").entries if e.dtype == "float16"]
+    (entry,) = [e for e in read_index(tmp_path / "vectors").vectors if e.dtype == "float16"]
     inputs = read_vector(tmp_path / "vectors", entry).arrays
     output = half_weights(*(inputs[f"input.{name}"] for name in "qkv"))
     change(results / entry.tensors.file, lambda a: a.update(output=output))

@@ -40,7 +40,7 @@ def fake(name: str) -> dict[str, Implementation]:
 
 def compute(vectors: Path, results: Path, by_operator: Mapping[str, Implementation] = RIGHT) -> Path:
     """Write the results of implementations for every vector: what they lack is unsupported.  The results folder."""
-    for entry in read_index(vectors).entries:
+    for entry in read_index(vectors).vectors:
         case, implementation = recorded(read_vector(vectors, entry)), by_operator[entry.operator]
         inputs = case.inputs(entry.dtype)
         file = results / entry.tensors.file

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
-from conformance.vectors.documents import fields, inside, parse, read
-from conformance.vectors.errors import Repeated, WrongFields, plain
+from conformance.strict import plain
+from conformance.vectors.documents import inside, parse, read, typed
+from conformance.vectors.errors import Repeated
 from conformance.vectors.index import Entry
 from conformance.vectors.tensors import decode
 from conformance.vectors.vector import Vector
 from impls.calls import Reply, same_bits
 
-#: What the JSON in the place of arrays may say, and the status of a reply that it is.
+
+class Words(Struct, forbid_unknown_fields=True):
+    """The JSON in the place of arrays."""
+
+    outcome: Literal["unsupported", "error"]
+    reason: str
+
+
+#: The status of a reply by what the JSON says.
 OUTCOMES = {"unsupported": "unsupported", "error": "raised"}
 
 
@@ -27,15 +38,9 @@ def answer(folder: Path, entry: Entry, vector: Vector) -> Reply | None:
     if not there:
         return None
     if there == [words]:
-        return _words(read(folder, words), words)
+        said = typed(parse(read(folder, words), words), Words, words)
+        return Reply(OUTCOMES[said.outcome], text=plain(said.reason))
     return reply_of(decode(read(folder, arrays), arrays), vector)
-
-
-def _words(data: bytes, name: str) -> Reply:
-    found = fields(parse(data, name), {"outcome": str, "reason": str}, name)
-    if found["outcome"] not in OUTCOMES:
-        raise WrongFields(f"{name} has the outcome {found['outcome']!r:.40}, known are {', '.join(OUTCOMES)}")
-    return Reply(OUTCOMES[found["outcome"]], text=plain(found["reason"]))
 
 
 def reply_of(arrays: dict[str, np.ndarray], vector: Vector) -> Reply:

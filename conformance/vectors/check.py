@@ -77,7 +77,7 @@ def check(vectors: Path, answers: Path, chosen: Chosen, origin: Origin, path: Pa
     """
     if not answers.is_dir():
         raise Unreadable(f"{answers} is not a folder of results")
-    entries = {entry.key: entry for entry in read_index(vectors).entries}
+    entries = {entry.key: entry for entry in read_index(vectors).vectors}
     keys = chosen.of(entries)
     if path is None:
         return _judged(vectors, answers, [entries[key] for key in keys], origin, None)

@@ -7,7 +7,9 @@ import json
 import re
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from conformance import strict
 from conformance.vectors.errors import (
@@ -18,12 +20,21 @@ from conformance.vectors.errors import (
     OutsideFolder,
     TooLarge,
     Unreadable,
+    VectorError,
     WrongFields,
     WrongHash,
 )
 
 #: Bytes of the largest file that is read.  The largest vector has 6 MB.
 FILE_LIMIT = 1 << 28
+
+T = TypeVar("T")
+
+_ERRORS: dict[type[strict.StrictError], type[VectorError]] = {
+    strict.NotJson: NotJson,
+    strict.KeyTwice: DuplicateKey,
+    strict.NotFinite: NotANumber,
+}
 
 #: One part of a file name: what the names of operators, dtypes and cases are made of.
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
@@ -61,37 +72,22 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def parse(data: bytes, name: str) -> Any:
-    """The value of a JSON document.  Raises VectorError for what is not JSON, keys that stand twice, and NaN."""
+    """The value of a JSON document.  Raises VectorError for what is not JSON, keys that are there twice, and NaN."""
     try:
         return strict.loads(data)
-    except strict.KeyTwice as error:
-        raise DuplicateKey(f"{name} has the key {error.key!r} twice in one object") from None
-    except strict.NotFinite as error:
-        raise NotANumber(f"{name} has the number {error.number}, which is not finite") from None
-    except strict.NotJson as error:
-        raise NotJson(f"{name} is not JSON: {error.reason}") from None
+    except strict.StrictError as error:
+        raise _ERRORS[type(error)](error.of(name)) from None
+
+
+def typed(value: Any, kind: type[T], name: str) -> T:
+    """A value of a document as a record.  Raises WrongFields for fields that are missing, unknown or wrong."""
+    try:
+        return strict.convert(value, kind)
+    except strict.WrongType as error:
+        raise WrongFields(error.of(name)) from None
 
 
 def text_of(document: Any) -> bytes:
-    """A JSON document as bytes, the same for the same value."""
-    return (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8")
-
-
-def fields(record: Any, kinds: dict[str, type], name: str) -> dict[str, Any]:
-    """The record, if it is an object with these fields and no others, each of its kind.  Raises WrongFields."""
-    if not isinstance(record, dict):
-        raise WrongFields(f"{name} is a {type(record).__name__}, expected an object")
-    wrong = sorted(set(record) ^ set(kinds))
-    if wrong:
-        raise WrongFields(f"{name} {'lacks' if wrong[0] in kinds else 'has the unknown field'} {wrong[0]!r}")
-    for key, kind in kinds.items():
-        if type(record[key]) is not kind:
-            raise WrongFields(f"{name} has for {key!r} a {type(record[key]).__name__}, expected a {kind.__name__}")
-    return record
-
-
-def texts(values: Any, name: str) -> tuple[str, ...]:
-    """A list of texts, none of which stands twice.  Raises WrongFields."""
-    if not isinstance(values, list) or not all(isinstance(v, str) for v in values) or len(set(values)) < len(values):
-        raise WrongFields(f"{name} is not a list of different texts")
-    return tuple(values)
+    """A JSON document, or a record, as bytes, the same for the same value."""
+    text = json.dumps(msgspec.to_builtins(document), indent=1, ensure_ascii=False, allow_nan=False)
+    return f"{text}\n".encode()

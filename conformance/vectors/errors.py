@@ -5,14 +5,7 @@ Both kinds of folder are data from anywhere.  What is refused is refused whole, 
 
 from __future__ import annotations
 
-#: Characters of a sentence that are kept.
-LONGEST = 500
-
-
-def plain(text: str) -> str:
-    """Text from a file as it may be printed: one line of bounded length, without anything that a terminal obeys."""
-    line = " ".join(text.split())[:LONGEST]
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
+from conformance.strict import plain
 
 
 class VectorError(ValueError):

@@ -12,7 +12,7 @@ from pathlib import Path
 from conformance.cases import every_case
 from conformance.vectors.documents import text_of
 from conformance.vectors.errors import NotEmpty, Unreadable
-from conformance.vectors.index import Chosen, Entry, File, Index
+from conformance.vectors.index import Chosen, Entry, File, Generator, write_index
 from conformance.vectors.tensors import encode
 from conformance.vectors.vector import Vector, vector
 
@@ -29,7 +29,7 @@ def export(folder: Path, chosen: Chosen) -> tuple[int, int]:
         if any(folder.iterdir()):
             raise NotEmpty(f"{folder} is not empty, and what it holds would be taken for vectors")
         entries = tuple(_write(folder, vector(cases[name], dtype)) for _, name, dtype in keys)
-        Index({"name": GENERATOR, "version": metadata.version(GENERATOR)}, entries).write(folder)
+        write_index(folder, Generator(GENERATOR, metadata.version(GENERATOR)), entries)
         return len(entries), sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     except OSError as error:
         raise Unreadable(f"{folder} cannot be written: {error.strerror or error}") from None
@@ -43,7 +43,7 @@ def _write(folder: Path, made: Vector) -> Entry:
         about.operator,
         about.case,
         about.dtype,
-        about=_file(folder, f"{stem}.json", text_of(about.as_json())),
+        about=_file(folder, f"{stem}.json", text_of(about)),
         tensors=_file(folder, f"{stem}.safetensors", encode(made.arrays)),
     )
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from conformance import SPEC_VERSION
 from conformance.vectors import FORMAT
-from conformance.vectors.documents import fields, inside, parse, read, text_of
+from conformance.vectors.documents import inside, parse, read, text_of, typed
 from conformance.vectors.errors import NothingSelected, Repeated, WrongFields, WrongFormat, WrongSpec
 from conformance.vectors.tensors import decode
 from conformance.vectors.vector import Vector, about_of, checked
@@ -23,16 +24,14 @@ NAME = "index.json"
 Key = tuple[str, str, str]
 
 
-@dataclass(frozen=True)
-class File:
+class File(Struct, frozen=True, forbid_unknown_fields=True):
     """A file of the folder: its name from there, with ``/``, and the SHA-256 of its bytes."""
 
     file: str
-    sha256: str
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Struct, frozen=True, forbid_unknown_fields=True):
     """One vector of the index."""
 
     operator: str
@@ -47,57 +46,43 @@ class Entry:
         return self.operator, self.case, self.dtype
 
 
-@dataclass(frozen=True)
-class Index:
-    """The index, read: what made the vectors, and all of them in order."""
+class Generator(Struct, frozen=True, forbid_unknown_fields=True):
+    """What made the vectors."""
 
-    generator: dict[str, str]
-    entries: tuple[Entry, ...]
+    name: str
+    version: str
 
-    def as_json(self) -> dict[str, Any]:
-        """The index as a JSON object."""
-        return {
-            "format": FORMAT,
-            "spec": SPEC_VERSION,
-            "generator": self.generator,
-            "vectors": [asdict(entry) for entry in self.entries],
-        }
 
-    def write(self, folder: Path) -> None:
-        """Write it to its folder."""
-        (folder / NAME).write_bytes(text_of(self.as_json()))
+class Index(Struct, frozen=True, forbid_unknown_fields=True):
+    """The index: what made the vectors, and all of them in order."""
+
+    format: int
+    spec: str
+    generator: Generator
+    vectors: tuple[Entry, ...]
+
+
+def write_index(folder: Path, generator: Generator, entries: tuple[Entry, ...]) -> None:
+    """Write the index of vectors to their folder."""
+    (folder / NAME).write_bytes(text_of(Index(FORMAT, SPEC_VERSION, generator, entries)))
 
 
 def read_index(folder: Path) -> Index:
     """The index of a folder.  Raises VectorError for one of another version, or with names that are not safe."""
-    record = parse(read(folder, NAME), NAME)
+    value = parse(read(folder, NAME), NAME)
     for key, wanted, error in (("format", FORMAT, WrongFormat), ("spec", SPEC_VERSION, WrongSpec)):
-        if isinstance(record, dict) and key in record and record[key] != wanted:
-            raise error(f"{NAME} is of {key} {record[key]!r:.40}, this suite reads {wanted!r}")
-    fields(record, {"format": int, "spec": str, "generator": dict, "vectors": list}, NAME)
-    generator = fields(record["generator"], {"name": str, "version": str}, f"{NAME}, generator")
-    entries = tuple(_entry(each, f"{NAME}, vector {at}") for at, each in enumerate(record["vectors"]))
+        if isinstance(value, dict) and value.get(key, wanted) != wanted:
+            raise error(f"{NAME} is of {key} {value[key]!r:.40}, this suite reads {wanted!r}")
+    index = typed(value, Index, NAME)
     seen: set[Any] = set()
-    for entry in entries:
+    for entry in index.vectors:
         for each in (entry.key, entry.about.file, entry.tensors.file):
             if each in seen:
                 raise Repeated(f"{NAME} has {each if isinstance(each, str) else ' '.join(each)} twice")
             seen.add(each)
         for name in (entry.about.file, entry.tensors.file):
             inside(folder, name)
-    return Index(generator, entries)
-
-
-def _entry(record: Any, name: str) -> Entry:
-    kinds: dict[str, type] = {"operator": str, "case": str, "dtype": str, "about": dict, "tensors": dict}
-    found = fields(record, kinds, name)
-    files = {}
-    for kind in ("about", "tensors"):
-        each = fields(found[kind], {"file": str, "sha256": str}, f"{name}, {kind}")
-        if not re.fullmatch(r"[0-9a-f]{64}", each["sha256"]):
-            raise WrongFields(f"{name}, {kind} has a sha256 that is not 64 hexadecimal digits")
-        files[kind] = File(**each)
-    return Entry(found["operator"], found["case"], found["dtype"], **files)
+    return index
 
 
 def read_vector(folder: Path, entry: Entry) -> Vector:

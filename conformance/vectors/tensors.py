@@ -9,12 +9,13 @@ import math
 from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
 import ml_dtypes
 import numpy as np
+from msgspec import Meta, Struct
 
-from conformance.vectors.documents import fields, parse
+from conformance.vectors.documents import parse, typed
 from conformance.vectors.errors import (
     BadBoolean,
     BadOffsets,
@@ -89,26 +90,29 @@ def _header(data: bytes, name: str) -> tuple[dict[str, Any], bytes]:
         raise HeaderTooLarge(f"{name} has a header of {length} bytes, at most {HEADER_LIMIT} are read")
     if 8 + length > len(data):
         raise Truncated(f"{name} ends within its header")
-    header = parse(data[8 : 8 + length], f"{name}, header")
-    if not isinstance(header, dict):
-        raise WrongFields(f"{name}, header is a {type(header).__name__}, expected an object")
-    metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise WrongFields(f"{name}, __metadata__ is not an object of texts")
+    header = typed(parse(data[8 : 8 + length], f"{name}, header"), dict[str, Any], f"{name}, header")
+    typed(header.pop("__metadata__", {}), dict[str, str], f"{name}, __metadata__")
     return header, data[8 + length :]
 
 
-def _specification(entry: Any, name: str) -> tuple[int, int]:
+class Specification(Struct, forbid_unknown_fields=True):
+    """An array's entry in the header; a vector has at most some forty."""
+
+    dtype: str
+    shape: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=RANK_LIMIT)]
+    #: A begin and an end.
+    data_offsets: tuple[Any, ...]
+
+
+def _specification(value: Any, name: str) -> tuple[int, int]:
     """Begin and end of an array's bytes, if they are as many as it has."""
-    entry = fields(entry, {"dtype": str, "shape": list, "data_offsets": list}, name)
-    if entry["dtype"] not in DTYPES:
-        raise UnknownDtype(f"{name} has the dtype {entry['dtype']!r}, known are {', '.join(DTYPES)}")
-    shape, offsets = entry["shape"], entry["data_offsets"]
-    if len(shape) > RANK_LIMIT or not all(type(n) is int and n >= 0 for n in shape):
-        raise WrongFields(f"{name} has no shape of at most {RANK_LIMIT} lengths")
+    entry = typed(value, Specification, name)
+    if entry.dtype not in DTYPES:
+        raise UnknownDtype(f"{name} has the dtype {entry.dtype!r}, known are {', '.join(DTYPES)}")
+    offsets = entry.data_offsets
     if len(offsets) != 2 or not all(type(n) is int for n in offsets) or not 0 <= offsets[0] <= offsets[1]:
-        raise BadOffsets(f"{name} has as its bytes {offsets!r:.80}, expected a begin and an end")
-    needed = math.prod(shape) * DTYPES[entry["dtype"]].itemsize
+        raise BadOffsets(f"{name} has as its bytes {list(offsets)!r:.80}, expected a begin and an end")
+    needed = math.prod(entry.shape) * DTYPES[entry.dtype].itemsize
     if offsets[1] - offsets[0] != needed:
         raise WrongSize(f"{name} has {offsets[1] - offsets[0]} bytes, its shape and dtype need {needed}")
     return offsets[0], offsets[1]

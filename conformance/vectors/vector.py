@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta, Struct
 
 from conformance import bounds
 from conformance.cases import AnyCase
@@ -15,24 +16,21 @@ from conformance.cases.anycase import NUMPY_DTYPES
 from conformance.clauses import clauses
 from conformance.judge import dtypes_of
 from conformance.vectors import FORMAT
-from conformance.vectors.documents import fields, texts
+from conformance.vectors.documents import typed
 from conformance.vectors.errors import BadBound, WrongArrays, WrongFields, WrongFormat
 from impls.contract import Implementation
 from impls.memory import LAYOUTS
 from impls.operators import OPERATORS
 
-#: What an option may be; a window is a list of two, each a number or null.
-_PLAIN = (bool, int, float, type(None))
+#: What an option may be; a window is two of them.  The size of integers is checked apart: in a union with a tuple of
+#: two msgspec 0.22 crashes for an integer with bounds.
+Plain = bool | int | float | None
 
 #: Integers that every JSON reader keeps as they are.
 _INTEGERS = 2**53
 
-#: Equal calls of one case.
-_REPEATS = 100
 
-
-@dataclass(frozen=True)
-class ResultAbout:
+class ResultAbout(Struct, frozen=True, forbid_unknown_fields=True):
     """What is asked of one result, beside its values."""
 
     #: Names of its axes, for messages.
@@ -43,10 +41,10 @@ class ResultAbout:
     largest: float
 
 
-@dataclass(frozen=True)
-class About:
-    """The description of a vector: everything but its arrays.  Its JSON has these fields, behind ``format``."""
+class About(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The description of a vector: everything but its arrays."""
 
+    format: int
     operator: str
     case: str
     dtype: str
@@ -59,23 +57,19 @@ class About:
     arguments: tuple[str, ...]
     keywords: tuple[str, ...]
     #: Keywords that are no arrays.
-    options: Mapping[str, Any]
+    options: dict[str, Plain | tuple[Plain, Plain]]
     #: The input must be refused; then there are no results.
     refused: bool
-    results: Mapping[str, ResultAbout]
+    results: dict[str, ResultAbout]
     #: The precision profiles that have a bound, from strict to loose.
     profiles: tuple[str, ...]
     #: The one that holds if none is declared.
     profile: str
     memory: str
     #: Equal calls, whose results must be the same bit for bit.
-    repeats: int
+    repeats: Annotated[int, Meta(gt=0, le=100)]
     #: A case to run before this one, or "".
     after: str
-
-    def as_json(self) -> dict[str, Any]:
-        """The description as a JSON object."""
-        return {"format": FORMAT, **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -92,6 +86,7 @@ def vector(case: AnyCase, dtype: str) -> Vector:
     given = {n: value for n, value in inputs.keywords.items() if isinstance(value, np.ndarray)}
     names = () if case.invalid else case.results()
     about = About(
+        format=FORMAT,
         operator=case.operator,
         case=case.name,
         dtype=dtype,
@@ -131,60 +126,42 @@ def default_profile(dtype: str) -> str:
     return Implementation("", "").profile(dtype).value
 
 
-def about_of(record: Any, name: str) -> About:
+def about_of(value: Any, name: str) -> About:
     """A description from its JSON.  Raises VectorError for a field that is not what it should be."""
-    if isinstance(record, dict) and record.get("format") != FORMAT:
-        raise WrongFormat(f"{name} has format {record.get('format')!r:.40}, expected {FORMAT}")
-    kinds: dict[str, type] = dict.fromkeys(
-        ("operator", "case", "dtype", "level", "why", "profile", "memory", "after"), str
-    )
-    kinds |= dict.fromkeys(("clauses", "arguments", "keywords", "profiles"), list)
-    kinds |= {"format": int, "options": dict, "results": dict, "refused": bool, "repeats": int}
-    found = {key: value for key, value in fields(record, kinds, name).items() if key != "format"}
-    for key in ("clauses", "arguments", "keywords", "profiles"):
-        found[key] = texts(found[key], f"{name}, {key}")
-    _require(found["operator"] in OPERATORS and found["dtype"] in NUMPY_DTYPES, name, "an operator and a dtype")
-    operator = OPERATORS[found["operator"]]
-    words = (found["case"], found["why"], found["after"], *found["results"])
-    _require(all(text.isprintable() for text in words), name, "texts that can be printed")
-    _require(found["clauses"] and all(c in clauses() for c in found["clauses"]), name, "clauses of the spec")
-    _require(found["level"] == clauses()[found["clauses"][0]].level.value, name, "the level of its first clause")
-    _require(found["arguments"] == operator.arguments, name, f"the arguments of {operator.name}")
-    _require(set(found["keywords"]) <= set(operator.arrays), name, f"keywords of {operator.name} that are arrays")
-    options = {key: _option(value, f"{name}, {key}") for key, value in found["options"].items()}
-    _require(set(options) <= set(operator.keywords) - set(found["keywords"]), name, f"options of {operator.name}")
-    given = (*found["keywords"], *(key for key, value in options.items() if value is not False))
-    results = () if found["refused"] else operator.returned(given)
-    _require(tuple(found["results"]) == results, name, f"the results {', '.join(results) or 'of no call'}")
-    profiles = () if found["refused"] else tuple(p.value for p in bounds.profiles(found["dtype"]))
-    _require(found["profiles"] == profiles, name, f"the profiles of {found['dtype']}")
-    _require(found["profile"] == default_profile(found["dtype"]), name, f"the profile of {found['dtype']}")
-    _require(found["memory"] in LAYOUTS and 0 < found["repeats"] <= _REPEATS, name, "a layout and a number of calls")
-    found["results"] = {n: _result(each, n, found["dtype"], f"{name}, {n}") for n, each in found["results"].items()}
-    return About(**found | {"options": options})
+    if isinstance(value, dict) and value.get("format") != FORMAT:
+        raise WrongFormat(f"{name} has format {value.get('format')!r:.40}, expected {FORMAT}")
+    about = typed(value, About, name)
 
+    def require(holds: Any, what: str) -> None:
+        if not holds:
+            raise WrongFields(f"{name} does not have {what}")
 
-def _require(holds: Any, name: str, what: str) -> None:
-    if not holds:
-        raise WrongFields(f"{name} does not have {what}")
-
-
-def _option(value: Any, name: str) -> Any:
-    if isinstance(value, list) and len(value) == 2:
-        return tuple(_option(each, name) for each in value)
-    _require(type(value) in _PLAIN and (type(value) is not int or abs(value) <= _INTEGERS), name, "a plain value")
-    return value
-
-
-def _result(record: Any, result: str, dtype: str, name: str) -> ResultAbout:
-    found = fields(record, {"axes": list, "dtypes": list, "largest": float}, name)
-    _require(
-        all(axis.isprintable() for axis in texts(found["axes"], f"{name}, axes")), name, "axes that can be printed"
-    )
-    wanted = result_about(texts(found["axes"], f"{name}, axes"), result, dtype)
-    _require(found["dtypes"] == list(wanted.dtypes), name, f"the dtypes {', '.join(wanted.dtypes)}")
-    _require(found["largest"] == wanted.largest, name, f"{wanted.largest!r} as the largest number")
-    return wanted
+    require(about.operator in OPERATORS and about.dtype in NUMPY_DTYPES, "an operator and a dtype")
+    operator = OPERATORS[about.operator]
+    words = (about.case, about.why, about.after, *about.results)
+    require(all(text.isprintable() for text in words), "texts that can be printed")
+    require(about.clauses and all(c in clauses() for c in about.clauses), "clauses of the spec")
+    require(about.level == clauses()[about.clauses[0]].level.value, "the level of its first clause")
+    require(about.arguments == operator.arguments, f"the arguments of {operator.name}")
+    require(set(about.keywords) <= set(operator.arrays), f"keywords of {operator.name} that are arrays")
+    axes = [result.axes for result in about.results.values()]
+    require(all(len({*texts}) == len(texts) for texts in (about.clauses, about.keywords, *axes)), "different texts")
+    require(set(about.options) <= set(operator.keywords) - set(about.keywords), f"options of {operator.name}")
+    whole = [each for value in about.options.values() for each in (value if isinstance(value, tuple) else (value,))]
+    require(all(abs(n) <= _INTEGERS for n in whole if isinstance(n, int)), "a plain value for each option")
+    given = (*about.keywords, *(key for key, value in about.options.items() if value is not False))
+    results = () if about.refused else operator.returned(given)
+    require(tuple(about.results) == results, f"the results {', '.join(results) or 'of no call'}")
+    profiles = () if about.refused else tuple(p.value for p in bounds.profiles(about.dtype))
+    require(about.profiles == profiles, f"the profiles of {about.dtype}")
+    require(about.profile == default_profile(about.dtype), f"the profile of {about.dtype}")
+    require(about.memory in LAYOUTS, "a layout")
+    for key, result in about.results.items():
+        require(all(axis.isprintable() for axis in result.axes), f"axes of {key} that can be printed")
+        wanted = result_about(result.axes, key, about.dtype)
+        require(result.dtypes == wanted.dtypes, f"the dtypes {', '.join(wanted.dtypes)} of {key}")
+        require(result.largest == wanted.largest, f"{wanted.largest!r} as the largest number of {key}")
+    return about
 
 
 def checked(about: About, arrays: Mapping[str, np.ndarray], name: str) -> Vector:

@@ -13,7 +13,7 @@ from reports.records import Records
 from reports.source import ReportError
 
 #: What result files end with; a folder is all of them.
-ENDINGS = (".json", ".jsonl")
+ENDINGS = (".json", ".jsonl", ".json.zst", ".jsonl.zst")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,7 +48,7 @@ def records(text: str) -> Records:
     if Path(text).is_file():
         return read([Path(text)])
     if Path(text).is_dir():
-        files = sorted(path for path in Path(text).iterdir() if path.suffix in ENDINGS)
+        files = sorted(path for path in Path(text).iterdir() if path.name.endswith(ENDINGS))
         if not files:
             raise ReportError(f"{text} has no result file: none ends with {' or '.join(ENDINGS)}")
         return read(files)

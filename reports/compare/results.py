@@ -16,18 +16,21 @@ Key = tuple[str, str, str, str]
 #: A share of the bound below this is of no interest, whatever its factor: it is rounding among rounding.
 LEAST_SHARE = 0.1
 
-_KEPT = (Outcome.PASSED, Outcome.ADVISED)
+_KEPT = (Outcome.PASSED, Outcome.ADVISORY)
 
 #: What a step from one outcome to another is, and to the verdict.  None stands for "not run"; what is not here and
 #: not equal is another outcome, which is a note.
 STEPS: dict[tuple[Outcome | None, Outcome | None], tuple[Kind, Level]] = {
     **{(old, Outcome.FAILED): (Kind.FAILURE, Level.WORSE) for old in (*Outcome, None) if old is not Outcome.FAILED},
-    **{(old, Outcome.DEVIATES): (Kind.DEVIATION, Level.WORSE) for old in _KEPT},
-    **{(old, Outcome.DEVIATES): (Kind.DEVIATION, Level.NOTE) for old in (Outcome.FAILED, Outcome.UNSUPPORTED, None)},
-    **{(old, Outcome.UNSUPPORTED): (Kind.SUPPORT, Level.WORSE) for old in (*_KEPT, Outcome.DEVIATES)},
+    **{(old, Outcome.KNOWN_DEVIATION): (Kind.DEVIATION, Level.WORSE) for old in _KEPT},
+    **{
+        (old, Outcome.KNOWN_DEVIATION): (Kind.DEVIATION, Level.NOTE)
+        for old in (Outcome.FAILED, Outcome.UNSUPPORTED, None)
+    },
+    **{(old, Outcome.UNSUPPORTED): (Kind.SUPPORT, Level.WORSE) for old in (*_KEPT, Outcome.KNOWN_DEVIATION)},
     **{(old, None): (Kind.RESULT, Level.WORSE) for old in Outcome},
     **{(Outcome.FAILED, new): (Kind.PASS, Level.BETTER) for new in _KEPT},
-    **{(Outcome.DEVIATES, new): (Kind.VANISHED, Level.BETTER) for new in _KEPT},
+    **{(Outcome.KNOWN_DEVIATION, new): (Kind.VANISHED, Level.BETTER) for new in _KEPT},
     **{(Outcome.UNSUPPORTED, new): (Kind.SUPPORTED, Level.BETTER) for new in _KEPT},
     **{(None, new): (Kind.NEW_RESULT, Level.NOTE) for new in (*_KEPT, Outcome.UNSUPPORTED)},
 }
@@ -93,7 +96,11 @@ def _key(result: Result) -> Key:
 
 
 def _way(result: Result | None) -> Mapping[str, Any]:
-    return {} if result is None else {"failure": result.failure, "broken": result.broken, "looks": result.looks}
+    return (
+        {}
+        if result is None
+        else {"failure": result.failure, "broken": result.broken, "error_pattern": result.error_pattern}
+    )
 
 
 def _told(result: Result | None) -> str:

@@ -22,7 +22,7 @@ from reports.records import Records
 from reports.source import ReportError, Source
 
 #: What result files end with.
-ENDINGS = (".json", ".jsonl")
+ENDINGS = (".json", ".jsonl", ".json.zst", ".jsonl.zst")
 
 #: What of a machine tells series apart where files have no fingerprint.
 _MACHINE = ("processor", "usable cores")
@@ -89,7 +89,7 @@ class History:
 
 def history(folder: Path) -> History:
     """Read every result file of a folder, in the order of their dates.  Raises ReportError if none can be read."""
-    paths = sorted(path for path in folder.rglob("*") if path.suffix in ENDINGS and path.is_file())
+    paths = sorted(path for path in folder.rglob("*") if path.name.endswith(ENDINGS) and path.is_file())
     found = History(files=len(paths))
     points: dict[tuple[Key, str], list[Point]] = {}
     for path in paths:

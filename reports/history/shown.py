@@ -27,7 +27,7 @@ NAMED = 5
 NOTHING = f"No cell changed by {100 * (LEAST - 1):.0f} % or more."
 
 #: Outcomes that are not as the spec has them, with the look of their number.
-BAD = ("failed", "deviates", "advised")
+BAD = ("failed", "known-deviation", "advisory")
 
 
 def anchor(key: Key, machine: str) -> str:
@@ -182,7 +182,7 @@ def _groups(steps: pd.DataFrame) -> tuple[Group, ...]:
 def _failing(tallies: pd.DataFrame) -> Answer:
     last = tallies.groupby(["implementation", "device"], sort=False).last().reset_index()
     groups = []
-    for outcome, label in (("failed", "Fails"), ("deviates", "Deviates as recorded")):
+    for outcome, label in (("failed", "Fails"), ("known-deviation", "Deviates as recorded")):
         some = last[last[outcome] > 0].to_dict("records")
         items = tuple(Cell(f"{row['implementation']} {row['device']}: {row[outcome]}", link="#tallies") for row in some)
         groups += [Group(f"{label} ({len(items)})", outcome, items)] if items else []

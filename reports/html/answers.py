@@ -45,7 +45,7 @@ def answer(text: str, fragment: str = "") -> Cell:
         return Cell("–", text, tip=text, link=fragment, look="unsupported", spoken=text)
     if text.startswith(BOLD):
         plain = text.strip("*")
-        return Cell(f"≠ {plain}", plain, link=fragment, look="deviates", spoken=f"differs: {plain}")
+        return Cell(f"≠ {plain}", plain, link=fragment, look="known-deviation", spoken=f"differs: {plain}")
     return Cell(text, link=fragment, look="passed")
 
 

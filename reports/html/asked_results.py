@@ -20,7 +20,7 @@ EMPTY_ROWS = {"sdpa": "SDPA-15", "mha": "MHA-13", "sdpa_grad": "GRAD-8", "mha_gr
 #: How the questions about such rows begin.
 BEGINS = "row without a key, "
 
-_BAD = [Outcome.FAILED.value, Outcome.DEVIATES.value, Outcome.ADVISED.value]
+_BAD = [Outcome.FAILED.value, Outcome.KNOWN_DEVIATION.value, Outcome.ADVISORY.value]
 
 Who = tuple[str, str]
 
@@ -30,20 +30,20 @@ def conforms(table: pd.DataFrame) -> Answer:
     several = table["device"].nunique() > 1
     groups: dict[tuple[str, str], list[Cell]] = {}
     for row in table.to_dict("records"):
-        executed = row["passed"] + row["failed"] + row["deviates"] + row["advised"]
-        text = f"{row['passed']} passed, {row['failed']} failed, {row['deviates']} deviate, {row['advised']} advised"
+        executed = row["passed"] + row["failed"] + row["known-deviation"] + row["advisory"]
+        counts = ", ".join(f"{row[outcome]} {outcome}" for outcome in tables.OUTCOMES)
         name = " ".join((row["implementation"], row["device"])) if several else row["implementation"]
-        item = Cell(name, tip=f"{text}, {row['unsupported']} unsupported", link="#implementations")
+        item = Cell(name, tip=counts, link="#implementations")
         label = ("Nothing executed", "unsupported")
         if executed:
             label = ("No failure, no deviation", "passed")
-            label = ("Deviates as recorded", "deviates") if row["deviates"] else label
+            label = ("Deviates as recorded", "known-deviation") if row["known-deviation"] else label
             label = ("Fails", "failed") if row["failed"] else label
         groups.setdefault(label, []).append(item)
     failing = len(groups.get(("Fails", "failed"), ()))
     lead = f"{len(groups.get(('No failure, no deviation', 'passed'), ()))} of {len(table)} implementations conform"
     lead += f"; {failing} fail." if failing else "; none has a new failure."
-    order = ("failed", "deviates", "passed", "unsupported")
+    order = ("failed", "known-deviation", "passed", "unsupported")
     found = tuple(
         Group(f"{label} ({len(items)})", look, tuple(items))
         for (label, look), items in sorted(groups.items(), key=lambda group: order.index(group[0][1]))
@@ -66,8 +66,12 @@ def empty_rows(frame: pd.DataFrame, results: Sequence[Result]) -> Answer | None:
     if not groups:
         return None
     sdpa = [group for group in groups if group.label.startswith(given.OPERATORS["sdpa"])] or groups
-    count = {look: sum(len(group.items) for group in sdpa if group.look == look) for look in ("passed", "deviates")}
-    lead = f"{count['passed']} of {sum(count.values())} that can be asked are right, {count['deviates']} are not."
+    count = {
+        look: sum(len(group.items) for group in sdpa if group.look == look) for look in ("passed", "known-deviation")
+    }
+    lead = (
+        f"{count['passed']} of {sum(count.values())} that can be asked are right, {count['known-deviation']} are not."
+    )
     note = "Right: a query that no key may answer gives zeros, however it was masked. Links lead to the cases."
     question = "Which implementations are right about fully masked rows?"
     fold = "Layers and gradients" if any(group.folded for group in groups) else ""
@@ -80,7 +84,7 @@ def _groups(operator: str, clause: str, judged: pd.DataFrame, asked: given.Answe
     wrong: dict[Who, Cell] = {}
     for row in bad.to_dict("records"):
         who = (row["implementation"], row["device"])
-        wrong[who] = Cell(who[0], tip=row["looks"] or row["reason"], link=link("clause", clause, *who))
+        wrong[who] = Cell(who[0], tip=row["error_pattern"] or row["reason"], link=link("clause", clause, *who))
     silent: dict[Who, Cell] = {}
     for who, said in _said(asked).items():
         otherwise = [(question, text) for question, text in said if text.startswith(BOLD)]
@@ -90,7 +94,11 @@ def _groups(operator: str, clause: str, judged: pd.DataFrame, asked: given.Answe
             silent[who] = Cell(who[0], tip="has no way to mask a whole row", link=link("clause", clause, *who))
     right = {who: Cell(who[0], link=link("clause", clause, *who)) for who in executed if who not in wrong}
     title = given.OPERATORS[operator]
-    labels = (("right", "passed", right), ("wrong", "deviates", wrong), ("cannot be asked", "unsupported", silent))
+    labels = (
+        ("right", "passed", right),
+        ("wrong", "known-deviation", wrong),
+        ("cannot be asked", "unsupported", silent),
+    )
     folded = operator != "sdpa"
     return [
         Group(f"{title}: {label} ({len(items)})", look, tuple(items.values()), folded)

@@ -21,7 +21,7 @@ FAMILIES = ("prefill-b1h8d64s*-causal", "prefill-b1h8d64s*")
 #: How many of the fastest are named.
 NAMED = 5
 
-LOOKS = {Growth.QUADRATIC: "deviates", Growth.LESS: "passed", Growth.UNCLEAR: "unsupported"}
+LOOKS = {Growth.QUADRATIC: "known-deviation", Growth.LESS: "passed", Growth.UNCLEAR: "unsupported"}
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def memory_bound(cells: pd.DataFrame) -> Answer:
             "memory-bound", question, "Not known: these files have no measured limits of the machine.", more="bench"
         )
     groups = []
-    for bound, look in (("bandwidth", "deviates"), ("compute", "passed")):
+    for bound, look in (("bandwidth", "known-deviation"), ("compute", "passed")):
         rows = known[known["bound_by"] == bound].groupby(["family", "device", "dtype"], sort=False)
         items = tuple(
             Cell(f"{' '.join(map(str, key))}: {_lengths(group)}", tip=_intensity(group), link="#bench")

@@ -22,7 +22,7 @@ MARKS = {
 }
 VERDICTS = {
     Verdict.SLOWER: ("✗ slower", "failed"),
-    Verdict.UNCLEAR: ("? unclear", "deviates"),
+    Verdict.UNCLEAR: ("? unclear", "known-deviation"),
     Verdict.SAME: ("= same", ""),
     Verdict.FASTER: ("✓ faster", "passed"),
 }

@@ -14,12 +14,12 @@ from reports.text import NONE, share, shortened
 #: How serious an outcome is: the order in which cells are sorted, and the words for their symbols.
 WORDS = {
     "failed": "{0} of {1} cases failed",
-    "deviates": "{0} of {1} cases deviate as recorded",
-    "advised": "{0} of {1} cases do not follow a SHOULD",
+    "known-deviation": "{0} of {1} cases deviate as recorded",
+    "advisory": "{0} of {1} cases do not follow a SHOULD",
     "passed": "all {1} cases passed",
     "unsupported": "unsupported",
 }
-RANK = {"failed": 4, "deviates": 3, "advised": 2, "passed": 1, "unsupported": 0}
+RANK = {"failed": 4, "known-deviation": 3, "advisory": 2, "passed": 1, "unsupported": 0}
 
 #: What the parts of the spec are called.
 PARTS = {"SDPA": "Attention", "DEC": "Decoding", "MHA": "Multi-head layer", "SUB": "Sub-layer", "GRAD": "Gradients"}
@@ -53,8 +53,8 @@ def implementations(table: pd.DataFrame) -> Table:
 
 VERDICTS = {
     "failed": "fails",
-    "deviates": "deviates as recorded",
-    "advised": "conforms, not to every SHOULD",
+    "known-deviation": "deviates as recorded",
+    "advisory": "conforms, not to every SHOULD",
     "passed": "conforms",
     "unsupported": "nothing executed",
 }

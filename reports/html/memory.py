@@ -18,7 +18,7 @@ def table(found: Sequence[Memory]) -> Table:
             Cell(one.family, look="name"),
             Cell(one.device),
             Cell(one.dtype),
-            Cell(one.growth.value, look="deviates" if one.growth is Growth.QUADRATIC else ""),
+            Cell(one.growth.value, look="known-deviation" if one.growth is Growth.QUADRATIC else ""),
             number(one.line.exponent if one.line else math.nan, tip=interval(one)),
             number(one.bytes, size(one.bytes)),
             number(one.bytes / one.scores),

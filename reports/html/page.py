@@ -22,7 +22,7 @@ SCRIPTS = ("data.js", "tables.js", "details.js", "plots.js", "charts.js")
 #: Columns of the results that the page needs; the times of single calls of a case are in the result file alone.
 RESULTS = (
     *("implementation", "device", "dtype", "case", "clauses", "outcome", "failure", "broken"),
-    *("reason", "looks", "message", "profile", "meets", "share"),
+    *("reason", "error_pattern", "message", "profile", "meets", "share"),
 )
 
 

@@ -28,7 +28,13 @@ TIMES = {"quick": 0.050, "square": 0.100, HOSTILE: 0.200}
 def wrong(implementation: str, case: str, clause: str, **fields: Any) -> Result:
     """A result that broke a clause, with a message."""
     message = f"{implementation}, case {case}: wrong by value\nScript:   scripts/{case}.py\nRerun:    pytest …"
-    given = {"failure": Failure.VALUE, "broken": clause, "reason": "NaN in rows", "looks": "NaN", "message": message}
+    given = {
+        "failure": Failure.VALUE,
+        "broken": clause,
+        "reason": "NaN in rows",
+        "error_pattern": "NaN",
+        "message": message,
+    }
     return result(implementation, case, Outcome.FAILED, **given, **fields)
 
 

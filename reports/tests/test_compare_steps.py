@@ -14,7 +14,7 @@ from reports.tests.files import timed as timed_cell
 from reports.tests.test_compare import between
 
 KEPT, WRONG = result("x", "c"), failed("x", "c")
-DEVIATES, LACKS = result("x", "c", Outcome.DEVIATES), result("x", "c", Outcome.UNSUPPORTED)
+DEVIATES, LACKS = result("x", "c", Outcome.KNOWN_DEVIATION), result("x", "c", Outcome.UNSUPPORTED)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ DEVIATES, LACKS = result("x", "c", Outcome.DEVIATES), result("x", "c", Outcome.U
         (LACKS, KEPT, Kind.SUPPORTED, Level.BETTER),
         (None, KEPT, Kind.NEW_RESULT, Level.NOTE),
         (WRONG, failed("x", "c", broken="SDPA-1"), Kind.OTHER_FAILURE, Level.NOTE),
-        (KEPT, result("x", "c", Outcome.ADVISED), Kind.OTHER_OUTCOME, Level.NOTE),
+        (KEPT, result("x", "c", Outcome.ADVISORY), Kind.OTHER_OUTCOME, Level.NOTE),
         (result("x", "c", share=0.2), result("x", "c", share=0.5), Kind.ACCURACY, Level.WORSE),
         (result("x", "c", share=0.5), result("x", "c", share=0.2), Kind.MORE_ACCURATE, Level.BETTER),
     ],

@@ -33,8 +33,14 @@ def test_a_pass_is_the_answer_of_the_spec() -> None:
 
 def test_a_deviation_says_what_it_does_instead() -> None:
     """Who deviates or fails is told by what the output looks like, or by the kind of failure, in bold."""
-    wrong = replace(PASSED, implementation="b", outcome=Outcome.DEVIATES, failure=Failure.VALUE, looks="the mean of v")
-    other = replace(wrong, implementation="c", outcome=Outcome.FAILED, looks="")
+    wrong = replace(
+        PASSED,
+        implementation="b",
+        outcome=Outcome.KNOWN_DEVIATION,
+        failure=Failure.VALUE,
+        error_pattern="the mean of v",
+    )
+    other = replace(wrong, implementation="c", outcome=Outcome.FAILED, error_pattern="")
     error = replace(other, implementation="d", failure=Failure.ERROR)
     expected = {"a": "zeros", "b": "**the mean of v**", "c": "**other values**", "d": "**error**"}
     assert asked(PASSED, wrong, other, error) == expected

@@ -161,9 +161,9 @@ def refused(path: Path, said: str) -> None:
         ("[" + "9" * 5000 + "]", "neither a conformance result file nor JSON"),
         ('"text"', "nor the JSON of pytest-benchmark"),
         ("null", "nor the JSON of pytest-benchmark"),
-        ('{"kind": "header", "format": 9}\n', "has format 9, expected 1"),
-        ('{"kind": "header", "format": 1}\n', "it lacks 'spec'"),
-        ('{"kind": "header", "format": 1, "spec": "1", "spec": "2"}\n', "neither a conformance result file nor JSON"),
+        ('{"kind": "header", "format": 9}\n', "has format 9, expected 2"),
+        ('{"kind": "header", "format": 2}\n', "it lacks 'spec'"),
+        ('{"kind": "header", "format": 2, "spec": "1", "spec": "2"}\n', "neither a conformance result file nor JSON"),
         ('{"format": "attention-conformance faults 1", "faults": 3, "cases": 1}', "says that it is a kill table"),
     ],
 )
@@ -194,8 +194,8 @@ def test_a_truncated_file_of_the_bench_is_refused(tmp_path: Path, kept: float) -
         ('"share": 0.5', '"share": "low"', "not a result"),
         ('"run_seconds": 0.0', '"run_seconds": NaN', "the number NaN, which is not finite"),
         ('"run_seconds": 0.0', '"run_seconds": null', "not a result"),
-        ('"clauses": ["SDPA-1", "SDPA-9"]', '"clauses": [1]', "'clauses' is .1."),
-        ('"looks": ""', '"looks": ' + "[" * 100_000, "not JSON"),
+        ('"clauses": ["SDPA-1", "SDPA-9"]', '"clauses": [1]', r"'clauses\[0\]' is 1"),
+        ('"error_pattern": ""', '"error_pattern": ' + "[" * 100_000, "not JSON"),
     ],
 )
 def test_a_damaged_result_is_refused_with_its_line(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -212,7 +212,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "huge.json"
     with path.open("wb") as file:
         file.truncate(LARGEST + 1)
-    refused(path, "has more than 512 MiB")
+    refused(path, f"has {LARGEST + 1} bytes, at most {LARGEST} are read")
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:

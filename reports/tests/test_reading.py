@@ -142,7 +142,7 @@ def test_a_damaged_line_within_a_result_file_is_refused(tmp_path: Path) -> None:
     path = conformance_file(tmp_path / "a.jsonl", result("x", "c1"), result("x", "c2"))
     lines = path.read_text().splitlines(keepends=True)
     path.write_text(lines[0] + lines[1][:40] + "\n" + "".join(lines[2:]))
-    assert "line 2: not JSON" in refusal(path)
+    assert "line 2 is not JSON" in refusal(path)
 
 
 def test_different_spec_versions_are_refused(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ def test_a_failure_without_a_named_clause_counts_at_all_of_its_clauses() -> None
 
 def test_the_most_serious_outcome_decides_the_symbol() -> None:
     """A failure is not hidden by deviations, a deviation not by advice; unsupported cases are not executed ones."""
-    deviates = result("x", "c2", Outcome.DEVIATES)
-    advised = result("x", "c3", Outcome.ADVISED)
+    deviates = result("x", "c2", Outcome.KNOWN_DEVIATION)
+    advised = result("x", "c3", Outcome.ADVISORY)
     unsupported = result("x", "c4", Outcome.UNSUPPORTED)
     assert cells_of(result("x", "c1"), deviates, advised, unsupported)["x", "SDPA-1"] == "≠1/3"
     assert cells_of(result("x", "c1"), advised, unsupported)["x", "SDPA-1"] == "!1/2"
@@ -79,9 +79,9 @@ def test_differences_are_grouped_by_clause_and_reason() -> None:
     """Deviations with one reason are one row; failures of one kind too, with the first reason and a count."""
     frame = tables.conformance(
         [
-            result("x", "c1", Outcome.DEVIATES, broken="SDPA-15", reason="the mean of V"),
-            result("x", "c2", Outcome.DEVIATES, broken="SDPA-15", reason="the mean of V", dtype="float16"),
-            result("x", "c3", Outcome.DEVIATES, broken="SDPA-15", reason="NaN"),
+            result("x", "c1", Outcome.KNOWN_DEVIATION, broken="SDPA-15", reason="the mean of V"),
+            result("x", "c2", Outcome.KNOWN_DEVIATION, broken="SDPA-15", reason="the mean of V", dtype="float16"),
+            result("x", "c3", Outcome.KNOWN_DEVIATION, broken="SDPA-15", reason="NaN"),
             failed("y", "c1", "SDPA-9", "2.0× the bound"),
             failed("y", "c2", "SDPA-9", "3.0× the bound"),
         ]

@@ -5,9 +5,9 @@
   const dialog = document.getElementById("details");
   const title = document.getElementById("details-h");
   const body = document.getElementById("details-body");
-  const SERIOUS = ["failed", "deviates", "advised", "passed", "unsupported"];
-  const SYMBOLS = { failed: "✗", deviates: "≠", advised: "!", passed: "✓", unsupported: "–" };
-  const WORDS = { deviates: "deviate" };
+  const SERIOUS = ["failed", "known-deviation", "advisory", "passed", "unsupported"];
+  const SYMBOLS = { failed: "✗", "known-deviation": "≠", advisory: "!", passed: "✓", unsupported: "–" };
+  const WORDS = { "known-deviation": "deviate as recorded", advisory: "do not follow a SHOULD" };
   const MANY = 200; // rows that are shown at first; a button shows the others
 
   const badge = (outcome) => el("span", { class: outcome }, `${SYMBOLS[outcome] || ""} ${outcome}`);
@@ -73,7 +73,7 @@
     const some = (outcome) => all.filter((r) => r.outcome === outcome);
     const numbers = SERIOUS.filter((o) => some(o).length).map((o) => `${some(o).length} ${WORDS[o] || o}`).join(", ") || "not run";
     const parts = [sentence(data, id), el("p", { class: "counts" }, `${numbers}.`)];
-    for (const [at, r] of all.filter((r) => ["failed", "deviates", "advised"].includes(r.outcome)).sort((x, y) => SERIOUS.indexOf(x.outcome) - SERIOUS.indexOf(y.outcome)).slice(0, MANY).entries()) {
+    for (const [at, r] of all.filter((r) => ["failed", "known-deviation", "advisory"].includes(r.outcome)).sort((x, y) => SERIOUS.indexOf(x.outcome) - SERIOUS.indexOf(y.outcome)).slice(0, MANY).entries()) {
       const summary = el("summary", {}, badge(r.outcome), ` ${implementation === undefined ? `${r.implementation} ${r.device} · ` : ""}${r.case} · ${r.dtype} · ${r.reason}`);
       const one = el("details", { class: "case" }, summary);
       const fill = () => { if (one.open && one.children.length === 1) one.append(evidence(r), el("p", {}, a("Link to this result", "result", r.implementation, r.device, r.dtype, r.case))); };
@@ -102,7 +102,7 @@
     entry("outcome", badge(r.outcome), r.failure ? `: ${r.failure}` : "");
     entry(r.broken ? "broken" : "clauses", ...clauses.flatMap((id) => [a(id, "clause", id, implementation, device), " "]));
     if (r.reason) entry("reason", r.reason);
-    if (r.looks) entry("looks like", r.looks);
+    if (r.error_pattern) entry("looks like", r.error_pattern);
     if (r.share !== null && r.share !== "") entry("share of bound", digits(r.share), ` under profile ${r.profile}`);
     if (r.meets) entry("meets", r.meets);
     const caught = page.rows(data, "faults").filter((f) => f.case === name).length;

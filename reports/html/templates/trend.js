@@ -4,7 +4,7 @@
   const { el } = page;
   const MOST = 40; // plots that are drawn before the reader comes to them
   const across = document.getElementById("across");
-  const outcomes = ["failed", "deviates", "advised"];
+  const outcomes = ["failed", "known-deviation", "advisory"];
 
   // The rows of a frame by the number of their series, sorted out once.
   const groups = {};

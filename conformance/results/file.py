@@ -1,0 +1,66 @@
+"""Result file, written: JSON lines, a header first, one line per result, a footer last.
+
+Lines are written as they come, so that a run that is killed leaves what it measured; the footer's counts
+show that nothing is missing.  The schema is ``results.schema.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from conformance import SPEC_VERSION
+from conformance.outcomes import Result
+from conformance.results.parse import FORMAT, as_record
+
+
+class Writer:
+    """Writes a result file line by line.  A context manager; the footer is written when it is left."""
+
+    def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: TextIO = path.open("w", encoding="utf-8")
+        self._counts: Counter[str] = Counter()
+        self._line({"kind": "header", "format": FORMAT, "spec": SPEC_VERSION, **header})
+
+    def write(self, result: Result) -> None:
+        """Add one result, at once."""
+        self._counts[result.outcome.value] += 1
+        self._line({"kind": "result", **as_record(result)})
+
+    def close(self, *, complete: bool = True, diagnoses: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Write the footer, unless results are missing, and close the file."""
+        if self._file.closed:
+            return
+        if complete:
+            counts = dict(sorted(self._counts.items()))
+            self._line({"kind": "footer", "counts": counts, "diagnoses": list(diagnoses)})
+        self._file.close()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(complete=kind is None)
+
+    def _line(self, record: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(record, allow_nan=False) + "\n")
+        self._file.flush()
+
+
+def fingerprint() -> dict[str, Any]:
+    """The machine and the interpreter that a run was made with, for its header."""
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": platform.machine(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }

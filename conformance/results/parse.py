@@ -1,0 +1,278 @@
+"""Result file, read: typed records of bounded size, or a named error; the types are also the schema.
+
+Result files come from other machines, by e-mail and from the web.  They are read as data, and nothing in them is run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta, field
+
+from conformance import strict
+from conformance.outcomes import Failure, Outcome, Result
+from conformance.strict import Record
+
+#: Version of the format of result files.
+FORMAT = 2
+
+#: Bytes of the largest line and file that are read, decompressed if it is compressed.  The published run of all
+#: implementations has lines of up to 6 kB and 6 MB in all; its footer grows with the failures.
+LINE_LIMIT, FILE_LIMIT = 1 << 24, 1 << 30
+
+Name = Annotated[str, Meta(min_length=1)]
+Count = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0)]
+Dtype = Literal["float64", "float32", "float16", "bfloat16"]
+Profile = Literal["wide", "fused", "storage", "tf32"]
+
+
+class ResultFileError(ValueError):
+    """A result file that cannot be used; the text is one sentence with the file and the line."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(strict.plain(text))
+
+
+class Unreadable(ResultFileError):
+    """A file that is missing, is no regular file, or cannot be decompressed."""
+
+
+class TooLarge(ResultFileError):
+    """A file, or a line of one, that is larger than any that a run writes."""
+
+
+class NotJson(ResultFileError):
+    """A line that is not JSON in UTF-8, or nests too deep."""
+
+
+class DuplicateKey(ResultFileError):
+    """An object with a key twice, of which readers would disagree which one counts."""
+
+
+class NotANumber(ResultFileError):
+    """NaN, an infinity, or a number beyond float64."""
+
+
+class WrongFields(ResultFileError):
+    """A field that is missing, unknown, or not of its kind."""
+
+
+class WrongFormat(ResultFileError):
+    """A file of another version of the format."""
+
+
+class WrongCounts(ResultFileError):
+    """Fewer or more results than the footer counts."""
+
+
+_ERRORS: Mapping[type[strict.StrictError], type[ResultFileError]] = {
+    strict.Unreadable: Unreadable,
+    strict.TooLarge: TooLarge,
+    strict.NotJson: NotJson,
+    strict.KeyTwice: DuplicateKey,
+    strict.NotFinite: NotANumber,
+}
+
+
+class LedgerFile(Record):
+    """A ledger of known deviations in force, as it was named; conformance/deviations.toml is the suite's own."""
+
+    file: Name
+    records: Count
+    #: Of the file's bytes.
+    crc32: Name
+
+
+class Adapter(Record):
+    """What a check before the first case found wrong between the suite and a plugged-in function."""
+
+    FREE: ClassVar = ("text",)
+    implementation: Name
+    device: Name
+    text: str
+
+
+class Header(Record, tag_field="kind", tag="header", forbid_unknown_fields=False, omit_defaults=True):
+    """The first line: what ran, where, and with what.  A later version of the suite may say more of a run."""
+
+    format: Count
+    spec: Name
+    started: Annotated[str, Meta(description="UTC, ISO 8601")] = ""
+    machine: str = ""
+    system: str = ""
+    python: str = ""
+    versions: dict[Name, Name] = field(default_factory=dict)
+    shard: Annotated[Name, Meta(description="part I of N of a run, with --shard I/N")] | None = None
+    ledgers: tuple[LedgerFile, ...] | None = None
+    not_installed: tuple[Name, ...] = ()
+    profiles: Annotated[dict[Name, Profile], Meta(description="declared profile by implementation/dtype")] = field(
+        default_factory=dict
+    )
+    adapters: tuple[Adapter, ...] = ()
+
+
+class ResultLine(Record, tag_field="kind", tag="result"):
+    """What became of one case of one implementation."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("share", "run_seconds", "prepare_seconds"):
+            value = getattr(self, name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name!r} is {value}")
+
+    FREE: ClassVar = ("broken", "reason", "error_pattern", "message", "side_effects")
+    implementation: Name
+    device: Name
+    dtype: Dtype
+    case: Name
+    clauses: tuple[Name, ...]
+    outcome: Outcome
+    failure: Failure | None
+    broken: str | None
+    reason: str
+    error_pattern: Annotated[str, Meta(description="what a wrong output looks like, empty for nothing known")]
+    message: str
+    profile: Profile | None
+    meets: tuple[Profile, ...]
+    share: Annotated[
+        Seconds | Literal["inf"] | None, Meta(description="worst error ÷ bound; the text inf where the class is wrong")
+    ]
+    run_seconds: Seconds
+    prepare_seconds: Seconds
+    side_effects: Annotated[
+        tuple[str, ...], Meta(description='what the call did besides, such as "prints: 12 bytes"; fails nothing')
+    ] = ()
+
+
+class Explanation(Record):
+    """Faults that give what an implementation gives, and in which cases."""
+
+    FREE: ClassVar = ("title",)
+    faults: tuple[Name, ...]
+    title: str
+    cases: tuple[Name, ...]
+
+
+class Diagnosis(Record):
+    """What explains the failures of an implementation on a device, the best explanation first."""
+
+    FREE: ClassVar = ("common_features",)
+    implementation: Name
+    device: Name
+    failures: Count
+    explanations: tuple[Explanation, ...]
+    common_features: Annotated[
+        tuple[str, ...], Meta(description="what failures that nothing explains have in common")
+    ] = ()
+
+
+class Footer(Record, tag_field="kind", tag="footer"):
+    """The last line: how many results of each outcome there are, and what explains the failures."""
+
+    counts: dict[Name, Count]
+    diagnoses: tuple[Diagnosis, ...] = ()
+
+
+_KINDS: Mapping[str, type[Header | ResultLine | Footer]] = {"header": Header, "result": ResultLine, "footer": Footer}
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of a line, as ``results.schema.json`` has it."""
+    return strict.schema(f"A line of a conformance result file, format {FORMAT}", *_KINDS.values())
+
+
+@dataclass(frozen=True)
+class Run:
+    """A result file, read: what ran where, and every result."""
+
+    header: Header
+    results: tuple[Result, ...]
+    #: False if the footer is missing: the run was cut off.
+    complete: bool
+    #: What explains failures, as the footer has it.
+    diagnoses: tuple[Diagnosis, ...] = ()
+
+
+def read(path: Path) -> Run:
+    """Read a result file, as it is or compressed with Zstandard.
+
+    Raises
+    ------
+    ResultFileError : named after the first thing wrong, with the file and line.
+    """
+    records = _lines(path)
+    _, header = next(records, (1, None))
+    if not isinstance(header, Header):
+        raise WrongFields(f"{path} is not a conformance result file: its first line is not a header")
+    results: list[Result] = []
+    footer: Footer | None = None
+    for number, record in records:
+        if isinstance(record, Header) or footer is not None:
+            raise WrongFields(f"{path}, line {number}: a {record.__struct_config__.tag} where none can be")
+        if isinstance(record, Footer):
+            footer = record
+        else:
+            results.append(_result(record))
+    if footer is None:
+        return Run(header, tuple(results), complete=False)
+    if footer.counts != dict(Counter(result.outcome.value for result in results)):
+        raise WrongCounts(f"{path} has {len(results)} results, its footer counts {footer.counts}")
+    return Run(header, tuple(results), complete=True, diagnoses=footer.diagnoses)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, Header | ResultLine | Footer]]:
+    """The number and the record of each line; one that was cut off while it was written is skipped."""
+    try:
+        with strict.opened(path, FILE_LIMIT) as file:
+            for number, line in enumerate(iter(lambda: file.readline(LINE_LIMIT + 1), b""), 1):
+                if len(line) > LINE_LIMIT:
+                    raise TooLarge(f"{path}, line {number} has more than {LINE_LIMIT} bytes")
+                if line.endswith(b"\n"):
+                    yield number, _record(line, f"{path}, line {number}")
+    except strict.StrictError as error:
+        raise _ERRORS[type(error)](error.of(str(path))) from None
+
+
+def _record(line: bytes, where: str) -> Header | ResultLine | Footer:
+    try:
+        value = strict.loads(line)
+    except strict.StrictError as error:
+        raise _ERRORS[type(error)](error.of(where)) from None
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise WrongFields(f"{where}: expected a header, result or footer record")
+    if kind == "header" and value.get("format") != FORMAT:
+        given = value.get("format")
+        old = type(given) is int and given < FORMAT
+        why = ": an older version of the suite wrote it, run it again" if old else ""
+        raise WrongFormat(f"{where} has format {strict.shown(given)}, expected {FORMAT}{why}")
+    try:
+        return strict.convert(value, _KINDS[kind])
+    except strict.WrongType as error:
+        raise WrongFields(f"{where}: not a {kind} ({error})") from None
+
+
+def _result(line: ResultLine) -> Result:
+    fields = {name: getattr(line, name) for name in line.__struct_fields__}
+    return Result(**fields | {"share": None if line.share is None else float(line.share)})
+
+
+def from_record(record: Mapping[str, Any]) -> Result:
+    """The result that became this data.  Raises strict.WrongType, a ValueError, for data that is none."""
+    return _result(strict.convert(dict(record), ResultLine))
+
+
+def as_record(result: Result) -> dict[str, Any]:
+    """A result as plain data, which JSON can hold: an infinite share is the text "inf"."""
+    record = dict(vars(result))  # flat; dataclasses.asdict would copy 50,000 results for seconds
+    record["share"] = result.share if result.share is None or math.isfinite(result.share) else str(result.share)
+    if not result.side_effects:
+        del record["side_effects"]
+    return record
