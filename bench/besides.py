@@ -62,9 +62,9 @@ class Besides:
     def document(self, outcomes: Mapping[Cell, Outcome]) -> dict[str, Any]:
         """What the JSON says of the run."""
         return {
-            "roofs": [asdict(roof) for roof in self.roofs],
+            "peaks": [asdict(roof) for roof in self.roofs],
             "fits": [asdict(fit) for fit in self.fits(outcomes)],
-            "harness": dict(self.harness),
+            "overhead": dict(self.harness) or None,
         }
 
 

@@ -46,7 +46,7 @@ class StruckOut(Exception):
     """The cell's result is wrong, by ``clause``: it has no timing."""
 
     def __init__(self, clause: str, text: str) -> None:
-        super().__init__(f"struck out: {clause}: {text}")
+        super().__init__(f"invalid: {clause}: {text}")
         self.clause, self.text = clause, text
 
 

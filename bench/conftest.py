@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -21,11 +22,12 @@ from bench.campaign import Campaign
 from bench.fits import sentences
 from bench.journal import Journal, JournalError
 from bench.machine import describe, fingerprint
-from bench.outcomes import STRUCK_OUT, TIMED, Cell, Outcome
+from bench.outcomes import NOT_TIMED, STRUCK_OUT, TIMED, Cell, Outcome
 from bench.plan import Plan
 from bench.processes import Processes
 from bench.progress import Progress
 from bench.protocol import Protocol
+from bench.records import JSON_KEY, Record
 from bench.table import WIDTH, limits, shortened, table
 from bench.workloads import Workload
 from conformance import SPEC_VERSION, targets
@@ -42,7 +44,7 @@ class Bench:
     campaign: Campaign | None = None
     memory: bool = True
     besides: Besides = field(default_factory=Besides)
-    records: list[document.Record] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
     started: str = field(default_factory=lambda: _now())
     #: What the GPUs say of themselves, if a cell is on one.
     gpu_state: dict[str, Any] = field(default_factory=dict)
@@ -132,7 +134,7 @@ def _journal(config: pytest.Config, cells: list[Cell]) -> tuple[Journal | None, 
     header = {
         "spec": SPEC_VERSION,
         "fingerprint": _fingerprint(config)["id"],
-        "plan": dataclasses.asdict(config.stash[_BENCH].plan),
+        "plan": document.plan_record(config.stash[_BENCH].plan),
         "versions": _selection(config).versions,
         "cells": [cell.id for cell in cells],
     }
@@ -205,7 +207,7 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
     for benchmark in output_json["benchmarks"]:
         benchmark["params"] = {"cell": benchmark["param"]}  # its name; the object cannot be written
     if bench.records and bench.campaign is not None:
-        output_json[document.JSON_KEY] = document.run(
+        output_json[JSON_KEY] = document.run(
             bench.records,
             bench.plan,
             command=shlex.join(["pytest", *config.invocation_params.args]),
@@ -231,20 +233,20 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say how many cells were timed, struck out and left out, and name the struck-out ones."""
+    """Say how many cells are timed, invalid and skipped, and name the invalid ones."""
     bench = config.stash[_BENCH]
     if bench.campaign is not None and bench.campaign.journal is not None and bench.campaign.journal.path.exists():
         terminalreporter.line(f"not complete: {bench.campaign.journal.path} has what was measured; --resume goes on")
     if not bench.records or bench.campaign is None:
         return
     terminalreporter.section("bench")
-    kinds = [record.outcome for record in bench.records]
-    counts = {outcome: kinds.count(outcome) for outcome in ("timed", "struck out", "not timed")}
+    kinds: list[str] = [record.outcome for record in bench.records]
+    counts = {outcome: kinds.count(outcome) for outcome in (TIMED, STRUCK_OUT, NOT_TIMED)}
     terminalreporter.line(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
     for record in bench.records:
         if record.outcome == STRUCK_OUT:
             where = f"{record.implementation} {record.device} {record.dtype} {record.workload}"
-            terminalreporter.line(f"struck out: {where}: {record.clause}: {record.reason}", red=True)
+            terminalreporter.line(f"{STRUCK_OUT}: {where}: {record.clause}: {record.reason}", red=True)
     for line in _tables(bench):
         terminalreporter.line(line)
     found = (bench.campaign.outcomes, bench.processes.shares(), bench.besides.harness, bench.gpu_state)
@@ -263,7 +265,7 @@ def _tables(bench: Bench) -> list[str]:
         for cell, outcome in outcomes.items()
         if outcome.kind == TIMED
     ]
-    struck_out = [dataclasses.asdict(record) for record in bench.records if record.outcome == STRUCK_OUT]
+    struck_out = [msgspec.structs.asdict(record) for record in bench.records if record.outcome == STRUCK_OUT]
     roofs = [dataclasses.asdict(roof) for roof in bench.besides.roofs]
     cache = shortened(f"caches {bench.plan.cache}: {MEANING[bench.plan.cache]}", WIDTH)
     grown = sentences(bench.besides.fits(outcomes), bench.besides.memories(outcomes))

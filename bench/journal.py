@@ -1,39 +1,76 @@
-"""The journal of a run: what was measured, a line for each visit of a cell, written when it ends.
+"""Checkpoint of a run: what was measured, a line for each process run of a cell, written when it ends.
 
-A run that is killed leaves ``FILE.journal.jsonl`` beside the JSON that it would have written.  ``--resume`` reads it
-and goes on.  The first line says what the run is; one of another plan, machine or version is refused, and so is
-every damaged line but the last, which may have been cut off by the kill.
+A run that is killed leaves ``FILE.checkpoint.jsonl`` beside the JSON that it would have written.  ``--resume`` reads it
+and goes on.  The first line says what the run is; one of another plan, machine or version is refused, and so is every
+damaged line but the last, which may have been cut off by the kill.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
-from bench.outcomes import NOT_TIMED, STRUCK_OUT, TIMED, Outcome, Visit
+import msgspec
+from msgspec import Meta
+
+from bench.outcomes import TIMED, Outcome, Visit
+from bench.records import Amount, Count, Kind, Positive
 from conformance import strict
 
-FORMAT = 1
-SUFFIX = ".journal.jsonl"
-
-#: Fields of a visit that are text.
-TEXTS = ("stopped", "clock")
+FORMAT = 2
+SUFFIX = ".checkpoint.jsonl"
 
 #: Characters of a line at most: 1500 samples of 25 characters are 40,000.
 LONGEST = 2**24
 
 
 class JournalError(Exception):
-    """A journal that cannot be gone on with; the text is one sentence for the user."""
+    """A checkpoint that cannot be gone on with; the text is one sentence for the user."""
+
+
+class Measured(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    rename={
+        "chunks": "batches",
+        "peak_bytes": "peak_rss_bytes",
+        "held_bytes": "held_rss_bytes",
+        "emptied_bytes": "evicted_bytes",
+    },
+):
+    """What a process run gave: the fields of a Visit."""
+
+    chunks: Annotated[tuple[Annotated[tuple[Positive, ...], Meta(min_length=1)], ...], Meta(min_length=1)]
+    share: Amount
+    prepare_seconds: Amount
+    first_call_seconds: Amount
+    peak_bytes: int | None
+    held_bytes: int | None
+    threads: Count
+    stopped: str
+    clock: str
+    host_seconds: Amount | None
+    emptied_bytes: Count
+
+
+class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="process run"):
+    """What became of a cell in a process run; ``measured`` if it was timed."""
+
+    cell: str
+    process_run: Count
+    outcome: Kind
+    clause: str
+    reason: str
+    measured: Measured | None
 
 
 def beside(path: Path) -> Path:
-    """The journal of a run that writes its JSON to ``path``."""
+    """The checkpoint of a run that writes its JSON to ``path``."""
     return path.with_name(path.name + SUFFIX)
 
 
@@ -41,7 +78,7 @@ class Journal:
     """Writes the lines of a run.  Each is on the disk before the next cell is measured."""
 
     def __init__(self, path: Path, header: Mapping[str, Any], known: Mapping[str, Outcome] | None = None) -> None:
-        """Begin a journal, or with ``known`` (what ``read`` gave) go on with one."""
+        """Begin a checkpoint, or with ``known`` (what ``read`` gave) go on with one."""
         self.path = path
         if known is None:
             self._file: IO[str] = path.open("x", encoding="utf-8")
@@ -52,10 +89,9 @@ class Journal:
             self._file = path.open("a", encoding="utf-8")
 
     def add(self, cell: str, outcome: Outcome, visit: int) -> None:
-        """What became of a cell in this visit (0 the first)."""
-        last = dataclasses.asdict(outcome.visits[-1]) if outcome.kind == TIMED else None
-        said = {"outcome": outcome.kind, "clause": outcome.clause, "reason": outcome.reason}
-        self._write({"kind": "visit", "cell": cell, "visit": visit, **said, "measured": last})
+        """What became of a cell in this process run (0 the first)."""
+        last = Measured(**vars(outcome.visits[-1])) if outcome.kind == TIMED else None
+        self._write(msgspec.to_builtins(Line(cell, visit, outcome.kind, outcome.clause, outcome.reason, last)))  # type: ignore[arg-type]
 
     def remove(self) -> None:
         """The run is complete, and its JSON is written."""
@@ -69,7 +105,7 @@ class Journal:
 
 
 def read(path: Path, header: Mapping[str, Any]) -> dict[str, Outcome]:
-    """What a journal has of each cell, by its id.  Raises JournalError unless it is one of a run like this one."""
+    """What a checkpoint has of each cell, by its id.  Raises JournalError unless it is one of a run like this one."""
     try:
         lines = list(_lines(path))
     except FileNotFoundError:
@@ -78,36 +114,26 @@ def read(path: Path, header: Mapping[str, Any]) -> dict[str, Outcome]:
         raise JournalError(f"{path} holds no complete line; delete it and start anew")
     _compare(path, lines[0], {"kind": "header", "format": FORMAT, **header})
     known: dict[str, Outcome] = {}
-    for number, line in enumerate(lines[1:], start=2):
+    for number, found in enumerate(lines[1:], start=2):
         try:
-            cell, outcome = line["cell"], known.get(line["cell"], Outcome())
-            if line["kind"] != "visit" or cell not in header["cells"] or line["visit"] != len(outcome.visits):
+            line = msgspec.convert(found, Line)
+            outcome = known.get(line.cell, Outcome())
+            if line.cell not in header["cells"] or line.process_run != len(outcome.visits):
                 raise ValueError("it does not follow from the lines before")
-            known[cell] = _outcome(line, outcome)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise JournalError(f"{path}, line {number} is no visit of this run ({error})") from None
+            known[line.cell] = _outcome(line, outcome)
+        except ValueError as error:  # what msgspec raises is one
+            raise JournalError(f"{path}, line {number} is no process run of this run ({error})") from None
     return known
 
 
-def _outcome(line: Mapping[str, Any], earlier: Outcome) -> Outcome:
+def _outcome(line: Line, earlier: Outcome) -> Outcome:
     if earlier.kind != TIMED:
         raise ValueError("the cell had ended")
-    if line["outcome"] == TIMED:
-        return earlier.visited(_visit(line["measured"]))
-    if line["outcome"] not in (STRUCK_OUT, NOT_TIMED):
-        raise ValueError(f"unknown outcome {line['outcome']!r}")
-    return dataclasses.replace(earlier, kind=line["outcome"], clause=str(line["clause"]), reason=str(line["reason"]))
-
-
-def _visit(measured: Mapping[str, Any]) -> Visit:
-    chunks = tuple(tuple(chunk) for chunk in measured["chunks"])
-    numbers = [value for chunk in chunks for value in chunk]
-    if not numbers or not all(isinstance(value, float) and 0 < value < math.inf for value in numbers):
-        raise ValueError("samples have to be positive numbers")
-    for name, value in measured.items():
-        if name != "chunks" and not isinstance(value, str if name in TEXTS else (int, float, type(None))):
-            raise ValueError(f"{name} has another type")
-    return Visit(**{**measured, "chunks": chunks})
+    if line.outcome != TIMED:
+        return replace(earlier, kind=line.outcome, clause=line.clause, reason=line.reason)
+    if line.measured is None:
+        raise ValueError("it is timed, and nothing was measured")
+    return earlier.visited(Visit(**msgspec.structs.asdict(line.measured)))
 
 
 def _compare(path: Path, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:

@@ -57,8 +57,8 @@ MUST_AGREE = (
     "driver",
     "system",
     "threads",
-    "freed_memory",
-    "turns_begin",
+    "allocator_retention",
+    "rounds_begin",
 )
 
 #: Hexadecimal digits of an id: equal by chance for two of ten thousand machines once in 5 million.
@@ -105,8 +105,8 @@ def describe(
         "driver": driver,
         "system": f"{platform.system()} {platform.machine()}",
         "kernel": platform.release(),
-        "freed_memory": allocator.description(),
-        "turns_begin": threads.description(),
+        "allocator_retention": allocator.description(),
+        "rounds_begin": threads.description(),
         "libc": " ".join(platform.libc_ver()).strip(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "versions": dict(sorted(versions.items())),

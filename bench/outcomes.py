@@ -10,7 +10,7 @@ from bench.stopwatch import WALL
 from bench.workloads import Workload
 from conformance.targets import Target
 
-TIMED, STRUCK_OUT, NOT_TIMED = "timed", "struck out", "not timed"
+TIMED, STRUCK_OUT, NOT_TIMED = "timed", "invalid", "skipped"
 
 
 @dataclass(frozen=True)

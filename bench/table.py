@@ -119,7 +119,7 @@ def _numbers(record: Record) -> list[str]:
         "–".join(interval) or NOTHING,
         _scaled(record.get("tokens_per_second"), COUNTS),
         NOTHING if record.get("gflops") is None else _digits(record["gflops"]),
-        _percent(record.get("peak_share")),
+        _percent(record.get("share_of_peak")),
         ROOFS[record.get("bound_by")],
         _scaled(record.get("memory_bytes"), BYTES),
         _percent(record.get("share")),
@@ -129,7 +129,7 @@ def _numbers(record: Record) -> list[str]:
 def _struck_out(record: Record, width: int) -> str:
     """The line of a cell without a time: the name, whole if half of the width is enough, the clause and the reason."""
     name = INDENT + cut(record["implementation"], width // 2)
-    said = f"struck out: {record['clause']}: {record['reason']}"
+    said = f"invalid: {record['clause']}: {record['reason']}"
     return f"{name}{GAP}{shortened(said, width - len(name) - len(GAP))}"
 
 

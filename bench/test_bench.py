@@ -28,7 +28,7 @@ def test_forward(
     bench.record(cell, outcome)
     if outcome.kind == STRUCK_OUT:
         benchmark.skipped = True  # or pytest-benchmark warns that its fixture was not used
-        pytest.fail(f"struck out: {outcome.clause}: {outcome.reason}", pytrace=False)
+        pytest.fail(f"invalid: {outcome.clause}: {outcome.reason}", pytrace=False)
     if outcome.kind == NOT_TIMED:
         pytest.skip(outcome.reason)
     benchmark.group = cell.workload.name

@@ -50,11 +50,11 @@ def measures(w: Workload, dtype: str, seconds: float, roof: Roof | None) -> dict
     peak = roof.flops_per_second if roof else None
     bandwidth = roof.bytes_per_second if roof else None
     speed = flops(w) / seconds
-    found |= {"bound_by": None, "peak_share": speed / peak if peak else None, "roof_share": None}
+    found |= {"bound_by": None, "share_of_peak": speed / peak if peak else None, "share_of_limit": None}
     if peak and bandwidth:
         reachable = intensity(w, dtype) * bandwidth
         found["bound_by"] = COMPUTE if peak <= reachable else BANDWIDTH
-        found["roof_share"] = speed / min(peak, reachable)
+        found["share_of_limit"] = speed / min(peak, reachable)
     return found
 
 

@@ -1,28 +1,22 @@
 """Strict JSON and typed records from files that are not trusted: what msgspec leaves open, in one place.
 
-``opened`` bounds sizes and decompresses, ``loads`` refuses keys that are there twice, numbers that are none and deep
-nesting, ``convert`` makes typed records of the value, and ``schema`` is the JSON schema of their types.
+``loads`` refuses keys that are there twice, numbers that are none and deep nesting, ``convert`` makes typed records of
+the value, and ``schema`` is the JSON schema of their types.  Sizes are bounded, and files decompressed, by
+``impls.compressed``.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
-import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 #: Characters of a sentence that are kept.
 LONGEST = 500
-
-#: The first bytes of a file that is compressed with Zstandard.
-ZSTD = b"\x28\xb5\x2f\xfd"
 
 T = TypeVar("T")
 
@@ -42,18 +36,6 @@ class StrictError(ValueError):
     def of(self, name: str) -> str:
         """The reason as a sentence about a file, or a part of one, with this name."""
         return self.SENTENCE.format(name, self)
-
-
-class Unreadable(StrictError):
-    """A file that is missing, is no regular file, or cannot be decompressed."""
-
-    SENTENCE = "{0} cannot be read: {1}"
-
-
-class TooLarge(StrictError):
-    """A file with more bytes than are read."""
-
-    SENTENCE = "{0} {1}"
 
 
 class NotJson(StrictError):
@@ -208,68 +190,3 @@ def schema(title: str, *kinds: Any) -> dict[str, Any]:
     references, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     one = {"oneOf": list(references)} if len(kinds) > 1 else dict(references[0])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **one, "$defs": parts}
-
-
-@contextmanager
-def opened(path: Path, limit: int) -> Iterator[BinaryIO]:
-    """The bytes of a regular file, decompressed where they are Zstandard.
-
-    Parameters
-    ----------
-    limit : bytes of the largest file that is read, of what is decompressed too.
-
-    Raises
-    ------
-    Unreadable, TooLarge : when it is opened, or while it is read.
-    """
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise Unreadable("it is not a regular file")
-        if status.st_size > limit:
-            raise TooLarge(f"has {status.st_size} bytes, at most {limit} are read")
-        with path.open("rb") as file:
-            compressed = file.read(len(ZSTD)) == ZSTD
-            file.seek(0)
-            yield cast(BinaryIO, io.BufferedReader(_Decompressed(file, limit))) if compressed else file
-    except OSError as error:
-        raise Unreadable(error.strerror or str(error)) from None
-
-
-class _Decompressed(io.RawIOBase):
-    """The decompressed bytes of a file, up to a limit."""
-
-    def __init__(self, file: BinaryIO, limit: int) -> None:
-        self._stream, self._error = _zstd(file)
-        self._limit, self._size = limit, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        try:
-            data = self._stream.read(len(buffer))
-        except EOFError:  # cut off while it was written
-            return 0
-        except self._error as error:
-            raise Unreadable(f"it cannot be decompressed: {error}") from None
-        self._size += len(data)
-        if self._size > self._limit:
-            raise TooLarge(f"has more than {self._limit} bytes when it is decompressed")
-        buffer[: len(data)] = data
-        return len(data)
-
-
-def _zstd(file: BinaryIO) -> tuple[Any, type[Exception]]:
-    """A stream that decompresses, and the error that it raises: Python's own (3.14), or that of the package."""
-    try:
-        from compression import zstd  # type: ignore[import-not-found]
-
-        return zstd.ZstdFile(file), zstd.ZstdError
-    except ImportError:
-        pass
-    try:
-        import zstandard
-    except ImportError:
-        raise Unreadable("it is compressed, which takes the package zstandard: pip install zstandard") from None
-    return zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True), zstandard.ZstdError

@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from conformance.clauses import clauses
-from reports import model, outputs
-from reports.compare import agreement, comparing, pages, rules
+from reports import model, outputs, publish, schemas
+from reports.compare import agreement, comparing, rules
 from reports.compare import command as compare
 from reports.history import command as history
-from reports.history import writing as trends
 from reports.reading import ReportError, read
 
 #: Exit status where a file cannot be used, as argparse has for an argument.
@@ -37,7 +36,8 @@ def report(arguments: Sequence[str]) -> int:
         prog="python -m reports",
         description="Write a report from result files of `pytest conformance --conformance-json FILE`,"
         " `pytest bench --benchmark-json FILE` and `python -m conformance faults -o FILE`, or from a model.json.",
-        epilog="Also: python -m reports compare BASE NEW, agree ONE OTHER, history FOLDER and schema; each has --help.",
+        epilog="Also: python -m reports compare BASE NEW, agree ONE OTHER, history FOLDER, publish and schema;"
+        " each has its own --help.",
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a result file of any kind")
     parser.add_argument(
@@ -69,21 +69,23 @@ def report(arguments: Sequence[str]) -> int:
 
 
 def schema(arguments: Sequence[str]) -> int:
-    """Print the JSON schema of model.json, of what a comparison writes, or of history.json."""
+    """Print the JSON schema of model.json, of what a comparison writes, of history.json, or of a bench file."""
     parser = argparse.ArgumentParser(prog="python -m reports schema", description=schema.__doc__)
-    parser.add_argument("of", nargs="?", choices=list(SCHEMAS), default="report", help="(default: %(default)s)")
-    print(SCHEMAS[parser.parse_args(arguments).of].read_text(encoding="utf-8"), end="")
+    parser.add_argument(
+        "of", nargs="?", choices=list(schemas.DOCUMENTS), default="report", help="(default: %(default)s)"
+    )
+    parser.add_argument("--write", action="store_true", help="regenerate the files of all of them instead")
+    given = parser.parse_args(arguments)
+    print(*schemas.write(), sep="\n") if given.write else print(schemas.schema(given.of), end="")
     return 0
 
-
-#: What has a schema.
-SCHEMAS: Mapping[str, Path] = {"report": model.SCHEMA, "comparison": pages.SCHEMA, "history": trends.SCHEMA}
 
 #: First words that are no file.
 COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "schema": schema,
     "compare": compare.main,
     "agree": agreement.main,
+    "publish": publish.main,
     "history": history.main,
 }
 

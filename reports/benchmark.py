@@ -1,4 +1,4 @@
-"""From the JSON of ``pytest bench``, formats 1 to 3, to cells with their samples; each record is counted."""
+"""From the JSON of ``pytest bench`` to cells with their samples; each record is counted."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from bench.records import FORMAT, JSON_KEY, Run, RunInfo
 from reports.cell import NO_CELL, Samples, fault, is_entry, kept, key_of, named, samples_of
 from reports.source import AGAIN, ReportError, Source
-
-#: What ``pytest bench`` adds to pytest-benchmark's JSON, by which its files are known, and the versions of that.
-#: Files of 1 are of sdpa alone and do not name the operator; ``flops`` is one formula there, and by operator from 2 on.
-#: Files of 3 have intervals, visits, roofs, fits and a fingerprint.
-BENCH_KEY = "attention_conformance"
-BENCH_FORMATS = (1, 2, 3)
 
 #: Refusals of a record that is a cell, and of a cell.
 TWICE = "twice in this file"
@@ -23,24 +20,11 @@ UNLISTED = "timed, but not among the cells"
 UNTIMED = "timed, but without statistics"
 
 
-@dataclass(frozen=True)
-class BenchRun:
-    """What a file of the bench says of the run as a whole; what its format does not have is empty."""
+class BenchRun(RunInfo, frozen=True, kw_only=True):
+    """What a file of the bench says of the run as a whole: its name, the machine by pytest-benchmark, and RunInfo."""
 
     name: str
-    format: int
-    spec: str
     machine: dict[str, Any]
-    flops: Any = None
-    load_average: float | None = None
-    command: str = ""
-    started: str = ""
-    finished: str = ""
-    plan: dict[str, Any] = field(default_factory=dict)
-    roofs: tuple[dict[str, Any], ...] = ()
-    fits: tuple[dict[str, Any], ...] = ()
-    fingerprint: dict[str, Any] = field(default_factory=dict)
-    harness: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -55,41 +39,22 @@ def run_of(path: Path, document: Any) -> BenchRun:
     """The run that a document is of.  Raises ReportError for one that is no result file of the bench."""
     if not isinstance(document, dict) or not isinstance(document.get("benchmarks"), list):
         raise ReportError(f"{path} is neither a conformance result file nor the JSON of pytest-benchmark")
-    ours = document.get(BENCH_KEY)
+    ours = document.get(JSON_KEY)
     if ours is None:
         raise ReportError(f"{path} was written by pytest-benchmark for another project, not by `pytest bench`")
-    if not isinstance(ours, dict) or ours.get("format") not in BENCH_FORMATS:
-        found = ours.get("format") if isinstance(ours, dict) else ours
-        expected = f"{', '.join(map(str, BENCH_FORMATS[:-1]))} or {BENCH_FORMATS[-1]}"
-        raise ReportError(f"{path} has bench format {found}, expected {expected}")
-    known = {name: ours[name] for name in _RUN if name in ours}
-    wrong = [name for name, value in known.items() if not isinstance(value, _RUN[name])]
+    found = ours.get("format") if isinstance(ours, dict) else ours
+    if found != FORMAT or isinstance(found, (bool, float)):
+        raise ReportError(f"{path} has bench format {found}, expected {FORMAT}: run `pytest bench` again")
     machine = document.get("machine_info", {})
-    listed = [one for name in ("roofs", "fits") for one in known.get(name, ())]
-    if wrong or not isinstance(machine, dict) or not all(isinstance(one, dict) for one in listed):
-        raise ReportError(f"{path} is damaged: {', '.join(wrong) or 'machine_info, roofs or fits'} of the wrong type")
-    if not isinstance(ours.get("cells"), list) or not isinstance(ours.get("spec"), str):
-        raise ReportError(f"{path} is damaged: it has no list of cells, or no version of the spec")
-    known = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
-    started = known.pop("started", "") or document.get("datetime", "")
-    return BenchRun(name=path.name, machine=machine, started=str(started), **known)
-
-
-#: What of a run's own part is kept, and what it has to be.
-_RUN: dict[str, Any] = {
-    "format": int,
-    "spec": str,
-    "flops": (str, dict),
-    "load_average": (int, float, type(None)),
-    "command": str,
-    "started": str,
-    "finished": str,
-    "plan": dict,
-    "roofs": list,
-    "fits": list,
-    "fingerprint": dict,
-    "harness": dict,
-}
+    try:
+        if not isinstance(machine, dict):
+            raise msgspec.ValidationError("machine_info is no object")
+        known = msgspec.structs.asdict(msgspec.convert(ours, Run))
+    except msgspec.ValidationError as error:
+        raise ReportError(f"{path} is damaged: {JSON_KEY}: {error}") from None
+    del known["cells"]
+    known["started"] = known["started"] or str(document.get("datetime", ""))
+    return BenchRun(name=path.name, machine=machine, **known)
 
 
 def use_cells(path: Path, document: Mapping[str, Any], known: Cells) -> Source:
@@ -98,7 +63,7 @@ def use_cells(path: Path, document: Mapping[str, Any], known: Cells) -> Source:
     timed, reasons = _timed(document["benchmarks"], refused)
     seen: set[tuple] = set()
     used = 0
-    for entry in document[BENCH_KEY]["cells"]:
+    for entry in document[JSON_KEY]["cells"]:
         if not is_entry(entry):
             refused[NO_CELL] += 1
             continue
@@ -143,8 +108,8 @@ def _timed(benchmarks: list[Any], refused: Counter[str]) -> tuple[dict[tuple, An
 
 
 def _environment(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What the page says of the machine, beside what a file of format 3 says in its fingerprint."""
-    machine, ours = document.get("machine_info", {}), document[BENCH_KEY]
+    """What the page says of the machine, beside what the fingerprint says."""
+    machine, ours = document.get("machine_info", {}), document[JSON_KEY]
     cpu, threads = machine.get("cpu"), machine.get("threads")
     found = {
         "written": document.get("datetime", ""),
@@ -161,7 +126,7 @@ def _environment(document: Mapping[str, Any]) -> dict[str, Any]:
         "flops": ours.get("flops", ""),
     }
     said = ours.get("fingerprint", {})
-    cache = ours.get("plan", {}).get("cache")
+    cache = (ours.get("plan") or {}).get("cache")
     later = ({"caches": cache} if cache else {}) | {
         name: said[name] for name in ("governor", "smt", "gpu", "driver", "blas", "id") if said.get(name)
     }

@@ -50,9 +50,9 @@ def verdict(model: Model) -> str:
         lines.append(_conformance_verdict(frame))
     if not cells.empty:
         counts = cells["outcome"].value_counts()
-        struck = cells.loc[cells["outcome"] == "struck out", "implementation"].unique()
-        line = f"**Speed**: {_many(counts.get('timed', 0), 'cell')} timed, {counts.get('not timed', 0)} left out"
-        line += f", {counts.get('struck out', 0)} struck out"
+        struck = cells.loc[cells["outcome"] == "invalid", "implementation"].unique()
+        line = f"**Speed**: {_many(counts.get('timed', 0), 'cell')} timed, {counts.get('skipped', 0)} skipped"
+        line += f", {counts.get('invalid', 0)} invalid"
         lines.append(line + (f" ({_names(struck)})." if len(struck) else "."))
     if model.since:
         lines.append(since.verdict(model.since))

@@ -61,4 +61,4 @@ def by_growth(found: Iterable[Memory]) -> str:
 
 def _held(cell: Mapping[str, Any]) -> float | None:
     newest: float | None = cell.get("memory_bytes")
-    return cell.get("peak_bytes") if newest is None else newest
+    return cell.get("peak_rss_bytes") if newest is None else newest

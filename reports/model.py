@@ -1,6 +1,6 @@
 """The result model: everything that a report says, made once; Markdown, CSV, Parquet, JSON and pages are views.
 
-As JSON (``model.json``, schema in ``model.schema.json``) it can be read again, and then gives the same report.
+As JSON (``model.json``) it can be read again, and then gives the same report.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pandas as pd
 
 from bench.fits import Memory
@@ -23,16 +24,15 @@ from reports.benchmark import BenchRun
 from reports.cell import Samples, fault, is_entry, key_of
 from reports.compare.changes import Comparison
 from reports.records import Records
+from reports.schemas import ModelDocument
 from reports.source import ReportError, Source
 
-#: What a model calls itself, and its version.  A version that adds fields alone stays 1.
+#: What a model calls itself, and its version.  A version that adds fields alone stays the same.
 KIND = "attention-conformance report"
-VERSION = 1
+VERSION = 2
 
 #: The columns of a cell's interval.
 _INTERVAL = ("interval_low", "interval_high")
-
-SCHEMA = Path(__file__).with_name("model.schema.json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Model:
             "answers": _rows(long),
             "differences": _rows(self.differences) if some else [],
             "memory": _rows(memory.frame(self.memories)),
-            "runs": [_plain(dataclasses.asdict(run)) for run in records.runs],
+            "runs": [_plain(msgspec.to_builtins(run)) for run in records.runs],
             "cells": [_cell(cell, records.samples.get(key_of(cell))) for cell in records.cells],
             "cases": records.cases,
             "faults": list(records.faults),
@@ -130,13 +130,14 @@ def records_of(path: Path, document: Mapping[str, Any]) -> Records:
     if document.get("version") != VERSION:
         raise ReportError(f"{path} is a report of version {document.get('version')}, expected {VERSION}")
     try:
+        msgspec.convert(document, ModelDocument)
         sources = tuple(_source(one) for one in document["files"])
         results = tuple(map(from_record, document["results"]))
         cells = tuple(dict(cell) for cell in document["cells"])
         for cell in cells:
             _check(cell)
         samples = {key_of(cell): _samples(cell.pop("samples")) for cell in cells if "samples" in cell}
-        runs = tuple(BenchRun(**_tuples(run)) for run in document["runs"])
+        runs = tuple(msgspec.convert(run, BenchRun) for run in document["runs"])
         return Records(sources, results, cells, tuple(document["faults"]), document["cases"], runs, samples)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ReportError(f"{path} says that it is a report, and is damaged: {error}") from None
@@ -144,12 +145,12 @@ def records_of(path: Path, document: Mapping[str, Any]) -> Records:
 
 def _check(cell: Mapping[str, Any]) -> None:
     """Raises ValueError for a cell that no file of the bench gives."""
-    raw = cell.get("samples", {"seconds": [], "visits": []})
+    raw = cell.get("samples", {"seconds": [], "process_runs": []})
     as_read = {**cell, "data": raw["seconds"], "interval": [cell[name] for name in _INTERVAL if name in cell] or None}
-    as_read.pop("visits", None)
+    as_read.pop("process_runs", None)
     why = "" if is_entry(cell) else "not a cell of the bench"
     if not why and cell["outcome"] == "timed":
-        why = fault(as_read | ({"visits": raw["visits"]} if raw["visits"] else {}), as_read)
+        why = fault(as_read | ({"process_runs": raw["process_runs"]} if raw["process_runs"] else {}), as_read)
     if why:
         raise ValueError(f"a cell of it is refused: {why}")
 
@@ -181,12 +182,15 @@ def _source(record: Mapping[str, Any]) -> Source:
 def _cell(cell: Mapping[str, Any], samples: Samples | None) -> dict[str, Any]:
     plain = dict(cell)
     if samples is not None:
-        plain["samples"] = {"seconds": samples.seconds.tolist(), "visits": [list(visit) for visit in samples.sizes]}
+        plain["samples"] = {
+            "seconds": samples.seconds.tolist(),
+            "process_runs": [list(sizes) for sizes in samples.sizes],
+        }
     return plain
 
 
 def _samples(record: Mapping[str, Any]) -> Samples:
-    return Samples.of(record["seconds"], record["visits"])
+    return Samples.of(record["seconds"], record["process_runs"])
 
 
 def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -54,8 +54,12 @@ def _badges(given: Model, folder: Path) -> list[Path]:
     return [badges] if texts else []
 
 
+def _summary(given: Model, folder: Path) -> list[Path]:
+    return [_text(summary.page(given), folder / "summary.md")]
+
+
 def _markdown(given: Model, folder: Path) -> list[Path]:
-    return [_text(summary.page(given), folder / "summary.md"), _text(markdown.page(given), folder / "report.md")]
+    return [*_summary(given, folder), _text(markdown.page(given), folder / "report.md")]
 
 
 def _html(given: Model, folder: Path) -> list[Path]:
@@ -84,6 +88,7 @@ FORMATS: Mapping[str, Callable[[Model, Path], list[Path]]] = {
     "json": _json,
     "badges": _badges,
     "html": _html,
+    "summary": _summary,
     "markdown": _markdown,
 }
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conformance import strict
+from impls import compressed
 
 #: Bytes of the largest file that is read: a run of 50,000 results and 2,000 cells has about 60 MB, and JSON takes
 #: several times its size in memory.
@@ -43,14 +43,13 @@ def text_of(path: Path) -> str:
     ------
     ReportError : for one that is missing, empty, too large or no text.
     """
-    if not path.exists():
-        raise ReportError(f"{path} does not exist")
     try:
-        with strict.opened(path, LARGEST) as file:
-            text = file.read().decode("utf-8")
-    except strict.StrictError as error:
-        raise ReportError(error.of(str(path))) from None
-    except UnicodeDecodeError as error:
+        text = compressed.read(path, LARGEST).decode("utf-8")
+    except FileNotFoundError:
+        raise ReportError(f"{path} does not exist") from None
+    except compressed.TooLarge as error:
+        raise ReportError(f"{path} {error}") from None
+    except (OSError, UnicodeDecodeError) as error:
         raise ReportError(f"{path} cannot be read: {error}") from None
     if not text.strip():
         raise ReportError(f"{path} is empty")

@@ -22,7 +22,7 @@ def speed(cells: pd.DataFrame, sources: tuple[Source, ...]) -> list[str]:
     for (family, device, dtype), rows in cells.groupby(["family", "device", "dtype"], sort=False):
         parts.append(f"### {code(family)}, {escape(device)}, {escape(dtype)}")
         struck = {
-            (row.implementation, row.S): f"✗ {row.clause}" for row in rows[rows["outcome"] == "struck out"].itertuples()
+            (row.implementation, row.S): f"✗ {row.clause}" for row in rows[rows["outcome"] == "invalid"].itertuples()
         }
         decodes = PAST in str(family)
         parts.append(
@@ -36,18 +36,15 @@ def speed(cells: pd.DataFrame, sources: tuple[Source, ...]) -> list[str]:
         if decodes and "tokens_per_second" in rows:
             parts.append("Tokens per second, by the median; the most is bold.")
             parts.append(_lengths(rows, "tokens_per_second", struck, max, letter))
-    parts.append(
-        "✗ struck out: the result breaks this clause, so it has no timing · – left out, for a reason given below."
-    )
+    parts.append("✗ invalid: the result breaks this clause, so it has no timing · – skipped, for a reason given below.")
     parts += [_preparation(cells), _left_out(cells)]
     return parts
 
 
 def _formulas(sources: tuple[Source, ...], rows: pd.DataFrame) -> list[str]:
-    """How the operations of a family are counted; files of format 1 have one formula, that of sdpa."""
-    operator = tables.operator(rows)
-    stated = [source.environment["flops"] for source in sources if source.kind == "benchmark"]
-    found = [one.get(operator, "") if isinstance(one, Mapping) else one * (operator == tables.SDPA) for one in stated]
+    """How the operations of a family are counted."""
+    operator = rows["operator"].iloc[0]
+    found = [source.environment["flops"].get(operator, "") for source in sources if source.kind == "benchmark"]
     return [text for text in dict.fromkeys(found) if text]
 
 

@@ -30,7 +30,7 @@ def page(model: Model) -> str:
     folded.append(fold("Files and environments", "\n\n".join(markdown.origins(model.records.sources))))
     for part in folded:
         if sum(map(len, sections)) + len(part) > LONGEST:
-            part = "A table is left out here, as the summary would be too long; it is in `report.md`."
+            part = "A table is left out here, as the summary would be too long; the page has it."
         sections.append(part)
     return "\n\n".join(section for section in sections if section) + "\n"
 

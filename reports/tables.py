@@ -26,9 +26,6 @@ WHO = ["implementation", "device"]
 #: What is timed, whoever does it.
 WHAT = ["workload", "device", "dtype"]
 
-#: The operator of cells that do not name one.
-SDPA = "sdpa"
-
 
 def conformance(results: Iterable[Result]) -> pd.DataFrame:
     """One row per result, in the order of the files; clauses and profiles met are joined by spaces."""
@@ -139,12 +136,6 @@ def bench(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         frame["median"] = frame["gflops"] = frame["prepare_seconds"] = frame["first_call_seconds"] = float("nan")
     frame["median_ms"] = frame["median"] * 1e3
     return frame
-
-
-def operator(rows: pd.DataFrame) -> str:
-    """The operator of the cells of one family; files of format 1 do not name it."""
-    named = rows["operator"].dropna() if "operator" in rows else rows["S"][:0]
-    return SDPA if named.empty else str(named.iloc[0])
 
 
 def by_length(frame: pd.DataFrame, value: str) -> pd.DataFrame:

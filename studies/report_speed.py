@@ -18,19 +18,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from reports import publish
 from reports.tests import large
 from reports.tests.browsers import Opened, launched
 from studies.common import ROOT, Measured, Study, markdown, measured, sentence
 
-PUBLISHED = ROOT / "reports" / "published"
 
 #: What the versions of are kept with the numbers, as they decide.
 LIBRARIES = ("pandas", "numpy", "altair", "jinja2", "vl-convert-python")
 
 _NEW = ("new/bench.json", "new/conformance.jsonl")
-_OF_PUBLISHED = tuple(
-    str(PUBLISHED / name) for name in ("conformance.jsonl", "bench.json", "bench-half.json", "faults.json")
-)
+_OF_PUBLISHED = tuple(map(str, publish.kept()))
 _NO_PAGE = tuple(word for name in ("markdown", "csv", "json", "badges") for word in ("--format", name))
 
 #: By what is made of what: the arguments of ``python -m reports``, and how it ends.

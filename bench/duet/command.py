@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -11,9 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from bench.duet import text
+from bench.duet.document import Compared, PairedCell, PairedFile, PairedPlan, Rule
 from bench.duet.measure import Duet
-from bench.duet.played import LEAST, MARGIN, NEW, Part, Plan, Played
+from bench.duet.played import BASE, LEAST, MARGIN, NEW, Part, Plan, Played
 from bench.duet.sides import ready
 from bench.duet.text import broken
 from bench.machine import fingerprint
@@ -21,9 +23,6 @@ from bench.presets import PRESETS, select
 from bench.statistics import Verdict
 from conformance.targets import DEVICES
 from impls.contract import DTYPES
-
-#: Kind and version of the file that ``--json`` writes; reports know it by the kind.
-KIND, FORMAT = "duet", 2
 
 #: Exit codes: nothing is worse, something is, and nothing can be said.
 NOTHING_WORSE, WORSE, CANNOT_TELL = 0, 1, 2
@@ -84,7 +83,7 @@ def run(
         parts = [Part(n, device, dtype, w) for w in workloads for n in names if operators.get(n) == w.operator]
         played = duet.play(parts, casts, _say)
     if json is not None:
-        json.write_text(_document(duet, casts, played, least), encoding="utf-8")
+        json.write_bytes(msgspec.json.encode(_document(duet, casts, played, least)))
     if markdown is not None:
         markdown.write_text(text.comment(duet, casts, played, least), encoding="utf-8")
     return text.terminal(duet, casts, played, least), exit_code(played, least)
@@ -97,33 +96,28 @@ def exit_code(played: Sequence[Played], least: float) -> int:
     return NOTHING_WORSE if any(one.outcome == "timed" for one in played) else CANNOT_TELL
 
 
-def _document(duet: Duet, casts: dict[str, Any], played: Sequence[Played], least: float) -> str:
-    sides = {
-        name: {"name": side.name, "commit": side.commit, "versions": casts[name]["versions"]}
-        for name, side in duet.sides.items()
-    }
-    rule = {"least": least, "margin": MARGIN}
-    cells = [_record(one, least) for one in played]
-    head = {"kind": KIND, "format": FORMAT, **sides, "plan": asdict(duet.plan), "rule": rule}
-    return json.dumps({**head, "machine": fingerprint(casts[NEW]["versions"]), "cells": cells})
+def _document(duet: Duet, casts: dict[str, Any], played: Sequence[Played], least: float) -> PairedFile:
+    base, new = (
+        Compared(duet.sides[name].name, duet.sides[name].commit, casts[name]["versions"]) for name in (BASE, NEW)
+    )
+    plan, machine = PairedPlan(**asdict(duet.plan)), fingerprint(casts[NEW]["versions"])
+    return PairedFile(base, new, plan, Rule(least, MARGIN), machine, [_record(one, least) for one in played])
 
 
-def _record(one: Played, least: float) -> dict[str, Any]:
+def _record(one: Played, least: float) -> PairedCell:
     part, ratio, verdict = one.part, one.ratio, one.verdict(least)
-    return {
-        "implementation": part.implementation,
-        "device": part.device,
-        "dtype": part.dtype,
-        "workload": part.workload.name,
-        "outcome": one.outcome,
-        "clause": one.clause,
-        "side": one.side,
-        "reason": one.reason,
-        "ratio": None if ratio is None else [ratio.value, ratio.low, ratio.high],
-        "verdict": None if verdict is None else verdict.value,
-        "shares": one.shares,
-        "turns": one.turns if one.outcome == "timed" else None,
-    }
+    named = (part.implementation, part.device, part.dtype, part.workload.name)
+    return PairedCell(
+        *named,
+        outcome=one.outcome,  # type: ignore[arg-type]
+        clause=one.clause,
+        worker=one.side,  # type: ignore[arg-type]
+        reason=one.reason,
+        ratio=None if ratio is None else (ratio.value, ratio.low, ratio.high),
+        verdict=verdict,
+        shares=one.shares,
+        rounds=one.turns if one.outcome == "timed" else None,
+    )
 
 
 def _say(line: str) -> None:

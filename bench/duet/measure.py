@@ -89,7 +89,7 @@ class Duet:
         count = min(self.plan.turns, int(self.plan.limit / self.plan.pairs / turn))
         if count < FEWEST:
             reason = f"{FEWEST} turns in {self.plan.pairs} pairs take {FEWEST * self.plan.pairs * turn:.0f} s"
-            one.fail("not timed", f"over the time budget: {reason}, allowed {self.plan.limit:g} s")
+            one.fail("skipped", f"over the time budget: {reason}, allowed {self.plan.limit:g} s")
             return
         chunks = self._turns(one, processes, count, max(seconds.values()))
         last = arguments.fresh(part.workload, *inputs[0], LAST)
@@ -161,7 +161,7 @@ def _job(one: Played, process: Process, side: str, function: str, *given: Any) -
         return process.play(function, *given)
     except (Crashed, TimedOut) as error:
         clause = "crashed" if isinstance(error, Crashed) else "timeout"
-        one.fail("struck out", str(error), side, clause)
+        one.fail("invalid", str(error), side, clause)
         return None
 
 
@@ -169,9 +169,9 @@ def _usable(one: Played, side: str, begun: dict[str, Any]) -> bool:
     if begun["status"] == "returned":
         return True
     if begun["status"] in WITHOUT_TIME:
-        one.fail("not timed", f"{WITHOUT_TIME[begun['status']]}: {begun['text']}", side)
+        one.fail("skipped", f"{WITHOUT_TIME[begun['status']]}: {begun['text']}", side)
     else:
-        one.fail("struck out", begun["text"], side, "error")
+        one.fail("invalid", begun["text"], side, "error")
     return False
 
 
@@ -188,7 +188,7 @@ def _honest(one: Played, side: str, chunks: Sequence[Chunk], process: Process) -
         suspicion.remembers(one.turns[side][-1], emptied)
     except StruckOut as error:
         if one.outcome == "timed":  # else it broke when it was called from emptied caches, which says more
-            one.fail("struck out", error.text, side, error.clause)
+            one.fail("invalid", error.text, side, error.clause)
     return one.outcome == "timed"
 
 
@@ -207,7 +207,7 @@ def _right(
         # Inputs and rows are those of the number in every cell of the workload, so what is expected is computed once.
         share = check(Call(part.workload, *given, part.dtype, profile, seed), results, seed, expected.expect)
     except StruckOut as error:
-        one.fail("struck out", error.text, side, error.clause)
+        one.fail("invalid", error.text, side, error.clause)
         return False
     one.shares[side] = max(share, one.shares.get(side, 0.0))
     return True
@@ -220,11 +220,11 @@ def _miss(one: Played, casts: dict[str, Any]) -> None:
         absent = cast["not_installed"].get(one.part.implementation)
         lacks = arguments.keywords(one.part.workload) - set(has["keywords"]) if has else set()
         if absent:
-            one.fail("not timed", f"not installed: {', '.join(absent)}", side)
+            one.fail("skipped", f"not installed: {', '.join(absent)}", side)
         elif has is None:
-            one.fail("not timed", "no such implementation on this device, in this dtype", side)
+            one.fail("skipped", "no such implementation on this device, in this dtype", side)
         elif lacks:
-            one.fail("not timed", f"unsupported: no keyword {', '.join(sorted(lacks))}", side)
+            one.fail("skipped", f"unsupported: no keyword {', '.join(sorted(lacks))}", side)
 
 
 def _by_process(played: list[Played], casts: dict[str, Any]) -> Iterator[tuple[str, list[Played]]]:

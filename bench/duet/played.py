@@ -49,7 +49,7 @@ class Part:
 
 @dataclass
 class Played:
-    """What became of a cell.  ``outcome`` is "timed", "struck out" (``clause`` says by what) or "not timed"."""
+    """What became of a cell.  ``outcome`` is "timed", "invalid" (``clause`` says by what) or "skipped"."""
 
     part: Part
     outcome: str = "timed"

@@ -63,7 +63,7 @@ def test_a_record_has_its_share_of_the_roofs() -> None:
     found = Besides({one: Peak(4096, "resident set")}, (Roof("cpu", "float32", 1e11, "numpy", 1e10, "numpy"),))
     info = found.info(one, seconds=1e-3)
     flops = 4 * 512 * 512 * 16
-    assert info["peak_share"] == pytest.approx(flops / 1e-3 / 1e11)
+    assert info["share_of_peak"] == pytest.approx(flops / 1e-3 / 1e11)
     assert info["bytes_least"] == 4 * 512 * 16 * 4
     assert info["bound_by"] == "compute"
     assert (info["memory_bytes"], info["memory_method"]) == (4096, "resident set")
@@ -72,7 +72,7 @@ def test_a_record_has_its_share_of_the_roofs() -> None:
 def test_what_was_not_measured_is_none() -> None:
     """Without roofs and memory there are no shares and no bytes, and the reason is said."""
     info = Besides().info(cell(attention, "prefill-b1h1d16s512"), seconds=1e-3)
-    assert [info[name] for name in ("peak_share", "bound_by", "memory_bytes")] == [None, None, None]
+    assert [info[name] for name in ("share_of_peak", "bound_by", "memory_bytes")] == [None, None, None]
     assert info["memory_method"] == "not asked for"
 
 

@@ -109,7 +109,7 @@ def test_a_run_has_the_limits_of_its_machine(three: tuple[Any, dict]) -> None:
     assert (roof["dtype"], roof["flops_by"], roof["bytes_by"]) == ("float32", "numpy", "numpy")
     for record in three[1]["benchmarks"]:
         info = record["extra_info"]
-        assert info["peak_share"] == pytest.approx(info["gflops"] * 1e9 / roof["flops_per_second"])
+        assert info["share_of_peak"] == pytest.approx(info["gflops"] * 1e9 / roof["flops_per_second"])
         assert info["bound_by"] in ("compute", "bandwidth")
         assert info["memory_bytes"] is None or info["memory_method"] == "resident set"
 
@@ -133,7 +133,7 @@ def test_a_worker_that_dies_takes_only_its_own_cell_with_it(tmp_path: Path) -> N
     """Its other cells are opened again, and are complete."""
     done = run(tmp_path, "--impl", "mine.py:dies", "--impl", "mine.py:attention", "--visits", "1")
     assert done.returncode == 1
-    assert "2 timed, 2 struck out, 0 not timed" in done.stdout
+    assert "2 timed, 2 invalid, 0 skipped" in done.stdout
     assert "mine.py:dies cpu float32 prefill-b1h2d8s16: crashed: the process was killed by SIGABRT" in done.stdout
 
 

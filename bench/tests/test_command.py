@@ -74,8 +74,8 @@ def test_a_wrong_implementation_fails_the_run(both: tuple[subprocess.CompletedPr
     """The exit status is 1, and the struck-out cell is named with its clause."""
     done, _ = both
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "struck out: mine.py:unscaled cpu float32 prefill-b1h2d8s16: SDPA-25" in done.stdout
-    assert "1 timed, 1 struck out, 0 not timed" in done.stdout
+    assert "invalid: mine.py:unscaled cpu float32 prefill-b1h2d8s16: SDPA-25" in done.stdout
+    assert "1 timed, 1 invalid, 0 skipped" in done.stdout
 
 
 def test_a_wrong_implementation_has_no_timing(both: tuple[subprocess.CompletedProcess[str], dict]) -> None:
@@ -85,7 +85,7 @@ def test_a_wrong_implementation_has_no_timing(both: tuple[subprocess.CompletedPr
     cells = written["attention_conformance"]["cells"]
     assert [(c["implementation"], c["outcome"], c["clause"]) for c in cells] == [
         ("mine.py:attention", "timed", ""),
-        ("mine.py:unscaled", "struck out", "SDPA-25"),
+        ("mine.py:unscaled", "invalid", "SDPA-25"),
     ]
 
 
@@ -141,7 +141,7 @@ def test_what_is_unsupported_is_skipped_and_a_run_without_timing_fails(tmp_path:
     """An implementation without ``is_causal`` is not timed on a causal workload; nothing timed is not success."""
     done = run(tmp_path, "--impl", "mine.py:attention", "--workload", "prefill-b1h2d8s16-causal")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "0 timed, 0 struck out, 1 not timed" in done.stdout
+    assert "0 timed, 0 invalid, 1 skipped" in done.stdout
     assert "nothing was timed" in done.stdout
 
 
@@ -177,9 +177,9 @@ def test_a_wrong_implementation_of_any_operator_is_struck_out(tmp_path: Path) ->
     ]
     done = run(tmp_path, *given)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "0 timed, 3 struck out, 0 not timed" in done.stdout
+    assert "0 timed, 3 invalid, 0 skipped" in done.stdout
     for name, (workload, clause) in wrong.items():
-        assert f"struck out: mine.py:{name} cpu float32 {workload}: {clause}" in done.stdout
+        assert f"invalid: mine.py:{name} cpu float32 {workload}: {clause}" in done.stdout
 
 
 def test_a_preset_is_a_set_of_workloads(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_preset_is_a_set_of_workloads(tmp_path: Path) -> None:
     options = ("--impl", "numpy-sublayer", "--preset", "quick", "--workload", "sublayer-b1h2d8s16")
     done = run(tmp_path, *options, "--bench-seconds", "2")  # less, and a busy machine leaves one out
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 timed, 0 struck out, 0 not timed" in done.stdout
+    assert "2 timed, 0 invalid, 0 skipped" in done.stdout
 
 
 def test_an_unknown_preset_is_a_usage_error(tmp_path: Path) -> None:

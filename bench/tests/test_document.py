@@ -22,14 +22,14 @@ def timed(*threads: int) -> Outcome:
     return Outcome(visits=tuple(visits))
 
 
-def test_a_record_has_samples_by_visit_and_chunk() -> None:
-    """Sizes of chunks, the interval, why it ended, and what the first visit paid."""
+def test_a_record_has_samples_by_process_run_and_batch() -> None:
+    """Sizes of batches, the interval, why it ended, and what the first visit paid."""
     info = document.extra_info(cell("it"), timed(1, 2), Besides())
-    assert info["visits"] == [[2, 1], [2, 1]]
+    assert info["process_runs"] == [[2, 1], [2, 1]]
     assert info["interval"][0] <= 0.2 <= info["interval"][1]
     assert (info["stopped"], info["threads"], info["share"]) == ("time budget", 2, 0.5)
-    assert (info["prepare_seconds"], info["first_call_seconds"], info["peak_bytes"]) == (1.0, 2.0, 3)
-    assert (info["clock"], info["host_seconds"], info["emptied_bytes"]) == ("wall", None, 0)
+    assert (info["prepare_seconds"], info["first_call_seconds"], info["peak_rss_bytes"]) == (1.0, 2.0, 3)
+    assert (info["clock"], info["host_seconds"], info["evicted_bytes"]) == ("wall", None, 0)
     assert info["gflops"] == info["flops"] / 0.2 / 1e9
 
 
@@ -51,7 +51,7 @@ def test_a_process_that_was_not_idle_is_remarked() -> None:
     assert document.remarks({}, {"ort": 0.4, "numpy": 0.01}, {}) == ["not idle while others worked: ort 40% of a core"]
 
 
-def test_a_costly_harness_is_remarked() -> None:
+def test_costly_overhead_is_remarked() -> None:
     """Where the interval of its ratio is above 1.02."""
     cost = {"loop_seconds": 1e-4, "ratio": 1.05, "interval": [1.03, 1.07]}
     assert document.remarks({}, {}, cost) == ["timing a call of 100 µs costs 5.0% of it"]

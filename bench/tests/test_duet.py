@@ -85,22 +85,22 @@ def test_a_slower_kernel_is_called_slower(kernel: Path, capsys: pytest.CaptureFi
     assert f"base HEAD at {git(kernel.parent, 'rev-parse', 'HEAD')[:10]}: ml_dtypes" in text
     (cell,) = json.loads(Path("duet.json").read_text())["cells"]
     assert cell["verdict"] == "slower"
-    assert len(cell["turns"]["base"]) == len(cell["turns"]["new"]) == 1
+    assert len(cell["rounds"]["base"]) == len(cell["rounds"]["new"]) == 1
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (WRONG, "struck out: prefill-b1h2d16s128 kernel.py:attention: SDPA-25: new: "),
+        (WRONG, "invalid: prefill-b1h2d16s128 kernel.py:attention: SDPA-25: new: "),
         (
             CRASHES,
-            "struck out: prefill-b1h2d16s128 kernel.py:attention: crashed: new: the process was killed by SIGABRT",
+            "invalid: prefill-b1h2d16s128 kernel.py:attention: crashed: new: the process was killed by SIGABRT",
         ),
         (
             REMEMBERS,
-            "struck out: prefill-b1h2d16s128 kernel.py:attention: remembered: new: it returns what it computed",
+            "invalid: prefill-b1h2d16s128 kernel.py:attention: remembered: new: it returns what it computed",
         ),
-        (REFUSES, "not timed: prefill-b1h2d16s128 kernel.py:attention: new: unsupported: no such kernel"),
+        (REFUSES, "skipped: prefill-b1h2d16s128 kernel.py:attention: new: unsupported: no such kernel"),
     ],
 )
 def test_a_new_side_that_breaks_is_worse(
@@ -177,5 +177,5 @@ def test_an_injected_slowdown_is_in_the_ratio(kernel: Path) -> None:
 def test_a_cell_that_takes_too_long_is_left_out(kernel: Path) -> None:
     """Fewer than four turns would say nothing, so nothing is timed."""
     played = play(kernel, Plan(limit=1e-6))
-    assert played.outcome == "not timed"
+    assert played.outcome == "skipped"
     assert "over the time budget" in played.reason

@@ -61,7 +61,7 @@ def test_a_cell_whose_time_is_over_is_played_no_more() -> None:
 def test_a_cell_that_is_struck_out_is_played_no_more() -> None:
     """There is nothing to be known any more."""
     played = Played(PART)
-    played.fail("struck out", "wrong")
+    played.fail("invalid", "wrong")
     assert not played.goes_on(PLAN)
 
 

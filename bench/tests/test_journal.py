@@ -1,4 +1,4 @@
-"""The journal: what it keeps of a run, and what it refuses to go on with."""
+"""The checkpoint: what it keeps of a run, and what it refuses to go on with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.outcomes import NOT_TIMED, STRUCK_OUT, Outcome, Visit
 HEADER = {
     "spec": "1",
     "fingerprint": "abc",
-    "plan": {"visits": 2},
+    "plan": {"process_runs": 2},
     "versions": {"numpy": "2"},
     "cells": ["a", "b", "c"],
 }
@@ -28,7 +28,7 @@ SECOND = FIRST.visited(Visit(((0.1 + 0.2,),), 0.25))
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A journal with two visits of one cell, and two cells that ended otherwise."""
+    """A checkpoint with two process runs of one cell, and two cells that ended otherwise."""
     path = journal.beside(tmp_path / "out.json")
     kept = Journal(path, HEADER)
     kept.add("a", FIRST, 0)
@@ -48,11 +48,11 @@ def test_what_was_kept_is_read_back_exactly(file: Path) -> None:
 
 
 def test_lines_are_on_the_disk_as_they_are_added(file: Path) -> None:
-    """A header and a line for each visit, while the journal is open."""
-    assert [json.loads(line)["kind"] for line in file.read_text().splitlines()] == ["header", *["visit"] * 4]
+    """A header and a line for each process run, while the checkpoint is open."""
+    assert [json.loads(line)["kind"] for line in file.read_text().splitlines()] == ["header", *["process run"] * 4]
 
 
-@pytest.mark.parametrize("rest", ['{"kind": "visit", "cell": "b", "vi', "\x00\xff", "{}"])
+@pytest.mark.parametrize("rest", ['{"kind": "process run", "cell": "b", "pro', "\x00\xff", "{}"])
 def test_a_last_line_that_was_cut_off_is_dropped(file: Path, rest: str) -> None:
     """The run was killed while it wrote it; what comes next begins a line of its own."""
     whole = file.read_text()
@@ -61,12 +61,12 @@ def test_a_last_line_that_was_cut_off_is_dropped(file: Path, rest: str) -> None:
     known = journal.read(file, HEADER)
     assert known["a"] == SECOND
     Journal(file, HEADER, known).add("b", FIRST, 0)
-    assert file.read_text().startswith(whole + '{"kind": "visit", "cell": "b"')
+    assert file.read_text().startswith(whole + '{"kind": "process run", "cell": "b"')
 
 
 def test_a_journal_of_another_run_is_refused_by_what_differs(file: Path) -> None:
     """Plan, machine and versions have to be equal; the message names those that are not."""
-    other = {**HEADER, "fingerprint": "def", "plan": {"visits": 3}}
+    other = {**HEADER, "fingerprint": "def", "plan": {"process_runs": 3}}
     with pytest.raises(JournalError, match="is of another run: fingerprint, plan differ;"):
         journal.read(file, other)
 
@@ -79,8 +79,8 @@ def test_a_new_run_does_not_overwrite_what_another_measured(file: Path) -> None:
 
 def test_nothing_is_resumed_without_a_journal(tmp_path: Path) -> None:
     """The message names the file that is missing."""
-    with pytest.raises(JournalError, match=r"nothing to resume: there is no .*journal\.jsonl"):
-        journal.read(tmp_path / "out.json.journal.jsonl", HEADER)
+    with pytest.raises(JournalError, match=r"nothing to resume: there is no .*checkpoint\.jsonl"):
+        journal.read(tmp_path / "out.json.checkpoint.jsonl", HEADER)
 
 
 def test_it_goes_when_the_run_is_complete(file: Path) -> None:
@@ -98,26 +98,26 @@ def _replace(old: str, new: str) -> Callable[[str], str]:
     [
         (lambda text: "\n" + text, "line 1 is damaged"),
         (lambda text: text.partition("\n")[2], "is of another run"),
-        (_replace('"visit": 0', '"visit": 1'), "line 2 is no visit"),
-        (_replace('"cell": "a"', '"cell": "z"'), "line 2 is no visit"),
-        (_replace('"cell": "b"', '"cell": ["b"]'), "line 3 is no visit"),
-        (_replace("0.3", "-0.3"), "line 2 is no visit .*positive"),
+        (_replace('"process_run": 0', '"process_run": 1'), "line 2 is no process run"),
+        (_replace('"cell": "a"', '"cell": "z"'), "line 2 is no process run"),
+        (_replace('"cell": "b"', '"cell": ["b"]'), "line 3 is no process run"),
+        (_replace("0.3", "-0.3"), "line 2 is no process run .*> 0.0"),
         (_replace("0.3", "NaN"), "line 2 is damaged .*NaN is no number"),
         (_replace("0.3", "1e999"), "line 2 is damaged .*1e999 is no number"),
-        (_replace("[0.3]", '["0.3"]'), "line 2 is no visit .*positive"),
-        (_replace("[0.1, 0.2]", "0.1"), "line 2 is no visit"),
-        (_replace('"share": 0.5', '"shard": 0.5'), "line 2 is no visit"),
-        (_replace('"share": 0.5', '"share": "<b>"'), "line 2 is no visit .*share"),
-        (_replace('"threads": 2', '"threads": [2]'), "line 2 is no visit .*threads"),
-        (_replace('"struck out"', '"gone"'), "line 3 is no visit .*unknown outcome"),
-        (_replace('"kind": "visit"', '"kind": "vizit"'), "line 2 is no visit"),
+        (_replace("[0.3]", '["0.3"]'), "line 2 is no process run .*got `str` - at `.*batches"),
+        (_replace("[0.1, 0.2]", "0.1"), "line 2 is no process run"),
+        (_replace('"share": 0.5', '"shard": 0.5'), "line 2 is no process run"),
+        (_replace('"share": 0.5', '"share": "<b>"'), "line 2 is no process run .*share"),
+        (_replace('"threads": 2', '"threads": [2]'), "line 2 is no process run .*threads"),
+        (_replace('"invalid"', '"gone"'), "line 3 is no process run .*outcome"),
+        (_replace('"kind": "process run"', '"kind": "process walk"'), "line 2 is no process run"),
         (
-            _replace('{"kind": "visit"', '{"kind": "visit", "kind": "visit"'),
+            _replace('{"kind": "process run"', '{"kind": "process run", "kind": "process run"'),
             "line 2 is damaged .*the key 'kind' stands twice",
         ),
-        (_replace('{"kind": "visit", "cell": "a"', '[{"kind": "visit", "cell": "a"'), "line 2 is damaged"),
+        (_replace('{"kind": "process run", "cell": "a"', '[{"kind": "process run", "cell": "a"'), "line 2 is damaged"),
         (lambda text: text.replace("0.3", "[" * 100_000, 1), "line 2 is damaged"),
-        (lambda text: text + text.splitlines()[2] + "\n", "line 6 is no visit .*had ended|follow"),
+        (lambda text: text + text.splitlines()[2] + "\n", "line 6 is no process run .*had ended|follow"),
     ],
 )
 def test_a_damaged_journal_is_refused(file: Path, damage: Callable[[str], str], message: str) -> None:

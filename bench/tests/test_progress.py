@@ -45,7 +45,7 @@ def test_a_line_says_which_cell_of_which_visit_gave_what() -> None:
     said.progress.done(CELLS[0], TIMED, 0)
     assert said.last.strip() == "visit 1 of 3, cell 1 of 4, 1 ms ± 0.0%: a-cpu-float32-prefill-b1h2d4s8"
     said.progress.done(CELLS[1], Outcome(STRUCK_OUT, "SDPA-25", "wrong"), 0)
-    assert said.last.strip().endswith("cell 2 of 4, struck out SDPA-25: b-cpu-float32-prefill-b1h2d4s8")
+    assert said.last.strip().endswith("cell 2 of 4, invalid SDPA-25: b-cpu-float32-prefill-b1h2d4s8")
 
 
 def test_cells_are_counted_anew_in_every_visit() -> None:

@@ -23,7 +23,7 @@ def record(implementation: str = "ort-mha", seconds: float = 0.0455, **fields: A
         "interval": [0.99 * seconds, 1.02 * seconds],
         "tokens_per_second": 2048 / seconds,
         "gflops": 17.18 / seconds,
-        "peak_share": 0.42,
+        "share_of_peak": 0.42,
         "bound_by": "compute",
         "memory_bytes": 9 * 2**20,
         "share": 0.12,
@@ -54,7 +54,7 @@ def test_the_fastest_comes_first_and_a_wrong_one_last() -> None:
     lines = [line.split() for line in text.splitlines()[3:]]
     assert [line[0] for line in lines] == ["fast", "slow", "mine.py:unscaled"]
     assert text.splitlines()[-1] == (
-        "  mine.py:unscaled  struck out: SDPA-25: 1024 of 1024 elements are outside the bound"
+        "  mine.py:unscaled  invalid: SDPA-25: 1024 of 1024 elements are outside the bound"
     )
 
 
@@ -86,7 +86,7 @@ def test_workloads_devices_and_dtypes_are_groups() -> None:
 def test_every_line_fits(name: str, seconds: float) -> None:
     """Whatever the names, the reasons and the sizes of the numbers."""
     workload = "prefill-b128h128g16d192v128s16384-w4096-cap50-bias-pad-grad"
-    slow = record(name, seconds, workload=workload, dtype="bfloat16", memory_bytes=1023 * 2**30, peak_share=1.234)
+    slow = record(name, seconds, workload=workload, dtype="bfloat16", memory_bytes=1023 * 2**30, share_of_peak=1.234)
     text = table([slow, record()], [struck_out(LONG, workload=2 * workload, reason=9 * "much is wrong ")])
     assert max(map(len, text.splitlines())) <= WIDTH
 
@@ -104,7 +104,7 @@ def test_numbers_that_no_terminal_holds_are_cut() -> None:
 
 def test_what_was_not_measured_is_a_dash() -> None:
     """Without roofs, memory and an interval."""
-    missing = ("interval", "peak_share", "bound_by", "memory_bytes")
+    missing = ("interval", "share_of_peak", "bound_by", "memory_bytes")
     line = table([record() | dict.fromkeys(missing)]).splitlines()[-1]
     assert line.split() == ["ort-mha", "45.5", "ms", "–", "45.0", "k", "378", "–", "–", "–", "12", "%"]
 

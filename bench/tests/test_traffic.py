@@ -76,7 +76,7 @@ def test_a_long_call_is_bound_by_products() -> None:
     w = parse("prefill-b1h8d64s1024")
     found = measures(w, "float32", flops(w) / 50, ROOF)
     assert found["bound_by"] == "compute"
-    assert found["peak_share"] == found["roof_share"] == pytest.approx(0.5)
+    assert found["share_of_peak"] == found["share_of_limit"] == pytest.approx(0.5)
 
 
 def test_a_short_call_is_bound_by_memory() -> None:
@@ -84,7 +84,7 @@ def test_a_short_call_is_bound_by_memory() -> None:
     w = parse("prefill-b1h8d64s16")
     found = measures(w, "float32", flops(w) / 20, ROOF)
     assert found["bound_by"] == "bandwidth"
-    assert (found["peak_share"], found["roof_share"]) == (pytest.approx(0.2), pytest.approx(0.5))
+    assert (found["share_of_peak"], found["share_of_limit"]) == (pytest.approx(0.2), pytest.approx(0.5))
 
 
 @pytest.mark.parametrize("roof", [None, Roof("cpu", "float32")])
@@ -92,11 +92,11 @@ def test_without_roofs_there_are_no_shares(roof: Roof | None) -> None:
     """Bytes and intensity are known all the same."""
     found = measures(parse("prefill-b1h8d64s16"), "float32", 1.0, roof)
     assert found["intensity"] == 4
-    assert [found[name] for name in ("bound_by", "peak_share", "roof_share")] == [None] * 3
+    assert [found[name] for name in ("bound_by", "share_of_peak", "share_of_limit")] == [None] * 3
 
 
 def test_half_of_the_roofs_gives_half_of_the_shares() -> None:
     """Without a bandwidth nothing says what binds."""
     found = measures(parse("prefill-b1h8d64s16"), "float32", 1.0, Roof("cpu", "float32", 100.0, "torch"))
-    assert found["peak_share"] is not None
+    assert found["share_of_peak"] is not None
     assert found["bound_by"] is None

@@ -22,7 +22,7 @@ from impls.select import builtin
 
 PAGE = Path(__file__).parents[1] / "DEVIATIONS.md"
 TAIL = Path(__file__).with_name("page.md")
-PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "conformance.jsonl"
+PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "conformance.jsonl.zst"
 
 #: Characters of a line of cases.
 WIDTH = 120
@@ -30,7 +30,7 @@ WIDTH = 120
 _HEAD = """\
 # How today's libraries deviate
 
-Made from the [ledger](deviations.toml) and the [published results](../reports/published/report.md) by
+Made from the [ledger](deviations.toml) and the [published results](../reports/published/README.md) by
 `python -m conformance ledger page`; change those, not this page.
 
 The first part asks of each library the questions on which libraries disagree, right or wrong. The second has a section

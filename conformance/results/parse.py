@@ -17,6 +17,7 @@ from msgspec import Meta, field
 from conformance import strict
 from conformance.outcomes import Failure, Outcome, Result
 from conformance.strict import Record
+from impls import compressed
 
 #: Version of the format of result files.
 FORMAT = 2
@@ -72,8 +73,6 @@ class WrongCounts(ResultFileError):
 
 
 _ERRORS: Mapping[type[strict.StrictError], type[ResultFileError]] = {
-    strict.Unreadable: Unreadable,
-    strict.TooLarge: TooLarge,
     strict.NotJson: NotJson,
     strict.KeyTwice: DuplicateKey,
     strict.NotFinite: NotANumber,
@@ -230,14 +229,16 @@ def read(path: Path) -> Run:
 def _lines(path: Path) -> Iterator[tuple[int, Header | ResultLine | Footer]]:
     """The number and the record of each line; one that was cut off while it was written is skipped."""
     try:
-        with strict.opened(path, FILE_LIMIT) as file:
+        with compressed.opened(path, FILE_LIMIT) as file:
             for number, line in enumerate(iter(lambda: file.readline(LINE_LIMIT + 1), b""), 1):
                 if len(line) > LINE_LIMIT:
                     raise TooLarge(f"{path}, line {number} has more than {LINE_LIMIT} bytes")
                 if line.endswith(b"\n"):
                     yield number, _record(line, f"{path}, line {number}")
-    except strict.StrictError as error:
-        raise _ERRORS[type(error)](error.of(str(path))) from None
+    except compressed.TooLarge as error:
+        raise TooLarge(f"{path} {error}") from None
+    except OSError as error:
+        raise Unreadable(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def _record(line: bytes, where: str) -> Header | ResultLine | Footer:

@@ -20,10 +20,11 @@ from conformance.faults.trials import Failed, explains
 from conformance.judge import request, result_of
 from conformance.outcomes import Outcome, Result
 from conformance.reference import Expected
+from impls import compressed
 from impls.calls import Reply, call
 from impls.contract import Implementation, Profile
 
-PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "faults.json"
+PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "faults.json.zst"
 
 #: Failures and passed cases per fault that the measurement looks at, the smallest ones.
 FAILURES, PASSES = 5, 20
@@ -75,7 +76,7 @@ def sorted_out(found: Sequence[tuple]) -> tuple[list[Failed], list[Passed]]:
 @pytest.fixture(scope="module")
 def caught() -> dict[str, dict[str, str]]:
     """Which cases catch each fault, smallest first, in which dtypes: the published kill table."""
-    return {fault["name"]: fault["caught"] for fault in json.loads(PUBLISHED.read_text(encoding="utf-8"))["faults"]}
+    return {fault["name"]: fault["caught"] for fault in json.loads(compressed.read(PUBLISHED, 1 << 24))["faults"]}
 
 
 def first(name: str, caught: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple[bool, Explanation | None]:

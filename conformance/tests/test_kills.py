@@ -14,9 +14,10 @@ from conformance.faults import FAULTS, GROUPS, kills
 from conformance.faults.anatomy import Attention
 from conformance.faults.kills import LEAST, Kill
 from conformance.faults.registry import link
+from impls import compressed
 from impls.process.pool import Pool
 
-PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "faults.json"
+PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "faults.json.zst"
 
 #: A fault that so few cases catch is a subtle one; see test_each_class_has_a_subtle_fault.
 SUBTLE = 12
@@ -57,7 +58,7 @@ def test_each_class_has_a_subtle_fault(table: tuple[Kill, ...]) -> None:
 
 def test_the_published_table_is_todays(table: tuple[Kill, ...]) -> None:
     """`python -m conformance faults` gives what is published."""
-    assert json.loads(PUBLISHED.read_text(encoding="utf-8")) == kills.as_json(table)
+    assert json.loads(compressed.read(PUBLISHED, 1 << 24)) == kills.as_json(table)
 
 
 def test_a_survivor_would_be_seen() -> None:

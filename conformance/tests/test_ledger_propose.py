@@ -136,7 +136,7 @@ def test_proposals_for_the_published_failures_cover_them_and_nothing_else(tmp_pa
     """Without the ledger each published deviation is a failure; its proposal covers it, and none covers a pass."""
     from conformance import results
 
-    run = results.read(Path(__file__).parents[2] / "reports" / "published" / "conformance.jsonl")
+    run = results.read(Path(__file__).parents[2] / "reports" / "published" / "conformance.jsonl.zst")
     failing = [replace(r, outcome=Outcome.FAILED) if r.outcome is Outcome.KNOWN_DEVIATION else r for r in run.results]
     proposal = propose(Run(run.header, tuple(failing), True), Ledger())
     ledger = read_again(proposal, tmp_path)

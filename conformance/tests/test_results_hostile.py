@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -250,19 +249,14 @@ def test_what_decompresses_beyond_the_limit_is_refused(tmp_path: Path, monkeypat
         read(path)
 
 
-def test_what_cannot_be_decompressed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A damaged file, one with anything behind it, and any where the package is missing."""
+def test_what_cannot_be_decompressed_is_refused(tmp_path: Path) -> None:
+    """A damaged file, and one with anything behind it."""
     path = tmp_path / "results.jsonl.zst"
     packed = zstandard.compress(with_lines(HEADER, RESULT, FOOTER))
     for damaged in (packed[:4] + b"\xff" * 20, packed + b"more"):
         path.write_bytes(damaged)
         with pytest.raises(Unreadable, match="cannot be read: it cannot be decompressed"):
             read(path)
-    monkeypatch.setitem(sys.modules, "zstandard", None)
-    monkeypatch.setitem(sys.modules, "compression", None)
-    path.write_bytes(packed)
-    with pytest.raises(Unreadable, match="takes the package zstandard: pip install"):
-        read(path)
 
 
 @pytest.mark.parametrize("command", [["merge", "out.jsonl"], ["ledger", "propose"], ["ledger", "stale"]])

@@ -14,23 +14,23 @@ from reports.records import Records
 #: Bytes that a call may need more without it being said: what an allocator takes at once.
 LEAST_BYTES = 1 << 20
 
-TIMED, STRUCK = "timed", "struck out"
+TIMED, INVALID, SKIPPED = "timed", "invalid", "skipped"
 
 #: What a step from one outcome to another is; what is equal or not here is no change.
 STEPS = {
     (TIMED, None): (Kind.CELL, Level.WORSE),
-    (TIMED, STRUCK): (Kind.STRUCK, Level.WORSE),
-    ("not timed", STRUCK): (Kind.STRUCK, Level.WORSE),
-    (None, STRUCK): (Kind.STRUCK, Level.WORSE),
-    (TIMED, "not timed"): (Kind.UNTIMED, Level.WORSE),
+    (TIMED, INVALID): (Kind.INVALID, Level.WORSE),
+    (SKIPPED, INVALID): (Kind.INVALID, Level.WORSE),
+    (None, INVALID): (Kind.INVALID, Level.WORSE),
+    (TIMED, SKIPPED): (Kind.UNTIMED, Level.WORSE),
     (None, TIMED): (Kind.NEW_CELL, Level.NOTE),
-    ("not timed", TIMED): (Kind.NEW_CELL, Level.NOTE),
-    (STRUCK, TIMED): (Kind.PASS, Level.BETTER),
+    (SKIPPED, TIMED): (Kind.NEW_CELL, Level.NOTE),
+    (INVALID, TIMED): (Kind.PASS, Level.BETTER),
 }
 
 
 def changes(base: Records, new: Records, rules: Rules) -> list[Change]:
-    """Missing, new and struck-out cells, more and less memory, and shares of the bound that moved."""
+    """Missing, new and invalid cells, more and less memory, and shares of the bound that moved."""
     before, after = ({key_of(cell): cell for cell in side.cells} for side in (base, new))
     found: list[Change] = []
     for key in dict.fromkeys((*before, *after)):

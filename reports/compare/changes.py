@@ -27,7 +27,7 @@ class Kind(StrEnum):
     SUPPORT = "lost support"
     RESULT = "missing result"
     CELL = "missing cell"
-    STRUCK = "struck out"
+    INVALID = "invalid"
     UNTIMED = "no longer timed"
     MEMORY = "more memory"
     ACCURACY = "less accurate"

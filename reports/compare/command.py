@@ -6,14 +6,15 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from impls import compressed
 from reports.compare import pages, rules
 from reports.compare.comparing import compare
 from reports.reading import read
 from reports.records import Records
 from reports.source import ReportError
 
-#: What result files end with; a folder is all of them.
-ENDINGS = (".json", ".jsonl", ".json.zst", ".jsonl.zst")
+#: What result files end with, compressed or not; a folder is all of them.
+ENDINGS = (".json", ".jsonl")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,7 +49,7 @@ def records(text: str) -> Records:
     if Path(text).is_file():
         return read([Path(text)])
     if Path(text).is_dir():
-        files = sorted(path for path in Path(text).iterdir() if path.name.endswith(ENDINGS))
+        files = sorted(path for path in Path(text).iterdir() if compressed.kind(path) in ENDINGS)
         if not files:
             raise ReportError(f"{text} has no result file: none ends with {' or '.join(ENDINGS)}")
         return read(files)

@@ -45,7 +45,7 @@ def ways(base: Records, new: Records) -> list[str]:
 
     Of clocks only those count of cells that both have: a run may have cells on a GPU and on the CPU.
     """
-    runs = [{"cache": run.plan.get("cache", CACHE)} for run in (*base.runs, *new.runs)]
+    runs = [{"cache": run.plan.cache if run.plan else CACHE} for run in (*base.runs, *new.runs)]
     before, after = ({key_of(cell): cell.get("clock") or CLOCK for cell in side.cells} for side in (base, new))
     changed = [f"{one} → {after[key]}" for key, one in before.items() if after.get(key, one) != one]
     return _fields(runs) + [f"clock: {text}" for text in dict.fromkeys(changed)]
@@ -63,20 +63,21 @@ def libraries(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
 
 def yardsticks(base: Sequence[BenchRun], new: Sequence[BenchRun], device: str) -> dict[str, float]:
     """The factors of time, new ÷ base, of the measured limits of a device that both runs have, by name."""
-    before, after = (_roofs(side, device) for side in (base, new))
+    before, after = (_peaks(side, device) for side in (base, new))
     return {name: before[name] / after[name] for name in before if name in after}
 
 
-def _roofs(runs: Iterable[BenchRun], device: str) -> dict[str, float]:
+def _peaks(runs: Iterable[BenchRun], device: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for run in runs:
-        for roof in run.roofs:
-            if roof.get("device") == device:
-                for quantity, name in (("flops", "matmul peak"), ("bytes", "bandwidth")):
-                    rate = roof.get(f"{quantity}_per_second")
-                    if isinstance(rate, (int, float)) and 0 < rate < float("inf"):
-                        by = f" by {roof[f'{quantity}_by']}" if roof.get(f"{quantity}_by") else ""
-                        found.setdefault(f"{name} {roof.get('dtype', '')}{by}", float(rate))
+        for peak in run.peaks:
+            rates = (
+                ("matmul peak", peak.flops_per_second, peak.flops_by),
+                ("bandwidth", peak.bytes_per_second, peak.bytes_by),
+            )
+            for name, rate, by in rates if peak.device == device else ():
+                if rate is not None:
+                    found.setdefault(f"{name} {peak.dtype}{f' by {by}' if by else ''}", rate)
     return found
 
 

@@ -19,9 +19,7 @@ from reports.text import fold, inert, printable, table
 
 #: What the JSON calls itself, and its version.
 KIND = "attention-conformance comparison"
-VERSION = 1
-
-SCHEMA = Path(__file__).with_name("comparison.schema.json")
+VERSION = 2
 
 #: Characters of a comment: GitHub takes 2¹⁶ bytes.
 LONGEST = 60_000

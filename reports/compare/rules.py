@@ -40,6 +40,9 @@ THRESHOLDS = {"least": LEAST, "margin": MARGIN, "memory": MEMORY, "accuracy": AC
 #: What a rule can ignore.
 IGNORABLE = (SLOWER, *(kind.value for kind in Kind))
 
+#: What was called otherwise.
+RENAMED = {"struck out": Kind.INVALID.value}
+
 
 @dataclass
 class Rule:
@@ -112,6 +115,9 @@ def _rule(path: Path, number: int, table: Mapping[str, Any]) -> Rule:
     ignore = table.get("ignore", [])
     unknown = [one for one in ignore if one not in IGNORABLE] if isinstance(ignore, list) else [ignore]
     if unknown:
+        now = RENAMED.get(unknown[0]) if isinstance(unknown[0], str) else None
+        if now:
+            raise ReportError(f"{path}: {where} ignores {unknown[0]!r}, which is called {now!r} now")
         raise ReportError(f"{path}: {where} ignores {unknown[0]!r}, expected some of {', '.join(IGNORABLE)}")
     if not thresholds and not ignore:
         raise ReportError(f"{path}: {where} says nothing: it has no threshold and ignores nothing")

@@ -83,7 +83,7 @@ def times(records: Records) -> dict[Key, Interval]:
 
 def _median(samples: Samples) -> Interval:
     if samples.sizes:
-        return median(samples.visits)
+        return median(samples.process_runs)
     parts = np.array_split(samples.seconds, min(CHUNKS, len(samples.seconds)))
     return median([[part.tolist() for part in parts]])
 

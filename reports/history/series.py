@@ -13,6 +13,7 @@ from typing import Any
 
 from bench.statistics import LEAST
 from conformance.outcomes import Outcome
+from impls import compressed
 from reports.benchmark import BenchRun
 from reports.cell import CACHE, CLOCK, Key, key_of
 from reports.compare import machines
@@ -21,8 +22,8 @@ from reports.reading import read
 from reports.records import Records
 from reports.source import ReportError, Source
 
-#: What result files end with.
-ENDINGS = (".json", ".jsonl", ".json.zst", ".jsonl.zst")
+#: What result files end with, compressed or not.
+ENDINGS = (".json", ".jsonl")
 
 #: What of a machine tells series apart where files have no fingerprint.
 _MACHINE = ("processor", "usable cores")
@@ -89,7 +90,7 @@ class History:
 
 def history(folder: Path) -> History:
     """Read every result file of a folder, in the order of their dates.  Raises ReportError if none can be read."""
-    paths = sorted(path for path in folder.rglob("*") if path.name.endswith(ENDINGS) and path.is_file())
+    paths = sorted(path for path in folder.rglob("*") if compressed.kind(path) in ENDINGS and path.is_file())
     found = History(files=len(paths))
     points: dict[tuple[Key, str], list[Point]] = {}
     for path in paths:
@@ -136,7 +137,7 @@ def _add(file: str, records: Records, points: dict[tuple[Key, str], list[Point]]
 
 def _ways(run: BenchRun, cell: Mapping[str, Any]) -> list[str]:
     """How a cell was timed, where that is not as always: times that were taken in two ways are two series."""
-    cache, clock = run.plan.get("cache", CACHE), cell.get("clock") or CLOCK
+    cache, clock = run.plan.cache if run.plan else CACHE, cell.get("clock") or CLOCK
     return [f"caches {cache}"] * (cache != CACHE) + [str(clock)] * (clock != CLOCK)
 
 

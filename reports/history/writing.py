@@ -15,9 +15,6 @@ from reports.history.series import History, Series
 KIND = "attention-conformance history"
 VERSION = 1
 
-#: The published form of history.json.
-SCHEMA = Path(__file__).with_name("history.schema.json")
-
 
 def write(found: History, folder: Path) -> list[Path]:
     """Write history.json, the tables and the pages, HTML if it can be made; the paths, history.md last."""

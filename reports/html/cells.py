@@ -1,17 +1,13 @@
-"""The cells of the bench as the page needs them: one frame in which every column exists, whatever the file's format."""
+"""The cells of the bench as the page needs them: one frame in which every column exists, whatever the file has."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import pandas as pd
 
-from reports import tables
 from reports.model import Model
 from reports.records import Records
 
-#: Numbers that not every format or cell has.  Seconds, bytes, shares.
+#: Numbers that not every cell has.  Seconds, bytes, shares.
 NUMBERS = (
     "B",
     "H",
@@ -20,15 +16,15 @@ NUMBERS = (
     "min",
     "max",
     "rounds",
-    "visits",
+    "process_runs",
     "memory_bytes",
-    "peak_bytes",
+    "peak_rss_bytes",
     "flops",
     "gflops",
     "tokens_per_second",
     "intensity",
-    "peak_share",
-    "roof_share",
+    "share_of_peak",
+    "share_of_limit",
     "share",
     "prepare_seconds",
     "first_call_seconds",
@@ -50,10 +46,7 @@ def frame(model: Model) -> pd.DataFrame:
         cells[name] = pd.to_numeric(cells[name], errors="coerce")
     for name in (*TEXTS, "clause", "reason"):
         cells[name] = cells[name].astype(object).where(cells[name].notna(), "")
-    if "operator" not in cells:
-        cells["operator"] = tables.SDPA
-    cells["operator"] = cells["operator"].fillna(tables.SDPA)
-    cells["memory"] = cells["memory_bytes"].fillna(cells["peak_bytes"])
+    cells["memory"] = cells["memory_bytes"].fillna(cells["peak_rss_bytes"])
     return cells.assign(optimal=_optimal(cells))
 
 
@@ -62,27 +55,13 @@ def timed(cells: pd.DataFrame) -> pd.DataFrame:
     return cells[(cells["outcome"] == "timed") & cells["median"].notna()] if not cells.empty else cells
 
 
-def roofs(records: Records) -> list[Mapping[str, Any]]:
-    """The measured limits of the machines, of files that have them."""
-    texts, numbers = ("device", "dtype"), ("flops_per_second",)
-    return [roof for run in records.runs for roof in run.roofs if _whole(roof, texts, numbers)]
-
-
-def _whole(record: Mapping[str, Any], texts: Sequence[str], numbers: Sequence[str]) -> bool:
-    """Whether nothing of it is missing, null or of another type."""
-    return all(isinstance(record.get(name), str) for name in texts) and all(
-        isinstance(record.get(name), (int, float)) for name in numbers
-    )
-
-
-def peaks(found: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """The roof of each device and dtype; of several the one with the highest peak."""
-    known: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for roof in found:
-        key = (roof["device"], roof["dtype"])
-        if roof["flops_per_second"] > known.get(key, {}).get("flops_per_second", 0):
-            known[key] = roof
-    return known
+def peaks(records: Records) -> dict[tuple[str, str], float]:
+    """The measured peak of each device and dtype, in FLOP/s; of several the highest one."""
+    found: dict[tuple[str, str], float] = {}
+    for peak in (peak for run in records.runs for peak in run.peaks if peak.flops_per_second is not None):
+        key = (peak.device, peak.dtype)
+        found[key] = max(found.get(key, 0.0), peak.flops_per_second or 0.0)
+    return found
 
 
 def _optimal(cells: pd.DataFrame) -> pd.Series:

@@ -43,7 +43,7 @@ def charts(*, validate: bool = False) -> dict[str, dict[str, Any]]:
     }
 
 
-def guides(cells: pd.DataFrame, peaks: Mapping[tuple[str, str], Mapping[str, Any]]) -> pd.DataFrame:
+def guides(cells: pd.DataFrame, peaks: Mapping[tuple[str, str], float]) -> pd.DataFrame:
     """The lines that are drawn beside the measured ones: S², S, and the time at the measured peak."""
     rows: list[tuple[Any, ...]] = []
     for key, group in timed(cells).groupby(GROUP, sort=False) if not cells.empty else ():
@@ -59,7 +59,7 @@ def guides(cells: pd.DataFrame, peaks: Mapping[tuple[str, str], Mapping[str, Any
         peak = peaks.get((str(key[1]), str(key[2])))
         if peak is not None:
             work = group.dropna(subset=["flops"]).drop_duplicates("S").sort_values("S")
-            times = work["flops"] / peak["flops_per_second"] * 1e3
+            times = work["flops"] / peak * 1e3
             rows += [
                 (*key, "milliseconds", "at the measured peak", S, time)
                 for S, time in zip(work["S"], times, strict=True)

@@ -92,7 +92,7 @@ def _data(model: Model, found: pd.DataFrame) -> dict[str, Any]:
         frames |= {"conformance": limited[list(RESULTS)], "accuracy": accuracy.drawn(shares)}
         shown["accuracy"] = accuracy.table(shares) if len(shares) else None
     if not found.empty:
-        guides = charts.guides(found, cells.peaks(cells.roofs(records)))
+        guides = charts.guides(found, cells.peaks(records))
         frames |= {"bench": found, "points": charts.drawn(found), "guides": guides}
     if records.faults:
         frames["faults"] = model.faults

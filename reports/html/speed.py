@@ -11,8 +11,8 @@ from reports.html.views import Cell, Table, columns, link, milliseconds, missing
 from reports.text import digits, shortened
 
 #: What a cell's outcome is marked with.
-MARKS = {"timed": "", "struck out": "✗ struck out", "not timed": "– not timed"}
-LOOKS = {"timed": "", "struck out": "failed", "not timed": "unsupported"}
+MARKS = {"timed": "", "invalid": "✗ invalid", "skipped": "– skipped"}
+LOOKS = {"timed": "", "invalid": "failed", "skipped": "unsupported"}
 
 
 def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
@@ -37,9 +37,9 @@ def overlap(first: Any, second: Any) -> bool:
 def counts(cells: pd.DataFrame) -> str:
     """How many cells have a time, and what became of the others."""
     found = cells["outcome"].value_counts()
-    struck = ", ".join(cells.loc[cells["outcome"] == "struck out", "implementation"].unique())
-    text = f"{found.get('timed', 0)} cells timed, {found.get('not timed', 0)} left out,"
-    text += f" {found.get('struck out', 0)} struck out"
+    struck = ", ".join(cells.loc[cells["outcome"] == "invalid", "implementation"].unique())
+    text = f"{found.get('timed', 0)} cells timed, {found.get('skipped', 0)} skipped,"
+    text += f" {found.get('invalid', 0)} invalid"
     return text + (f" ({struck})." if struck else ".")
 
 
@@ -89,7 +89,7 @@ def every_cell(cells: pd.DataFrame) -> Table:
     best = timed(cells).groupby([*GROUP, "S"])["median"].idxmin()
     winners, alone = set(best), timed(cells).groupby([*GROUP, "S"])["median"].transform("size") == 1
     winners -= set(alone.index[alone])
-    limits = bool((cells["bound_by"] != "").any() or cells["roof_share"].notna().any())
+    limits = bool((cells["bound_by"] != "").any() or cells["share_of_limit"].notna().any())
     rows = tuple(_cell(row, at in winners, limits=limits) for at, row in zip(cells.index, _records(cells), strict=True))
     titles = ["implementation", "workload", "S", "device", "dtype", "median", "GFLOP/s", "memory", "share of bound"]
     note = (
@@ -123,7 +123,7 @@ def _cell(row: dict[str, Any], best: bool, *, limits: bool) -> tuple[Cell, ...]:
 
 
 def _limits(row: dict[str, Any]) -> tuple[Cell, ...]:
-    share = row["roof_share"]
+    share = row["share_of_limit"]
     return number(share, None if missing(share) else f"{share:.0%}"), Cell(row["bound_by"])
 
 

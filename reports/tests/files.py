@@ -12,10 +12,10 @@ import numpy as np
 from bench.statistics import Visits, median
 from conformance.outcomes import Failure, Outcome, Result
 from conformance.results import Writer
-from reports.cell import OF_3
+from reports.cell import PROPERTIES
 
 #: What is measured of a cell, and so is of its record and not of the list of cells.
-MEASURED = ("median_ms", "tokens_per_second", "peak_bytes", "share", *OF_3, "data", "visits", "interval")
+MEASURED = ("median_ms", *PROPERTIES, "data", "process_runs", "interval")
 
 
 def result(implementation: str, case: str, outcome: Outcome = Outcome.PASSED, **fields: Any) -> Result:
@@ -46,43 +46,57 @@ def cell(implementation: str, length: int, outcome: str = "timed", **fields: Any
         "workload": f"prefill-b1h8d64s{length}",
         "family": "prefill-b1h8d64s*",
         "S": length,
+        "operator": "sdpa",
     }
     return {**named, "outcome": outcome, "clause": "", "reason": "", **fields}
 
 
 def timed(implementation: str, length: int, visits: Visits, **fields: Any) -> dict[str, Any]:
-    """A cell with its samples, by visit and chunk, as files of format 3 have them."""
+    """A cell with its samples, by process run and batch."""
     interval = median(visits)
     return cell(
         implementation,
         length,
         median_ms=interval.value * 1e3,
-        visits=[[len(chunk) for chunk in visit] for visit in visits],
-        data=[seconds for visit in visits for chunk in visit for seconds in chunk],
+        process_runs=[[len(batch) for batch in run] for run in visits],
+        data=[seconds for run in visits for batch in run for seconds in batch],
         interval=[interval.low, interval.high],
         **fields,
     )
 
 
 def steady(seconds: float, seed: int = 0, spread: float = 0.005) -> list[list[list[float]]]:
-    """Three visits of six chunks of three calls that scatter by ``spread`` around a time."""
+    """Three process runs of six batches of three calls that scatter by ``spread`` around a time."""
     return (seconds * np.exp(spread * np.random.default_rng(seed).normal(size=(3, 6, 3)))).tolist()
 
 
 def fingerprint(**fields: Any) -> dict[str, Any]:
-    """What a file of format 3 says of its machine."""
+    """What a file says of its machine."""
     return {"cpu": "a processor", "cores_usable": 2, "id": "0a1b", **fields}
 
 
-def roof(device: str = "cpu", dtype: str = "float32", flops: float = 1e11, byte: float = 1e10) -> dict[str, Any]:
+def plan(cache: str = "warm") -> dict[str, Any]:
+    """The plan of a run."""
+    times = {"seconds": 0.6, "noise": 0.02, "process_runs": 3, "batch_seconds": 0.02, "limit": 10.8}
+    return {**times, "least_calls": 9, "most_calls": 1500, "threads": 1, "seed": 0, "cache": cache}
+
+
+def fit(implementation: str) -> dict[str, Any]:
+    """The exponent of an implementation's memory."""
+    line = {"exponent": 2.0, "low": 1.9, "high": 2.1, "points": 4, "shortest": 512, "longest": 4096}
+    cells = {"implementation": implementation, "device": "cpu", "dtype": "float32", "family": "prefill-b1h8d64s*"}
+    return {**line, **cells, "quantity": "bytes"}
+
+
+def peak(device: str = "cpu", dtype: str = "float32", flops: float = 1e11, byte: float = 1e10) -> dict[str, Any]:
     """The measured peak and bandwidth of a device."""
     fields = {"flops_per_second": flops, "flops_by": "torch", "bytes_per_second": byte, "bytes_by": "numpy"}
     return {"device": device, "dtype": dtype, **fields}
 
 
-def bench_3(path: Path, *cells: dict[str, Any], **ours: Any) -> Path:
-    """A result file of ``pytest bench`` of format 3."""
-    given = {"format": 3, "flops": {"sdpa": "any"}, "fingerprint": fingerprint(), "roofs": [roof()], **ours}
+def bench_run(path: Path, *cells: dict[str, Any], **ours: Any) -> Path:
+    """A result file of ``pytest bench`` with all that a run says of itself."""
+    given = {"flops": {"sdpa": "any"}, "fingerprint": fingerprint(), "peaks": [peak()], **ours}
     return bench_file(path, *cells, **given)
 
 
@@ -93,9 +107,9 @@ def bench_file(path: Path, *cells: dict[str, Any], **ours: Any) -> Path:
         "datetime": "2026-01-02T03:04:05",
         "benchmarks": [_benchmark(one) for one in cells if "median_ms" in one],
         "attention_conformance": {
-            "format": 1,
+            "format": 4,
             "spec": "1",
-            "flops": "2·B·H·pairs·(D + Dv)",
+            "flops": {"sdpa": "2·B·H·pairs·(D + Dv)"},
             "cells": [{key: value for key, value in one.items() if key not in MEASURED} for one in cells],
             **ours,
         },
@@ -108,7 +122,7 @@ def _benchmark(one: Mapping[str, Any]) -> dict[str, Any]:
     seconds = one["median_ms"] / 1e3
     info = {name: one[name] for name in ("implementation", "device", "dtype", "workload", "S")}
     info |= {"B": 1, "H": 8, "D": 64, "flops": 1e9, "gflops": 1 / seconds, "prepare_seconds": 0.25}
-    info |= {"first_call_seconds": 0.5, "peak_bytes": one.get("peak_bytes", 1), "share": 0.1, "profile": "wide"}
+    info |= {"first_call_seconds": 0.5, "peak_rss_bytes": one.get("peak_rss_bytes", 1), "share": 0.1, "profile": "wide"}
     info |= {name: one[name] for name in MEASURED if name in one and name not in ("median_ms", "data")}
     stats = dict.fromkeys(("min", "median", "mean", "max"), seconds) | {"stddev": 0.0, "rounds": 5}
     return {"extra_info": info, "stats": stats | ({"data": one["data"]} if "data" in one else {})}

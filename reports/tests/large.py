@@ -15,7 +15,7 @@ import numpy as np
 
 from conformance.cases import every_case
 from conformance.outcomes import Failure, Outcome, Result
-from reports.tests.files import bench_3, conformance_file, fingerprint, roof, timed
+from reports.tests.files import bench_run, conformance_file, fingerprint, peak, timed
 
 CELLS, SAMPLES, RESULTS = 2_000, (2, 5, 5), 50_000
 IMPLEMENTATIONS, WORKLOADS = 25, 80
@@ -30,7 +30,7 @@ def write(folder: Path, seed: int, worse: bool, cells: int = CELLS, results: int
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
     timings = [_cell(at, rng, worse) for at in range(cells)]
-    bench = bench_3(folder / "bench.json", *timings, fingerprint=fingerprint(), roofs=[roof()])
+    bench = bench_run(folder / "bench.json", *timings, fingerprint=fingerprint(), peaks=[peak()])
     cases = list(every_case().values())
     every = (
         (f"implementation-{who:03}", case, dtype)
@@ -52,8 +52,8 @@ def write_history(folder: Path, runs: int = RUNS, cells: int = TRENDS) -> None:
         timings = [_cell(at * WORKLOADS, rng, False, SLOWER if slow and at == 0 else 1.0) for at in range(cells)]
         when = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(hours=run)
         versions = {"torch": "2.13" if slow else "2.12"}
-        of_machine = {"fingerprint": fingerprint(versions=versions), "roofs": [roof()]}
-        bench_3(folder / f"{run:04}.json", *timings, started=when.isoformat(), **of_machine)
+        of_machine = {"fingerprint": fingerprint(versions=versions), "peaks": [peak()]}
+        bench_run(folder / f"{run:04}.json", *timings, started=when.isoformat(), **of_machine)
 
 
 def _cell(at: int, rng: np.random.Generator, worse: bool, factor: float = 1.0) -> dict:

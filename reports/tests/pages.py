@@ -14,7 +14,7 @@ from reports.compare.comparing import compare
 from reports.html.page import page
 from reports.model import Model
 from reports.reading import read
-from reports.tests.files import bench_3, conformance_file, result, steady, timed
+from reports.tests.files import bench_run, conformance_file, result, steady, timed
 
 #: A name that must be shown, and never be run.
 HOSTILE = "<script>alert(1)</script>"
@@ -77,7 +77,7 @@ def cells(slower: float = 1.0) -> list[dict[str, Any]]:
                     operator="sdpa",
                     memory_bytes=8 * 4 * length**2 if name == "square" else 2048 * length,
                     bound_by="compute",
-                    roof_share=0.5,
+                    share_of_limit=0.5,
                 )
             )
     return found
@@ -85,9 +85,9 @@ def cells(slower: float = 1.0) -> list[dict[str, Any]]:
 
 def model(folder: Path, *, base: bool = False) -> Model:
     """The run as a model; with a base, ``square`` is 1.5 times as slow as it was."""
-    files = [conformance_file(folder / "a.jsonl", *results()), bench_3(folder / "b.json", *cells(1.5 if base else 1))]
+    files = [conformance_file(folder / "a.jsonl", *results()), bench_run(folder / "b.json", *cells(1.5 if base else 1))]
     records = read(files)
-    before = read([files[0], bench_3(folder / "base.json", *cells())]) if base else None
+    before = read([files[0], bench_run(folder / "base.json", *cells())]) if base else None
     return Model(records, clauses(), compare(before, records) if before else None)
 
 

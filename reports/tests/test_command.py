@@ -72,19 +72,19 @@ def test_an_incomplete_run_is_said_first(tmp_path: Path) -> None:
 
 def test_a_struck_out_cell_is_shown_with_its_clause(tmp_path: Path) -> None:
     """It has no number in any table of speed."""
-    wrong = cell("bad", 128, "struck out", clause="SDPA-25", reason="64 elements are outside the bound")
+    wrong = cell("bad", 128, "invalid", clause="SDPA-25", reason="64 elements are outside the bound")
     page = report(tmp_path, bench_file(tmp_path / "b.json", cell("good", 128, median_ms=1.5), wrong))
     rows = [line for line in page.splitlines() if line.startswith("| bad")]
     assert [row.split("|")[2].strip() for row in rows[:2]] == ["✗ SDPA-25", "✗ SDPA-25"]
     assert "64 elements are outside the bound" in rows[2]
-    assert "1 struck out (`bad`)" in page
+    assert "1 invalid (`bad`)" in page
 
 
 def test_each_family_is_counted_by_the_formula_of_its_operator(tmp_path: Path) -> None:
-    """A file of format 1 has the formula of sdpa, one of format 2 that of every operator."""
-    one = bench_file(tmp_path / "a.json", cell("x", 128, median_ms=1.5), flops="old")
+    """Two files may count in two ways, which are both said."""
+    one = bench_file(tmp_path / "a.json", cell("x", 128, median_ms=1.5), flops={"sdpa": "old"})
     layer = cell("y", 64, median_ms=1.0, operator="mha", workload="mha-b1h8d64s64", family="mha-b1h8d64s*")
-    other = bench_file(tmp_path / "b.json", layer, format=2, flops={"sdpa": "new", "mha": "of the layer"})
+    other = bench_file(tmp_path / "b.json", layer, flops={"sdpa": "new", "mha": "of the layer"})
     page = report(tmp_path, one, other)
     assert [line for line in page.splitlines() if "counted as" in line] == [
         "GFLOP/s, by the median; operations are counted as old or new; the most is bold.",
@@ -96,7 +96,7 @@ def test_decoding_has_tokens_per_second_by_past_keys(tmp_path: Path) -> None:
     """Its open length is that of the past."""
     decode = {"operator": "sdpa", "workload": "decode-b1h8d64s1k64", "family": "decode-b1h8d64s1k*"}
     one = cell("x", 64, median_ms=1.0, tokens_per_second=1000.0, **decode)
-    page = report(tmp_path, bench_file(tmp_path / "b.json", one, format=2, flops={"sdpa": "any"}))
+    page = report(tmp_path, bench_file(tmp_path / "b.json", one, flops={"sdpa": "any"}))
     assert "by past keys k" in page
     assert "Tokens per second" in page
     assert "k=64" in page
@@ -127,7 +127,7 @@ def test_no_framework_and_no_implementation_is_imported(tmp_path: Path) -> None:
         f"main([{str(path)!r}, '-o', {str(tmp_path / 'out')!r}]);"
         "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'jax', 'onnx', 'onnxruntime', 'pytest')"
         " or m.startswith(('impls.numpy', 'impls.torch', 'impls.jax', 'impls.onnx', 'bench.'))"
-        " and m not in ('bench.statistics', 'bench.fits')])"  # arithmetic alone
+        " and m not in ('bench.records', 'bench.statistics', 'bench.fits')])"  # types, and arithmetic alone
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
     assert done.stdout.splitlines()[-1] == "[]"

@@ -9,7 +9,7 @@ import pytest
 
 from conformance.outcomes import Outcome, Result
 from reports.compare.changes import Kind, Level, Status
-from reports.tests.files import bench_3, cell, conformance_file, failed, result, steady
+from reports.tests.files import bench_run, cell, conformance_file, failed, result, steady
 from reports.tests.files import timed as timed_cell
 from reports.tests.test_compare import between
 
@@ -63,10 +63,10 @@ def test_small_drifts_of_accuracy_are_none(tmp_path: Path, old: float | None, ne
     ("base", "new", "kind", "level"),
     [
         ({}, None, Kind.CELL, Level.WORSE),
-        ({}, {"outcome": "struck out", "clause": "SDPA-25"}, Kind.STRUCK, Level.WORSE),
-        ({}, {"outcome": "not timed", "reason": "needs 9 GiB"}, Kind.UNTIMED, Level.WORSE),
-        (None, {"outcome": "struck out"}, Kind.STRUCK, Level.WORSE),
-        ({"outcome": "struck out"}, {}, Kind.PASS, Level.BETTER),
+        ({}, {"outcome": "invalid", "clause": "SDPA-25"}, Kind.INVALID, Level.WORSE),
+        ({}, {"outcome": "skipped", "reason": "needs 9 GiB"}, Kind.UNTIMED, Level.WORSE),
+        (None, {"outcome": "invalid"}, Kind.INVALID, Level.WORSE),
+        ({"outcome": "invalid"}, {}, Kind.PASS, Level.BETTER),
         (None, {}, Kind.NEW_CELL, Level.NOTE),
         ({"memory_bytes": 1 << 24}, {"memory_bytes": 1 << 25}, Kind.MEMORY, Level.WORSE),
         ({"memory_bytes": 1 << 25}, {"memory_bytes": 1 << 24}, Kind.LESS_MEMORY, Level.BETTER),
@@ -83,7 +83,7 @@ def test_steps_of_a_cell(
         if fields is not None:
             timed = fields.get("outcome", "timed") == "timed"
             cells.append(timed_cell("x", 128, steady(1e-3), **fields) if timed else cell("x", 128, **fields))
-        files.append(bench_3(tmp_path / f"{side}.json", *cells))
+        files.append(bench_run(tmp_path / f"{side}.json", *cells))
     (change,) = between(*files).changes
     assert (change.kind, change.level, change.implementation) == (kind, level, "x")
 
@@ -100,7 +100,7 @@ def test_steps_of_a_cell(
 def test_small_drifts_of_memory_are_none(tmp_path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
     """A few per cent, a few bytes, or numbers that were measured in two ways are no change."""
     files = [
-        bench_3(tmp_path / f"{at}.json", timed_cell("x", 128, steady(1e-3), **fields))
+        bench_run(tmp_path / f"{at}.json", timed_cell("x", 128, steady(1e-3), **fields))
         for at, fields in enumerate((old, new))
     ]
     assert not between(*files).changes

@@ -17,7 +17,7 @@ from reports.history import changepoints
 from reports.history.changepoints import SHORTEST, changes
 from reports.history.series import history, steps
 from reports.source import ReportError
-from reports.tests.files import bench_3, conformance_file, failed, fingerprint, result, steady, timed
+from reports.tests.files import bench_run, conformance_file, failed, fingerprint, plan, result, steady, timed
 
 
 def noise(count: int, seed: int = 0, spread: float = 0.01) -> np.ndarray:
@@ -91,7 +91,7 @@ def runs(folder: Path, count: int, slow_from: int, **ours: object) -> None:
         seconds = 1e-3 * (1.3 if slow else 1.0)
         given = {"fingerprint": fingerprint(versions={"torch": "2.13" if slow else "2.12"}), **ours}
         cells = [timed("x", 128, steady(seconds, day))]
-        bench_3(folder / f"{count - day}.json", *cells, started=f"2026-01-{day + 1:02}T00:00:00Z", **given)
+        bench_run(folder / f"{count - day}.json", *cells, started=f"2026-01-{day + 1:02}T00:00:00Z", **given)
 
 
 def test_a_folder_becomes_tables_and_a_page(tmp_path: Path) -> None:
@@ -120,8 +120,8 @@ def test_two_machines_are_two_series(tmp_path: Path) -> None:
 def test_times_that_were_taken_in_two_ways_are_two_series(tmp_path: Path) -> None:
     """Cold caches are no change of a cell; a file that does not say is warm."""
     runs(tmp_path / "in", 5, 99)
-    runs(tmp_path / "in" / "warm", 5, 99, plan={"cache": "warm"})
-    runs(tmp_path / "in" / "cold", 10, 0, plan={"cache": "cold"})
+    runs(tmp_path / "in" / "warm", 5, 99, plan=plan())
+    runs(tmp_path / "in" / "cold", 10, 0, plan=plan("cold"))
     found = history(tmp_path / "in")
     assert [(one.machine, len(one.points)) for one in found.series] == [("0a1b", 10), ("0a1b, caches cold", 10)]
 

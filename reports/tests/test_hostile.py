@@ -9,19 +9,21 @@ from typing import Any
 
 import pytest
 
+from impls import compressed
+from reports import source
 from reports.__main__ import main
 from reports.benchmark import TWICE, UNLISTED, UNTIMED
-from reports.cell import NO_CELL, NO_CHUNKS, NO_INTERVAL, NO_NUMBER, NO_TIME
+from reports.cell import NO_BATCHES, NO_CELL, NO_INTERVAL, NO_NUMBER, NO_TIME
 from reports.reading import read
 from reports.source import LARGEST, ReportError
-from reports.tests.files import bench_3, cell, conformance_file, failed, result, steady, timed
+from reports.tests.files import bench_run, cell, conformance_file, failed, result, steady, timed
 
 Document = dict[str, Any]
 
 
 def changed(folder: Path, change: Callable[[Document], object]) -> Path:
     """A file of the bench with two timed cells, after a change of its document."""
-    path = bench_3(folder / "b.json", timed("x", 128, steady(1e-3)), timed("y", 128, steady(1e-3)))
+    path = bench_run(folder / "b.json", timed("x", 128, steady(1e-3)), timed("y", 128, steady(1e-3)))
     document = json.loads(path.read_text())
     change(document)
     path.write_text(json.dumps(document))
@@ -83,10 +85,10 @@ def again(part: str) -> Callable[[Document], object]:
         (info(memory_bytes=[]), {NO_NUMBER: 1}),
         (info(bound_by=3), {NO_NUMBER: 1}),
         (info(clock=["wall"]), {NO_NUMBER: 1}),
-        (info(visits=[[1, 2]]), {NO_CHUNKS: 1}),
-        (info(visits=[[]]), {NO_CHUNKS: 1}),
-        (info(visits="3"), {NO_CHUNKS: 1}),
-        (info(visits=[[-4, 58]]), {NO_CHUNKS: 1}),
+        (info(process_runs=[[1, 2]]), {NO_BATCHES: 1}),
+        (info(process_runs=[[]]), {NO_BATCHES: 1}),
+        (info(process_runs="3"), {NO_BATCHES: 1}),
+        (info(process_runs=[[-4, 58]]), {NO_BATCHES: 1}),
         (info(interval=[2.0, 3.0]), {NO_INTERVAL: 1}),
         (info(interval=[1e-9]), {NO_INTERVAL: 1}),
         (info(interval=[float("nan"), 1.0]), {NO_INTERVAL: 1}),
@@ -123,14 +125,20 @@ def in_ours(**fields: Any) -> Callable[[Document], object]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (in_ours(format=4), "has bench format 4, expected 1, 2 or 3"),
-        (in_ours(format="3"), "has bench format 3, expected"),
-        (in_ours(cells={}), "no list of cells"),
+        (in_ours(format=3), "has bench format 3, expected 4"),
+        (in_ours(format=5), "has bench format 5, expected 4"),
+        (in_ours(format="4"), "has bench format 4, expected"),
+        (in_ours(format=True), "has bench format True, expected"),
+        (in_ours(cells={}), "is damaged: .*got `object` - at .*cells"),
         (in_ours(spec=1), "is damaged"),
-        (in_ours(roofs=[1]), "roofs or fits of the wrong type"),
-        (in_ours(fingerprint=[]), "fingerprint of the wrong type"),
+        (in_ours(peaks=[1]), r"is damaged: .*got `int` - at .*peaks\[0\]"),
+        (in_ours(peaks=[{"device": "cpu"}]), r"is damaged: .*missing required field `dtype` - at .*peaks\[0\]"),
+        (in_ours(load_average=float("nan")), "is damaged: .*load_average"),
+        (in_ours(plan={"cache": 1}), "is damaged: .*plan"),
+        (in_ours(fits=[1]), "is damaged: .*fits"),
+        (in_ours(fingerprint=[]), "is damaged: .*got `array` - at .*fingerprint"),
         (lambda document: document.update(benchmarks={}), "nor the JSON of pytest-benchmark"),
-        (lambda document: document.update(machine_info=[]), "machine_info, roofs or fits of the wrong type"),
+        (lambda document: document.update(machine_info=[]), "is damaged: .*machine_info is no object"),
         (lambda document: document.update(attention_conformance=[]), "has bench format"),
         (without("attention_conformance"), "for another project"),
     ],
@@ -215,6 +223,33 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
     refused(path, f"has {LARGEST + 1} bytes, at most {LARGEST} are read")
 
 
+def test_a_compressed_file_that_unpacks_to_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is unpacked no further than what is read of any file; here that is a million bytes."""
+    monkeypatch.setattr(source, "LARGEST", 1_000_000)
+    compressed.write(tmp_path / "bomb.json.zst", b" " * 50_000_000)
+    refused(tmp_path / "bomb.json.zst", "more than 1000000 bytes")
+
+
+@pytest.mark.parametrize("kept", [0.1, 0.5, 0.9])
+def test_a_truncated_compressed_file_is_refused(tmp_path: Path, kept: float) -> None:
+    """Wherever it was cut off, and one that is not compressed at all."""
+    path = tmp_path / "b.json.zst"
+    compressed.write(path, changed(tmp_path, lambda document: None).read_bytes())
+    whole = path.read_bytes()
+    assert read([path]).cells
+    path.write_bytes(whole[: int(kept * len(whole))])
+    refused(path, "is empty|neither a conformance result file nor JSON")
+    path.write_bytes(b"{}")
+    refused(path, "cannot be read: no zstd")
+
+
+def test_a_compressed_file_is_counted_as_it_is(tmp_path: Path) -> None:
+    """A record that cannot be used is refused as in a file that is not compressed."""
+    path = tmp_path / "b.json.zst"
+    compressed.write(path, changed(tmp_path, stats(median=0.0)).read_bytes())
+    assert read([path]).sources[0].refused == {NO_TIME: 1}
+
+
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     """Parquet, a picture, a core dump."""
     path = tmp_path / "a.json"
@@ -227,9 +262,9 @@ HOSTILE = "<script>alert(1)</script>|`x`"
 
 def test_html_in_names_is_shown_as_text(tmp_path: Path) -> None:
     """Names, workloads, reasons and libraries can hold tags; no page of the report does."""
-    cells = [timed(HOSTILE, 128, steady(1e-3)), cell(HOSTILE, 256, "struck out", clause="<b>", reason=HOSTILE)]
+    cells = [timed(HOSTILE, 128, steady(1e-3)), cell(HOSTILE, 256, "invalid", clause="<b>", reason=HOSTILE)]
     cells.append(timed("z", 64, steady(1e-3), family=f"{HOSTILE}*", workload=HOSTILE))
-    bench = bench_3(tmp_path / "b.json", *cells, flops={"sdpa": HOSTILE}, command=HOSTILE)
+    bench = bench_run(tmp_path / "b.json", *cells, flops={"sdpa": HOSTILE}, command=HOSTILE)
     results = [failed(HOSTILE, HOSTILE, reason=HOSTILE), result("fine", "empty-keys-bool")]
     lines = conformance_file(tmp_path / "<img>.jsonl", *results, machine=HOSTILE, not_installed=[HOSTILE])
     assert main([str(bench), str(lines), "-o", str(tmp_path / "out")]) == 0

@@ -22,7 +22,7 @@ from reports.html.views import number, size
 from reports.model import Model
 from reports.reading import read
 from reports.tests import large, pages
-from reports.tests.files import bench_3, bench_file, cell, conformance_file, failed, result, roof
+from reports.tests.files import bench_file, bench_run, cell, conformance_file, failed, peak, result
 
 
 class Elements(HTMLParser):
@@ -123,11 +123,11 @@ def test_the_plots_are_valid_vega_lite() -> None:
 
 def test_the_line_at_the_measured_peak_is_operations_by_peak(tmp_path: Path) -> None:
     """The helper's 1e9 operations take 10 ms at 1e11 a second; without a measured peak there is no such line."""
-    model = Model(read([bench_3(tmp_path / "b.json", *pages.cells(), roofs=[roof(flops=1e11)])]), clauses())
+    model = Model(read([bench_run(tmp_path / "b.json", *pages.cells(), peaks=[peak(flops=1e11)])]), clauses())
     found = cells.frame(model)
-    guides = charts.guides(found, cells.peaks(cells.roofs(model.records)))
-    peak = guides[guides["name"] == "at the measured peak"]
-    assert peak["value"].tolist() == [10.0] * 4
+    guides = charts.guides(found, cells.peaks(model.records))
+    line = guides[guides["name"] == "at the measured peak"]
+    assert line["value"].tolist() == [10.0] * 4
     assert "at the measured peak" not in set(charts.guides(found, {})["name"])
 
 
@@ -195,8 +195,8 @@ def test_a_page_of_one_kind_of_record_is_made(kind: str, tmp_path: Path) -> None
     """Sections without records are not there."""
     files: dict[str, Any] = {
         "results": lambda: conformance_file(tmp_path / "a.jsonl", *pages.results()),
-        "cells": lambda: bench_3(tmp_path / "b.json", *pages.cells()),
-        "nothing": lambda: bench_3(tmp_path / "b.json"),
+        "cells": lambda: bench_run(tmp_path / "b.json", *pages.cells()),
+        "nothing": lambda: bench_run(tmp_path / "b.json"),
     }
     text = page(Model(read([files[kind]()]), clauses()))
     assert ('id="conformance"' in text) == (kind == "results")
@@ -223,7 +223,7 @@ def test_without_the_extra_the_other_files_are_written(
 
 def test_the_page_is_among_the_outputs(tmp_path: Path) -> None:
     """With a base run it says what got worse."""
-    base = bench_3(tmp_path / "base.json", *pages.cells())
-    new = bench_3(tmp_path / "new.json", *pages.cells(2.0))
+    base = bench_run(tmp_path / "base.json", *pages.cells())
+    new = bench_run(tmp_path / "new.json", *pages.cells(2.0))
     assert main([str(new), "--base", str(base), "-o", str(tmp_path / "out")]) == 0
     assert "Worse: 4 cells are slower." in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ from reports.html.views import Answer
 from reports.model import Model
 from reports.reading import read
 from reports.tests import pages
-from reports.tests.files import bench_3, bench_file, cell, conformance_file, result, roof, steady, timed
+from reports.tests.files import bench_file, bench_run, cell, conformance_file, peak, result, steady, timed
 
 
 def named(answer: Answer | None) -> dict[str, list[str]]:
@@ -34,7 +34,7 @@ def of(folder: Path, *found: Any) -> Model:
 
 def timings(folder: Path, *found: dict[str, Any], **ours: Any) -> pd.DataFrame:
     """The frame of cells."""
-    return cells.frame(Model(read([bench_3(folder / "b.json", *found, **ours)]), clauses()))
+    return cells.frame(Model(read([bench_run(folder / "b.json", *found, **ours)]), clauses()))
 
 
 def test_right_about_masked_rows_is_who_breaks_no_such_clause(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_workload_that_was_not_timed_is_not_answered_by_another(tmp_path: Path
     """The nearest one is named as what it is."""
     found = timings(tmp_path, timed("x", 4096, steady(0.1)))
     assert fastest(found, asked(found)).lead.startswith("Not timed in these files. Of prefill-b1h8d64s4096 in float32")
-    nothing = timings(tmp_path, cell("x", 4096, "not timed"))
+    nothing = timings(tmp_path, cell("x", 4096, "skipped"))
     assert fastest(nothing, asked(nothing)).lead == "Nothing was timed in these files."
 
 
@@ -127,19 +127,19 @@ def test_who_holds_an_array_of_scores_is_named(tmp_path: Path) -> None:
     }
 
 
-def test_older_files_are_judged_by_what_they_measured(tmp_path: Path) -> None:
-    """Format 1 has the growth of a process instead of the peak of a call; a cell without a time has no memory."""
+def test_memory_is_judged_by_what_was_measured(tmp_path: Path) -> None:
+    """Without the peak of a call it is what the process grew by; a cell without a time has no memory."""
     lengths = (1024, 2048, 4096)
-    old = [cell("x", s, median_ms=1.0, peak_bytes=32 * s**2) for s in lengths]
-    found = Model(read([bench_file(tmp_path / "b.json", *old, cell("y", 4096, "not timed"))]), clauses())
+    old = [cell("x", s, median_ms=1.0, peak_rss_bytes=32 * s**2) for s in lengths]
+    found = Model(read([bench_file(tmp_path / "b.json", *old, cell("y", 4096, "skipped"))]), clauses())
     assert [(one.implementation, one.growth) for one in found.memories] == [("x", Growth.QUADRATIC)]
 
 
-def test_limits_that_are_damaged_are_not_used(tmp_path: Path) -> None:
-    """A field that is missing or null leaves the others."""
-    roofs = [roof(), {"device": "cpu"}, {**roof(), "flops_per_second": None}]
-    path = bench_3(tmp_path / "b.json", *pages.cells(), roofs=roofs)
-    assert cells.roofs(read([path])) == [roof()]
+def test_limits_that_were_not_measured_are_not_used(tmp_path: Path) -> None:
+    """A null leaves the others."""
+    peaks = [peak(), {**peak(dtype="float16"), "flops_per_second": None}]
+    path = bench_run(tmp_path / "b.json", *pages.cells(), peaks=peaks)
+    assert cells.peaks(read([path])) == {("cpu", "float32"): peak()["flops_per_second"]}
 
 
 def test_what_is_memory_bound_is_known_from_measured_limits_alone(tmp_path: Path) -> None:
@@ -163,16 +163,16 @@ def test_what_got_worse_is_named_with_its_ratio(tmp_path: Path) -> None:
 def test_no_base_is_not_taken_for_nothing_worse(tmp_path: Path) -> None:
     """Neither is a base that cannot be compared with."""
     assert changes.worse(None).lead.startswith("Not known")
-    new = read([bench_3(tmp_path / "new.json", *pages.cells())])
-    base = read([bench_3(tmp_path / "base.json", *pages.cells(), fingerprint={"cpu": "another", "id": "x"})])
+    new = read([bench_run(tmp_path / "new.json", *pages.cells())])
+    base = read([bench_run(tmp_path / "base.json", *pages.cells(), fingerprint={"cpu": "another", "id": "x"})])
     assert changes.worse(compare(base, new)).lead.startswith("It cannot be told: ")
     assert changes.worse(compare(new, new)).lead.startswith("Nothing: ")
 
 
 def test_cells_of_one_run_alone_are_counted_apart(tmp_path: Path) -> None:
     """A base may be smaller; a cell that it alone has is worse."""
-    every = read([bench_3(tmp_path / "every.json", *pages.cells())])
-    some = read([bench_3(tmp_path / "some.json", *pages.cells()[2:])])
+    every = read([bench_run(tmp_path / "every.json", *pages.cells())])
+    some = read([bench_run(tmp_path / "some.json", *pages.cells()[2:])])
     lead = changes.worse(compare(some, every)).lead
     assert lead == "Nothing: 10 cells compared (10 same); 2 timed in the new run alone."
     lead = changes.worse(compare(every, some)).lead
@@ -181,7 +181,7 @@ def test_cells_of_one_run_alone_are_counted_apart(tmp_path: Path) -> None:
 
 def test_a_base_of_times_alone_leaves_conformance_open(tmp_path: Path) -> None:
     """The times are compared all the same, and it is said what was not."""
-    base = read([bench_3(tmp_path / "base.json", *pages.cells())])
+    base = read([bench_run(tmp_path / "base.json", *pages.cells())])
     answer = changes.worse(compare(base, pages.model(tmp_path).records))
     assert answer.lead == "Nothing for certain: 12 cells compared (12 same)."
     assert answer.note == "The base has no conformance results, the new run has."

@@ -11,21 +11,21 @@ import pandas as pd
 import pytest
 
 from conformance.outcomes import Outcome
-from reports import model
+from reports import schemas
 from reports.__main__ import main
 from reports.reading import ReportError, read
-from reports.tests.files import bench_3, cell, conformance_file, failed, result, steady, timed
+from reports.tests.files import bench_run, cell, conformance_file, failed, result, steady, timed
 from reports.tests.test_faults import fault, kill_file
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
-    """A file of each kind, with a failure, a NaN of an infinite share, a struck-out cell and samples."""
+    """A file of each kind, with a failure, a NaN of an infinite share, an invalid cell and samples."""
     shares = [result("x", "c1", share=0.25, meets=("wide",)), failed("y", "c1", share=float("inf"))]
-    wrong = cell("y", 128, "struck out", clause="SDPA-25", reason="wrong")
+    wrong = cell("y", 128, "invalid", clause="SDPA-25", reason="wrong")
     return [
         conformance_file(tmp_path / "c.jsonl", *shares, result("z", "c1", Outcome.UNSUPPORTED)),
-        bench_3(tmp_path / "b.json", timed("x", 128, steady(1e-3)), wrong),
+        bench_run(tmp_path / "b.json", timed("x", 128, steady(1e-3)), wrong),
         kill_file(tmp_path / "f.json", fault("one", "a", "b")),
     ]
 
@@ -60,7 +60,7 @@ def test_the_schema_refuses_what_is_no_model(
     found = document(files, tmp_path / "out")
     found[part][0].update(fields)
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(found, json.loads(model.SCHEMA.read_text()))
+        jsonschema.validate(found, json.loads(schemas.schema("report")))
 
 
 def test_a_model_gives_the_report_that_it_was_written_with(files: list[Path], tmp_path: Path) -> None:
@@ -74,10 +74,10 @@ def test_a_model_gives_the_report_that_it_was_written_with(files: list[Path], tm
 
 
 def test_samples_survive(files: list[Path], tmp_path: Path) -> None:
-    """A comparison can be made from models: they have the samples by visit and chunk."""
+    """A comparison can be made from models: they have the samples by process run and batch."""
     document(files, tmp_path / "m")
     (found,) = read([tmp_path / "m" / "model.json"]).samples.values()
-    assert found.visits == steady(1e-3)
+    assert found.process_runs == steady(1e-3)
 
 
 def test_every_format_has_the_same_number(files: list[Path], tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_parquet_without_its_library_is_a_sentence(
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"version": 2}, "is a report of version 2, expected 1"),
+        ({"version": 1}, "is a report of version 1, expected 2"),
         ({"cells": [{}]}, "is damaged"),
         ({"results": [{"implementation": 5}]}, "is damaged"),
         ({"files": [{}]}, "is damaged"),

@@ -5,68 +5,107 @@ from __future__ import annotations
 import html
 from pathlib import Path
 
+import pytest
+
 from bench.fits import Growth
 from conformance.clauses import clauses
-from reports.compare.command import records as of_folder
-from reports.compare.comparing import compare
+from reports import badge, publish, summary
+from reports.__main__ import main
 from reports.html import changes
 from reports.html.page import page as html_page
-from reports.markdown import page
 from reports.model import Model
-from reports.outputs import written
+from reports.publish import FOLDER
 from reports.reading import read
 from reports.records import Records
 from reports.tests import pages
+from reports.tests.files import bench_run, conformance_file, plan, result, steady, timed
 
-PUBLISHED = Path(__file__).parents[1] / "published"
-
-#: What is published: results, times, and the kill table.
-FILES = [PUBLISHED / name for name in ("conformance.jsonl", "bench.json", "bench-half.json", "faults.json")]
-
-#: An earlier run of some of the cells, and earlier results.
-BASE = PUBLISHED / "base"
+#: Bytes of a generated file that is tracked, and of the one that may be larger, the page with its plots.
+LARGEST, PAGE = 1_000_000, 3_000_000
 
 
+@pytest.fixture(scope="module")
 def published() -> Model:
     """What the published files give."""
-    records = read(FILES)
-    return Model(records, clauses(), compare(of_folder(str(BASE)), records))
+    return publish.model()
 
 
-def test_the_published_page_is_made_from_the_published_files() -> None:
-    """Made again from the result files beside it, the page is the same."""
-    assert page(published()) == (PUBLISHED / "report.md").read_text(encoding="utf-8")
+def test_the_published_summary_is_made_from_the_published_files(published: Model) -> None:
+    """Made again from the result files beside it, it is the same."""
+    assert summary.page(published) == (FOLDER / "summary.md").read_text(encoding="utf-8")
 
 
-def test_the_published_tables_are_made_from_the_published_files(tmp_path: Path) -> None:
-    """So are the short form for a CI job and every table that is published."""
-    written(published(), tmp_path, ["csv", "markdown"])
-    for name in ("summary.md", "answers.csv", "matrix.csv", "bench.csv"):
-        assert (tmp_path / name).read_bytes() == (PUBLISHED / name).read_bytes()
+def test_the_published_badges_are_made_from_the_published_files(published: Model) -> None:
+    """One for each implementation."""
+    kept = {path.stem: path.read_text(encoding="utf-8") for path in (FOLDER / "badges").iterdir()}
+    assert badge.badges(published) == kept
 
 
-def test_the_published_html_page_says_what_got_worse_since_the_base_run() -> None:
+def test_published_files_are_small() -> None:
+    """None has more than a megabyte but the page; what was measured is compressed."""
+    sizes = {path.name: path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()}
+    assert sizes.pop("report.html") < PAGE
+    assert max(sizes.values()) < LARGEST
+    assert not [name for name in sizes if name.endswith((".json", ".jsonl", ".csv"))]
+
+
+def test_publishing_keeps_the_files_with_four_digits_of_samples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without files it regenerates what is made of them; nothing but samples is rounded."""
+    files = [
+        bench_run(tmp_path / "bench.json", timed("x", 128, steady(1e-3)), plan=plan()),
+        conformance_file(tmp_path / "conformance.jsonl", result("x", "c1")),
+    ]
+    folder = tmp_path / "out"
+    assert main(["publish", *map(str, files), "--base", str(files[0]), "-o", str(folder)]) == 0
+    once = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert set(once) == {"bench.json.zst", "conformance.jsonl.zst", "report.html", "summary.md"}
+    assert main(["publish", "-o", str(folder)]) == 0
+    assert {name: (folder / name).read_bytes() for name in once} == once
+    assert str(folder / "report.html") in capsys.readouterr().out.splitlines()
+    raw, new = read(files), read(publish.kept(folder))
+    assert new.cells == raw.cells
+    assert new.results == raw.results
+    ((before, after),) = zip(raw.samples.values(), new.samples.values(), strict=True)
+    assert after.sizes == before.sizes
+    assert after.seconds == pytest.approx(before.seconds, rel=5e-4)
+    assert not (after.seconds == before.seconds).all()
+
+
+def test_what_is_no_result_file_is_not_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor one of another name; nothing is written."""
+    path = tmp_path / "bench.json"
+    path.write_text("{}")
+    assert main(["publish", str(path), "-o", str(tmp_path / "out")]) == 2
+    assert "bench.json is neither" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["publish", str(tmp_path / "mine.json"), "-o", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_published_html_page_says_what_got_worse_since_the_base_run(published: Model) -> None:
     """What a comparison with the base run finds, or that there is none."""
-    lead = html.escape(changes.worse(published().since).lead)
-    assert f'<p class="lead">{lead}</p>' in (PUBLISHED / "report.html").read_text(encoding="utf-8")
+    lead = html.escape(changes.worse(published.since).lead)
+    assert f'<p class="lead">{lead}</p>' in (FOLDER / "report.html").read_text(encoding="utf-8")
 
 
-def test_the_published_html_page_has_the_data_of_the_published_files() -> None:
+def test_the_published_html_page_has_the_data_of_the_published_files(published: Model) -> None:
     """The numbers behind its tables and plots are those that the files give now."""
-    kept = (PUBLISHED / "report.html").read_text(encoding="utf-8")
-    assert pages.unpacked(html_page(published())) == pages.unpacked(kept)
+    kept = (FOLDER / "report.html").read_text(encoding="utf-8")
+    assert pages.unpacked(html_page(published)) == pages.unpacked(kept)
 
 
-def test_the_published_run_is_complete_and_has_no_failure() -> None:
+def test_the_published_run_is_complete_and_has_no_failure(published: Model) -> None:
     """What is published was run to its end, and everything that deviates is in the ledger."""
-    records = read([PUBLISHED / "conformance.jsonl"])
+    records = published.records
     assert all(source.complete for source in records.sources)
     assert not [result for result in records.results if result.outcome.value == "failed"]
 
 
 def test_whose_memory_is_quadratic_is_as_their_code_says() -> None:
     """Who writes all scores out is found to hold them, who works in blocks is not, and neither from short calls."""
-    records = read([PUBLISHED / "bench.json"])
+    records = read([FOLDER / "bench.json.zst"])
     found = {(one.implementation, one.family): one.growth for one in Model(records, clauses()).memories}
     families = ("prefill-b1h8d64s*", "prefill-b1h8d64s*-causal")
     short = Records((), (), tuple(one for one in records.cells if one["family"] in families and one["S"] <= 1024))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from reports.reading import ReportError, read
-from reports.tests.files import bench_3, bench_file, cell, conformance_file, result, roof, steady, timed
+from reports.tests.files import bench_file, bench_run, cell, conformance_file, fit, peak, plan, result, steady, timed
 
 
 def test_files_are_recognised_by_content(tmp_path: Path) -> None:
@@ -36,33 +37,34 @@ def test_a_timed_cell_without_statistics_is_refused(tmp_path: Path) -> None:
     assert source.refused == {"timed, but without statistics": 1}
 
 
-def test_format_3_has_intervals_samples_roofs_and_a_fingerprint(tmp_path: Path) -> None:
-    """The samples come back by visit and chunk, the interval as two columns, what is said of the run beside them."""
+def test_a_file_has_intervals_samples_peaks_and_a_fingerprint(tmp_path: Path) -> None:
+    """The samples come back by process run and batch, the interval as two columns, beside what a run says."""
     visits = steady(1e-3)
-    fit = {"implementation": "x", "quantity": "bytes", "exponent": 2.0}
-    path = bench_3(tmp_path / "b.json", timed("x", 128, visits, memory_bytes=7, bound_by="compute"), fits=[fit])
+    path = bench_run(tmp_path / "b.json", timed("x", 128, visits, memory_bytes=7, bound_by="compute"), fits=[fit("x")])
     records = read([path])
     (one,), (run,), (samples,) = records.cells, records.runs, records.samples.values()
-    assert samples.visits == visits
+    assert samples.process_runs == visits
     assert one["interval_low"] < one["median"] < one["interval_high"]
-    assert (one["visits"], one["memory_bytes"], one["bound_by"]) == (3, 7, "compute")
-    assert (run.format, run.roofs, run.fits, run.fingerprint["id"]) == (3, (roof(),), (fit,), "0a1b")
+    assert (one["process_runs"], one["memory_bytes"], one["bound_by"]) == (3, 7, "compute")
+    assert (run.format, run.fingerprint["id"]) == (4, "0a1b")
+    assert msgspec.to_builtins(run.peaks) == [peak() | {"samples": []}]
+    assert msgspec.to_builtins(run.fits) == [fit("x")]
 
 
 def test_how_a_cell_was_timed_is_kept(tmp_path: Path) -> None:
     """The clock and the caches, with what both mean in numbers; the file's settings name the caches."""
-    how = {"clock": "device events", "host_seconds": 2e-3, "emptied_bytes": 2**27}
-    records = read([bench_3(tmp_path / "b.json", timed("x", 128, steady(1e-3), **how), plan={"cache": "cold"})])
+    how = {"clock": "device events", "host_seconds": 2e-3, "evicted_bytes": 2**27}
+    records = read([bench_run(tmp_path / "b.json", timed("x", 128, steady(1e-3), **how), plan=plan("cold"))])
     assert how.items() <= records.cells[0].items()
     assert records.sources[0].environment["caches"] == "cold"
 
 
-def test_old_formats_lack_what_is_new(tmp_path: Path) -> None:
-    """A file of format 1 has neither intervals nor roofs, and is read."""
+def test_what_a_file_does_not_say_is_empty(tmp_path: Path) -> None:
+    """A file without samples, intervals and peaks is read."""
     records = read([bench_file(tmp_path / "b.json", cell("x", 128, median_ms=1.0))])
     assert "interval_low" not in records.cells[0]
     assert records.samples == {}
-    assert records.runs[0].roofs == ()
+    assert records.runs[0].peaks == []
 
 
 def test_a_file_without_a_footer_is_incomplete(tmp_path: Path) -> None:
@@ -134,7 +136,7 @@ def test_the_benchmarks_of_another_project_are_refused(tmp_path: Path) -> None:
 
 def test_another_bench_format_is_refused(tmp_path: Path) -> None:
     """A file of a later version is not half understood."""
-    assert "has bench format 4, expected 1, 2 or 3" in refusal(bench_file(tmp_path / "b.json", format=4))
+    assert "has bench format 3, expected 4" in refusal(bench_file(tmp_path / "b.json", format=3))
 
 
 def test_a_damaged_line_within_a_result_file_is_refused(tmp_path: Path) -> None:

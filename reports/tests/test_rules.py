@@ -16,7 +16,7 @@ from reports.html import changes
 from reports.reading import read
 from reports.source import ReportError
 from reports.tests import pages
-from reports.tests.files import bench_3, conformance_file, failed, result
+from reports.tests.files import bench_run, conformance_file, failed, result
 from reports.tests.test_compare import run
 
 
@@ -37,6 +37,7 @@ def given(folder: Path, text: str) -> rules.Rules:
         ("[[rule]]\nmargin = inf", "margin = inf"),
         ('[[rule]]\nmemory = "2"', "memory = '2'"),
         ('[[rule]]\nignore = ["slowr"]', "rule 1 ignores 'slowr', expected some of slower, new failure"),
+        ('[[rule]]\nignore = ["struck out"]', "rule 1 ignores 'struck out', which is called 'invalid' now"),
         ('[[rule]]\nignore = "slower"', "ignores 'slower', expected"),
         ('[[rule]]\ncase = "a"', "rule 1 says nothing"),
         ("[[rule]]\nleast = 2.0\ncase = 1", "a pattern that is no text"),
@@ -115,8 +116,8 @@ def test_a_page_and_a_comparison_judge_by_the_same_rules(
 ) -> None:
     """The verdict of ``compare`` is that of the HTML page, the Markdown page and the summary."""
     base, new, file = tmp_path / "base.json", tmp_path / "new.json", tmp_path / "rules.toml"
-    bench_3(base, *pages.cells())
-    bench_3(new, *pages.cells(1.5))
+    bench_run(base, *pages.cells())
+    bench_run(new, *pages.cells(1.5))
     file.write_text(text)
     by = ["--rules", str(file)]
     assert main(["compare", str(base), str(new), *by]) == status
@@ -130,8 +131,8 @@ def test_a_page_and_a_comparison_judge_by_the_same_rules(
 def test_a_page_names_its_rules_and_counts_what_they_ignore(tmp_path: Path) -> None:
     """In the answer, and in the verdict of the Markdown pages."""
     base, new = (
-        read([bench_3(tmp_path / "a.json", *pages.cells())]),
-        read([bench_3(tmp_path / "b.json", *pages.cells(1.5))]),
+        read([bench_run(tmp_path / "a.json", *pages.cells())]),
+        read([bench_run(tmp_path / "b.json", *pages.cells(1.5))]),
     )
     found = compare(base, new, given(tmp_path, SLOW))
     said = "udged by rules.toml (1 rule): slower cells ignored 4, other changes ignored 0."
@@ -142,7 +143,7 @@ def test_a_page_names_its_rules_and_counts_what_they_ignore(tmp_path: Path) -> N
 
 def test_a_wrong_rule_ends_both_commands_with_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An unknown key is named, and no page is written."""
-    one = str(bench_3(tmp_path / "a.json", *pages.cells()))
+    one = str(bench_run(tmp_path / "a.json", *pages.cells()))
     (tmp_path / "r.toml").write_text("[[rule]]\nslower = 2.0")
     by = ["--rules", str(tmp_path / "r.toml")]
     assert main(["compare", one, one, *by]) == 2
@@ -155,7 +156,7 @@ def test_a_wrong_rule_ends_both_commands_with_one_sentence(tmp_path: Path, capsy
 
 def test_rules_without_a_base_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They would judge nothing."""
-    one = str(bench_3(tmp_path / "a.json", *pages.cells()))
+    one = str(bench_run(tmp_path / "a.json", *pages.cells()))
     with pytest.raises(SystemExit):
         main([one, "--rules", one, "-o", str(tmp_path / "out")])
     assert "it needs --base" in capsys.readouterr().err

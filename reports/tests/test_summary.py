@@ -32,7 +32,7 @@ def test_the_fastest_of_a_workload_are_named(tmp_path: Path) -> None:
     """Three with their milliseconds, best first; one without a timing is none of them."""
     times = {"a": 4.0, "b": 1.0, "c": 2.0, "d": 3.0}
     cells = [cell(name, 128, median_ms=ms) for name, ms in times.items()]
-    text = made(bench_file(tmp_path / "b.json", *cells, cell("e", 128, "not timed", reason="too long")))
+    text = made(bench_file(tmp_path / "b.json", *cells, cell("e", 128, "skipped", reason="too long")))
     assert "b 1.00, c 2.00, d 3.00" in text
     assert "e " not in text.partition("b 1.00")[2].partition("\n")[0]
 

@@ -98,22 +98,16 @@ def test_differences_are_grouped_by_clause_and_reason() -> None:
 def test_lengths_are_columns_and_the_fastest_at_the_longest_is_first() -> None:
     """An implementation without a timing at the longest length comes after those with one."""
     timed = [cell("slow", 128, median=2e-3), cell("slow", 256, median=9e-3), cell("fast", 256, median=1e-3)]
-    frame = tables.bench([*timed, cell("short", 128, median=1e-3), cell("short", 256, "not timed")])
+    frame = tables.bench([*timed, cell("short", 128, median=1e-3), cell("short", 256, "skipped")])
     table = tables.by_length(frame, "median_ms")
     assert list(table.index) == ["fast", "slow", "short"]
     assert [str(length) for length in table.columns] == ["128", "256"]
     assert table.loc["slow", 256] == 9.0
 
 
-def test_cells_without_an_operator_are_of_sdpa() -> None:
-    """Files of format 1 do not name it."""
-    assert tables.operator(tables.bench([cell("x", 128)])) == "sdpa"
-    assert tables.operator(tables.bench([cell("x", 128, operator="mha")])) == "mha"
-
-
 def test_cells_left_out_for_one_kind_of_reason_are_one_row() -> None:
     """The lengths are listed, the first's reason is given."""
     over = "over the time budget: predicted {} s"
-    left = [cell("x", 128, "not timed", reason=over.format(6)), cell("x", 256, "not timed", reason=over.format(24))]
+    left = [cell("x", 128, "skipped", reason=over.format(6)), cell("x", 256, "skipped", reason=over.format(24))]
     table = tables.left_out(tables.bench(left))
     assert list(zip(table["S"], table["reason"], strict=True)) == [("128, 256", "over the time budget: predicted 6 s")]

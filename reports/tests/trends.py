@@ -6,7 +6,7 @@ import datetime
 from pathlib import Path
 
 from conformance.outcomes import Outcome
-from reports.tests.files import bench_3, conformance_file, failed, fingerprint, result, steady, timed
+from reports.tests.files import bench_run, conformance_file, failed, fingerprint, result, steady, timed
 from reports.tests.pages import HOSTILE
 
 #: Runs, the first that is slow, and how slow: new ÷ old of the only change.
@@ -24,7 +24,7 @@ def folder(path: Path, *, slow: bool = True) -> Path:
         ]
         of = fingerprint(versions={"torch": "2.13" if later else "2.12", "numpy": "2.0"})
         when = (datetime.datetime(2026, 1, 1) + datetime.timedelta(days=day)).isoformat()
-        bench_3(path / f"{day:02}.json", *cells, started=when, fingerprint=of)
+        bench_run(path / f"{day:02}.json", *cells, started=when, fingerprint=of)
         if day % 10 == 0:
             second = failed("quick", "d") if day else result("quick", "d", Outcome.KNOWN_DEVIATION)
             conformance_file(path / f"{day:02}.jsonl", result("quick", "c"), second, started=when)

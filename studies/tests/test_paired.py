@@ -41,7 +41,7 @@ def test_false_alarms_and_missed_changes_are_counted() -> None:
 def test_a_cell_that_was_not_timed_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     """Left out, it would count as no false alarm and as no missed change."""
     monkeypatch.setattr(paired, "CELLS", (("numpy-eager", "prefill-b1h2d16s128"),))
-    with pytest.raises(SideError, match="numpy-eager prefill-b1h2d16s128: not timed: over the time budget"):
+    with pytest.raises(SideError, match="numpy-eager prefill-b1h2d16s128: skipped: over the time budget"):
         paired.measure(1, Plan(limit=1e-6))
 
 

@@ -1,0 +1,216 @@
+"""Records of bench files: what the suite adds to pytest-benchmark's JSON (format 4), as types.
+
+A file has ``benchmarks``, a record of each timed cell as Benchmark has it, and under JSON_KEY what Run has.  A reader
+decodes strictly with these, and the schema is made of them.  Nothing of the bench is imported, so that files are read
+where nothing is measured.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+#: Key and version of what the suite adds.
+JSON_KEY = "attention_conformance"
+FORMAT = 4
+
+#: Numbers that are finite: positive, and not negative; and whole ones from 0 and from 1 on.
+Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
+Amount = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
+Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+Count = Annotated[int, Meta(ge=0)]
+Number = Annotated[int, Meta(ge=1)]
+
+Kind = Literal["timed", "invalid", "skipped"]
+
+
+class Record(msgspec.Struct, frozen=True):
+    """An entry of ``cells``: "timed", "invalid" (``clause`` says by what) or "skipped".
+
+    ``family`` is the workload's name with its length left open, which is ``S``: query rows, of decode past keys.
+    """
+
+    implementation: str
+    device: str
+    dtype: str
+    workload: str
+    family: str
+    S: int
+    operator: str
+    outcome: Kind
+    clause: str
+    reason: str
+
+
+class Timed(msgspec.Struct, frozen=True, kw_only=True):
+    """``extra_info`` of a timed cell: its call, its speed, how it was timed, what it took, and how right it was."""
+
+    implementation: str
+    device: str
+    dtype: str
+    workload: str
+    operator: str = "sdpa"
+    B: Count
+    H: Count
+    Hkv: Count | None = None
+    S: Count
+    Sk: Count | None = None
+    D: Count
+    Dv: Count | None = None
+    is_causal: bool = False
+    #: Floating-point operations of a call, how they are counted, and rates by the median of all samples.
+    flops: Amount
+    formula: str = ""
+    gflops: Amount
+    tokens_per_second: Amount | None = None
+    #: Sizes of the batches of each process run, whose calls ``stats.data`` has in this order.
+    process_runs: Annotated[list[Annotated[list[Number], Meta(min_length=1)]], Meta(min_length=1)] | UnsetType = UNSET
+    #: 95 % interval of the median.
+    interval: tuple[Positive, Positive] | None = None
+    stopped: str | None = None
+    threads: Count | None = None
+    clock: str | None = None
+    host_seconds: Amount | None = None
+    #: Bytes that were copied before each call to empty the caches.
+    evicted_bytes: Amount | None = None
+    #: Before the timing, by the first process run; ``peak_rss_bytes`` is what its first calls added to the peak.
+    prepare_seconds: Amount
+    first_call_seconds: Amount
+    peak_rss_bytes: Amount | None
+    #: Worst error ÷ bound of all checks.
+    share: Amount | None
+    profile: str
+    #: Most bytes that a call holds beyond its inputs, by a run of its own, and how they were measured.
+    memory_bytes: Amount | None = None
+    memory_method: str | None = None
+    bytes_least: Amount | None = None
+    intensity: Amount | None = None
+    bound_by: str | None = None
+    #: Of the measured peak of matrix products, and of the lower one of that and what the bandwidth allows.
+    share_of_peak: Amount | None = None
+    share_of_limit: Amount | None = None
+
+
+class Statistics(msgspec.Struct, frozen=True):
+    """``stats``, by pytest-benchmark: seconds, and the sample of every call."""
+
+    min: Positive
+    median: Positive
+    mean: Positive
+    max: Positive
+    stddev: Amount
+    rounds: Amount
+    data: list[Positive] = []
+
+
+class Benchmark(msgspec.Struct, frozen=True):
+    """A record of ``benchmarks``."""
+
+    extra_info: Timed
+    stats: Statistics
+
+
+class PlanRecord(
+    msgspec.Struct,
+    frozen=True,
+    rename={"visits": "process_runs", "chunk_seconds": "batch_seconds", "rounds": "least_calls", "most": "most_calls"},
+):
+    """How long and how often each cell was measured."""
+
+    seconds: Amount
+    noise: Amount
+    visits: Count
+    chunk_seconds: Amount
+    rounds: Count
+    most: Count
+    limit: Amount
+    threads: Count
+    seed: int
+    cache: str
+
+
+class PeakSample(msgspec.Struct, frozen=True):
+    """What one framework reached: "flops" of a product with this side, or "bytes" of a copy of this size."""
+
+    framework: str
+    quantity: str
+    per_second: Positive
+    size: Count
+
+
+class PeakRecord(msgspec.Struct, frozen=True):
+    """The roofline of a device and dtype: the measured peak and bandwidth, and which framework reached them."""
+
+    device: str
+    dtype: str
+    flops_per_second: Positive | None = None
+    flops_by: str = ""
+    bytes_per_second: Positive | None = None
+    bytes_by: str = ""
+    samples: list[PeakSample] = []
+
+
+class FitRecord(msgspec.Struct, frozen=True):
+    """The exponent of time or memory over the length, with its 95 % interval, and the points that it is of."""
+
+    implementation: str
+    device: str
+    dtype: str
+    family: str
+    quantity: Literal["seconds", "bytes"]
+    exponent: Finite
+    low: Finite
+    high: Finite
+    points: Count
+    shortest: Count
+    longest: Count
+
+
+class Overhead(msgspec.Struct, frozen=True):
+    """Time of a call by the protocol ÷ its time in a bare loop, with the 95 % interval."""
+
+    call_seconds: Positive
+    loop_seconds: Positive
+    ratio: Positive
+    interval: tuple[Positive, Positive]
+    pairs: Count
+
+
+class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The run as a whole."""
+
+    format: Literal[4]
+    spec: str
+    #: How operations are counted, by operator.
+    flops: dict[str, str] = {}
+    load_average: Amount | None = None
+    plan: PlanRecord | None = None
+    command: str = ""
+    started: str = ""
+    finished: str = ""
+    #: The machine and what it was set to; its ``id`` tells two apart.
+    fingerprint: dict[str, Any] = {}
+    #: Share of a core that processes used while others worked.
+    idle: dict[str, float] = {}
+    gpu_state: dict[str, Any] = {}
+    peaks: list[PeakRecord] = []
+    fits: list[FitRecord] = []
+    overhead: Overhead | None = None
+
+
+class Run(RunInfo, frozen=True, kw_only=True):
+    """What a file has under JSON_KEY.  Of ``cells`` each is a Record, and is read alone, so that one may be refused."""
+
+    cells: list[Any]
+
+
+class BenchFile(msgspec.Struct, frozen=True):
+    """The file, as its schema describes it; pytest-benchmark's own fields are beside these."""
+
+    benchmarks: list[Benchmark]
+    attention_conformance: Run
+    machine_info: dict[str, Any] = {}
+    datetime: str = ""

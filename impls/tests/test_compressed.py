@@ -1,0 +1,54 @@
+"""Compressed files: what is written is read back, and what is none, or too much, is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from impls import compressed
+from impls.compressed import CompressedError
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.json.zst"])
+def test_what_is_written_is_read_back(tmp_path: Path, name: str) -> None:
+    """Compressed where the name says so; the same content gives the same file."""
+    path, content = tmp_path / name, b"line\n" * 10_000
+    compressed.write(path, content)
+    once = path.read_bytes()
+    compressed.write(path, content)
+    assert path.read_bytes() == once
+    assert (len(once) < 100) == name.endswith(".zst")
+    assert compressed.read(path, len(content)) == content
+    with compressed.opened(path, len(content)) as file:
+        assert file.readline() == b"line\n"
+    assert compressed.kind(path) == ".json"
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.json.zst"])
+def test_what_is_larger_than_allowed_is_refused(tmp_path: Path, name: str) -> None:
+    """A file of a kilobyte that unpacks to a gigabyte is given up at the limit."""
+    compressed.write(tmp_path / name, bytes(1_000_001))
+    with pytest.raises(CompressedError, match="more than 1000000 bytes when|at most 1000000 are read"):
+        compressed.read(tmp_path / name, 1_000_000)
+
+
+@pytest.mark.parametrize("content", [b"{}", b"PAR1" * 10, b"\x28\xb5\x2f\xfd" + b"\xff" * 40])
+def test_what_is_no_zstd_is_refused(tmp_path: Path, content: bytes) -> None:
+    """Whatever its name says."""
+    path = tmp_path / "a.json.zst"
+    path.write_bytes(content)
+    with pytest.raises(CompressedError, match="no zstd, or damaged"):
+        compressed.read(path, 1000)
+
+
+def test_one_that_asks_for_much_memory_is_refused(tmp_path: Path) -> None:
+    """A frame may ask its reader to remember up to 2 GiB."""
+    import zstandard
+
+    parameters = zstandard.ZstdCompressionParameters(window_log=30, enable_ldm=True)
+    path = tmp_path / "a.zst"
+    stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    path.write_bytes(stream.compress(b"text") + stream.flush())
+    with pytest.raises(CompressedError, match="no zstd, or damaged"):
+        compressed.read(path, 1000)

@@ -1,0 +1,84 @@
+"""``python -m reports publish``: the published results, compressed, and what is made of them, in one step.
+
+A run's result files are kept as ``NAME.zst``, the samples of the bench with DIGITS digits: half a thousandth, where an
+interval that is called narrow has two hundredths.  Page, summary and badges are made from what is kept, so that without
+files the command regenerates them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from conformance import strict
+from conformance.clauses import clauses
+from impls import compressed
+from reports.compare.command import records
+from reports.compare.comparing import compare
+from reports.model import Model
+from reports.outputs import written
+from reports.reading import read
+from reports.source import text_of
+
+#: The published results, what they are made of in the order of the page, and the run that they are compared with.
+FOLDER = Path(__file__).with_name("published")
+NAMES = ("conformance.jsonl", "bench.json", "bench-half.json", "faults.json")
+BASE = "base"
+
+#: What is made of them.
+FORMATS = ("html", "summary", "badges")
+
+#: Digits of a sample.
+DIGITS = 4
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Keep the files that are given, and regenerate page, summary and badges from all that are kept."""
+    parser = argparse.ArgumentParser(
+        prog="python -m reports publish",
+        description=main.__doc__,
+        epilog="Example: python -m reports publish results/conformance.jsonl results/bench.json",
+    )
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help=f"a new {', '.join(NAMES)}")
+    parser.add_argument("--base", nargs="+", type=Path, default=(), metavar="FILE", help="the same of the base run")
+    parser.add_argument("-o", "--output", type=Path, default=FOLDER, metavar="DIR", help="default: reports/published")
+    given = parser.parse_args(arguments)
+    unknown = [path.name for path in (*given.files, *given.base) if path.name not in NAMES]
+    if unknown:
+        parser.error(f"{', '.join(unknown)}: expected {', '.join(NAMES)}")
+    keep(given.files, given.output)
+    keep(given.base, given.output / BASE)
+    print(*written(model(given.output), given.output, FORMATS), sep="\n")
+    return 0
+
+
+def keep(files: Iterable[Path], folder: Path) -> list[Path]:
+    """Write result files into a folder, compressed; the paths.  Raises ReportError for one that cannot be read."""
+    paths = []
+    for path in files:
+        read([path])  # so that nothing is published that is no result file
+        text = text_of(path)
+        paths.append(folder / f"{path.name}{compressed.SUFFIX}")
+        compressed.write(paths[-1], (text if path.suffix == ".jsonl" else _compact(strict.loads(text))).encode())
+    return paths
+
+
+def kept(folder: Path = FOLDER) -> list[Path]:
+    """The published result files."""
+    return [path for name in NAMES if (path := folder / f"{name}{compressed.SUFFIX}").exists()]
+
+
+def model(folder: Path = FOLDER) -> Model:
+    """What the published files give, compared with the base run if there is one."""
+    new = read(kept(folder))
+    since = compare(records(str(folder / BASE)), new) if (folder / BASE).is_dir() else None
+    return Model(new, clauses(), since)
+
+
+def _compact(document: dict[str, Any]) -> str:
+    for benchmark in document.get("benchmarks", ()):
+        benchmark["stats"]["data"] = [float(f"{seconds:.{DIGITS}g}") for seconds in benchmark["stats"]["data"]]
+    return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"

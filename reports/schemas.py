@@ -1,0 +1,377 @@
+"""Schemas of what the suite writes: JSON Schema, generated from the types that describe each document.
+
+``python -m reports schema NAME`` prints one; with ``--write`` the files of ``reports/schemas`` are regenerated.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from bench.fits import Growth
+from bench.records import Amount, BenchFile, Count, Finite, Number, Positive, RunInfo
+from bench.statistics import Verdict
+from conformance.outcomes import Outcome
+from reports.compare.changes import Kind, Level
+
+#: The published schemas.
+FOLDER = Path(__file__).with_name("schemas")
+
+#: Error ÷ bound; "inf" for a NaN, null where nothing was compared.
+Share = Amount | Literal["inf"] | None
+
+
+class Who(msgspec.Struct, frozen=True, kw_only=True):
+    """An implementation on a device."""
+
+    implementation: str
+    device: str
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True):
+    """A result file; read = used + the sum of ``refused``, the numbers of records by why they were not used."""
+
+    name: str
+    kind: Literal["conformance", "benchmark", "kill table"]
+    environment: dict[str, Any]
+    read: Count
+    used: Count
+    refused: dict[str, Number]
+    #: False: the run was cut off.
+    complete: bool
+    not_installed: list[str]
+
+
+class ResultRow(Who, frozen=True, kw_only=True):
+    """A result of conformance, with the other fields that a result file has."""
+
+    dtype: str
+    case: str
+    clauses: list[str]
+    outcome: Outcome
+    failure: str | None
+    broken: str | None
+    reason: str
+    share: Share
+
+
+class Outcomes(Who, frozen=True, kw_only=True):
+    """Numbers of results by outcome."""
+
+    passed: Count
+    failed: Count
+    known_deviation: Count = msgspec.field(name="known-deviation")
+    advisory: Count
+    unsupported: Count
+
+
+class ImplementationRow(Outcomes, frozen=True, kw_only=True):
+    """An implementation: its worst share, and the strictest profile that it meets by dtype."""
+
+    worst_share: Share
+    profiles_met: str | None
+
+
+class ClauseRow(Outcomes, frozen=True, kw_only=True):
+    """A cell of the matrix."""
+
+    clause: str
+    title: str
+    level: Literal["MUST", "SHOULD", "FREE", ""]
+    cell: str
+
+
+class AnswerRow(Who, frozen=True, kw_only=True):
+    """An answer: between ** if the spec says something else, empty if the question was not put."""
+
+    question: str
+    answer: str
+
+
+class DifferenceRow(Who, frozen=True, kw_only=True):
+    """A way not to follow a clause."""
+
+    clause: str
+    outcome: Literal["failed", "known-deviation", "advisory"]
+    kind: str
+    what_it_does: str
+    dtypes: str
+    cases: Count
+
+
+class MemoryRow(Who, frozen=True, kw_only=True):
+    """Whose memory is quadratic in the length; the rule is in bench/MEASURES.md."""
+
+    dtype: str
+    family: str
+    growth: Growth
+    exponent: Finite | None
+    exponent_low: Finite | None
+    exponent_high: Finite | None
+    bytes: Amount
+    scores: Amount
+    longest: Count
+
+
+class RunRow(RunInfo, frozen=True, kw_only=True):
+    """A run of the bench: the name of its file, and the machine by pytest-benchmark."""
+
+    name: str
+    machine: dict[str, Any]
+
+
+class Samples(msgspec.Struct, frozen=True, kw_only=True):
+    """Every timed call, in order, and the sizes of the batches by process run; empty where the file does not say."""
+
+    seconds: list[Positive]
+    process_runs: list[list[Number]]
+
+
+class Cell(Who, frozen=True, kw_only=True, tag_field="outcome"):
+    """A cell of the bench."""
+
+    dtype: str
+    workload: str
+    family: str
+    S: int
+    operator: str
+    clause: str
+    reason: str
+
+
+class InvalidCell(Cell, frozen=True, kw_only=True, tag="invalid"):
+    """A cell whose result breaks ``clause``, and so has no time."""
+
+
+class SkippedCell(Cell, frozen=True, kw_only=True, tag="skipped"):
+    """A cell without a time, for ``reason``."""
+
+
+class TimedCell(Cell, frozen=True, kw_only=True, tag="timed"):
+    """A cell with a time: seconds, rates by their median, bytes, shares."""
+
+    min: Positive
+    median: Positive
+    max: Positive
+    rounds: Amount
+    gflops: Amount
+    interval_low: Positive | UnsetType = UNSET
+    interval_high: Positive | UnsetType = UNSET
+    process_runs: Count | UnsetType = UNSET
+    memory_bytes: Amount | None = None
+    peak_rss_bytes: Amount | None = None
+    #: By which clock the seconds are: wall, or device events.
+    clock: str | None = None
+    host_seconds: Amount | None = None
+    evicted_bytes: Amount | None = None
+    share: Share = None
+    samples: Samples | UnsetType = UNSET
+
+
+class FaultRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A known fault, and the dtypes by case that catches it."""
+
+    name: str
+    group: str
+    clause: str
+    title: str
+    sources: dict[str, Any]
+    smallest: str
+    caught: dict[str, str]
+
+
+class ModelDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="attention-conformance report"):
+    """``model.json``: everything that the page, its tables and its pictures are made from."""
+
+    version: Literal[2]
+    files: list[File]
+    results: list[ResultRow]
+    implementations: list[ImplementationRow]
+    matrix: list[ClauseRow]
+    answers: list[AnswerRow]
+    differences: list[DifferenceRow]
+    memory: list[MemoryRow] = []
+    runs: list[RunRow]
+    cells: list[TimedCell | InvalidCell | SkippedCell]
+    #: Number of cases that the faults were put to.
+    cases: Count
+    faults: list[FaultRow]
+
+
+#: Low, value, high.
+Interval = tuple[Positive, Positive, Positive]
+
+
+class Allowance(msgspec.Struct, frozen=True, kw_only=True):
+    """How much slower the machine may have been in the new run, at least and at most."""
+
+    device: str
+    low: Positive
+    high: Positive
+    scatter: Amount
+    cells: Count
+    yardsticks: list[tuple[str, Positive]]
+
+
+class Speed(Who, frozen=True, kw_only=True):
+    """A cell that both runs timed; ``ratio`` is new ÷ base, ``among_all`` the same for all cells at once."""
+
+    dtype: str
+    workload: str
+    base: Interval
+    new: Interval
+    ratio: Interval
+    among_all: Interval
+    verdict: Verdict
+    why: str
+    #: Slower, and a rule says that it does not count.
+    ignored: bool
+
+
+class Change(Who, frozen=True, kw_only=True):
+    """Something that is otherwise than it was; ``name`` is the case or the workload."""
+
+    kind: Kind
+    level: Level
+    dtype: str
+    name: str
+    base: str
+    new: str
+
+
+class ComparedFile(msgspec.Struct, frozen=True, kw_only=True, rename={"why_refused": "why refused"}):
+    """A file of one of the runs."""
+
+    run: Literal["base", "new"]
+    file: str
+    kind: str
+    complete: str
+    read: int
+    used: int
+    refused: int
+    why_refused: str
+
+
+class ComparisonDocument(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="attention-conformance comparison"
+):
+    """What ``python -m reports compare --json`` writes."""
+
+    version: Literal[2]
+    status: Literal["nothing worse", "worse", "cannot tell"]
+    exit_status: Literal[0, 1, 2]
+    headline: str
+    #: What could not be compared, and why.
+    unfit: list[str]
+    notes: list[str]
+    #: The implementation whose times are the unit of all, empty for seconds.
+    yardstick: str
+    #: Conformance results that both runs have.
+    results: Count
+    #: The file of rules that it was judged by, with their number, empty for none.
+    rules: str = ""
+    #: What is worse and does not count, as a rule says.
+    ignored: Count = 0
+    allowances: list[Allowance]
+    speeds: list[Speed]
+    changes: list[Change]
+    files: list[ComparedFile]
+
+
+class Records(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of records."""
+
+    read: Count
+    used: Count
+    refused: Count
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a cell: when it began, seconds, and their 95 % interval where the file has one."""
+
+    when: str
+    file: str
+    median: Positive
+    low: Finite | None
+    high: Finite | None
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """A change: the number of the first point of the new time, and the medians before and after it."""
+
+    at: Number
+    before: Positive
+    after: Positive
+
+
+class Series(Who, frozen=True, kw_only=True):
+    """A cell on one machine, in the order of the dates."""
+
+    dtype: str
+    workload: str
+    machine: str
+    points: Annotated[list[Point], Meta(min_length=1)]
+    steps: list[Step]
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Results by outcome."""
+
+    passed: Count
+    failed: Count
+    known_deviation: Count = msgspec.field(name="known-deviation")
+    advisory: Count
+    unsupported: Count
+
+
+class Tally(Who, frozen=True, kw_only=True):
+    """What conformance came to in one run."""
+
+    when: str
+    file: str
+    counts: Counts
+
+
+class HistoryDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="attention-conformance history"):
+    """``history.json``, what ``python -m reports history`` writes."""
+
+    version: Literal[1]
+    #: Result files that were found, refused ones among them.
+    files: Count
+    #: Why a file was not used, by its path in the folder.
+    refused: dict[str, str]
+    records: Records
+    #: Versions of libraries, by file of the bench.
+    versions: dict[str, dict[str, Any]]
+    series: list[Series]
+    conformance: list[Tally]
+
+
+#: What has a schema.
+DOCUMENTS: dict[str, type] = {
+    "report": ModelDocument,
+    "comparison": ComparisonDocument,
+    "history": HistoryDocument,
+    "bench": BenchFile,
+}
+
+
+def schema(name: str) -> str:
+    """The schema of one of DOCUMENTS, as text."""
+    (of,), parts = msgspec.json.schema_components([DOCUMENTS[name]], ref_template="#/$defs/{name}")
+    found = {"$schema": "https://json-schema.org/draft/2020-12/schema", **of, "$defs": parts}
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+
+def write() -> list[Path]:
+    """Regenerate the files of FOLDER."""
+    FOLDER.mkdir(exist_ok=True)
+    paths = []
+    for name in DOCUMENTS:
+        paths.append(FOLDER / f"{name}.schema.json")
+        paths[-1].write_text(schema(name), encoding="utf-8")
+    return paths
