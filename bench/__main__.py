@@ -1,4 +1,4 @@
-"""``python -m bench duet``: two git revisions or environments, compared in turns.  Nothing else should run meanwhile."""
+"""``python -m bench duet``: two git revisions or environments, compared in turns.  Nothing else should run then."""
 
 from __future__ import annotations
 

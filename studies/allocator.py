@@ -1,6 +1,7 @@
 """Allocator retention: what it costs that freed memory goes back to the system.
 
-The same calls in turns, in fresh processes that keep what they free (impls.process.allocator) and in such as glibc leaves them.
+The same calls in turns, in fresh processes that keep what they free (impls.process.allocator) and in such as glibc
+leaves them.
 """
 
 from __future__ import annotations

@@ -21,8 +21,7 @@ from typing import Any
 from reports import publish
 from reports.tests import large
 from reports.tests.browsers import Opened, launched
-from studies.common import ROOT, Measured, Study, markdown, measured, sentence
-
+from studies.common import Measured, Study, markdown, measured, sentence
 
 #: What the versions of are kept with the numbers, as they decide.
 LIBRARIES = ("pandas", "numpy", "altair", "jinja2", "vl-convert-python")
