@@ -8,7 +8,6 @@ sum over all query rows.  The gradients of a layer are checked whole: those of i
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +16,15 @@ import numpy as np
 
 from bench import arguments
 from bench.workloads import Workload
-from conformance import bounds, reference, sampling
+from conformance import bounds, reference
 from conformance.bounds import Options
 from conformance.cases import every_case
 from conformance.cases.anycase import Blame
-from conformance.compare import Comparison, compare
 from conformance.gradients import bounds as gradient_bounds
+from conformance.gradients import layer_bounds as layer_gradient_bounds
+from conformance.gradients import layer_reference as layer_gradient_reference
 from conformance.gradients import reference as gradient_reference
+from conformance.judging.compare import Comparison, compare
 from conformance.layers import bounds as layer_bounds
 from conformance.layers import reference as layer_reference
 from impls.calls import same_bits
@@ -35,9 +36,6 @@ MOST_ROWS, FEWEST_ROWS, PAIRS = 32, 8, 2**17
 
 #: Scores (B, H, Sq, Sk) of the heads whose gradients a check recomputes, about 1 s on one core; one key head at least.
 GRADIENT_SCORES = 2**21
-
-#: The modules that have reference and bound of the layer's gradients, where the suite has that operator.
-LAYER_GRADIENTS = ("conformance.gradients.layer_reference", "conformance.gradients.layer_bounds")
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -154,6 +152,14 @@ def checked_heads(w: Workload) -> int:
     return max(1, min(w.kv_heads, affordable))
 
 
+def sample(length: int, rows: int, seed: int) -> np.ndarray:
+    """Sorted row indices: all of them if there are few, else the first, the last and random ones between."""
+    if length <= rows:
+        return np.arange(length)
+    between = np.random.default_rng(seed).choice(np.arange(1, length - 1), rows - 2, replace=False)
+    return np.sort(np.concatenate([[0, length - 1], between]))
+
+
 def _sdpa(call: Call, seed: int) -> tuple[Part, ...]:
     """Sampled rows; of a call with past keys those of attention over past and new ones, joined."""
     w, options, (q, k, v) = call.workload, dict(call.keywords), call.arrays.values()
@@ -163,7 +169,7 @@ def _sdpa(call: Call, seed: int) -> tuple[Part, ...]:
         v = np.concatenate([options.pop("past_value"), v], axis=2)
         options["causal_offset"] = w.past
         present = [Part(name, WHOLE, joined, None) for name, joined in (("present_key", k), ("present_value", v))]
-    rows = sampling.sample(w.length, checked_rows(w), seed)
+    rows = sample(w.length, checked_rows(w), seed)
     expected = reference.sdpa(q, k, v, **options, rows=rows)
     known = Options(softcap=options.get("softcap"), bias=options.get("bias"))
     bound = bounds.bound(expected, known, call.dtype, call.profile)
@@ -177,7 +183,7 @@ def _layer(call: Call, seed: int) -> tuple[Part, ...]:
     """
     arrays, options = dict(call.arrays), dict(call.keywords)
     x = arrays["x_q"]
-    rows = sampling.sample(x.shape[1], checked_rows(call.workload), seed)
+    rows = sample(x.shape[1], checked_rows(call.workload), seed)
     arrays["x_q"] = x[:, rows]
     options["x_kv"] = x
     if options.pop("is_causal", False):
@@ -215,14 +221,13 @@ def _heads(heads: int, count: int, seed: int) -> np.ndarray:
     """Sorted head indices: the first and the last, and random ones between; of one alone the first or the last."""
     if count == 1:
         return np.array([0 if seed % 2 == 0 else heads - 1])
-    return sampling.sample(heads, count, seed)
+    return sample(heads, count, seed)
 
 
 def _layer_gradients(call: Call, seed: int) -> tuple[Part, ...]:
     """Every element."""
-    theirs, bounding = (importlib.import_module(name) for name in LAYER_GRADIENTS)
-    expected = theirs.mha_grad(**call.arrays, **call.keywords)
-    bound = bounding.bound(expected, Options(bias=call.keywords.get("bias")), call.dtype, call.profile)
+    expected = layer_gradient_reference.mha_grad(*call.arrays.values(), **call.keywords)
+    bound = layer_gradient_bounds.bound(expected, Options(bias=call.keywords.get("bias")), call.dtype, call.profile)
     return tuple(Part(name, WHOLE, gradient, bound[name]) for name, gradient in expected.gradients.items())
 
 

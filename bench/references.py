@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from bench import arguments, checks
 from bench.checks import Call, Part
 from bench.workloads import Workload
+from conformance.cases.store import CaseStore
 from conformance.targets import Target
 
 #: Number of the first input set; fresh sets have theirs from 0 on.
@@ -21,38 +21,32 @@ KEPT = 2**28
 Inputs = tuple[dict[str, np.ndarray], dict[str, Any]]
 
 
-@dataclass
 class References:
     """Calls with their inputs, and what is expected of them."""
 
-    _inputs: dict[tuple, Inputs] = field(default_factory=dict)
-    _expected: dict[tuple, tuple[Part, ...]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._inputs = CaseStore()  # of one workload and dtype
+        self._workload: tuple[Workload, str] | None = None
+        self._expected = CaseStore(KEPT)
 
     def call(self, target: Target, workload: Workload, number: int) -> Call:
         """The call with the first input set or with a fresh one.  Those of one workload and dtype are kept."""
-        profile = target.implementation.profile(target.dtype)
-        return Call(workload, *self._made(workload, target.dtype, number), target.dtype, profile, number)
+        if self._workload != (workload, target.dtype):
+            self._inputs, self._workload = CaseStore(), (workload, target.dtype)
+        inputs = self._made(workload, target.dtype, number)
+        return Call(workload, *inputs, target.dtype, target.implementation.profile(target.dtype), number)
 
     def expect(self, call: Call, seed: int) -> tuple[Part, ...]:
         """``checks.expect``, computed once."""
         key = (call.workload, call.dtype, call.profile, call.number, seed)
-        if key not in self._expected:
-            self._expected[key] = checks.expect(call, seed)
-            while sum(map(_bytes, self._expected.values())) > KEPT and len(self._expected) > 1:
-                del self._expected[next(iter(self._expected))]
-        return self._expected[key]
+        parts: tuple[Part, ...] = self._expected.get(key, lambda: checks.expect(call, seed))
+        return parts
 
     def _made(self, workload: Workload, dtype: str, number: int) -> Inputs:
-        if any(key[:2] != (workload, dtype) for key in self._inputs):
-            self._inputs.clear()
-        key = (workload, dtype, number)
-        if key not in self._inputs:
+        def make() -> Inputs:
             if number == FIRST:
-                self._inputs[key] = arguments.make(workload, dtype, 0)
-            else:
-                self._inputs[key] = arguments.fresh(workload, *self._made(workload, dtype, FIRST), number)
-        return self._inputs[key]
+                return arguments.make(workload, dtype, 0)
+            return arguments.fresh(workload, *self._made(workload, dtype, FIRST), number)
 
-
-def _bytes(parts: tuple[Part, ...]) -> int:
-    return sum(part.expected.nbytes + (0 if part.bound is None else part.bound.nbytes) for part in parts)
+        inputs: Inputs = self._inputs.get(number, make)
+        return inputs

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance import examples_page, shards
-from conformance.ahead import default_parallel
+from conformance import examples_page
 from conformance.cases import every_case
 from conformance.clauses import clauses
 from conformance.evidence import page, record
@@ -18,6 +17,8 @@ from conformance.faults import kills
 from conformance.ledger import commands as ledger
 from conformance.ledger.record import LedgerError
 from conformance.results import ResultFileError
+from conformance.run import sharding
+from conformance.run.parallel import default_parallel
 from conformance.script import command as script
 from conformance.vectors import commands as vectors
 from conformance.vectors.errors import VectorError
@@ -27,7 +28,7 @@ from impls.contract import ImplementationError
 UNUSABLE = 2
 
 #: What says in one sentence why an input cannot be used.
-UNFIT = (VectorError, LedgerError, ResultFileError, shards.MergeError, script.ScriptError, ImplementationError)
+UNFIT = (VectorError, LedgerError, ResultFileError, sharding.MergeError, script.ScriptError, ImplementationError)
 
 
 def list_cases() -> str:
@@ -74,7 +75,7 @@ def write_evidence(problems: int | None, parallel: int, output: Path, only: list
 
 def merge_parts(parts: list[Path], output: Path) -> str:
     """Join the result files of all parts of a run."""
-    return f"{shards.merge(parts, output)} results: {output}"
+    return f"{sharding.merge(parts, output)} results: {output}"
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from conformance.cases import AnyCase, Case, every_case
 from conformance.cases.base import case as sdpa_case
 from conformance.cases.data import Shape
-from conformance.compare import compare
-from conformance.judge import Judged, dtypes_of, request
+from conformance.diagnosis.interpretations import Interpretation, interpretations
+from conformance.judging.compare import compare
+from conformance.judging.judge import dtypes_of
+from conformance.judging.run_case import Judged, request
 from conformance.outcomes import Failure, Outcome
-from conformance.readings import Reading, readings
 from conformance.targets import Target
 from impls.contract import Implementation
 from impls.operators import OPERATORS, SDPA
@@ -26,7 +27,7 @@ from impls.process.pool import Crashed, Pool, TimedOut
 #: Seconds for one tiny call, compilation included; a case may take longer.
 TIMEOUT = 60.0
 
-#: Failures of an implementation that a reading is tried on, the smallest first.
+#: Failures of an implementation that an interpretation is tried on, the smallest first.
 TRIED = 200
 
 #: No two axes of the same length but Sq and Sk, D and Dv, so that swapped arguments fit and swapped axes show.
@@ -50,7 +51,7 @@ class Finding:
     failure: Failure | None = None
     #: What the reason of such a failure contains, one of these.
     contains: tuple[str, ...] = ("",)
-    reading: Reading | None = None
+    interpretation: Interpretation | None = None
     #: Results in another order, which shows where there are several.
     order: bool = False
 
@@ -59,14 +60,14 @@ class Finding:
         result, reply = judged.result, judged.reply
         if self.order:
             return result.failure is Failure.SHAPE and len(case.results()) > 1
-        if self.reading is None:
+        if self.interpretation is None:
             return result.failure is self.failure and any(text in result.reason for text in self.contains)
         if not isinstance(case, Case) or case.invalid or case.past is not None or reply is None:
             return False
         profile = target.implementation.profile(target.dtype)
         if result.failure in (Failure.VALUE, Failure.SHAPE) and case.results() == ("output",):
-            return self.reading.fits(reply.results["output"], case, target.dtype, profile)
-        return result.failure is Failure.ERROR and self.reading.refuses(case, target.dtype)
+            return self.interpretation.fits(reply.results["output"], case, target.dtype, profile)
+        return result.failure is Failure.ERROR and self.interpretation.refuses(case, target.dtype)
 
 
 def check(targets: Sequence[Target], keywords: Collection[str], pool: Pool, timeout: float) -> Finding | None:
@@ -199,9 +200,9 @@ def _content(returned: Returned, case: AnyCase, target: Target) -> Finding | Non
     if not isinstance(case, Case) or output is None:
         return None
     profile = target.implementation.profile(target.dtype)
-    for reading in readings(target.implementation.layout):
-        if reading.fits(output, case, target.dtype, profile):
-            return Finding(reading.text, reading=reading)
+    for interpretation in interpretations(target.implementation.layout):
+        if interpretation.fits(output, case, target.dtype, profile):
+            return Finding(interpretation.text, interpretation=interpretation)
     return None
 
 

@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 
 import conformance
-from conformance import distributed, shards, targets
-from conformance.ahead import default_parallel
+from conformance import targets
 from conformance.cases import AnyCase, every_case
-from conformance.claims import ALL, required
 from conformance.deviations import LedgerError
-from conformance.features import FEATURES
+from conformance.judging.claims import ALL, required
+from conformance.judging.features import FEATURES
 from conformance.ledger import of_run
-from conformance.recorder import Recorder
+from conformance.run import sharding, xdist
+from conformance.run.parallel import default_parallel
+from conformance.run.recorder import Recorder
 from impls.contract import ImplementationError
 from impls.loading import nearest
 from impls.process import limits
@@ -105,9 +106,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def _shard(text: str) -> shards.Shard:
+def _shard(text: str) -> sharding.Shard:
     try:
-        return shards.parse(text)
+        return sharding.parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -124,10 +125,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """With ``--shard`` leave the tests of the other parts out."""
     shard = config.getoption("shard")
     if shard is not None:
-        part = shards.share_out((distributed.scope(item.nodeid) for item in items), shard.total)
-        others = [item for item in items if part[distributed.scope(item.nodeid)] != shard.index]
+        part = sharding.share_out((xdist.scope(item.nodeid) for item in items), shard.total)
+        others = [item for item in items if part[xdist.scope(item.nodeid)] != shard.index]
         config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if part[distributed.scope(item.nodeid)] == shard.index]
+        items[:] = [item for item in items if part[xdist.scope(item.nodeid)] == shard.index]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -141,8 +142,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the recorder of results."""
-    if distributed.controls(config):
-        config.pluginmanager.register(distributed.Gatherer(config), "attention-conformance-gatherer")
+    if xdist.controls(config):
+        config.pluginmanager.register(xdist.Gatherer(config), "attention-conformance-gatherer")
         return
     recorder = Recorder(config)
     config.stash[_RECORDER] = recorder
@@ -151,7 +152,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Runs that tests start are no part of a spread one: pytest-benchmark would time nothing in them."""
-    if distributed.works(session.config):
+    if xdist.works(session.config):
         os.environ.pop("PYTEST_XDIST_WORKER", None)
 
 
@@ -160,9 +161,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With ``-n`` the cases of an implementation, and the tests of a file, go to one process."""
     if config.getoption("dist") != "load":
         return None
-    from conformance.scheduling import ByScope
-
-    return ByScope(config, log)
+    return xdist.scheduler(config, log)
 
 
 @pytest.hookimpl(optionalhook=True)

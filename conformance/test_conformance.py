@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from conformance.cases import AnyCase
-from conformance.recorder import Recorder, report
+from conformance.run.recorder import Recorder, report
 from conformance.targets import Target
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conformance.fuzz.plugin_part import Fuzzing
 from conformance.fuzz.properties import Property
-from conformance.recorder import Recorder, report
+from conformance.run.recorder import Recorder, report
 from conformance.targets import Target
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 
-from conformance.features import Claim, Standing, claims
+from conformance.judging.features import Claim, Standing, claims
 from conformance.outcomes import Outcome
 from reports.model import Model
 

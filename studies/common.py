@@ -23,8 +23,9 @@ from bench.machine import describe, load_average
 from bench.outcomes import NotTimed
 from bench.statistics import Interval
 from bench.workloads import WorkloadError
-from conformance.targets import Pool, Selection, choose
+from conformance.targets import Selection, choose
 from impls.contract import ImplementationError
+from impls.process.pool import Pool
 from impls.process.threads import usable_cores
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -16,6 +16,8 @@ import bench
 from bench.journal import SUFFIX
 from conformance.tests.interrupts import interruptible
 
+pytestmark = pytest.mark.slow
+
 ROOM = Path(bench.__file__).parent
 
 PLUG_IN = """

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from bench import arguments, checks
-from bench.checks import Call, StruckOut, check, checked_heads, checked_rows
+from bench.checks import Call, StruckOut, check, checked_heads, checked_rows, sample
 from bench.tests.cache import with_cache
 from bench.workloads import Workload, parse
 from conformance import reference
+from conformance.gradients import layer_reference as layer_gradients
 from conformance.gradients import reference as gradients
 from conformance.layers import reference as layers
 from impls.contract import Profile
@@ -31,7 +31,8 @@ NAMES = (
     "sublayer-b2h2d8s40-causal-pad",
     "prefill-b2h4g2d8v6s9-w5-cap20-bias-pad-grad",
     "cross-b1h2d8s9k5-grad",
-    *(["mha-b2h2d8s9-grad", "mha-b2h2d8s9-causal-bias-pad-grad"] if "mha_grad" in OPERATORS else []),
+    "mha-b2h2d8s9-grad",
+    "mha-b2h2d8s9-causal-bias-pad-grad",
 )
 
 
@@ -52,7 +53,7 @@ def right(call: Call) -> Results:
     if w.operator == "sdpa_grad":
         results = gradients.sdpa_grad(**x, **options).gradients
     elif w.operator == "mha_grad":
-        results = importlib.import_module(checks.LAYER_GRADIENTS[0]).mha_grad(**x, **options).gradients
+        results = layer_gradients.mha_grad(*x.values(), **options).gradients
     elif w.operator == "mha":
         results = {"output": layers.mha(*x.values(), **options).output}
     elif w.operator == "sublayer":
@@ -192,6 +193,22 @@ def test_only_the_checked_heads_of_gradients_decide(monkeypatch: pytest.MonkeyPa
     assert check(call, wrong, seed=0) <= 1
     with pytest.raises(StruckOut, match="of grad_q are outside"):
         check(call, wrong, seed=1)
+
+
+@pytest.mark.parametrize("row", [0, -1])
+def test_a_wrong_first_or_last_row_is_struck_out(row: int) -> None:
+    """The first and the last row are always among those that are checked."""
+    call = called(parse("prefill-b2h4g2d8v6s129"))
+    wrong = right(call)
+    wrong["output"][0, 0, row, 0] += np.float32(1e-3)
+    with pytest.raises(StruckOut):
+        check(call, wrong, seed=0)
+
+
+def test_few_rows_are_all_checked() -> None:
+    """Up to the number asked for, every row is checked."""
+    assert sample(5, 32, 0).tolist() == [0, 1, 2, 3, 4]
+    assert len(set(sample(1000, 32, 0).tolist())) == 32
 
 
 def test_fewer_rows_of_longer_sequences_are_checked() -> None:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import ml_dtypes
 import numpy as np
 
+from conformance.cases.store import CASES, CaseStore
 from impls.contract import Profile
 from impls.operators import OPERATORS
 
@@ -79,6 +80,8 @@ class AnyCase(ABC):
     after: str = ""
     #: Why the case stays although no fault and no known deviation needs it (conformance/faults/kills.py).
     stays: str = ""
+    #: What keeps its inputs, expected results and bounds.
+    store: CaseStore = field(default=CASES, repr=False, compare=False)
 
     @property
     def keywords(self) -> frozenset[str]:
@@ -90,17 +93,29 @@ class AnyCase(ABC):
         """What orders cases from small to large: elements of the arguments, then the name."""
         return self.shape.elements, self.name
 
-    @abstractmethod
     def inputs(self, dtype: str) -> Any:
         """The inputs in a dtype, always the same ones: ``arrays`` by name, and ``keywords``."""
+        return self.store.inputs(self, dtype)
 
-    @abstractmethod
     def expected(self, dtype: str) -> Any:
         """What the reference says of the inputs, results as attributes.  Raises InvalidInput for invalid ones."""
+        return self.store.expected(self, dtype)
 
-    @abstractmethod
     def bound(self, dtype: str, profile: Profile) -> Any:
         """The error bound for the inputs under a profile, results as attributes."""
+        return self.store.bound(self, dtype, profile)
+
+    @abstractmethod
+    def make_inputs(self, dtype: str) -> Any:
+        """The inputs, made from the case's own seed."""
+
+    @abstractmethod
+    def make_expected(self, inputs: Any) -> Any:
+        """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+
+    @abstractmethod
+    def make_bound(self, inputs: Any, expected: Any, dtype: str, profile: Profile) -> Any:
+        """The error bound for inputs, of which ``expected`` is the reference, under a profile."""
 
     @abstractmethod
     def axes(self, result: str) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ small palette, because compilers and exporters pay for every new one.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,7 +17,7 @@ from conformance.reference import Expected
 from impls.contract import Profile
 from impls.operators import OPERATORS
 
-__all__ = ["ALL_DTYPES", "FLOAT32", "HALVES", "NUMPY_DTYPES", "Case", "Inputs", "bound_of", "case", "make_inputs"]
+__all__ = ["ALL_DTYPES", "FLOAT32", "HALVES", "NUMPY_DTYPES", "Case", "Inputs", "bound_of", "case", "reference_of"]
 
 _AXES = {
     "output": ("batch", "head", "row", "column"),
@@ -54,17 +53,22 @@ class Case(AnyCase):
         asked = {name for name, value in self.options.items() if value is not False}
         return OPERATORS[self.operator].returned(asked | (self.keywords & {"past_key"}))
 
-    def inputs(self, dtype: str) -> Inputs:
-        """The inputs in a dtype, always the same ones."""
-        return _inputs(self, dtype)
+    def make_inputs(self, dtype: str) -> Inputs:
+        """The inputs in a dtype."""
+        (q, k, v), keywords = arguments_of(self, self.data or normal(1.0), dtype)
+        if self.past is not None:
+            keywords |= {"past_key": k[:, :, : self.past].copy(), "past_value": v[:, :, : self.past].copy()}
+            k, v = k[:, :, self.past :].copy(), v[:, :, self.past :].copy()
+        inputs = Inputs(q, k, v, keywords)
+        return inputs if self.edit is None else self.edit(inputs)
 
-    def expected(self, dtype: str) -> Expected:
-        """What the reference says of the inputs.  Raises InvalidInput for invalid ones."""
-        return _expected(self, dtype)
+    def make_expected(self, inputs: Inputs) -> Expected:
+        """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+        return reference_of(inputs)
 
-    def bound(self, dtype: str, profile: Profile) -> bounds.Bound:
-        """The error bound for the inputs under a profile."""
-        return _bound(self, dtype, profile)
+    def make_bound(self, inputs: Inputs, expected: Expected, dtype: str, profile: Profile) -> bounds.Bound:
+        """The error bound for inputs under a profile."""
+        return bound_of(inputs, expected, dtype, profile)
 
     def axes(self, result: str) -> tuple[str, ...]:
         """Names of the axes of a result."""
@@ -72,16 +76,6 @@ class Case(AnyCase):
 
     def __hash__(self) -> int:
         return hash(self.name)
-
-
-def make_inputs(case: Case, dtype: str) -> Inputs:
-    """The inputs of a case in a dtype, made anew: random problems are many, and are not kept as cases are."""
-    (q, k, v), keywords = arguments_of(case, case.data or normal(1.0), dtype)
-    if case.past is not None:
-        keywords |= {"past_key": k[:, :, : case.past].copy(), "past_value": v[:, :, : case.past].copy()}
-        k, v = k[:, :, case.past :].copy(), v[:, :, case.past :].copy()
-    inputs = Inputs(q, k, v, keywords)
-    return inputs if case.edit is None else case.edit(inputs)
 
 
 def reference_of(inputs: Inputs) -> Expected:
@@ -95,19 +89,6 @@ def bound_of(inputs: Inputs, expected: Expected, dtype: str, profile: Profile) -
     keywords = inputs.keywords
     options = bounds.Options(**{n: keywords[n] for n in ("scale", "softcap", "bias") if n in keywords})
     return bounds.bound(expected, options, dtype, profile)
-
-
-_inputs = functools.cache(make_inputs)
-
-
-@functools.cache
-def _expected(case: Case, dtype: str) -> Expected:
-    return reference_of(case.inputs(dtype))
-
-
-@functools.cache
-def _bound(case: Case, dtype: str, profile: Profile) -> bounds.Bound:
-    return bound_of(case.inputs(dtype), case.expected(dtype), dtype, profile)
 
 
 def case(name: str, clauses: str, why: str, shape: Shape = SMALL, **rest: Any) -> Case:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -58,17 +57,28 @@ class GradientCase(AnyCase):
     )
     shape: Shape = SMALL
 
-    def inputs(self, dtype: str) -> GradientInputs:
-        """The inputs in a dtype, always the same ones."""
-        return _inputs(self, dtype)
+    def make_inputs(self, dtype: str) -> GradientInputs:
+        """The inputs in a dtype."""
 
-    def expected(self, dtype: str) -> GradExpected:
-        """What the reference says of the inputs.  Raises InvalidInput for invalid ones."""
-        return _expected(self, dtype)
+        def data(rng: Rng, s: Shape) -> tuple[np.ndarray, ...]:
+            q, k, v = (self.data or normal(1.0))(rng, s)
+            return q, k, v, rng.standard_normal((s.b, s.hq, s.sq, s.dv))
 
-    def bound(self, dtype: str, profile: Profile) -> SimpleNamespace:
-        """The error bound for the inputs under a profile."""
-        return SimpleNamespace(**_bound(self, dtype, profile))
+        arrays, keywords = arguments_of(self, data, dtype)
+        inputs = GradientInputs(arrays[0], arrays[1], arrays[2], arrays[3], keywords)
+        return inputs if self.edit is None else self.edit(inputs)
+
+    def make_expected(self, inputs: GradientInputs) -> GradExpected:
+        """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+        return reference.sdpa_grad(*inputs.arrays.values(), **inputs.keywords)
+
+    def make_bound(
+        self, inputs: GradientInputs, expected: GradExpected, dtype: str, profile: Profile
+    ) -> SimpleNamespace:
+        """The error bound for inputs under a profile."""
+        keywords = inputs.keywords
+        options = Options(**{name: keywords[name] for name in ("scale", "softcap", "bias") if name in keywords})
+        return SimpleNamespace(**bounds.bound(expected, options, dtype, profile))
 
     def axes(self, result: str) -> tuple[str, ...]:
         """Names of the axes of a result; a bias has the last ones of the scores."""
@@ -78,30 +88,6 @@ class GradientCase(AnyCase):
 
     def __hash__(self) -> int:
         return hash(self.name)
-
-
-@functools.cache
-def _inputs(case: GradientCase, dtype: str) -> GradientInputs:
-    def data(rng: Rng, s: Shape) -> tuple[np.ndarray, ...]:
-        q, k, v = (case.data or normal(1.0))(rng, s)
-        return q, k, v, rng.standard_normal((s.b, s.hq, s.sq, s.dv))
-
-    arrays, keywords = arguments_of(case, data, dtype)
-    inputs = GradientInputs(arrays[0], arrays[1], arrays[2], arrays[3], keywords)
-    return inputs if case.edit is None else case.edit(inputs)
-
-
-@functools.cache
-def _expected(case: GradientCase, dtype: str) -> GradExpected:
-    x = case.inputs(dtype)
-    return reference.sdpa_grad(x.q, x.k, x.v, x.grad_output, **x.keywords)
-
-
-@functools.cache
-def _bound(case: GradientCase, dtype: str, profile: Profile) -> dict[str, np.ndarray]:
-    keywords = case.inputs(dtype).keywords
-    options = Options(**{name: keywords[name] for name in ("scale", "softcap", "bias") if name in keywords})
-    return bounds.bound(case.expected(dtype), options, dtype, profile)
 
 
 def case(name: str, clauses: str, why: str, shape: Shape = SMALL, **rest: Any) -> GradientCase:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -112,13 +111,18 @@ class _Layer(AnyCase):
 
     shape: LayerShape = PLAIN
 
-    def inputs(self, dtype: str) -> LayerInputs:
-        """The inputs in a dtype, always the same ones."""
-        return _inputs(self, dtype)
+    def make_inputs(self, dtype: str) -> LayerInputs:
+        """The inputs in a dtype."""
+        arrays, keywords = arguments_of(self, self.data or normal(), dtype)
+        inputs = LayerInputs(arrays[0], arrays[1], arrays[2], arrays[3], keywords)
+        return inputs if self.edit is None else self.edit(inputs)
 
-    def bound(self, dtype: str, profile: Profile) -> LayerBound:
-        """The error bound for the inputs under a profile."""
-        return _bound(self, dtype, profile)
+    def make_bound(
+        self, inputs: LayerInputs, expected: LayerExpected | SublayerExpected, dtype: str, profile: Profile
+    ) -> LayerBound:
+        """The error bound for inputs under a profile."""
+        options = Options(**{name: inputs.keywords[name] for name in ("scale", "bias") if name in inputs.keywords})
+        return bounds.bound(expected, options, dtype, profile)
 
     def axes(self, result: str) -> tuple[str, ...]:
         """Names of the axes of a result, in the form of the call."""
@@ -128,11 +132,6 @@ class _Layer(AnyCase):
         if self.shape.unbatched:
             return ("row", "column")
         return ("row", "batch", "column") if self.shape.sequence_first else ("batch", "row", "column")
-
-    def _call(self, dtype: str) -> dict[str, Any]:
-        """What the reference is called with: it gives all results, whether asked for or not."""
-        x = self.inputs(dtype)
-        return x.arrays | {name: value for name, value in x.keywords.items() if name != "return_weights"}
 
 
 @dataclass(frozen=True)
@@ -144,9 +143,9 @@ class MhaCase(_Layer):
         "MHA-1", accuracy="MHA-18", value="MHA-12", of_result={"weights": "MHA-14"}, memory="MHA-23"
     )
 
-    def expected(self, dtype: str) -> LayerExpected:
-        """What the reference says of the inputs.  Raises InvalidInput for invalid ones."""
-        return _mha(self, dtype)
+    def make_expected(self, inputs: LayerInputs) -> LayerExpected:
+        """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+        return reference.mha(**_call(inputs))
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -159,33 +158,14 @@ class SublayerCase(_Layer):
     operator: ClassVar[str] = "sublayer"
     blame: ClassVar[Blame] = Blame("SUB-7", accuracy="SUB-9", value="SUB-3", memory="MHA-23")
 
-    def expected(self, dtype: str) -> SublayerExpected:
-        """What the reference says of the inputs.  Raises InvalidInput for invalid ones."""
-        return _sublayer(self, dtype)
+    def make_expected(self, inputs: LayerInputs) -> SublayerExpected:
+        """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+        return reference.sublayer(**_call(inputs))
 
     def __hash__(self) -> int:
         return hash(self.name)
 
 
-@functools.cache
-def _inputs(case: _Layer, dtype: str) -> LayerInputs:
-    arrays, keywords = arguments_of(case, case.data or normal(), dtype)
-    inputs = LayerInputs(arrays[0], arrays[1], arrays[2], arrays[3], keywords)
-    return inputs if case.edit is None else case.edit(inputs)
-
-
-@functools.cache
-def _mha(case: MhaCase, dtype: str) -> LayerExpected:
-    return reference.mha(**case._call(dtype))
-
-
-@functools.cache
-def _sublayer(case: SublayerCase, dtype: str) -> SublayerExpected:
-    return reference.sublayer(**case._call(dtype))
-
-
-@functools.cache
-def _bound(case: MhaCase | SublayerCase, dtype: str, profile: Profile) -> LayerBound:
-    keywords = case.inputs(dtype).keywords
-    options = Options(**{name: keywords[name] for name in ("scale", "bias") if name in keywords})
-    return bounds.bound(case.expected(dtype), options, dtype, profile)
+def _call(inputs: LayerInputs) -> dict[str, Any]:
+    """What the reference is called with: it gives all results, whether asked for or not."""
+    return inputs.arrays | {name: value for name, value in inputs.keywords.items() if name != "return_weights"}

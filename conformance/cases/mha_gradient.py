@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -49,17 +48,28 @@ class MhaGradientCase(AnyCase):
     )
     shape: LayerShape = PLAIN
 
-    def inputs(self, dtype: str) -> LayerGradientInputs:
-        """The inputs in a dtype, always the same ones."""
-        return _inputs(self, dtype)
+    def make_inputs(self, dtype: str) -> LayerGradientInputs:
+        """The inputs in a dtype."""
 
-    def expected(self, dtype: str) -> LayerGradExpected:
-        """What the reference says of the inputs.  Raises InvalidInput for invalid ones."""
-        return _expected(self, dtype)
+        def data(rng: Rng, s: LayerShape) -> tuple[np.ndarray, ...]:
+            arrays = (self.data or normal())(rng, s)
+            width = s.eo if "w_o" in self.options else s.heads * s.dv
+            return *arrays, rng.standard_normal(s.rows(s.sq, width))
 
-    def bound(self, dtype: str, profile: Profile) -> SimpleNamespace:
-        """The error bound for the inputs under a profile."""
-        return SimpleNamespace(**_bound(self, dtype, profile))
+        arrays, keywords = arguments_of(self, data, dtype)
+        inputs = LayerGradientInputs(arrays[0], arrays[1], arrays[2], arrays[3], arrays[4], keywords)
+        return inputs if self.edit is None else self.edit(inputs)
+
+    def make_expected(self, inputs: LayerGradientInputs) -> LayerGradExpected:
+        """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+        return layer_reference.mha_grad(*inputs.arrays.values(), **inputs.keywords)
+
+    def make_bound(
+        self, inputs: LayerGradientInputs, expected: LayerGradExpected, dtype: str, profile: Profile
+    ) -> SimpleNamespace:
+        """The error bound for inputs under a profile."""
+        options = Options(**{name: inputs.keywords[name] for name in ("scale", "bias") if name in inputs.keywords})
+        return SimpleNamespace(**layer_bounds.bound(expected, options, dtype, profile))
 
     def axes(self, result: str) -> tuple[str, ...]:
         """Names of the axes of a result, those of inputs in the form of the call; a bias has the last of the scores."""
@@ -75,31 +85,6 @@ class MhaGradientCase(AnyCase):
 
     def __hash__(self) -> int:
         return hash(self.name)
-
-
-@functools.cache
-def _inputs(case: MhaGradientCase, dtype: str) -> LayerGradientInputs:
-    def data(rng: Rng, s: LayerShape) -> tuple[np.ndarray, ...]:
-        arrays = (case.data or normal())(rng, s)
-        width = s.eo if "w_o" in case.options else s.heads * s.dv
-        return *arrays, rng.standard_normal(s.rows(s.sq, width))
-
-    arrays, keywords = arguments_of(case, data, dtype)
-    inputs = LayerGradientInputs(arrays[0], arrays[1], arrays[2], arrays[3], arrays[4], keywords)
-    return inputs if case.edit is None else case.edit(inputs)
-
-
-@functools.cache
-def _expected(case: MhaGradientCase, dtype: str) -> LayerGradExpected:
-    x = case.inputs(dtype)
-    return layer_reference.mha_grad(x.x_q, x.w_q, x.w_k, x.w_v, x.grad_output, **x.keywords)
-
-
-@functools.cache
-def _bound(case: MhaGradientCase, dtype: str, profile: Profile) -> dict[str, np.ndarray]:
-    keywords = case.inputs(dtype).keywords
-    options = Options(**{name: keywords[name] for name in ("scale", "bias") if name in keywords})
-    return layer_bounds.bound(case.expected(dtype), options, dtype, profile)
 
 
 def case(name: str, clauses: str, why: str, shape: LayerShape = PLAIN, **rest: Any) -> MhaGradientCase:

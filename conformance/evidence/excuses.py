@@ -14,11 +14,12 @@ import numpy as np
 
 from conformance import bounds, known
 from conformance.cases.anycase import AnyCase
-from conformance.compare import Comparison
 from conformance.deviations import Ledger
 from conformance.gradients.layer_reference import LayerGradExpected
 from conformance.gradients.reference import GradExpected
-from conformance.judge import Judged, comparisons
+from conformance.judging.compare import Comparison
+from conformance.judging.judge import comparisons
+from conformance.judging.run_case import Judged
 from conformance.layers.reference import Form, LayerExpected, Projection, SublayerExpected
 from conformance.outcomes import Failure
 from conformance.reference import Expected

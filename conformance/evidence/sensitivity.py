@@ -21,9 +21,9 @@ import numpy as np
 from conformance import bounds
 from conformance.bounds import Bound, profiles
 from conformance.cases import Case, all_cases
-from conformance.compare import shares
 from conformance.evidence.once import once
 from conformance.evidence.problems import random_problem
+from conformance.judging.compare import shares
 from conformance.reference import Expected
 from impls.contract import Profile
 from impls.numpy import eager

@@ -1,6 +1,6 @@
 """Random problems on correct implementations: which of them leave the bound of the profile that they declare.
 
-Every problem goes the way of every case (conformance.judge): the implementation's process, a request, a reply, all
+Every problem goes the way of every case (conformance.judging): the implementation's process, a request, a reply, all
 results against the reference and its bound.  A failure is a false alarm unless it is excused (excuses.py).
 """
 
@@ -15,7 +15,7 @@ from conformance.deviations import Ledger
 from conformance.evidence.excuses import excuse
 from conformance.evidence.once import once
 from conformance.evidence.series import SDPA, Series
-from conformance.judge import judge
+from conformance.judging.run_case import judge_case
 from conformance.outcomes import Outcome
 from conformance.targets import Selection, Target
 from impls.process.pool import Pool
@@ -62,13 +62,13 @@ class Jury:
         """What becomes of one problem on every implementation that has its dtype."""
         case = once(self.series.problem(index), self.series.dtype(index))
         for target in self.selection.targets:
-            if target.dtype == case.dtype and index % self.series.every.get(target.implementation.name, 1) == 0:
+            if target.dtype in case.dtypes and index % self.series.every.get(target.implementation.name, 1) == 0:
                 yield self.verdict(target, case, index)
 
     def verdict(self, target: Target, case: Any, index: int = 0) -> Verdict:
         """What becomes of one problem on one implementation, in the problem's dtype."""
         name, versions = target.implementation.name, self.selection.versions
-        judged = judge(target, case, self.pool, self.selection.keywords[name], Ledger(), versions, TIMEOUT)
+        judged = judge_case(target, case, self.pool, self.selection.keywords[name], Ledger(), versions, TIMEOUT)
         result = judged.result
         verdict = Verdict(index, name, target.dtype, str(result.profile), Kind.KEPT, result.share, result.meets)
         if result.outcome is Outcome.UNSUPPORTED:

@@ -20,7 +20,7 @@ from conformance.cases import AnyCase, every_case
 from conformance.deviations import Ledger, read
 from conformance.faults.registry import FAULTS, Fault, link
 from conformance.faults.verdicts import verdict
-from conformance.judge import blank_of, reply_of
+from conformance.judging.run_case import blank_of, run_case
 from conformance.outcomes import Outcome
 from conformance.questions import QUESTIONS
 from conformance.targets import Target
@@ -78,7 +78,7 @@ def _kill(fault: Fault, pool: Pool) -> Kill:
 
 def _fails(target: Target, case: AnyCase, pool: Pool) -> bool:
     try:
-        reply = reply_of(target, case, pool, timeout=None)
+        reply = run_case(target, case, pool, timeout=None)
     except Crashed:
         return True
     return verdict(reply, case, blank_of(target, case)).outcome is Outcome.FAILED

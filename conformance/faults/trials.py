@@ -16,11 +16,12 @@ import numpy as np
 
 from conformance import bounds
 from conformance.cases import AnyCase, every_case
-from conformance.compare import compare
 from conformance.faults.anatomy import Anatomy, Attention, Inputs
 from conformance.faults.layers import Layer, LayerCall
 from conformance.faults.verdicts import verdict
-from conformance.judge import comparisons, request
+from conformance.judging.compare import compare
+from conformance.judging.judge import comparisons
+from conformance.judging.run_case import request
 from conformance.layers.bounds import bound as bound_of_layer
 from conformance.layers.reference import SublayerExpected
 from conformance.outcomes import Failure, Outcome, Result

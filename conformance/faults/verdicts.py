@@ -6,7 +6,7 @@ import hashlib
 from typing import NamedTuple
 
 from conformance.cases import AnyCase
-from conformance.judge import result_of
+from conformance.judging.judge import judge
 from conformance.outcomes import Failure, Outcome, Result
 from impls.calls import Reply
 
@@ -23,10 +23,10 @@ _GIVEN: dict[tuple[str, str, str | None, bytes], Verdict] = {}
 
 
 def verdict(reply: Reply, case: AnyCase, blank: Result) -> Verdict:
-    """What ``result_of`` says of a reply to a case; it depends on what is in the key, and on nothing else."""
+    """What the judge says of a reply to a case; it depends on what is in the key, and on nothing else."""
     key = (case.name, blank.dtype, blank.profile, _digest(reply))
     if key not in _GIVEN:
-        result = result_of(reply, case, blank)
+        result = judge(reply, case, blank)
         _GIVEN[key] = Verdict(result.outcome, result.failure)
     return _GIVEN[key]
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from conformance.bounds import UNIT_ROUNDOFF
 from conformance.cases import Case
-from conformance.cases.base import make_inputs, reference_of
+from conformance.cases.base import reference_of
 from conformance.clauses import clauses
-from conformance.compare import compare
 from conformance.fuzz.trial import Answer
-from conformance.message import inputs_line, share_text
+from conformance.judging.compare import compare
+from conformance.judging.message import inputs_line, share_text
 from conformance.outcomes import Result
 from conformance.problem import Problem
 
@@ -71,5 +71,5 @@ def rerun_line(result: Result, examples: int, seed: int) -> str:
 def paste_line(problem: Problem, clause: str, dtype: str) -> str:
     """The line that makes the problem a named case, in the one dtype that it failed in."""
     source = problem.source(clause, "Found by a property test.").removesuffix(")")
-    zeros = "" if reference_of(make_inputs(problem.case(), dtype)).output.any() else ", zeros=True"
+    zeros = "" if reference_of(problem.case().make_inputs(dtype)).output.any() else ", zeros=True"
     return f"{source}, dtypes={(dtype,)!r}{zeros})"

@@ -138,7 +138,7 @@ def constant_v(trial: Trial) -> None:
     x = replace(trial.inputs, v=np.repeat(trial.inputs.v[:, :, :1], trial.inputs.v.shape[2], axis=2))
     answer = trial.call(x, "all its values those of the first key")
     value = np.repeat(x.v[:, :, :1].astype(np.float64), x.q.shape[1] // x.v.shape[1], axis=1)
-    has_key = answer.case.expected("").allowed.any(axis=3, keepdims=True)
+    has_key = answer.case.expected(trial.context.target.dtype).allowed.any(axis=3, keepdims=True)
     trial.equal("output", answer["output"], constant(np.where(has_key, value, 0.0)))
 
 

@@ -7,7 +7,6 @@ is not an example; what the deviation ledger excuses is noted, and is not a fail
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,17 +15,19 @@ from typing import Any, NoReturn
 import hypothesis
 import numpy as np
 
-from conformance import bounds, judge, known
-from conformance.cases.base import Case, Inputs, bound_of, make_inputs, reference_of
-from conformance.compare import Comparison, compare
+from conformance import known
+from conformance.cases.base import Case, Inputs
+from conformance.cases.store import RANDOM
 from conformance.deviations import Deviation
 from conformance.fuzz.measured import Measured
 from conformance.fuzz.strategies import pays_for_shapes
-from conformance.judge import Finding
-from conformance.message import comparison_lines, share_text
+from conformance.judging import judge
+from conformance.judging.compare import Comparison, compare
+from conformance.judging.judge import Finding
+from conformance.judging.message import comparison_lines, share_text
+from conformance.judging.run_case import ask, request
 from conformance.outcomes import Failure
 from conformance.problem import Problem
-from conformance.reference import Expected
 from conformance.targets import Target
 from impls.calls import Reply
 from impls.contract import Profile
@@ -82,26 +83,16 @@ class Tally:
 
 @dataclass(frozen=True, eq=False)
 class Example(Case):
-    """A case whose inputs are given as they are, and which is forgotten after its example."""
+    """A case whose inputs are given as they are."""
 
     given: Inputs | None = None
 
-    def inputs(self, dtype: str) -> Inputs:
+    def make_inputs(self, dtype: str) -> Inputs:
         """The given inputs."""
         assert self.given is not None
         return self.given
 
-    def expected(self, dtype: str) -> Expected:
-        """What the reference says of them."""
-        return self._reference
-
-    def bound(self, dtype: str, profile: Profile) -> bounds.Bound:
-        """The error bound for them."""
-        return bound_of(self.inputs(dtype), self._reference, dtype, profile)
-
-    @functools.cached_property
-    def _reference(self) -> Expected:
-        return reference_of(self.inputs(""))
+    __eq__, __hash__ = object.__eq__, object.__hash__  # two examples may have one name, and other inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +119,7 @@ class Trial:
         self.problem = problem
         self.draw = draw
         self.few = context.few
-        self.inputs = make_inputs(problem.case(), context.target.dtype)
+        self.inputs = problem.case().make_inputs(context.target.dtype)
         self._tally = tally
         self._calls: list[Answer] = []
 
@@ -137,8 +128,8 @@ class Trial:
         target = self.context.target
         case = self._case(x, what)
         try:
-            asked = judge.request(case, target.dtype, target.device)
-            reply = judge.ask(target, asked, self.context.pool, self.context.timeout)
+            asked = request(case, target.dtype, target.device)
+            reply = ask(target, asked, self.context.pool, self.context.timeout)
         except (Crashed, TimedOut) as error:
             self._fail(case, judge.unanswered(error, case), what)
         self._tally.prepare_seconds += reply.prepare_seconds
@@ -146,7 +137,11 @@ class Trial:
         if reply.status == "unsupported":
             self._tally.unsupported[reply.text] += 1
             hypothesis.reject()
-        finding = self._not_returned(reply) or judge.malformed(reply, case, target.dtype) or self._left(reply, case)
+        finding = (
+            self._not_returned(reply)
+            or judge.malformed(reply, case, case.expected(target.dtype), target.dtype)
+            or self._left(reply, case)
+        )
         if finding is not None:
             self._fail(case, finding, what)
         answer = Answer(what, case, reply, self._measured(case, reply))
@@ -189,7 +184,9 @@ class Trial:
     def _case(self, x: Inputs, what: str) -> Example:
         case = self.problem.case()
         name = f"{case.name} ({what})"
-        return Example(name, case.clauses, case.why, case.shape, options=x.keywords, dtypes=case.dtypes, given=x)
+        return Example(
+            name, case.clauses, case.why, case.shape, options=x.keywords, dtypes=case.dtypes, store=RANDOM, given=x
+        )
 
     def _measured(self, case: Example, reply: Reply) -> dict[str, Measured]:
         dtype = self.context.target.dtype
@@ -209,16 +206,10 @@ class Trial:
         return found
 
     def _not_returned(self, reply: Reply) -> Finding | None:
-        if reply.status != "raised":
-            return None
-        trace = tuple(f"          {line}" for line in reply.trace.splitlines())
-        return Finding(Failure.ERROR, "", reply.text, (f"Raised:   {reply.text}", *trace))
+        return judge.raised(reply, "") if reply.status == "raised" else None
 
     def _left(self, reply: Reply, case: Example) -> Finding | None:
-        if not reply.modified:
-            return judge.changed(reply, case)
-        names = ", ".join(reply.modified)
-        return Finding(Failure.MODIFIED, Case.blame.modified, f"{names} modified", (f"Modified: {names}",))
+        return judge.modified(reply, case) if reply.modified else judge.changed(reply, case)
 
     def _fail(self, case: Example, finding: Finding, what: str) -> NoReturn:
         """A call that gives no results to compare: excused by the ledger, or wrong."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from conformance.cases import AnyCase, every_case
-from conformance.judge import Judged, judge
+from conformance.judging.run_case import Judged, judge_case
 from conformance.ledger.record import Ledger
 from conformance.outcomes import Failure
 from conformance.script.compose import text
@@ -42,7 +42,7 @@ def run_script(impl: str, case: str, dtype: str | None, device: str) -> str | tu
     try:
         selection = choose([impl], [device], [dtype], pool)
         target = _target(impl, selection.targets, selection.not_installed, chosen, f"{device} in {dtype}")
-        judged = judge(
+        judged = judge_case(
             target, chosen, pool, selection.keywords[target.implementation.name], Ledger(), selection.versions, TIMEOUT
         )
     finally:

@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance.bounds import LARGEST
 from conformance.cases import AnyCase
-from conformance.compare import shares
+from conformance.judging.compare import shares
 from impls.calls import Reply
 from impls.contract import Profile
 

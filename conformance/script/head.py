@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from conformance.cases import AnyCase
 from conformance.clauses import clauses
-from conformance.message import inputs_line
+from conformance.judging.message import inputs_line
 from conformance.outcomes import Failure, Result
 from conformance.script.elements import Element
 from conformance.targets import Target

@@ -14,9 +14,9 @@ import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
 
 from conformance.bounds import Options
-from conformance.compare import shares
 from conformance.gradients import bounds
 from conformance.gradients.reference import GradExpected, sdpa_grad
+from conformance.judging.compare import shares
 from impls.contract import Profile
 
 Rng = np.random.Generator

@@ -15,10 +15,10 @@ import numpy as np
 
 from conformance.bounds import Options
 from conformance.cases.base import NUMPY_DTYPES
-from conformance.compare import shares
 from conformance.evidence.gradient_variants import VARIANTS
 from conformance.gradients import layer_bounds
 from conformance.gradients.layer_reference import LayerGradExpected, mha_grad
+from conformance.judging.compare import shares
 from conformance.tests import gradient_problems, layer_programs
 from impls.contract import Profile
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conformance.cases import AnyCase, every_case
-from conformance.judge import result_of
+from conformance.judging.judge import judge
 from conformance.outcomes import Failure, Outcome, Result
 from conformance.script import Element, worst_elements, write
 from conformance.targets import Target
@@ -74,7 +74,7 @@ def answered(pool: Pool, target: Target, case: AnyCase, timeout: float = 300) ->
     except (Crashed, TimedOut) as error:
         failure = Failure.CRASHED if isinstance(error, Crashed) else Failure.TIMEOUT
         return replace(blank, outcome=Outcome.FAILED, failure=failure, reason=str(error)), None
-    return result_of(reply, case, blank), reply
+    return judge(reply, case, blank), reply
 
 
 def written(

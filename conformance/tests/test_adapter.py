@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from conformance import undeclared
 from conformance.adapter import Finding, adapter_lines, check
 from conformance.cases import all_cases, every_case
 from conformance.deviations import Ledger
-from conformance.judge import judge
+from conformance.judging.run_case import judge_case
 from conformance.outcomes import Outcome
+from conformance.run.run_checks import undeclared_dtypes
 from conformance.targets import Target
 from impls.contract import Implementation
 from impls.process.pool import Pool
@@ -123,7 +123,7 @@ def lines(pool: Pool, name: str, case: str) -> list[str]:
     """The lines that a finding adds to the message of a fake's failure on a case, which must have failed."""
     implementation, keywords = plugged(pool, name)
     target = Target(implementation, "cpu", "float32")
-    judged = judge(target, every_case()[case], pool, keywords, Ledger(), {}, 60)
+    judged = judge_case(target, every_case()[case], pool, keywords, Ledger(), {}, 60)
     assert judged.result.outcome is Outcome.FAILED
     finding = check([target], keywords, pool, 60)
     assert finding is not None
@@ -163,7 +163,7 @@ def test_a_failure_that_the_adapter_does_not_explain_does_not_say_so(pool: Pool,
     assert finding is not None
     implementation, keywords = plugged(pool, "impls.tests.fakes:careless")
     target = Target(implementation, "cpu", "float32")
-    judged = judge(target, every_case()[case], pool, keywords, Ledger(), {}, 60)
+    judged = judge_case(target, every_case()[case], pool, keywords, Ledger(), {}, 60)
     assert judged.result.outcome is Outcome.FAILED
     assert not adapter_lines({(implementation.name, "cpu"): finding}, {(target, all_cases()[case]): judged})
 
@@ -171,16 +171,16 @@ def test_a_failure_that_the_adapter_does_not_explain_does_not_say_so(pool: Pool,
 def test_a_dtype_that_works_undeclared_is_found(pool: Pool) -> None:
     """Of a function that declares float32 alone, the others that come out right are named."""
     implementation = Implementation("right", "impls.tests.fakes:right", dtypes=("float32",))
-    assert undeclared.dtypes(Target(implementation, "cpu", "float32"), pool, 60) == ["float64", "float16", "bfloat16"]
+    assert undeclared_dtypes(Target(implementation, "cpu", "float32"), pool, 60) == ["float64", "float16", "bfloat16"]
 
 
 def test_a_dtype_that_does_not_work_is_not_found(pool: Pool) -> None:
     """A result in another dtype is no working one."""
     implementation = Implementation("too_wide", "impls.tests.fakes:too_wide", dtypes=("float32",))
-    assert undeclared.dtypes(Target(implementation, "cpu", "float32"), pool, 60) == ["float64"]
+    assert undeclared_dtypes(Target(implementation, "cpu", "float32"), pool, 60) == ["float64"]
 
 
 def test_a_dtype_that_is_refused_is_not_found(pool: Pool) -> None:
     """An exception returns nothing, and nothing is not right: as many results as names are none of none."""
     implementation = Implementation("only_float32", "impls.tests.adapters:only_float32", dtypes=("float32",))
-    assert undeclared.dtypes(Target(implementation, "cpu", "float32"), pool, 60) == []
+    assert undeclared_dtypes(Target(implementation, "cpu", "float32"), pool, 60) == []

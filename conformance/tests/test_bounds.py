@@ -13,7 +13,7 @@ from conformance.bounds import Options, bound, profiles, rounding
 from conformance.cases import all_cases
 from conformance.cases.base import ALL_DTYPES, HALVES, NUMPY_DTYPES
 from conformance.cases.data import LONG, Shape, normal, shifted
-from conformance.compare import shares
+from conformance.judging.compare import shares
 from impls.contract import Profile
 
 SHAPES = {

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.claims import COLUMNS, claim_lines, required, shortcomings
+from conformance.judging.claims import COLUMNS, claim_lines, required, shortcomings
 from conformance.outcomes import Outcome, Result
 from conformance.tests.test_features import results
 from impls.contract import ImplementationError

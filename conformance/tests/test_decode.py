@@ -9,7 +9,7 @@ import pytest
 
 from conformance.bounds import Options, bound
 from conformance.cases import all_cases
-from conformance.compare import compare
+from conformance.judging.compare import compare
 from conformance.reference import Expected, InvalidInput, sdpa
 from impls.contract import Profile
 

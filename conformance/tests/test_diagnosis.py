@@ -11,18 +11,21 @@ import numpy as np
 import pytest
 
 from conformance.cases import AnyCase, every_case
-from conformance.diagnosis import Explanation, Passed, combined, diagnose
-from conformance.examine import explanation_text
+from conformance.diagnosis.explain import explanation_text
+from conformance.diagnosis.match import Explanation, Passed, combined, diagnose
 from conformance.faults import FAULTS, anatomy, layers
 from conformance.faults.anatomy import Anatomy, Array, Attention, Inputs
 from conformance.faults.layers import Layer, LayerCall
 from conformance.faults.trials import Failed, explains
-from conformance.judge import request, result_of
+from conformance.judging.judge import judge
+from conformance.judging.run_case import request
 from conformance.outcomes import Outcome, Result
 from conformance.reference import Expected
 from impls import compressed
 from impls.calls import Reply, call
 from impls.contract import Implementation, Profile
+
+pytestmark = pytest.mark.slow
 
 PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "faults.json.zst"
 
@@ -65,7 +68,7 @@ def sorted_out(found: Sequence[tuple]) -> tuple[list[Failed], list[Passed]]:
     failed, passed = [], []
     for case, dtype, reply in found:
         blank = Result("plugged", "cpu", dtype, case.name, case.clauses, Outcome.PASSED, profile=profile_of(dtype))
-        result = result_of(reply, case, blank)
+        result = judge(reply, case, blank)
         if result.outcome is Outcome.FAILED and result.failure is not None:
             failed.append(Failed(case, dtype, profile_of(dtype), result.failure, reply))
         elif result.outcome is Outcome.PASSED:

@@ -11,9 +11,9 @@ from ml_dtypes import bfloat16
 from conformance import bounds, reference
 from conformance.bounds import Options, bound
 from conformance.cases.data import Shape
-from conformance.compare import shares
 from conformance.evidence import variants
 from conformance.evidence.once import once
+from conformance.judging.compare import shares
 from conformance.problem import Problem
 from impls.contract import Profile
 

@@ -10,6 +10,8 @@ import pytest
 from conformance.faults import FAULTS
 from conformance.tests.test_plugin import rounded, run
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).parents[1] / "FAILURES.md").read_text(encoding="utf-8")
 
 #: A function, the command that judges it, and the message, which stand together.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from conformance.cases import AnyCase, every_case
-from conformance.features import FEATURES, Claim, Standing, cases_of, claims, feature_of
+from conformance.judging.features import FEATURES, Claim, Standing, cases_of, claims, feature_of
 from conformance.outcomes import Failure, Outcome, Result
 from impls.operators import OPERATORS
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from conformance import reference
-from conformance.cases.base import Inputs, make_inputs, reference_of
+from conformance.cases.base import Inputs, reference_of
 from conformance.cases.data import Shape
 from conformance.fuzz import exact, hidden, transform
 from conformance.fuzz.measured import Measured, constant
@@ -121,18 +121,18 @@ def test_a_batch_a_head_and_rows_are_taken_with_their_options() -> None:
         problem = Problem(
             "fuzz-axes", FULL.shape, mask=RandomMask(0.5, axes), bias=RandomBias(1.0, axes), kv_lengths=(5, 3)
         )
-        x = make_inputs(problem.case(), "float64")
+        x = problem.case().make_inputs("float64")
         whole = reference_of(x).output
         same(reference_of(transform.batch(x, 1)), whole[1:])
         same(reference_of(transform.head(x, 3)), whole[:, 3:])
         same(reference_of(transform.rows(x, [2, 0])), whole[:, :, [2, 0]])
-    x = make_inputs(FULL.case(), "float64")
+    x = FULL.case().make_inputs("float64")
     same(reference_of(transform.batch(x, 1)), reference_of(x).output[1:])
 
 
 def test_later_keys_keep_their_positions() -> None:
     """The second part of the keys, counted from 0, is allowed to the same rows as in the whole."""
-    x = make_inputs(FULL.case(), "float64")
+    x = FULL.case().make_inputs("float64")
     part = reference_of(transform.shifted_keys(transform.keys(x, range(2, 5)), 2))
     np.testing.assert_array_equal(part.allowed, reference_of(x).allowed[..., 2:])
 
@@ -143,7 +143,7 @@ def test_hidden_keys_change_nothing(way: hidden.Way) -> None:
     plain = Problem("fuzz-hidden", FULL.shape, bias=RandomBias(1.0, (1, None)))
     causal = Problem("fuzz-hidden", FULL.shape, is_causal=True, kv_lengths=(5, 3))
     for problem in (plain, causal) if way is not hidden.Way.CAUSAL else (causal,):
-        x = make_inputs(problem.case(), "float64")
+        x = problem.case().make_inputs("float64")
         more, kept = hidden.added(x, way, 3, "seed")
         assert more.k.shape[2] == 8
         np.testing.assert_array_equal(more.v[:, :, kept], x.v)
@@ -154,9 +154,9 @@ def test_hidden_keys_change_nothing(way: hidden.Way) -> None:
 
 def test_only_possible_ways_are_tried() -> None:
     """A way needs its keyword; is_causal hides later keys only where the last row does not reach them."""
-    x = make_inputs(Problem("fuzz-ways", Shape(sq=3, sk=3), is_causal=True).case(), "float32")
+    x = Problem("fuzz-ways", Shape(sq=3, sk=3), is_causal=True).case().make_inputs("float32")
     assert hidden.ways(x, frozenset({"mask", "is_causal"})) == [hidden.Way.MASK, hidden.Way.CAUSAL]
-    short = make_inputs(Problem("fuzz-ways", Shape(sq=4, sk=3), is_causal=True).case(), "float32")
+    short = Problem("fuzz-ways", Shape(sq=4, sk=3), is_causal=True).case().make_inputs("float32")
     assert hidden.ways(short, frozenset({"is_causal"})) == []
 
 
@@ -170,7 +170,7 @@ def test_shifts_are_exact(dtype: str) -> None:
     """The scores of the two inputs differ by the stated number, as rounded in the dtype, at its largest."""
     half = dtype in ("float16", "bfloat16")
     problem = Problem("fuzz-shift", Shape(sq=3, sk=4, d=16), spread=3.0, bias=RandomBias(10.0))
-    x = make_inputs(problem.case(), dtype)
+    x = problem.case().make_inputs(dtype)
     for shift, size, moves in (
         (exact.shifted_by_bias, exact.BIAS_SHIFT if half else exact.WIDE_SHIFT, 1.0),
         (exact.shifted_by_coordinate, exact.QUERY_COORDINATE, exact.KEY_COORDINATE / 4),
@@ -184,7 +184,7 @@ def test_shifts_are_exact(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_combinations_of_values_are_exact(dtype: str) -> None:
     """Every a·v + b·w is stored without rounding."""
-    x = make_inputs(Problem("fuzz-values", values=100.0).case(), dtype)
+    x = Problem("fuzz-values", values=100.0).case().make_inputs(dtype)
     v, w = exact.two_values(x, "fuzz-values")
     assert np.any(v != w)
     for a in exact.FACTORS:
@@ -197,7 +197,7 @@ def test_combinations_of_values_are_exact(dtype: str) -> None:
 @hypothesis.given(problems(Space()))
 def test_every_problem_is_a_valid_case(problem: Problem) -> None:
     """Whatever is drawn fits together: the reference takes it, in the dtype with the fewest bits too."""
-    x = make_inputs(problem.case(), "bfloat16")
+    x = problem.case().make_inputs("bfloat16")
     assert np.isfinite(reference_of(x).output).all()
     assert problem.name.startswith("fuzz-")
 
@@ -225,7 +225,7 @@ def test_compiled_and_exported_ones_pay_for_shapes() -> None:
 
 def test_inputs_are_left_alone() -> None:
     """A change of inputs is a copy: what was drawn is used again."""
-    x = make_inputs(FULL.case(), "float32")
+    x = FULL.case().make_inputs("float32")
     before = Inputs(x.q.copy(), x.k.copy(), x.v.copy(), dict(x.keywords))
     for change in (exact.shifted_by_bias, exact.shifted_by_coordinate):
         change(x, _always(3))

@@ -11,12 +11,13 @@ import pytest
 from conformance.cases import base, data
 from conformance.cases.base import Case
 from conformance.cases.data import Shape
+from conformance.cases.store import CASES
 from conformance.deviations import Deviation, Ledger
 from conformance.fuzz import run as machinery
 from conformance.fuzz.message import paste_line
 from conformance.fuzz.properties import PROPERTIES
 from conformance.fuzz.trial import Context
-from conformance.judge import judge
+from conformance.judging.run_case import judge_case
 from conformance.outcomes import Failure, Outcome, Result
 from conformance.problem import Problem
 from conformance.tests.fuzzing import context, run
@@ -39,7 +40,7 @@ def pasted(message: str) -> Case:
 
 def judged(case: Case, tested: Context) -> Result:
     """What becomes of a case on the target of a context."""
-    return judge(tested.target, case, tested.pool, tested.keywords, Ledger(), {}, None).result
+    return judge_case(tested.target, case, tested.pool, tested.keywords, Ledger(), {}, None).result
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -197,9 +198,9 @@ def test_a_hang_is_waited_for_once(processes: Pool) -> None:
 
 def test_an_example_is_forgotten() -> None:
     """Thousands of random problems do not stay in memory as the fixed cases do."""
-    before = base._inputs.cache_info().currsize
+    before = len(CASES)
     run(REFERENCE, context("right"), examples=10)
-    assert base._inputs.cache_info().currsize == before
+    assert len(CASES) == before
 
 
 def test_every_property_calls_twice_or_knows_the_answer() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from conformance.cases import every_case
 from conformance.deviations import Ledger
-from conformance.judge import judge
+from conformance.judging.run_case import judge_case
 from conformance.outcomes import Outcome
 from conformance.targets import Target
 from impls.contract import DTYPES
@@ -44,7 +44,9 @@ def test_an_honest_variant_passes_every_case(variant: str) -> None:
     cases = [case for case in every_case().values() if case.operator == plugged.operator]
     for case in cases:
         for dtype in (d for d in case.dtypes if d in (plugged.dtypes or DTYPES)):
-            result = judge(Target(plugged, "cpu", dtype), case, pool, description.keywords, Ledger(), {}, None).result
+            result = judge_case(
+                Target(plugged, "cpu", dtype), case, pool, description.keywords, Ledger(), {}, None
+            ).result
             assert result.outcome in (Outcome.PASSED, Outcome.ADVISORY), result.message
             ran += 1
     assert ran >= min(50, len(cases) // 3)

@@ -9,7 +9,7 @@ import pytest
 
 from conformance.cases import Case, all_cases
 from conformance.deviations import Deviation, Ledger
-from conformance.judge import judge
+from conformance.judging.run_case import judge_case
 from conformance.outcomes import Failure, Outcome, Result
 from conformance.targets import Target
 from impls import loading
@@ -41,7 +41,7 @@ def judged(
     implementation = Implementation(name, f"impls.tests.fakes:{name}")
     keywords = loading.keywords(getattr(fakes, name))
     target = Target(implementation, "cpu", dtype)
-    return judge(target, all_cases()[case], pool, keywords, ledger, VERSIONS, timeout).result
+    return judge_case(target, all_cases()[case], pool, keywords, ledger, VERSIONS, timeout).result
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
@@ -183,7 +183,7 @@ def test_imprecision_is_told_from_error(pool: Pool) -> None:
     implementation = Implementation(
         "half", "conformance.tests.test_judge:half_weights", profiles={"float16": Profile.WIDE}
     )
-    result = judge(
+    result = judge_case(
         Target(implementation, "cpu", "float16"), all_cases()["tiles"], pool, frozenset(), Ledger(), VERSIONS, 60
     ).result
     assert (result.outcome, result.broken) == (Outcome.FAILED, "SDPA-25")

@@ -17,6 +17,8 @@ from conformance.faults.registry import link
 from impls import compressed
 from impls.process.pool import Pool
 
+pytestmark = pytest.mark.slow
+
 PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "faults.json.zst"
 
 #: A fault that so few cases catch is a subtle one; see test_each_class_has_a_subtle_fault.

@@ -9,7 +9,7 @@ import pytest
 
 from conformance import known
 from conformance.cases import AnyCase, every_case
-from conformance.cases.base import make_inputs, reference_of
+from conformance.cases.base import reference_of
 from conformance.cases.data import Shape
 from conformance.deviations import Deviation, Ledger, read
 from conformance.evidence.excuses import heads_of
@@ -23,7 +23,7 @@ BY_ID = {record.id: record for record in LEDGER.deviations}
 
 def rows(record: str, problem: Problem) -> np.ndarray:
     """The rows of a problem that a record spoils; none if it is not triggered."""
-    x = make_inputs(problem.case(), "float32")
+    x = problem.case().make_inputs("float32")
     expected = reference_of(x)
     found = known.triggered([BY_ID[record]], x, expected)
     return found[0].rows if found else np.zeros(expected.allowed.shape[:3], bool)

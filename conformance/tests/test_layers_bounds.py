@@ -11,7 +11,7 @@ import pytest
 from conformance import bounds as of_sdpa
 from conformance.bounds import Options, profiles
 from conformance.cases.base import ALL_DTYPES, HALVES, NUMPY_DTYPES
-from conformance.compare import shares
+from conformance.judging.compare import shares
 from conformance.layers import bounds, reference
 from conformance.layers.reference import LayerExpected
 from conformance.tests.layer_programs import Array, Problem, Program, random_problem

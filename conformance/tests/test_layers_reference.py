@@ -9,7 +9,7 @@ import pytest
 
 from conformance import reference as of_sdpa
 from conformance.bounds import Options
-from conformance.compare import shares
+from conformance.judging.compare import shares
 from conformance.layers import bounds, reference
 from conformance.reference import InvalidInput
 from conformance.tests import fifty_digit_layers

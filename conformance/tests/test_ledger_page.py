@@ -20,6 +20,8 @@ from conformance.outcomes import Outcome
 from conformance.results import Run
 from impls.select import builtin
 
+pytestmark = pytest.mark.slow
+
 LEDGER = read()
 RUN = results.read(PUBLISHED)
 

@@ -9,10 +9,10 @@ import pytest
 
 from conformance.cases import all_cases
 from conformance.deviations import Ledger
-from conformance.judge import judge
+from conformance.judging.run_case import judge_case
 from conformance.ledger import page
 from conformance.outcomes import Failure, Outcome, Result
-from conformance.remarks import side_effect_lines
+from conformance.run.run_checks import side_effect_lines
 from conformance.targets import Target
 from conformance.tests.test_results import SCHEMA
 from impls.contract import Framework, Implementation
@@ -69,7 +69,7 @@ def judged(pool: Pool, name: str, framework: Framework = Framework.NUMPY, timeou
     module = "fakes" if name in ("right", "wrong", "aborts", "exits", "hangs") else "misbehaving"
     implementation = Implementation(name, f"impls.tests.{module}:{name}", framework=framework, worker=package)
     target = Target(implementation, "cpu", "float32")
-    return judge(target, all_cases()["plain"], pool, frozenset(), Ledger(), {}, timeout).result
+    return judge_case(target, all_cases()["plain"], pool, frozenset(), Ledger(), {}, timeout).result
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_what_harms_nothing_is_a_side_effect(pool: Pool, name: str, side_effect:
     assert judged(pool, "right").side_effects == ()
 
 
-def test_a_warning_is_no_side_effect(pool: Pool) -> None:
+def test_a_warning_is_not_a_side_effect(pool: Pool) -> None:
     """Libraries warn now and then."""
     assert judged(pool, "warns_once").side_effects == ()
 

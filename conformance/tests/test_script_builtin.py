@@ -24,6 +24,8 @@ from impls.operators import MHA, MHA_GRAD, OPERATORS, SDPA, SDPA_GRAD, SUBLAYER,
 from impls.script import WIDTH
 from impls.select import builtin
 
+pytestmark = pytest.mark.slow
+
 #: Lengths that are long enough for several tiles, and too long to be tried here.
 TILES, LONG = 16, 1000
 

@@ -10,7 +10,7 @@ import pytest
 
 from conformance.cases import every_case
 from conformance.deviations import read
-from conformance.judge import judge
+from conformance.judging.run_case import judge_case
 from conformance.outcomes import Outcome
 from conformance.targets import choose
 from impls.process.pool import Pool
@@ -53,9 +53,7 @@ def test_every_row_runs(article: str, name: str, pattern: str, pool: Pool) -> No
     outcomes = set()
     for case in cases:
         assert case.operator == target.implementation.operator
-        judged = judge(target, case, pool, selection.keywords[name], read(), selection.versions, 300.0)
-        assert judged.result.outcome in (Outcome.PASSED, Outcome.UNSUPPORTED, Outcome.KNOWN_DEVIATION), (
-            judged.result.message
-        )
+        judged = judge_case(target, case, pool, selection.keywords[name], read(), selection.versions, 300.0)
+        assert judged.result.outcome in (Outcome.PASSED, Outcome.UNSUPPORTED, Outcome.KNOWN_DEVIATION), judged.result.message
         outcomes.add(judged.result.outcome)
     assert Outcome.PASSED in outcomes

@@ -14,7 +14,7 @@ import pytest
 
 from conformance.__main__ import main
 from conformance.cases import every_case
-from conformance.judge import result_of
+from conformance.judging.judge import judge
 from conformance.outcomes import Failure, Outcome, Result
 from conformance.results import read
 from conformance.tests.test_judge import half_weights
@@ -92,7 +92,7 @@ def test_a_result_is_judged_as_it_is_here(vectors: Path, computed: Path) -> None
         request = Request("cpu", inputs.arrays, inputs.keywords, memory=case.memory, repeats=case.repeats)
         profile = origin.profile(result.dtype).value
         blank = Result("mine", "moon", result.dtype, case.name, case.clauses, Outcome.PASSED, profile=profile)
-        here = result_of(call(RIGHT[case.operator], request), case, blank)
+        here = judge(call(RIGHT[case.operator], request), case, blank)
         assert (result.outcome, result.share, result.meets) == (here.outcome, here.share, here.meets)
         assert (result.clauses, result.profile, result.reason) == (here.clauses, here.profile, here.reason)
 
@@ -103,7 +103,7 @@ def test_a_wrong_result_gets_the_message_that_it_gets_here(vectors: Path, tmp_pa
     theirs = checked(vectors, tmp_path, "plain")
     case, wrong = every_case()["plain"], fake("wrong")["sdpa"]
     blank = Result("mine", "moon", "float32", "plain", case.clauses, Outcome.PASSED, profile="wide")
-    here = result_of(call(wrong, Request("cpu", case.inputs("float32").arrays)), case, blank)
+    here = judge(call(wrong, Request("cpu", case.inputs("float32").arrays)), case, blank)
     assert theirs.outcome is Outcome.FAILED
     assert (theirs.broken, theirs.reason, theirs.share) == (here.broken, here.reason, here.share)
     assert theirs.message.splitlines()[:-1] == here.message.splitlines()[:-1]

@@ -11,7 +11,8 @@ import pytest
 from conformance.cases import AnyCase, every_case
 from conformance.faults import verdicts
 from conformance.faults.anatomy import Attention
-from conformance.judge import request, result_of
+from conformance.judging.judge import judge
+from conformance.judging.run_case import request
 from conformance.outcomes import Failure, Outcome, Result
 from impls.calls import Reply, call
 from impls.contract import Implementation, Profile
@@ -60,12 +61,12 @@ def test_a_verdict_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bits are judged once for a case, and again under another profile."""
     judged: list[str | None] = []
 
-    def judge(reply: Reply, case: AnyCase, blank: Result) -> Result:
+    def counted(reply: Reply, case: AnyCase, blank: Result) -> Result:
         judged.append(blank.profile)
-        return result_of(reply, case, blank)
+        return judge(reply, case, blank)
 
     monkeypatch.setattr(verdicts, "_GIVEN", {})
-    monkeypatch.setattr(verdicts, "result_of", judge)
+    monkeypatch.setattr(verdicts, "judge", counted)
     for profile in (Profile.WIDE, Profile.WIDE, Profile.TF32):
         verdicts.verdict(right(), CASE, replace(BLANK, profile=profile))
     assert judged == [Profile.WIDE, Profile.TF32]

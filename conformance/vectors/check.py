@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conformance import bounds
-from conformance.judge import UNSUPPORTED_HINT, result_of
+from conformance.judging.judge import UNSUPPORTED_HINT, judge
 from conformance.outcomes import Outcome, Result
 from conformance.results import Writer, fingerprint
-from conformance.summary import executed, summary
+from conformance.run.terminal import executed, summary
 from conformance.vectors.answers import answer
 from conformance.vectors.errors import Unreadable
 from conformance.vectors.index import Chosen, Entry, Key, read_index, read_vector
@@ -133,7 +133,7 @@ def _result(vectors: Path, answers: Path, entry: Entry, origin: Origin) -> Resul
         outcome=Outcome.PASSED,
         profile=origin.profile(entry.dtype).value,
     )
-    result = result_of(reply, case, blank)
+    result = judge(reply, case, blank)
     given = ["check", str(vectors), str(answers), "--case", entry.case, "--dtype", entry.dtype]
     given += [part for profile in origin.profiles for part in ("--profile", profile.value)]
     command = f"python -m conformance {shlex.join(given)}"

@@ -14,7 +14,7 @@ from conformance import bounds
 from conformance.cases import AnyCase
 from conformance.cases.anycase import NUMPY_DTYPES
 from conformance.clauses import clauses
-from conformance.judge import dtypes_of
+from conformance.judging.judge import dtypes_of
 from conformance.vectors import FORMAT
 from conformance.vectors.documents import typed
 from conformance.vectors.errors import BadBound, WrongArrays, WrongFields, WrongFormat

@@ -10,7 +10,7 @@ import pytest
 
 from conformance import reference
 from conformance.cases import all_cases
-from conformance.compare import compare
+from conformance.judging.compare import compare
 from impls import calls
 from impls.contract import Framework, Implementation
 from impls.jax import IMPLEMENTATIONS

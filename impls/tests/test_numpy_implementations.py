@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from conformance.cases import AnyCase, every_case
-from conformance.compare import compare
+from conformance.judging.compare import compare
 from impls.calls import Request, call, describe
 from impls.contract import Implementation
 from impls.numpy import IMPLEMENTATIONS, tiled_block, tiled_plan

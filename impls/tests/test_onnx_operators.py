@@ -11,7 +11,7 @@ pytest.importorskip("onnxruntime")
 from onnx import TensorProto, helper
 
 from conformance.cases import all_cases
-from conformance.compare import compare
+from conformance.judging.compare import compare
 from impls import calls
 from impls.contract import Implementation
 from impls.onnx import IMPLEMENTATIONS, arrays

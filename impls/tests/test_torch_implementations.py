@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.cases import all_cases
-from conformance.compare import compare
+from conformance.judging.compare import compare
 from impls.calls import Reply, Request, call, describe
 from impls.contract import Implementation
 from impls.operators import OPERATORS

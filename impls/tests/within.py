@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from conformance import bounds, reference
-from conformance.compare import compare
+from conformance.judging.compare import compare
 from impls.contract import Profile
 
 

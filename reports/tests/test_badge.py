@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from conformance.clauses import clauses
-from conformance.features import Claim
+from conformance.judging.features import Claim
 from conformance.outcomes import Outcome, Result
 from reports import badge
 from reports.model import Model

@@ -1,0 +1,85 @@
+"""Case store: inputs, expected results and error bounds, each made once and shared by whoever judges by them.
+
+The suite's own cases share ``CASES``, which forgets nothing; what there are many of (random problems, timed workloads)
+has a store with a limit in bytes.  A store belongs to one process, and threads may share one that has no limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import is_dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from conformance.cases.anycase import AnyCase
+    from impls.contract import Profile
+
+
+class CaseStore:
+    """Values by key.
+
+    Parameters
+    ----------
+    limit
+        Bytes of arrays that are kept: beyond it the oldest values are forgotten, and made again when they are asked
+        for; None keeps everything.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._limit = limit
+        self._made: dict[Hashable, Any] = {}
+        self._bytes: dict[Hashable, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """The value of a key, made by ``make`` if the store has none.  What ``make`` raises is not kept."""
+        if key not in self._made:
+            value = make()
+            if self._limit is None:
+                return self._made.setdefault(key, value)  # of two threads that made it, both get one
+            self._made[key], self._bytes[key] = value, array_bytes(value)
+            while sum(self._bytes.values()) > self._limit and len(self._made) > 1:
+                oldest = next(iter(self._made))
+                del self._made[oldest], self._bytes[oldest]
+            return value
+        return self._made[key]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._made.clear()
+        self._bytes.clear()
+
+    def inputs(self, case: AnyCase, dtype: str) -> Any:
+        """The inputs of a case in a dtype."""
+        return self.get(("inputs", case, dtype), lambda: case.make_inputs(dtype))
+
+    def expected(self, case: AnyCase, dtype: str) -> Any:
+        """What the reference says of them.  Raises InvalidInput for invalid ones."""
+        return self.get(("expected", case, dtype), lambda: case.make_expected(self.inputs(case, dtype)))
+
+    def bound(self, case: AnyCase, dtype: str, profile: Profile) -> Any:
+        """The error bound for them under a precision profile."""
+        return self.get(
+            ("bound", case, dtype, profile),
+            lambda: case.make_bound(self.inputs(case, dtype), self.expected(case, dtype), dtype, profile),
+        )
+
+
+def array_bytes(value: Any) -> int:
+    """Bytes of the arrays within a value; one that is there twice counts twice."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, Mapping):
+        return sum(map(array_bytes, value.values()))
+    if isinstance(value, tuple | list):
+        return sum(map(array_bytes, value))
+    return array_bytes(vars(value)) if is_dataclass(value) or isinstance(value, SimpleNamespace) else 0
+
+
+#: What is known of the suite's own cases, and of random problems: these are many, and few are needed again.
+CASES, RANDOM = CaseStore(), CaseStore(2**26)

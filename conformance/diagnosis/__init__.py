@@ -1,0 +1,1 @@
+"""Diagnosis: which stage of a failed computation went wrong, and which known mistake gives its result."""

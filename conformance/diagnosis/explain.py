@@ -1,0 +1,240 @@
+"""The explain step: once every case is judged, the stage at which a failure went wrong, and the likely mistake.
+
+Nothing here decides whether a case passes.  Failures are taken up implementation by implementation, because the
+explanation that fits most of them is the one to read first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from conformance import bounds
+from conformance.cases import AnyCase, Case
+from conformance.diagnosis.common_features import common_features_line
+from conformance.diagnosis.match import Explanation, Passed, diagnose, examined
+from conformance.diagnosis.stage_errors import stage_errors, stage_lines
+from conformance.faults.trials import Failed
+from conformance.judging.compare import compare
+from conformance.judging.judge import judge
+from conformance.judging.run_case import Judged, ask, request
+from conformance.outcomes import Failure, Outcome
+from conformance.script import Element, worst_elements, write
+from conformance.targets import Target
+from impls.calls import Reply, same_bits
+from impls.contract import Profile
+from impls.process.pool import Crashed, Pool, TimedOut
+
+#: Failures of an implementation that are called a second time, for their weights and lse.
+CALLED_AGAIN = 200
+
+#: Unexplained failures that are run alone in a fresh process.
+RUN_ALONE = 3
+
+#: Scripts that are written for an implementation.
+SCRIPTS = 200
+
+#: Threads that are named with an explanation.
+NAMED = 3
+
+STAYS_BEHIND = "alone, in a fresh process, the case passes: something stays behind from an earlier call (SDPA-29)"
+DIFFERS = "run again, alone, the result is another one: it differs from call to call (SDPA-29)"
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A failed result with what it came from."""
+
+    target: Target
+    case: AnyCase
+    judged: Judged
+
+    @property
+    def key(self) -> tuple[Target, AnyCase]:
+        """What identifies it in a run."""
+        return self.target, self.case
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What explains failures of one implementation on one device, best first."""
+
+    implementation: str
+    device: str
+    failures: int
+    explanations: tuple[Explanation, ...]
+    #: What the others have in common, in words.
+    shared: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """The explanations in words, one a line."""
+        name = f"{self.implementation} on {self.device}"
+        texts = [*(explanation_text(e, self.failures) for e in self.explanations), *self.shared]
+        return [f"{name}: {text}" for text in texts]
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as plain data, for the result file."""
+        return {
+            "implementation": self.implementation,
+            "device": self.device,
+            "failures": self.failures,
+            "explanations": [
+                {"faults": list(e.names), "title": e.title, "cases": sorted({f.case.name for f in e.fits})}
+                for e in self.explanations
+            ],
+            "common_features": list(self.shared),
+        }
+
+
+def explain(
+    judged: Mapping[tuple[Target, AnyCase], Judged],
+    pool: Pool,
+    keywords: Mapping[str, frozenset[str]],
+    timeout: float | None,
+) -> tuple[dict[tuple[Target, AnyCase], list[str]], list[Diagnosis]]:
+    """More lines for the message of each failure, by target and case, and what explains each implementation."""
+    groups: dict[tuple[str, str], list[Examined]] = defaultdict(list)
+    for (target, case), one in judged.items():
+        groups[target.implementation.name, target.device].append(Examined(target, case, one))
+    lines: dict[tuple[Target, AnyCase], list[str]] = defaultdict(list)
+    found = []
+    for (name, device), group in groups.items():
+        failed = [e for e in group if e.judged.result.outcome is Outcome.FAILED]
+        if not failed:
+            continue
+        for each in sorted(failed, key=lambda e: e.case.size)[:CALLED_AGAIN]:
+            lines[each.key] += _stages(each, pool, keywords[name], timeout)
+        diagnosis = _diagnosis(name, device, failed, group)
+        for each in failed:
+            lines[each.key] += _explained(each, diagnosis)
+        if not diagnosis.explanations:
+            for each in sorted(failed, key=lambda e: e.case.size)[:RUN_ALONE]:
+                lines[each.key] += _alone(each, pool.memory, timeout)
+        found.append(diagnosis)
+    return dict(lines), found
+
+
+def scripts(
+    judged: Mapping[tuple[Target, AnyCase], Judged], versions: Mapping[str, str], folder: Path
+) -> dict[tuple[Target, AnyCase], str]:
+    """Write a standalone script for each failure, the smallest first; a line that says where, by target and case."""
+    written: dict[tuple[Target, AnyCase], str] = {}
+    count: Counter[str] = Counter()
+    for (target, case), one in sorted(judged.items(), key=lambda item: item[0][1].size):
+        result, name = one.result, target.implementation.name
+        if result.outcome is not Outcome.FAILED or result.failure is Failure.STALE:
+            continue
+        count[name] += 1
+        if count[name] > SCRIPTS:
+            written[target, case] = f"Script:   run this case by itself (a run writes the {SCRIPTS} smallest)"
+            continue
+        elements: tuple[Element, ...] = ()
+        if result.failure is Failure.VALUE and one.reply is not None:
+            elements = worst_elements(one.reply, case, target.dtype, target.implementation.profile(target.dtype))
+        with contextlib.suppress(NotImplementedError, ValueError):  # a call that cannot be written as a script
+            written[target, case] = f"Script:   {write(result, target, case, elements, versions, folder)}"
+    return written
+
+
+def explanation_text(explanation: Explanation, failures: int) -> str:
+    """An explanation in words: how many failures it fits, what it is, and where it happened before."""
+    threads = ", ".join(s.removeprefix("cf. ") for s in explanation.sources[:NAMED])
+    fits = len(explanation.fits)
+    many = "this failure equals" if failures == 1 else f"{fits} of {failures} failures equal{'s' if fits == 1 else ''}"
+    text = f"{many} {explanation.title} (as in {threads})"
+    return f"{text}; {explanation.contradicted} passed cases do not show it" if explanation.contradicted else text
+
+
+def _diagnosis(name: str, device: str, failed: Sequence[Examined], group: Iterable[Examined]) -> Diagnosis:
+    known = [k for e in failed if (k := _failed(e)) is not None]
+    passed = [Passed(e.case, e.target.dtype, _profile(e)) for e in group if e.judged.result.outcome is Outcome.PASSED]
+    explanations = tuple(diagnose(known, passed))
+    explained = frozenset[Failed]().union(*(e.fits for e in explanations))
+    left: dict[Failure, list[tuple[AnyCase, str]]] = defaultdict(list)
+    for each in examined(known):
+        if each not in explained:
+            left[each.failure].append((each.case, each.dtype))
+    kept = [(each.case, each.dtype) for each in passed]
+    shared = (
+        common_features_line(kind, some, kept) for kind, some in sorted(left.items(), key=lambda item: -len(item[1]))
+    )
+    return Diagnosis(name, device, len(examined(known)), explanations, tuple(filter(None, shared)))
+
+
+def _failed(each: Examined) -> Failed | None:
+    result, reply = each.judged.result, each.judged.reply
+    if reply is None or result.failure in (None, Failure.STALE):
+        return None
+    return Failed(each.case, each.target.dtype, _profile(each), result.failure, reply)
+
+
+def _profile(each: Examined) -> Profile:
+    return each.target.implementation.profile(each.target.dtype)
+
+
+def _explained(each: Examined, diagnosis: Diagnosis) -> list[str]:
+    for explanation in diagnosis.explanations:
+        if any((f.case, f.dtype) == (each.case, each.target.dtype) for f in explanation.fits):
+            return [f"Diagnosis: {explanation_text(explanation, diagnosis.failures)}"]
+    return []
+
+
+def _stages(each: Examined, pool: Pool, keywords: frozenset[str], timeout: float | None) -> list[str]:
+    """Which stage went wrong, from the weights and lse that the call returned, or a second one returns."""
+    reply = each.judged.reply
+    case, dtype, profile = each.case, each.target.dtype, _profile(each)
+    if reply is None or each.judged.result.failure is not Failure.VALUE or not isinstance(case, Case):
+        return []
+    extra = {f"return_{n}": True for n in ("weights", "lse") if f"return_{n}" in keywords}
+    note = ""
+    if not extra.keys() <= case.options.keys() and extra:
+        asked = request(case, dtype, each.target.device)
+        try:
+            again = ask(each.target, replace(asked, keywords={**asked.keywords, **extra}), pool, timeout)
+        except (Crashed, TimedOut):
+            return []
+        if again.status != "returned" or "output" not in again.results:
+            return []
+        note = f" (from a second call, with {' and '.join(extra)})"
+        if _output_ok(again, each) and not _output_ok(reply, each):
+            note += "; its output is right, so it is computed another way"
+        reply = again
+    expected = case.expected(dtype)
+    if any(a.shape != getattr(expected, n).shape for n, a in reply.results.items()):
+        return []
+    options = {n: v for n, v in case.inputs(dtype).keywords.items() if n in ("scale", "softcap", "bias")}
+    limit = case.bound(dtype, profile)
+    found = stage_errors(reply.results, expected, limit, bounds.Options(**options), dtype, profile)
+    return stage_lines(found, reply.results, expected, note)
+
+
+def _output_ok(reply: Reply, each: Examined) -> bool:
+    """Whether the output of a reply is right, whatever else it returns."""
+    case, dtype = each.case, each.target.dtype
+    got, expected = reply.results["output"], case.expected(dtype).output
+    limit = case.bound(dtype, _profile(each)).output
+    return got.shape == expected.shape and compare("output", got, expected, limit, dtype).ok
+
+
+def _alone(each: Examined, memory: int | None, timeout: float | None) -> list[str]:
+    """What becomes of a failure that is run by itself, in a process that has done nothing else."""
+    result, reply = each.judged.result, each.judged.reply
+    if reply is None or reply.status != "returned" or result.failure is Failure.STALE:
+        return []
+    pool = Pool(in_process=False, memory=memory)
+    try:
+        again = ask(each.target, request(each.case, each.target.dtype, each.target.device), pool, timeout)
+    except (Crashed, TimedOut):
+        return []
+    finally:
+        pool.close()
+    blank = replace(result, outcome=Outcome.PASSED, failure=None, broken=None, reason="", message="")
+    if judge(again, each.case, blank).outcome is Outcome.PASSED:
+        return [f"Diagnosis: {STAYS_BEHIND}"]
+    if again.status != reply.status or any(not same_bits(reply.results[n], a) for n, a in again.results.items()):
+        return [f"Diagnosis: {DIFFERS}"]
+    return []

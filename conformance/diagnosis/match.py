@@ -1,0 +1,194 @@
+"""Matching with known faults: which one, or which two together, gives the results that failed.
+
+All failures of an implementation are looked at together; only faults of its operator are tried.  The explanation that
+fits most of them comes first, and passed cases speak against one that they would fail with.  What is left is explained
+in the same way.  Where nothing fits, nothing is said.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from conformance.cases import AnyCase
+from conformance.faults.anatomy import Anatomy, Attention
+from conformance.faults.layers import Layer
+from conformance.faults.registry import Fault, faults_of
+from conformance.faults.trials import KEPT, Failed, explains, fails
+from conformance.outcomes import Failure
+from impls.contract import Profile
+
+#: Failures on which every fault is tried; the smallest are the quickest and the easiest to read.
+TRIED = 12
+
+#: Failures that are looked at in all.
+MOST = 80
+
+#: Failed cases that pairs of faults are searched for, one after the other, until a pair fits.
+PAIRED = 4
+
+#: Passed cases that may speak against an explanation, the smallest first.
+WITNESSES = 200
+
+#: Pairs of faults that are tried on one failure.
+PAIRS = 3000
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A case that passed."""
+
+    case: AnyCase
+    dtype: str
+    profile: Profile
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One fault, or two together, and the failures that it gives."""
+
+    faults: tuple[Fault, ...]
+    fits: frozenset[Failed]
+    #: Passed cases that the fault would fail.
+    contradicted: int = 0
+
+    @property
+    def title(self) -> str:
+        """What is wrong, in words."""
+        return " together with ".join(f"“{fault.title}”" for fault in self.faults)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the faults."""
+        return tuple(fault.name for fault in self.faults)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Where it happened before, one thread of each fault in turn."""
+        turns = itertools.zip_longest(*(fault.sources for fault in self.faults))
+        return tuple(dict.fromkeys(source for turn in turns for source in turn if source))
+
+
+def examined(failures: Sequence[Failed]) -> list[Failed]:
+    """The failures that are looked at: the smallest ones, small first."""
+    return sorted(failures, key=lambda f: f.size)[:MOST]
+
+
+def diagnose(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Explanation]:
+    """Explanations of one implementation's failures, the best first; each fits failures that those before it do not."""
+    failures = examined(failures)
+    witnesses = sorted(passed, key=lambda p: p.case.size)
+    found: list[Explanation] = []
+    left = list(failures)
+    while left:
+        best = (
+            _single(left, failures, witnesses)
+            or _together(found, left, failures, witnesses)
+            or _pair(left, failures, witnesses)
+        )
+        if best is None:
+            break
+        # What explains all that an earlier one does, and more, takes its place: two mistakes at once.
+        found = [e for e in found if not e.fits < best.fits] + [best]
+        left = [failed for failed in left if failed not in best.fits]
+    return sorted(found, key=lambda e: -len(e.fits))
+
+
+def _single(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]) -> Explanation | None:
+    tried = left[:TRIED]
+    faults = {fault.name: fault for failed in tried for fault in faults_of(failed.case.operator)}
+    candidates = [(fault,) for fault in faults.values() if any(explains(fault.make, f) for f in tried)]
+    return _best(candidates, left, failures, passed)
+
+
+def _together(
+    found: Sequence[Explanation], left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]
+) -> Explanation | None:
+    """Mistakes that were found one by one, two or three of them on one case."""
+    faults = list(dict.fromkeys(fault for explanation in found for fault in explanation.faults))
+    candidates = [c for n in (2, 3) for c in itertools.combinations(faults, n)]
+    return _best([c for c in candidates if combined(c) is not None], left, failures, passed)
+
+
+def _pair(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]) -> Explanation | None:
+    """Two faults together, searched where the fewest faults show, because every pair of them has to be tried."""
+    small = [f for f in left if f.case.size[0] <= KEPT]  # thousands of pairs are tried on each
+    one_of_each = {f.case: f for f in small}.values()  # the same case in another dtype shows the same faults
+    shows = {f: _showing(f) for f in itertools.islice(one_of_each, TRIED)}
+    for failed in sorted(shows, key=lambda f: len(shows[f]))[:PAIRED]:
+        pairs = itertools.islice(itertools.combinations(shows[failed], 2), PAIRS)
+        candidates = [p for p in pairs if (made := combined(p)) is not None and explains(made, failed)]
+        best = _best(candidates, left, failures, passed)
+        if best is not None:
+            return best
+    return None
+
+
+def _showing(failed: Failed) -> list[Fault]:
+    faults = faults_of(failed.case.operator)
+    return [fault for fault in faults if fails(fault.make, failed.case, failed.dtype, failed.profile)]
+
+
+def _best(
+    candidates: Sequence[tuple[Fault, ...]],
+    left: Sequence[Failed],
+    failures: Sequence[Failed],
+    passed: Sequence[Passed],
+) -> Explanation | None:
+    """The candidate that fits most of what is left and that passed cases do not speak against."""
+    explanations = []
+    for faults in candidates:
+        make = combined(faults)
+        if make is not None:
+            explanations.append(Explanation(faults, frozenset(f for f in failures if explains(make, f))))
+
+    def new(explanation: Explanation) -> int:
+        return len(explanation.fits.intersection(left))
+
+    for _, level in itertools.groupby(sorted(explanations, key=new, reverse=True), key=new):
+        weighed = [replace(e, contradicted=_contradictions(e.faults, passed)) for e in level if _says(e, left)]
+        best = min(weighed, key=lambda e: e.contradicted, default=None)
+        if best is not None and (not best.contradicted or _convincing(best, failures)):
+            return best
+    return None
+
+
+def _says(explanation: Explanation, left: Sequence[Failed]) -> bool:
+    """Whether it explains anything: by a wrong number that is equal, or else most of the wrong values that are left."""
+    fits = explanation.fits.intersection(left)
+    values = [failed for failed in left if failed.failure is Failure.VALUE]
+    return any(failed.telling for failed in fits) or 2 * len(fits) > len(values) > 0
+
+
+def _convincing(explanation: Explanation, failures: Sequence[Failed]) -> bool:
+    """Whether it is worth saying although cases passed that would fail with it: then it happens only sometimes."""
+    values = [failed for failed in failures if failed.failure is Failure.VALUE]
+    return 2 * len(explanation.fits.intersection(values)) > len(failures)
+
+
+def _contradictions(faults: tuple[Fault, ...], passed: Sequence[Passed]) -> int:
+    make = combined(faults)
+    if make is None:
+        return 0
+    return sum(fails(make, p.case, p.dtype, p.profile) for p in passed[:WITNESSES])
+
+
+def combined(faults: Sequence[Fault]) -> type[Anatomy] | None:
+    """An anatomy with all these faults, or None where one is a form of the other, or is of another operator."""
+    made = [fault.make for fault in faults]
+    if len(made) == 1:
+        return made[0]
+    if len({make.operator for make in made}) > 1 or any(issubclass(a, b) for a, b in itertools.permutations(made, 2)):
+        return None
+    within = {make.attention for make in made if issubclass(make, Layer)} - {Attention}
+    try:
+        return type("Combined", tuple(made), {"attention": _merged(within)} if within else {})
+    except TypeError:  # their orders of methods contradict each other
+        return None
+
+
+def _merged(attentions: Iterable[type[Attention]]) -> type[Attention]:
+    """The attention of a layer that has several faulty ones.  Raises TypeError where they contradict each other."""
+    classes = sorted(attentions, key=lambda each: (-len(each.__mro__), each.__name__))  # forms of a class before it
+    return classes[0] if len(classes) == 1 else type("Combined", tuple(classes), {})

@@ -1,0 +1,132 @@
+"""Stage errors: masks, scores, softmax or weighted sum, whichever spent the bound, read off returned weights and lse.
+
+Each stage is held to its own part of the error analysis in bounds.py.  Weights w tell the masks (a weight that must be
+zero, or must not be), the scores up to a common shift (log w_j − log w_m = s_j − s_m) and the softmax (Σ w = 1);
+output against Σ w v tells the weighted sum.  lse alone tells the scores from what comes after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.bounds import Bound, Options, Rounding, growth, rounding, score_error
+from conformance.judging.message import place
+from conformance.reference import Expected
+from impls.contract import Profile
+
+#: Weights below this, against the largest of their row, are not read: what is left of them in float16 are few bits.
+READ = 2.0**-10
+
+#: The axes of the weights that softmax is not over.
+OTHER_AXES = {2: "query rows", 1: "heads", 0: "batches"}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage and its worst error, as a share of its part of the bound."""
+
+    name: str
+    share: float
+    #: What else can be said of it.
+    note: str = ""
+
+
+def stage_errors(
+    results: Mapping[str, np.ndarray],
+    expected: Expected,
+    bound: Bound,
+    options: Options,
+    dtype: str,
+    profile: Profile,
+) -> tuple[Stage, ...]:
+    """The stages that the returned results tell of, in the order of the computation.
+
+    ``results`` holds the output (B, Hq, Sq, Dv) and weights (B, Hq, Sq, Sk) or lse (B, Hq, Sq), as returned.
+    """
+    got = {name: array.astype(np.float64) for name, array in results.items()}
+    with np.errstate(all="ignore"):
+        if "weights" in got:
+            return _by_weights(got["output"], got["weights"], expected, options, rounding(dtype, profile))
+        if "lse" in got:
+            return (Stage("scores", _worst(got["lse"] - expected.lse, bound.lse, np.isfinite(expected.lse))),)
+    return ()
+
+
+def _by_weights(
+    output: np.ndarray, w: np.ndarray, expected: Expected, options: Options, r: Rounding
+) -> tuple[Stage, ...]:
+    p, allowed = expected.weights, expected.allowed
+    kept = r.store + r.weight + 2 * r.score + growth(p.shape[3], r) + 4 * r.accumulator
+    misplaced = np.any((np.abs(w) > 0) & ~allowed) or np.any((w == 0) & (p > READ))
+    error = np.minimum(score_error(expected, options, r), 1e3)  # past this everything is allowed, and exp overflows
+    largest = p.argmax(axis=3)[..., None] if p.shape[3] else np.zeros((*p.shape[:3], 0), int)
+    read = (w > 0) & (p > READ * p.max(axis=3, keepdims=True, initial=0))
+    ratio = np.where(read, np.log(np.where(read, w / np.where(p > 0, p, 1), 1.0)), 0.0)
+    shift = np.take_along_axis(ratio, largest, 3)
+    limit = error + np.take_along_axis(error, largest, 3) + 2 * kept
+    scores = _worst(ratio - shift, limit, read & np.take_along_axis(read, largest, 3))
+    rows = allowed.any(axis=3)
+    lost = r.store + r.underflow * p.shape[3]
+    total = np.where(rows, p.sum(axis=3), 0.0)  # 1, or less with sinks
+    softmax = _worst(w.sum(axis=3) - total, np.full(rows.shape, kept + lost), np.ones_like(rows))
+    others = [name for axis, name in OTHER_AXES.items() if w.size and np.all(np.abs(w.sum(axis) - 1) <= kept + lost)]
+    v = np.where(np.isfinite(expected.v), expected.v, 0.0)
+    size, summed = w @ np.abs(v), w @ v
+    limit = (kept + r.operand) * size + r.store * np.abs(summed) + r.underflow * (1 + allowed.astype(float) @ np.abs(v))
+    weighted = _worst(output - summed, limit, np.isfinite(expected.output) & np.isfinite(summed))
+    return (
+        Stage("masks", np.inf if misplaced else 0.0),
+        Stage("scores", scores),
+        Stage("softmax", softmax, f", those over the {others[0]} are" if others else ""),
+        Stage("weighted sum", weighted),
+    )
+
+
+def _worst(error: np.ndarray, limit: np.ndarray, where: np.ndarray) -> float:
+    """The largest |error| / limit where it counts; NaN there is beyond any bound."""
+    share = np.where(error == 0, 0.0, np.abs(error) / limit)
+    share = np.where(np.isnan(share), np.inf, share)
+    return float(share[where].max(initial=0.0))
+
+
+def stage_lines(found: Sequence[Stage], results: Mapping[str, np.ndarray], expected: Expected, note: str) -> list[str]:
+    """The stages in words, and where weights are misplaced; ``note`` says where the results come from."""
+    if not found:
+        return []
+    texts = [f"{s.name} {'right' if s.share <= 1 else _times(s.share)}" for s in found]
+    first = next((s for s in found if s.share > 1), None)
+    verdict = f": the {first.name} went wrong first" if first else ": each keeps its part of the bound"
+    softmax = next((s for s in found if s.name == "softmax" and s.share > 1), None)
+    if softmax:
+        verdict = f": the sums of the weights over the keys are not 1{softmax.note}"
+    if first and len(found) == 1:
+        verdict = ": the scores or masks are wrong"
+    if not first and len(found) == 1:
+        verdict = ": what comes after them is wrong"
+    return [f"Stages:   {', '.join(texts)}{verdict}{note}", *_misplaced_lines(results, expected)]
+
+
+def _times(share: float) -> str:
+    return "wrong" if np.isinf(share) else f"{share:.3g} times their bound"
+
+
+def _misplaced_lines(results: Mapping[str, np.ndarray], expected: Expected) -> list[str]:
+    """Rows and keys that have a weight and must not, or the other way round."""
+    if "weights" not in results:
+        return []
+    w = results["weights"].astype(np.float64)
+    lines = []
+    for text, where in (
+        ("weight at keys that are not allowed", (np.abs(w) > 0) & ~expected.allowed),
+        ("no weight at allowed keys", (w == 0) & (expected.weights > READ)),
+    ):
+        if where.any():
+            batch, head, row = next(zip(*np.nonzero(where.any(axis=3)), strict=True))
+            keys = np.flatnonzero(where[batch, head, row]).tolist()
+            rows = np.flatnonzero(where.any(axis=(0, 1, 3))).tolist()
+            one = f"batch {batch}, head {head}, row {row}: {place('key', keys, w.shape[3])}"
+            lines.append(f"Keys:     {text}: {place('row', rows, w.shape[2])}; in {one}")
+    return lines

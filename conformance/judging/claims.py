@@ -1,0 +1,156 @@
+"""The words for what implementations may call themselves, and what ``--require`` makes of them.
+
+A few implementations get a sentence each; many get a table.  A feature of which a run left cases out is not claimed.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from tabulate import tabulate
+
+from conformance.judging.features import FEATURES, Claim, Standing, claims
+from conformance.outcomes import Result
+from impls.contract import ImplementationError
+from impls.loading import nearest
+
+#: Columns of a terminal that lines are kept within.
+COLUMNS = 100
+
+#: More implementations than this are shown as a table.
+SENTENCES = 4
+
+HEADERS = ("implementation", "device", "conformant", "not to; in part; unsupported")
+
+#: What ``--require`` says for every feature.
+ALL = "all"
+
+#: Names are not broken across lines.
+_WHOLE: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+
+#: What tabulate puts between two columns, and what it makes a column wider than its header.
+_BETWEEN = _PADDING = 2
+
+
+def claim_lines(results: Sequence[Result]) -> list[str]:
+    """What each implementation may call itself, in lines of up to COLUMNS characters; none where nothing was judged."""
+    found = claims(results)
+    dtypes: dict[tuple[str, str], dict[str, None]] = {}
+    for result in results:
+        dtypes.setdefault((result.implementation, result.device), {})[result.dtype] = None
+    if len(found) > SENTENCES:
+        told = {key: group for key, group in found.items() if claim_text(group)}
+        return _table(told).splitlines() if told else []
+    lines = []
+    for (name, device), group in found.items():
+        if text := claim_text(group):
+            lines += wrapped(f"{name} on {device} in {', '.join(dtypes[name, device])}: {text}")
+    return lines
+
+
+def wrapped(text: str) -> list[str]:
+    """A sentence in lines of up to COLUMNS characters, broken between words."""
+    return textwrap.wrap(text, COLUMNS, subsequent_indent="  ", **_WHOLE)
+
+
+def claim_text(group: Iterable[Claim]) -> str:
+    """The claims of one implementation in a sentence: "conformant to core, causal (412 of 412); not to …".
+
+    Empty where no feature was judged in full, and none failed.
+    """
+    by: dict[Standing, list[Claim]] = {standing: [] for standing in Standing}
+    for claim in group:
+        by[claim.standing].append(claim)
+    conformant = by[Standing.CONFORMANT]
+    total = sum(claim.cases for claim in conformant)
+    names = ", ".join(claim.feature for claim in conformant)
+    parts = [f"conformant to {names} ({total} of {total})"] if conformant else []
+    parts += [text] if (text := _others(by, _of, "{0.feature} ({0.cases})")) else []
+    unjudged = len(by[Standing.UNJUDGED])
+    if not conformant and not unjudged:
+        parts.insert(0, "conformant to nothing")
+    elif parts and unjudged:
+        parts.append(f"{unjudged} feature{'s' if unjudged > 1 else ''} not judged in full")
+    return "; ".join(parts)
+
+
+def _others(by: Mapping[Standing, Sequence[Claim]], of: Callable[[Claim], str], unsupported: str) -> str:
+    texts = {
+        "not to": [of(c) for c in by[Standing.NOT]],
+        "in part": [of(c) for c in by[Standing.PART]],
+        "unsupported:": [unsupported.format(c) for c in by[Standing.UNSUPPORTED]],
+    }
+    return "; ".join(f"{lead} {', '.join(each)}" for lead, each in texts.items() if each)
+
+
+def _of(claim: Claim) -> str:
+    return f"{claim.feature} ({_count(claim)})"
+
+
+def _count(claim: Claim) -> str:
+    if claim.judged < claim.cases:
+        return f"{claim.failed} failed of {claim.judged} judged"
+    return f"{claim.kept} of {claim.cases}"
+
+
+def _short(claim: Claim) -> str:
+    cut = f", {claim.failed} failed" if claim.judged < claim.cases else ""
+    return f"{claim.feature} {claim.kept}/{claim.cases}{cut}"
+
+
+def _table(found: Mapping[tuple[str, str], Sequence[Claim]]) -> str:
+    """A row per implementation and device; the last column is wrapped to what is left of the line."""
+    leads = [(name, device, _counted(group)) for (name, device), group in found.items()]
+    widths = [max(len(HEADERS[i]) + _PADDING, *(len(row[i]) for row in leads)) for i in range(len(HEADERS) - 1)]
+    left = max(COLUMNS - sum(widths) - _BETWEEN * len(widths), len(HEADERS[-1]))
+    rows = []
+    for lead, group in zip(leads, found.values(), strict=True):
+        by = {standing: [c for c in group if c.standing is standing] for standing in Standing}
+        cell = textwrap.fill(
+            _others(by, _short, "{0.feature} {0.cases}"), left, break_long_words=False, break_on_hyphens=False
+        )
+        rows.append((*lead, cell))
+    return tabulate(rows, HEADERS, tablefmt="simple", disable_numparse=True, colalign=("left", "left", "right", "left"))
+
+
+def _counted(group: Sequence[Claim]) -> str:
+    judged = [claim for claim in group if claim.standing is not Standing.UNJUDGED]
+    return f"{sum(claim.standing is Standing.CONFORMANT for claim in judged)} of {len(group)}"
+
+
+def required(texts: Iterable[str]) -> tuple[str, ...]:
+    """The features that ``--require`` names, separated by commas.  Raises ImplementationError for one there is not."""
+    names = [name.strip() for text in texts for name in text.split(",")]
+    for name in names:
+        if name not in FEATURES and name != ALL:
+            raise ImplementationError(f"--require {name}: no such feature{nearest(name, (*FEATURES, ALL))}")
+    return tuple(dict.fromkeys(names))
+
+
+def shortcomings(names: Sequence[str], results: Iterable[Result], not_installed: Collection[str]) -> list[str]:
+    """One line per requirement that is not met: by an implementation of its operator, or because there is none."""
+    if not names:
+        return []
+    found = claims(results)
+    lines = [f"{name} is not installed, so nothing that is required is shown" for name in not_installed]
+    for feature in names:
+        if feature != ALL and not any(c.feature == feature for group in found.values() for c in group):
+            lines.append(f"{feature} is required, and no implementation was judged that could have it")
+    if ALL in names and not found:
+        lines.append("all features are required, and nothing was judged")
+    for (implementation, device), group in found.items():
+        short = [c for c in group if (ALL in names or c.feature in names) and c.standing is not Standing.CONFORMANT]
+        lines += [f"{implementation} on {device}: {c.feature} is required, and is {_missing(c)}" for c in short]
+    return lines
+
+
+def _missing(claim: Claim) -> str:
+    texts = {
+        Standing.NOT: f"not kept ({_count(claim)})",
+        Standing.PART: f"kept in part ({_count(claim)}; {claim.unsupported} unsupported)",
+        Standing.UNSUPPORTED: f"unsupported ({claim.cases} of {claim.cases})",
+        Standing.UNJUDGED: f"not judged in full ({claim.judged} of {claim.cases})",
+    }
+    return texts[claim.standing]

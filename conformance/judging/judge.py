@@ -1,0 +1,189 @@
+"""The judge: what a reply to a case amounts to.  Pure: a reply and what is expected of the case in, a result out.
+
+Runs nothing, and knows neither targets nor the ledger.  Expected results and bounds are those of the case, which its
+store keeps (conformance.cases.store).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from conformance import bounds
+from conformance.cases import AnyCase, Case
+from conformance.clauses import Level, clauses
+from conformance.judging.compare import Comparison, compare
+from conformance.judging.error_pattern import error_pattern, plain
+from conformance.judging.message import comparison_lines, failure_message, share_text, with_lines
+from conformance.outcomes import Failure, Outcome, Result
+from impls.calls import Reply
+from impls.contract import Profile
+from impls.process.pool import Crashed, OutOfMemory, TimedOut
+
+#: What an exception on a valid input may have been meant to be.
+UNSUPPORTED_HINT = (
+    "Hint:     raise NotImplementedError (a program: exit with 77) for what the implementation does not have"
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong: in which way, against which clause, in one line and in detail."""
+
+    failure: Failure
+    broken: str
+    reason: str
+    details: tuple[str, ...] = ()
+    error_pattern: str = ""
+
+
+def judge(reply: Reply, case: AnyCase, blank: Result) -> Result:
+    """The result that a reply amounts to.
+
+    Parameters
+    ----------
+    reply
+        What the implementation did; its results are in the shapes of the spec.
+    case
+        The case that it replied to.
+    blank
+        What is known before: whose reply it is, and the dtype and the precision profile that decide its bound.
+    """
+    blank = replace(blank, run_seconds=reply.run_seconds, prepare_seconds=reply.prepare_seconds, side_effects=reply.remarks)
+    if reply.status == "unsupported":
+        result = replace(blank, outcome=Outcome.UNSUPPORTED, reason=reply.text)
+    elif reply.status == "raised" and case.invalid:
+        result = replace(blank, reason=reply.text)
+    elif reply.status == "raised":
+        result = failed(blank, case, raised(reply, case.clauses[0], UNSUPPORTED_HINT))
+    elif case.invalid:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in reply.results.items())
+        reason = f"accepted, and returned {shapes}"
+        result = failed(blank, case, Finding(Failure.NO_ERROR, case.clauses[0], reason, (f"Accepted: {shapes}",)))
+    else:
+        result = _returned(reply, case, case.expected(blank.dtype), blank)
+    state = changed(reply, case)
+    if state is None:
+        return result
+    if result.outcome is Outcome.FAILED:  # by something worse
+        return replace(result, message=with_lines(result.message, state.details))
+    return failed(result, case, state) if result.outcome is Outcome.PASSED else result
+
+
+def raised(reply: Reply, broken: str, *hints: str) -> Finding:
+    """What is wrong where a valid input raised an exception."""
+    trace = (f"          {line}" for line in reply.trace.splitlines())
+    return Finding(Failure.ERROR, broken, reply.text, (f"Raised:   {reply.text}", *trace, *hints))
+
+
+def unanswered(error: Crashed | TimedOut, case: AnyCase) -> Finding:
+    """What is wrong where a process gave no answer."""
+    failure, label = next((failure, label) for kind, failure, label in _NO_ANSWER if isinstance(error, kind))
+    last = error.stderr.splitlines() if isinstance(error, Crashed) else []
+    details = (f"{label:<9} {error}", *(f"          {line}" for line in last))
+    return Finding(failure, case.clauses[0], str(error), details)
+
+
+#: The first that fits.
+_NO_ANSWER = (
+    (OutOfMemory, Failure.MEMORY, "Memory:"),
+    (Crashed, Failure.CRASHED, "Crashed:"),
+    (TimedOut, Failure.TIMEOUT, "Timeout:"),
+)
+
+
+def changed(reply: Reply, case: AnyCase) -> Finding | None:
+    """What a call left changed in its process, or None: later calls depend on it, as SDPA-29 says they must not."""
+    if not reply.changed:
+        return None
+    labels = ("Changed:", *[""] * len(reply.changed))
+    details = tuple(f"{label:<9} {each}" for label, each in zip(labels, reply.changed, strict=False))
+    return Finding(Failure.STATE, case.blame.unrepeatable, "; ".join(reply.changed), details)
+
+
+def malformed(reply: Reply, case: AnyCase, expected: Any, dtype: str) -> Finding | None:
+    """What is wrong with the shapes and dtypes of the results, or None; ``expected`` has them as attributes."""
+    for name in case.results():
+        got, wanted = reply.results[name], getattr(expected, name)
+        if got.shape != wanted.shape:
+            reason = f"{name} has shape {got.shape}, expected {wanted.shape}"
+            return Finding(Failure.SHAPE, case.blame.shape, reason, (f"Shape:    {reason}",))
+        allowed = dtypes_of(name, dtype)
+        if str(got.dtype) not in allowed:
+            reason = f"{name} has dtype {got.dtype}, expected {' or '.join(allowed)}"
+            broken = case.blame.of_result[name] if name == "lse" else case.blame.dtype
+            return Finding(Failure.DTYPE, broken, reason, (f"Dtype:    {reason}",))
+    return None
+
+
+def dtypes_of(name: str, dtype: str) -> tuple[str, ...]:
+    """The dtypes that a result may have in a case of a dtype; it has the range of the first (SDPA-19, SDPA-27)."""
+    if name != "lse":
+        return (dtype,)
+    return ("float64",) if dtype == "float64" else ("float32", "float64")
+
+
+def _returned(reply: Reply, case: AnyCase, expected: Any, blank: Result) -> Result:
+    """Results against what is expected: their form, their values under every profile, and what the call did to them."""
+    finding = malformed(reply, case, expected, blank.dtype)
+    if finding is not None:
+        return failed(blank, case, finding)
+    profiles, declared = bounds.profiles(blank.dtype), Profile(blank.profile or Profile.WIDE)
+    by_profile = {p: comparisons(reply, case, blank.dtype, p) for p in {*profiles, declared}}
+    meets = tuple(p.value for p in profiles if all(c.ok for c in by_profile[p]))
+    blank = replace(blank, meets=meets, share=max(c.share for c in by_profile[declared]))
+    wrong = next((c for c in by_profile[declared] if not c.ok), None)
+    if wrong is not None:
+        finding = _wrong_value(wrong, reply, case, expected, blank)
+    elif reply.modified:
+        finding = modified(reply, case)
+    elif reply.unequal:
+        reason = f"{', '.join(reply.unequal)} differed between {case.repeats} equal calls"
+        finding = Finding(Failure.UNREPEATABLE, case.blame.unrepeatable, reason, (f"Unequal:  {reason}",))
+    return blank if finding is None else failed(blank, case, finding)
+
+
+def modified(reply: Reply, case: AnyCase) -> Finding:
+    """What is wrong where a call modified its inputs."""
+    names = ", ".join(reply.modified)
+    return Finding(Failure.MODIFIED, case.blame.modified, f"{names} modified", (f"Modified: {names}",))
+
+
+def comparisons(reply: Reply, case: AnyCase, dtype: str, profile: Profile) -> list[Comparison]:
+    """Every result against its bound under a profile."""
+    expected, bound = case.expected(dtype), case.bound(dtype, profile)
+    return [
+        compare(name, reply.results[name], getattr(expected, name), getattr(bound, name), dtypes_of(name, dtype)[0])
+        for name in case.results()
+    ]
+
+
+def _wrong_value(worst: Comparison, reply: Reply, case: AnyCase, expected: Any, blank: Result) -> Finding:
+    broken = case.blame.of_result.get(worst.name) or case.blame.wrong_value(case.clauses)
+    details = comparison_lines(worst, case.axes(worst.name))
+    reason = f"{worst.name} {share_text(worst.share)} the bound, {worst.wrong} of {worst.total} elements wrong"
+    if blank.meets:
+        broken = case.blame.accuracy
+        reason += f"; keeps the bound of profile {blank.meets[0]}, declares {blank.profile}"
+        details.append(f"Profile:  {blank.profile} is declared; the result keeps the bound of {blank.meets[0]}")
+    if case.operator == Case.operator and worst.name == "output":
+        pattern = error_pattern(reply.results["output"], expected, worst.outside)
+    else:
+        pattern = plain(reply.results[worst.name], worst.outside)
+    reason = f"{pattern}: {reason}" if pattern else reason
+    details += [f"Pattern:  the wrong elements are {pattern}"] if pattern else []
+    return Finding(Failure.VALUE, broken, reason, tuple(details), pattern)
+
+
+def failed(blank: Result, case: AnyCase, finding: Finding) -> Result:
+    """The result of a finding: a failure, or an advice where the case's own clause only says SHOULD."""
+    should = clauses()[case.clauses[0]].level is Level.SHOULD and finding.failure is Failure.VALUE
+    result = replace(
+        blank,
+        outcome=Outcome.ADVISORY if should else Outcome.FAILED,
+        failure=finding.failure,
+        broken=finding.broken,
+        reason=finding.reason,
+        error_pattern=finding.error_pattern,
+    )
+    return replace(result, message=failure_message(result, case, finding.details))

@@ -1,0 +1,135 @@
+"""Failure messages: clause, worst element, where the wrong elements lie, and how to run just this again.
+
+Only makes text; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from conformance.cases import AnyCase
+from conformance.clauses import clauses
+from conformance.judging.compare import Comparison
+from conformance.outcomes import Result
+
+PLURAL = {"batch": "batches"}
+
+#: Runs of indices that are listed before the list is cut.
+LISTED_RUNS = 6
+
+
+def failure_message(result: Result, case: AnyCase, details: Sequence[str]) -> str:
+    """The whole message of a failed case: what is broken, the details, and the rerun line."""
+    kind = result.failure.value if result.failure else ""
+    lines = [f"{result.implementation} on {result.device} in {result.dtype}, case {case.name}: wrong by {kind}"]
+    if result.broken in clauses():
+        clause = clauses()[result.broken]
+        lines.append(f"{clause.id} · {clause.title} ({clause.level.value}): {clause.sentence}")
+    lines.append(f"The case: {case.why}")
+    lines.append(f"Inputs:   {inputs_line(case, result.dtype)}")
+    lines += details
+    lines.append(f"Rerun:    {rerun(result)}")
+    return "\n".join(lines)
+
+
+def with_lines(message: str, lines: Sequence[str]) -> str:
+    """A failure message with more lines, before the one that says how to run it again."""
+    head, separator, rerun_line = message.rpartition("\nRerun: ")
+    return "\n".join([head, *lines]) + separator + rerun_line if lines else message
+
+
+def rerun(result: Result) -> str:
+    """The command that runs this one case again."""
+    return (
+        f"pytest conformance --impl {shlex.quote(result.implementation)} --device {result.device}"
+        f" --dtype {result.dtype} --case {result.case}"
+    )
+
+
+def inputs_line(case: AnyCase, dtype: str) -> str:
+    """Shapes of the arguments and the options, in one line."""
+    inputs = case.inputs(dtype)
+    parts = [f"{name} {array.shape}" for name, array in inputs.arrays.items()]
+    for name, value in inputs.keywords.items():
+        if isinstance(value, np.ndarray) and value.size > 4:
+            parts.append(f"{name} {value.shape}")
+        else:
+            parts.append(f"{name}={value.tolist() if isinstance(value, np.ndarray) else value!r}")
+    if case.memory != "contiguous":
+        parts.append(f"memory: {case.memory}")
+    return ", ".join(parts)
+
+
+def comparison_lines(comparison: Comparison, axes: Sequence[str]) -> list[str]:
+    """The worst element and where the wrong ones are; ``axes`` are the names of the result's axes."""
+    c = comparison
+    index = ", ".join(map(str, c.index))
+    error = abs(c.got - c.expected)
+    lines = [
+        f"Worst:    {c.name}[{index}] expected {c.expected:.9g}, got {c.got:.9g}:"
+        f" error {error:.3g}, bound {c.bound:.3g} ({share_text(c.share)} the bound)",
+        f"Wrong:    {c.wrong} of {c.total} elements of {c.name}",
+    ]
+    if 0 < c.wrong < c.total:
+        places = zip(axes, c.where, c.outside.shape, strict=True)
+        lines[-1] += ": " + ", ".join(place(*each) for each in places)
+    return lines
+
+
+def place(axis: str, indices: Sequence[int], length: int) -> str:
+    """Which indices of an axis are meant, sorted ones, in words: "every head", "rows 1–4 of 7", "every key but 3"."""
+    if len(indices) == length:
+        return f"every {axis}" if length > 1 else f"{axis} 0"
+    if len(indices) == length - 1 > 1:
+        missing = next((at for at, index in enumerate(indices) if at != index), length - 1)
+        return f"every {axis} but {missing}"
+    name = axis if len(indices) == 1 else PLURAL.get(axis, f"{axis}s")
+    return f"{name} {runs(indices)} of {length}"
+
+
+def share_text(share: float) -> str:
+    """A share of the bound as a factor: "0.31 of", "4.2e+05 times"."""
+    if np.isinf(share):
+        return "beyond"
+    return f"{share:.2g} of" if share <= 1 else f"{share:.3g} times"
+
+
+def runs(indices: Sequence[int]) -> str:
+    """Sorted indices with runs joined: 0, 2–5, 9."""
+    found: list[list[int]] = []
+    for index in indices:
+        if found and index == found[-1][1] + 1:
+            found[-1][1] = index
+        else:
+            found.append([index, index])
+    texts = [f"{a}" if a == b else f"{a}–{b}" for a, b in found]
+    return ", ".join(texts[:LISTED_RUNS]) + (", …" if len(texts) > LISTED_RUNS else "")
+
+
+class FailureText:
+    """What pytest shows of a failure: the whole message once, and its first words in the list of what failed.
+
+    The message's first line, after its last colon, says what went wrong; its second begins with the clause, if one is
+    broken.  Pytest takes the list's text from ``reprcrash.message`` and, where ``CI`` is set or with ``-vv``, prints
+    all of it, so that a CI job would show every message twice.  JUnit files take their short message from there, too.
+    """
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+        first, *others = message.split("\n", 2)
+        clause = re.match(r"[A-Z]+-\d+(?= )", others[0]) if others else None
+        kind = first.rpartition(": ")[2]
+        self.reprcrash = SimpleNamespace(message=f"{kind}, {clause[0]}" if clause else kind)
+
+    def __str__(self) -> str:
+        return self.message
+
+    def toterminal(self, terminal: Any) -> None:
+        """Write the whole message (pytest calls this)."""
+        terminal.line(self.message)

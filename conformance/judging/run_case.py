@@ -1,0 +1,100 @@
+"""A case on a target: run in its process, judged, and held against the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from conformance.cases import AnyCase, every_case
+from conformance.deviations import Ledger
+from conformance.judging.judge import failed, judge, unanswered
+from conformance.ledger.apply import apply
+from conformance.outcomes import Outcome, Result
+from conformance.targets import Target
+from impls.calls import Reply, Request
+from impls.process.limits import KEPT, size_text
+from impls.process.pool import Crashed, Pool, TimedOut
+
+#: How the reason of a case begins whose keyword the implementation's signature has not.
+LACKING = "no keyword "
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A result, and the reply that it was made from where there was one."""
+
+    result: Result
+    reply: Reply | None = None
+
+
+def judge_case(
+    target: Target,
+    case: AnyCase,
+    pool: Pool,
+    keywords: frozenset[str],
+    ledger: Ledger,
+    versions: Mapping[str, str],
+    timeout: float | None,
+) -> Judged:
+    """What becomes of a case on a target.  Never raises for what the implementation does.
+
+    Parameters
+    ----------
+    keywords
+        Those that the implementation accepts: a case that needs another one is unsupported, and not run.
+    versions
+        Of the packages by which records of the ledger are in force.
+    timeout
+        Seconds for the call, its preparation included; None for no limit.
+    """
+    blank = blank_of(target, case)
+    lacking = sorted(case.keywords - keywords)
+    reply = None
+    if lacking:
+        result = replace(blank, outcome=Outcome.UNSUPPORTED, reason=f"{LACKING}{', '.join(lacking)}")
+    else:
+        try:
+            reply = run_case(target, case, pool, timeout)
+        except (Crashed, TimedOut) as error:
+            result = failed(blank, case, unanswered(error, case))
+        else:
+            result = judge(reply, case, blank)
+    return Judged(apply(ledger, result, case, versions), reply)
+
+
+def blank_of(target: Target, case: AnyCase) -> Result:
+    """What is known of a result before the case is run."""
+    return Result(
+        implementation=target.implementation.name,
+        device=target.device,
+        dtype=target.dtype,
+        case=case.name,
+        clauses=case.clauses,
+        outcome=Outcome.PASSED,
+        profile=target.implementation.profile(target.dtype).value,
+    )
+
+
+def run_case(target: Target, case: AnyCase, pool: Pool, timeout: float | None) -> Reply:
+    """The reply to a case, after the call that comes before it, if there is one.  Raises Crashed or TimedOut."""
+    if case.after:
+        ask(target, request(every_case()[case.after], target.dtype, target.device), pool, timeout)
+    return ask(target, request(case, target.dtype, target.device), pool, timeout)
+
+
+def request(case: AnyCase, dtype: str, device: str) -> Request:
+    """The call of a case, for a process."""
+    inputs = case.inputs(dtype)
+    return Request(device, inputs.arrays, dict(inputs.keywords), memory=case.memory, repeats=case.repeats)
+
+
+def ask(target: Target, asked: Request, pool: Pool, timeout: float | None) -> Reply:
+    """The reply of a target's process, which ends if the next call would suffer.  Raises Crashed or TimedOut."""
+    reply: Reply = pool.call(target.implementation, "impls.calls:call", target.implementation, asked, timeout=timeout)
+    if reply.spoilt:
+        pool.end(target.implementation)
+    if pool.memory is not None and reply.resident > KEPT * pool.memory:
+        pool.end(target.implementation)
+        kept = f"memory kept: {size_text(reply.resident)} after the call, so the next one gets a fresh process"
+        return replace(reply, remarks=(*reply.remarks, kept))
+    return reply

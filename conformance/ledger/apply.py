@@ -1,0 +1,30 @@
+"""The ledger applied to a result: a failure that a record expects is a known deviation, and one that is gone fails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from conformance.cases import AnyCase
+from conformance.judging.message import failure_message
+from conformance.ledger.record import Ledger
+from conformance.outcomes import Failure, Outcome, Result
+
+
+def apply(ledger: Ledger, result: Result, case: AnyCase, versions: Mapping[str, str]) -> Result:
+    """The result as the record about it says, or as it is where there is none in force for these versions."""
+    deviation = ledger.find(result.implementation, result.device, result.dtype, case.name, versions)
+    if deviation is None:
+        return result
+    if result.outcome is Outcome.FAILED and result.failure is deviation.failure:
+        return replace(
+            result, outcome=Outcome.KNOWN_DEVIATION, broken=deviation.clause, reason=f"{deviation.instead} [{deviation.id}]"
+        )
+    if result.outcome is Outcome.FAILED:
+        kind = result.failure.value if result.failure else ""
+        note = f"Ledger:   record {deviation.name} expects it to fail by {deviation.failure.value}, not by {kind}"
+        return replace(result, message=f"{result.message}\n{note}")
+    reason = f"the deviation is gone ({result.outcome.value}): remove record {deviation.name}, or narrow what it covers"
+    stale = replace(result, outcome=Outcome.FAILED, failure=Failure.STALE, broken=deviation.clause, reason=reason)
+    details = (f"Ledger:   {reason}", f"          it says: {deviation.instead}")
+    return replace(stale, message=failure_message(stale, case, details))

@@ -1,0 +1,234 @@
+"""Recorder of a run: plans the judging, keeps and writes the results, and completes the messages of failures."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import conformance
+from conformance import results as result_file
+from conformance import targets
+from conformance.adapter import adapter_lines
+from conformance.cases import AnyCase
+from conformance.deviations import Ledger
+from conformance.diagnosis.explain import Diagnosis, explain, scripts
+from conformance.judging.message import FailureText, with_lines
+from conformance.judging.run_case import Judged, judge_case
+from conformance.ledger import of_run
+from conformance.outcomes import Outcome, Result
+from conformance.run.parallel import Parallel
+from conformance.run.run_checks import Adapters, Conclusion, check_adapters, conclude
+from conformance.run.terminal import executed, print_report
+from conformance.run.xdist import Sender, costly_first, works
+
+HERE = Path(conformance.__file__).resolve().parent
+
+Key = tuple[targets.Target, AnyCase]
+
+
+class Recorder:
+    """Collects the results of a run, writes them as they come, and sums up."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.results: list[Result] = []
+        self._config = config
+        self._judged: dict[Key, Judged] = {}
+        self._reports: dict[Key, pytest.TestReport] = {}
+        self._diagnoses: list[Diagnosis] = []
+        self._lines: dict[str, list[str]] = {}
+        self._judging: Parallel[Key, Judged] | None = None
+        self._writer: result_file.Writer | None = None
+        self._order: list[tuple[str, ...]] = []
+        self._nodes: dict[Key, str] = {}
+        self._last: Result | None = None
+        self._sender = Sender(config, self._beginning) if works(config) else None
+        self._adapters = Adapters()
+        self._conclusion = Conclusion()
+        self._started = time.perf_counter()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Plan the judging of the collected tests; a worker of pytest-xdist then sends them, costly ones first."""
+        self._plan(session)
+        if self._sender is not None:
+            costly_first(session.items)
+
+    def _plan(self, session: pytest.Session) -> None:
+        """Plan the judging of the collected cases, and open the result file."""
+        pairs = [item.callspec.params for item in session.items if hasattr(item, "callspec")]
+        pairs = [p for p in pairs if isinstance(p.get("target"), targets.Target)]
+        keys = [(p["target"], p["case"]) for p in pairs if "case" in p]  # the others are property tests
+        if not pairs or self._config.getoption("collectonly"):
+            return
+        self._order = [_place(p["target"], p["case"].name if "case" in p else f"fuzz/{p['prop'].name}") for p in pairs]
+        selection, pool, ledger = targets.selection(self._config), targets.pool(self._config), self._ledger()
+        versions = of_run.versions(ledger, selection)
+        timeout = self._config.getoption("case_timeout")
+
+        def compute(key: Key) -> Judged:
+            target, case = key
+            keywords = selection.keywords[target.implementation.name]
+            return judge_case(target, case, pool, keywords, ledger, versions, timeout)
+
+        # A worker of pytest-xdist has collected the cases of the others too, and does its own only.
+        alone = self._config.getoption("in_process") or self._sender is not None
+        parallel = 0 if alone else self._config.getoption("parallel")
+        self._judging = Parallel(keys, lambda key: key[0].implementation.process, compute, parallel)
+        if not self._config.getoption("in_process"):  # a debugger sees the calls of cases alone
+            self._adapters = check_adapters(keys, selection, pool, timeout)
+        path = self._config.getoption("conformance_json")
+        if path and self._sender is None:
+            self._writer = result_file.Writer(Path(path), self._header())
+
+    def result(self, target: targets.Target, case: AnyCase) -> Result:
+        """What becomes of a case on a target, once it is judged."""
+        assert self._judging is not None
+        judged = self._judged[target, case] = self._judging.get((target, case))
+        return judged.result
+
+    def _ledger(self) -> Ledger:
+        return of_run.ledger(self._config)
+
+    def _header(self) -> dict[str, Any]:
+        selection = targets.selection(self._config)
+        return {
+            **result_file.fingerprint(),
+            **({} if self._config.getoption("shard") is None else {"shard": str(self._config.getoption("shard"))}),
+            "versions": of_run.versions(self._ledger(), selection),
+            "ledgers": of_run.as_json(self._ledger()),
+            "not_installed": sorted(selection.not_installed),
+            "profiles": {
+                f"{t.implementation.name}/{t.dtype}": t.implementation.profile(t.dtype).value for t in selection.targets
+            },
+            **self._adapters.as_json(),
+        }
+
+    def record(self, result: Result) -> None:
+        """Keep one result."""
+        self.results.append(result)
+        self._last = result
+        if self._writer is not None:
+            self._writer.write(result)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+        """Keep the reports of failed cases: their text is completed when all cases are judged."""
+        report = yield
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        key = (params.get("target"), params.get("case"))
+        error = call.excinfo.value if call.excinfo else None
+        if report.failed and isinstance(error, pytest.fail.Exception) and not error.pytrace and error.msg:
+            report.longrepr = FailureText(error.msg)
+        if call.when == "call" and self._last is not None:
+            if self._sender is not None:
+                self._sender.send(report, self._last)
+            self._last = None
+        if report.failed and call.when == "call" and key in self._judged:
+            self._reports[key] = report
+            self._nodes[key] = item.nodeid
+        return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Complete the messages, close the result file; a run in which nothing was executed fails."""
+        if self._judging is not None:
+            self._judging.stop()
+        try:
+            if self._reports and exitstatus != pytest.ExitCode.INTERRUPTED:
+                self._complete_messages()
+            if self._sender is not None:
+                found = [{"record": each.as_json(), "lines": each.lines()} for each in self._diagnoses]
+                self._sender.finish(self._order, self._lines, found)
+        finally:  # what was judged is not lost with what is said of it
+            if self._writer is not None:
+                diagnoses = [diagnosis.as_json() for diagnosis in self._diagnoses]
+                self._writer.close(complete=self._complete(), diagnoses=diagnoses)
+        if self._ran_for_results() and self._sender is None:
+            selection, require = targets.selection(self._config), self._config.getoption("require")
+            missing, hints = selection.not_installed, self._adapters.hints
+            self._conclusion = conclude(
+                self.results, selection.implied, missing, require, complete=self._complete(), hints=hints
+            )
+        failed = self._sender is None and (self._nothing_ran() or self._conclusion.failures)
+        if failed and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _complete_messages(self) -> None:
+        selection, pool = targets.selection(self._config), targets.pool(self._config)
+        timeout = self._config.getoption("case_timeout")
+        lines, self._diagnoses = explain(self._judged, pool, selection.keywords, timeout)
+        written = scripts(self._judged, selection.versions, Path(self._config.getoption("scripts")))
+        adapter = adapter_lines(self._adapters.findings, self._judged)
+        more = {
+            key: [
+                *([adapter[key]] if key in adapter else []),
+                *lines.get(key, []),
+                *([written[key]] if key in written else []),
+            ]
+            for key in self._reports
+        }
+        for key, report in self._reports.items():
+            text = FailureText(with_lines(self._judged[key].result.message, more[key]))
+            report.longrepr = text  # type: ignore[assignment]
+        self._lines = {self._nodes[key]: some for key, some in more.items()}
+
+    def _beginning(self) -> dict[str, Any]:
+        """What a worker sends with its first result."""
+        selection = targets.selection(self._config)
+        return {
+            "header": self._header(),
+            "not_installed": {name: list(some) for name, some in selection.not_installed.items()},
+            "implied": sorted(selection.implied),
+            "adapters": self._adapters.lines(),
+            "hints": list(self._adapters.hints),
+        }
+
+    def _complete(self) -> bool:
+        """Whether all that was planned has a result."""
+        return len(self.results) == len(self._order)
+
+    def _ran_for_results(self) -> bool:
+        """Whether the run was meant to judge anything."""
+        return targets.selected(self._config) and not self._config.getoption("collectonly")
+
+    def _nothing_ran(self) -> bool:
+        """Whether a run that was meant to judge judged nothing."""
+        return self._ran_for_results() and bool(self.results or self._asked()) and not executed(self.results)
+
+    def _asked(self) -> bool:
+        """Whether the command line asks for conformance by name."""
+        folder = self._config.invocation_params.dir
+        named = [Path(folder, arg.partition("::")[0]).resolve() for arg in self._config.args]
+        return any(path in (HERE, HERE / "test_conformance.py") for path in named)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Print the table, and what explains the failures."""
+        if not self._ran_for_results() or not (self.results or self._asked()):
+            return
+        print_report(
+            terminalreporter,
+            self.results,
+            not_installed=targets.selection(self._config).not_installed,
+            adapters=self._adapters.lines(),
+            diagnoses=[line for diagnosis in self._diagnoses for line in diagnosis.lines()],
+            conclusion=self._conclusion,
+            seconds=time.perf_counter() - self._started,
+            path=self._config.getoption("conformance_json") if self._writer is not None else None,
+        )
+
+
+def _place(target: targets.Target, name: str) -> tuple[str, ...]:
+    return (target.implementation.name, target.device, target.dtype, name)
+
+
+def report(result: Result) -> None:
+    """Turn a result into pytest's words: fail, skip, or xfail."""
+    if result.outcome is Outcome.FAILED:
+        pytest.fail(result.message, pytrace=False)
+    if result.outcome is Outcome.UNSUPPORTED:
+        pytest.skip(result.reason)
+    if result.outcome in (Outcome.KNOWN_DEVIATION, Outcome.ADVISORY):
+        pytest.xfail(result.reason)

@@ -1,0 +1,260 @@
+"""Checks of a whole run, besides its cases.
+
+Before them: whether plugged-in functions are adapted right, and what works without being declared.  After them: what
+fails the run whatever became of its cases, keywords that are declared and refused, hints, claims and side effects.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from conformance.adapter import FIRST, Finding, check, probe, right, wider
+from conformance.cases import AnyCase, every_case
+from conformance.cases.base import case as sdpa_case
+from conformance.cases.data import random_bias, random_mask
+from conformance.judging.claims import claim_lines, required, shortcomings, wrapped
+from conformance.judging.run_case import LACKING
+from conformance.outcomes import EXECUTED, Outcome, Result
+from conformance.targets import Selection, Target
+from impls.contract import DTYPES
+from impls.operators import SDPA
+from impls.process.pool import Crashed, Pool, TimedOut
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """What was found out about plugged-in functions before they were judged."""
+
+    #: By implementation and device.
+    findings: Mapping[tuple[str, str], Finding] = field(default_factory=dict)
+    hints: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """The findings in words, one a line."""
+        return [
+            line
+            for (name, device), found in self.findings.items()
+            for line in wrapped(f"{name} on {device}: {found.text}")
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        """What the header of the result file says of them; nothing where nothing was found."""
+        plain = [{"implementation": n, "device": d, "text": f.text} for (n, d), f in self.findings.items()]
+        return {"adapters": plain} if plain else {}
+
+
+def check_adapters(
+    keys: Sequence[tuple[Target, AnyCase]], selection: Selection, pool: Pool, timeout: float
+) -> Adapters:
+    """Check the adapters of what is plugged in and about to be judged; built-in implementations have none."""
+    groups: dict[tuple[str, str], dict[Target, None]] = defaultdict(dict)
+    for target, _ in keys:
+        if target.implementation.folder:
+            groups[target.implementation.name, target.device][target] = None
+    findings, hints = {}, []
+    for (name, device), group in groups.items():
+        targets = list(group)
+        found = check(targets, selection.keywords[name], pool, timeout)
+        if found is not None:
+            findings[name, device] = found
+        elif {target.dtype for target in targets} == set(targets[0].implementation.dtypes):
+            hints += [f"{name} on {device}: {text}" for text in _undeclared(targets[0], selection, pool, timeout)]
+    return Adapters(findings, tuple(hints))
+
+
+def _undeclared(target: Target, selection: Selection, pool: Pool, timeout: float) -> Iterator[str]:
+    """What works without being declared, in words."""
+    works = undeclared_dtypes(target, pool, timeout)
+    if works:
+        yield f"a tiny input comes out right in {', '.join(works)} too, which attention.dtypes does not name"
+    declared = selection.keywords[target.implementation.name]
+    for name, keyword in undeclared_keywords(target, declared, pool, timeout):
+        yield f"its parameter {name} does what {keyword} is to do: name it {keyword}, and it is judged"
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What the results of a whole run amount to, once all cases are judged."""
+
+    #: Why the run fails, whatever became of its cases.
+    failures: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    claims: tuple[str, ...] = ()
+    side_effects: tuple[str, ...] = ()
+
+
+def conclude(
+    results: Sequence[Result],
+    implied: Collection[str],
+    not_installed: Mapping[str, Sequence[str]],
+    require: Sequence[str],
+    *,
+    complete: bool,
+    hints: Sequence[str] = (),
+) -> Conclusion:
+    """What results amount to; a run that was cut off says nothing of what is refused everywhere.
+
+    ``implied`` names implementations whose keywords are only implied (conformance.targets).
+    """
+    everywhere = refused(results) if complete else []
+    failures = [each.line for each in everywhere if each.implementation not in implied]
+    failures += shortcomings(required(require), results, not_installed)
+    hints = [*hints, *(each.hint for each in everywhere if each.implementation in implied)]
+    return Conclusion(
+        tuple(failures),
+        _lines(f"hint: {hint}" for hint in hints),
+        tuple(claim_lines(results)),
+        _lines(side_effect_lines(results)),
+    )
+
+
+def _lines(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(line for text in texts for line in wrapped(text))
+
+
+#: Names of parameters in other libraries, and the keywords that they may stand for, the first that fits.
+NAMES = {
+    "attn_mask": ("mask", "bias"),  # torch
+    "attention_mask": ("mask", "bias"),  # transformers, keras layers
+    "attn_bias": ("bias", "mask"),  # xformers
+    "attention_bias": ("bias", "mask"),
+    "causal": ("is_causal",),  # flash-attn
+    "use_causal_mask": ("is_causal",),  # keras layers
+    "softmax_scale": ("scale",),  # flash-attn
+    "sm_scale": ("scale",),  # flashinfer, triton's tutorial
+    "scaling": ("scale",),  # transformers
+    "soft_cap": ("softcap",),
+    "logits_soft_cap": ("softcap",),  # flashinfer
+    "attn_logits_soft_cap": ("softcap",),  # keras
+}
+
+#: Values of keywords that show in the output.  One key in ten is masked, so that no row is without any.
+SHOWING = {
+    "mask": random_mask(0.9),
+    "bias": random_bias(),
+    "is_causal": True,
+    "scale": 0.3,
+    "softcap": 0.5,
+}
+
+
+def undeclared_dtypes(target: Target, pool: Pool, timeout: float) -> list[str]:
+    """The dtypes that an implementation of sdpa does not declare, and computes a tiny input right in."""
+    implementation = target.implementation
+    if implementation.operator != SDPA.name:
+        return []
+    found = []
+    for dtype in (dtype for dtype in DTYPES if dtype not in implementation.dtypes):
+        other = Target(implementation, target.device, dtype)
+        returned = probe(other, FIRST, pool, timeout)
+        if returned is not None and right(returned, FIRST, other) and not wider(returned, other):
+            found.append(dtype)
+    return found
+
+
+def undeclared_keywords(target: Target, declared: Collection[str], pool: Pool, timeout: float) -> list[tuple[str, str]]:
+    """Parameters of a function of sdpa and the keywords that they compute right for, a tiny input shows it."""
+    implementation = target.implementation
+    if implementation.operator != SDPA.name or implementation.source or implementation.function_of:
+        return []
+    try:
+        parameters = pool.call(implementation, "impls.probe:others", implementation, timeout=timeout)
+    except (Crashed, TimedOut):
+        return []
+    found = []
+    for name in (name for name in parameters if name in NAMES):
+        fits = (k for k in NAMES[name] if k not in declared and _computes(target, k, name, pool, timeout))
+        found += [(name, keyword) for keyword in (next(fits, None),) if keyword]
+    return found
+
+
+def _computes(target: Target, keyword: str, name: str, pool: Pool, timeout: float) -> bool:
+    """Whether a parameter does on a tiny input what a keyword is to do."""
+    case = sdpa_case(f"adapter-{keyword}", "SDPA-1", FIRST.why, FIRST.shape, **{keyword: SHOWING[keyword]})
+    returned = probe(target, case, pool, timeout, {keyword: name})
+    return returned is not None and right(returned, case, target)
+
+
+#: Keywords that a call gives together, and that are refused together.
+TOGETHER = ("past_key", "past_value")
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A keyword that an implementation declares, and refuses in all its cases.
+
+    A case that needs the keyword and is refused may be refused for another reason, its shape or another keyword.  So
+    the keyword is blamed only where a call that differs in nothing else, and leaves it out, ran.
+    """
+
+    implementation: str
+    keyword: str
+    #: How many cases need it.
+    cases: int
+
+    @property
+    def line(self) -> str:
+        """In words."""
+        return f"{self.implementation}: feature {self.keyword} is declared and refused in {self._all}"
+
+    @property
+    def hint(self) -> str:
+        """In words, of an implementation that does not name its keywords, so that it declared nothing."""
+        implied = "which **kwargs or the differentiated function implies"
+        return f"{self.implementation}: feature {self.keyword}, {implied}, is refused in {self._all}"
+
+    @property
+    def _all(self) -> str:
+        return f"all {self.cases} cases that need it" if self.cases > 1 else "the one case that needs it"
+
+
+def refused(results: Iterable[Result]) -> list[Refused]:
+    """The keywords that implementations declare and refuse everywhere, while calls without them run."""
+    known = every_case()
+    groups: dict[str, list[tuple[AnyCase, Result]]] = defaultdict(list)
+    for result in results:
+        if result.case in known and not result.reason.startswith(LACKING):
+            groups[result.implementation].append((known[result.case], result))
+    return [each for name, group in groups.items() for each in _refused_by(name, group)]
+
+
+def _refused_by(name: str, group: Collection[tuple[AnyCase, Result]]) -> list[Refused]:
+    ran = {(_call(case, case.keywords), r.device, r.dtype) for case, r in group if r.outcome in EXECUTED}
+    by_keyword: Mapping[str, list[tuple[AnyCase, Result]]] = defaultdict(list)
+    for case, result in group:
+        for keyword in case.keywords:
+            by_keyword[keyword].append((case, result))
+    found = []
+    for keyword, uses in by_keyword.items():
+        if keyword == TOGETHER[1] or any(r.outcome is not Outcome.UNSUPPORTED for _, r in uses):
+            continue
+        removed = set(TOGETHER) if keyword == TOGETHER[0] else {keyword}
+        if any((_call(case, case.keywords - removed), r.device, r.dtype) in ran for case, r in uses):
+            found.append(Refused(name, keyword, len({case.name for case, _ in uses})))
+    return found
+
+
+def _call(case: AnyCase, keywords: Collection[str]) -> tuple[Any, ...]:
+    """What a refusal may depend on: two cases with equal ones differ in the numbers alone."""
+    return case.operator, case.shape, case.memory, case.invalid, frozenset(keywords)
+
+
+def side_effect_lines(results: Iterable[Result]) -> list[str]:
+    """What calls did besides returning a result and fails nothing: printing, warnings, changed variables, kept memory.
+
+    One line for each kind of an implementation on a device: in how many cases, and the first of them.
+    """
+    found: dict[tuple[str, str, str], list[tuple[Result, str]]] = defaultdict(list)
+    for result in results:
+        for effect in result.side_effects:
+            kind, _, what = effect.partition(": ")
+            found[result.implementation, result.device, kind].append((result, what))
+    lines = []
+    for (name, device, kind), group in found.items():
+        first, what = group[0]
+        many = f"in {len(group)} cases, first" if len(group) > 1 else "in one case,"
+        lines.append(f"side effect: {name} on {device}: {kind} {many} {first.case} in {first.dtype}: {what}")
+    return lines

@@ -1,0 +1,205 @@
+"""Runs that pytest-xdist spreads over processes (``-n``): their scheduling, and how the parts become one result file.
+
+A worker judges its share and sends each result with the report of its test; at its end it sends what completes the
+messages of its failures.  All cases of an implementation go to one worker, as a diagnosis looks at all of its failures.
+The controlling process writes the result file and prints the tables, as a run in one process does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance import results as result_file
+from conformance.judging.message import FailureText, with_lines
+from conformance.outcomes import Result
+from conformance.run.run_checks import Conclusion, conclude
+from conformance.run.terminal import executed, print_report
+from conformance.targets import Target
+from impls.contract import Implementation
+
+#: Under this name results travel with reports, and the rest with the end of a worker.
+KEY = "attention-conformance"
+
+#: The implementation in a test's id: ``test_sdpa[torch-eager-cpu-float32-plain]``.
+_TARGET = re.compile(r"::test_\w+\[(?P<name>.+?)-(?:cpu|cuda)-(?:float64|float32|float16|bfloat16)-")
+
+
+def works(config: pytest.Config) -> bool:
+    """Whether this process is one of those that the tests are spread over."""
+    return hasattr(config, "workerinput")
+
+
+def controls(config: pytest.Config) -> bool:
+    """Whether this process spreads the tests over others."""
+    return not works(config) and config.getoption("dist", "no") != "no"
+
+
+def scope(nodeid: str) -> str:
+    """What has to be run in one process: the cases of an implementation, the tests of a file."""
+    found = _TARGET.search(nodeid)
+    return found["name"] if found else nodeid.partition("::")[0]
+
+
+def scheduler(config: pytest.Config, log: Any) -> Any:
+    """Scheduler of pytest-xdist: tests of one scope stay together; scopes begin in the order of ``costly_first``."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByScope(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+        def _split_scope(self, nodeid: str) -> str:
+            return scope(nodeid)
+
+    config.option.loadscopereorder = False  # the workers have put the tests in order, by what this process cannot see
+    return ByScope(config, log)
+
+
+def costly_first(items: list[pytest.Item]) -> None:
+    """Put the tests of scopes that take long first, and then those of the largest scopes.
+
+    Costly are scopes with a test that is marked ``slow``, and implementations that are compiled, exported or traced for
+    each case.  Begun last, one of them would keep one process busy while the others have nothing left to do.
+    """
+    sizes = Counter(scope(item.nodeid) for item in items)
+    costly = {scope(item.nodeid) for item in items if _costly(item)}
+
+    def place(item: pytest.Item) -> tuple[bool, int, str]:
+        name = scope(item.nodeid)
+        return name not in costly, -sizes[name], name
+
+    items.sort(key=place)
+
+
+def _costly(item: pytest.Item) -> bool:
+    target = item.callspec.params.get("target") if hasattr(item, "callspec") else None
+    compiled = isinstance(target, Target) and target.implementation.prepare != Implementation.prepare
+    return compiled or item.get_closest_marker("slow") is not None
+
+
+@dataclass
+class Sender:
+    """A worker's side."""
+
+    config: pytest.Config
+    #: Makes what the result file begins with, and what is not installed, once the first result is there.
+    beginning: Callable[[], Mapping[str, Any]]
+    _began: bool = False
+
+    def send(self, report: pytest.TestReport, result: Result) -> None:
+        """Send a result with the report of its test."""
+        parcel: dict[str, Any] = {"result": result_file.as_record(result)}
+        if not self._began:
+            self._began = True
+            parcel["beginning"] = self.beginning()
+        report.user_properties.append((KEY, json.dumps(parcel)))
+
+    def finish(
+        self, order: Sequence[Sequence[str]], lines: Mapping[str, list[str]], diagnoses: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Send what the end of the run adds: the plan, lines by node id, and what explains the failures."""
+        parcel = {"order": order, "lines": dict(lines), "diagnoses": list(diagnoses)}
+        self.config.workeroutput[KEY] = json.dumps(parcel)  # type: ignore[attr-defined]
+
+
+@dataclass
+class Gatherer:
+    """The controlling process's side: a plugin that collects what the workers send."""
+
+    config: pytest.Config
+    results: list[Result] = field(default_factory=list)
+    _beginning: dict[str, Any] = field(default_factory=dict)
+    _conclusion: Conclusion = field(default_factory=Conclusion)
+    _reports: dict[str, pytest.TestReport] = field(default_factory=dict)
+    _lines: dict[str, list[str]] = field(default_factory=dict)
+    _diagnoses: list[dict[str, Any]] = field(default_factory=list)
+    _order: list[tuple[str, ...]] = field(default_factory=list)
+    _writer: result_file.Writer | None = None
+    _started: float = field(default_factory=time.perf_counter)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the result that came with a report, and the report of a failure: its text is completed at the end."""
+        for name, text in report.user_properties:
+            if name == KEY:
+                self._take(json.loads(str(text)))
+        judged = report.when == "call" and _TARGET.search(report.nodeid)
+        if report.failed and judged and isinstance(report.longrepr, str):
+            self._reports[report.nodeid] = report
+            report.longrepr = FailureText(report.longrepr)  # type: ignore[assignment]
+
+    def _take(self, parcel: Mapping[str, Any]) -> None:
+        beginning = parcel.get("beginning")
+        if beginning is not None and not self._beginning:
+            self._beginning = beginning
+            if self._path() is not None:
+                self._writer = result_file.Writer(self._path(), beginning["header"])
+        result = result_file.from_record(parcel["result"])
+        self.results.append(result)
+        if self._writer is not None:
+            self._writer.write(result)
+
+    def _path(self) -> Any:
+        path = self.config.getoption("conformance_json")
+        return Path(path) if path else None
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Keep what a worker sent at its end; one that died sent nothing."""
+        text = getattr(node, "workeroutput", {}).get(KEY)
+        if text is None:
+            return
+        parcel = json.loads(text)
+        self._lines |= parcel["lines"]
+        self._diagnoses += parcel["diagnoses"]
+        self._order = [tuple(key) for key in parcel["order"]]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Complete the messages, and write the results again in the order of a run in one process."""
+        for nodeid, report in self._reports.items():
+            text = with_lines(str(report.longrepr), self._lines.get(nodeid, []))
+            report.longrepr = FailureText(text)  # type: ignore[assignment]
+        place = {key: number for number, key in enumerate(self._order)}
+        self.results.sort(key=lambda result: place.get(_key(result), len(place)))
+        complete = bool(self._order) and len(self.results) == len(self._order)
+        if self.results:
+            implied, missing, hints = (self._beginning[key] for key in ("implied", "not_installed", "hints"))
+            require = self.config.getoption("require")
+            self._conclusion = conclude(self.results, implied, missing, require, complete=complete, hints=hints)
+            if exitstatus == pytest.ExitCode.OK and (self._conclusion.failures or not executed(self.results)):
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self._writer is not None:
+            self._writer.close(complete=False)
+            if complete:
+                path = self._path()
+                sorted_path = path.with_name(f"{path.name}.sorted")
+                writer = result_file.Writer(sorted_path, self._beginning["header"])
+                for result in self.results:
+                    writer.write(result)
+                writer.close(diagnoses=[each["record"] for each in self._diagnoses])
+                sorted_path.replace(path)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Print the tables."""
+        if self.results:
+            print_report(
+                terminalreporter,
+                self.results,
+                not_installed=self._beginning["not_installed"],
+                adapters=self._beginning["adapters"],
+                diagnoses=[line for each in self._diagnoses for line in each["lines"]],
+                conclusion=self._conclusion,
+                seconds=time.perf_counter() - self._started,
+                path=self.config.getoption("conformance_json"),
+            )
+
+
+def _key(result: Result) -> tuple[str, ...]:
+    return (result.implementation, result.device, result.dtype, result.case)

@@ -1,0 +1,74 @@
+"""What failures share: said if it tells them from passed cases, and only then."""
+
+from __future__ import annotations
+
+from conformance.cases import all_cases, every_case
+from conformance.diagnosis.common_features import FEATURES, common_features_line
+from conformance.outcomes import Failure
+
+
+def judged(*names: str, dtype: str = "float32") -> list[tuple]:
+    """Cases in one dtype."""
+    return [(all_cases()[name], dtype) for name in names]
+
+
+PASSED = judged("plain", "plain-square", "mask", "bias", "scale-given", "one-query", "heads-4-over-2", "lse", "tiles")
+CAUSAL = judged("causal-square", "causal-more-keys", "causal-more-queries")
+
+
+def test_a_common_option_is_named() -> None:
+    """All failures are causal and no passed case is."""
+    line = common_features_line(Failure.VALUE, CAUSAL, PASSED)
+    assert line == "all 3 failures by value that are not explained have is_causal; of 9 passed cases none has that too"
+
+
+def test_passed_cases_with_the_same_are_counted() -> None:
+    """One passed case is causal too."""
+    line = common_features_line(Failure.ERROR, CAUSAL, [*PASSED, *judged("causal-tiles")])
+    assert line.endswith("of 10 passed cases 1 has that too")
+
+
+def test_two_options_that_only_failures_combine_are_both_named() -> None:
+    """Bias and mask each pass, together they fail."""
+    failed = judged("combined-mask-bias-minus-inf", "combined-scale-softcap-bias-mask", "combined-all")
+    assert "have mask and bias;" in common_features_line(Failure.VALUE, failed, PASSED)
+
+
+def test_what_most_passed_cases_have_is_not_said() -> None:
+    """If causal cases pass as often as they fail, is_causal is not the reason."""
+    passed = judged("causal-tiles", "causal-weights", "causal-one-key", "plain")
+    assert common_features_line(Failure.VALUE, CAUSAL, passed) == ""
+
+
+def test_failures_of_all_kinds_share_nothing() -> None:
+    """A plain case among them has no option at all."""
+    assert common_features_line(Failure.VALUE, [*CAUSAL, *judged("plain")], PASSED) == ""
+
+
+def test_two_failures_are_too_few() -> None:
+    """Two cases have something in common by chance."""
+    assert common_features_line(Failure.VALUE, CAUSAL[:2], PASSED) == ""
+
+
+def test_without_a_passed_case_nothing_is_said() -> None:
+    """What the failures have tells them from nothing."""
+    assert common_features_line(Failure.VALUE, CAUSAL, []) == ""
+
+
+def test_a_dtype_is_a_feature() -> None:
+    """All failures are in float16, the same cases pass in float32."""
+    names = ("plain", "bias", "one-query")
+    line = common_features_line(Failure.VALUE, judged(*names, dtype="float16"), PASSED)
+    assert "have float16; of 9 passed cases none" in line
+
+
+def test_options_that_change_nothing_are_not_features() -> None:
+    """is_causal=False is not causal."""
+    (false,) = judged("causal-false")
+    assert not FEATURES["is_causal"](false[0])
+
+
+def test_every_feature_is_in_a_case() -> None:
+    """A feature that no case has could never be named."""
+    for name, has in FEATURES.items():
+        assert any(map(has, every_case().values())), name

@@ -1,0 +1,119 @@
+"""What the end of a run adds to the messages: a diagnosis, what an earlier call left behind, scripts."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from conformance.results import read
+from conformance.tests.interrupts import interrupt, interruptible
+from conformance.tests.test_plugin import plug_in, run
+
+#: A correct function with a change to its output; nothing of it is a known mistake.
+KERNEL = """
+import numpy as np
+calls = 0
+def attention(q, k, v):
+    global calls
+    calls += 1
+    if q.shape[1] != k.shape[1]:
+        raise NotImplementedError("grouped heads")
+    s = q.astype(np.float64) @ k.astype(np.float64).swapaxes(-1, -2) * k.shape[3] ** -0.5
+    p = np.exp(s - s.max(-1, keepdims=True, initial=-1e30))
+    output = p / p.sum(-1, keepdims=True) @ v
+    CHANGE
+    return output.astype(q.dtype)
+"""
+
+CASES = ("--dtype", "float32", "--case", "width-*", "--case", "plain*")
+
+
+def judged(folder: Path, change: str, *options: str) -> str:
+    """What a run prints."""
+    plug_in(folder, KERNEL.replace("CHANGE", change))
+    return run(folder, "--impl", "mykernels.py:attention", *CASES, *options).stdout
+
+
+def test_what_stays_behind_is_said(tmp_path: Path) -> None:
+    """A case that fails after others and passes alone says so."""
+    printed = judged(tmp_path, "output += 0.37 * (calls > 3)")
+    assert "alone, in a fresh process, the case passes: something stays behind from an earlier call" in printed
+
+
+def test_what_differs_from_call_to_call_is_said(tmp_path: Path) -> None:
+    """A case that fails with other numbers each time says so."""
+    printed = judged(tmp_path, "output += np.random.default_rng().standard_normal(output.shape)")
+    assert "run again, alone, the result is another one" in printed
+
+
+def test_a_steady_mistake_says_neither(tmp_path: Path) -> None:
+    """A case that fails in the same way each time, by no known mistake, gets no diagnosis."""
+    printed = judged(tmp_path, "output = output + 0.37")
+    assert "wrong by value" in printed
+    assert "Diagnosis:" not in printed
+
+
+def test_the_result_file_holds_the_diagnosis(tmp_path: Path) -> None:
+    """The faults by name, and the cases that they explain."""
+    run(tmp_path, "--impl", "conformance.faults:scale_missing", *CASES, "--conformance-json", "out.jsonl")
+    assert read(tmp_path / "out.jsonl").complete
+    footer = json.loads((tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    (diagnosis,) = footer["diagnoses"]
+    (explanation,) = diagnosis["explanations"]
+    assert explanation["faults"] == ["scale-missing"]
+    assert {"plain", "width-64"} <= set(explanation["cases"])
+    assert diagnosis["shared"] == []
+
+
+def test_results_outlive_a_diagnosis_that_breaks(tmp_path: Path) -> None:
+    """If the end of a run raises, the result file has been closed all the same."""
+    (tmp_path / "breaks.py").write_text("import conformance.diagnosis.explain as e\ne.diagnose = lambda *_: 1 / 0\n")
+    printed = judged(tmp_path, "output = output + 0.37", "-p", "breaks", "--conformance-json", "out.jsonl")
+    assert "results in" not in printed  # it did break: the table that follows is not there
+    assert read(tmp_path / "out.jsonl").complete
+
+
+def test_scripts_go_where_they_are_asked_to(tmp_path: Path) -> None:
+    """The folder of --scripts holds one script per failure, which fails by itself."""
+    printed = judged(tmp_path, "output = output + 0.37", "--scripts", "proofs")
+    scripts = sorted((tmp_path / "proofs").glob("*.py"))
+    assert len(scripts) == printed.count("Script:   proofs/") > 5
+    done = subprocess.run([sys.executable, scripts[0]], cwd=tmp_path, capture_output=True, text=True, check=False)  # noqa: S603
+    assert done.returncode == 1
+    assert "WRONG" in done.stdout
+
+
+def test_a_ci_job_shows_a_message_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where pytest lists failures with their whole text, the list says what kind of failure it is, and the clause."""
+    monkeypatch.setenv("CI", "true")
+    printed = judged(tmp_path, "output = output + 0.37")
+    assert printed.count("case plain: wrong by value") == 1
+    assert re.search(r"^FAILED .*-float32-plain\] - wrong by value, SDPA-1$", printed, re.MULTILINE), printed
+
+
+def test_a_right_function_writes_no_script(tmp_path: Path) -> None:
+    """Without failures there is no folder."""
+    judged(tmp_path, "pass")
+    assert not (tmp_path / "conformance-scripts").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_an_interrupted_run_does_not_begin_to_examine(tmp_path: Path) -> None:
+    """Ctrl-C ends a run that has failures at once: what was judged is printed, without a diagnosis."""
+    plug_in(tmp_path, KERNEL.replace("CHANGE", "output = 0 * output\n    if calls > 5: import time; time.sleep(60)"))
+    command = [sys.executable, "-m", "pytest", "conformance", "-p", "no:cacheprovider", "-v", *CASES]
+    command += ["--impl", "mykernels.py:attention", "--conformance-json", "out.jsonl"]
+    with (tmp_path / "printed").open("w") as file, interruptible(command, tmp_path, stdout=file) as process:
+        while not (tmp_path / "out.jsonl").exists() or (tmp_path / "out.jsonl").read_text().count("\n") < 5:
+            assert process.poll() is None
+            time.sleep(0.05)
+        assert interrupt(process) == pytest.ExitCode.INTERRUPTED
+    printed = (tmp_path / "printed").read_text()
+    assert "Diagnosis:" not in printed
+    assert not read(tmp_path / "out.jsonl").complete

@@ -1,0 +1,72 @@
+"""Parallel judging: groups at the same time, the members of one in order, and a way to stop."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from conformance.run.parallel import Parallel
+
+
+def test_a_value_is_what_was_computed() -> None:
+    """Each key has its own value, in whatever order they are asked for."""
+    parallel = Parallel(range(10), group=lambda n: n % 3, compute=lambda n: n * n, parallel=2)
+    assert [parallel.get(n) for n in reversed(range(10))] == [n * n for n in reversed(range(10))]
+
+
+def test_the_keys_of_a_group_run_in_order() -> None:
+    """Within a group the order is the one given."""
+    seen: list[int] = []
+    parallel = Parallel([3, 1, 2], group=lambda n: "one", compute=lambda n: seen.append(n), parallel=4)
+    parallel.get(2)
+    assert seen == [3, 1, 2]
+
+
+def test_groups_run_at_the_same_time() -> None:
+    """Two groups that wait for each other both end."""
+    both = threading.Barrier(2, timeout=20)
+    parallel = Parallel("ab", group=lambda key: key, compute=lambda key: both.wait() >= 0, parallel=2)
+    assert parallel.get("a")
+    assert parallel.get("b")
+
+
+def test_an_exception_is_raised_where_it_is_asked_for() -> None:
+    """A key whose computation fails raises, and the next one of its group runs."""
+    parallel = Parallel([0, 2], group=lambda n: "one", compute=lambda n: 1 // n, parallel=1)
+    assert parallel.get(2) == 0
+    with pytest.raises(ZeroDivisionError):
+        parallel.get(0)
+
+
+def test_nothing_runs_before_it_is_asked_for() -> None:
+    """Making it starts nothing."""
+    seen: list[int] = []
+    Parallel([1], group=lambda n: n, compute=seen.append, parallel=1)
+    assert seen == []
+
+
+def test_without_parallel_it_computes_where_it_is_asked() -> None:
+    """For a debugger, everything happens in the thread that asks."""
+    parallel = Parallel([1], group=lambda n: n, compute=lambda n: threading.current_thread(), parallel=0)
+    assert parallel.get(1) is threading.current_thread()
+
+
+def test_after_a_stop_nothing_more_begins() -> None:
+    """Stopping leaves the rest undone."""
+    seen: list[int] = []
+    go = threading.Event()
+
+    def compute(n: int) -> None:
+        seen.append(n)
+        go.wait(20)
+
+    parallel = Parallel([1, 2, 3], group=lambda n: "one", compute=compute, parallel=1)
+    waiting = threading.Thread(target=parallel.get, args=(1,))
+    waiting.start()
+    while not seen:
+        pass
+    parallel.stop()
+    go.set()
+    waiting.join()
+    assert seen == [1]

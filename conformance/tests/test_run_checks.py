@@ -1,0 +1,194 @@
+"""The end of a run as a user sees it: adapters, features, requirements, and the exit code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from conformance.cases import AnyCase
+from conformance.outcomes import Outcome
+from conformance.results import read
+from conformance.run.run_checks import Refused, refused
+from conformance.tests.test_features import results
+from conformance.tests.test_plugin import RIGHT, plug_in, run
+from conformance.tests.test_results import SCHEMA
+from impls.operators import SDPA
+
+KERNELS = (
+    RIGHT
+    + """
+def inside(q, k, v):
+    return attention(*(a.swapaxes(1, 2) for a in (q, k, v))).swapaxes(1, 2)
+
+def refuses_windows(q, k, v, *, window=None):
+    if window is not None:
+        raise NotImplementedError("later")
+    return attention(q, k, v)
+
+def takes_anything(q, k, v, **keywords):
+    if keywords:
+        raise NotImplementedError(f"no {sorted(keywords)[0]}")
+    return attention(q, k, v)
+"""
+)
+FLOAT32 = ("--dtype", "float32")
+
+
+def lines_after(text: str, title: str) -> list[str]:
+    """The lines of a section of the terminal summary, to the end."""
+    lines = text.splitlines()
+    return lines[next(i for i, line in enumerate(lines) if f" {title} " in line and line.startswith("=")) :]
+
+
+def test_a_wrong_layout_is_said_once_at_the_top_and_in_what_it_explains(tmp_path: Path) -> None:
+    """The finding stands above the diagnosis, in the header of the result file, and in the messages."""
+    options = ("--impl", "mykernels.py:inside", *FLOAT32, "--case", "plain-square", "--conformance-json", "o.jsonl")
+    done = run(plug_in(tmp_path, KERNELS), *options)
+    assert done.returncode == 1
+    text = "it computes in (B, S, H, D): set attention.layout = 'BSHD'"
+    summary = lines_after(done.stdout, "adapter")
+    assert summary[1] == f"mykernels.py:inside on cpu: {text}"
+    assert sum(text in line for line in summary) == 1
+    assert f"Adapter:  {text}" in done.stdout
+    lines = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert lines[0]["adapters"] == [{"implementation": "mykernels.py:inside", "device": "cpu", "text": text}]
+    for line in lines:
+        jsonschema.validate(line, SCHEMA)
+
+
+def test_a_right_adapter_is_not_mentioned(tmp_path: Path) -> None:
+    """Of a right function nothing is said, and the header of the result file is what it was."""
+    options = ("--impl", "mykernels.py:attention", "--case", "plain", "--conformance-json", "o.jsonl")
+    done = run(plug_in(tmp_path, KERNELS), *options)
+    assert done.returncode == 0, done.stdout
+    assert " adapter " not in done.stdout
+    assert not read(tmp_path / "o.jsonl").header.adapters
+
+
+def test_a_dtype_that_works_undeclared_is_a_hint(tmp_path: Path) -> None:
+    """The dtypes that a function does not name, and computes right in, are named; the run passes."""
+    done = run(plug_in(tmp_path, KERNELS), "--impl", "mykernels.py:attention", "--case", "plain")
+    assert done.returncode == 0, done.stdout
+    assert "hint: mykernels.py:attention on cpu: a tiny input comes out right in float64, float16" in done.stdout
+
+
+def test_a_keyword_that_works_under_another_name_is_a_hint(tmp_path: Path) -> None:
+    """Parameters that do what a keyword is to do are named; one that is named like it and does nothing is not."""
+    text = RIGHT.replace(
+        "mask=None, is_causal=False, scale=None", "attn_mask=None, causal=False, sm_scale=None, scaling=0"
+    )
+    text = text.replace("if mask is None else mask", "if attn_mask is None else attn_mask")
+    text = text.replace("if is_causal:", "if causal:").replace(
+        "scale is None else scale", "sm_scale is None else sm_scale"
+    )
+    assert "sm_scale=None, scaling=0" in text
+    done = run(plug_in(tmp_path, text), "--impl", "mykernels.py:attention", "--case", "plain")
+    assert done.returncode == 0, done.stdout
+    hints = " ".join(done.stdout.split())
+    for name, keyword in (("attn_mask", "mask"), ("causal", "is_causal"), ("sm_scale", "scale")):
+        assert f"its parameter {name} does what {keyword} is to do: name it {keyword}, and it is judged" in hints
+    assert "its parameter scaling" not in hints
+
+
+@pytest.mark.parametrize("option", [FLOAT32, ("--in-process",)])
+def test_no_dtype_is_tried_that_was_not_asked_for(tmp_path: Path, option: tuple[str, ...]) -> None:
+    """With --dtype another one is not tried, and a debugger sees the calls of cases alone."""
+    calls = "def attention(q, k, v):\n    print(q.dtype, file=open('calls', 'a'))\n    return q\n"
+    plug_in(tmp_path, calls + "attention.dtypes = ('float32', 'float64')\n")
+    run(tmp_path, "--impl", "mykernels.py:attention", "--case", "one-of-everything", *option)
+    called = (tmp_path / "calls").read_text().split()
+    assert set(called) <= {"float32", "float64"}
+    assert option == FLOAT32 or len(called) == 2
+
+
+def test_a_feature_that_is_declared_and_refused_fails_the_run(tmp_path: Path) -> None:
+    """Every case passed or was unsupported, and the run fails, naming the feature."""
+    options = ("--impl", "mykernels.py:refuses_windows", *FLOAT32, "--case", "plain*", "--case", "window-*")
+    done = run(plug_in(tmp_path, KERNELS), *options)
+    assert done.returncode == 1
+    assert " failed" not in done.stdout.splitlines()[-1]
+    assert "FAILED: mykernels.py:refuses_windows: feature window is declared and refused in all " in done.stdout
+
+
+def test_a_function_that_takes_anything_declares_nothing(tmp_path: Path) -> None:
+    """With **kwargs a refusal is how a function says what it lacks: a hint, and no failure."""
+    options = ("--impl", "mykernels.py:takes_anything", *FLOAT32, "--case", "plain*", "--case", "window-*")
+    done = run(plug_in(tmp_path, KERNELS), *options)
+    assert done.returncode == 0, done.stdout
+    assert "hint: mykernels.py:takes_anything: feature window, which **kwargs or " in done.stdout
+    assert "FAILED" not in done.stdout
+
+
+def test_a_required_feature_that_is_unsupported_fails_the_run(tmp_path: Path) -> None:
+    """The features that the function has are claimed; the required one that it has not is named."""
+    options = ("--impl", "mykernels.py:attention", *FLOAT32, "--case", "plain*", "--case", "*window*")
+    done = run(plug_in(tmp_path, KERNELS), *options, "--require", "core,windows")
+    assert done.returncode == 1
+    assert "FAILED: mykernels.py:attention on cpu: core is required, and is not judged in full (" in done.stdout
+    assert "FAILED: mykernels.py:attention on cpu: windows is required, and is unsupported (15 of 15)" in done.stdout
+
+
+def test_required_features_that_are_kept_pass(tmp_path: Path) -> None:
+    """The whole of core and masks, judged and kept."""
+    options = ("--impl", "mykernels.py:attention", *FLOAT32, "--require", "core,masks")
+    done = run(plug_in(tmp_path, KERNELS), *options)
+    assert done.returncode == 0, done.stdout
+    assert "mykernels.py:attention on cpu in float32: conformant to core, validation, " in done.stdout
+
+
+def test_an_unknown_required_feature_is_a_usage_error(tmp_path: Path) -> None:
+    """One sentence with the nearest name, before anything is run."""
+    done = run(tmp_path, "--require", "maks")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--require maks: no such feature; did you mean masks" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def found(refuses: Callable[[AnyCase], bool]) -> list[Refused]:
+    """What is found of an implementation that refuses these cases and passes the others."""
+    return refused(results(lambda case: Outcome.UNSUPPORTED if refuses(case) else Outcome.PASSED))
+
+
+@pytest.mark.parametrize("keyword", [name for name in SDPA.keywords if name != "past_value"])
+def test_a_keyword_that_is_refused_everywhere_is_found(keyword: str) -> None:
+    """Each keyword of sdpa, and no other with it but those that no call gives without it."""
+    names = [each.keyword for each in found(lambda case: keyword in case.keywords)]
+    assert keyword in names
+    assert set(names) <= {keyword, "causal_offset"}
+
+
+def test_a_refused_keyword_is_counted_in_cases() -> None:
+    """The line says in how many cases."""
+    (each,) = found(lambda case: "return_weights" in case.keywords)
+    assert each.line == (f"mine: feature return_weights is declared and refused in all {each.cases} cases that need it")
+
+
+def test_a_keyword_that_works_once_is_not_refused() -> None:
+    """One case that ran is enough, and a failed one ran."""
+    assert found(lambda case: "window" in case.keywords and case.name != "window-both") == []
+    made = results(lambda case: Outcome.UNSUPPORTED if "window" in case.keywords else Outcome.PASSED)
+    failed = [r for r in made if r.case != "window-both"]
+    failed += [r for r in results(lambda case: Outcome.FAILED) if r.case == "window-both"]
+    assert refused(failed) == []
+
+
+def test_a_shape_that_is_refused_is_not_taken_for_a_keyword() -> None:
+    """Where the same call without the keyword is refused too, the keyword is not to blame."""
+    assert found(lambda case: case.shape.sq != case.shape.sk) == []
+
+
+def test_everything_refused_blames_no_keyword() -> None:
+    """If nothing ran, nothing is known of a keyword."""
+    assert found(lambda case: True) == []
+
+
+def test_a_keyword_that_is_not_declared_is_not_refused() -> None:
+    """Unsupported for want of the keyword is no refusal."""
+    made = results(lambda case: Outcome.UNSUPPORTED if "window" in case.keywords else Outcome.PASSED)
+    lacking = [r if r.outcome is Outcome.PASSED else replace(r, reason="no keyword window") for r in made]
+    assert refused(lacking) == []

@@ -1,0 +1,56 @@
+"""The table at the end of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from conformance.outcomes import Failure, Outcome, Result
+from conformance.run.terminal import executed, meets_text, summary
+
+PASSED = Result(
+    "mine",
+    "cpu",
+    "float16",
+    "plain",
+    ("SDPA-1",),
+    Outcome.PASSED,
+    profile="storage",
+    meets=("fused", "storage"),
+    share=0.5,
+)
+WORSE = replace(PASSED, case="mask", meets=("storage",), share=0.75)
+FAILED = replace(PASSED, case="bias", outcome=Outcome.FAILED, failure=Failure.VALUE, meets=(), share=9.0)
+LACKS = replace(PASSED, case="window", outcome=Outcome.UNSUPPORTED, meets=(), share=None)
+
+
+def test_a_row_counts_the_outcomes() -> None:
+    """One row per implementation and device: by outcome."""
+    row = summary([PASSED, WORSE, FAILED, LACKS], {}).splitlines()[-1].split()
+    assert row[:7] == ["mine", "cpu", "2", "1", "0", "0", "1"]
+
+
+def test_the_worst_share_is_of_what_passed() -> None:
+    """A failure tells nothing of how much of the bound a correct result uses."""
+    assert " 0.75 " in summary([PASSED, WORSE, FAILED], {})
+
+
+def test_a_dtype_meets_what_all_its_results_meet() -> None:
+    """One result that keeps only the loosest bound decides."""
+    assert meets_text([PASSED]) == "float16 fused"
+    assert meets_text([PASSED, WORSE]) == "float16 storage"
+
+
+def test_what_is_not_installed_is_listed_by_package() -> None:
+    """Implementations without their package are named together, below the table."""
+    lines = summary([PASSED], {"jax-jit": ("jax",), "jax-nn": ("jax",), "ort-mha": ("onnxruntime",)}).splitlines()
+    assert lines[-2:] == ["not installed: jax (jax-jit, jax-nn)", "not installed: onnxruntime (ort-mha)"]
+
+
+def test_an_empty_run_has_an_empty_table() -> None:
+    """Nothing judged and nothing installed is still a table."""
+    assert "not installed: jax (jax-jit)" in summary([], {"jax-jit": ("jax",)})
+
+
+def test_unsupported_is_not_executed() -> None:
+    """Only results of an implementation that ran count as executed."""
+    assert executed([PASSED, FAILED, LACKS]) == 2
