@@ -10,6 +10,8 @@ from conformance.targets import Target
 from impls.contract import Implementation
 from impls.process import limits
 
+pytestmark = pytest.mark.slow
+
 TARGET = Target(Implementation("it", "nowhere:function"), "cpu", "float32")
 SHORT, LONG = Workload(1, 8, 64, 512), Workload(1, 8, 64, 1024)
 

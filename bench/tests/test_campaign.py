@@ -23,6 +23,8 @@ from conformance.targets import Target
 from impls.contract import Implementation
 from impls.process import limits
 
+pytestmark = pytest.mark.slow
+
 SHORT, LONG = "prefill-b1h2d8s16", "prefill-b1h2d8s32"
 
 

@@ -15,6 +15,9 @@ import pytest
 import bench
 from bench.journal import SUFFIX
 from conformance.tests.interrupts import interruptible
+from impls.tests import commands
+
+pytestmark = pytest.mark.slow
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +58,7 @@ def command(folder: Path, *options: str) -> list[str]:
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run to the end."""
     done = command(folder, "--bench-seconds", "0.01", *options)
-    return subprocess.run(done, cwd=folder, capture_output=True, text=True)  # noqa: S603  (our own command)
+    return commands.run(done, cwd=folder, timeout=600)
 
 
 def written(folder: Path) -> dict[str, Any]:

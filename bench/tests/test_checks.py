@@ -18,6 +18,8 @@ from conformance.layers import reference as layers
 from impls.contract import Profile
 from impls.operators import OPERATORS
 
+pytestmark = pytest.mark.slow
+
 Results = dict[str, np.ndarray]
 
 #: A workload of every operator, with options that a check has to take apart.

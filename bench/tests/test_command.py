@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 import bench
+from impls.tests import commands
+
+pytestmark = pytest.mark.slow
 
 ROOM = Path(bench.__file__).parent
 
@@ -57,9 +60,7 @@ def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "mine.py").write_text(PLUG_IN)
     short = () if {"--workload", "--preset"} & {*options} else ("--workload", "prefill-b1h2d8s16")
     command = [sys.executable, "-m", "pytest", str(ROOM), "-p", "no:cacheprovider", "--bench-seconds", "0.01"]
-    return subprocess.run(  # noqa: S603  (our own command)
-        [*command, *short, "--benchmark-json", "out.json", *options], cwd=folder, capture_output=True, text=True
-    )
+    return commands.run([*command, *short, "--benchmark-json", "out.json", *options], cwd=folder, timeout=600)
 
 
 @pytest.fixture(scope="module")

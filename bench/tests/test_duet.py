@@ -15,6 +15,8 @@ from bench.statistics import Verdict
 from bench.tests.test_duet_sides import git
 from bench.workloads import parse
 
+pytestmark = pytest.mark.slow
+
 RIGHT = """
 import numpy as np
 

@@ -17,6 +17,8 @@ from bench.duet.process import Process, unrandomized
 from bench.duet.sides import ready
 from impls.process.pool import Crashed, Worker
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def process() -> Iterator[Process]:

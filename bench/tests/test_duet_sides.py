@@ -10,6 +10,8 @@ import pytest
 
 from bench.duet.sides import SideError, ready
 
+pytestmark = pytest.mark.slow
+
 
 def git(folder: Path, *arguments: str) -> str:
     """Run git in a folder as nobody in particular."""

@@ -12,6 +12,8 @@ import pytest
 from bench import gpu
 from bench.gpu import State, document, remarks, states
 
+pytestmark = pytest.mark.slow
+
 #: What newer drivers print for the numbers, the reasons and the name.
 IDLE = "345, 2619, 75.43, 31, 0x0000000000000001, NVIDIA H200"
 BUSY = "1980, 3201, 612.07, 58, 0x0000000000000000, NVIDIA H200"

@@ -13,6 +13,8 @@ import pytest
 from bench import machine
 from bench.machine import MUST_AGREE, describe, differing, mark
 
+pytestmark = pytest.mark.slow
+
 #: What py-cpuinfo says of an x86 processor.
 CPUINFO = {
     "arch": "X86_64",

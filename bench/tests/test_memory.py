@@ -14,6 +14,8 @@ from bench.workloads import Workload, parse
 from impls.contract import Profile
 from impls.operators import OPERATORS
 
+pytestmark = pytest.mark.slow
+
 GIB = 2**30
 
 #: Of every kind of check, large enough that small arrays do not matter.

@@ -22,6 +22,8 @@ from impls.contract import Framework, Implementation
 from impls.process import limits
 from impls.select import builtin
 
+pytestmark = pytest.mark.slow
+
 MEBIBYTE = 2**20
 WORKLOAD = parse("prefill-b1h8d64s512")
 

@@ -18,6 +18,8 @@ from impls.process import threads
 from impls.process.pool import Crashed, continue_process, cpu_seconds, stop_process
 from impls.process.threads import usable_cores
 
+pytestmark = pytest.mark.slow
+
 ONE, OTHER = (Implementation(name, "nowhere:function", worker=name) for name in ("one", "other"))
 
 

@@ -20,6 +20,8 @@ from impls.contract import Implementation
 from impls.process import limits
 from impls.process.pool import Crashed
 
+pytestmark = pytest.mark.slow
+
 CELL = Cell(Target(Implementation("it", "nowhere:function"), "cpu", "float32"), Workload(1, 2, 4, 8))
 
 

@@ -15,6 +15,8 @@ from impls.backend import backend
 from impls.contract import Framework, Implementation
 from impls.process.pool import Crashed
 
+pytestmark = pytest.mark.slow
+
 #: The module that has to be there for a framework.
 NEEDED = {Framework.NUMPY: "numpy", Framework.TORCH: "torch", Framework.JAX: "jax", Framework.ONNXRUNTIME: "onnx"}
 

@@ -22,6 +22,8 @@ from impls.process import allocator
 from impls.process.pool import Worker
 from impls.select import builtin
 
+pytestmark = pytest.mark.slow
+
 WORKLOAD = Workload(1, 1, 2, 3)
 
 #: What the stand-ins below saw.

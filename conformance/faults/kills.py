@@ -19,6 +19,7 @@ from typing import Any
 from conformance.cases import AnyCase, every_case
 from conformance.deviations import Ledger, read
 from conformance.faults.registry import FAULTS, Fault, link
+from conformance.faults.steps import unchanged
 from conformance.faults.verdicts import verdict
 from conformance.judging.run_case import blank_of, run_case
 from conformance.outcomes import Outcome
@@ -58,30 +59,39 @@ def implementation(fault: Fault) -> Implementation:
 
 
 def table(pool: Pool, faults: Iterable[str] = ()) -> tuple[Kill, ...]:
-    """Judge faults (all of them by default) on every case and dtype of their operators, on the CPU."""
-    return tuple(_kill(FAULTS[name], pool) for name in faults or FAULTS)
+    """Judge faults (all of them by default) on every case and dtype of their operators, on the CPU.
+
+    Case by case, as what the faults of an operator have in common on a case is computed once (steps.py).
+    """
+    tried = [_Tried(FAULTS[name], pool) for name in faults or FAULTS]
+    for case in sorted(every_case().values(), key=lambda case: case.size):
+        for each in tried:
+            if each.fault.operator == case.operator and not case.keywords - each.keywords:  # else unsupported
+                each.judge(case)
+    return tuple(Kill(each.fault.name, each.caught) for each in tried)
 
 
-def _kill(fault: Fault, pool: Pool) -> Kill:
-    plugged = implementation(fault)
-    keywords = pool.call(plugged, "impls.calls:describe", plugged).keywords
-    caught: dict[str, tuple[str, ...]] = {}
-    cases = (case for case in every_case().values() if case.operator == fault.operator)
-    for case in sorted(cases, key=lambda case: case.size):
-        if case.keywords - keywords:
-            continue  # unsupported
-        dtypes = tuple(dtype for dtype in case.dtypes if _fails(Target(plugged, "cpu", dtype), case, pool))
+class _Tried:
+    """A fault that is tried on one case after the other."""
+
+    def __init__(self, fault: Fault, pool: Pool) -> None:
+        self.fault, self.plugged, self.pool = fault, implementation(fault), pool
+        self.keywords = pool.call(self.plugged, "impls.calls:describe", self.plugged).keywords
+        self.caught: dict[str, tuple[str, ...]] = {}
+
+    def judge(self, case: AnyCase) -> None:
+        dtypes = tuple(dtype for dtype in case.dtypes if self._fails(Target(self.plugged, "cpu", dtype), case))
         if dtypes:
-            caught[case.name] = dtypes
-    return Kill(fault.name, caught)
+            self.caught[case.name] = dtypes
 
-
-def _fails(target: Target, case: AnyCase, pool: Pool) -> bool:
-    try:
-        reply = run_case(target, case, pool, timeout=None)
-    except Crashed:
-        return True
-    return verdict(reply, case, blank_of(target, case)).outcome is Outcome.FAILED
+    def _fails(self, target: Target, case: AnyCase) -> bool:
+        reply = unchanged(self.fault.make, case, target.dtype)
+        if reply is None:
+            try:
+                reply = run_case(target, case, self.pool, timeout=None)
+            except Crashed:
+                return True
+        return verdict(reply, case, blank_of(target, case)).outcome is Outcome.FAILED
 
 
 def needed(kills: Iterable[Kill]) -> dict[str, str]:

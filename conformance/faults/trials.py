@@ -18,6 +18,7 @@ from conformance import bounds
 from conformance.cases import AnyCase, every_case
 from conformance.faults.anatomy import Anatomy, Attention, Inputs
 from conformance.faults.layers import Layer, LayerCall
+from conformance.faults.steps import unchanged
 from conformance.faults.verdicts import verdict
 from conformance.judging.compare import compare
 from conformance.judging.judge import comparisons
@@ -76,10 +77,12 @@ def trial(make: type[Anatomy], case: AnyCase, dtype: str, profile: Profile) -> t
 
 
 def _trial(make: type[Anatomy], case: AnyCase, dtype: str, profile: Profile) -> tuple[Reply, Failure | None]:
-    function = make()
-    if case.after:
-        call(_TRIAL[case.operator], request(every_case()[case.after], dtype, "cpu"), function)
-    reply = call(_TRIAL[case.operator], request(case, dtype, "cpu"), function)
+    reply = unchanged(make, case, dtype)
+    if reply is None:
+        function = make()
+        if case.after:
+            call(_TRIAL[case.operator], request(every_case()[case.after], dtype, "cpu"), function)
+        reply = call(_TRIAL[case.operator], request(case, dtype, "cpu"), function)
     blank = Result("trial", "cpu", dtype, case.name, case.clauses, Outcome.PASSED, profile=profile)
     return reply, verdict(reply, case, blank).failure
 

@@ -49,7 +49,9 @@ def judge(reply: Reply, case: AnyCase, blank: Result) -> Result:
     blank
         What is known before: whose reply it is, and the dtype and the precision profile that decide its bound.
     """
-    blank = replace(blank, run_seconds=reply.run_seconds, prepare_seconds=reply.prepare_seconds, side_effects=reply.remarks)
+    blank = replace(
+        blank, run_seconds=reply.run_seconds, prepare_seconds=reply.prepare_seconds, side_effects=reply.remarks
+    )
     if reply.status == "unsupported":
         result = replace(blank, outcome=Outcome.UNSUPPORTED, reason=reply.text)
     elif reply.status == "raised" and case.invalid:

@@ -18,7 +18,10 @@ def apply(ledger: Ledger, result: Result, case: AnyCase, versions: Mapping[str, 
         return result
     if result.outcome is Outcome.FAILED and result.failure is deviation.failure:
         return replace(
-            result, outcome=Outcome.KNOWN_DEVIATION, broken=deviation.clause, reason=f"{deviation.instead} [{deviation.id}]"
+            result,
+            outcome=Outcome.KNOWN_DEVIATION,
+            broken=deviation.clause,
+            reason=f"{deviation.instead} [{deviation.id}]",
         )
     if result.outcome is Outcome.FAILED:
         kind = result.failure.value if result.failure else ""

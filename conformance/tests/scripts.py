@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -31,6 +32,15 @@ NOTHING_WRONG = "nothing is wrong"
 DEADLY = (Failure.CRASHED, Failure.TIMEOUT)
 
 RUNNER = Path(__file__).with_name("run_scripts.py")
+
+#: JAX keeps what scripts compile, as the suite's workers let it (impls.jax.prepare), so that the next run need not.
+KEEP = {
+    "JAX_COMPILATION_CACHE_DIR": str(
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attention-conformance" / "jax"
+    ),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
 VERSIONS = {"torch": "2.0", "jax": "0.5", "jaxlib": "0.5", "onnx": "1.19", "onnxruntime": "1.23", "unused": "7"}
 
 #: Scripts are written one at a time: Python 3.11 counts the depth of a syntax tree once for all threads, and ast.parse
@@ -133,7 +143,15 @@ def written_and_run(
 def run(paths: Sequence[Path]) -> dict[Path, Ran]:
     """Run scripts in a process without this suite, far from its folder."""
     command = [sys.executable, "-I", str(RUNNER), *map(str, paths)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True, cwd="/")  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=True,
+        cwd="/",
+        env={**KEEP, **os.environ},
+    )
     return {Path(path): Ran(code, printed) for path, code, printed in map(json.loads, done.stdout.splitlines())}
 
 

@@ -29,6 +29,7 @@ def evidence() -> dict[str, Any]:
     return record.read()
 
 
+@pytest.mark.documents
 def test_the_page_is_up_to_date(evidence: dict[str, Any]) -> None:
     """BOUNDS.md is what is made of page.md and evidence.json."""
     assert page.PAGE.read_text(encoding="utf-8") == page.render(evidence)

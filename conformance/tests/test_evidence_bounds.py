@@ -17,6 +17,8 @@ from conformance.judging.compare import shares
 from conformance.problem import Problem
 from impls.contract import Profile
 
+pytestmark = pytest.mark.slow
+
 
 def inside(results: dict[str, np.ndarray], case: Any, dtype: str, profile: Profile) -> bool:
     """Whether results by name keep the bound of a case."""

@@ -23,6 +23,8 @@ from conformance.problem import Problem, RandomBias, RandomMask
 from conformance.reference import Expected
 from impls.contract import Profile
 
+pytestmark = pytest.mark.slow
+
 PROBLEM = Problem(
     "everything",
     Shape(b=2, hq=4, hkv=2, sq=3, sk=6, d=5, dv=4),

@@ -19,6 +19,8 @@ from conformance.targets import choose
 from impls import calls
 from impls.process.pool import Pool
 
+pytestmark = pytest.mark.slow
+
 #: Everything but attention itself.
 OTHERS = {name: series for name, series in SERIES.items() if name != "sdpa"}
 

@@ -77,6 +77,7 @@ def test_every_option_and_step_has_an_example() -> None:
     assert {name for example in examples() for name in example.results} == set(RESULTS)
 
 
+@pytest.mark.documents
 def test_page_is_up_to_date() -> None:
     """EXAMPLES.md is what the data gives; run ``python -m conformance.examples`` after a change."""
     assert examples_page.PAGE.read_text(encoding="utf-8") == examples_page.render()

@@ -15,6 +15,8 @@ from conformance.results import read
 from conformance.tests.interrupts import interrupt, interruptible
 from conformance.tests.test_plugin import plug_in, run
 
+pytestmark = pytest.mark.slow
+
 #: A correct function with a change to its output; nothing of it is a known mistake.
 KERNEL = """
 import numpy as np

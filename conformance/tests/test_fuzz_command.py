@@ -16,6 +16,8 @@ from conformance.tests.interrupts import interrupt, interruptible
 from conformance.tests.test_plugin import RIGHT, plug_in, run
 from reports import reading
 
+pytestmark = pytest.mark.slow
+
 #: Forgets the keys of an odd last one: the tail of a tile.
 TAIL = RIGHT.replace(
     "    top = np", "    s = np.where((np.arange(keys) < keys - keys % 2) | (keys == 1), s, -np.inf)\n    top = np"

@@ -23,6 +23,8 @@ from conformance.problem import Problem
 from conformance.tests.fuzzing import context, run
 from impls.process.pool import Pool
 
+pytestmark = pytest.mark.slow
+
 REFERENCE = "agrees-with-reference"
 #: A real record, made to speak of the fakes.
 EMPTY_ROWS = Deviation(

@@ -14,6 +14,8 @@ from conformance.tests.gradient_problems import Problem, problem, worst
 from impls.contract import Profile
 from impls.numpy.gradients import gradients
 
+pytestmark = pytest.mark.slow
+
 Gradients = Mapping[str, np.ndarray]
 
 WIDE, FUSED, STORAGE = Profile.WIDE, Profile.FUSED, Profile.STORAGE

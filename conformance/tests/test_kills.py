@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,9 @@ PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "faults.json.z
 
 #: A fault that so few cases catch is a subtle one; see test_each_class_has_a_subtle_fault.
 SUBTLE = 12
+
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -58,16 +62,22 @@ def test_each_class_has_a_subtle_fault(table: tuple[Kill, ...]) -> None:
     assert {group: n for group, n in fewest.items() if n > SUBTLE} == {}
 
 
+@pytest.mark.documents
 def test_the_published_table_is_todays(table: tuple[Kill, ...]) -> None:
     """`python -m conformance faults` gives what is published."""
     assert json.loads(compressed.read(PUBLISHED, 1 << 24)) == kills.as_json(table)
 
 
-def test_a_survivor_would_be_seen() -> None:
-    """A fault that does nothing wrong is caught by no case."""
-    harmless = Kill("none", {})
-    assert len(harmless.caught) < LEAST
-    assert harmless.smallest == ""
+def test_a_survivor_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault that does nothing wrong, computed in full or by its steps, is caught by no case."""
+    monkeypatch.setitem(FAULTS, "none", replace(FAULTS["scale-twice"], name="none", make=Attention))
+    (by_steps,) = kills.table(Pool(in_process=True), ["none"])
+    monkeypatch.setattr(kills, "unchanged", lambda *_: None)
+    (in_full,) = kills.table(Pool(in_process=True), ["none"])
+    for survivor in (by_steps, in_full):
+        assert survivor == Kill("none", {})
+        assert len(survivor.caught) < LEAST
+        assert survivor.smallest == ""
 
 
 def test_a_superfluous_case_would_be_seen() -> None:

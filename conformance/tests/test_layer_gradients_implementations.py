@@ -15,6 +15,8 @@ from impls.loading import load
 from impls.operators import MHA, MHA_GRAD
 from impls.select import builtin
 
+pytestmark = pytest.mark.slow
+
 NAMES = (
     "numpy-layer-gradients",
     "torch-layer-gradients",

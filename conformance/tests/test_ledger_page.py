@@ -31,6 +31,7 @@ def section(page: str, record: str) -> str:
     return " ".join(page.partition(f"#### {record}\n")[2].partition("\n#")[0].split())
 
 
+@pytest.mark.documents
 def test_the_page_is_what_the_ledger_gives() -> None:
     """Written anew by ``python -m conformance ledger page``, it is the same."""
     assert PAGE.read_text(encoding="utf-8") == render(LEDGER, RUN)

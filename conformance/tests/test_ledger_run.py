@@ -12,6 +12,8 @@ from conformance.outcomes import Failure, Outcome
 from conformance.results import read
 from conformance.tests.test_plugin import RIGHT, plug_in, run
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = json.loads((Path(__file__).parents[1] / "results.schema.json").read_text())
 WRONG = RIGHT.replace("PEEK = 0", "PEEK = 1")
 RECORD = """

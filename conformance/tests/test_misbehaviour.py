@@ -20,6 +20,8 @@ from impls.process import limits
 from impls.process.pool import Pool
 from impls.process.state import thread_settings
 
+pytestmark = pytest.mark.slow
+
 #: Memory of a case here: several times what a worker holds that imported NumPy alone.
 MEMORY = 512 << 20
 

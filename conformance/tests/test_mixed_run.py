@@ -17,6 +17,8 @@ from conformance.results import read
 from conformance.tests.interrupts import interrupt, interruptible
 from conformance.tests.test_plugin import plug_in, run
 
+pytestmark = pytest.mark.slow
+
 #: Right, but for the inputs that a file gives a number: every tenth hangs, and every third of the others crashes.  The
 #: file, as a process that died cannot count.
 MIXED = """

@@ -13,6 +13,9 @@ import pytest
 from conformance.outcomes import Outcome
 from conformance.results import read
 from conformance.tests.interrupts import interrupt, interruptible
+from impls.tests import commands
+
+pytestmark = pytest.mark.slow
 
 RIGHT = """
 import numpy as np
@@ -40,14 +43,8 @@ PEEK = 0
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """``pytest conformance …`` in a folder."""
-    return subprocess.run(  # noqa: S603  (our own command)
-        [sys.executable, "-m", "pytest", "conformance", "-q", "-p", "no:cacheprovider", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = [sys.executable, "-m", "pytest", "conformance", "-q", "-p", "no:cacheprovider", *arguments]
+    return commands.run(command, cwd=folder)
 
 
 def plug_in(folder: Path, text: str = RIGHT) -> Path:
@@ -58,7 +55,15 @@ def plug_in(folder: Path, text: str = RIGHT) -> Path:
 
 def test_a_right_function_passes(tmp_path: Path) -> None:
     """A correct function of a dozen lines passes everything that its signature promises, from any folder."""
-    done = run(plug_in(tmp_path), "--impl", "mykernels.py:attention", "--conformance-json", "out.jsonl")
+    command = [sys.executable, "-m", "pytest", "conformance", "-q", "--impl", "mykernels.py:attention"]
+    done = subprocess.run(  # noqa: S603  (our own command, as a user starts it)
+        [*command, "--conformance-json", "out.jsonl"],
+        cwd=plug_in(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout
     results = read(tmp_path / "out.jsonl")
     assert results.complete

@@ -13,6 +13,8 @@ from conformance.examples import OPTIONS, Example, disagreements, examples
 from conformance.tests import fifty_digits
 from conformance.tests.first_order import agree, limits
 
+pytestmark = pytest.mark.slow
+
 UNIT = 2.0**-53
 #: Cases per test, so that a failure names its seed and the tests stay short.
 SEEDS = range(800)

@@ -18,6 +18,8 @@ from conformance.clauses import clauses  # noqa: E402
 from conformance.tests.first_order import agree, limits  # noqa: E402
 from conformance.tests.onnx_nodes import NodeTest, node_tests, outputs, translate  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 DATA = Path(__file__).with_name("onnx_node_differences.toml")
 DIFFERENCES: list[dict[str, Any]] = tomllib.loads(DATA.read_text(encoding="utf-8"))["differences"]
 

@@ -18,6 +18,8 @@ from torch.testing._internal.common_methods_invocations import (  # noqa: E402
 from conformance import reference  # noqa: E402
 from conformance.tests.first_order import agree, limits  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 UNIT = 2.0**-53
 
 

@@ -16,6 +16,8 @@ from conformance.ledger.page import command, example
 from impls.contract import Framework
 from impls.select import builtin
 
+pytestmark = pytest.mark.slow
+
 OWN = ("impls", "conformance")
 
 

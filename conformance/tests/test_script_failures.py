@@ -16,6 +16,8 @@ from conformance.tests.scripts import Job, Ran, Written, alone, run, shown, writ
 from impls.process.pool import Pool
 from impls.select import plug_in, with_attributes
 
+pytestmark = pytest.mark.slow
+
 #: Function, case, and the way in which it fails.
 WAYS = (
     ("by_value", "scale-default", Failure.VALUE),

@@ -11,6 +11,8 @@ import pytest
 from conformance.script import inline
 from conformance.script.inline import CannotInline, Inliner, import_lines, lambda_at, parsed_import
 
+pytestmark = pytest.mark.slow
+
 MODULE = '''
 """A module."""
 

@@ -28,6 +28,8 @@ from conformance.run.sharding import (
 from conformance.tests.test_plugin import plug_in, run
 from conformance.tests.test_xdist import UNSCALED, records
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = ("--impl", "mykernels.py:attention", "--impl", "numpy-eager", "--impl", "numpy-layer", "--dtype", "float32")
 CASES = ("--case", "causal*", "--case", "mha-mask*")
 

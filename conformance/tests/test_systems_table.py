@@ -54,6 +54,8 @@ def test_every_row_runs(article: str, name: str, pattern: str, pool: Pool) -> No
     for case in cases:
         assert case.operator == target.implementation.operator
         judged = judge_case(target, case, pool, selection.keywords[name], read(), selection.versions, 300.0)
-        assert judged.result.outcome in (Outcome.PASSED, Outcome.UNSUPPORTED, Outcome.KNOWN_DEVIATION), judged.result.message
+        assert judged.result.outcome in (Outcome.PASSED, Outcome.UNSUPPORTED, Outcome.KNOWN_DEVIATION), (
+            judged.result.message
+        )
         outcomes.add(judged.result.outcome)
     assert Outcome.PASSED in outcomes

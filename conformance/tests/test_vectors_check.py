@@ -28,6 +28,8 @@ from impls.calls import Request, call
 from impls.contract import Profile
 from reports.__main__ import main as report
 
+pytestmark = pytest.mark.slow
+
 #: Cases of every kind: plain, results beside the output, repeated, refused, SHOULD, decoding, layers, gradients.
 CASES = (
     "plain",

@@ -23,6 +23,8 @@ from conformance.vectors.export import export
 from conformance.vectors.index import Chosen, read_index, read_vector
 from impls.calls import same_bits
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

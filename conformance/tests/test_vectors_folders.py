@@ -16,6 +16,8 @@ from conformance.tests.vectors import change_json, refused
 from conformance.vectors import documents, errors
 from conformance.vectors.errors import VectorError
 
+pytestmark = pytest.mark.slow
+
 #: The files of the vector that is harmed.
 ABOUT, TENSORS = "sdpa/float32/plain.json", "sdpa/float32/plain.safetensors"
 #: The other one, which has lse.

@@ -23,6 +23,8 @@ from conformance.vectors.vector import About
 from impls.contract import Profile
 from impls.memory import LAYOUTS
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).parents[1] / "VECTORS.md").read_text(encoding="utf-8")
 (PRINTED,) = re.findall(r"```python\n(# check_vectors\.py.*?)```", PAGE, re.DOTALL)
 

@@ -17,6 +17,8 @@ from conformance.tests.test_plugin import plug_in, run
 from impls.contract import Implementation
 from impls.select import builtin
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("xdist")
 
 MINE = ("--impl", "mykernels.py:attention", "--impl", "numpy-eager", "--dtype", "float32")

@@ -12,6 +12,7 @@ import numpy as np
 from impls import calls
 from impls.contract import Implementation
 from impls.select import select, with_attributes
+from impls.tests import commands
 
 
 def implementation(text: str) -> Implementation:
@@ -40,11 +41,5 @@ def ask(text: str, arrays: tuple[np.ndarray, ...] | None = None, **options: Any)
 
 def judge(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """``pytest conformance`` in a folder."""
-    return subprocess.run(  # noqa: S603  (our own command)
-        [sys.executable, "-m", "pytest", "conformance", "-q", "-p", "no:cacheprovider", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = [sys.executable, "-m", "pytest", "conformance", "-q", "-p", "no:cacheprovider", *arguments]
+    return commands.run(command, cwd=folder)

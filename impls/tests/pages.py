@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from impls.tests import commands
 
 _BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"\A(?:#!.*\n)?# (?P<name>[\w.]+)\n")
@@ -52,15 +53,7 @@ def run(example: Example, folder: Path) -> str:
         words = shlex.split(command)
         if words[0] in ("pytest", "python"):
             words[:1] = [sys.executable, *(["-m", "pytest", "-p", "no:cacheprovider"] if words[0] == "pytest" else [])]
-        done = subprocess.run(  # noqa: S603  (the page's own commands)
-            words,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-            env={**os.environ, "PATH": path},
-        )
+        done = commands.run(words, cwd=folder, timeout=600, env={**os.environ, "PATH": path})
         if command is not example.commands[-1]:
             assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -14,6 +14,8 @@ from impls.contract import ImplementationError
 from impls.tests.foreign import ask, implementation, judge, keywords, qkv
 from impls.tests.within import assert_within
 
+pytestmark = pytest.mark.slow
+
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 model_files = pytest.importorskip("impls.tests.model_files")

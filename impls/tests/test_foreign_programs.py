@@ -21,6 +21,8 @@ from impls.tests.foreign import ask, implementation, judge, keywords, qkv
 from impls.tests.test_isolation import alive
 from impls.tests.within import assert_within
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("safetensors")
 
 SOURCE = Path(__file__).parents[1] / "examples" / "attention.c"

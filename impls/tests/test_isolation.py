@@ -15,6 +15,8 @@ import pytest
 from impls.loading import load
 from impls.process.pool import Crashed, InProcess, Place, TimedOut, Worker, packages
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:

@@ -15,6 +15,8 @@ from impls import calls
 from impls.contract import Framework, Implementation
 from impls.jax import IMPLEMENTATIONS
 
+pytestmark = pytest.mark.slow
+
 jax = pytest.importorskip("jax")
 
 BY_NAME = {each.name: each for each in IMPLEMENTATIONS}

@@ -18,6 +18,8 @@ from impls.jax import tiled as tiled_module  # noqa: E402
 from impls.jax.arrays import wide_types  # noqa: E402
 from impls.jax.prepare import compiled  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 JAX_TILED = {each.name: each for each in IMPLEMENTATIONS}["jax-tiled"]
 
 #: 17 rows and 13 keys over tiles of 4 and 3: the last block and the last tile begin early.

@@ -24,6 +24,8 @@ jax = pytest.importorskip("jax")
 from impls.jax import layer  # noqa: E402
 from impls.jax.arrays import wide_types  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 #: The dtype computed in, by dtype.
 INNER = {"float64": "float64", "float32": "float32", "float16": "float32", "bfloat16": "float32"}
 #: Every form compiles once, which takes a good part of a second, so only some are compiled in every dtype.

@@ -16,6 +16,8 @@ from impls.contract import Framework, Implementation
 from impls.operators import MHA
 from impls.tests.layer_problems import FOUR_WORDS, PROBLEMS, assert_four_words, assert_right, four_words, problem
 
+pytestmark = pytest.mark.slow
+
 #: What neither operator does: weights, a mask that differs between heads or repeats rows, causal rows with Sq ≠ Sk.
 BEYOND = {"mask", "mask-rows", "causal-cross"} | {name for name, asked in PROBLEMS.items() if "return_weights" in asked}
 MULTI_HEAD = sorted(PROBLEMS.keys() - BEYOND)

@@ -24,6 +24,8 @@ torch = pytest.importorskip("torch")
 from impls.torch import arrays as tensors  # noqa: E402
 from impls.torch import layer, modules  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 #: What the module cannot express, on either path.
 INEXPRESSIBLE = {"scale", "heads-not-as-wide-as-input", "no-output-projection", "one-head-no-output-projection"}

@@ -15,6 +15,8 @@ import pytest
 
 from impls.process import limits
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("text", "size"),

@@ -15,6 +15,8 @@ from impls.numpy import tiled_plan
 from impls.numpy.tiled import attention as tiled
 from impls.numpy.tiled_threads import available, blas, share_out
 
+pytestmark = pytest.mark.slow
+
 THREADS = 3
 
 

@@ -16,6 +16,8 @@ from impls.contract import Implementation, Profile
 from impls.onnx import IMPLEMENTATIONS
 from impls.tests.within import assert_within
 
+pytestmark = pytest.mark.slow
+
 BY_NAME = {each.name: each for each in IMPLEMENTATIONS}
 OPERATORS = ("onnx-attention23", "onnx-attention24", "onnx-reference", "ort-mha", "ort-gqa")
 

@@ -22,6 +22,8 @@ from impls.onnx import IMPLEMENTATIONS, exported
 from impls.process.pool import Worker
 from impls.tests.within import assert_within
 
+pytestmark = pytest.mark.slow
+
 BY_NAME = {each.name: each for each in IMPLEMENTATIONS}
 
 

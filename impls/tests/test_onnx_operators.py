@@ -18,6 +18,8 @@ from impls.onnx import IMPLEMENTATIONS, arrays
 from impls.onnx.graph import IR_VERSION
 from impls.onnx.sessions import bound, session
 
+pytestmark = pytest.mark.slow
+
 BY_NAME = {each.name: each for each in IMPLEMENTATIONS}
 
 #: Shapes, grouped heads, a scale and a softcap, a mask of each rank that works, a bias, causal rows, lengths, weights.

@@ -10,6 +10,8 @@ import pytest
 
 from impls.tests.pages import Example, examples, lines, run, steady
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).parents[1] / "PLUGINS.md").read_text(encoding="utf-8")
 EXAMPLES = [each for each in examples(PAGE) if each.title == "Three libraries"]
 #: Packages and their versions, as the headings name them.

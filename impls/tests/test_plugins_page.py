@@ -13,6 +13,8 @@ import pytest
 from impls.operators import SDPA
 from impls.tests.pages import Example, examples, lines, run, steady
 
+pytestmark = pytest.mark.slow
+
 IMPLS = Path(__file__).parents[1]
 PAGE = (IMPLS / "PLUGINS.md").read_text(encoding="utf-8")
 #: The libraries that the project does not depend on have a test of their own.

@@ -17,6 +17,8 @@ from impls.memory import LAYOUTS, lay_out
 from impls.script import WIDTH, Given, Snippet
 from impls.select import builtin
 
+pytestmark = pytest.mark.slow
+
 ROOMS = ("numpy", "torch", "jax", "onnx")
 SHAPES = (("q", (2, 4, 5, 8)), ("k", (2, 2, 7, 8)), ("v", (2, 2, 7, 8)))
 

@@ -12,6 +12,8 @@ import pytest
 from impls.contract import Call
 from impls.torch.script_modules import definition
 
+pytestmark = pytest.mark.slow
+
 #: Two batches of three rows of eight columns in two heads.
 INPUTS = {"x_q": (2, 3, 8), "w_q": (8, 8), "w_k": (8, 8), "w_v": (8, 8)}
 PARAMETERS = {"w_o": (8, 8), "b_q": (8,), "b_k": (8,), "b_v": (8,), "b_o": (8,)}

@@ -11,6 +11,8 @@ from impls.contract import Implementation
 from impls.operators import OPERATORS
 from impls.torch import IMPLEMENTATIONS
 
+pytestmark = pytest.mark.slow
+
 torch = pytest.importorskip("torch")
 
 BY_NAME = {each.name: each for each in IMPLEMENTATIONS}

@@ -15,6 +15,8 @@ import yaml
 
 import impls
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "reports" / "CI.md"
 WORKFLOW = ROOT / ".github" / "workflows" / "kernel.yml"

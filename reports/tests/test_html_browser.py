@@ -11,6 +11,8 @@ import pytest
 from reports.tests import browsers, pages
 from reports.tests.browsers import launched
 
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
 #: The numbers that the run in reports.tests.pages is known by.
 WRONG_ROWS = "✗2/3"
 FASTEST = "49.9 ms"

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from bench.statistics import Verdict
 from reports.compare.changes import Kind
 from reports.compare.comparing import compare
 from reports.reading import read
 from reports.tests.large import WORKLOADS, write
+
+pytestmark = pytest.mark.slow
 
 
 def test_what_was_planted_is_found(tmp_path: Path) -> None:

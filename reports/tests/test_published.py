@@ -20,6 +20,8 @@ from reports.records import Records
 from reports.tests import pages
 from reports.tests.files import bench_run, conformance_file, plan, result, steady, timed
 
+pytestmark = pytest.mark.slow
+
 #: Bytes of a generated file that is tracked, and of the one that may be larger, the page with its plots.
 LARGEST, PAGE = 1_000_000, 3_000_000
 
@@ -30,11 +32,13 @@ def published() -> Model:
     return publish.model()
 
 
+@pytest.mark.documents
 def test_the_published_summary_is_made_from_the_published_files(published: Model) -> None:
     """Made again from the result files beside it, it is the same."""
     assert summary.page(published) == (FOLDER / "summary.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.documents
 def test_the_published_badges_are_made_from_the_published_files(published: Model) -> None:
     """One for each implementation."""
     kept = {path.stem: path.read_text(encoding="utf-8") for path in (FOLDER / "badges").iterdir()}
@@ -90,6 +94,7 @@ def test_the_published_html_page_says_what_got_worse_since_the_base_run(publishe
     assert f'<p class="lead">{lead}</p>' in (FOLDER / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.documents
 def test_the_published_html_page_has_the_data_of_the_published_files(published: Model) -> None:
     """The numbers behind its tables and plots are those that the files give now."""
     kept = (FOLDER / "report.html").read_text(encoding="utf-8")

@@ -12,6 +12,8 @@ from reports.tests import trends
 from reports.tests.browsers import Opened, launched
 from reports.tests.pages import HOSTILE
 
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
 #: The mark of the change, whose ratio is known, and the plot that has it.
 RATIO = f"{trends.RATIO:.2f}×"
 SLOWER = ".trend:has-text('quick')"

@@ -14,6 +14,7 @@ from studies.common import DATA, Study
 STUDIES = {name: one for name, one in every().items() if any(one.tables)}
 
 
+@pytest.mark.documents
 @pytest.mark.parametrize("one", STUDIES.values(), ids=STUDIES)
 def test_a_page_has_the_figures_of_the_file(one: Study) -> None:
     """Each table is made from the numbers in the file, by the command that it names."""

@@ -10,6 +10,8 @@ import pytest
 from studies import report_speed
 from studies.report_speed import COMMANDS, PAGES
 
+pytestmark = pytest.mark.slow
+
 
 def kept(name: str) -> Any:
     """What was measured of each command, or of each page."""

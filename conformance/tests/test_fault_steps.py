@@ -1,0 +1,132 @@
+"""Steps: a fault whose steps give what the correct ones give is not computed again, and no other is taken for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from conformance.cases import every_case
+from conformance.faults import FAULTS, steps
+from conformance.faults.anatomy import Anatomy, Array, Attention, Inputs
+from conformance.faults.layers import Layer
+from conformance.faults.steps import correct, unchanged
+from conformance.judge import request
+from impls.calls import Reply, call, same_bits
+from impls.contract import Implementation
+
+#: Small cases of each operator, options among them, one that is refused and one of another layout in memory.
+CASES = {
+    "sdpa": ("plain", "causal-more-keys", "mask", "bias", "empty-row", "softcap", "sinks", "lengths-zero"),
+    "mha": ("mha-plain", "mha-mask", "mha-weights"),
+    "sublayer": ("sublayer-causal",),
+    "sdpa_grad": ("grad-mask",),
+    "mha_grad": ("mha-grad-mask",),
+}
+
+
+def computed(make: type[Anatomy], name: str) -> Reply:
+    """The reply of a new instance to a case, every step computed."""
+    case = every_case()[name]
+    return call(Implementation("whole", "none:none", operator=case.operator), request(case, "float32", "cpu"), make())
+
+
+def equal(a: Reply, b: Reply) -> bool:
+    """Whether two replies say the same, bit by bit."""
+    said = (a.status, a.text, a.modified, a.unequal) == (b.status, b.text, b.modified, b.unequal)
+    return (
+        said and a.results.keys() == b.results.keys() and all(same_bits(a.results[n], b.results[n]) for n in a.results)
+    )
+
+
+def known(operator: str) -> Iterator[str]:
+    """The cases above that there are."""
+    return (name for name in CASES[operator] if name in every_case() and "float32" in every_case()[name].dtypes)
+
+
+@pytest.mark.parametrize("name", list(FAULTS)[::9])
+def test_what_is_not_computed_is_the_same(name: str) -> None:
+    """For every ninth fault: where its steps are found unchanged, its whole reply is that of the correct one."""
+    make = FAULTS[name].make
+    for case in known(make.operator):
+        found = unchanged(make, every_case()[case], "float32")
+        assert found is None or equal(found, computed(make, case)), case
+
+
+def test_most_calls_are_not_made() -> None:
+    """A fault of rows without a key changes nothing where every row has one, and is seen where one has none."""
+    make = FAULTS["empty-row-nan"].make
+    assert unchanged(make, every_case()["plain"], "float32") is not None
+    assert unchanged(make, every_case()["empty-row"], "float32") is None
+
+
+def test_a_fault_of_the_attention_in_a_layer_is_seen() -> None:
+    """A step of an anatomy within another one counts as one of its own."""
+
+    class Louder(Attention):
+        """Another scale."""
+
+        def default_scale(self, x: Inputs) -> float:
+            """Twice the right one."""
+            return 2 * super().default_scale(x)
+
+    class Within(Layer):
+        """A layer with it."""
+
+        attention = Louder
+
+    assert unchanged(Within, every_case()["mha-plain"], "float32") is None
+    assert unchanged(Layer, every_case()["mha-plain"], "float32") is not None
+
+
+class Writes(Attention):
+    """Returns the right scores and writes to q."""
+
+    def scores(self, x: Inputs, q: Array, k: Array) -> Array:
+        """(B, Hq, Sq, Sk)."""
+        found = super().scores(x, q, k)
+        x.q[...] = 0
+        return found
+
+
+class Keeps(Attention):
+    """Right the first time, and keeps something for the next."""
+
+    def scores(self, x: Inputs, q: Array, k: Array) -> Array:
+        """(B, Hq, Sq, Sk)."""
+        self.before = q
+        return super().scores(x, q, k)
+
+
+class Reorders(Attention):
+    """The right numbers in another order of memory."""
+
+    def scores(self, x: Inputs, q: Array, k: Array) -> Array:
+        """(B, Hq, Sq, Sk)."""
+        return np.asfortranarray(super().scores(x, q, k))
+
+
+class Whole(Attention):
+    """The call itself done otherwise."""
+
+    def __call__(self, q: Array, k: Array, v: Array, **keywords: object) -> Array:
+        """Zeros."""
+        return np.zeros_like(q)
+
+
+@pytest.mark.parametrize("make", [Writes, Keeps, Reorders, Whole])
+def test_what_does_more_than_return_is_computed(make: type[Anatomy]) -> None:
+    """What writes to its arguments, keeps a state or is no step is never said to be unchanged."""
+    assert unchanged(make, every_case()["plain"], "float32") is None
+
+
+@pytest.mark.parametrize("name", [f.name for f in FAULTS.values() if f.make.__module__ in steps._EFFECTS])
+def test_faults_by_their_effects_are_always_computed(name: str) -> None:
+    """They are about what stays behind, which no returned value shows."""
+    assert unchanged(FAULTS[name].make, every_case()["plain"], "float32") is None
+
+
+def test_every_fault_is_a_form_of_a_correct_anatomy() -> None:
+    """Of its own operator."""
+    assert all(correct(fault.make).operator == fault.operator for fault in FAULTS.values())

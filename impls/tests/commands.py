@@ -1,0 +1,136 @@
+"""Commands in processes of their own, forked from one that has imported what they import: the same, seconds sooner.
+
+``run`` takes a command as ``subprocess.run`` does.  ``python -m MODULE …`` is run in a fork.  Started in the ordinary
+way is any other command, one with a pytest plugin of its own, which may hide what has been imported, one with variables
+that are read when Python or NumPy starts, and each where there is no ``fork``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import itertools
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+#: What nearly every command imports; the frameworks are not among it.
+AHEAD = ("numpy", "ml_dtypes", "pytest", "_pytest.terminal", "hypothesis.internal.observability", "conformance.plugin")
+
+#: Variables that are read at the start begin with one of these.
+_AT_START = ("PYTHON", "OMP_", "OPENBLAS_", "MKL_")
+
+_SERVER: list[subprocess.Popen[str]] = []
+_STARTED_WITH = dict(os.environ)
+
+
+def run(
+    command: Sequence[str], *, cwd: Path, timeout: float = 300, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end in a folder; its exit status and what it printed.  Raises TimeoutExpired."""
+    environment = dict(os.environ if env is None else env)
+    if not _forked(command, environment):
+        return subprocess.run(  # noqa: S603  (our own command)
+            command, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout, check=False
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        names = {"out": f"{folder}/out", "err": f"{folder}/err"}
+        asked = {"words": [*command[2:]], "cwd": str(cwd), "env": environment, **names}
+        status = _asked(asked, command, timeout)
+        out, err = (Path(names[name]).read_text(encoding="utf-8", errors="replace") for name in ("out", "err"))
+    return subprocess.CompletedProcess(command, status, out, err)
+
+
+def _forked(command: Sequence[str], environment: Mapping[str, str]) -> bool:
+    if not hasattr(os, "fork") or list(command[:2]) != [sys.executable, "-m"]:
+        return False
+    if any(name == "-p" and not each.startswith("no:") for name, each in itertools.pairwise(command)):
+        return False
+    names = {name for name in {*environment, *_STARTED_WITH} if name.startswith(_AT_START)}
+    return all(environment.get(name) == _STARTED_WITH.get(name) for name in names)
+
+
+def _asked(asked: Mapping[str, Any], command: Sequence[str], timeout: float) -> int:
+    server = _server()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.write(json.dumps({**asked, "timeout": timeout}) + "\n")
+    server.stdin.flush()
+    status = int(server.stdout.readline() or -1)
+    if status == _LATE:
+        raise subprocess.TimeoutExpired(command, timeout)
+    return status
+
+
+def _server() -> subprocess.Popen[str]:
+    """The process that forks, started with the first command and ended with this process."""
+    if not _SERVER or _SERVER[0].poll() is not None:
+        here = Path(__file__).parents[2]
+        start = f"import sys; sys.path.insert(0, {str(here)!r}); from impls.tests.commands import serve; serve()"
+        command = [sys.executable, "-c", start]
+        _SERVER[:] = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=here)]  # noqa: S603
+        atexit.register(_SERVER[0].terminate)
+    return _SERVER[0]
+
+
+# In the process that forks.
+
+#: What is answered for a command that did not end in time.
+_LATE = 1000
+
+
+def serve() -> None:
+    """Fork a process for each line of JSON on standard input, and answer its exit status."""
+    path = [each for each in sys.path if each != str(Path(__file__).parents[2]) and each]
+    for name in AHEAD:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        child = os.fork()
+        if not child:
+            _become(asked, path)
+        print(_ended(child, asked["timeout"]), flush=True)
+
+
+def _ended(child: int, timeout: float) -> int:
+    """The exit status of a child, as subprocess has it; one that takes too long is killed with what it started."""
+    deadline, pause = time.monotonic() + timeout, 0.002
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            with contextlib.suppress(OSError):
+                os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return _LATE
+        time.sleep(pause := min(2 * pause, 0.02))
+
+
+def _become(asked: Mapping[str, Any], path: Sequence[str]) -> NoReturn:
+    """Be ``python -m MODULE …`` in the folder."""
+    os.setpgid(0, 0)
+    os.chdir(asked["cwd"])
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    for number, name in ((0, os.devnull), (1, asked["out"]), (2, asked["err"])):
+        os.dup2(os.open(name, os.O_RDONLY if not number else os.O_WRONLY | os.O_CREAT), number)
+    modes = ((0, "r"), (1, "w"), (2, "w"))
+    sys.stdin, sys.stdout, sys.stderr = (open(n, mode, encoding="utf-8", closefd=False) for n, mode in modes)  # noqa: SIM115
+    module, *arguments = asked["words"]
+    if module == "pytest":  # what is imported before it cannot be rewritten, and need not be
+        arguments = ["-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments]
+    sys.argv, sys.path[:] = ["-m", *arguments], [asked["cwd"], *path]
+    sys.orig_argv = [sys.executable, "-m", *asked["words"]]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    sys.exit(0)
