@@ -22,7 +22,7 @@ from conformance.faults.backward import Backward
 from conformance.faults.layer_backward import LayerBackward
 from conformance.faults.layers import Layer, Sublayer
 from conformance.faults.tiles import Tiled
-from conformance.judge import request
+from conformance.judging.run_case import request
 from impls.calls import Reply, call
 from impls.contract import Implementation
 

@@ -12,7 +12,7 @@ from conformance.faults import FAULTS, steps
 from conformance.faults.anatomy import Anatomy, Array, Attention, Inputs
 from conformance.faults.layers import Layer
 from conformance.faults.steps import correct, unchanged
-from conformance.judge import request
+from conformance.judging.run_case import request
 from impls.calls import Reply, call, same_bits
 from impls.contract import Implementation
 
