@@ -114,7 +114,8 @@ def ratio(milliseconds: Measured) -> tuple[float, float, float]:
 
 def compared(pairs: Sequence[Pair], seconds: float, count: int = 1, processes: int = PROCESSES) -> dict[str, Any]:
     """Every turn of every pair, and what the times belong to.  Raises Differs for two calls that are not the same."""
-    started, versions = time.perf_counter(), {}
+    started = time.perf_counter()
+    versions: dict[str, str] = {}
     found: list[dict[str, Any]] = [{**asdict(pair), "milliseconds": {"ours": [], "by_hand": []}} for pair in pairs]
     for number in range(processes):
         with ExitStack() as stack:

@@ -51,8 +51,8 @@ MACHINES = (
     Machine("shared", 0.05, 0.02, 0.02),
     Machine("shared, cells with heavy tails (Student, 3 degrees of freedom)", 0.05, 0.02, 0.02, tails=3),
     Machine("busy", 0.10, 0.05, 0.08),
-    Machine("shared, without roofs", 0.05, 0.02, 0.02, roofs=False),
-    Machine("shared, without roofs, one implementation", 0.05, 0.02, 0.02, roofs=False, implementations=1),
+    Machine("shared, without peaks", 0.05, 0.02, 0.02, roofs=False),
+    Machine("shared, without peaks, one implementation", 0.05, 0.02, 0.02, roofs=False, implementations=1),
 )
 
 

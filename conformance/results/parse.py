@@ -79,7 +79,7 @@ _ERRORS: Mapping[type[strict.StrictError], type[ResultFileError]] = {
 }
 
 
-class LedgerFile(Record):
+class LedgerFile(Record, frozen=True):
     """A ledger of known deviations in force, as it was named; conformance/deviations.toml is the suite's own."""
 
     file: Name
@@ -88,7 +88,7 @@ class LedgerFile(Record):
     crc32: Name
 
 
-class Adapter(Record):
+class Adapter(Record, frozen=True):
     """What a check before the first case found wrong between the suite and a plugged-in function."""
 
     FREE: ClassVar = ("text",)
@@ -97,7 +97,7 @@ class Adapter(Record):
     text: str
 
 
-class Header(Record, tag_field="kind", tag="header", forbid_unknown_fields=False, omit_defaults=True):
+class Header(Record, frozen=True, tag_field="kind", tag="header", forbid_unknown_fields=False, omit_defaults=True):
     """The first line: what ran, where, and with what.  A later version of the suite may say more of a run."""
 
     format: Count
@@ -116,7 +116,7 @@ class Header(Record, tag_field="kind", tag="header", forbid_unknown_fields=False
     adapters: tuple[Adapter, ...] = ()
 
 
-class ResultLine(Record, tag_field="kind", tag="result"):
+class ResultLine(Record, frozen=True, tag_field="kind", tag="result"):
     """What became of one case of one implementation."""
 
     def __post_init__(self) -> None:
@@ -150,7 +150,7 @@ class ResultLine(Record, tag_field="kind", tag="result"):
     ] = ()
 
 
-class Explanation(Record):
+class Explanation(Record, frozen=True):
     """Faults that give what an implementation gives, and in which cases."""
 
     FREE: ClassVar = ("title",)
@@ -159,7 +159,7 @@ class Explanation(Record):
     cases: tuple[Name, ...]
 
 
-class Diagnosis(Record):
+class Diagnosis(Record, frozen=True):
     """What explains the failures of an implementation on a device, the best explanation first."""
 
     FREE: ClassVar = ("common_features",)
@@ -172,7 +172,7 @@ class Diagnosis(Record):
     ] = ()
 
 
-class Footer(Record, tag_field="kind", tag="footer"):
+class Footer(Record, frozen=True, tag_field="kind", tag="footer"):
     """The last line: how many results of each outcome there are, and what explains the failures."""
 
     counts: dict[Name, Count]

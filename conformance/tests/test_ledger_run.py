@@ -75,6 +75,7 @@ def test_the_header_names_the_ledgers_in_force(tmp_path: Path) -> None:
     judged(tmp_path, WRONG, RECORD, RECORD.replace("peeks", "other").replace("causal-square", "plain"))
     header = read(tmp_path / "out.jsonl").header
     jsonschema.validate(header, SCHEMA)
+    assert header.ledgers is not None
     assert [ledger.file for ledger in header.ledgers] == [
         "conformance/deviations.toml",
         "ledger-0.toml",

@@ -82,10 +82,10 @@ FILES: dict[str, tuple[bytes, type[VectorError], str]] = {
     "unknown dtype": (safetensors({"output": entry([1], 0, 1, "F8_E4M3")}, b"1"), errors.UnknownDtype, "'F8_E4M3'"),
     "negative length": (safetensors({"output": entry([-1], 0, 4)}, b"1234"), errors.WrongFields, r"'shape\[0\]' is -1"),
     "a length that is no integer": (
-        safetensors({"output": entry([1.0], 0, 4)}),
+        safetensors({"output": entry([1.0], 0, 4)}),  # type: ignore[list-item]
         errors.WrongFields,
         r"'shape\[0\]' is 1.0",
-    ),  # type: ignore[list-item]
+    ),
     "many axes": (
         safetensors({"output": entry([1] * 65, 0, 4)}, b"1234"),
         errors.WrongFields,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reports.__main__ import main
-from reports.tests.files import bench_3, cell
+from reports.tests.files import bench_run, cell
 
 #: What a run says of itself, as the page shows it.
 ABOUT: dict[str, Any] = {
@@ -24,7 +24,7 @@ def run(folder: Path, name: str, **cells: tuple[float, float, float]) -> str:
     timed = [
         cell(one, 128, median_ms=value, interval=[low / 1e3, high / 1e3]) for one, (value, low, high) in cells.items()
     ]
-    return str(bench_3(folder / name, *timed, **ABOUT))
+    return str(bench_run(folder / name, *timed, **ABOUT))
 
 
 def test_intervals_that_overlap_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
