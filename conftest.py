@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["conformance.plugin"]
+pytest_plugins = ["attention_conformance.conformance.plugin"]
 
 #: The built-ins are judged here.  It has no mark, as it is the users' file too, in whose runs none is registered.
 JUDGES = Path(__file__).parent / "conformance" / "test_conformance.py"

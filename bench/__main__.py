@@ -1,4 +1,4 @@
-"""``python -m bench duet``: two git revisions or environments, compared in turns.  Nothing else should run then."""
+"""``attention-conformance compare-revisions``: two git revisions or environments, compared in turns.  Nothing else should run then."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench.duet import command as duet
-from bench.duet.sides import SideError
-from bench.workloads import WorkloadError
-from impls.contract import ImplementationError
+from attention_conformance.bench.paired import command as duet
+from attention_conformance.bench.paired.sides import SideError
+from attention_conformance.bench.workloads.workload import WorkloadError
+from attention_conformance.impls.contract import ImplementationError
 
 #: How a command ends whose options cannot be used.
 UNUSABLE = 2

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.caches import MEANING
-from bench.plan import Plan
-from bench.presets import PRESETS, SECONDS, select
-from bench.workloads import Workload, WorkloadError
-from impls.process.threads import usable_cores
+from attention_conformance.bench.timing.cold_cache import MEANING
+from attention_conformance.bench.timing.plan import Plan
+from attention_conformance.bench.workloads.presets import PRESETS, SECONDS, select
+from attention_conformance.bench.workloads.workload import Workload, WorkloadError
+from attention_conformance.impls.process.threads import usable_cores
 
 #: A cell is left out if its least number of calls is predicted to take this many times the seconds that it may take.
 LIMIT = 18

@@ -1,7 +1,7 @@
 """``pytest bench``: every workload on every selected implementation, device and dtype.
 
-All cells are measured together when the first test needs it (bench/campaign.py); a test reports what became of its
-own.  pytest-benchmark owns the statistics and the JSON; the samples come from the workers (see bench/clock.py).
+All cells are measured together when the first test needs it (bench/timing/session.py); a test reports what became of its
+own.  pytest-benchmark owns the statistics and the JSON; the samples come from the workers (see bench/timing/virtual_clock.py).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from bench.clock import CLOCK, play
-from bench.document import extra_info
-from bench.outcomes import NOT_TIMED, STRUCK_OUT, Cell, Outcome
+from attention_conformance.bench.output.document import extra_info
+from attention_conformance.bench.timing.virtual_clock import CLOCK, play
+from attention_conformance.bench.validity.outcomes import NOT_TIMED, STRUCK_OUT, Cell, Outcome
 
 
 @pytest.mark.benchmark(timer=CLOCK.read)

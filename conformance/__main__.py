@@ -1,4 +1,4 @@
-"""``python -m conformance``: the cases as a manual page and as test vectors, the ledger, the evidence for bounds."""
+"""``attention-conformance``: the cases as a manual page and as test vectors, the ledger, the evidence for bounds."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance import examples_page
-from conformance.cases import every_case
-from conformance.clauses import clauses
-from conformance.evidence import page, record
-from conformance.evidence.series import SERIES
-from conformance.faults import kills
-from conformance.ledger import commands as ledger
-from conformance.ledger.record import LedgerError
-from conformance.results import ResultFileError
-from conformance.run import sharding
-from conformance.run.parallel import default_parallel
-from conformance.script import command as script
-from conformance.vectors import commands as vectors
-from conformance.vectors.errors import VectorError
-from impls.contract import ImplementationError
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.evidence import page, record
+from attention_conformance.conformance.evidence.series import SERIES
+from attention_conformance.conformance.faults import kill_matrix
+from attention_conformance.conformance.ledger import commands as ledger
+from attention_conformance.conformance.ledger.load import LedgerError
+from attention_conformance.conformance.repro import command as script
+from attention_conformance.conformance.results import ResultFileError
+from attention_conformance.conformance.run import sharding
+from attention_conformance.conformance.run.parallel import default_parallel
+from attention_conformance.conformance.spec import examples
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.conformance.vectors import commands as vectors
+from attention_conformance.conformance.vectors.files import VectorError
+from attention_conformance.impls.contract import ImplementationError
 
 #: How a command ends whose input cannot be used.
 UNUSABLE = 2
@@ -52,12 +52,12 @@ def list_clauses() -> str:
 
 def write_examples() -> str:
     """Write EXAMPLES.md anew from examples.toml."""
-    return str(examples_page.write())
+    return str(examples.write())
 
 
 def write_faults(output: Path) -> str:
     """Judge every fault on every case and write the kill table; takes a minute."""
-    return kills.write(output)
+    return kill_matrix.write(output)
 
 
 def write_bounds() -> str:
@@ -148,7 +148,7 @@ COMMANDS: dict[str, Command] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; prints what it makes, or in one sentence why its input cannot be used."""
-    parser = argparse.ArgumentParser(prog="python -m conformance", description=__doc__)
+    parser = argparse.ArgumentParser(prog="attention-conformance", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         command.options(commands.add_parser(name, help=command.text))

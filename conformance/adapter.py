@@ -10,19 +10,19 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from conformance.cases import AnyCase, Case, every_case
-from conformance.cases.base import case as sdpa_case
-from conformance.cases.data import Shape
-from conformance.diagnosis.interpretations import Interpretation, interpretations
-from conformance.judging.compare import compare
-from conformance.judging.judge import dtypes_of
-from conformance.judging.run_case import Judged, request
-from conformance.outcomes import Failure, Outcome
-from conformance.targets import Target
-from impls.contract import Implementation
-from impls.operators import OPERATORS, SDPA
-from impls.probe import Returned
-from impls.process.pool import Crashed, Pool, TimedOut
+from attention_conformance.conformance.cases import AnyCase, Case, every_case
+from attention_conformance.conformance.cases.base import case as sdpa_case
+from attention_conformance.conformance.cases.data import Shape
+from attention_conformance.conformance.diagnosis.interpretations import Interpretation, interpretations
+from attention_conformance.conformance.judging.compare import compare
+from attention_conformance.conformance.judging.judge import dtypes_of
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome
+from attention_conformance.conformance.judging.run_case import Judged, request
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.operators import OPERATORS, SDPA
+from attention_conformance.impls.probe import Returned
+from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 
 #: Seconds for one tiny call, compilation included; a case may take longer.
 TIMEOUT = 60.0
@@ -122,7 +122,9 @@ def probe(
     some = target.implementation
     asked = request(case, target.dtype, target.device)
     try:
-        returned: Returned = pool.call(some, "impls.probe:probe", some, asked, renamed, timeout=min(timeout, TIMEOUT))
+        returned: Returned = pool.call(
+            some, "attention_conformance.impls.probe:probe", some, asked, renamed, timeout=min(timeout, TIMEOUT)
+        )
     except (Crashed, TimedOut):
         return None
     if returned.spoilt:

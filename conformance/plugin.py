@@ -14,22 +14,21 @@ from typing import Any
 
 import pytest
 
-import conformance
-from conformance import targets
-from conformance.cases import AnyCase, every_case
-from conformance.deviations import LedgerError
-from conformance.judging.claims import ALL, required
-from conformance.judging.features import FEATURES
-from conformance.ledger import of_run
-from conformance.run import sharding, xdist
-from conformance.run.parallel import default_parallel
-from conformance.run.recorder import Recorder
-from impls.contract import ImplementationError
-from impls.loading import nearest
-from impls.process import limits
+from attention_conformance import conformance
+from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.judging.claims import ALL, required
+from attention_conformance.conformance.judging.features import FEATURES
+from attention_conformance.conformance.ledger import load
+from attention_conformance.conformance.ledger.load import LedgerError
+from attention_conformance.conformance.run import sharding, targets, xdist
+from attention_conformance.conformance.run.parallel import default_parallel
+from attention_conformance.conformance.run.recorder import Recorder
+from attention_conformance.impls.contract import ImplementationError
+from attention_conformance.impls.loading import nearest
+from attention_conformance.impls.process import limits
 
 #: Options and tests of ``--fuzz N``.
-pytest_plugins = ["conformance.fuzz.plugin_part"]
+pytest_plugins = ["attention_conformance.conformance.properties.plugin"]
 
 HERE = Path(conformance.__file__).resolve().parent
 ROOT = HERE.parent
@@ -80,7 +79,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--shard",
         metavar="I/N",
         type=_shard,
-        help="run part I of N, of whole implementations; 'python -m conformance merge' joins the result files",
+        help="run part I of N, of whole implementations; 'attention-conformance merge' joins the result files",
     )
     group.addoption(
         "--deviations",
@@ -167,7 +166,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Workers of one run draw the same random problems."""
-    from conformance.fuzz.plugin_part import fuzz_seed  # a plugin of its own, which pytest imports
+    from attention_conformance.conformance.properties.plugin import (
+        fuzz_seed,  # a plugin of its own, which pytest imports
+    )
 
     seed = fuzz_seed(node.config)
     if seed is not None:
@@ -206,8 +207,8 @@ def pytest_collection(session: pytest.Session) -> None:
         try:
             required(config.getoption("require"))
             chosen_cases(config.getoption("case"))
-            of_run.ledger(config)
-            of_run.checked(config, targets.selection(config))
+            load.ledger(config)
+            load.checked(config, targets.selection(config))
         except (ImplementationError, LedgerError) as error:
             raise pytest.UsageError(str(error)) from None
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from conformance.cases import AnyCase
-from conformance.run.recorder import Recorder, report
-from conformance.targets import Target
+from attention_conformance.conformance.cases import AnyCase
+from attention_conformance.conformance.run.recorder import Recorder, report
+from attention_conformance.conformance.run.targets import Target
 
 
 def test_sdpa(target: Target, case: AnyCase, recorder: Recorder) -> None:

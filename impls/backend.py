@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from impls.contract import Framework
-from impls.process.state import Setting
+from attention_conformance.impls.contract import Framework
+from attention_conformance.impls.process.state import Setting
 
 _FOLDERS = {
     Framework.NUMPY: "numpy",

@@ -18,16 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from impls import memory
-from impls.backend import Backend, backend
-from impls.contract import Call, Function, Implementation, ImplementationError, Layout
-from impls.loading import ATTRIBUTES, accepts_anything, keywords, load, opened, operator_of
-from impls.operators import GRADIENTS, OPERATORS
-from impls.process import state
-from impls.process.limits import resident
-from impls.process.noise import Noise
-from impls.process.pool import Crashed
-from impls.process.state import Watch
+from attention_conformance.impls import memory_layouts
+from attention_conformance.impls.backend import Backend, backend
+from attention_conformance.impls.contract import Call, Function, Implementation, ImplementationError, Layout
+from attention_conformance.impls.loading import ATTRIBUTES, accepts_anything, keywords, load, opened, operator_of
+from attention_conformance.impls.operators import GRADIENTS, OPERATORS
+from attention_conformance.impls.process import state
+from attention_conformance.impls.process.limits import resident
+from attention_conformance.impls.process.noise import Noise
+from attention_conformance.impls.process.pool import Crashed
+from attention_conformance.impls.process.state import Watch
 
 #: Results that have the axes of q, k or v, and so their layout; and what has the layout of the past.
 HEADS_OUTSIDE = ("output", "grad_q", "grad_k", "grad_v")
@@ -192,7 +192,9 @@ def arguments(implementation: Implementation, request: Request) -> tuple[dict[st
             given[name] = to_layout(value, implementation.layout_of_past) if name in PAST else value
         else:
             plain[name] = value
-    native = {name: arrays.put(memory.lay_out(array, request.memory), request.device) for name, array in given.items()}
+    native = {
+        name: arrays.put(memory_layouts.lay_out(array, request.memory), request.device) for name, array in given.items()
+    }
     shapes = tuple((name, array.shape) for name, array in given.items())
     options = tuple(sorted(plain.items()))
     dtype = str(request.arrays[operator.arguments[0]].dtype)

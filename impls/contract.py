@@ -1,6 +1,6 @@
 """What an implementation is: one function, the keywords it accepts, and a record that describes it.
 
-The function is one of an operator (impls.operators); here is ``sdpa``.  It takes ``q (B, Hq, Sq, D)``,
+The function is one of an operator (attention_conformance.impls.operators); here is ``sdpa``.  It takes ``q (B, Hq, Sq, D)``,
 ``k (B, Hkv, Sk, D)`` and ``v (B, Hkv, Sk, Dv)`` as arrays of its framework and returns the output
 ``(B, Hq, Sq, Dv)``; with ``return_weights`` or ``return_lse`` it returns the tuple (output, weights, lse),
 in that order, without the ones not asked for; with ``past_key`` and ``past_value`` the keys and values that the next
@@ -10,13 +10,14 @@ does not have.  ``NotImplementedError`` says "unsupported"; any other exception 
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from impls.operators import OPERATORS, SDPA
+from attention_conformance.impls.operators import OPERATORS, SDPA
 
 Function = Callable[..., Any]
 
@@ -104,7 +105,7 @@ class Implementation:
     target: str
     operator: str = SDPA.name
     framework: Framework = Framework.NUMPY
-    prepare: str = "impls.prepare:partial"
+    prepare: str = "attention_conformance.impls.contract:partial"
     layout: Layout = Layout.BHSD
     #: Axis order of past and present keys and values, where it is another one.
     past_layout: Layout | None = None
@@ -152,3 +153,11 @@ class Implementation:
 
 class ImplementationError(Exception):
     """A selection, path or signature that cannot be used; its text is one sentence for the user."""
+
+
+# The plainest way to prepare a call: bind its options.
+
+
+def partial(function: Function, call: Call) -> Function:
+    """Bind the plain keywords; nothing is compiled, nothing is cached."""
+    return functools.partial(function, **call.static)

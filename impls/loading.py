@@ -13,8 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from impls.contract import Function, Implementation, ImplementationError
-from impls.operators import OPERATORS, SDPA, Operator
+from attention_conformance.impls.contract import Function, Implementation, ImplementationError
+from attention_conformance.impls.operators import OPERATORS, SDPA, Operator
 
 #: Attributes that a plug-in may set on its function, and that become fields of its record.
 ATTRIBUTES = ("dtypes", "profiles", "layout", "operator")

@@ -1,6 +1,6 @@
 """A look at what a function really returns, before anything is read into it: what a worker does for the adapter check.
 
-``impls.calls`` wants arrays of the framework and as many as were asked for; here anything is described instead.
+``attention_conformance.impls.calls`` wants arrays of the framework and as many as were asked for; here anything is described instead.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from impls.backend import backend
-from impls.calls import Request, arguments, heads_inside, same_bits
-from impls.contract import Function, Implementation
-from impls.loading import load, opened
-from impls.operators import OPERATORS
-from impls.process import state
-from impls.process.state import Watch
+from attention_conformance.impls.backend import backend
+from attention_conformance.impls.calls import Request, arguments, heads_inside, same_bits
+from attention_conformance.impls.contract import Function, Implementation
+from attention_conformance.impls.loading import load, opened
+from attention_conformance.impls.operators import OPERATORS
+from attention_conformance.impls.process import state
+from attention_conformance.impls.process.state import Watch
 
 #: Seconds that a result is given to change after it was returned; a tiny input takes any device less.
 SETTLES = 0.05

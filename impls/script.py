@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from impls.contract import Call
-from impls.operators import OPERATORS
+from attention_conformance.impls.contract import Call
+from attention_conformance.impls.operators import OPERATORS
 
 #: Longest line of a script.
 WIDTH = 120

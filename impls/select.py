@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from impls import jax, numpy, onnx, torch
-from impls.contract import DTYPES, Framework, Implementation, ImplementationError, Layout, Profile
-from impls.foreign.text import foreign
-from impls.loading import nearest
-from impls.operators import GRADIENTS
+from attention_conformance.impls import jax, numpy, onnx, torch
+from attention_conformance.impls.contract import DTYPES, Framework, Implementation, ImplementationError, Layout, Profile
+from attention_conformance.impls.foreign.text import foreign
+from attention_conformance.impls.loading import nearest
+from attention_conformance.impls.operators import GRADIENTS
 
 #: The group in which packages register implementations: name = "module:function" or "module:function@framework".
 ENTRY_POINTS = "attention_conformance.impls"
@@ -29,9 +29,12 @@ _REQUIRES = {
     Framework.ONNXRUNTIME: ("onnxruntime",),
 }
 #: How a plug-in's call is prepared where binding its options is not enough: JAX needs its 64-bit types enabled.
-_PREPARE = {Framework.JAX: "impls.jax.prepare:eager"}
+_PREPARE = {Framework.JAX: "attention_conformance.impls.jax.prepare:eager"}
 #: How the gradients of a plug-in are computed from its function of sdpa or mha (``+gradients``).
-_GRADIENTS = {Framework.TORCH: "impls.torch.gradients:prepare", Framework.JAX: "impls.jax.gradients:prepare"}
+_GRADIENTS = {
+    Framework.TORCH: "attention_conformance.impls.torch.gradients:prepare",
+    Framework.JAX: "attention_conformance.impls.jax.gradients:prepare",
+}
 _TARGET = re.compile(
     r"^(?P<place>[^:@]+(?:\.py)?):(?P<name>[A-Za-z_][\w.]*)(?:@(?P<framework>\w*))?(?P<gradients>\+gradients)?$"
 )
@@ -56,7 +59,7 @@ def select(patterns: Sequence[str] = ()) -> tuple[Implementation, ...]:
     """The implementations that the patterns name, each once, in order; all known ones without patterns.
 
     A pattern is a name, a glob over names, ``path.py:function[@framework]``,
-    ``package.module:function[@framework]``, or something foreign (impls.foreign.text).  Raises ImplementationError
+    ``package.module:function[@framework]``, or something foreign (attention_conformance.impls.foreign.text).  Raises ImplementationError
     for one that names nothing.
     """
     known = {**builtin(), **registered()}
@@ -97,7 +100,7 @@ def plug_in(text: str, name: str = "") -> Implementation:
         name=name or text,
         target=f"{place}:{match['name']}",
         framework=framework,
-        prepare=_PREPARE.get(framework, "impls.prepare:partial"),
+        prepare=_PREPARE.get(framework, "attention_conformance.impls.contract:partial"),
         requires=_REQUIRES[framework],
         folder=folder,
         summary="plugged in",
@@ -120,7 +123,7 @@ def _differentiated(plugged: Implementation) -> Implementation:
 
 
 def with_attributes(implementation: Implementation, attributes: dict[str, Any]) -> Implementation:
-    """The record of a plug-in with what its function says of itself (``impls.loading.ATTRIBUTES``).
+    """The record of a plug-in with what its function says of itself (``attention_conformance.impls.loading.ATTRIBUTES``).
 
     Raises ImplementationError if a value is not one that the contract knows.
     """

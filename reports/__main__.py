@@ -1,4 +1,4 @@
-"""``python -m reports``: a report from result files, a comparison, a history, and the schemas of what is written."""
+"""``attention-conformance report``: a report from result files, a comparison, a history, and the schemas of what is written."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from conformance.clauses import clauses
-from reports import model, outputs, publish, schemas
-from reports.compare import agreement, comparing, rules
-from reports.compare import command as compare
-from reports.history import command as history
-from reports.reading import ReportError, read
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.reports import outputs, publish, schemas
+from attention_conformance.reports.compare import agreement, rules
+from attention_conformance.reports.compare import command as compare
+from attention_conformance.reports.compare import compare as comparing
+from attention_conformance.reports.history import command as history
+from attention_conformance.reports.input.read import ReportError, read
+from attention_conformance.reports.model import model
 
 #: Exit status where a file cannot be used, as argparse has for an argument.
 UNUSABLE = 2
@@ -33,10 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def report(arguments: Sequence[str]) -> int:
     """Read the files, write the report, print where it is."""
     parser = argparse.ArgumentParser(
-        prog="python -m reports",
+        prog="attention-conformance report",
         description="Write a report from result files of `pytest conformance --conformance-json FILE`,"
-        " `pytest bench --benchmark-json FILE` and `python -m conformance faults -o FILE`, or from a model.json.",
-        epilog="Also: python -m reports compare BASE NEW, agree ONE OTHER, history FOLDER, publish and schema;"
+        " `pytest bench --benchmark-json FILE` and `attention-conformance kill-matrix -o FILE`, or from a model.json.",
+        epilog="Also: attention-conformance compare BASE NEW, agree ONE OTHER, history FOLDER, publish and schema;"
         " each has its own --help.",
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a result file of any kind")
@@ -49,7 +51,9 @@ def report(arguments: Sequence[str]) -> int:
         choices=list(outputs.FORMATS),
         help=f"what to write; repeatable (default: {', '.join(outputs.DEFAULT)})",
     )
-    parser.add_argument("--base", metavar="BASE", help="a run to compare with, as `python -m reports compare` has it")
+    parser.add_argument(
+        "--base", metavar="BASE", help="a run to compare with, as `attention-conformance compare` has it"
+    )
     parser.add_argument(
         "--rules", type=Path, metavar="FILE", help="thresholds and what to ignore in that, as TOML; needs --base"
     )
@@ -70,7 +74,7 @@ def report(arguments: Sequence[str]) -> int:
 
 def schema(arguments: Sequence[str]) -> int:
     """Print the JSON schema of model.json, of what a comparison writes, of history.json, or of a bench file."""
-    parser = argparse.ArgumentParser(prog="python -m reports schema", description=schema.__doc__)
+    parser = argparse.ArgumentParser(prog="attention-conformance schema", description=schema.__doc__)
     parser.add_argument(
         "of", nargs="?", choices=list(schemas.DOCUMENTS), default="report", help="(default: %(default)s)"
     )

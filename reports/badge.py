@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from html import escape
 
-from conformance.judging.features import Claim, Standing, claims
-from conformance.outcomes import Outcome
-from reports.model import Model
+from attention_conformance.conformance.judging.features import Claim, Standing, claims
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.reports.model.model import Model
 
 #: The left half.
 LABEL = "attention"

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from reports import badge, markdown, model, summary
-from reports.model import Model
-from reports.source import ReportError
+from attention_conformance.reports import badge
+from attention_conformance.reports.input.source import ReportError
+from attention_conformance.reports.markdown import page as markdown
+from attention_conformance.reports.markdown import summary
+from attention_conformance.reports.model import model
+from attention_conformance.reports.model.model import Model
 
 
 def written(given: Model, folder: Path, formats: Sequence[str]) -> list[Path]:
@@ -64,7 +67,7 @@ def _markdown(given: Model, folder: Path) -> list[Path]:
 
 def _html(given: Model, folder: Path) -> list[Path]:
     try:
-        from reports.html.page import page
+        from attention_conformance.reports.html.page import page
     except ImportError:
         raise ReportError("The HTML page needs its extra: pip install 'attention-conformance[html]'") from None
     return [_text(page(given), folder / "report.html")]

@@ -1,4 +1,4 @@
-"""``python -m reports publish``: the published results, compressed, and what is made of them, in one step.
+"""``attention-conformance report publish``: the published results, compressed, and what is made of them, in one step.
 
 A run's result files are kept as ``NAME.zst``, the samples of the bench with DIGITS digits: half a thousandth, where an
 interval that is called narrow has two hundredths.  Page, summary and badges are made from what is kept, so that without
@@ -13,15 +13,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from conformance import strict
-from conformance.clauses import clauses
-from impls import compressed
-from reports.compare.command import records
-from reports.compare.comparing import compare
-from reports.model import Model
-from reports.outputs import written
-from reports.reading import read
-from reports.source import text_of
+from attention_conformance.conformance.results import strict
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.impls import compressed
+from attention_conformance.reports.compare.command import records
+from attention_conformance.reports.compare.compare import compare
+from attention_conformance.reports.input.read import read
+from attention_conformance.reports.input.source import text_of
+from attention_conformance.reports.model.model import Model
+from attention_conformance.reports.outputs import written
 
 #: The published results, what they are made of in the order of the page, and the run that they are compared with.
 FOLDER = Path(__file__).with_name("published")
@@ -38,9 +38,9 @@ DIGITS = 4
 def main(arguments: Sequence[str]) -> int:
     """Keep the files that are given, and regenerate page, summary and badges from all that are kept."""
     parser = argparse.ArgumentParser(
-        prog="python -m reports publish",
+        prog="attention-conformance report publish",
         description=main.__doc__,
-        epilog="Example: python -m reports publish results/conformance.jsonl results/bench.json",
+        epilog="Example: attention-conformance report publish results/conformance.jsonl results/bench.json",
     )
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help=f"a new {', '.join(NAMES)}")
     parser.add_argument("--base", nargs="+", type=Path, default=(), metavar="FILE", help="the same of the base run")

@@ -1,6 +1,6 @@
 """Schemas of what the suite writes: JSON Schema, generated from the types that describe each document.
 
-``python -m reports schema NAME`` prints one; with ``--write`` the files of ``reports/schemas`` are regenerated.
+``attention-conformance schema NAME`` prints one; with ``--write`` the files of ``reports/schemas`` are regenerated.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from bench.fits import Growth
-from bench.records import Amount, BenchFile, Count, Finite, Number, Positive, RunInfo
-from bench.statistics import Verdict
-from conformance.outcomes import Outcome
-from reports.compare.changes import Kind, Level
+from attention_conformance.bench.analysis.fits import Growth
+from attention_conformance.bench.analysis.statistics import Verdict
+from attention_conformance.bench.output.records import Amount, BenchFile, Count, Finite, Number, Positive, RunInfo
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.reports.compare.changes import Kind, Level
 
 #: The published schemas.
 FOLDER = Path(__file__).with_name("schemas")
@@ -259,7 +259,7 @@ class ComparedFile(msgspec.Struct, frozen=True, kw_only=True, rename={"why_refus
 class ComparisonDocument(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="attention-conformance comparison"
 ):
-    """What ``python -m reports compare --json`` writes."""
+    """What ``attention-conformance compare --json`` writes."""
 
     version: Literal[2]
     status: Literal["nothing worse", "worse", "cannot tell"]
@@ -337,7 +337,7 @@ class Tally(Who, frozen=True, kw_only=True):
 
 
 class HistoryDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="attention-conformance history"):
-    """``history.json``, what ``python -m reports history`` writes."""
+    """``history.json``, what ``attention-conformance history`` writes."""
 
     version: Literal[1]
     #: Result files that were found, refused ones among them.

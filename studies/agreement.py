@@ -1,4 +1,4 @@
-"""Agreement of two runs of the quick preset, for the page: ``python -m reports agree`` compares any two."""
+"""Agreement of two runs of the quick preset, for the page: ``attention-conformance report agree`` compares any two."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from bench.statistics import Interval
-from reports.compare.agreement import Pair, compared, text
-from reports.reading import read
+from attention_conformance.bench.analysis.statistics import Interval
+from attention_conformance.reports.compare.agreement import Pair, compared, text
+from attention_conformance.reports.input.read import read
 from studies.common import Measured, Study, Unfit
 
 

@@ -1,6 +1,6 @@
 """Allocator retention: what it costs that freed memory goes back to the system.
 
-The same calls in turns, in fresh processes that keep what they free (impls.process.allocator) and in such as glibc
+The same calls in turns, in fresh processes that keep what they free (attention_conformance.impls.process.allocator) and in such as glibc
 leaves them.
 """
 
@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from impls.loading import opened
-from impls.process import allocator
-from impls.process.pool import Worker
-from impls.select import builtin
+from attention_conformance.impls.loading import opened
+from attention_conformance.impls.process import allocator
+from attention_conformance.impls.process.pool import Worker
+from attention_conformance.impls.select import builtin
 from studies.common import Measured, Study, calls_for, markdown, sentence
 
 #: Implementations and lengths; B = 1, H = 8, D = 64, float32.

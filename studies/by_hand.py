@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from impls.process import threads
+from attention_conformance.impls.process import threads
 
 #: The call, and what makes a NumPy array of its result.
 Way = tuple[Callable[[], Any], Callable[[Any], np.ndarray]]

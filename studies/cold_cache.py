@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from bench.caches import last_bytes
-from bench.statistics import Interval, paired
-from bench.stopwatch import stopwatch
-from impls.backend import backend
-from impls.contract import Framework
-from impls.process import allocator
-from impls.process.pool import Worker
+from attention_conformance.bench.analysis.statistics import Interval, paired
+from attention_conformance.bench.timing.cold_cache import last_bytes
+from attention_conformance.bench.timing.stopwatch import stopwatch
+from attention_conformance.impls.backend import backend
+from attention_conformance.impls.contract import Framework
+from attention_conformance.impls.process import allocator
+from attention_conformance.impls.process.pool import Worker
 from studies.common import Measured, Study, markdown, sentence, within
 
 #: Bytes that a call reads: what a core's nearest cache holds, its next one, the last one, and none.

@@ -17,16 +17,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.checks import StruckOut
-from bench.duet.sides import SideError
-from bench.machine import describe, load_average
-from bench.outcomes import NotTimed
-from bench.statistics import Interval
-from bench.workloads import WorkloadError
-from conformance.targets import Selection, choose
-from impls.contract import ImplementationError
-from impls.process.pool import Pool
-from impls.process.threads import usable_cores
+from attention_conformance.bench.analysis.statistics import Interval
+from attention_conformance.bench.machine.machine import describe, load_average
+from attention_conformance.bench.paired.sides import SideError
+from attention_conformance.bench.validity.checks import StruckOut
+from attention_conformance.bench.validity.outcomes import NotTimed
+from attention_conformance.bench.workloads.workload import WorkloadError
+from attention_conformance.conformance.run.targets import Selection, choose
+from attention_conformance.impls.contract import ImplementationError
+from attention_conformance.impls.process.pool import Pool
+from attention_conformance.impls.process.threads import usable_cores
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(__file__).resolve().parent / "data"

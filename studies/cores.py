@@ -1,7 +1,7 @@
 """Cores: how much the core that a turn begins on decides; turns of one cell, on each core in turn.
 
 A virtual machine's cores are threads of processors that others use too, and each has another neighbour.  Two turns that
-follow each other differ by more if they are on different cores, and that is what impls.process.threads.begin_on takes
+follow each other differ by more if they are on different cores, and that is what attention_conformance.impls.process.threads.begin_on takes
 out of comparisons.
 """
 
@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from bench.outcomes import Cell
-from bench.plan import Plan
-from bench.processes import Processes
-from bench.protocol import TIMEOUT, Protocol
-from bench.workloads import parse
-from impls.process import threads
-from impls.process.threads import usable_cores
+from attention_conformance.bench.timing.plan import Plan
+from attention_conformance.bench.timing.processes import Processes
+from attention_conformance.bench.timing.protocol import TIMEOUT, Protocol
+from attention_conformance.bench.validity.outcomes import Cell
+from attention_conformance.bench.workloads.workload import parse
+from attention_conformance.impls.process import threads
+from attention_conformance.impls.process.threads import usable_cores
 from studies.common import Measured, Study, chosen, markdown, sentence
 
 #: What depends on one core, and what works on all of them.
@@ -43,9 +43,11 @@ def turns_of(cell: Cell, processes: Processes, plan: Plan, turns: int) -> dict[s
     for index in range(turns):
         number = index // AT_A_TIME
         given = (cell.id, plan.turn_seconds, plan.turn_calls, number, False, plan.lead_seconds(0.0))
-        chunk = processes.call(cell.target.implementation, "bench.sampler:chunk", *given, timeout=TIMEOUT)
+        chunk = processes.call(
+            cell.target.implementation, "attention_conformance.bench.timing.sampler:chunk", *given, timeout=TIMEOUT
+        )
         found.append([usable[number % len(usable)], round(float(np.median(chunk.seconds)), 9)])
-    processes.call(cell.target.implementation, "bench.sampler:close_cell", cell.id)
+    processes.call(cell.target.implementation, "attention_conformance.bench.timing.sampler:close_cell", cell.id)
     return {"cell": cell.id, "turns": found}
 
 

@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from bench import statistics
-from bench.checks import StruckOut
-from bench.outcomes import Cell
-from bench.plan import Plan
-from bench.processes import Processes, process_of
-from bench.protocol import TIMEOUT, Protocol
-from bench.workloads import parse
-from impls.contract import Implementation
-from impls.process.pool import cpu_seconds
-from impls.process.threads import usable_cores
+from attention_conformance.bench.analysis import statistics
+from attention_conformance.bench.timing.plan import Plan
+from attention_conformance.bench.timing.processes import Processes, process_of
+from attention_conformance.bench.timing.protocol import TIMEOUT, Protocol
+from attention_conformance.bench.validity.checks import StruckOut
+from attention_conformance.bench.validity.outcomes import Cell
+from attention_conformance.bench.workloads.workload import parse
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.process.pool import cpu_seconds
+from attention_conformance.impls.process.threads import usable_cores
 from studies.common import Measured, Study, chosen, markdown, sentence, within
 
 #: One implementation of every library, and one of NumPy that leaves threads to BLAS.
@@ -94,7 +94,9 @@ class Experiment:
     def _turn(self, cell: Cell, number: int) -> tuple[float, ...]:
         plan, takes = self.plan, self._takes[cell]
         given = (cell.id, plan.turn_seconds, plan.calls(takes), number, False, plan.lead_seconds(takes))
-        chunk = self._processes.call(cell.target.implementation, "bench.sampler:chunk", *given, timeout=TIMEOUT)
+        chunk = self._processes.call(
+            cell.target.implementation, "attention_conformance.bench.timing.sampler:chunk", *given, timeout=TIMEOUT
+        )
         if chunk.status != "returned":
             raise StruckOut(chunk.status, chunk.text)
         self._takes[cell] = min(takes, *chunk.seconds)

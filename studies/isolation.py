@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from impls import calls
-from impls.backend import backend
-from impls.contract import Implementation
-from impls.process import state
-from impls.process.limits import default
-from impls.process.noise import Noise
-from impls.process.pool import Worker
-from impls.process.state import Watch
-from impls.select import select
+from attention_conformance.impls import calls
+from attention_conformance.impls.backend import backend
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.process import state
+from attention_conformance.impls.process.limits import default
+from attention_conformance.impls.process.noise import Noise
+from attention_conformance.impls.process.pool import Worker
+from attention_conformance.impls.process.state import Watch
+from attention_conformance.impls.select import select
 from studies.common import Measured, Study, markdown
 
 #: Calls of each kind, and those before them that are not counted: frameworks compile at the first, and settle.
@@ -60,7 +60,7 @@ def _costs(implementation: Implementation) -> tuple[float, ...]:
         return calls.call(implementation, request)
 
     def there() -> object:
-        return worker.call("impls.calls:call", implementation, request, timeout=300)
+        return worker.call("attention_conformance.impls.calls:call", implementation, request, timeout=300)
 
     def around_nothing() -> None:
         with Watch((*state.settings(), *backend(implementation.framework).settings())), Noise():

@@ -8,14 +8,15 @@ from contextlib import closing
 from importlib import metadata
 from typing import Any
 
-from bench import fits, peak
-from bench.workloads import Workload, parse
-from impls.contract import Framework, Implementation
-from impls.operators import SDPA
-from impls.process import threads
-from impls.process.pool import Worker
-from impls.process.threads import usable_cores
-from impls.select import builtin
+from attention_conformance.bench.analysis import fits
+from attention_conformance.bench.memory import peak
+from attention_conformance.bench.workloads.workload import Workload, parse
+from attention_conformance.impls.contract import Framework, Implementation
+from attention_conformance.impls.operators import SDPA
+from attention_conformance.impls.process import threads
+from attention_conformance.impls.process.pool import Worker
+from attention_conformance.impls.process.threads import usable_cores
+from attention_conformance.impls.select import builtin
 from studies.common import Measured, Study, markdown, sentence
 
 #: What is called, at which lengths.
@@ -68,8 +69,8 @@ def by_plan(_: Callable[[], Any], implementation: Implementation) -> int:
     """Temporaries and result in the plan of the program that XLA compiles."""
     import jax
 
-    from impls.jax.prepare import compiled
-    from impls.loading import opened
+    from attention_conformance.impls.jax.prepare import compiled
+    from attention_conformance.impls.loading import opened
 
     shape = (1, 8, AT, 64)
     arrays = {name: jax.ShapeDtypeStruct(shape, "float32") for name in "qkv"}

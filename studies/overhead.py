@@ -1,4 +1,4 @@
-"""Overhead of the timing: what ``bench.harness`` measures in every run of the bench, here with more pairs."""
+"""Overhead of the timing: what ``attention_conformance.bench.analysis.overhead`` measures in every run of the bench, here with more pairs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from bench import harness
-from bench.statistics import Interval
+from attention_conformance.bench.analysis import overhead
+from attention_conformance.bench.analysis.statistics import Interval
 from studies.common import Measured, Study, markdown, sentence, within
 
 
 def measure(pairs: int, runs: int) -> dict[str, Any]:
     """So many runs one after the other."""
-    found = [harness.run(pairs=pairs) for _ in range(runs)]
+    found = [overhead.run(pairs=pairs) for _ in range(runs)]
     return {"runs": found, "versions": {"numpy": np.__version__}, "threads": 1}
 
 

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from bench.duet.measure import Duet
-from bench.duet.played import BASE, LEAST, MARGIN, NEW, Part, Plan, Played
-from bench.duet.sides import SideError, ready
-from bench.statistics import Interval, Verdict, Visits, duet, judge
-from bench.workloads import parse
+from attention_conformance.bench.analysis.statistics import Interval, Verdict, Visits, duet, judge
+from attention_conformance.bench.paired.measure import BASE, LEAST, MARGIN, NEW, Duet, Part, Plan, Played
+from attention_conformance.bench.paired.sides import SideError, ready
+from attention_conformance.bench.workloads.workload import parse
 from studies.common import Measured, Study, markdown
 
 #: Injected slowdowns: none, and what has to be found in 80 % and in 95 % of comparisons.

@@ -1,6 +1,6 @@
 """Speed of the reports: how long they take to make of large runs, and their pages to open and to use.
 
-The runs are those of reports.tests.large and the published one; the commands are those of the pages that have the
+The runs are those of attention_conformance.reports.tests.large and the published one; the commands are those of the pages that have the
 tables.  Nothing else should run on the machine.
 """
 
@@ -18,9 +18,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from reports import publish
-from reports.tests import large
-from reports.tests.browsers import Opened, launched
+from attention_conformance.reports import publish
+from attention_conformance.reports.tests import large
+from attention_conformance.reports.tests.browsers import Opened, launched
 from studies.common import Measured, Study, markdown, measured, sentence
 
 #: What the versions of are kept with the numbers, as they decide.
@@ -30,7 +30,7 @@ _NEW = ("new/bench.json", "new/conformance.jsonl")
 _OF_PUBLISHED = tuple(map(str, publish.kept()))
 _NO_PAGE = tuple(word for name in ("markdown", "csv", "json", "badges") for word in ("--format", name))
 
-#: By what is made of what: the arguments of ``python -m reports``, and how it ends.
+#: By what is made of what: the arguments of ``attention-conformance report``, and how it ends.
 COMMANDS: Mapping[str, tuple[tuple[str, ...], int]] = {
     "the large run as Markdown, CSV, JSON and badges": ((*_NEW, "-o", "out", *_NO_PAGE), 0),
     "the large run as a page": ((*_NEW, "-o", "large", "--format", "html"), 0),
@@ -84,7 +84,9 @@ def timed(arguments: Sequence[str], code: int, folder: Path) -> dict[str, float]
         seconds = time.perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != code:
-        raise RuntimeError(f"python -m reports {' '.join(arguments)} ended with {process.returncode}, not {code}")
+        raise RuntimeError(
+            f"attention-conformance report {' '.join(arguments)} ended with {process.returncode}, not {code}"
+        )
     unit = 1 if sys.platform == "darwin" else 1024
     return {"seconds": seconds, "cpu_seconds": used.ru_utime + used.ru_stime, "bytes": used.ru_maxrss * unit}
 

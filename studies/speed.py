@@ -22,14 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from impls import calls
-from impls.backend import backend
-from impls.calls import Request
-from impls.contract import Implementation
-from impls.loading import load, opened
-from impls.process import allocator, threads
-from impls.process.pool import Worker
-from impls.select import builtin
+from attention_conformance.impls import calls
+from attention_conformance.impls.backend import backend
+from attention_conformance.impls.calls import Request
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.loading import load, opened
+from attention_conformance.impls.process import allocator, threads
+from attention_conformance.impls.process.pool import Worker
+from attention_conformance.impls.select import builtin
 from studies.common import Measured, Study, Unfit, calls_for, libraries, markdown, median_interval, sentence
 
 #: Fresh processes, and turns in each at least: of six ratios the whole range is a 97 % interval of the median; fewer
@@ -127,7 +127,7 @@ def compared(pairs: Sequence[Pair], seconds: float, count: int = 1, processes: i
                 sides = {"ours": ours, "by_hand": workers[pair.apart] if pair.apart else ours}
                 for side, taken in _turns(sides, pair, seconds / processes).items():
                     one["milliseconds"][side].append(taken)
-                versions |= ours.call("impls.calls:versions", pair.record)
+                versions |= ours.call("attention_conformance.impls.calls:versions", pair.record)
         print(f"processes {number + 1} of {processes}, {time.perf_counter() - started:.0f} s", file=sys.stderr)
     return {"threads": count, "versions": versions, "pairs": found}
 
@@ -189,7 +189,7 @@ def open_call(side: str, of: Implementation | str, length: int, causal: bool) ->
 
 
 def turn(side: str, seconds: float, number: int) -> float:
-    """Job: milliseconds of a call in so many seconds, which begin on the core of the number (impls.process.threads)."""
+    """Job: milliseconds of a call in so many seconds, which begin on the core of the number (attention_conformance.impls.process.threads)."""
     threads.begin_on(number)
     return 1e3 * statistics.median(calls_for(_OPEN[side], seconds))
 

@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from impls.numpy.tiled_plan import ROWS, TILE
-from impls.numpy.tiled_threads import blas
-from impls.process import allocator, threads
-from impls.process.pool import Worker
+from attention_conformance.impls.numpy.tiled import ROWS, TILE, blas
+from attention_conformance.impls.process import allocator, threads
+from attention_conformance.impls.process.pool import Worker
 from studies.common import Measured, Study, libraries, markdown, median_interval, sentence
 from studies.speed import WIDTH
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.statistics import Interval, Verdict, Z, judge, ratio, student
-from reports.compare.drift import allowance, allowed, among, verdict
+from attention_conformance.bench.analysis.statistics import Interval, Verdict, Z, judge, ratio, student
+from attention_conformance.reports.compare.drift import allowance, allowed, among, verdict
 from studies.common import Measured, Study, markdown
 
 #: Comparisons of each row, and cells of a comparison.

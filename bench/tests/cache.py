@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from impls.operators import SDPA, Operator
+from attention_conformance.impls.operators import SDPA, Operator
 
 _PAST = ("past_key", "past_value")
 _PRESENT = (("present_key", "past_key"), ("present_value", "past_value"))

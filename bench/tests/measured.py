@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.campaign import Campaign
-from bench.outcomes import Cell, Outcome
-from bench.plan import Plan
-from bench.processes import Processes
-from bench.progress import Progress
-from bench.protocol import Protocol
-from bench.workloads import parse
-from conformance.targets import Target
-from impls.calls import describe
-from impls.contract import Implementation
+from attention_conformance.bench.output.progress import Progress
+from attention_conformance.bench.timing.plan import Plan
+from attention_conformance.bench.timing.processes import Processes
+from attention_conformance.bench.timing.protocol import Protocol
+from attention_conformance.bench.timing.session import Campaign
+from attention_conformance.bench.validity.outcomes import Cell, Outcome
+from attention_conformance.bench.workloads.workload import parse
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.impls.calls import describe
+from attention_conformance.impls.contract import Implementation
 
 #: Short: one visit, five chunks at least.
 QUICK = Plan(seconds=0.01, visits=1, limit=60.0)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench import arguments
-from bench.presets import KNOWN
-from bench.tests.cache import with_cache
-from bench.workloads import Workload, parse
-from impls.operators import OPERATORS
+from attention_conformance.bench.tests.cache import with_cache
+from attention_conformance.bench.workloads import arguments
+from attention_conformance.bench.workloads.presets import KNOWN
+from attention_conformance.bench.workloads.workload import Workload, parse
+from attention_conformance.impls.operators import OPERATORS
 
 
 def test_equal_seeds_give_equal_inputs_and_other_seeds_others() -> None:

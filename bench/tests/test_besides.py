@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench import besides
-from bench.besides import Besides
-from bench.fits import Growth
-from bench.peak import Peak
-from bench.processes import Processes
-from bench.roofs import Roof
-from bench.tests.measured import cell, outcomes
+from attention_conformance.bench.analysis import extra_metrics
+from attention_conformance.bench.analysis.extra_metrics import Besides
+from attention_conformance.bench.analysis.fits import Growth
+from attention_conformance.bench.machine.roofline import Roof
+from attention_conformance.bench.memory.peak import Peak
+from attention_conformance.bench.tests.measured import cell, outcomes
+from attention_conformance.bench.timing.processes import Processes
 
 
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -36,7 +36,7 @@ def measured() -> tuple[Besides, dict]:
     """Both functions at three lengths, measured in processes of their own."""
     cells = [cell(f, f"prefill-b1h4d16s{s}", worker=f.__name__) for f in (attention, by_rows) for s in LENGTHS]
     timed = outcomes(*cells)
-    return besides.measure(timed, Processes(1), memory=True, said=lambda text: None), timed
+    return extra_metrics.measure(timed, Processes(1), memory=True, said=lambda text: None), timed
 
 
 def test_an_array_of_all_scores_is_exposed_by_its_exponent(measured: tuple[Besides, dict]) -> None:
@@ -78,4 +78,4 @@ def test_what_was_not_measured_is_none() -> None:
 
 def test_a_run_that_timed_nothing_measures_nothing() -> None:
     """Roofs without a cell below them would say nothing."""
-    assert besides.measure({}, Processes(1), memory=True, said=lambda text: None) == Besides()
+    assert extra_metrics.measure({}, Processes(1), memory=True, said=lambda text: None) == Besides()

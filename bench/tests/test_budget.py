@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bench.budget import Cost, Costs
-from bench.workloads import Workload
-from conformance.targets import Target
-from impls.contract import Implementation
-from impls.process import limits
+from attention_conformance.bench.timing.budget import Cost, Costs
+from attention_conformance.bench.workloads.workload import Workload
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.process import limits
 
 pytestmark = pytest.mark.slow
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import caches
-from bench.caches import TIMES, UNTOLD, buffer, last_bytes
-from bench.stopwatch import stopwatch
-from impls.backend import backend
-from impls.contract import Framework
+from attention_conformance.bench.timing import cold_cache
+from attention_conformance.bench.timing.cold_cache import TIMES, UNTOLD, buffer, last_bytes
+from attention_conformance.bench.timing.stopwatch import stopwatch
+from attention_conformance.impls.backend import backend
+from attention_conformance.impls.contract import Framework
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def test_caches_that_are_not_told_have_a_stated_size(tmp_path: Path, monkeypatch
     for core in range(os.cpu_count() or 1):
         system(tmp_path, core, ("3", "", "0"))
     assert last_bytes(tmp_path) is None
-    monkeypatch.setattr(caches, "last_bytes", lambda: None)
+    monkeypatch.setattr(cold_cache, "last_bytes", lambda: None)
     assert buffer(Framework.NUMPY, "cpu").size == TIMES * UNTOLD["cpu"]
 
 
@@ -72,7 +72,7 @@ def test_caches_are_emptied_before_every_call_on_the_cpu(monkeypatch: pytest.Mon
         return run
 
     monkeypatch.setattr(arrays, "copy", copy)
-    monkeypatch.setattr(caches, "last_bytes", lambda: 2**20)
+    monkeypatch.setattr(cold_cache, "last_bytes", lambda: 2**20)
     warm, cold = (stopwatch(arrays, Framework.NUMPY, "cpu", emptied) for emptied in (False, True))
     log.clear()
     for watch in (cold, warm, cold):

@@ -9,19 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import memory
-from bench.budget import USABLE
-from bench.campaign import Campaign
-from bench.outcomes import NOT_TIMED, STRUCK_OUT, TIMED, Cell, Outcome, Visit
-from bench.plan import Plan
-from bench.processes import Processes
-from bench.progress import Progress
-from bench.protocol import Protocol
-from bench.tests.measured import QUICK, cell, outcomes
-from bench.turns import Turns
-from conformance.targets import Target
-from impls.contract import Implementation
-from impls.process import limits
+from attention_conformance.bench.memory import predict
+from attention_conformance.bench.output.progress import Progress
+from attention_conformance.bench.tests.measured import QUICK, cell, outcomes
+from attention_conformance.bench.timing.budget import USABLE
+from attention_conformance.bench.timing.plan import Plan
+from attention_conformance.bench.timing.processes import Processes
+from attention_conformance.bench.timing.protocol import Protocol
+from attention_conformance.bench.timing.session import Campaign, Turns
+from attention_conformance.bench.validity.outcomes import NOT_TIMED, STRUCK_OUT, TIMED, Cell, Outcome, Visit
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.process import limits
 
 pytestmark = pytest.mark.slow
 
@@ -109,8 +108,8 @@ def test_cells_that_do_not_fit_together_are_measured_in_parts(monkeypatch: pytes
     """Each part fits; a cell that does not fit is not admitted in the first place."""
     cells = [cell(attention, "prefill-b1h8d64s512") for _ in range(5)]
     w = cells[0].workload
-    call = memory.quadratic_bytes(w, "float32")
-    each, here = memory.there_bytes(w, "float32", "cpu", call), memory.here_bytes(w, "float32")
+    call = predict.quadratic_bytes(w, "float32")
+    each, here = predict.there_bytes(w, "float32", "cpu", call), predict.here_bytes(w, "float32")
     room = (here + 2.5 * each) / USABLE
     monkeypatch.setattr(limits, "available", lambda: int(room))
     assert [len(part) for part in planned(cells)._parts(cells)] == [2, 2, 1]

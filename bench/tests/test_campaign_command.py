@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-import bench
-from bench.journal import SUFFIX
-from conformance.tests.interrupts import interruptible
-from impls.tests import commands
+from attention_conformance import bench
+from attention_conformance.bench.output.checkpoint import SUFFIX
+from attention_conformance.conformance.tests.interrupts import interruptible
+from attention_conformance.impls.tests import commands
 
 pytestmark = pytest.mark.slow
 

@@ -7,16 +7,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bench import arguments, checks
-from bench.checks import Call, StruckOut, check, checked_heads, checked_rows, sample
-from bench.tests.cache import with_cache
-from bench.workloads import Workload, parse
-from conformance import reference
-from conformance.gradients import layer_reference as layer_gradients
-from conformance.gradients import reference as gradients
-from conformance.layers import reference as layers
-from impls.contract import Profile
-from impls.operators import OPERATORS
+from attention_conformance.bench.tests.cache import with_cache
+from attention_conformance.bench.validity import checks
+from attention_conformance.bench.validity.checks import Call, StruckOut, check, checked_heads, checked_rows, sample
+from attention_conformance.bench.workloads import arguments
+from attention_conformance.bench.workloads.workload import Workload, parse
+from attention_conformance.conformance.spec import gradients
+from attention_conformance.conformance.spec import mha as layers
+from attention_conformance.conformance.spec import mha_gradients as layer_gradients
+from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.operators import OPERATORS
 
 pytestmark = pytest.mark.slow
 

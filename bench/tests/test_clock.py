@@ -20,7 +20,7 @@ def test_statistics_are_those_of_the_samples_exactly(pytester: pytest.Pytester) 
     """Minimum, maximum, mean, median and the raw data in the JSON equal the played samples."""
     pytester.makepyfile(f"""
         import pytest
-        from bench.clock import CLOCK, play
+        from attention_conformance.bench.timing.virtual_clock import CLOCK, play
 
         @pytest.mark.benchmark(timer=CLOCK.read)
         def test_it(benchmark):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import bench
-from impls.tests import commands
+from attention_conformance import bench
+from attention_conformance.impls.tests import commands
 
 pytestmark = pytest.mark.slow
 

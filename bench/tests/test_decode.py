@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.outcomes import NOT_TIMED, STRUCK_OUT
-from bench.tests.cache import with_cache
-from bench.tests.measured import outcome
-from impls.operators import OPERATORS
+from attention_conformance.bench.tests.cache import with_cache
+from attention_conformance.bench.tests.measured import outcome
+from attention_conformance.bench.validity.outcomes import NOT_TIMED, STRUCK_OUT
+from attention_conformance.impls.operators import OPERATORS
 
 NAME = "decode-b2h2d8s3k10"
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bench import document
-from bench.besides import Besides
-from bench.outcomes import Cell, Outcome, Visit
-from bench.workloads import Workload
-from conformance.targets import Target
-from impls.contract import Implementation
+from attention_conformance.bench.analysis.extra_metrics import Besides
+from attention_conformance.bench.output import document
+from attention_conformance.bench.validity.outcomes import Cell, Outcome, Visit
+from attention_conformance.bench.workloads.workload import Workload
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.impls.contract import Implementation
 
 
 def cell(process: str, device: str = "cpu") -> Cell:

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.__main__ import main
-from bench.duet.measure import Duet
-from bench.duet.played import Part, Plan, Played
-from bench.duet.sides import ready
-from bench.statistics import Verdict
-from bench.tests.test_duet_sides import git
-from bench.workloads import parse
+from attention_conformance.bench.analysis.statistics import Verdict
+from attention_conformance.bench.paired.measure import Duet, Part, Plan, Played
+from attention_conformance.bench.paired.sides import ready
+from attention_conformance.bench.tests.test_duet_sides import git
+from attention_conformance.bench.workloads.workload import parse
+from attention_conformance.cli import main
 
 pytestmark = pytest.mark.slow
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.duet.process import Process, unrandomized
-from bench.duet.sides import ready
-from impls.process.pool import Crashed, Worker
+from attention_conformance.bench.paired.process import Process, unrandomized
+from attention_conformance.bench.paired.sides import ready
+from attention_conformance.impls.process.pool import Crashed, Worker
 
 pytestmark = pytest.mark.slow
 

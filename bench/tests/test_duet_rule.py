@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from bench.duet.played import BASE, NEW, Part, Plan, Played
-from bench.statistics import Verdict
-from bench.workloads import parse
+from attention_conformance.bench.analysis.statistics import Verdict
+from attention_conformance.bench.paired.measure import BASE, NEW, Part, Plan, Played
+from attention_conformance.bench.workloads.workload import parse
 
 PART = Part("mine", "cpu", "float32", parse("prefill-b1h2d16s128"))
 PLAN = Plan()

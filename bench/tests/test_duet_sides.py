@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.duet.sides import SideError, ready
+from attention_conformance.bench.paired.sides import SideError, ready
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.fits import PROOF, SQUARED, Growth, Line, Memory, fits, line, memories, scores, sentences, squared
+from attention_conformance.bench.analysis.fits import (
+    PROOF,
+    SQUARED,
+    Growth,
+    Line,
+    Memory,
+    fits,
+    line,
+    memories,
+    scores,
+    sentences,
+    squared,
+)
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import bench
-from bench.flops import FORMULAS, flops, pairs
-from bench.workloads import Workload, parse
+from attention_conformance import bench
+from attention_conformance.bench.workloads.costs import FORMULAS, flops, pairs
+from attention_conformance.bench.workloads.workload import Workload, parse
 
 #: Small forms of everything that decides which pairs are allowed.
 NAMES = (
@@ -90,7 +90,9 @@ def test_formulas_stand_in_the_readme(operator: str) -> None:
 )
 def test_the_formula_is_what_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The printed text, evaluated, gives the number."""
-    monkeypatch.setattr("bench.workloads.OPERATORS", dict.fromkeys(("sdpa_grad", "mha_grad")))
+    monkeypatch.setattr(
+        "attention_conformance.bench.workloads.workload.OPERATORS", dict.fromkeys(("sdpa_grad", "mha_grad"))
+    )
     w = parse(name)
     text = FORMULAS[w.operator].replace("·", "*").replace("E²", "E**2")
     sizes = {"B": w.batch, "H": w.heads, "S": w.length, "D": w.width, "Dv": w.value_width, "E": w.heads * w.width}
@@ -99,6 +101,8 @@ def test_the_formula_is_what_is_counted(name: str, monkeypatch: pytest.MonkeyPat
 
 def test_gradients_of_a_layer_have_eleven_projections_and_six_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three of each of q, k and v, two of the output; of attention the five and P·V."""
-    monkeypatch.setattr("bench.workloads.OPERATORS", dict.fromkeys(("sdpa_grad", "mha_grad")))
+    monkeypatch.setattr(
+        "attention_conformance.bench.workloads.workload.OPERATORS", dict.fromkeys(("sdpa_grad", "mha_grad"))
+    )
     w = parse("mha-b2h3d4s5-grad")
     assert flops(w) == 11 * (2 * 2 * 5 * 12 * 12) + 6 * (2 * 3 * 4 * 2 * 5 * 5)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bench import gpu
-from bench.gpu import State, document, remarks, states
+from attention_conformance.bench.machine import gpu
+from attention_conformance.bench.machine.gpu import State, document, remarks, states
 
 pytestmark = pytest.mark.slow
 

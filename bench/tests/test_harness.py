@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from bench import harness, sampler
+from attention_conformance.bench.analysis import overhead
+from attention_conformance.bench.timing import sampler
 
 
 def test_a_call_is_timed_by_the_protocol_and_by_a_loop() -> None:
     """Both took some time, and the ratio is that of both, within its interval."""
-    found = harness.run(in_process=True, pairs=3)
+    found = overhead.run(in_process=True, pairs=3)
     assert found["pairs"] == 3
     assert found["call_seconds"] > 1e-6
     assert found["loop_seconds"] > 1e-6
@@ -27,4 +28,4 @@ def test_a_costly_harness_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         return 10 * seconds, returned
 
     monkeypatch.setattr(sampler._Cell, "time_call", slowly)
-    assert harness.run(in_process=True, pairs=3)["ratio"] > 2
+    assert overhead.run(in_process=True, pairs=3)["ratio"] > 2

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import journal
-from bench.journal import Journal, JournalError
-from bench.outcomes import NOT_TIMED, STRUCK_OUT, Outcome, Visit
+from attention_conformance.bench.output import checkpoint
+from attention_conformance.bench.output.checkpoint import Journal, JournalError
+from attention_conformance.bench.validity.outcomes import NOT_TIMED, STRUCK_OUT, Outcome, Visit
 
 HEADER = {
     "spec": "1",
@@ -29,7 +29,7 @@ SECOND = FIRST.visited(Visit(((0.1 + 0.2,),), 0.25))
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A checkpoint with two process runs of one cell, and two cells that ended otherwise."""
-    path = journal.beside(tmp_path / "out.json")
+    path = checkpoint.beside(tmp_path / "out.json")
     kept = Journal(path, HEADER)
     kept.add("a", FIRST, 0)
     kept.add("b", Outcome(STRUCK_OUT, "SDPA-25", "3 of 4 are wrong"), 0)
@@ -40,7 +40,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_what_was_kept_is_read_back_exactly(file: Path) -> None:
     """Samples to the last bit, and every outcome."""
-    assert journal.read(file, HEADER) == {
+    assert checkpoint.read(file, HEADER) == {
         "a": SECOND,
         "b": Outcome(STRUCK_OUT, "SDPA-25", "3 of 4 are wrong"),
         "c": Outcome(NOT_TIMED, reason="out of memory"),
@@ -58,7 +58,7 @@ def test_a_last_line_that_was_cut_off_is_dropped(file: Path, rest: str) -> None:
     whole = file.read_text()
     with file.open("a", encoding="latin-1") as end:
         end.write(rest)
-    known = journal.read(file, HEADER)
+    known = checkpoint.read(file, HEADER)
     assert known["a"] == SECOND
     Journal(file, HEADER, known).add("b", FIRST, 0)
     assert file.read_text().startswith(whole + '{"kind": "process run", "cell": "b"')
@@ -68,7 +68,7 @@ def test_a_journal_of_another_run_is_refused_by_what_differs(file: Path) -> None
     """Plan, machine and versions have to be equal; the message names those that are not."""
     other = {**HEADER, "fingerprint": "def", "plan": {"process_runs": 3}}
     with pytest.raises(JournalError, match="is of another run: fingerprint, plan differ;"):
-        journal.read(file, other)
+        checkpoint.read(file, other)
 
 
 def test_a_new_run_does_not_overwrite_what_another_measured(file: Path) -> None:
@@ -80,12 +80,12 @@ def test_a_new_run_does_not_overwrite_what_another_measured(file: Path) -> None:
 def test_nothing_is_resumed_without_a_journal(tmp_path: Path) -> None:
     """The message names the file that is missing."""
     with pytest.raises(JournalError, match=r"nothing to resume: there is no .*checkpoint\.jsonl"):
-        journal.read(tmp_path / "out.json.checkpoint.jsonl", HEADER)
+        checkpoint.read(tmp_path / "out.json.checkpoint.jsonl", HEADER)
 
 
 def test_it_goes_when_the_run_is_complete(file: Path) -> None:
     """Nothing is left behind."""
-    Journal(file, HEADER, journal.read(file, HEADER)).remove()
+    Journal(file, HEADER, checkpoint.read(file, HEADER)).remove()
     assert not file.exists()
 
 
@@ -124,11 +124,11 @@ def test_a_damaged_journal_is_refused(file: Path, damage: Callable[[str], str], 
     """By the line; only a last one without its end is taken for cut off."""
     file.write_text(damage(file.read_text()))
     with pytest.raises(JournalError, match=message):
-        journal.read(file, HEADER)
+        checkpoint.read(file, HEADER)
 
 
 def test_a_journal_without_a_complete_line_is_refused(file: Path) -> None:
     """There is nothing to go on with."""
     file.write_text('{"kind": "header"')
     with pytest.raises(JournalError, match="holds no complete line"):
-        journal.read(file, HEADER)
+        checkpoint.read(file, HEADER)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from bench import machine
-from bench.machine import MUST_AGREE, describe, differing, mark
+from attention_conformance.bench.machine import machine
+from attention_conformance.bench.machine.machine import MUST_AGREE, describe, differing, mark
 
 pytestmark = pytest.mark.slow
 

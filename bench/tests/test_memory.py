@@ -7,12 +7,13 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from bench import arguments, memory
-from bench.checks import Call, check
-from bench.tests.cache import with_cache
-from bench.workloads import Workload, parse
-from impls.contract import Profile
-from impls.operators import OPERATORS
+from attention_conformance.bench.memory import predict
+from attention_conformance.bench.tests.cache import with_cache
+from attention_conformance.bench.validity.checks import Call, check
+from attention_conformance.bench.workloads import arguments
+from attention_conformance.bench.workloads.workload import Workload, parse
+from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.operators import OPERATORS
 
 pytestmark = pytest.mark.slow
 
@@ -45,41 +46,41 @@ def test_a_check_takes_no_more_than_is_predicted(name: str, monkeypatch: pytest.
         taken = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert memory.check_bytes(workload) / 5 < taken < memory.check_bytes(workload)
+    assert predict.check_bytes(workload) / 5 < taken < predict.check_bytes(workload)
 
 
 def test_inputs_and_results_are_counted_by_their_shapes() -> None:
     """Grouped heads, another width of v, and a bias in the dtype of the call."""
     w = parse("prefill-b2h4g2d8v6s16-bias")
     numbers = 2 * 4 * 16 * 8 + 2 * 2 * 16 * 8 + 2 * 2 * 16 * 6 + 4 * 16 * 16
-    assert memory.input_bytes(w, "float32") == 4 * numbers
-    assert memory.input_bytes(w, "bfloat16") == 2 * numbers
-    assert memory.result_bytes(w, "float16") == 2 * (2 * 4 * 16 * 6)
+    assert predict.input_bytes(w, "float32") == 4 * numbers
+    assert predict.input_bytes(w, "bfloat16") == 2 * numbers
+    assert predict.result_bytes(w, "float16") == 2 * (2 * 4 * 16 * 6)
 
 
 def test_scores_of_half_precision_are_taken_to_be_in_float32() -> None:
     """As half precision is accumulated in it."""
     w = parse("prefill-b1h8d64s1024")
-    assert memory.quadratic_bytes(w, "float16") - memory.result_bytes(w, "float16") == 5 * 8 * 1024**2 * 4
-    assert memory.quadratic_bytes(w, "float64") - memory.result_bytes(w, "float64") == 5 * 8 * 1024**2 * 8
+    assert predict.quadratic_bytes(w, "float16") - predict.result_bytes(w, "float16") == 5 * 8 * 1024**2 * 4
+    assert predict.quadratic_bytes(w, "float64") - predict.result_bytes(w, "float64") == 5 * 8 * 1024**2 * 8
 
 
 def test_gradients_hold_more_square_arrays() -> None:
     """Weights, dP and dS besides what the forward pass has."""
     w = parse("prefill-b1h8d64s1024-grad")
-    assert memory.quadratic_bytes(w, "float32") > 10 * 8 * 1024**2 * 4
+    assert predict.quadratic_bytes(w, "float32") > 10 * 8 * 1024**2 * 4
 
 
 def test_every_set_is_counted_here_and_in_the_worker() -> None:
     """Three sets of inputs here and six there; the call where it is made on this machine's memory."""
     w = parse("prefill-b1h8d64s1024")
-    fixed = 9 * memory.input_bytes(w, "float32") + 3 * memory.result_bytes(w, "float32") + memory.check_bytes(w)
-    assert memory.needed_bytes(w, "float32", "cpu", 1000) == fixed + 1000
-    assert memory.needed_bytes(w, "float32", "cuda", 1000) == fixed
+    fixed = 9 * predict.input_bytes(w, "float32") + 3 * predict.result_bytes(w, "float32") + predict.check_bytes(w)
+    assert predict.needed_bytes(w, "float32", "cpu", 1000) == fixed + 1000
+    assert predict.needed_bytes(w, "float32", "cuda", 1000) == fixed
 
 
 def test_what_proves_linear_memory() -> None:
     """Less than a byte a score, of 2^24 scores at least."""
-    assert memory.holds_no_square(Workload(1, 8, 64, 2048), 2**24)
-    assert not memory.holds_no_square(Workload(1, 8, 64, 2048), 2**25)
-    assert not memory.holds_no_square(Workload(1, 8, 64, 1024), 0)
+    assert predict.holds_no_square(Workload(1, 8, 64, 2048), 2**24)
+    assert not predict.holds_no_square(Workload(1, 8, 64, 2048), 2**25)
+    assert not predict.holds_no_square(Workload(1, 8, 64, 1024), 0)

@@ -11,16 +11,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import arguments, peak
-from bench.fits import Growth, memories
-from bench.memory import result_bytes, scores
-from bench.peak import COUNTED, PROGRAM, RESIDENT, DeviceCount, Gauge, Peak, resolution, shortened
-from bench.tests import allocating
-from bench.workloads import Workload, parse
-from impls.backend import backend
-from impls.contract import Framework, Implementation
-from impls.process import limits
-from impls.select import builtin
+from attention_conformance.bench.analysis.fits import Growth, memories
+from attention_conformance.bench.memory import peak
+from attention_conformance.bench.memory.peak import (
+    COUNTED,
+    PROGRAM,
+    RESIDENT,
+    DeviceCount,
+    Gauge,
+    Peak,
+    resolution,
+    shortened,
+)
+from attention_conformance.bench.memory.predict import result_bytes, scores
+from attention_conformance.bench.tests import allocating
+from attention_conformance.bench.workloads import arguments
+from attention_conformance.bench.workloads.workload import Workload, parse
+from attention_conformance.impls.backend import backend
+from attention_conformance.impls.contract import Framework, Implementation
+from attention_conformance.impls.process import limits
+from attention_conformance.impls.select import builtin
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +60,7 @@ def gauge() -> Iterator[Gauge]:
 
 def fake(name: str) -> Implementation:
     """One of bench/tests/allocating.py, as a plug-in."""
-    return Implementation(name, f"bench.tests.allocating:{name}", folder=os.getcwd())
+    return Implementation(name, f"attention_conformance.bench.tests.allocating:{name}", folder=os.getcwd())
 
 
 def measured(gauge: Gauge, implementation: Implementation, workload: Workload = WORKLOAD) -> int:
@@ -151,7 +161,7 @@ def test_a_compiled_program_takes_what_its_compiler_planned(gauge: Gauge) -> Non
 def test_a_kernel_that_takes_more_than_was_planned_is_measured_all_the_same(gauge: Gauge) -> None:
     """XLA fuses jax-jit without options into one kernel, which takes the scores' memory outside the plan."""
     jax = pytest.importorskip("jax")
-    from impls.jax import eager
+    from attention_conformance.impls.jax import eager
 
     workload = parse("prefill-b1h8d64s1024")
     given, _ = arguments.make(workload, "float32", 0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench import statistics
-from bench.plan import CALLS, NOISE, TIME, Plan
+from attention_conformance.bench.analysis import statistics
+from attention_conformance.bench.timing.plan import CALLS, NOISE, TIME, Plan
 
 #: Chunks of ten calls of 2 ms, all alike or not.
 EVEN = [[0.002] * 10] * 5

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import bench
-from bench.presets import DEFAULT, KNOWN, LENGTHS, MODELS, PRESETS, SMALL, Model, select
-from bench.workloads import Workload, WorkloadError, parse
+from attention_conformance import bench
+from attention_conformance.bench.workloads.presets import DEFAULT, KNOWN, LENGTHS, MODELS, PRESETS, SMALL, Model, select
+from attention_conformance.bench.workloads.workload import Workload, WorkloadError, parse
 
 README = (Path(bench.__file__).parent / "README.md").read_text(encoding="utf-8")
 

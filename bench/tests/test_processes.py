@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import pytest
 
-from bench.processes import Processes, process_of
-from impls.contract import Framework, Implementation, ImplementationError
-from impls.process import threads
-from impls.process.pool import Crashed, continue_process, cpu_seconds, stop_process
-from impls.process.threads import usable_cores
+from attention_conformance.bench.timing.processes import Processes, process_of
+from attention_conformance.impls.contract import Framework, Implementation, ImplementationError
+from attention_conformance.impls.process import threads
+from attention_conformance.impls.process.pool import Crashed, continue_process, cpu_seconds, stop_process
+from attention_conformance.impls.process.threads import usable_cores
 
 pytestmark = pytest.mark.slow
 
@@ -60,14 +60,14 @@ def abort() -> None:
 
 def library_threads(framework: str) -> int:
     """The threads that a library says it uses."""
-    from impls.backend import backend
+    from attention_conformance.impls.backend import backend
 
     backend(Framework(framework))
     if framework == "torch":
         import torch
 
         return torch.get_num_threads()
-    from impls.onnx.sessions import options
+    from attention_conformance.impls.onnx.sessions import options
 
     return int(options().intra_op_num_threads)
 

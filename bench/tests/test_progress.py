@@ -7,11 +7,11 @@ import io
 import pytest
 from rich.console import Console
 
-from bench.outcomes import STRUCK_OUT, Cell, Outcome, Visit
-from bench.progress import BAR, EVERY, WIDTH, Progress
-from bench.workloads import Workload
-from conformance.targets import Target
-from impls.contract import Implementation
+from attention_conformance.bench.output.progress import BAR, EVERY, WIDTH, Progress
+from attention_conformance.bench.validity.outcomes import STRUCK_OUT, Cell, Outcome, Visit
+from attention_conformance.bench.workloads.workload import Workload
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.impls.contract import Implementation
 
 CELLS = [Cell(Target(Implementation(name, "nowhere:f"), "cpu", "float32"), Workload(1, 2, 4, 8)) for name in "abcd"]
 TIMED = Outcome().visited(Visit(((0.001,) * 5,) * 5, 0.5))

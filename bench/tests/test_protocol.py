@@ -7,18 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.answers import Chunk, Opened
-from bench.checks import StruckOut
-from bench.outcomes import Cell, NotTimed, Outcome, Visit
-from bench.plan import Plan
-from bench.protocol import LAST, Live, Protocol
-from bench.references import FIRST, References
-from bench.workloads import Workload
-from conformance import reference
-from conformance.targets import Target
-from impls.contract import Implementation
-from impls.process import limits
-from impls.process.pool import Crashed
+from attention_conformance.bench.timing.plan import Plan
+from attention_conformance.bench.timing.protocol import LAST, Live, Protocol
+from attention_conformance.bench.timing.sampler import Chunk, Opened
+from attention_conformance.bench.validity.checks import FIRST, References, StruckOut
+from attention_conformance.bench.validity.outcomes import Cell, NotTimed, Outcome, Visit
+from attention_conformance.bench.workloads.workload import Workload
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.process import limits
+from attention_conformance.impls.process.pool import Crashed
 
 pytestmark = pytest.mark.slow
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench import arguments, checks
-from bench.references import FIRST, References
-from bench.workloads import Workload
-from conformance.targets import Target
-from impls.contract import Implementation, Profile
+from attention_conformance.bench.validity import checks
+from attention_conformance.bench.validity.checks import FIRST, References
+from attention_conformance.bench.workloads import arguments
+from attention_conformance.bench.workloads.workload import Workload
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.impls.contract import Implementation, Profile
 
 WORKLOAD = Workload(1, 2, 4, 8)
 ONE, OTHER, LOOSE = (
@@ -65,7 +66,7 @@ def test_another_workload_has_its_own(computed: list[int]) -> None:
 
 def test_only_so_much_is_kept(computed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond that the oldest is computed again."""
-    monkeypatch.setattr("bench.references.KEPT", 1)
+    monkeypatch.setattr("attention_conformance.bench.validity.checks.KEPT", 1)
     kept = References()
     for number in (0, 1, 0):
         kept.expect(kept.call(ONE, WORKLOAD, number), 0)

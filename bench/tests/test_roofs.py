@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import roofs
-from bench.roofs import Roof, Sample, bandwidth, product, roof
-from conformance.targets import Target
-from impls.backend import backend
-from impls.contract import Framework, Implementation
-from impls.process.pool import Crashed
+from attention_conformance.bench.machine import roofline
+from attention_conformance.bench.machine.roofline import Roof, Sample, bandwidth, product, roof
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.impls.backend import backend
+from attention_conformance.impls.contract import Framework, Implementation
+from attention_conformance.impls.process.pool import Crashed
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ def test_the_product_of_a_framework_is_the_product(framework: Framework, dtype: 
 def test_a_copy_has_a_bandwidth(framework: Framework, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of those that can."""
     pytest.importorskip(NEEDED[framework])
-    monkeypatch.setitem(roofs.COPIED, "cpu", 2**20)
+    monkeypatch.setitem(roofline.COPIED, "cpu", 2**20)
     (found,) = bandwidth(framework, "cpu", 0.0)
     assert (found.quantity, found.size) == ("bytes", 2**20)
     assert found.per_second > 0
@@ -54,7 +54,7 @@ def test_a_copy_reads_and_writes_every_element(framework: Framework, added: int)
 def test_a_framework_without_a_copy_has_no_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime leaves it to the others."""
     pytest.importorskip("onnxruntime")
-    monkeypatch.setitem(roofs.COPIED, "cpu", 2**20)
+    monkeypatch.setitem(roofline.COPIED, "cpu", 2**20)
     assert bandwidth(Framework.ONNXRUNTIME, "cpu", 0.0) == []
 
 
@@ -66,15 +66,15 @@ def test_a_dtype_without_a_product_has_no_sample() -> None:
 
 def test_a_slow_product_is_measured_at_a_small_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """A side is not doubled if the calls that it needs would take too long."""
-    monkeypatch.setattr(roofs, "MOST", 0.0)
+    monkeypatch.setattr(roofline, "MOST", 0.0)
     (found,) = product(Framework.NUMPY, "cpu", "float32", 0.0)
-    assert found.size == roofs.LEAST_SIDE
+    assert found.size == roofline.LEAST_SIDE
 
 
 def ticking(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> Callable[[], None]:
     """A call that takes the given seconds in turn, on a clock of its own."""
     now, coming = [0.0], list(seconds)
-    monkeypatch.setattr("bench.roofs.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("attention_conformance.bench.machine.roofline.time.perf_counter", lambda: now[0])
 
     def call() -> None:
         now[0] += coming.pop(0)
@@ -85,13 +85,13 @@ def ticking(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> Callable[[], No
 def test_the_fastest_call_counts_but_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one warms up."""
     call = ticking(monkeypatch, 0.1, 0.9, 0.5, 0.7)
-    assert roofs._fastest(backend(Framework.NUMPY), "cpu", call, 0.0) == pytest.approx(0.5)
+    assert roofline._fastest(backend(Framework.NUMPY), "cpu", call, 0.0) == pytest.approx(0.5)
 
 
 def test_calls_are_made_while_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """At least three, and more until their seconds are used up."""
     call = ticking(monkeypatch, 0.5, *[0.5] * 5, 0.25, 0.5)
-    assert roofs._fastest(backend(Framework.NUMPY), "cpu", call, 2.6) == pytest.approx(0.25)
+    assert roofline._fastest(backend(Framework.NUMPY), "cpu", call, 2.6) == pytest.approx(0.25)
 
 
 def test_the_best_framework_has_the_roof() -> None:
@@ -136,7 +136,7 @@ def test_each_framework_is_asked_once_for_a_device_and_dtype() -> None:
     """However many implementations it has, and for the bandwidth once for all dtypes."""
     pool: Any = Answers({Framework.TORCH: 1.0, Framework.NUMPY: 2.0})
     targets = [target(n, Framework.TORCH, d) for n in ("a", "b") for d in ("float32", "float16")]
-    found = roofs.roofs(pool, [*targets, target("c", Framework.NUMPY, "float32")])
+    found = roofline.roofs(pool, [*targets, target("c", Framework.NUMPY, "float32")])
     assert [(r.dtype, r.flops_by, r.bytes_by) for r in found] == [
         ("float32", "numpy", "numpy"),
         ("float16", "torch", "torch"),
@@ -153,5 +153,5 @@ def test_each_framework_is_asked_once_for_a_device_and_dtype() -> None:
 def test_a_framework_that_crashes_leaves_the_roof_to_the_others() -> None:
     """A process that dies is no reason to have no roof."""
     pool: Any = Answers({Framework.TORCH: Crashed("killed", ""), Framework.NUMPY: 2.0})
-    found = roofs.roofs(pool, [target(f, f, "float32") for f in (Framework.TORCH, Framework.NUMPY)])
+    found = roofline.roofs(pool, [target(f, f, "float32") for f in (Framework.TORCH, Framework.NUMPY)])
     assert found[0].flops_by == "numpy"

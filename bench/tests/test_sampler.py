@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import arguments, sampler
-from bench.answers import Opened, kind
-from bench.workloads import Workload
-from impls.contract import Implementation
-from impls.process import allocator
-from impls.process.pool import Worker
-from impls.select import builtin
+from attention_conformance.bench.timing import sampler
+from attention_conformance.bench.timing.sampler import Opened, kind
+from attention_conformance.bench.workloads import arguments
+from attention_conformance.bench.workloads.workload import Workload
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.process import allocator
+from attention_conformance.impls.process.pool import Worker
+from attention_conformance.impls.select import builtin
 
 pytestmark = pytest.mark.slow
 

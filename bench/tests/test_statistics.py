@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench.statistics import Interval, Verdict, Visits, duet, judge, median, paired, ratio, widened
+from attention_conformance.bench.analysis.statistics import (
+    Interval,
+    Verdict,
+    Visits,
+    duet,
+    judge,
+    median,
+    paired,
+    ratio,
+    widened,
+)
 
 
 def visits(seed: int, shift: float = 0.0, by_visit: float = 0.0, by_chunk: float = 0.02) -> list[list[list[float]]]:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from bench import caches, sampler
-from bench.stopwatch import BUSY, DEVICE, WALL, ByEvents, Empty, Wall, stopwatch
-from bench.workloads import Workload
-from impls.backend import backend
-from impls.contract import Framework, Implementation
+from attention_conformance.bench.timing import cold_cache, sampler
+from attention_conformance.bench.timing.stopwatch import BUSY, DEVICE, WALL, ByEvents, Empty, Wall, stopwatch
+from attention_conformance.bench.workloads.workload import Workload
+from attention_conformance.impls.backend import backend
+from attention_conformance.impls.contract import Framework, Implementation
 
 torch = pytest.importorskip("torch")
 
@@ -85,10 +85,10 @@ def _gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(arrays, "_moved", lambda tensor, device: tensor)
     monkeypatch.setattr(arrays, "copy", lambda array: lambda: GPU.submit(f"copy {array.nbytes}", 5 * KERNEL))
     clocks = SimpleNamespace(perf_counter=lambda: GPU.now, process_time=time.process_time)
-    monkeypatch.setattr("bench.stopwatch.time", clocks)
-    caches.buffer.cache_clear()
+    monkeypatch.setattr("attention_conformance.bench.timing.stopwatch.time", clocks)
+    cold_cache.buffer.cache_clear()
     yield
-    caches.buffer.cache_clear()
+    cold_cache.buffer.cache_clear()
 
 
 def kernel() -> None:
@@ -169,7 +169,7 @@ def test_without_events_the_host_waits_and_its_clock_counts() -> None:
         made = stopwatch(backend(framework), framework, "cpu", cold=False)
         assert isinstance(made, Wall)
         assert made.clock == WALL
-    jax: Any = pytest.importorskip("impls.jax.arrays")
+    jax: Any = pytest.importorskip("attention_conformance.impls.jax.arrays")
     assert jax.events("cuda") is None
 
 
@@ -179,7 +179,7 @@ def test_the_time_of_emptying_is_no_work_of_the_call() -> None:
     def copy() -> None:
         GPU.now += 1.0
 
-    empty = Empty(caches.Buffer(1, copy, lambda returned: None))
+    empty = Empty(cold_cache.Buffer(1, copy, lambda returned: None))
     before = empty.now()[1]
     empty()
     assert empty.now()[1] == pytest.approx(before)
@@ -206,7 +206,7 @@ def test_a_cell_on_a_gpu_says_which_clock_its_times_are_by() -> None:
 
 def test_a_framework_that_cannot_copy_on_a_device_has_no_cold_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cell is left out with the reason, as its times would be warm."""
-    arrays: Any = pytest.importorskip("impls.onnx.arrays")
+    arrays: Any = pytest.importorskip("attention_conformance.impls.onnx.arrays")
     monkeypatch.setattr(arrays, "put", lambda array, device: array)
     with pytest.raises(NotImplementedError, match="no cold caches: onnxruntime has no copy on cuda"):
         stopwatch(arrays, Framework.ONNXRUNTIME, "cuda", cold=True)

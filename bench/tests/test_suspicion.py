@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import sampler, suspicion
-from bench.answers import Chunk
-from bench.checks import StruckOut
-from bench.outcomes import STRUCK_OUT, TIMED
-from bench.plan import Plan
-from bench.tests.measured import outcome
-from impls.contract import Framework
+from attention_conformance.bench.tests.measured import outcome
+from attention_conformance.bench.timing import sampler
+from attention_conformance.bench.timing.plan import Plan
+from attention_conformance.bench.timing.sampler import Chunk
+from attention_conformance.bench.validity import cheating
+from attention_conformance.bench.validity.checks import StruckOut
+from attention_conformance.bench.validity.outcomes import STRUCK_OUT, TIMED
+from attention_conformance.impls.contract import Framework
 
 #: About 200 µs a call: long against what remembering costs.
 NAME = "prefill-b1h2d16s128"
@@ -136,16 +137,16 @@ def chunks(fresh: float, count: int = 5) -> list[tuple[float, ...]]:
 
 def test_fresh_inputs_may_take_a_little_longer() -> None:
     """The caches of a processor are no cache of results."""
-    suspicion.remembers(chunks(0.0019))
+    cheating.remembers(chunks(0.0019))
 
 
 def test_one_slow_call_is_no_evidence() -> None:
     """A machine that was busy does not strike a cell out if one fresh call was quick, nor do too few turns."""
-    suspicion.remembers([*chunks(0.001), (0.001, 0.001, 1.0)])
-    suspicion.remembers(chunks(1.0, count=4))
-    suspicion.remembers([*chunks(0.003, count=9), *chunks(0.001, count=1)])
+    cheating.remembers([*chunks(0.001), (0.001, 0.001, 1.0)])
+    cheating.remembers(chunks(1.0, count=4))
+    cheating.remembers([*chunks(0.003, count=9), *chunks(0.001, count=1)])
     with pytest.raises(StruckOut, match="1e\\+03 times as long"):
-        suspicion.remembers(chunks(1.0))
+        cheating.remembers(chunks(1.0))
 
 
 @pytest.mark.parametrize(("seconds", "struck"), [(0.5, False), (0.4, True), (0.001, True), (None, True)])
@@ -156,12 +157,12 @@ def test_calls_that_are_as_slow_from_emptied_caches_remember_nothing(seconds: fl
         return [] if seconds is None else [seconds] * 5
 
     with pytest.raises(StruckOut, match="on inputs that it never saw") if struck else contextlib.nullcontext():
-        suspicion.remembers(chunks(1.0), emptied)
+        cheating.remembers(chunks(1.0), emptied)
 
 
 def test_emptied_caches_are_tried_on_a_suspicion_alone() -> None:
     """Nothing is called of a cell whose fresh calls are like the others."""
-    suspicion.remembers(chunks(0.001), lambda: pytest.fail("asked"))
+    cheating.remembers(chunks(0.001), lambda: pytest.fail("asked"))
 
 
 #: Arrays that the kernel below saw since the caches were emptied.
@@ -192,14 +193,14 @@ def test_what_a_cache_of_the_processor_does_is_no_remembering(
 
 def test_turns_of_one_call_compare_nothing() -> None:
     """All their calls are on fresh inputs."""
-    suspicion.remembers([(1.0,)] * 9)
+    cheating.remembers([(1.0,)] * 9)
 
 
 def test_reading_large_results_is_not_computing_them() -> None:
     """What plain arrays take to be read is not counted, nor is what happened once."""
     slow = Chunk("returned", seconds=(0.001,), readback_seconds=0.9, plain_seconds=0.9)
     once = Chunk("returned", seconds=(0.001,), readback_seconds=0.9, plain_seconds=0.0)
-    suspicion.lazy([slow] * 5)
-    suspicion.lazy([*[once] * 4, slow])
+    cheating.lazy([slow] * 5)
+    cheating.lazy([*[once] * 4, slow])
     with pytest.raises(StruckOut, match="lazy"):
-        suspicion.lazy([once] * 5)
+        cheating.lazy([once] * 5)

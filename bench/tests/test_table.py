@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.table import WIDTH, cut, limits, table
+from attention_conformance.bench.output.table import WIDTH, cut, limits, table
 
 LONG = "a/folder/of/somebody/with/a/long/name/mykernels.py:flash_attention_forward_v3@torch"
 

@@ -7,12 +7,11 @@ import itertools
 import numpy as np
 import pytest
 
-from bench import arguments
-from bench.flops import flops
-from bench.roofs import Roof
-from bench.tests.test_flops import NAMES, allowed
-from bench.traffic import intensity, least_bytes, measures
-from bench.workloads import Workload, parse
+from attention_conformance.bench.machine.roofline import Roof
+from attention_conformance.bench.tests.test_flops import NAMES, allowed
+from attention_conformance.bench.workloads import arguments
+from attention_conformance.bench.workloads.costs import flops, intensity, least_bytes, measures
+from attention_conformance.bench.workloads.workload import Workload, parse
 
 #: 100 flop/s and 10 byte/s: the roofs meet at an intensity of 10.
 ROOF = Roof("cpu", "float32", 100.0, "torch", 10.0, "numpy")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bench import workloads
-from bench.presets import KNOWN
-from bench.workloads import Workload, WorkloadError, parse
+from attention_conformance.bench.workloads import workload as workloads
+from attention_conformance.bench.workloads.presets import KNOWN
+from attention_conformance.bench.workloads.workload import Workload, WorkloadError, parse
 
 ODD = Workload(3, 5, 80, 7, is_causal=True)
 EVERYTHING = "prefill-b2h4g2d192v128s48-w16-cap50-bias-pad-grad"

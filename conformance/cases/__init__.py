@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
-from conformance.cases import (
+from attention_conformance.conformance.cases import (
     behaviour,
     decode,
     gradient,
@@ -20,9 +20,8 @@ from conformance.cases import (
     softmax,
     sublayer,
 )
-from conformance.cases.anycase import AnyCase
-from conformance.cases.base import Case, Inputs
-from conformance.cases.data import Shape
+from attention_conformance.conformance.cases.base import AnyCase, Case, Inputs
+from attention_conformance.conformance.cases.data import Shape
 
 __all__ = ["AnyCase", "Case", "Inputs", "Shape", "all_cases", "every_case"]
 

@@ -1,21 +1,155 @@
-"""A case of sdpa: one named input with its options and what is expected of it, made from its own seed.
-
-Cases are chosen, not multiplied.  Each says in its docstring sentence what it would reveal.  Shapes come from a
-small palette, because compilers and exporters pay for every new one.
-"""
+"""What the cases of every operator have in common: a name, a reason, inputs from a seed, an expected result and its bound."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from conformance import bounds, reference
-from conformance.cases.anycase import ALL_DTYPES, FLOAT32, HALVES, NUMPY_DTYPES, AnyCase, Blame, arguments_of
-from conformance.cases.data import SMALL, Shape, normal
-from conformance.inputs import Inputs
-from conformance.reference import Expected
-from impls.contract import Profile
-from impls.operators import OPERATORS
+import ml_dtypes
+import numpy as np
+
+from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.cases.data import SMALL, Shape, normal
+from attention_conformance.conformance.cases.store import CASES, CaseStore
+from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.conformance.spec.inputs import Inputs
+from attention_conformance.conformance.spec.sdpa import Expected
+from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.operators import OPERATORS
+
+NUMPY_DTYPES: dict[str, np.dtype] = {
+    "float64": np.dtype(np.float64),
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+
+FLOAT32 = ("float32",)
+HALVES = ("float16", "bfloat16")
+ALL_DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Which clause of an operator a failure breaks."""
+
+    shape: str
+    accuracy: str
+    #: Where the case names no clause that says what the value is.
+    value: str
+    #: Of an extra result that is wrong where the output is right, by its name.
+    of_result: Mapping[str, str] = field(default_factory=dict)
+    #: These say the same of every operator.
+    dtype: str = "SDPA-27"
+    modified: str = "SDPA-28"
+    unrepeatable: str = "SDPA-29"
+    memory: str = "SDPA-30"
+
+    def wrong_value(self, clauses: tuple[str, ...]) -> str:
+        """The clause that a wrong output breaks: the first of the case's that says what its values are."""
+        if self.memory in clauses:
+            return self.memory  # the same input in another memory layout is a case of its own
+        form = (self.accuracy, self.dtype, self.modified, self.unrepeatable, *self.of_result.values())
+        return next((clause for clause in clauses if clause not in form), self.value)
+
+
+@dataclass(frozen=True)
+class AnyCase(ABC):
+    """One named input; ``clauses[0]`` is the clause that is broken if the case fails by value."""
+
+    #: The name of the operator, and who is to blame for what.
+    operator: ClassVar[str]
+    blame: ClassVar[Blame]
+
+    name: str
+    clauses: tuple[str, ...]
+    #: A sentence: what this input is, and which mistake it would show.
+    why: str
+    shape: Any
+    data: Callable[..., tuple[np.ndarray, ...]] | None = None
+    #: Keywords as in the contract; a Maker is called with the case's own random numbers.
+    options: Mapping[str, Any] = field(default_factory=dict)
+    #: Changes the inputs after they are made (poison, mismatches).
+    edit: Callable[[Any], Any] | None = None
+    dtypes: tuple[str, ...] = FLOAT32
+    memory: str = "contiguous"
+    repeats: int = 1
+    #: The input must be refused with an exception.
+    invalid: bool = False
+    #: The whole output is expected to be zero, or empty.
+    zeros: bool = False
+    #: A case to run before this one on the same prepared implementation.
+    after: str = ""
+    #: Why the case stays although no fault and no known deviation needs it (conformance/faults/kill_matrix.py).
+    stays: str = ""
+    #: What keeps its inputs, expected results and bounds.
+    store: CaseStore = field(default=CASES, repr=False, compare=False)
+
+    @property
+    def keywords(self) -> frozenset[str]:
+        """The features that an implementation needs for this case."""
+        return frozenset(self.options) - set(OPERATORS[self.operator].always)
+
+    @property
+    def size(self) -> tuple[int, str]:
+        """What orders cases from small to large: elements of the arguments, then the name."""
+        return self.shape.elements, self.name
+
+    def inputs(self, dtype: str) -> Any:
+        """The inputs in a dtype, always the same ones: ``arrays`` by name, and ``keywords``."""
+        return self.store.inputs(self, dtype)
+
+    def expected(self, dtype: str) -> Any:
+        """What the reference says of the inputs, results as attributes.  Raises InvalidInput for invalid ones."""
+        return self.store.expected(self, dtype)
+
+    def bound(self, dtype: str, profile: Profile) -> Any:
+        """The error bound for the inputs under a profile, results as attributes."""
+        return self.store.bound(self, dtype, profile)
+
+    @abstractmethod
+    def make_inputs(self, dtype: str) -> Any:
+        """The inputs, made from the case's own seed."""
+
+    @abstractmethod
+    def make_expected(self, inputs: Any) -> Any:
+        """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+
+    @abstractmethod
+    def make_bound(self, inputs: Any, expected: Any, dtype: str, profile: Profile) -> Any:
+        """The error bound for inputs, of which ``expected`` is the reference, under a profile."""
+
+    @abstractmethod
+    def axes(self, result: str) -> tuple[str, ...]:
+        """Names of the axes of a result, for "rows 1–4"."""
+
+    def results(self) -> tuple[str, ...]:
+        """Names of the results that are asked for, in order."""
+        return OPERATORS[self.operator].returned({n for n, value in self.options.items() if value is not False})
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+def arguments_of(
+    case: AnyCase, data: Callable[..., tuple[np.ndarray, ...]], dtype: str
+) -> tuple[list[np.ndarray], dict[str, Any]]:
+    """The arguments and keywords of a case in a dtype, from its own random numbers, before any edit."""
+    rng = np.random.default_rng(zlib.crc32(case.name.encode()))
+    target = NUMPY_DTYPES[dtype]
+    with np.errstate(all="ignore"):
+        arrays = [a.astype(target) for a in data(rng, case.shape)]
+        keywords = {
+            name: value(rng, case.shape, target) if callable(value) else value for name, value in case.options.items()
+        }
+    return arrays, keywords
+
+
+# A case of sdpa: one named input with its options and what is expected of it, made from its own seed.
+
 
 __all__ = ["ALL_DTYPES", "FLOAT32", "HALVES", "NUMPY_DTYPES", "Case", "Inputs", "bound_of", "case", "reference_of"]
 

@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from conformance.bounds import Options
-from conformance.cases.anycase import ALL_DTYPES, HALVES, AnyCase, Blame, arguments_of
-from conformance.cases.data import (
+from attention_conformance.conformance.bounds import gradients as bounds
+from attention_conformance.conformance.bounds.sdpa import Options
+from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES, AnyCase, Blame, arguments_of
+from attention_conformance.conformance.cases.data import (
     GROUPED,
     SMALL,
     SQUARE,
@@ -28,10 +29,10 @@ from conformance.cases.data import (
     random_bias,
     random_mask,
 )
-from conformance.gradients import bounds, reference
-from conformance.gradients.reference import GradExpected
-from conformance.inputs import GradientInputs
-from impls.contract import Profile
+from attention_conformance.conformance.spec import gradients as reference
+from attention_conformance.conformance.spec.gradients import GradExpected
+from attention_conformance.conformance.spec.inputs import GradientInputs
+from attention_conformance.impls.contract import Profile
 
 _AXES = {
     "grad_q": ("batch", "head", "row", "column"),

@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from conformance.bounds import Options
-from conformance.cases.anycase import AnyCase, Blame, arguments_of
-from conformance.inputs import LayerInputs
-from conformance.layers import bounds, reference
-from conformance.layers.bounds import LayerBound
-from conformance.layers.reference import LayerExpected, SublayerExpected
-from impls.contract import Profile
+from attention_conformance.conformance.bounds import mha as bounds
+from attention_conformance.conformance.bounds.mha import LayerBound
+from attention_conformance.conformance.bounds.sdpa import Options
+from attention_conformance.conformance.cases.base import AnyCase, Blame, arguments_of
+from attention_conformance.conformance.spec import mha as reference
+from attention_conformance.conformance.spec.inputs import LayerInputs
+from attention_conformance.conformance.spec.mha import LayerExpected, SublayerExpected
+from attention_conformance.impls.contract import Profile
 
 Rng = np.random.Generator
 Maker = Callable[[Rng, "LayerShape", np.dtype], np.ndarray]

@@ -8,8 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from conformance.cases.anycase import ALL_DTYPES, HALVES
-from conformance.cases.layer import BIASES, CROSS, PLAIN, WIDTHS, LayerShape, Maker, MhaCase, Rng, normal, w_o, x_kv
+from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES
+from attention_conformance.conformance.cases.layer import (
+    BIASES,
+    CROSS,
+    PLAIN,
+    WIDTHS,
+    LayerShape,
+    Maker,
+    MhaCase,
+    Rng,
+    normal,
+    w_o,
+    x_kv,
+)
 
 #: Output projection and all biases; and the biases without it.
 FULL: dict[str, Any] = {"w_o": w_o, **BIASES}

@@ -9,14 +9,34 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from conformance.bounds import Options
-from conformance.cases.anycase import ALL_DTYPES, HALVES, AnyCase, Blame, arguments_of
-from conformance.cases.layer import BIASES, CROSS, PLAIN, WIDTHS, LayerShape, Rng, normal, w_o, x_kv
-from conformance.cases.mha import FULL, INNER, _bias, _head_off, _lengths, _mask, _minus_inf, _row_off
-from conformance.gradients import layer_bounds, layer_reference
-from conformance.gradients.layer_reference import LayerGradExpected
-from conformance.inputs import LayerGradientInputs
-from impls.contract import Profile
+from attention_conformance.conformance.bounds import mha_gradients as layer_bounds
+from attention_conformance.conformance.bounds.sdpa import Options
+from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES, AnyCase, Blame, arguments_of
+from attention_conformance.conformance.cases.layer import (
+    BIASES,
+    CROSS,
+    PLAIN,
+    WIDTHS,
+    LayerShape,
+    Rng,
+    normal,
+    w_o,
+    x_kv,
+)
+from attention_conformance.conformance.cases.mha import (
+    FULL,
+    INNER,
+    _bias,
+    _head_off,
+    _lengths,
+    _mask,
+    _minus_inf,
+    _row_off,
+)
+from attention_conformance.conformance.spec import mha_gradients as layer_reference
+from attention_conformance.conformance.spec.inputs import LayerGradientInputs
+from attention_conformance.conformance.spec.mha_gradients import LayerGradExpected
+from attention_conformance.impls.contract import Profile
 
 #: As many rows in each of two samples as a weight has to be summed over for half precision to lose some.
 LONG = LayerShape(sq=257, sk=257, e=4, ekv=4, heads=1, d=4, dv=4, eo=4)

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from conformance.cases.base import ALL_DTYPES, HALVES, Case, case
-from conformance.cases.data import (
+from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES, Case, case
+from attention_conformance.conformance.cases.data import (
     SMALL,
     TILES,
     Shape,

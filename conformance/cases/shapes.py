@@ -7,8 +7,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.cases.base import ALL_DTYPES, HALVES, Case, case
-from conformance.cases.data import LONG, ONE_QUERY, SMALL, SQUARE, TALL, TILES, Rng, Shape, ascending, numbered, peak
+from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES, Case, case
+from attention_conformance.conformance.cases.data import (
+    LONG,
+    ONE_QUERY,
+    SMALL,
+    SQUARE,
+    TALL,
+    TILES,
+    Rng,
+    Shape,
+    ascending,
+    numbered,
+    peak,
+)
 
 ONE = Shape(b=1, hq=1, hkv=1, sq=1, sk=1, d=1, dv=1)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from conformance.cases.base import ALL_DTYPES, HALVES, Case, case
-from conformance.cases.data import (
+from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES, Case, case
+from attention_conformance.conformance.cases.data import (
     GROUPED,
     SMALL,
     SQUARE,

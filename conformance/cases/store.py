@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from conformance.cases.anycase import AnyCase
-    from impls.contract import Profile
+    from attention_conformance.conformance.cases.base import AnyCase
+    from attention_conformance.impls.contract import Profile
 
 
 class CaseStore:

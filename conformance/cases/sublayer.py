@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from conformance.cases.anycase import ALL_DTYPES, HALVES
-from conformance.cases.layer import (
+from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES
+from attention_conformance.conformance.cases.layer import (
     BIASES,
     CROSS,
     PLAIN,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from conformance.cases import AnyCase, Shape
-from conformance.cases.layer import LayerShape
-from conformance.outcomes import Failure
-from impls.operators import OPERATORS
+from attention_conformance.conformance.cases import AnyCase, Shape
+from attention_conformance.conformance.cases.layer import LayerShape
+from attention_conformance.conformance.judging.outcomes import Failure
+from attention_conformance.impls.operators import OPERATORS
 
 #: A failure or a passed case: its case and dtype.
 Judged = tuple[AnyCase, str]

@@ -13,21 +13,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from conformance import bounds
-from conformance.cases import AnyCase, Case
-from conformance.diagnosis.common_features import common_features_line
-from conformance.diagnosis.match import Explanation, Passed, diagnose, examined
-from conformance.diagnosis.stage_errors import stage_errors, stage_lines
-from conformance.faults.trials import Failed
-from conformance.judging.compare import compare
-from conformance.judging.judge import judge
-from conformance.judging.run_case import Judged, ask, request
-from conformance.outcomes import Failure, Outcome
-from conformance.script import Element, worst_elements, write
-from conformance.targets import Target
-from impls.calls import Reply, same_bits
-from impls.contract import Profile
-from impls.process.pool import Crashed, Pool, TimedOut
+from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.cases import AnyCase, Case
+from attention_conformance.conformance.diagnosis.common_features import common_features_line
+from attention_conformance.conformance.diagnosis.match import Explanation, Passed, diagnose, examined
+from attention_conformance.conformance.diagnosis.stage_errors import stage_errors, stage_lines
+from attention_conformance.conformance.faults.trials import Failed
+from attention_conformance.conformance.judging.compare import compare
+from attention_conformance.conformance.judging.judge import judge
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome
+from attention_conformance.conformance.judging.run_case import Judged, ask, request
+from attention_conformance.conformance.repro import Element, worst_elements, write
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.impls.calls import Reply, same_bits
+from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 
 #: Failures of an implementation that are called a second time, for their weights and lse.
 CALLED_AGAIN = 200

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.cases import Case
-from conformance.cases.base import bound_of, reference_of
-from conformance.inputs import Inputs
-from conformance.judging.compare import compare
-from conformance.reference import InvalidInput
-from impls.contract import Layout, Profile
+from attention_conformance.conformance.cases import Case
+from attention_conformance.conformance.cases.base import bound_of, reference_of
+from attention_conformance.conformance.judging.compare import compare
+from attention_conformance.conformance.spec.inputs import Inputs
+from attention_conformance.conformance.spec.sdpa import InvalidInput
+from attention_conformance.impls.contract import Layout, Profile
 
 ARGUMENTS = ("q", "k", "v")
 AXES = "BHSD"

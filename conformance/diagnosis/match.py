@@ -11,13 +11,13 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from conformance.cases import AnyCase
-from conformance.faults.anatomy import Anatomy, Attention
-from conformance.faults.layers import Layer
-from conformance.faults.registry import Fault, faults_of
-from conformance.faults.trials import KEPT, Failed, explains, fails
-from conformance.outcomes import Failure
-from impls.contract import Profile
+from attention_conformance.conformance.cases import AnyCase
+from attention_conformance.conformance.faults.models.mha import Layer
+from attention_conformance.conformance.faults.models.sdpa import Anatomy, Attention
+from attention_conformance.conformance.faults.registry import Fault, faults_of
+from attention_conformance.conformance.faults.trials import KEPT, Failed, explains, fails
+from attention_conformance.conformance.judging.outcomes import Failure
+from attention_conformance.impls.contract import Profile
 
 #: Failures on which every fault is tried; the smallest are the quickest and the easiest to read.
 TRIED = 12

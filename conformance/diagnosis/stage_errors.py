@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.bounds import Bound, Options, Rounding, growth, rounding, score_error
-from conformance.judging.message import place
-from conformance.reference import Expected
-from impls.contract import Profile
+from attention_conformance.conformance.bounds.sdpa import Bound, Options, Rounding, growth, rounding, score_error
+from attention_conformance.conformance.judging.message import place
+from attention_conformance.conformance.spec.sdpa import Expected
+from attention_conformance.impls.contract import Profile
 
 #: Weights below this, against the largest of their row, are not read: what is left of them in float16 are few bits.
 READ = 2.0**-10

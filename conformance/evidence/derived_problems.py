@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from conformance.cases.base import Case
-from conformance.cases.data import Rng, Shape
-from conformance.cases.gradient import GradientCase
-from conformance.evidence.problems import SEED, Limits, drawn_problem, happens, log_uniform
-from conformance.inputs import GradientInputs
-from conformance.problem import Problem
+from attention_conformance.conformance.cases.base import Case
+from attention_conformance.conformance.cases.data import Rng, Shape
+from attention_conformance.conformance.cases.gradient import GradientCase
+from attention_conformance.conformance.evidence.problems import SEED, Limits, drawn_problem, happens, log_uniform
+from attention_conformance.conformance.properties.problem import Problem
+from attention_conformance.conformance.spec.inputs import GradientInputs
 
 #: Set the numbers of a problem apart from those of problems of sdpa with the same index.
 DECODING, GRADIENTS = 2, 3

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from conformance.evidence.derived_problems import DecodeProblem, GradientProblem
-from conformance.evidence.layer_problems import LayerProblem
-from conformance.evidence.series import Series
-from conformance.problem import Problem
+from attention_conformance.conformance.evidence.derived_problems import DecodeProblem, GradientProblem
+from attention_conformance.conformance.evidence.mha_problems import LayerProblem
+from attention_conformance.conformance.evidence.series import Series
+from attention_conformance.conformance.properties.problem import Problem
 
 #: What a problem may have, and whether it has it.
 Has = Mapping[str, Callable[[Any], bool]]

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from threading import local
 from typing import Any
 
-from conformance import bounds
-from conformance.deviations import read
-from conformance.evidence.series import SERIES, Series
-from conformance.evidence.verdicts import Jury, Kind, Verdict
-from conformance.targets import choose
-from impls.contract import Framework, Implementation
-from impls.process.pool import InProcess, Pool, Worker
+from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.evidence.series import SERIES, Series
+from attention_conformance.conformance.evidence.verdicts import Jury, Kind, Verdict
+from attention_conformance.conformance.ledger.load import read
+from attention_conformance.conformance.run.targets import choose
+from attention_conformance.impls.contract import Framework, Implementation
+from attention_conformance.impls.process.pool import InProcess, Pool, Worker
 
 #: Problems of one block; its processes end with it, and with them what libraries keep for every shape.
 BLOCK = 1000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Protocol
 
-from conformance.cases.anycase import AnyCase
-from conformance.cases.store import RANDOM
+from attention_conformance.conformance.cases.base import AnyCase
+from attention_conformance.conformance.cases.store import RANDOM
 
 
 class Drawn(Protocol):

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.cases.data import Rng, Shape
-from conformance.problem import Axes, Problem, RandomBias, RandomMask
+from attention_conformance.conformance.cases.data import Rng, Shape
+from attention_conformance.conformance.properties.problem import Axes, Problem, RandomBias, RandomMask
 
 #: Seeds everything; the evidence of another seed is other problems.
 SEED = 25

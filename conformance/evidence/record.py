@@ -11,17 +11,16 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-import conformance
-from conformance import strict
-from conformance.deviations import read as read_ledger
-from conformance.evidence import sensitivity, small_errors
-from conformance.evidence.drawn import drawn
-from conformance.evidence.measure import Measured, alarms, measure, rows
-from conformance.evidence.problems import SEED
-from conformance.evidence.series import SERIES, Series
-from conformance.evidence.stamp import stamp
-from conformance.evidence.verdicts import Kind, Verdict
-from conformance.results import fingerprint
+from attention_conformance import conformance
+from attention_conformance.conformance.evidence import sensitivity, small_errors
+from attention_conformance.conformance.evidence.drawn import drawn
+from attention_conformance.conformance.evidence.measure import Measured, alarms, measure, rows
+from attention_conformance.conformance.evidence.problems import SEED
+from attention_conformance.conformance.evidence.series import SERIES, Series
+from attention_conformance.conformance.evidence.stamp import stamp
+from attention_conformance.conformance.evidence.verdicts import Kind, Verdict
+from attention_conformance.conformance.ledger.load import read as read_ledger
+from attention_conformance.conformance.results import fingerprint, strict
 
 #: Raised when the meaning of a field changes.
 FORMAT = 3

@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from conformance import bounds
-from conformance.bounds import Bound, profiles
-from conformance.cases import Case, all_cases
-from conformance.evidence.once import once
-from conformance.evidence.problems import random_problem
-from conformance.judging.compare import shares
-from conformance.reference import Expected
-from impls.contract import Profile
-from impls.numpy import eager
+from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.bounds.sdpa import Bound, profiles
+from attention_conformance.conformance.cases import Case, all_cases
+from attention_conformance.conformance.evidence.once import once
+from attention_conformance.conformance.evidence.problems import random_problem
+from attention_conformance.conformance.judging.compare import shares
+from attention_conformance.conformance.spec.sdpa import Expected
+from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.numpy import eager
 
 #: An error that is small enough for shares to be proportional to it.
 TINY = 1e-18

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from conformance.evidence.derived_problems import decode_problem, gradient_problem
-from conformance.evidence.layer_problems import layer_problem
-from conformance.evidence.problems import dtype_of, random_problem
+from attention_conformance.conformance.evidence.derived_problems import decode_problem, gradient_problem
+from attention_conformance.conformance.evidence.mha_problems import layer_problem
+from attention_conformance.conformance.evidence.problems import dtype_of, random_problem
 
 #: Where the honest variants are.
-VARIANTS = "conformance.evidence.variants:"
-LAYERS = "conformance.evidence.layer_variants:"
-GRADIENTS = "conformance.evidence.gradient_variants:"
-LAYER_GRADIENTS = "conformance.evidence.layer_gradient_variants:"
+VARIANTS = "attention_conformance.conformance.evidence.variants:"
+LAYERS = "attention_conformance.conformance.evidence.mha_variants:"
+GRADIENTS = "attention_conformance.conformance.evidence.gradient_variants:"
+LAYER_GRADIENTS = "attention_conformance.conformance.evidence.gradient_variants:"
 
 
 @dataclass(frozen=True)

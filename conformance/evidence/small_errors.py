@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from conformance.bounds import profiles
-from conformance.cases.anycase import AnyCase
-from conformance.evidence import sensitivity
-from conformance.evidence.series import Series
-from conformance.evidence.stamp import cases_of
-from conformance.gradients.layer_reference import mha_grad
-from conformance.gradients.reference import sdpa_grad
-from conformance.layers.reference import mha, sublayer
-from impls.contract import Profile
+from attention_conformance.conformance.bounds.sdpa import profiles
+from attention_conformance.conformance.cases.base import AnyCase
+from attention_conformance.conformance.evidence import sensitivity
+from attention_conformance.conformance.evidence.series import Series
+from attention_conformance.conformance.evidence.stamp import cases_of
+from attention_conformance.conformance.spec.gradients import sdpa_grad
+from attention_conformance.conformance.spec.mha import mha, sublayer
+from attention_conformance.conformance.spec.mha_gradients import mha_grad
+from attention_conformance.impls.contract import Profile
 
 Array = np.ndarray
 

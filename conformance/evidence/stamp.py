@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from conformance.bounds import profiles
-from conformance.cases import every_case
-from conformance.cases.anycase import AnyCase
-from conformance.evidence.once import once
-from conformance.evidence.problems import dtype_of
-from conformance.evidence.series import Series
+from attention_conformance.conformance.bounds.sdpa import profiles
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.cases.base import AnyCase
+from attention_conformance.conformance.evidence.once import once
+from attention_conformance.conformance.evidence.problems import dtype_of
+from attention_conformance.conformance.evidence.series import Series
 
 #: The problems whose bounds are taken.
 PROBLEMS = 24
@@ -48,7 +48,7 @@ def stamp(series: Series) -> dict[str, Any]:
     """The inputs of a series' cases, and its bounds on the first problems by problem, profile and result."""
     return {
         "cases": {f"{case.name} {' '.join(case.dtypes)}": inputs(case) for case in cases_of(series)},
-        "bounds": {n: bounds(series, n) for n in map(str, range(PROBLEMS))},
+        "bounds": {n: bound_numbers(series, n) for n in map(str, range(PROBLEMS))},
     }
 
 
@@ -68,7 +68,7 @@ def _numbers(name: str, value: Any) -> np.ndarray:
     return np.concatenate([[zlib.crc32(name.encode()), *array.shape], elements])
 
 
-def bounds(series: Series, index: str) -> dict[str, float]:
+def bound_numbers(series: Series, index: str) -> dict[str, float]:
     """The mean bound of each result of a problem under each profile; 0 for a result without a finite one."""
     dtype = dtype_of(int(index))
     case = once(series.problem(int(index)), dtype)

@@ -1,8 +1,8 @@
 """Honest variants: correct attention that uses up what a profile allows, and no more.
 
-The libraries round where they like; these round exactly where their profile says (conformance.bounds), add in the
+The libraries round where they like; these round exactly where their profile says (attention_conformance.conformance.bounds.sdpa), add in the
 worst order, or use the coarsest exp that is still called correct.  Each can be plugged in like a user's function:
-``pytest conformance --impl conformance.evidence.variants:storage``.
+``pytest conformance --impl attention_conformance.conformance.evidence.variants:storage``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from conformance.faults.anatomy import Array, Attention, Inputs
-from conformance.faults.tiles import State, Tiled
-from impls.contract import DTYPES
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
+from attention_conformance.conformance.faults.models.tiles import State, Tiled
+from attention_conformance.impls.contract import DTYPES
 
 HALVES = ("float16", "bfloat16")
 

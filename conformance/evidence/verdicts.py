@@ -1,7 +1,8 @@
-"""Random problems on correct implementations: which of them leave the bound of the profile that they declare.
+"""Which failures of a random problem are no false alarm: what the ledger knows, and what is out of the dtype's range.
 
-Every problem goes the way of every case (conformance.judging): the implementation's process, a request, a reply, all
-results against the reference and its bound.  A failure is a false alarm unless it is excused (excuses.py).
+A record excuses a failure of its own kind in the rows that it spoils (attention_conformance.conformance.ledger.apply), and nothing else.  A row of a
+layer is spoiled with any of its heads.  A gradient sums over rows, so that one that is spoiled spoils all gradients;
+and gradients by differentiation have the deviations of the function that is differentiated.
 """
 
 from __future__ import annotations
@@ -11,14 +12,151 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from conformance.deviations import Ledger
-from conformance.evidence.excuses import excuse
-from conformance.evidence.once import once
-from conformance.evidence.series import SDPA, Series
-from conformance.judging.run_case import judge_case
-from conformance.outcomes import Outcome
-from conformance.targets import Selection, Target
-from impls.process.pool import Pool
+import numpy as np
+
+from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.cases.base import AnyCase
+from attention_conformance.conformance.evidence.once import once
+from attention_conformance.conformance.evidence.series import SDPA, Series
+from attention_conformance.conformance.judging.compare import Comparison
+from attention_conformance.conformance.judging.judge import comparisons
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome
+from attention_conformance.conformance.judging.run_case import Judged, judge_case
+from attention_conformance.conformance.ledger import apply
+from attention_conformance.conformance.ledger.load import Ledger
+from attention_conformance.conformance.run.targets import Selection, Target
+from attention_conformance.conformance.spec.gradients import GradExpected
+from attention_conformance.conformance.spec.mha import Form, LayerExpected, Projection, SublayerExpected
+from attention_conformance.conformance.spec.mha_gradients import LayerGradExpected
+from attention_conformance.conformance.spec.sdpa import Expected
+from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.process.pool import Pool
+
+#: Not a record of the ledger: nothing is promised where a score overflows the dtype and the program stores scores, nor
+#: where what every program may store between two operators of a layer does.
+RANGE = "SDPA-26"
+
+#: How the implementations are named that differentiate another one.
+DIFFERENTIATED = "-gradients"
+
+
+def excuse(target: Target, case: AnyCase, judged: Judged, ledger: Ledger, versions: dict[str, str]) -> str:
+    """The records that excuse a failure, joined, or "" if they do not excuse all of it."""
+    dtype, failure = target.dtype, judged.result.failure
+    expected = case.expected(dtype)
+    heads = heads_of(expected)
+    names = {target.implementation.name, target.implementation.name.removesuffix(DIFFERENTIATED)}
+    found = [each for name in sorted(names) for each in apply.records(name, target.device, dtype, ledger, versions)]
+    met = apply.triggered(dict.fromkeys(found), case.inputs(dtype), heads)
+    spoiled = {each.deviation.id: _rows(expected, each.rows) for each in met if each.deviation.failure is failure}
+    if failure is Failure.VALUE and judged.reply is not None:
+        profile = target.implementation.profile(dtype)
+        beyond = _overflows(expected, heads, dtype, profile)
+        if beyond.any():
+            spoiled[RANGE] = _rows(expected, beyond)
+        wrong = _wrong(expected, comparisons(judged.reply, case, dtype, profile))
+        if (wrong & ~np.logical_or.reduce([np.zeros_like(wrong), *spoiled.values()])).any():
+            return ""
+        spoiled = {record: rows for record, rows in spoiled.items() if (rows & wrong).any()}
+    return ", ".join(spoiled)
+
+
+def heads_of(expected: Any) -> Expected:
+    """What the reference of sdpa says within what a reference says."""
+    if isinstance(expected, SublayerExpected):
+        return expected.layer.heads
+    if isinstance(expected, GradExpected):
+        return expected.forward
+    if isinstance(expected, LayerGradExpected):
+        return expected.heads.forward
+    return expected.heads if isinstance(expected, LayerExpected) else expected
+
+
+def _rows(expected: Any, rows: np.ndarray) -> np.ndarray:
+    """Rows of heads (B, Hq, Sq) as what can be told apart in the results: themselves, (B, Sq) of a layer, or one."""
+    if isinstance(expected, GradExpected | LayerGradExpected):
+        return np.array([rows.any()])
+    return np.asarray(rows.any(axis=1) if isinstance(expected, LayerExpected | SublayerExpected) else rows)
+
+
+def _wrong(expected: Any, compared: list[Comparison]) -> np.ndarray:
+    """The rows with an element outside the bound, in the shape of ``_rows``; where a past is returned, all of them."""
+    wrong: np.ndarray = np.zeros_like(_rows(expected, np.zeros(heads_of(expected).lse.shape, bool)))
+    form = _form(expected)
+    for each in compared:
+        outside = each.outside
+        if wrong.ndim == 1 or each.name.startswith("present"):
+            wrong = wrong | outside.any()
+        elif form is None:
+            wrong |= outside.reshape(*wrong.shape, -1).any(axis=3)
+        elif each.name == "weights":
+            whole = outside[None] if form.unbatched else outside
+            wrong |= np.any(whole if form.averaged else np.any(whole, axis=1), axis=2)
+        else:
+            whole = outside[None] if form.unbatched else np.swapaxes(outside, 0, 1) if form.sequence_first else outside
+            wrong |= whole.any(axis=2)
+    return wrong
+
+
+def _form(expected: Any) -> Form | None:
+    """The form of a layer's results, None of attention."""
+    if isinstance(expected, SublayerExpected):
+        return expected.layer.form
+    return expected.form if isinstance(expected, LayerExpected) else None
+
+
+def _overflows(expected: Any, heads: Expected, dtype: str, profile: Profile) -> np.ndarray:
+    """SDPA-26: rows, (B, Hq, Sq), with a number beyond the largest of the dtype; all of them for one between operators.
+
+    In ``storage`` an allowed score, a gradient of one, or the square of a deviation; in a layer what is handed from one
+    operator to the next.
+    """
+    beyond = np.zeros(heads.lse.shape, bool)
+    largest = bounds.LARGEST[dtype]
+    if profile is Profile.STORAGE:
+        size = np.maximum(np.abs(heads.raw), np.abs(np.where(heads.allowed, heads.scores, 0.0)))
+        beyond |= ((size > largest) & heads.allowed).any(axis=3)
+        beyond |= any(bool((np.abs(array) > largest).any()) for array in _stored(expected))
+    return beyond | any(bool((np.abs(array) > largest).any()) for array in _handed(expected))
+
+
+def _stored(expected: Any) -> Iterator[np.ndarray]:
+    """What ``storage`` stores of a normalisation, squares among it, and of a backward pass."""
+    if isinstance(expected, SublayerExpected):
+        yield (expected.norm.z - expected.norm.mean) ** 2
+        yield expected.norm.normalised * expected.norm.gamma
+    x = expected.heads if isinstance(expected, LayerGradExpected) else expected
+    if isinstance(x, GradExpected):
+        yield from (x.d_weights, x.delta, x.d_scores, x.d_raw, x.d_raw * x.scale)
+        yield from (x.grad_q, x.grad_k, x.grad_v)
+        if x.scale:
+            yield from (x.grad_q / x.scale, x.grad_k / x.scale)
+
+
+def _handed(expected: Any) -> Iterator[np.ndarray]:
+    """What one operator of a layer hands to the next."""
+    if isinstance(expected, SublayerExpected):
+        yield from _handed(expected.layer)
+        yield from (expected.residual, expected.norm.result)
+    elif isinstance(expected, LayerExpected):
+        projections: tuple[Projection | None, ...] = (expected.q, expected.k, expected.v, expected.out)
+        yield from (each.result for each in projections if each is not None)
+        yield expected.combined
+    elif isinstance(expected, LayerGradExpected):
+        yield from _handed(expected.layer)
+        yield from (expected.d_q, expected.d_k, expected.d_v)
+        if expected.d_combined is not None:
+            yield expected.d_combined.result
+        for d, p in (
+            (expected.d_q, expected.layer.q),
+            (expected.d_k, expected.layer.k),
+            (expected.d_v, expected.layer.v),
+        ):
+            yield d @ p.w.T
+
+
+# Random problems on correct implementations: which of them leave the bound of the profile that they declare.
+
 
 #: Seconds for one problem on one implementation, compilation included.
 TIMEOUT = 120.0

@@ -1,16 +1,16 @@
 """Known wrong ways to compute attention, each a few lines over a correct one, each from a real bug.
 
 They prove the suite (every one fails at least two cases, kills.py) and name mistakes (diagnosis.py).  Each can be
-plugged in like a user's function: ``pytest conformance --impl conformance.faults:causal_bottom_right``.
+plugged in like a user's function: ``pytest conformance --impl attention_conformance.conformance.faults:causal_bottom_right``.
 """
 
 from __future__ import annotations
 
 import importlib
 
-from conformance.faults import registry
-from conformance.faults.anatomy import Anatomy
-from conformance.faults.registry import FAULTS, Fault
+from attention_conformance.conformance.faults import registry
+from attention_conformance.conformance.faults.models.sdpa import Anatomy
+from attention_conformance.conformance.faults.registry import FAULTS, Fault
 
 __all__ = ["FAULTS", "GROUPS", "Fault"]
 
@@ -54,7 +54,7 @@ _INSTANCES: dict[str, Anatomy] = {}
 
 
 def __getattr__(attribute: str) -> Anatomy:
-    """The instance of a fault, made once: ``conformance.faults.causal_bottom_right``."""
+    """The instance of a fault, made once: ``attention_conformance.conformance.faults.causal_bottom_right``."""
     name = attribute.replace("_", "-")
     if attribute.startswith("_") or name not in registry.FAULTS:
         raise AttributeError(f"module {__name__!r} has no fault {attribute!r}")

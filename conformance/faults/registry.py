@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from conformance.faults.anatomy import Anatomy
+from attention_conformance.conformance.faults.models.sdpa import Anatomy
 
 #: Where a tracker's short name leads; the sources of a fault begin with one of these names.
 TRACKERS = {
@@ -234,7 +234,7 @@ class Fault:
 
     @property
     def attribute(self) -> str:
-        """Its name as a plug-in: ``conformance.faults:`` and this."""
+        """Its name as a plug-in: ``attention_conformance.conformance.faults:`` and this."""
         return self.name.replace("-", "_")
 
     @property

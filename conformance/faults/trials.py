@@ -14,22 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from conformance import bounds
-from conformance.cases import AnyCase, every_case
-from conformance.faults.anatomy import Anatomy, Attention, Inputs
-from conformance.faults.layers import Layer, LayerCall
-from conformance.faults.steps import unchanged
-from conformance.faults.verdicts import verdict
-from conformance.judging.compare import compare
-from conformance.judging.judge import comparisons
-from conformance.judging.run_case import request
-from conformance.layers.bounds import bound as bound_of_layer
-from conformance.layers.reference import SublayerExpected
-from conformance.outcomes import Failure, Outcome, Result
-from conformance.reference import Expected
-from impls.calls import Reply, call
-from impls.contract import Implementation, Profile
-from impls.operators import OPERATORS
+from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.bounds.mha import bound as bound_of_layer
+from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.faults.kill_matrix import verdict
+from attention_conformance.conformance.faults.models.mha import Layer, LayerCall
+from attention_conformance.conformance.faults.models.sdpa import Anatomy, Attention, Inputs
+from attention_conformance.conformance.faults.models.steps import unchanged
+from attention_conformance.conformance.judging.compare import compare
+from attention_conformance.conformance.judging.judge import comparisons
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.judging.run_case import request
+from attention_conformance.conformance.spec.mha import SublayerExpected
+from attention_conformance.conformance.spec.sdpa import Expected
+from attention_conformance.impls.calls import Reply, call
+from attention_conformance.impls.contract import Implementation, Profile
+from attention_conformance.impls.operators import OPERATORS
 
 #: What a trial of each operator is called as; its function is given with each call.
 _TRIAL = {name: Implementation("trial", "trial:none", operator=name) for name in OPERATORS}

@@ -11,10 +11,10 @@ from typing import Any
 
 from tabulate import tabulate
 
-from conformance.judging.features import FEATURES, Claim, Standing, claims
-from conformance.outcomes import Result
-from impls.contract import ImplementationError
-from impls.loading import nearest
+from attention_conformance.conformance.judging.features import FEATURES, Claim, Standing, claims
+from attention_conformance.conformance.judging.outcomes import Result
+from attention_conformance.impls.contract import ImplementationError
+from attention_conformance.impls.loading import nearest
 
 #: Columns of a terminal that lines are kept within.
 COLUMNS = 100

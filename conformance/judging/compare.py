@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from conformance.bounds import LARGEST
+from attention_conformance.conformance.bounds.sdpa import LARGEST
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from conformance.reference import Expected
+from attention_conformance.conformance.spec.sdpa import Expected
 
 #: How close an output has to be to a known wrong one to be called by its name, against the largest value.
 #: Far above any rounding in half precision (2^-8), far below a difference that matters.

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from conformance.cases import AnyCase, every_case
-from conformance.outcomes import Outcome, Result
-from impls.operators import MHA, MHA_GRAD, SDPA, SDPA_GRAD, SUBLAYER
+from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.impls.operators import MHA, MHA_GRAD, SDPA, SDPA_GRAD, SUBLAYER
 
 #: Needs of a case that are no keywords: fewer heads of k and v than of q, strides, an input that must be refused.
 GROUPED, MEMORY, INVALID = "grouped heads", "memory layout", "invalid input"

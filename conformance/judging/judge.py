@@ -1,7 +1,7 @@
 """The judge: what a reply to a case amounts to.  Pure: a reply and what is expected of the case in, a result out.
 
 Runs nothing, and knows neither targets nor the ledger.  Expected results and bounds are those of the case, which its
-store keeps (conformance.cases.store).
+store keeps (attention_conformance.conformance.cases.store).
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from conformance import bounds
-from conformance.cases import AnyCase, Case
-from conformance.clauses import Level, clauses
-from conformance.judging.compare import Comparison, compare
-from conformance.judging.error_pattern import error_pattern, plain
-from conformance.judging.message import comparison_lines, failure_message, share_text, with_lines
-from conformance.outcomes import Failure, Outcome, Result
-from impls.calls import Reply
-from impls.contract import Profile
-from impls.process.pool import Crashed, OutOfMemory, TimedOut
+from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.cases import AnyCase, Case
+from attention_conformance.conformance.judging.compare import Comparison, compare
+from attention_conformance.conformance.judging.error_pattern import error_pattern, plain
+from attention_conformance.conformance.judging.message import comparison_lines, failure_message, share_text, with_lines
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.spec.clauses import Level, clauses
+from attention_conformance.impls.calls import Reply
+from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.process.pool import Crashed, OutOfMemory, TimedOut
 
 #: What an exception on a valid input may have been meant to be.
 UNSUPPORTED_HINT = (

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from conformance.cases import AnyCase
-from conformance.clauses import clauses
-from conformance.judging.compare import Comparison
-from conformance.outcomes import Result
+from attention_conformance.conformance.cases import AnyCase
+from attention_conformance.conformance.judging.compare import Comparison
+from attention_conformance.conformance.judging.outcomes import Result
+from attention_conformance.conformance.spec.clauses import clauses
 
 PLURAL = {"batch": "batches"}
 

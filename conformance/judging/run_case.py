@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from conformance.cases import AnyCase, every_case
-from conformance.deviations import Ledger
-from conformance.judging.judge import failed, judge, unanswered
-from conformance.ledger.apply import apply
-from conformance.outcomes import Outcome, Result
-from conformance.targets import Target
-from impls.calls import Reply, Request
-from impls.process.limits import KEPT, size_text
-from impls.process.pool import Crashed, Pool, TimedOut
+from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.judging.judge import failed, judge, unanswered
+from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.conformance.ledger.apply import apply
+from attention_conformance.conformance.ledger.load import Ledger
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.impls.calls import Reply, Request
+from attention_conformance.impls.process.limits import KEPT, size_text
+from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 
 #: How the reason of a case begins whose keyword the implementation's signature has not.
 LACKING = "no keyword "
@@ -90,7 +90,9 @@ def request(case: AnyCase, dtype: str, device: str) -> Request:
 
 def ask(target: Target, asked: Request, pool: Pool, timeout: float | None) -> Reply:
     """The reply of a target's process, which ends if the next call would suffer.  Raises Crashed or TimedOut."""
-    reply: Reply = pool.call(target.implementation, "impls.calls:call", target.implementation, asked, timeout=timeout)
+    reply: Reply = pool.call(
+        target.implementation, "attention_conformance.impls.calls:call", target.implementation, asked, timeout=timeout
+    )
     if reply.spoilt:
         pool.end(target.implementation)
     if pool.memory is not None and reply.resident > KEPT * pool.memory:

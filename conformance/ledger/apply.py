@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from conformance.cases import AnyCase
-from conformance.judging.message import failure_message
-from conformance.ledger.record import Ledger
-from conformance.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.cases import AnyCase
+from attention_conformance.conformance.judging.message import failure_message
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.ledger.load import Ledger
 
 
 def apply(ledger: Ledger, result: Result, case: AnyCase, versions: Mapping[str, str]) -> Result:

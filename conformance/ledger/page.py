@@ -9,16 +9,15 @@ from collections.abc import Mapping, Sequence
 from fnmatch import filter as matching
 from pathlib import Path
 
-from conformance.answers import answers, escaped, markdown
-from conformance.cases import every_case
-from conformance.clauses import Clause, clauses
-from conformance.ledger.check import dtypes
-from conformance.ledger.record import Deviation, Ledger
-from conformance.ledger.stale import Standing, Verdict, stale
-from conformance.outcomes import Failure
-from conformance.questions import DTYPE
-from conformance.results import Run
-from impls.select import builtin
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.judging.outcomes import Failure
+from attention_conformance.conformance.ledger.divergence import answers, escaped, markdown
+from attention_conformance.conformance.ledger.load import Deviation, Ledger, dtypes
+from attention_conformance.conformance.ledger.questions import DTYPE
+from attention_conformance.conformance.ledger.stale import Standing, Verdict, stale
+from attention_conformance.conformance.results import Run
+from attention_conformance.conformance.spec.clauses import Clause, clauses
+from attention_conformance.impls.select import builtin
 
 PAGE = Path(__file__).parents[1] / "DEVIATIONS.md"
 TAIL = Path(__file__).with_name("page.md")
@@ -31,7 +30,7 @@ _HEAD = """\
 # How today's libraries deviate
 
 Made from the [ledger](deviations.toml) and the [published results](../reports/published/README.md) by
-`python -m conformance ledger page`; change those, not this page.
+`attention-conformance ledger page`; change those, not this page.
 
 The first part asks of each library the questions on which libraries disagree, right or wrong. The second has a section
 for each record of the ledger: where a library is known not to follow the [spec](SPEC.md), and a command that prints a
@@ -145,7 +144,7 @@ def command(record: Deviation) -> str:
     """The command that shows a record."""
     name, device, dtype, case = example(record)
     where = "" if device == "cpu" else f" --device {device}"
-    return f"python -m conformance script --impl {shlex.quote(name)} --case {case} --dtype {dtype}{where}"
+    return f"attention-conformance script --impl {shlex.quote(name)} --case {case} --dtype {dtype}{where}"
 
 
 def example(record: Deviation) -> tuple[str, str, str, str]:

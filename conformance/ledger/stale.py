@@ -10,10 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from conformance.ledger.record import Deviation, Ledger
-from conformance.ledger.versions import counted
-from conformance.outcomes import Failure, Outcome, Result
-from conformance.results import Run
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.ledger.load import Deviation, Ledger, counted
+from attention_conformance.conformance.results import Run
 
 
 class Standing(StrEnum):

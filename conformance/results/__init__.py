@@ -1,7 +1,15 @@
 """The result file of a run: written line by line (file.py), and read as data that is not trusted (parse.py)."""
 
-from conformance.results.file import Writer, fingerprint
-from conformance.results.parse import FORMAT, Header, ResultFileError, Run, as_record, from_record, read
+from attention_conformance.conformance.results.file import Writer, fingerprint
+from attention_conformance.conformance.results.parse import (
+    FORMAT,
+    Header,
+    ResultFileError,
+    Run,
+    as_record,
+    from_record,
+    read,
+)
 
 __all__ = [
     "FORMAT",

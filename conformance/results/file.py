@@ -15,9 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from conformance import SPEC_VERSION
-from conformance.outcomes import Result
-from conformance.results.parse import FORMAT, as_record
+from attention_conformance.conformance import SPEC_VERSION
+from attention_conformance.conformance.judging.outcomes import Result
+from attention_conformance.conformance.results.parse import FORMAT, as_record
 
 
 class Writer:

@@ -14,10 +14,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, field
 
-from conformance import strict
-from conformance.outcomes import Failure, Outcome, Result
-from conformance.strict import Record
-from impls import compressed
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.results import strict
+from attention_conformance.conformance.results.strict import Record
+from attention_conformance.impls import compressed
 
 #: Version of the format of result files.
 FORMAT = 2

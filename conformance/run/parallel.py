@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-from impls.process.threads import usable_cores
+from attention_conformance.impls.process.threads import usable_cores
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-import conformance
-from conformance import results as result_file
-from conformance import targets
-from conformance.adapter import adapter_lines
-from conformance.cases import AnyCase
-from conformance.deviations import Ledger
-from conformance.diagnosis.explain import Diagnosis, explain, scripts
-from conformance.judging.message import FailureText, with_lines
-from conformance.judging.run_case import Judged, judge_case
-from conformance.ledger import of_run
-from conformance.outcomes import Outcome, Result
-from conformance.run.parallel import Parallel
-from conformance.run.run_checks import Adapters, Conclusion, check_adapters, conclude
-from conformance.run.terminal import executed, print_report
-from conformance.run.xdist import Sender, costly_first, works
+from attention_conformance import conformance
+from attention_conformance.conformance import results as result_file
+from attention_conformance.conformance.adapter import adapter_lines
+from attention_conformance.conformance.cases import AnyCase
+from attention_conformance.conformance.diagnosis.explain import Diagnosis, explain, scripts
+from attention_conformance.conformance.judging.message import FailureText, with_lines
+from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.conformance.judging.run_case import Judged, judge_case
+from attention_conformance.conformance.ledger import load
+from attention_conformance.conformance.ledger.load import Ledger
+from attention_conformance.conformance.run import targets
+from attention_conformance.conformance.run.parallel import Parallel
+from attention_conformance.conformance.run.run_checks import Adapters, Conclusion, check_adapters, conclude
+from attention_conformance.conformance.run.terminal import executed, print_report
+from attention_conformance.conformance.run.xdist import Sender, costly_first, works
 
 HERE = Path(conformance.__file__).resolve().parent
 
@@ -65,7 +65,7 @@ class Recorder:
             return
         self._order = [_place(p["target"], p["case"].name if "case" in p else f"fuzz/{p['prop'].name}") for p in pairs]
         selection, pool, ledger = targets.selection(self._config), targets.pool(self._config), self._ledger()
-        versions = of_run.versions(ledger, selection)
+        versions = load.versions(ledger, selection)
         timeout = self._config.getoption("case_timeout")
 
         def compute(key: Key) -> Judged:
@@ -90,15 +90,15 @@ class Recorder:
         return judged.result
 
     def _ledger(self) -> Ledger:
-        return of_run.ledger(self._config)
+        return load.ledger(self._config)
 
     def _header(self) -> dict[str, Any]:
         selection = targets.selection(self._config)
         return {
             **result_file.fingerprint(),
             **({} if self._config.getoption("shard") is None else {"shard": str(self._config.getoption("shard"))}),
-            "versions": of_run.versions(self._ledger(), selection),
-            "ledgers": of_run.as_json(self._ledger()),
+            "versions": load.versions(self._ledger(), selection),
+            "ledgers": load.as_json(self._ledger()),
             "not_installed": sorted(selection.not_installed),
             "profiles": {
                 f"{t.implementation.name}/{t.dtype}": t.implementation.profile(t.dtype).value for t in selection.targets

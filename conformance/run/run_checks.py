@@ -11,17 +11,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from conformance.adapter import FIRST, Finding, check, probe, right, wider
-from conformance.cases import AnyCase, every_case
-from conformance.cases.base import case as sdpa_case
-from conformance.cases.data import random_bias, random_mask
-from conformance.judging.claims import claim_lines, required, shortcomings, wrapped
-from conformance.judging.run_case import LACKING
-from conformance.outcomes import EXECUTED, Outcome, Result
-from conformance.targets import Selection, Target
-from impls.contract import DTYPES
-from impls.operators import SDPA
-from impls.process.pool import Crashed, Pool, TimedOut
+from attention_conformance.conformance.adapter import FIRST, Finding, check, probe, right, wider
+from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.cases.base import case as sdpa_case
+from attention_conformance.conformance.cases.data import random_bias, random_mask
+from attention_conformance.conformance.judging.claims import claim_lines, required, shortcomings, wrapped
+from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome, Result
+from attention_conformance.conformance.judging.run_case import LACKING
+from attention_conformance.conformance.run.targets import Selection, Target
+from attention_conformance.impls.contract import DTYPES
+from attention_conformance.impls.operators import SDPA
+from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def conclude(
 ) -> Conclusion:
     """What results amount to; a run that was cut off says nothing of what is refused everywhere.
 
-    ``implied`` names implementations whose keywords are only implied (conformance.targets).
+    ``implied`` names implementations whose keywords are only implied (attention_conformance.conformance.run.targets).
     """
     everywhere = refused(results) if complete else []
     failures = [each.line for each in everywhere if each.implementation not in implied]
@@ -161,7 +161,9 @@ def undeclared_keywords(target: Target, declared: Collection[str], pool: Pool, t
     if implementation.operator != SDPA.name or implementation.source or implementation.function_of:
         return []
     try:
-        parameters = pool.call(implementation, "impls.probe:others", implementation, timeout=timeout)
+        parameters = pool.call(
+            implementation, "attention_conformance.impls.probe:others", implementation, timeout=timeout
+        )
     except (Crashed, TimedOut):
         return []
     found = []

@@ -15,8 +15,8 @@ from typing import Any
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from conformance.outcomes import Result
-from conformance.results import ResultFileError, Run, Writer, read
+from attention_conformance.conformance.judging.outcomes import Result
+from attention_conformance.conformance.results import ResultFileError, Run, Writer, read
 
 #: What the parts of one run have in common in their headers; they may have run on machines with another kernel.
 COMMON = ("format", "spec", "machine", "python", "versions", "ledgers", "not_installed", "profiles")

@@ -8,9 +8,9 @@ from typing import Any
 
 from tabulate import tabulate
 
-from conformance import bounds
-from conformance.outcomes import EXECUTED, Outcome, Result
-from conformance.run.run_checks import Conclusion
+from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome, Result
+from attention_conformance.conformance.run.run_checks import Conclusion
 
 HEADERS = ("implementation", "device", *(outcome.value for outcome in Outcome), "worst share", "meets")
 

@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
-from conformance import results as result_file
-from conformance.judging.message import FailureText, with_lines
-from conformance.outcomes import Result
-from conformance.run.run_checks import Conclusion, conclude
-from conformance.run.terminal import executed, print_report
-from conformance.targets import Target
-from impls.contract import Implementation
+from attention_conformance.conformance import results as result_file
+from attention_conformance.conformance.judging.message import FailureText, with_lines
+from attention_conformance.conformance.judging.outcomes import Result
+from attention_conformance.conformance.run.run_checks import Conclusion, conclude
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.run.terminal import executed, print_report
+from attention_conformance.impls.contract import Implementation
 
 #: Under this name results travel with reports, and the rest with the end of a worker.
 KEY = "attention-conformance"

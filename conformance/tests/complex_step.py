@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.tests.fifty_digits import entry, is_allowed
+from attention_conformance.conformance.tests.fifty_digits import entry, is_allowed
 
 STEP = 1e-30
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from conformance.tests import complex_step
-from conformance.tests.complex_step import Arrays
+from attention_conformance.conformance.tests import complex_step
+from attention_conformance.conformance.tests.complex_step import Arrays
 
 #: Keywords of mha that its gradients are of.
 DIFFERENTIATED = ("x_kv", "w_o", "b_q", "b_k", "b_v", "b_o", "bias")

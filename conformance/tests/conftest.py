@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.tests.vectors import two
+from attention_conformance.conformance.tests.vectors import two
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from typing import Any
 import mpmath
 import numpy as np
 
-from conformance.tests import fifty_digits
+from attention_conformance.conformance.tests import fifty_digits
 
 Array = np.ndarray
 

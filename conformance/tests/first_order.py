@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.reference import Expected
+from attention_conformance.conformance.spec.sdpa import Expected
 
 #: What underflow may take from a number.
 TINY = 2.0**-1022

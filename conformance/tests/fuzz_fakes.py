@@ -1,6 +1,6 @@
 """Attention that is wrong in one step each, so that one property fails; and one that is right.
 
-Each is a correct attention taken apart (conformance.faults.anatomy) with one method overridden.
+Each is a correct attention taken apart (attention_conformance.conformance.faults.models.sdpa) with one method overridden.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.faults.anatomy import Array, Attention, Inputs
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
 
 
 class _Recency(Attention):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from conformance.deviations import Deviation
-from conformance.fuzz.properties import PROPERTIES
-from conformance.fuzz.run import Setting, fuzz
-from conformance.fuzz.trial import Context
-from conformance.outcomes import Result
-from conformance.targets import Target
-from conformance.tests import fuzz_fakes
-from impls.contract import Implementation
-from impls.loading import keywords
-from impls.process.pool import Pool
+from attention_conformance.conformance.judging.outcomes import Result
+from attention_conformance.conformance.ledger.load import Deviation
+from attention_conformance.conformance.properties.properties import PROPERTIES
+from attention_conformance.conformance.properties.run import Setting, fuzz
+from attention_conformance.conformance.properties.trial import Context
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.tests import fuzz_fakes
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.loading import keywords
+from attention_conformance.impls.process.pool import Pool
 
 #: Enough for every fake to be found out, and a second or two.
 EXAMPLES = 150
@@ -26,7 +26,7 @@ def context(
     accepts: frozenset[str] | None = None,
 ) -> Context:
     """A fake of fuzz_fakes as a target; ``accepts`` narrows its keywords."""
-    implementation = Implementation(name, f"conformance.tests.fuzz_fakes:{name}")
+    implementation = Implementation(name, f"attention_conformance.conformance.tests.fuzz_fakes:{name}")
     known = keywords(getattr(fuzz_fakes, name))
     target = Target(implementation, "cpu", dtype)
     return Context(

@@ -13,11 +13,11 @@ from typing import Any
 import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
 
-from conformance.bounds import Options
-from conformance.gradients import bounds
-from conformance.gradients.reference import GradExpected, sdpa_grad
-from conformance.judging.compare import shares
-from impls.contract import Profile
+from attention_conformance.conformance.bounds import gradients as bounds
+from attention_conformance.conformance.bounds.sdpa import Options
+from attention_conformance.conformance.judging.compare import shares
+from attention_conformance.conformance.spec.gradients import GradExpected, sdpa_grad
+from attention_conformance.impls.contract import Profile
 
 Rng = np.random.Generator
 

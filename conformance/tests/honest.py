@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from conformance.faults.anatomy import Array, Attention, Inputs
-from conformance.faults.online import Split
-from conformance.faults.tiles import State, Tiled
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
+from attention_conformance.conformance.faults.models.tiles import State, Tiled
+from attention_conformance.conformance.faults.sdpa.online_softmax import Split
 
 
 class SmallTiles(Tiled):

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from conformance.bounds import Options
-from conformance.cases.base import NUMPY_DTYPES
-from conformance.evidence.gradient_variants import VARIANTS
-from conformance.gradients import layer_bounds
-from conformance.gradients.layer_reference import LayerGradExpected, mha_grad
-from conformance.judging.compare import shares
-from conformance.tests import gradient_problems, layer_programs
-from impls.contract import Profile
+from attention_conformance.conformance.bounds import mha_gradients as layer_bounds
+from attention_conformance.conformance.bounds.sdpa import Options
+from attention_conformance.conformance.cases.base import NUMPY_DTYPES
+from attention_conformance.conformance.evidence.gradient_variants import VARIANTS
+from attention_conformance.conformance.judging.compare import shares
+from attention_conformance.conformance.spec.mha_gradients import LayerGradExpected, mha_grad
+from attention_conformance.conformance.tests import gradient_problems, layer_programs
+from attention_conformance.impls.contract import Profile
 
 Array = np.ndarray
 Gradients = Mapping[str, Array]

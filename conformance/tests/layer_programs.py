@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from conformance.bounds import Options
-from conformance.cases.base import NUMPY_DTYPES
-from conformance.evidence.variants import eleven_bits
-from impls.contract import Profile
+from attention_conformance.conformance.bounds.sdpa import Options
+from attention_conformance.conformance.cases.base import NUMPY_DTYPES
+from attention_conformance.conformance.evidence.variants import eleven_bits
+from attention_conformance.impls.contract import Profile
 
 Array = np.ndarray
 

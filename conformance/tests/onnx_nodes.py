@@ -16,7 +16,7 @@ import onnx.backend.test.case.node as node_cases
 import onnx.backend.test.case.node.attention  # importing it collects its tests
 from onnx import helper, numpy_helper
 
-from conformance import reference
+from attention_conformance.conformance.spec import sdpa as reference
 
 #: Names of the operator's inputs and outputs, by position.
 INPUTS = ("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")

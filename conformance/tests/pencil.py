@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.exact import MINUS_INFINITY, ZERO, Exact, NotExact
-from conformance.examples import Example, Table
+from attention_conformance.conformance.spec.examples import MINUS_INFINITY, ZERO, Exact, Example, NotExact, Table
 
 Number = Exact | float
 Index = tuple[int, ...]

@@ -13,14 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conformance.cases import AnyCase, every_case
-from conformance.judging.judge import judge
-from conformance.outcomes import Failure, Outcome, Result
-from conformance.script import Element, worst_elements, write
-from conformance.targets import Target
-from impls.calls import Reply, Request
-from impls.contract import Implementation, Profile
-from impls.process.pool import Crashed, Pool, TimedOut
+from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.judging.judge import judge
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.repro import Element, worst_elements, write
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.impls.calls import Reply, Request
+from attention_conformance.impls.contract import Implementation, Profile
+from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 
 #: An implementation, the name of a case, and a dtype.
 Job = tuple[Implementation, str, str]
@@ -33,7 +33,7 @@ DEADLY = (Failure.CRASHED, Failure.TIMEOUT)
 
 RUNNER = Path(__file__).with_name("run_scripts.py")
 
-#: JAX keeps what scripts compile, as the suite's workers let it (impls.jax.prepare), so that the next run need not.
+#: JAX keeps what scripts compile, as the suite's workers let it (attention_conformance.impls.jax.prepare), so that the next run need not.
 KEEP = {
     "JAX_COMPILATION_CACHE_DIR": str(
         Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attention-conformance" / "jax"
@@ -80,7 +80,9 @@ def answered(pool: Pool, target: Target, case: AnyCase, timeout: float = 300) ->
         for each in filter(None, (every_case().get(case.after), case)):
             x = each.inputs(dtype)
             request = Request(target.device, x.arrays, x.keywords, memory=each.memory, repeats=each.repeats)
-            reply = pool.call(implementation, "impls.calls:call", implementation, request, timeout=timeout)
+            reply = pool.call(
+                implementation, "attention_conformance.impls.calls:call", implementation, request, timeout=timeout
+            )
     except (Crashed, TimedOut) as error:
         failure = Failure.CRASHED if isinstance(error, Crashed) else Failure.TIMEOUT
         return replace(blank, outcome=Outcome.FAILED, failure=failure, reason=str(error)), None
@@ -96,7 +98,10 @@ def written(
     that wants it; of an output without elements, one that checks its shape.
     """
     target, given = Target(implementation, "cpu", dtype), every_case()[case]
-    if given.keywords - pool.call(implementation, "impls.calls:describe", implementation).keywords:
+    if (
+        given.keywords
+        - pool.call(implementation, "attention_conformance.impls.calls:describe", implementation).keywords
+    ):
         return None
     result, reply = answered(pool, target, given, timeout)
     elements: tuple[Element, ...] = ()

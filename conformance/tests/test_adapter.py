@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.adapter import Finding, adapter_lines, check
-from conformance.cases import all_cases, every_case
-from conformance.deviations import Ledger
-from conformance.judging.run_case import judge_case
-from conformance.outcomes import Outcome
-from conformance.run.run_checks import undeclared_dtypes
-from conformance.targets import Target
-from impls.contract import Implementation
-from impls.process.pool import Pool
-from impls.select import builtin, plug_in, with_attributes
+from attention_conformance.conformance.adapter import Finding, adapter_lines, check
+from attention_conformance.conformance.cases import all_cases, every_case
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.conformance.judging.run_case import judge_case
+from attention_conformance.conformance.ledger.load import Ledger
+from attention_conformance.conformance.run.run_checks import undeclared_dtypes
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.process.pool import Pool
+from attention_conformance.impls.select import builtin, plug_in, with_attributes
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +29,9 @@ def pool() -> Iterator[Pool]:
 
 def plugged(pool: Pool, name: str) -> tuple[Implementation, frozenset[str]]:
     """A fake as a user would plug it in, and its keywords; all of them share a process."""
-    place = "" if ":" in name else "impls.tests.adapters:"
+    place = "" if ":" in name else "attention_conformance.impls.tests.adapters:"
     implementation = replace(plug_in(f"{place}{name}"), worker="fakes")
-    described = pool.call(implementation, "impls.calls:describe", implementation)
+    described = pool.call(implementation, "attention_conformance.impls.calls:describe", implementation)
     return with_attributes(implementation, described.attributes), described.keywords
 
 
@@ -49,7 +49,7 @@ def found(pool: Pool, name: str, dtypes: tuple[str, ...] = ("float32",)) -> Find
         ("values_first", "it computes attention(q, v, k): pass q, k, v in this order"),
         ("keys_first", "it computes attention(k, q, v): pass q, k, v in this order"),
         ("other_names", "it is called with its arguments by name: name them q, k, v"),
-        ("impls.tests.fakes:a_list", "it returns a list: return an array of numpy"),
+        ("attention_conformance.impls.tests.fakes:a_list", "it returns a list: return an array of numpy"),
         ("a_dictionary", "it returns a dict: return an array of numpy"),
         ("nothing", "it returns None: return the output"),
         ("a_number", "it returns a numpy.float32 without axes: return an array"),
@@ -60,8 +60,11 @@ def found(pool: Pool, name: str, dtypes: tuple[str, ...] = ("float32",)) -> Find
         ("coroutine", "it returns a coroutine, which is no result yet: wait for it, and return that"),
         ("future", "it returns a concurrent.Future, which is no result yet: wait for it, and return that"),
         ("unfinished", "its result changes after it was returned: wait for it before returning"),
-        ("impls.tests.fakes:too_wide", "it computes right, and returns float64 for float32: convert its results back"),
-        ("impls.tests.fakes:transposed", "its output is (B, S, H, D): return (B, H, S, D)"),
+        (
+            "attention_conformance.impls.tests.fakes:too_wide",
+            "it computes right, and returns float64 for float32: convert its results back",
+        ),
+        ("attention_conformance.impls.tests.fakes:transposed", "its output is (B, S, H, D): return (B, H, S, D)"),
         ("merged", "its output is (B, S, H·D), the heads merged: return (B, H, S, D)"),
         ("without_batch", "its output has no batch axis: return (B, H, S, D)"),
         ("squeezed", "its output has no batch axis: return (B, H, S, D)"),
@@ -103,7 +106,7 @@ def test_a_result_that_is_too_wide_in_half_precision_alone_is_named(pool: Pool) 
 @pytest.mark.parametrize("name", ["right", "wrong", "slightly_wrong", "nan", "careless", "raises", "refuses", "aborts"])
 def test_nothing_is_said_of_attention_that_is_right_or_wrong_by_itself(pool: Pool, name: str) -> None:
     """A right function, one that is wrong inside, one that refuses and one that crashes have no wrong adapter."""
-    assert found(pool, f"impls.tests.fakes:{name}") is None
+    assert found(pool, f"attention_conformance.impls.tests.fakes:{name}") is None
 
 
 def test_what_is_only_near_another_layout_is_not_named(pool: Pool) -> None:
@@ -115,7 +118,7 @@ def test_what_is_only_near_another_layout_is_not_named(pool: Pool) -> None:
 def test_a_right_layer_has_no_finding(pool: Pool, name: str) -> None:
     """Operators other than sdpa are looked at with their own smallest case."""
     implementation = builtin()[name]
-    described = pool.call(implementation, "impls.calls:describe", implementation)
+    described = pool.call(implementation, "attention_conformance.impls.calls:describe", implementation)
     assert check([Target(implementation, "cpu", "float32")], described.keywords, pool, 60) is None
 
 
@@ -142,8 +145,8 @@ def lines(pool: Pool, name: str, case: str) -> list[str]:
         ("a_number", "plain"),
         ("always_weights", "plain"),
         ("lse_first", "lse"),
-        ("impls.tests.fakes:too_wide", "plain"),
-        ("impls.tests.fakes:transposed", "plain"),
+        ("attention_conformance.impls.tests.fakes:too_wide", "plain"),
+        ("attention_conformance.impls.tests.fakes:transposed", "plain"),
         ("squeezed", "one-batch"),
     ],
 )
@@ -161,7 +164,7 @@ def test_a_failure_that_the_adapter_does_not_explain_does_not_say_so(pool: Pool,
     """A failure of another kind, or of other numbers, keeps its message."""
     finding = found(pool, name)
     assert finding is not None
-    implementation, keywords = plugged(pool, "impls.tests.fakes:careless")
+    implementation, keywords = plugged(pool, "attention_conformance.impls.tests.fakes:careless")
     target = Target(implementation, "cpu", "float32")
     judged = judge_case(target, every_case()[case], pool, keywords, Ledger(), {}, 60)
     assert judged.result.outcome is Outcome.FAILED
@@ -170,17 +173,19 @@ def test_a_failure_that_the_adapter_does_not_explain_does_not_say_so(pool: Pool,
 
 def test_a_dtype_that_works_undeclared_is_found(pool: Pool) -> None:
     """Of a function that declares float32 alone, the others that come out right are named."""
-    implementation = Implementation("right", "impls.tests.fakes:right", dtypes=("float32",))
+    implementation = Implementation("right", "attention_conformance.impls.tests.fakes:right", dtypes=("float32",))
     assert undeclared_dtypes(Target(implementation, "cpu", "float32"), pool, 60) == ["float64", "float16", "bfloat16"]
 
 
 def test_a_dtype_that_does_not_work_is_not_found(pool: Pool) -> None:
     """A result in another dtype is no working one."""
-    implementation = Implementation("too_wide", "impls.tests.fakes:too_wide", dtypes=("float32",))
+    implementation = Implementation("too_wide", "attention_conformance.impls.tests.fakes:too_wide", dtypes=("float32",))
     assert undeclared_dtypes(Target(implementation, "cpu", "float32"), pool, 60) == ["float64"]
 
 
 def test_a_dtype_that_is_refused_is_not_found(pool: Pool) -> None:
     """An exception returns nothing, and nothing is not right: as many results as names are none of none."""
-    implementation = Implementation("only_float32", "impls.tests.adapters:only_float32", dtypes=("float32",))
+    implementation = Implementation(
+        "only_float32", "attention_conformance.impls.tests.adapters:only_float32", dtypes=("float32",)
+    )
     assert undeclared_dtypes(Target(implementation, "cpu", "float32"), pool, 60) == []

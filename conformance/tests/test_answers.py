@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.answers import OPERATORS, answers, markdown
-from conformance.cases import every_case
-from conformance.deviations import read
-from conformance.outcomes import Failure, Outcome, Result
-from conformance.questions import DTYPE, QUESTIONS
-from impls.contract import DTYPES
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.ledger.divergence import OPERATORS, answers, markdown
+from attention_conformance.conformance.ledger.load import read
+from attention_conformance.conformance.ledger.questions import DTYPE, QUESTIONS
+from attention_conformance.impls.contract import DTYPES
 
 FIRST, SECOND = QUESTIONS[:2]
 GRADIENT = next(q for q in QUESTIONS if every_case()[q.case].operator == "sdpa_grad")

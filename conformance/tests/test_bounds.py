@@ -8,13 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformance import bounds, reference
-from conformance.bounds import Options, bound, profiles, rounding
-from conformance.cases import all_cases
-from conformance.cases.base import ALL_DTYPES, HALVES, NUMPY_DTYPES
-from conformance.cases.data import LONG, Shape, normal, shifted
-from conformance.judging.compare import shares
-from impls.contract import Profile
+from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.bounds.sdpa import Options, bound, profiles, rounding
+from attention_conformance.conformance.cases import all_cases
+from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES, NUMPY_DTYPES
+from attention_conformance.conformance.cases.data import LONG, Shape, normal, shifted
+from attention_conformance.conformance.judging.compare import shares
+from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.impls.contract import Profile
 
 SHAPES = {
     "small": Shape(),

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance import reference
-from conformance.bounds import OperandErrors, Options, bound_under, profiles, rounding
-from conformance.cases import all_cases
-from conformance.cases.base import ALL_DTYPES
-from impls.contract import Profile
+from attention_conformance.conformance.bounds.sdpa import OperandErrors, Options, bound_under, profiles, rounding
+from attention_conformance.conformance.cases import all_cases
+from attention_conformance.conformance.cases.base import ALL_DTYPES
+from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.impls.contract import Profile
 
 
 @pytest.mark.parametrize("spread", [0.3, 1.0, 3.0])

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformance.bounds import profiles
-from conformance.cases import every_case
-from conformance.cases.gradient import GradientCase
-from conformance.cases.mha_gradient import MhaGradientCase
-from conformance.gradients.bounds import check_telling
-from impls.contract import Profile
+from attention_conformance.conformance.bounds.gradients import check_telling
+from attention_conformance.conformance.bounds.sdpa import profiles
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.cases.gradient import GradientCase
+from attention_conformance.conformance.cases.mha_gradient import MhaGradientCase
+from attention_conformance.impls.contract import Profile
 
 CASES = [
     case for case in every_case().values() if isinstance(case, GradientCase | MhaGradientCase) and not case.invalid

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.judging.claims import COLUMNS, claim_lines, required, shortcomings
-from conformance.outcomes import Outcome, Result
-from conformance.tests.test_features import results
-from impls.contract import ImplementationError
+from attention_conformance.conformance.judging.claims import COLUMNS, claim_lines, required, shortcomings
+from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.conformance.tests.test_features import results
+from attention_conformance.impls.contract import ImplementationError
 
 RIGHT = results(lambda case: Outcome.PASSED)
 WITHOUT_WINDOWS = results(lambda case: Outcome.UNSUPPORTED if "window" in case.keywords else Outcome.PASSED)

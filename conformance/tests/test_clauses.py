@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from conformance import reference
-from conformance.cases import AnyCase, Case, all_cases, every_case
-from conformance.clauses import Level, clauses, parse
-from conformance.outcomes import Failure
+from attention_conformance.conformance.cases import AnyCase, Case, all_cases, every_case
+from attention_conformance.conformance.judging.outcomes import Failure
+from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.conformance.spec.clauses import Level, clauses, parse
 
 CASES = list(every_case().values())
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)

@@ -1,12 +1,12 @@
-"""``python -m conformance``: the manual of cases and clauses."""
+"""``attention-conformance``: the manual of cases and clauses."""
 
 from __future__ import annotations
 
 import pytest
 
-from conformance.__main__ import main
-from conformance.cases import every_case
-from conformance.clauses import clauses
+from attention_conformance.cli import main
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.spec.clauses import clauses
 
 
 def test_cases_are_listed_with_their_reason(capsys: pytest.CaptureFixture[str]) -> None:

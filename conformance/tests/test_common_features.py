@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from conformance.cases import all_cases, every_case
-from conformance.diagnosis.common_features import FEATURES, common_features_line
-from conformance.outcomes import Failure
+from attention_conformance.conformance.cases import all_cases, every_case
+from attention_conformance.conformance.diagnosis.common_features import FEATURES, common_features_line
+from attention_conformance.conformance.judging.outcomes import Failure
 
 
 def judged(*names: str, dtype: str = "float32") -> list[tuple]:

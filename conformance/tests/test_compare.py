@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from conformance.judging.compare import compare, shares
+from attention_conformance.conformance.judging.compare import compare, shares
 
 
 def one(got: float, expected: float, bound: float, dtype: str = "float32") -> float:

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.bounds import Options, bound
-from conformance.cases import all_cases
-from conformance.judging.compare import compare
-from conformance.reference import Expected, InvalidInput, sdpa
-from impls.contract import Profile
+from attention_conformance.conformance.bounds.sdpa import Options, bound
+from attention_conformance.conformance.cases import all_cases
+from attention_conformance.conformance.judging.compare import compare
+from attention_conformance.conformance.spec.sdpa import Expected, InvalidInput, sdpa
+from attention_conformance.impls.contract import Profile
 
 #: Splits of seven tokens into steps.
 SPLITS = ((7,), (1,) * 7, (3, 1, 1, 2), (6, 1))

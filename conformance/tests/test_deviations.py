@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cases import every_case
-from conformance.clauses import clauses
-from conformance.deviations import LEDGER, Deviation, Ledger, LedgerError, read
-from conformance.ledger.check import together
-from conformance.outcomes import Failure
-from impls.select import builtin
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.judging.outcomes import Failure
+from attention_conformance.conformance.ledger.load import LEDGER, Deviation, Ledger, LedgerError, read, together
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.impls.select import builtin
 
 RECORD = """
 [[deviation]]

@@ -10,20 +10,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.cases import AnyCase, every_case
-from conformance.diagnosis.explain import explanation_text
-from conformance.diagnosis.match import Explanation, Passed, combined, diagnose
-from conformance.faults import FAULTS, anatomy, layers
-from conformance.faults.anatomy import Anatomy, Array, Attention, Inputs
-from conformance.faults.layers import Layer, LayerCall
-from conformance.faults.trials import Failed, explains
-from conformance.judging.judge import judge
-from conformance.judging.run_case import request
-from conformance.outcomes import Outcome, Result
-from conformance.reference import Expected
-from impls import compressed
-from impls.calls import Reply, call
-from impls.contract import Implementation, Profile
+from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.diagnosis.explain import explanation_text
+from attention_conformance.conformance.diagnosis.match import Explanation, Passed, combined, diagnose
+from attention_conformance.conformance.faults import FAULTS
+from attention_conformance.conformance.faults.models import mha, sdpa
+from attention_conformance.conformance.faults.models.mha import Layer, LayerCall
+from attention_conformance.conformance.faults.models.sdpa import Anatomy, Array, Attention, Inputs
+from attention_conformance.conformance.faults.trials import Failed, explains
+from attention_conformance.conformance.judging.judge import judge
+from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.conformance.judging.run_case import request
+from attention_conformance.conformance.spec.sdpa import Expected
+from attention_conformance.impls import compressed
+from attention_conformance.impls.calls import Reply, call
+from attention_conformance.impls.contract import Implementation, Profile
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +56,7 @@ def replies(make: type[Anatomy], names: Sequence[str], monkeypatch: pytest.Monke
         for dtype in case.dtypes:
             natural = called(make(), case, dtype)
             with monkeypatch.context() as patch:
-                for module in (anatomy, layers):
+                for module in (sdpa, mha):
                     patch.setattr(module, "working_dtype", lambda _: np.float64)
                 wide = called(instance, case, dtype)
             same = {n: a.dtype for n, a in wide.results.items()} == {n: a.dtype for n, a in natural.results.items()}

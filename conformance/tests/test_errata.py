@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from conformance import reference
-from conformance.clauses import SPEC
-from conformance.examples import examples
+from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.conformance.spec.clauses import SPEC
+from attention_conformance.conformance.spec.examples import examples
 
 Array = np.ndarray
 

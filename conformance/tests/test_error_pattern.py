@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from conformance.cases import all_cases
-from conformance.judging.error_pattern import error_pattern, plain
+from attention_conformance.conformance.cases import all_cases
+from attention_conformance.conformance.judging.error_pattern import error_pattern, plain
 
 CASE = all_cases()["empty-row"]
 EXPECTED = CASE.expected("float32")

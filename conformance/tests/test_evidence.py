@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from conformance.__main__ import main
-from conformance.bounds import profiles
-from conformance.deviations import read as read_ledger
-from conformance.evidence import page, record, sensitivity, small_errors
-from conformance.evidence.drawn import drawn
-from conformance.evidence.problems import SEED
-from conformance.evidence.series import SDPA, SERIES
-from conformance.evidence.stamp import stale, stamp
+from attention_conformance.cli import main
+from attention_conformance.conformance.bounds.sdpa import profiles
+from attention_conformance.conformance.evidence import page, record, sensitivity, small_errors
+from attention_conformance.conformance.evidence.drawn import drawn
+from attention_conformance.conformance.evidence.problems import SEED
+from attention_conformance.conformance.evidence.series import SDPA, SERIES
+from attention_conformance.conformance.evidence.stamp import stale, stamp
+from attention_conformance.conformance.ledger.load import read as read_ledger
 
 #: Everything but attention itself, whose bound the others are made of.
 OTHERS = [name for name in SERIES if name != "sdpa"]
@@ -111,9 +111,9 @@ def test_the_evidence_is_of_what_is_measured_now(evidence: dict[str, Any], name:
 
 @pytest.mark.parametrize("name", SERIES)
 def test_the_evidence_is_of_these_cases_and_bounds(evidence: dict[str, Any], name: str) -> None:
-    """No case was added and no bound changed since: else run ``python -m conformance evidence --only`` with the series.
+    """No case was added and no bound changed since: else run ``attention-conformance evidence --only`` with the series.
 
-    Where only cases have changed, ``python -m conformance evidence --cases``.
+    Where only cases have changed, ``attention-conformance evidence --cases``.
     """
     assert stale(evidence["series"][name]["stamp"], stamp(SERIES[name])) == []
 
@@ -163,7 +163,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("few")
 def test_the_command_measures_and_writes_both_files(tmp_path: Path) -> None:
-    """``python -m conformance evidence --only sdpa`` writes the evidence and the page beside it, and keeps the rest."""
+    """``attention-conformance evidence --only sdpa`` writes the evidence and the page beside it, and keeps the rest."""
     target = tmp_path / "evidence.json"
     command = ["evidence", "--problems", "6", "--parallel", "1", "--only", "sdpa", "-o", str(target)]
     assert main(command) == 0

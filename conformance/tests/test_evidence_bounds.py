@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 
-from conformance import bounds, reference
-from conformance.bounds import Options, bound
-from conformance.cases.data import Shape
-from conformance.evidence import variants
-from conformance.evidence.once import once
-from conformance.judging.compare import shares
-from conformance.problem import Problem
-from impls.contract import Profile
+from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.bounds.sdpa import Options, bound
+from attention_conformance.conformance.cases.data import Shape
+from attention_conformance.conformance.evidence import variants
+from attention_conformance.conformance.evidence.once import once
+from attention_conformance.conformance.judging.compare import shares
+from attention_conformance.conformance.properties.problem import Problem
+from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.impls.contract import Profile
 
 pytestmark = pytest.mark.slow
 

@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.cases.data import Shape
-from conformance.cases.layer import PLAIN
-from conformance.deviations import read
-from conformance.evidence.derived_problems import GradientProblem
-from conformance.evidence.layer_problems import LayerProblem
-from conformance.evidence.once import once
-from conformance.evidence.verdicts import Jury, Kind, Verdict
-from conformance.problem import Problem
-from conformance.targets import Selection, Target, choose
-from impls import calls
-from impls.numpy import layer as of_layer
-from impls.numpy.gradients import gradients as of_sdpa
-from impls.process.pool import Pool
+from attention_conformance.conformance.cases.data import Shape
+from attention_conformance.conformance.cases.layer import PLAIN
+from attention_conformance.conformance.evidence.derived_problems import GradientProblem
+from attention_conformance.conformance.evidence.mha_problems import LayerProblem
+from attention_conformance.conformance.evidence.once import once
+from attention_conformance.conformance.evidence.verdicts import Jury, Kind, Verdict
+from attention_conformance.conformance.ledger.load import read
+from attention_conformance.conformance.properties.problem import Problem
+from attention_conformance.conformance.run.targets import Selection, Target, choose
+from attention_conformance.impls import calls
+from attention_conformance.impls.numpy import layer as of_layer
+from attention_conformance.impls.numpy.gradients import gradients as of_sdpa
+from attention_conformance.impls.process.pool import Pool
 
-HERE = "conformance.tests.test_evidence_excuses:"
+HERE = "attention_conformance.conformance.tests.test_evidence_excuses:"
 EMPTY = LayerProblem("p", "mha", PLAIN, kv_lengths=(0, 4))
 
 

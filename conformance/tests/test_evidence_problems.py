@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from conformance.evidence.drawn import OF_SDPA, drawn
-from conformance.evidence.problems import (
+from attention_conformance.conformance.evidence.drawn import OF_SDPA, drawn
+from attention_conformance.conformance.evidence.problems import (
     DTYPES,
     KEYS,
     OFFSET,
@@ -17,7 +17,7 @@ from conformance.evidence.problems import (
     dtype_of,
     random_problem,
 )
-from conformance.evidence.series import SDPA
+from attention_conformance.conformance.evidence.series import SDPA
 
 #: As many as the evidence is made of.
 PROBLEMS = [random_problem(index) for index in range(SDPA.problems)]

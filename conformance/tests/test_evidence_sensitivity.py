@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformance import bounds, reference
-from conformance.cases import all_cases
-from conformance.cases.data import Shape
-from conformance.evidence.once import once
-from conformance.evidence.sensitivity import (
+from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.cases import all_cases
+from attention_conformance.conformance.cases.data import Shape
+from attention_conformance.conformance.evidence.once import once
+from attention_conformance.conformance.evidence.sensitivity import (
     PROMISED,
     QUANTITIES,
     Place,
@@ -19,9 +19,10 @@ from conformance.evidence.sensitivity import (
     smallest,
     value_cases,
 )
-from conformance.problem import Problem, RandomBias, RandomMask
-from conformance.reference import Expected
-from impls.contract import Profile
+from attention_conformance.conformance.properties.problem import Problem, RandomBias, RandomMask
+from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.conformance.spec.sdpa import Expected
+from attention_conformance.impls.contract import Profile
 
 pytestmark = pytest.mark.slow
 

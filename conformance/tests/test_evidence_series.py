@@ -7,17 +7,17 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from conformance import bounds
-from conformance.deviations import read
-from conformance.evidence.derived_problems import decode_problem
-from conformance.evidence.drawn import drawn
-from conformance.evidence.layer_problems import WORK, layer_problem
-from conformance.evidence.once import once
-from conformance.evidence.series import SERIES
-from conformance.evidence.verdicts import Jury, Kind
-from conformance.targets import choose
-from impls import calls
-from impls.process.pool import Pool
+from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.evidence.derived_problems import decode_problem
+from attention_conformance.conformance.evidence.drawn import drawn
+from attention_conformance.conformance.evidence.mha_problems import WORK, layer_problem
+from attention_conformance.conformance.evidence.once import once
+from attention_conformance.conformance.evidence.series import SERIES
+from attention_conformance.conformance.evidence.verdicts import Jury, Kind
+from attention_conformance.conformance.ledger.load import read
+from attention_conformance.conformance.run.targets import choose
+from attention_conformance.impls import calls
+from attention_conformance.impls.process.pool import Pool
 
 pytestmark = pytest.mark.slow
 
@@ -99,11 +99,11 @@ def test_a_correct_implementation_has_no_false_alarm(pool: Pool, name: str) -> N
 
 #: A wrong implementation of each series.
 WRONG = {
-    "decode": "conformance.faults:causal_bottom_right",
-    "mha": "conformance.faults:layer_scale_of_all_heads",
-    "sublayer": "conformance.faults:norm_always_first",
-    "sdpa_grad": "conformance.faults:group_not_summed",
-    "mha_grad": "conformance.faults:weight_gradient_of_one_sample",
+    "decode": "attention_conformance.conformance.faults:causal_bottom_right",
+    "mha": "attention_conformance.conformance.faults:layer_scale_of_all_heads",
+    "sublayer": "attention_conformance.conformance.faults:norm_always_first",
+    "sdpa_grad": "attention_conformance.conformance.faults:group_not_summed",
+    "mha_grad": "attention_conformance.conformance.faults:weight_gradient_of_one_sample",
 }
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.cases import every_case
-from conformance.evidence import small_errors
-from conformance.evidence.series import SERIES
-from conformance.evidence.small_errors import QUANTITIES, Place, caught, slopes, value_cases
-from impls.contract import Profile
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.evidence import small_errors
+from attention_conformance.conformance.evidence.series import SERIES
+from attention_conformance.conformance.evidence.small_errors import QUANTITIES, Place, caught, slopes, value_cases
+from attention_conformance.impls.contract import Profile
 
 CASES = ("mha-widths", "sublayer-post-norm", "grad-bias", "mha-grad-widths")
 

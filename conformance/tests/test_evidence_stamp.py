@@ -7,14 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformance import bounds, cases
-from conformance.cases import every_case
-from conformance.evidence import stamp as module
-from conformance.evidence.problems import dtype_of
-from conformance.evidence.series import SERIES
-from conformance.evidence.stamp import cases_of, stale, stamp
-from conformance.gradients import errors
-from conformance.layers import bounds as of_layers
+from attention_conformance.conformance import cases
+from attention_conformance.conformance.bounds import gradients as errors
+from attention_conformance.conformance.bounds import mha as of_layers
+from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.evidence import stamp as module
+from attention_conformance.conformance.evidence.problems import dtype_of
+from attention_conformance.conformance.evidence.series import SERIES
+from attention_conformance.conformance.evidence.stamp import cases_of, stale, stamp
 
 
 @pytest.fixture(autouse=True)

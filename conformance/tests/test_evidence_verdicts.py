@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance import bounds
-from conformance.cases.data import Shape
-from conformance.deviations import Ledger, read
-from conformance.evidence.measure import Near, alarms, rows
-from conformance.evidence.once import once
-from conformance.evidence.problems import dtype_of, random_problem
-from conformance.evidence.verdicts import Jury, Kind, Verdict
-from conformance.problem import Problem, RandomMask
-from conformance.targets import Selection, Target, choose
-from impls import calls
-from impls.numpy import eager
-from impls.process.pool import Pool
-from impls.select import builtin, plug_in
+from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.cases.data import Shape
+from attention_conformance.conformance.evidence.measure import Near, alarms, rows
+from attention_conformance.conformance.evidence.once import once
+from attention_conformance.conformance.evidence.problems import dtype_of, random_problem
+from attention_conformance.conformance.evidence.verdicts import Jury, Kind, Verdict
+from attention_conformance.conformance.ledger.load import Ledger, read
+from attention_conformance.conformance.properties.problem import Problem, RandomMask
+from attention_conformance.conformance.run.targets import Selection, Target, choose
+from attention_conformance.impls import calls
+from attention_conformance.impls.numpy import eager
+from attention_conformance.impls.process.pool import Pool
+from attention_conformance.impls.select import builtin, plug_in
 
-HERE = "conformance.tests.test_evidence_verdicts:"
+HERE = "attention_conformance.conformance.tests.test_evidence_verdicts:"
 RANK_1 = RandomMask(0.5, (None,))
 SMALL = Shape(b=1, hq=2, hkv=1, sq=3, sk=5, d=4, dv=4)
 
@@ -95,7 +95,7 @@ def test_a_correct_implementation_has_no_false_alarm(pool: Pool) -> None:
 
 def test_a_wrong_implementation_is_an_alarm(pool: Pool) -> None:
     """A causal mask aligned at the bottom right is found on causal problems, and on no other."""
-    judge = jury(pool, "conformance.faults:causal_bottom_right")
+    judge = jury(pool, "attention_conformance.conformance.faults:causal_bottom_right")
     found = {index: each for index in range(60) for each in judge.verdicts(index)}
     alarms = {index for index, each in found.items() if each.kind is Kind.ALARM}
     assert len(alarms) > 3
@@ -113,7 +113,7 @@ def test_a_bound_that_is_too_tight_is_an_alarm(pool: Pool, monkeypatch: pytest.M
 def test_numpy_is_judged_in_this_process_and_libraries_in_their_own() -> None:
     """Honest variants are NumPy, too; the ONNX evaluator is a library, though its arrays are NumPy's."""
     with closing(Near()) as pool:
-        variant = plug_in("conformance.evidence.variants:storage")
+        variant = plug_in("attention_conformance.conformance.evidence.variants:storage")
         assert {pool.call(each, "os:getpid") for each in (builtin()["numpy-eager"], variant)} == {os.getpid()}
         assert pool.call(builtin()["onnx-reference"], "os:getpid") != os.getpid()
 
@@ -164,7 +164,11 @@ def test_a_record_excuses_no_other_rows(pool: Pool) -> None:
 def test_stored_scores_may_overflow(pool: Pool) -> None:
     """Beyond the largest float16 number nothing is promised to a program that stores scores, and only to such."""
     problem = Problem("p", replace(SMALL, d=64), spread=30.0, outlier=50.0, scale=10.0)
-    judge = jury(pool, "conformance.evidence.variants:storage", "conformance.evidence.variants:fused")
+    judge = jury(
+        pool,
+        "attention_conformance.conformance.evidence.variants:storage",
+        "attention_conformance.conformance.evidence.variants:fused",
+    )
     kinds = {
         target.implementation.name.rpartition(":")[2]: judge.verdict(target, once(problem, "float16"))
         for target in judge.selection.targets

@@ -8,21 +8,21 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from conformance import examples_page
-from conformance.clauses import clauses
-from conformance.exact import Exact
-from conformance.examples import (
+from attention_conformance.conformance.spec import examples as examples_page
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.conformance.spec.examples import (
     OPTIONS,
     RESULTS,
     STEPS,
     UNIT,
+    Exact,
     Example,
     MalformedExample,
     Table,
     examples,
     load,
 )
-from conformance.tests.pencil import mistakes
+from attention_conformance.conformance.tests.pencil import mistakes
 
 EXAMPLES = pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
 
@@ -79,7 +79,7 @@ def test_every_option_and_step_has_an_example() -> None:
 
 @pytest.mark.documents
 def test_page_is_up_to_date() -> None:
-    """EXAMPLES.md is what the data gives; run ``python -m conformance.examples`` after a change."""
+    """EXAMPLES.md is what the data gives; run ``python -m attention_conformance.conformance.spec.examples`` after a change."""
     assert examples_page.PAGE.read_text(encoding="utf-8") == examples_page.render()
 
 

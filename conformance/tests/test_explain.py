@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from conformance.results import read
-from conformance.tests.interrupts import interrupt, interruptible
-from conformance.tests.test_plugin import plug_in, run
+from attention_conformance.conformance.results import read
+from attention_conformance.conformance.tests.interrupts import interrupt, interruptible
+from attention_conformance.conformance.tests.test_plugin import plug_in, run
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +63,14 @@ def test_a_steady_mistake_says_neither(tmp_path: Path) -> None:
 
 def test_the_result_file_holds_the_diagnosis(tmp_path: Path) -> None:
     """The faults by name, and the cases that they explain."""
-    run(tmp_path, "--impl", "conformance.faults:scale_missing", *CASES, "--conformance-json", "out.jsonl")
+    run(
+        tmp_path,
+        "--impl",
+        "attention_conformance.conformance.faults:scale_missing",
+        *CASES,
+        "--conformance-json",
+        "out.jsonl",
+    )
     assert read(tmp_path / "out.jsonl").complete
     footer = json.loads((tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     (diagnosis,) = footer["diagnoses"]
@@ -75,7 +82,9 @@ def test_the_result_file_holds_the_diagnosis(tmp_path: Path) -> None:
 
 def test_results_outlive_a_diagnosis_that_breaks(tmp_path: Path) -> None:
     """If the end of a run raises, the result file has been closed all the same."""
-    (tmp_path / "breaks.py").write_text("import conformance.diagnosis.explain as e\ne.diagnose = lambda *_: 1 / 0\n")
+    (tmp_path / "breaks.py").write_text(
+        "import attention_conformance.conformance.diagnosis.explain as e\ne.diagnose = lambda *_: 1 / 0\n"
+    )
     printed = judged(tmp_path, "output = output + 0.37", "-p", "breaks", "--conformance-json", "out.jsonl")
     assert "results in" not in printed  # it did break: the table that follows is not there
     assert read(tmp_path / "out.jsonl").complete

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.faults import FAULTS
-from conformance.tests.test_plugin import rounded, run
+from attention_conformance.conformance.faults import FAULTS
+from attention_conformance.conformance.tests.test_plugin import rounded, run
 
 pytestmark = pytest.mark.slow
 

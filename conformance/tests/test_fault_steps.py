@@ -7,14 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from conformance.cases import every_case
-from conformance.faults import FAULTS, steps
-from conformance.faults.anatomy import Anatomy, Array, Attention, Inputs
-from conformance.faults.layers import Layer
-from conformance.faults.steps import correct, unchanged
-from conformance.judging.run_case import request
-from impls.calls import Reply, call, same_bits
-from impls.contract import Implementation
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.faults import FAULTS
+from attention_conformance.conformance.faults.models import steps
+from attention_conformance.conformance.faults.models.mha import Layer
+from attention_conformance.conformance.faults.models.sdpa import Anatomy, Array, Attention, Inputs
+from attention_conformance.conformance.faults.models.steps import correct, unchanged
+from attention_conformance.conformance.judging.run_case import request
+from attention_conformance.impls.calls import Reply, call, same_bits
+from attention_conformance.impls.contract import Implementation
 
 #: Small cases of each operator, options among them, one that is refused and one of another layout in memory.
 CASES = {

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from conformance.cases import AnyCase, every_case
-from conformance.judging.features import FEATURES, Claim, Standing, cases_of, claims, feature_of
-from conformance.outcomes import Failure, Outcome, Result
-from impls.operators import OPERATORS
+from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.judging.features import FEATURES, Claim, Standing, cases_of, claims, feature_of
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.impls.operators import OPERATORS
 
 
 def results(outcome: Callable[[AnyCase], Outcome], dtypes: Iterable[str] = ("float32",)) -> list[Result]:

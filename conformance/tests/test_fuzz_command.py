@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from conformance.outcomes import Outcome
-from conformance.results import read
-from conformance.tests.interrupts import interrupt, interruptible
-from conformance.tests.test_plugin import RIGHT, plug_in, run
-from reports import reading
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.conformance.results import read
+from attention_conformance.conformance.tests.interrupts import interrupt, interruptible
+from attention_conformance.conformance.tests.test_plugin import RIGHT, plug_in, run
+from attention_conformance.reports.input import read as reading
 
 pytestmark = pytest.mark.slow
 

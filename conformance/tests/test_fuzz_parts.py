@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from conformance import reference
-from conformance.cases.base import Inputs, reference_of
-from conformance.cases.data import Shape
-from conformance.fuzz import exact, hidden, transform
-from conformance.fuzz.measured import Measured, constant
-from conformance.fuzz.merging import merged
-from conformance.fuzz.strategies import PALETTE, Space, pays_for_shapes, problems
-from conformance.problem import Problem, RandomBias, RandomMask
-from impls.contract import Implementation
+from attention_conformance.conformance.cases.base import Inputs, reference_of
+from attention_conformance.conformance.cases.data import Shape
+from attention_conformance.conformance.properties import transform
+from attention_conformance.conformance.properties.problem import Problem, RandomBias, RandomMask
+from attention_conformance.conformance.properties.strategies import PALETTE, Space, pays_for_shapes, problems
+from attention_conformance.conformance.properties.trial import Measured, constant, merged
+from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.impls.contract import Implementation
 
 RNG = np.random.default_rng(5)
 quickly = hypothesis.settings(max_examples=100, deadline=None, database=None)
@@ -93,7 +92,7 @@ def test_a_part_without_a_key_changes_nothing() -> None:
     none = float("-inf")
     for l1, l2, wanted in ((none, 2.0, 5.0), (2.0, none, 0.0), (none, none, 0.0)):
         output, lse = merged_from(l1, l2, 0.0, 0.0 if l2 == none else 5.0, (0.0,) * 4, (1.0,) * 4)
-        assert output.value.item() == output.exact.item() == wanted
+        assert output.value.item() == output.transform.item() == wanted
         assert lse.value.item() == max(l1, l2)
         assert np.isfinite(output.bound).all()
 
@@ -137,14 +136,14 @@ def test_later_keys_keep_their_positions() -> None:
     np.testing.assert_array_equal(part.allowed, reference_of(x).allowed[..., 2:])
 
 
-@pytest.mark.parametrize("way", list(hidden.Way))
-def test_hidden_keys_change_nothing(way: hidden.Way) -> None:
+@pytest.mark.parametrize("way", list(transform.Way))
+def test_hidden_keys_change_nothing(way: transform.Way) -> None:
     """Each way to hide keys hides them, behind the others and among them."""
     plain = Problem("fuzz-hidden", FULL.shape, bias=RandomBias(1.0, (1, None)))
     causal = Problem("fuzz-hidden", FULL.shape, is_causal=True, kv_lengths=(5, 3))
-    for problem in (plain, causal) if way is not hidden.Way.CAUSAL else (causal,):
+    for problem in (plain, causal) if way is not transform.Way.CAUSAL else (causal,):
         x = problem.case().make_inputs("float64")
-        more, kept = hidden.added(x, way, 3, "seed")
+        more, kept = transform.added(x, way, 3, "seed")
         assert more.k.shape[2] == 8
         np.testing.assert_array_equal(more.v[:, :, kept], x.v)
         got = reference_of(more)
@@ -155,9 +154,9 @@ def test_hidden_keys_change_nothing(way: hidden.Way) -> None:
 def test_only_possible_ways_are_tried() -> None:
     """A way needs its keyword; is_causal hides later keys only where the last row does not reach them."""
     x = Problem("fuzz-ways", Shape(sq=3, sk=3), is_causal=True).case().make_inputs("float32")
-    assert hidden.ways(x, frozenset({"mask", "is_causal"})) == [hidden.Way.MASK, hidden.Way.CAUSAL]
+    assert transform.ways(x, frozenset({"mask", "is_causal"})) == [transform.Way.MASK, transform.Way.CAUSAL]
     short = Problem("fuzz-ways", Shape(sq=4, sk=3), is_causal=True).case().make_inputs("float32")
-    assert hidden.ways(short, frozenset({"is_causal"})) == []
+    assert transform.ways(short, frozenset({"is_causal"})) == []
 
 
 def _always(number: int) -> Callable[[Any], Any]:
@@ -172,8 +171,8 @@ def test_shifts_are_exact(dtype: str) -> None:
     problem = Problem("fuzz-shift", Shape(sq=3, sk=4, d=16), spread=3.0, bias=RandomBias(10.0))
     x = problem.case().make_inputs(dtype)
     for shift, size, moves in (
-        (exact.shifted_by_bias, exact.BIAS_SHIFT if half else exact.WIDE_SHIFT, 1.0),
-        (exact.shifted_by_coordinate, exact.QUERY_COORDINATE, exact.KEY_COORDINATE / 4),
+        (transform.shifted_by_bias, transform.BIAS_SHIFT if half else transform.WIDE_SHIFT, 1.0),
+        (transform.shifted_by_coordinate, transform.QUERY_COORDINATE, transform.KEY_COORDINATE / 4),
     ):
         before, after, by, _ = shift(x, _always(size))
         moved = reference_of(after).scores - reference_of(before).scores
@@ -185,12 +184,12 @@ def test_shifts_are_exact(dtype: str) -> None:
 def test_combinations_of_values_are_exact(dtype: str) -> None:
     """Every a·v + b·w is stored without rounding."""
     x = Problem("fuzz-values", values=100.0).case().make_inputs(dtype)
-    v, w = exact.two_values(x, "fuzz-values")
+    v, w = transform.two_values(x, "fuzz-values")
     assert np.any(v != w)
-    for a in exact.FACTORS:
-        for b in exact.FACTORS:
+    for a in transform.FACTORS:
+        for b in transform.FACTORS:
             wanted = a * v.astype(np.float64) + b * w.astype(np.float64)
-            np.testing.assert_array_equal(exact.combined(a, v, b, w).astype(np.float64), wanted)
+            np.testing.assert_array_equal(transform.combined(a, v, b, w).astype(np.float64), wanted)
 
 
 @quickly
@@ -220,17 +219,19 @@ def test_a_scale_of_zero_is_given() -> None:
 def test_compiled_and_exported_ones_pay_for_shapes() -> None:
     """What is prepared by more than binding options has few shapes."""
     assert not pays_for_shapes(Implementation("plain", "module:function"))
-    assert pays_for_shapes(Implementation("compiled", "module:function", prepare="impls.torch.prepare:compiled"))
+    assert pays_for_shapes(
+        Implementation("compiled", "module:function", prepare="attention_conformance.impls.torch.compiled:compiled")
+    )
 
 
 def test_inputs_are_left_alone() -> None:
     """A change of inputs is a copy: what was drawn is used again."""
     x = FULL.case().make_inputs("float32")
     before = Inputs(x.q.copy(), x.k.copy(), x.v.copy(), dict(x.keywords))
-    for change in (exact.shifted_by_bias, exact.shifted_by_coordinate):
+    for change in (transform.shifted_by_bias, transform.shifted_by_coordinate):
         change(x, _always(3))
-    hidden.added(x, hidden.Way.MASK, 2, "seed")
-    hidden.added(x, hidden.Way.BIAS, 2, "seed")
+    transform.added(x, transform.Way.MASK, 2, "seed")
+    transform.added(x, transform.Way.BIAS, 2, "seed")
     transform.shifted_keys(x, 2)
     assert all(np.array_equal(getattr(x, name), getattr(before, name)) for name in "qkv")
     assert x.keywords == before.keywords

@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from conformance.clauses import Level, clauses
-from conformance.fuzz.properties import PROPERTIES
-from conformance.outcomes import Failure, Outcome, Result
-from conformance.tests.fuzzing import context, run
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.properties.properties import PROPERTIES
+from attention_conformance.conformance.spec.clauses import Level, clauses
+from attention_conformance.conformance.tests.fuzzing import context, run
 
 #: The fake that each property is there for.
 WRONG = {

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from conformance.cases import base, data
-from conformance.cases.base import Case
-from conformance.cases.data import Shape
-from conformance.cases.store import CASES
-from conformance.deviations import Deviation, Ledger
-from conformance.fuzz import run as machinery
-from conformance.fuzz.message import paste_line
-from conformance.fuzz.properties import PROPERTIES
-from conformance.fuzz.trial import Context
-from conformance.judging.run_case import judge_case
-from conformance.outcomes import Failure, Outcome, Result
-from conformance.problem import Problem
-from conformance.tests.fuzzing import context, run
-from impls.process.pool import Pool
+from attention_conformance.conformance.cases import base, data
+from attention_conformance.conformance.cases.base import Case
+from attention_conformance.conformance.cases.data import Shape
+from attention_conformance.conformance.cases.store import CASES
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.judging.run_case import judge_case
+from attention_conformance.conformance.ledger.load import Deviation, Ledger
+from attention_conformance.conformance.properties import run as machinery
+from attention_conformance.conformance.properties.problem import Problem
+from attention_conformance.conformance.properties.properties import PROPERTIES
+from attention_conformance.conformance.properties.run import paste_line
+from attention_conformance.conformance.properties.trial import Context
+from attention_conformance.conformance.tests.fuzzing import context, run
+from attention_conformance.impls.process.pool import Pool
 
 pytestmark = pytest.mark.slow
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from conformance.bounds import profiles
-from conformance.evidence.gradient_variants import VARIANTS
-from conformance.tests.gradient_problems import Problem, problem, worst
-from impls.backend import backend
-from impls.contract import Call, Framework, Profile
-from impls.loading import load
+from attention_conformance.conformance.bounds.sdpa import profiles
+from attention_conformance.conformance.evidence.gradient_variants import VARIANTS
+from attention_conformance.conformance.tests.gradient_problems import Problem, problem, worst
+from attention_conformance.impls.backend import backend
+from attention_conformance.impls.contract import Call, Framework, Profile
+from attention_conformance.impls.loading import load
 
 Gradients = Mapping[str, np.ndarray]
 
@@ -25,13 +25,48 @@ SINGLE, HALF = ("float32", "float64"), ("float16", "bfloat16")
 
 #: Implementation: how it is prepared, the function, and its profile in half precision.
 IMPLEMENTATIONS = {
-    "numpy": ("impls.prepare:partial", "impls.numpy.gradients:gradients", "numpy", WIDE),
-    "torch": ("impls.torch.gradients:prepare", "impls.torch.eager:attention", "torch", STORAGE),
-    "torch-compile": ("impls.torch.gradients:compiled", "impls.torch.compiled:attention", "torch", STORAGE),
-    "torch-sdpa": ("impls.torch.gradients:prepare", "impls.torch.sdpa:attention", "torch", FUSED),
-    "torch-sdpa-flash": ("impls.torch.gradients:prepare", "impls.torch.sdpa:flash", "torch", FUSED),
-    "jax": ("impls.jax.gradients:prepare", "impls.jax.eager:attention", "jax", WIDE),
-    "jax-jit": ("impls.jax.gradients:jitted", "impls.jax.eager:attention", "jax", WIDE),
+    "numpy": (
+        "attention_conformance.impls.contract:partial",
+        "attention_conformance.impls.numpy.gradients:gradients",
+        "numpy",
+        WIDE,
+    ),
+    "torch": (
+        "attention_conformance.impls.torch.gradients:prepare",
+        "attention_conformance.impls.torch.eager:attention",
+        "torch",
+        STORAGE,
+    ),
+    "torch-compile": (
+        "attention_conformance.impls.torch.gradients:compiled",
+        "attention_conformance.impls.torch.compiled:attention",
+        "torch",
+        STORAGE,
+    ),
+    "torch-sdpa": (
+        "attention_conformance.impls.torch.gradients:prepare",
+        "attention_conformance.impls.torch.sdpa:attention",
+        "torch",
+        FUSED,
+    ),
+    "torch-sdpa-flash": (
+        "attention_conformance.impls.torch.gradients:prepare",
+        "attention_conformance.impls.torch.sdpa:flash",
+        "torch",
+        FUSED,
+    ),
+    "jax": (
+        "attention_conformance.impls.jax.gradients:prepare",
+        "attention_conformance.impls.jax.eager:attention",
+        "jax",
+        WIDE,
+    ),
+    "jax-jit": (
+        "attention_conformance.impls.jax.gradients:jitted",
+        "attention_conformance.impls.jax.eager:attention",
+        "jax",
+        WIDE,
+    ),
 }
 
 
@@ -96,7 +131,7 @@ def test_correct_implementations_stay_inside(name: str, dtype: str) -> None:
     assert not {seed: share for seed, share in found.items() if not share <= 1}
 
 
-#: Variants of conformance.evidence.gradient_variants with the profile that they use up, and their dtypes.
+#: Variants of attention_conformance.conformance.evidence.gradient_variants with the profile that they use up, and their dtypes.
 USED_UP = {
     "flash": (FUSED, HALF),
     "flash, one by one": (WIDE, SINGLE),

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.gradients.bounds import check_telling, telling
-from conformance.gradients.reference import sum_to
-from conformance.tests.gradient_problems import Problem, problem, worst
-from impls.contract import Profile
-from impls.numpy.gradients import gradients
+from attention_conformance.conformance.bounds.gradients import check_telling, telling
+from attention_conformance.conformance.spec.gradients import sum_to
+from attention_conformance.conformance.tests.gradient_problems import Problem, problem, worst
+from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.numpy.gradients import gradients
 
 pytestmark = pytest.mark.slow
 

@@ -9,10 +9,10 @@ import mpmath
 import numpy as np
 import pytest
 
-from conformance.gradients.reference import GradExpected, sdpa_grad
-from conformance.reference import InvalidInput
-from conformance.tests import complex_step, fifty_digits
-from conformance.tests.gradient_problems import part
+from attention_conformance.conformance.spec.gradients import GradExpected, sdpa_grad
+from attention_conformance.conformance.spec.sdpa import InvalidInput
+from attention_conformance.conformance.tests import complex_step, fifty_digits
+from attention_conformance.conformance.tests.gradient_problems import part
 
 #: Largest difference from the complex step, for data of order 1: sums of some ten terms, each rounded at 2^-53.
 CLOSE = 1e-13

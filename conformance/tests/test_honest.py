@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.cases import every_case
-from conformance.deviations import Ledger
-from conformance.judging.run_case import judge_case
-from conformance.outcomes import Outcome
-from conformance.targets import Target
-from impls.contract import DTYPES
-from impls.process.pool import Pool
-from impls.select import plug_in, with_attributes
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.conformance.judging.run_case import judge_case
+from attention_conformance.conformance.ledger.load import Ledger
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.impls.contract import DTYPES
+from attention_conformance.impls.process.pool import Pool
+from attention_conformance.impls.select import plug_in, with_attributes
 
 HONEST = (
     "plain tiles small_tiles large_tiles tiles_from_the_end lazy_rescaling split_keys scaled_queries keys_backwards"
@@ -25,11 +25,11 @@ LAYERS = (
 GRADIENTS = "flash flash_one_by_one kept_weights kept_weights_one_by_one every_array tf32"
 LAYER_GRADIENTS = "plain row_by_row side_by_side without_key_bias stored"
 VARIANTS = [
-    *(f"conformance.tests.honest:{name}" for name in HONEST.split()),
-    *(f"conformance.evidence.variants:{name}" for name in ROUNDED.split()),
-    *(f"conformance.evidence.gradient_variants:{name}" for name in GRADIENTS.split()),
-    *(f"conformance.evidence.layer_variants:{name}" for name in LAYERS.split()),
-    *(f"conformance.evidence.layer_gradient_variants:{name}" for name in LAYER_GRADIENTS.split()),
+    *(f"attention_conformance.conformance.tests.honest:{name}" for name in HONEST.split()),
+    *(f"attention_conformance.conformance.evidence.variants:{name}" for name in ROUNDED.split()),
+    *(f"attention_conformance.conformance.evidence.gradient_variants:{name}" for name in GRADIENTS.split()),
+    *(f"attention_conformance.conformance.evidence.mha_variants:{name}" for name in LAYERS.split()),
+    *(f"attention_conformance.conformance.evidence.gradient_variants:{name}" for name in LAYER_GRADIENTS.split()),
 ]
 
 
@@ -38,7 +38,7 @@ def test_an_honest_variant_passes_every_case(variant: str) -> None:
     """Order of summation, tiles, exp2, pre-scaled q, fused projections and the roundings of a profile are accepted."""
     pool = Pool(in_process=True)
     plugged = plug_in(variant)
-    description = pool.call(plugged, "impls.calls:describe", plugged)
+    description = pool.call(plugged, "attention_conformance.impls.calls:describe", plugged)
     plugged = with_attributes(plugged, description.attributes)
     ran = 0
     cases = [case for case in every_case().values() if case.operator == plugged.operator]

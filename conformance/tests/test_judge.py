@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from conformance.cases import Case, all_cases
-from conformance.deviations import Deviation, Ledger
-from conformance.judging.run_case import judge_case
-from conformance.outcomes import Failure, Outcome, Result
-from conformance.targets import Target
-from impls import loading
-from impls.contract import Implementation, Profile
-from impls.process.pool import Pool
-from impls.tests import fakes
+from attention_conformance.conformance.cases import Case, all_cases
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.judging.run_case import judge_case
+from attention_conformance.conformance.ledger.load import Deviation, Ledger
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.impls import loading
+from attention_conformance.impls.contract import Implementation, Profile
+from attention_conformance.impls.process.pool import Pool
+from attention_conformance.impls.tests import fakes
 
 VERSIONS = {"numpy": "2.0"}
 NOTHING_KNOWN = Ledger()
@@ -38,7 +38,7 @@ def judged(
     timeout: float = 60,
 ) -> Result:
     """What becomes of a fake on a case."""
-    implementation = Implementation(name, f"impls.tests.fakes:{name}")
+    implementation = Implementation(name, f"attention_conformance.impls.tests.fakes:{name}")
     keywords = loading.keywords(getattr(fakes, name))
     target = Target(implementation, "cpu", dtype)
     return judge_case(target, all_cases()[case], pool, keywords, ledger, VERSIONS, timeout).result
@@ -181,7 +181,7 @@ def test_the_message_says_where_the_wrong_elements_are(pool: Pool) -> None:
 def test_imprecision_is_told_from_error(pool: Pool) -> None:
     """A result that keeps a looser profile's bound is blamed on accuracy, and the message names that profile."""
     implementation = Implementation(
-        "half", "conformance.tests.test_judge:half_weights", profiles={"float16": Profile.WIDE}
+        "half", "attention_conformance.conformance.tests.test_judge:half_weights", profiles={"float16": Profile.WIDE}
     )
     result = judge_case(
         Target(implementation, "cpu", "float16"), all_cases()["tiles"], pool, frozenset(), Ledger(), VERSIONS, 60

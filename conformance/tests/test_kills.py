@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cases import every_case
-from conformance.clauses import clauses
-from conformance.faults import FAULTS, GROUPS, kills
-from conformance.faults.anatomy import Attention
-from conformance.faults.kills import LEAST, Kill
-from conformance.faults.registry import link
-from impls import compressed
-from impls.process.pool import Pool
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.faults import FAULTS, GROUPS, kill_matrix
+from attention_conformance.conformance.faults.kill_matrix import LEAST, Kill
+from attention_conformance.conformance.faults.models.sdpa import Attention
+from attention_conformance.conformance.faults.registry import link
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.impls import compressed
+from attention_conformance.impls.process.pool import Pool
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def table() -> tuple[Kill, ...]:
     """Every fault on every case."""
-    return kills.table(Pool(in_process=True))
+    return kill_matrix.table(Pool(in_process=True))
 
 
 def test_every_fault_is_caught_twice(table: tuple[Kill, ...]) -> None:
@@ -49,7 +49,7 @@ def test_a_fault_is_tried_on_the_cases_of_its_operator(table: tuple[Kill, ...]) 
 
 def test_every_case_is_needed_or_says_why_it_stays(table: tuple[Kill, ...]) -> None:
     """A case is among the smallest that catch a fault, fails in a deviation, cites its bug, or has a reason."""
-    assert [name for name, reason in kills.needed(table).items() if not reason] == []
+    assert [name for name, reason in kill_matrix.needed(table).items() if not reason] == []
 
 
 def test_each_class_has_a_subtle_fault(table: tuple[Kill, ...]) -> None:
@@ -64,16 +64,16 @@ def test_each_class_has_a_subtle_fault(table: tuple[Kill, ...]) -> None:
 
 @pytest.mark.documents
 def test_the_published_table_is_todays(table: tuple[Kill, ...]) -> None:
-    """`python -m conformance faults` gives what is published."""
-    assert json.loads(compressed.read(PUBLISHED, 1 << 24)) == kills.as_json(table)
+    """`attention-conformance kill-matrix` gives what is published."""
+    assert json.loads(compressed.read(PUBLISHED, 1 << 24)) == kill_matrix.as_json(table)
 
 
 def test_a_survivor_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault that does nothing wrong, computed in full or by its steps, is caught by no case."""
     monkeypatch.setitem(FAULTS, "none", replace(FAULTS["scale-twice"], name="none", make=Attention))
-    (by_steps,) = kills.table(Pool(in_process=True), ["none"])
-    monkeypatch.setattr(kills, "unchanged", lambda *_: None)
-    (in_full,) = kills.table(Pool(in_process=True), ["none"])
+    (by_steps,) = kill_matrix.table(Pool(in_process=True), ["none"])
+    monkeypatch.setattr(kill_matrix, "unchanged", lambda *_: None)
+    (in_full,) = kill_matrix.table(Pool(in_process=True), ["none"])
     for survivor in (by_steps, in_full):
         assert survivor == Kill("none", {})
         assert len(survivor.caught) < LEAST
@@ -82,7 +82,7 @@ def test_a_survivor_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_superfluous_case_would_be_seen() -> None:
     """Without kills, cases that no deviation, question, thread or reason keeps are needed by nothing."""
-    reasons = kills.needed(())
+    reasons = kill_matrix.needed(())
     assert [name for name, reason in reasons.items() if not reason]
 
 
@@ -97,7 +97,7 @@ def test_every_fault_breaks_a_clause_and_has_a_source() -> None:
 
 def test_a_fault_is_registered_once() -> None:
     """Two faults of one name, or one without a source, are refused."""
-    from conformance.faults.registry import fault
+    from attention_conformance.conformance.faults.registry import fault
 
     with pytest.raises(ValueError, match="registered twice"):
         fault("SDPA-9", "again", "mlx 2835")(type("CausalBottomRight", (Attention,), {}))
@@ -107,7 +107,7 @@ def test_a_fault_is_registered_once() -> None:
 
 def test_an_unknown_fault_is_an_attribute_error() -> None:
     """A misspelt plug-in is refused like any other missing name."""
-    import conformance.faults
+    import attention_conformance.conformance.faults
 
     with pytest.raises(AttributeError, match="no fault"):
-        _ = conformance.faults.causal_top_down
+        _ = attention_conformance.conformance.faults.causal_top_down

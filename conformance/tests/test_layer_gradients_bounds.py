@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.bounds import Options, profiles, rounding
-from conformance.cases.base import ALL_DTYPES, NUMPY_DTYPES
-from conformance.gradients import bounds, layer_bounds, reference
-from conformance.gradients.errors import GradOperandErrors
-from conformance.gradients.layer_reference import mha_grad
-from conformance.tests import layer_programs
-from conformance.tests.layer_gradient_programs import (
+from attention_conformance.conformance.bounds import gradients as bounds
+from attention_conformance.conformance.bounds import mha_gradients as layer_bounds
+from attention_conformance.conformance.bounds.gradients import GradOperandErrors
+from attention_conformance.conformance.bounds.sdpa import Options, profiles, rounding
+from attention_conformance.conformance.cases.base import ALL_DTYPES, NUMPY_DTYPES
+from attention_conformance.conformance.spec import gradients as reference
+from attention_conformance.conformance.spec.mha_gradients import mha_grad
+from attention_conformance.conformance.tests import layer_programs
+from attention_conformance.conformance.tests.layer_gradient_programs import (
     BySample,
     Problem,
     Program,
@@ -24,7 +26,7 @@ from conformance.tests.layer_gradient_programs import (
     problem,
     worst,
 )
-from impls.contract import Profile
+from attention_conformance.impls.contract import Profile
 
 WIDE, TF32 = Profile.WIDE, Profile.TF32
 SEEDS = 80

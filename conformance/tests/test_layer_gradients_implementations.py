@@ -7,13 +7,13 @@ import inspect
 import numpy as np
 import pytest
 
-from conformance.cases.base import ALL_DTYPES
-from conformance.tests.layer_gradient_programs import Gradients, Problem, problem, square, worst
-from impls.calls import Request, call, describe
-from impls.compute import compute
-from impls.loading import load
-from impls.operators import MHA, MHA_GRAD
-from impls.select import builtin
+from attention_conformance.conformance.cases.base import ALL_DTYPES
+from attention_conformance.conformance.tests.layer_gradient_programs import Gradients, Problem, problem, square, worst
+from attention_conformance.impls.calls import Request, call, describe
+from attention_conformance.impls.compute import compute
+from attention_conformance.impls.loading import load
+from attention_conformance.impls.operators import MHA, MHA_GRAD
+from attention_conformance.impls.select import builtin
 
 pytestmark = pytest.mark.slow
 

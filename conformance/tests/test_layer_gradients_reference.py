@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.gradients.layer_reference import LayerGradExpected, mha_grad
-from conformance.reference import InvalidInput
-from conformance.tests import complex_step_layers
+from attention_conformance.conformance.spec.mha_gradients import LayerGradExpected, mha_grad
+from attention_conformance.conformance.spec.sdpa import InvalidInput
+from attention_conformance.conformance.tests import complex_step_layers
 
 #: Largest difference from the complex step, for data of order 1: sums of some hundred terms, each rounded at 2^-53.
 CLOSE = 1e-12

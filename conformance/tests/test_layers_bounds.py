@@ -8,14 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformance import bounds as of_sdpa
-from conformance.bounds import Options, profiles
-from conformance.cases.base import ALL_DTYPES, HALVES, NUMPY_DTYPES
-from conformance.judging.compare import shares
-from conformance.layers import bounds, reference
-from conformance.layers.reference import LayerExpected
-from conformance.tests.layer_programs import Array, Problem, Program, random_problem
-from impls.contract import Profile
+from attention_conformance.conformance.bounds import mha as bounds
+from attention_conformance.conformance.bounds import sdpa as of_sdpa
+from attention_conformance.conformance.bounds.sdpa import Options, profiles
+from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES, NUMPY_DTYPES
+from attention_conformance.conformance.judging.compare import shares
+from attention_conformance.conformance.spec import mha as reference
+from attention_conformance.conformance.spec.mha import LayerExpected
+from attention_conformance.conformance.tests.layer_programs import Array, Problem, Program, random_problem
+from attention_conformance.impls.contract import Profile
 
 #: Random problems per operator, dtype and profile, in chunks so that a failure names few seeds.
 SEEDS = 300

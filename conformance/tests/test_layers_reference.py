@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance import reference as of_sdpa
-from conformance.bounds import Options
-from conformance.judging.compare import shares
-from conformance.layers import bounds, reference
-from conformance.reference import InvalidInput
-from conformance.tests import fifty_digit_layers
-from impls.contract import Profile
+from attention_conformance.conformance.bounds import mha as bounds
+from attention_conformance.conformance.bounds.sdpa import Options
+from attention_conformance.conformance.judging.compare import shares
+from attention_conformance.conformance.spec import mha as reference
+from attention_conformance.conformance.spec import sdpa as of_sdpa
+from attention_conformance.conformance.spec.sdpa import InvalidInput
+from attention_conformance.conformance.tests import fifty_digit_layers
+from attention_conformance.impls.contract import Profile
 
 Array = np.ndarray
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from conformance import results
-from conformance.__main__ import main
-from conformance.cases import every_case
-from conformance.clauses import clauses
-from conformance.deviations import LEDGER as LEDGER_FILE
-from conformance.deviations import Deviation, Ledger, read
-from conformance.ledger.page import PAGE, PUBLISHED, command, example, render
-from conformance.outcomes import Outcome
-from conformance.results import Run
-from impls.select import builtin
+from attention_conformance.cli import main
+from attention_conformance.conformance import results
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.conformance.ledger.load import LEDGER as LEDGER_FILE
+from attention_conformance.conformance.ledger.load import Deviation, Ledger, read
+from attention_conformance.conformance.ledger.page import PAGE, PUBLISHED, command, example, render
+from attention_conformance.conformance.results import Run
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.impls.select import builtin
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ def section(page: str, record: str) -> str:
 
 @pytest.mark.documents
 def test_the_page_is_what_the_ledger_gives() -> None:
-    """Written anew by ``python -m conformance ledger page``, it is the same."""
+    """Written anew by ``attention-conformance ledger page``, it is the same."""
     assert PAGE.read_text(encoding="utf-8") == render(LEDGER, RUN)
 
 
@@ -85,7 +85,7 @@ def test_every_command_is_on_the_page(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit):
         main(["ledger", "--help"])
     (actions,) = {tuple(re.findall(r"^    ([a-z]+) ", capsys.readouterr().out, re.MULTILINE))}
-    listed = re.findall(r"^\| `python -m conformance ledger ([a-z]+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    listed = re.findall(r"^\| `attention-conformance ledger ([a-z]+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert tuple(listed) == actions
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from conformance.__main__ import main
-from conformance.deviations import LEDGER, Deviation, Ledger, read
-from conformance.ledger.propose import Proposal, propose, toml
-from conformance.outcomes import Failure, Outcome, Result
-from conformance.results import FORMAT, Header, Run, Writer
+from attention_conformance.cli import main
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.ledger.commands import Proposal, propose, toml
+from attention_conformance.conformance.ledger.load import LEDGER, Deviation, Ledger, read
+from attention_conformance.conformance.results import FORMAT, Header, Run, Writer
 
 VERSIONS = {"torch": "2.13.0+cpu", "numpy": "2.4.6"}
 PASSED = Result("torch-sdpa", "cpu", "float32", "scale-negative", ("SDPA-4",), Outcome.PASSED)
@@ -134,7 +134,7 @@ def test_what_is_printed_is_read_again(tmp_path: Path) -> None:
 
 def test_proposals_for_the_published_failures_cover_them_and_nothing_else(tmp_path: Path) -> None:
     """Without the ledger each published deviation is a failure; its proposal covers it, and none covers a pass."""
-    from conformance import results
+    from attention_conformance.conformance import results
 
     run = results.read(Path(__file__).parents[2] / "reports" / "published" / "conformance.jsonl.zst")
     failing = [replace(r, outcome=Outcome.FAILED) if r.outcome is Outcome.KNOWN_DEVIATION else r for r in run.results]

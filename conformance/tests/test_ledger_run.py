@@ -8,9 +8,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from conformance.outcomes import Failure, Outcome
-from conformance.results import read
-from conformance.tests.test_plugin import RIGHT, plug_in, run
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome
+from attention_conformance.conformance.results import read
+from attention_conformance.conformance.tests.test_plugin import RIGHT, plug_in, run
 
 pytestmark = pytest.mark.slow
 

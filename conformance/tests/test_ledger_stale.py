@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from conformance.__main__ import main
-from conformance.deviations import Deviation, Ledger
-from conformance.ledger.propose import toml
-from conformance.ledger.stale import Standing, Verdict, stale
-from conformance.outcomes import Failure, Outcome, Result
-from conformance.results import FORMAT, Header, Run, Writer
+from attention_conformance.cli import main
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.ledger.commands import toml
+from attention_conformance.conformance.ledger.load import Deviation, Ledger
+from attention_conformance.conformance.ledger.stale import Standing, Verdict, stale
+from attention_conformance.conformance.results import FORMAT, Header, Run, Writer
 
 BOTH = ("torch-sdpa", "torch-flex")
 RECORD = Deviation("known", BOTH, "torch", ">=2.13,<2.14", "SDPA-4", ("scale-*",), Failure.VALUE, "NaN", "unreported")
@@ -148,7 +148,7 @@ def test_a_file_that_was_cut_off_is_said(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_the_list_has_every_record(capsys: pytest.CaptureFixture[str]) -> None:
     """One row each, with its versions and link."""
-    from conformance.deviations import read
+    from attention_conformance.conformance.ledger.load import read
 
     assert main(["ledger", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()[2:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.ledger.versions import common, counted, names, series
+from attention_conformance.conformance.ledger.load import common, counted, names, series
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from conformance.cases import all_cases
-from conformance.deviations import Ledger
-from conformance.judging.run_case import judge_case
-from conformance.ledger import page
-from conformance.outcomes import Failure, Outcome, Result
-from conformance.run.run_checks import side_effect_lines
-from conformance.targets import Target
-from conformance.tests.test_results import SCHEMA
-from impls.contract import Framework, Implementation
-from impls.process import limits
-from impls.process.pool import Pool
-from impls.process.state import thread_settings
+from attention_conformance.conformance.cases import all_cases
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.judging.run_case import judge_case
+from attention_conformance.conformance.ledger import page
+from attention_conformance.conformance.ledger.load import Ledger
+from attention_conformance.conformance.run.run_checks import side_effect_lines
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.tests.test_results import SCHEMA
+from attention_conformance.impls.contract import Framework, Implementation
+from attention_conformance.impls.process import limits
+from attention_conformance.impls.process.pool import Pool
+from attention_conformance.impls.process.state import thread_settings
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +69,9 @@ def judged(pool: Pool, name: str, framework: Framework = Framework.NUMPY, timeou
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     module = "fakes" if name in ("right", "wrong", "aborts", "exits", "hangs") else "misbehaving"
-    implementation = Implementation(name, f"impls.tests.{module}:{name}", framework=framework, worker=package)
+    implementation = Implementation(
+        name, f"attention_conformance.impls.tests.{module}:{name}", framework=framework, worker=package
+    )
     target = Target(implementation, "cpu", "float32")
     return judge_case(target, all_cases()["plain"], pool, frozenset(), Ledger(), {}, timeout).result
 
@@ -180,7 +182,7 @@ def test_what_was_changed_is_put_back(pool: Pool) -> None:
 
 def test_what_cannot_be_put_back_ends_the_process(pool: Pool) -> None:
     """Where nothing helps, the next case gets a fresh process."""
-    some = Implementation("right", "impls.tests.fakes:right", worker="numpy")
+    some = Implementation("right", "attention_conformance.impls.tests.fakes:right", worker="numpy")
     before = pool.call(some, "os:getpid")
     assert judged(pool, "silences_numpy").failure is Failure.STATE
     assert pool.call(some, "os:getpid") == before

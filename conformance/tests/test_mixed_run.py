@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cases import Case, all_cases
-from conformance.outcomes import Failure, Outcome
-from conformance.results import read
-from conformance.tests.interrupts import interrupt, interruptible
-from conformance.tests.test_plugin import plug_in, run
+from attention_conformance.conformance.cases import Case, all_cases
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome
+from attention_conformance.conformance.results import read
+from attention_conformance.conformance.tests.interrupts import interrupt, interruptible
+from attention_conformance.conformance.tests.test_plugin import plug_in, run
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from conformance.run.parallel import Parallel
+from attention_conformance.conformance.run.parallel import Parallel
 
 
 def test_a_value_is_what_was_computed() -> None:

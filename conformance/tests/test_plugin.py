@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from conformance.outcomes import Outcome
-from conformance.results import read
-from conformance.tests.interrupts import interrupt, interruptible
-from impls.tests import commands
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.conformance.results import read
+from attention_conformance.conformance.tests.interrupts import interrupt, interruptible
+from attention_conformance.impls.tests import commands
 
 pytestmark = pytest.mark.slow
 

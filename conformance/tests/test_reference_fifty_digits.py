@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance import reference
-from conformance.examples import OPTIONS, Example, disagreements, examples
-from conformance.tests import fifty_digits
-from conformance.tests.first_order import agree, limits
+from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.conformance.spec.examples import OPTIONS, Example, disagreements, examples
+from attention_conformance.conformance.tests import fifty_digits
+from attention_conformance.conformance.tests.first_order import agree, limits
 
 pytestmark = pytest.mark.slow
 

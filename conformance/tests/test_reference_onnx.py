@@ -13,10 +13,10 @@ from packaging.version import Version
 
 onnx = pytest.importorskip("onnx", reason="the onnx package is not installed")
 
-from conformance import reference  # noqa: E402
-from conformance.clauses import clauses  # noqa: E402
-from conformance.tests.first_order import agree, limits  # noqa: E402
-from conformance.tests.onnx_nodes import NodeTest, node_tests, outputs, translate  # noqa: E402
+from attention_conformance.conformance.spec import sdpa as reference  # noqa: E402
+from attention_conformance.conformance.spec.clauses import clauses  # noqa: E402
+from attention_conformance.conformance.tests.first_order import agree, limits  # noqa: E402
+from attention_conformance.conformance.tests.onnx_nodes import NodeTest, node_tests, outputs, translate  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -93,7 +93,7 @@ def test_unknown_attributes_are_refused() -> None:
     """A node test with an attribute that the translation does not know is an error, not ignored."""
     from onnx.backend.test.case.node import _NodeTestCases
 
-    from conformance.tests import onnx_nodes
+    from attention_conformance.conformance.tests import onnx_nodes
 
     case = next(case for case in _NodeTestCases if case.name == "test_attention_4d")
     model = type(case.model)()

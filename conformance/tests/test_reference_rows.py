@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from conformance import reference
-from conformance.cases import all_cases
+from attention_conformance.conformance.cases import all_cases
+from attention_conformance.conformance.spec import sdpa as reference
 
 OPTIONS = [
     "causal-tiles",

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance import reference
-from conformance.tests.first_order import agree, limits
+from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.conformance.tests.first_order import agree, limits
 
 Array = np.ndarray
 

@@ -15,8 +15,8 @@ from torch.testing._internal.common_methods_invocations import (  # noqa: E402
     sample_inputs_scaled_dot_product_attention as sample_inputs,
 )
 
-from conformance import reference  # noqa: E402
-from conformance.tests.first_order import agree, limits  # noqa: E402
+from attention_conformance.conformance.spec import sdpa as reference  # noqa: E402
+from attention_conformance.conformance.tests.first_order import agree, limits  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

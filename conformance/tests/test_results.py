@@ -11,9 +11,9 @@ import jsonschema
 import pytest
 import zstandard
 
-from conformance.outcomes import Failure, Outcome, Result
-from conformance.results import ResultFileError, Writer, fingerprint, parse, read
-from impls.contract import DTYPES, Profile
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.results import ResultFileError, Writer, fingerprint, parse, read
+from attention_conformance.impls.contract import DTYPES, Profile
 
 SCHEMA_FILE = Path(__file__).parents[1] / "results.schema.json"
 SCHEMA = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))

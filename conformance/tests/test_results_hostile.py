@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import zstandard
 
-from conformance import results
-from conformance.__main__ import UNUSABLE, main
-from conformance.answers import answers, markdown
-from conformance.outcomes import Failure, Outcome, Result
-from conformance.results import Writer, parse, read
-from conformance.results.parse import (
+from attention_conformance.cli import UNUSABLE, main
+from attention_conformance.conformance import results
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.ledger.divergence import answers, markdown
+from attention_conformance.conformance.results import Writer, parse, read
+from attention_conformance.conformance.results.parse import (
     LINE_LIMIT,
     DuplicateKey,
     NotANumber,
@@ -305,7 +305,7 @@ def test_names_and_patterns_are_text_on_a_page() -> None:
         broken="SDPA-1",
         error_pattern=evil,
     )
-    from conformance.questions import QUESTIONS
+    from attention_conformance.conformance.ledger.questions import QUESTIONS
 
     asked = [Result(**{**vars(some), "case": question.case}) for question in QUESTIONS]
     page = markdown(answers(asked), {})

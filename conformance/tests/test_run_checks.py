@@ -10,14 +10,14 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from conformance.cases import AnyCase
-from conformance.outcomes import Outcome
-from conformance.results import read
-from conformance.run.run_checks import Refused, refused
-from conformance.tests.test_features import results
-from conformance.tests.test_plugin import RIGHT, plug_in, run
-from conformance.tests.test_results import SCHEMA
-from impls.operators import SDPA
+from attention_conformance.conformance.cases import AnyCase
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.conformance.results import read
+from attention_conformance.conformance.run.run_checks import Refused, refused
+from attention_conformance.conformance.tests.test_features import results
+from attention_conformance.conformance.tests.test_plugin import RIGHT, plug_in, run
+from attention_conformance.conformance.tests.test_results import SCHEMA
+from attention_conformance.impls.operators import SDPA
 
 KERNELS = (
     RIGHT

@@ -12,17 +12,25 @@ from importlib import metadata
 
 import pytest
 
-from conformance.cases import AnyCase, Case, every_case
-from conformance.cases.layer import LayerShape
-from conformance.deviations import Deviation, read
-from conformance.outcomes import Failure
-from conformance.tests.run_scripts import OWN
-from conformance.tests.scripts import NOTHING_WRONG, Job, Ran, Written, alone, shown, written_and_run
-from impls.contract import DTYPES, Framework
-from impls.memory import LAYOUTS
-from impls.operators import MHA, MHA_GRAD, OPERATORS, SDPA, SDPA_GRAD, SUBLAYER, Operator
-from impls.script import WIDTH
-from impls.select import builtin
+from attention_conformance.conformance.cases import AnyCase, Case, every_case
+from attention_conformance.conformance.cases.layer import LayerShape
+from attention_conformance.conformance.judging.outcomes import Failure
+from attention_conformance.conformance.ledger.load import Deviation, read
+from attention_conformance.conformance.tests.run_scripts import OWN
+from attention_conformance.conformance.tests.scripts import (
+    NOTHING_WRONG,
+    Job,
+    Ran,
+    Written,
+    alone,
+    shown,
+    written_and_run,
+)
+from attention_conformance.impls.contract import DTYPES, Framework
+from attention_conformance.impls.memory_layouts import LAYOUTS
+from attention_conformance.impls.operators import MHA, MHA_GRAD, OPERATORS, SDPA, SDPA_GRAD, SUBLAYER, Operator
+from attention_conformance.impls.script import WIDTH
+from attention_conformance.impls.select import builtin
 
 pytestmark = pytest.mark.slow
 

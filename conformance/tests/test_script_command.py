@@ -1,4 +1,4 @@
-"""``python -m conformance script``: the standalone script of a failure, for a record of each framework."""
+"""``attention-conformance script``: the standalone script of a failure, for a record of each framework."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from conformance.__main__ import main
-from conformance.deviations import Deviation, read
-from conformance.ledger.page import command, example
-from impls.contract import Framework
-from impls.select import builtin
+from attention_conformance.cli import main
+from attention_conformance.conformance.ledger.load import Deviation, read
+from attention_conformance.conformance.ledger.page import command, example
+from attention_conformance.impls.contract import Framework
+from attention_conformance.impls.select import builtin
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ def test_the_command_of_a_record_prints_a_script_that_fails(
 ) -> None:
     """As the page has it: what is printed runs by itself, without this suite, and ends with 1."""
     python, dash, module, *arguments = command(record).split()
-    assert [python, dash, module] == ["python", "-m", "conformance"]
+    assert [python, dash, module] == ["python", "-m", "attention_conformance"]
     assert main(arguments) == 0
     script = tmp_path / "script.py"
     script.write_text(capfd.readouterr().out, encoding="utf-8")

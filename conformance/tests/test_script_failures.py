@@ -10,11 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from conformance.outcomes import Failure
-from conformance.tests.script_kernels import FRAMEWORKS, KERNELS
-from conformance.tests.scripts import Job, Ran, Written, alone, run, shown, written, written_and_run
-from impls.process.pool import Pool
-from impls.select import plug_in, with_attributes
+from attention_conformance.conformance.judging.outcomes import Failure
+from attention_conformance.conformance.tests.script_kernels import FRAMEWORKS, KERNELS
+from attention_conformance.conformance.tests.scripts import (
+    Job,
+    Ran,
+    Written,
+    alone,
+    run,
+    shown,
+    written,
+    written_and_run,
+)
+from attention_conformance.impls.process.pool import Pool
+from attention_conformance.impls.select import plug_in, with_attributes
 
 pytestmark = pytest.mark.slow
 
@@ -140,7 +149,13 @@ def test_a_script_hangs_with_the_function(tmp_path: Path) -> None:
 def test_a_function_of_a_module_is_imported_by_its_name(tmp_path: Path) -> None:
     """A fault of this suite is plugged in like a user's module, which a script may import."""
     pool = Pool(in_process=False)
-    script = written(pool, plug_in("conformance.faults:causal_bottom_right"), "causal-more-keys", "float32", tmp_path)
+    script = written(
+        pool,
+        plug_in("attention_conformance.conformance.faults:causal_bottom_right"),
+        "causal-more-keys",
+        "float32",
+        tmp_path,
+    )
     pool.close()
     assert script is not None
     assert alone(script.path) == 1

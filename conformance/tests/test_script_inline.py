@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.script import inline
-from conformance.script.inline import CannotInline, Inliner, import_lines, lambda_at, parsed_import
+from attention_conformance.conformance.repro import inline
+from attention_conformance.conformance.repro.inline import CannotInline, Inliner, import_lines, lambda_at, parsed_import
 
 pytestmark = pytest.mark.slow
 

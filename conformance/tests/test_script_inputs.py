@@ -10,15 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.cases import AnyCase, Case, all_cases, every_case
-from conformance.cases.base import Inputs
-from conformance.cases.data import LONG, SMALL, Rng, Shape, normal, peak, random_bias, random_mask
-from conformance.problem import Problem, RandomBias, RandomMask
-from conformance.script import inputs
-from conformance.script.inline import Inliner, import_lines
-from conformance.script.inputs import Statements, arrays, carried, packed, seeded, statements
-from conformance.script.recipe import NoRecipe, expression
-from impls.script import WIDTH
+from attention_conformance.conformance.cases import AnyCase, Case, all_cases, every_case
+from attention_conformance.conformance.cases.base import Inputs
+from attention_conformance.conformance.cases.data import LONG, SMALL, Rng, Shape, normal, peak, random_bias, random_mask
+from attention_conformance.conformance.properties.problem import Problem, RandomBias, RandomMask
+from attention_conformance.conformance.repro import inputs
+from attention_conformance.conformance.repro.inline import Inliner, import_lines
+from attention_conformance.conformance.repro.inputs import (
+    NoRecipe,
+    Statements,
+    arrays,
+    carried,
+    expression,
+    packed,
+    seeded,
+    statements,
+)
+from attention_conformance.impls.script import WIDTH
 
 #: Beyond this, making the inputs takes longer than it shows.
 NUMBERS = 100_000
@@ -112,7 +120,7 @@ def test_many_numbers_are_drawn() -> None:
     """From the case's own seed, by the functions that made them."""
     written = statements(all_cases()["tiles"], "float32")
     assert is_seeded(written)
-    assert "conformance.cases.data:normal" in written.sources
+    assert "attention_conformance.conformance.cases.data:normal" in written.sources
 
 
 @pytest.mark.parametrize("name", LAYERS)

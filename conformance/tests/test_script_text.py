@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.cases import all_cases, every_case
-from conformance.outcomes import Failure, Outcome, Result
-from conformance.script import Element, compose, file_name, text, worst_elements, write
-from conformance.script.inputs import Statements
-from conformance.targets import Target
-from impls.calls import Reply
-from impls.contract import Profile
-from impls.select import builtin, plug_in
+from attention_conformance.conformance.cases import all_cases, every_case
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.repro import Element, compose, file_name, text, worst_elements, write
+from attention_conformance.conformance.repro.inputs import Statements
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.impls.calls import Reply
+from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.select import builtin, plug_in
 
 #: Of the process, not of the results: what a call changes or takes there is not seen in a script of its own.
 UNSHOWN = (Failure.STATE, Failure.MEMORY)
@@ -166,7 +166,9 @@ def test_a_call_before_that_is_not_expressible_is_left_out() -> None:
 
 def test_a_maker_named_like_a_function_of_the_implementation_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its numbers are written as bytes then, since one script cannot hold two functions of a name."""
-    given = {"tiles": Statements(("q, k, v = attention()",), sources=("impls.numpy.tiled:attention",))}
+    given = {
+        "tiles": Statements(("q, k, v = attention()",), sources=("attention_conformance.impls.numpy.tiled:attention",))
+    }
     monkeypatch.setattr(compose, "statements", lambda case, dtype: given[case.name])
     source = text(result(Failure.SHAPE), target("numpy-eager"), all_cases()["tiles"], (), {})
     assert "b64decode" in source

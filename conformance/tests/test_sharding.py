@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from conformance.__main__ import main
-from conformance.results import read
-from conformance.run import sharding
-from conformance.run.sharding import (
+from attention_conformance.cli import main
+from attention_conformance.conformance.results import read
+from attention_conformance.conformance.run import sharding
+from attention_conformance.conformance.run.sharding import (
     MergeError,
     NotAPart,
     PartMissing,
@@ -25,8 +25,8 @@ from conformance.run.sharding import (
     parse,
     share_out,
 )
-from conformance.tests.test_plugin import plug_in, run
-from conformance.tests.test_xdist import UNSCALED, records
+from attention_conformance.conformance.tests.test_plugin import plug_in, run
+from attention_conformance.conformance.tests.test_xdist import UNSCALED, records
 
 pytestmark = pytest.mark.slow
 

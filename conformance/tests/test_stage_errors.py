@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from conformance.bounds import Options
-from conformance.cases import Case, all_cases
-from conformance.diagnosis.stage_errors import Stage, stage_errors, stage_lines
-from conformance.faults.anatomy import Attention
-from conformance.judging.run_case import request
-from impls.calls import call
-from impls.contract import Implementation, Profile
+from attention_conformance.conformance.bounds.sdpa import Options
+from attention_conformance.conformance.cases import Case, all_cases
+from attention_conformance.conformance.diagnosis.stage_errors import Stage, stage_errors, stage_lines
+from attention_conformance.conformance.faults.models.sdpa import Attention
+from attention_conformance.conformance.judging.run_case import request
+from attention_conformance.impls.calls import call
+from attention_conformance.impls.contract import Implementation, Profile
 
 Results = dict[str, np.ndarray]
 

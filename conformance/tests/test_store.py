@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from conformance.cases import every_case
-from conformance.cases.store import CASES, CaseStore, array_bytes
-from conformance.reference import InvalidInput
-from impls.contract import Profile
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.cases.store import CASES, CaseStore, array_bytes
+from attention_conformance.conformance.spec.sdpa import InvalidInput
+from attention_conformance.impls.contract import Profile
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from conformance.strict import KeyTwice, NotFinite, NotJson, StrictError, loads
+from attention_conformance.conformance.results.strict import KeyTwice, NotFinite, NotJson, StrictError, loads
 
 #: What is refused, as which error, and its text.
 REFUSED: dict[str, tuple[str | bytes, type[StrictError], str]] = {

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cases import every_case
-from conformance.deviations import read
-from conformance.judging.run_case import judge_case
-from conformance.outcomes import Outcome
-from conformance.targets import choose
-from impls.process.pool import Pool
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.conformance.judging.run_case import judge_case
+from attention_conformance.conformance.ledger.load import read
+from attention_conformance.conformance.run.targets import choose
+from attention_conformance.impls.process.pool import Pool
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (\d{3}) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", README, re.MULTILINE)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from conformance.outcomes import Failure, Outcome, Result
-from conformance.run.terminal import executed, meets_text, summary
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.run.terminal import executed, meets_text, summary
 
 PASSED = Result(
     "mine",

@@ -12,21 +12,21 @@ import jsonschema
 import numpy as np
 import pytest
 
-from conformance.__main__ import main
-from conformance.cases import every_case
-from conformance.judging.judge import judge
-from conformance.outcomes import Failure, Outcome, Result
-from conformance.results import read
-from conformance.tests.test_judge import half_weights
-from conformance.tests.test_results import SCHEMA
-from conformance.tests.vectors import RIGHT, change, compute, fake, write_words
-from conformance.vectors.check import Checked, Origin, check
-from conformance.vectors.export import export
-from conformance.vectors.index import Chosen, read_index
-from conformance.vectors.tensors import encode
-from impls.calls import Request, call
-from impls.contract import Profile
-from reports.__main__ import main as report
+from attention_conformance.cli import main
+from attention_conformance.cli import main as report
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.judging.judge import judge
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.results import read
+from attention_conformance.conformance.tests.test_judge import half_weights
+from attention_conformance.conformance.tests.test_results import SCHEMA
+from attention_conformance.conformance.tests.vectors import RIGHT, change, compute, fake, write_words
+from attention_conformance.conformance.vectors.check import Checked, Origin, check
+from attention_conformance.conformance.vectors.commands import export
+from attention_conformance.conformance.vectors.files import encode
+from attention_conformance.conformance.vectors.index import Chosen, read_index
+from attention_conformance.impls.calls import Request, call
+from attention_conformance.impls.contract import Profile
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +80,7 @@ def checked(vectors: Path, results: Path, case: str, dtype: str = "float32", *pr
 
 def test_right_results_pass(vectors: Path, computed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What right implementations compute passes, in every dtype, with exit code 0 and the table of a run."""
-    assert main(["check", str(vectors), str(computed), "--name", "mine", "--device", "moon"]) == 0
+    assert main(["check-vectors", str(vectors), str(computed), "--name", "mine", "--device", "moon"]) == 0
     (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("mine")]
     assert row[:7] == ["mine", "moon", str(len(read_index(vectors).vectors)), "0", "0", "0", "0"]
 
@@ -109,7 +109,7 @@ def test_a_wrong_result_gets_the_message_that_it_gets_here(vectors: Path, tmp_pa
     assert theirs.outcome is Outcome.FAILED
     assert (theirs.broken, theirs.reason, theirs.share) == (here.broken, here.reason, here.share)
     assert theirs.message.splitlines()[:-1] == here.message.splitlines()[:-1]
-    rerun = f"Rerun:    python -m conformance check {vectors} {tmp_path} --case plain --dtype float32"
+    rerun = f"Rerun:    attention-conformance check-vectors {vectors} {tmp_path} --case plain --dtype float32"
     assert theirs.message.splitlines()[-1] == rerun
 
 
@@ -170,7 +170,7 @@ def test_a_wrong_result_fails_in_its_way(
     assert (result.outcome, result.failure, result.broken) == (Outcome.FAILED, failure, broken)
     assert said in result.reason
     assert f"case {case}: wrong by {failure.value}" in result.message
-    assert main(["check", str(vectors), str(results)]) == 1
+    assert main(["check-vectors", str(vectors), str(results)]) == 1
 
 
 def _accept(file: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_should_clause_advises(vectors: Path, results: Path) -> None:
     change(results / "sdpa" / "float32" / "masked-nan-causal.safetensors", one_element(np.nan))
     result = checked(vectors, results, "masked-nan-causal")
     assert (result.outcome, result.broken) == (Outcome.ADVISORY, "SDPA-22")
-    assert main(["check", str(vectors), str(results)]) == 0
+    assert main(["check-vectors", str(vectors), str(results)]) == 0
 
 
 def test_unsupported_has_its_reason(vectors: Path, results: Path) -> None:
@@ -199,7 +199,7 @@ def test_unsupported_has_its_reason(vectors: Path, results: Path) -> None:
     write_words(results / "sdpa" / "float32" / "plain.safetensors", "unsupported", "only\non Tuesdays")
     result = checked(vectors, results, "plain")
     assert (result.outcome, result.reason) == (Outcome.UNSUPPORTED, "only on Tuesdays")
-    assert main(["check", str(vectors), str(results)]) == 0
+    assert main(["check-vectors", str(vectors), str(results)]) == 0
 
 
 def test_an_error_is_told_how_to_say_unsupported(vectors: Path, results: Path) -> None:
@@ -216,17 +216,17 @@ def test_a_missing_result_is_not_run(vectors: Path, results: Path, capsys: pytes
     whole = check(vectors, results, Chosen(), Origin("mine"), None)
     assert whole.not_run == (("sdpa", "plain", "float32"),)
     assert len(whole.results) == len(read_index(vectors).vectors) - 1
-    assert main(["check", str(vectors), str(results)]) == 1
+    assert main(["check-vectors", str(vectors), str(results)]) == 1
     assert (
         f"not run: 1 of {len(whole.results) + 1}, which have no result (sdpa plain float32)" in capsys.readouterr().out
     )
-    assert main(["check", str(vectors), str(results), "--case", "tiles"]) == 0
+    assert main(["check-vectors", str(vectors), str(results), "--case", "tiles"]) == 0
 
 
 def test_nothing_executed_is_not_right(vectors: Path, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A folder in which everything is unsupported exits with 1."""
     write_words(results / "sdpa" / "float32" / "plain.safetensors", "unsupported", "not yet")
-    assert main(["check", str(vectors), str(results), "--case", "plain", "--dtype", "float32"]) == 1
+    assert main(["check-vectors", str(vectors), str(results), "--case", "plain", "--dtype", "float32"]) == 1
     assert "FAILED: nothing was executed" in capsys.readouterr().out
 
 
@@ -259,11 +259,11 @@ def test_a_profile_is_for_the_dtypes_that_have_it() -> None:
 
 
 def test_the_result_file_is_that_of_a_run(vectors: Path, results: Path, tmp_path: Path) -> None:
-    """The JSON lines follow the schema, say that versions are from elsewhere, and ``python -m reports`` reads them."""
+    """The JSON lines follow the schema, say that versions are from elsewhere, and ``attention-conformance report`` reads them."""
     path = tmp_path / "mine.jsonl"
     change(results / "sdpa" / "float32" / "plain.safetensors", one_element(np.nan))
     options = ["--name", "mine", "--device", "moon", "--conformance-json", str(path)]
-    assert main(["check", str(vectors), str(results), *options]) == 1
+    assert main(["check-vectors", str(vectors), str(results), *options]) == 1
     for line in path.read_text(encoding="utf-8").splitlines():
         jsonschema.validate(json.loads(line), SCHEMA)
     run = read(path)
@@ -279,7 +279,7 @@ def test_a_file_with_results_missing_is_incomplete(vectors: Path, results: Path,
     """Where something was not run the result file has no footer, so that a report says so."""
     path = tmp_path / "mine.jsonl"
     (results / "sdpa" / "float32" / "plain.safetensors").unlink()
-    assert main(["check", str(vectors), str(results), "--conformance-json", str(path)]) == 1
+    assert main(["check-vectors", str(vectors), str(results), "--conformance-json", str(path)]) == 1
     assert not read(path).complete
 
 

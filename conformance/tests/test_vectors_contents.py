@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.outcomes import Outcome
-from conformance.tests.vectors import change, change_json, hash_again, refused
-from conformance.vectors import errors
-from conformance.vectors.check import Origin, check
-from conformance.vectors.errors import VectorError
-from conformance.vectors.index import Chosen
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.conformance.tests.vectors import change, change_json, hash_again, refused
+from attention_conformance.conformance.vectors import files
+from attention_conformance.conformance.vectors.check import Origin, check
+from attention_conformance.conformance.vectors.files import VectorError
+from attention_conformance.conformance.vectors.index import Chosen
 
 #: The files of the vector that is harmed.
 ABOUT, TENSORS = "sdpa/float32/plain.json", "sdpa/float32/plain.safetensors"
@@ -24,63 +24,63 @@ Edit = Callable[[Any], Any]
 
 #: Changes of a description.
 ABOUTS: dict[str, tuple[Edit, type[VectorError], str]] = {
-    "a later format": (lambda about: about.update(format=2), errors.WrongFormat, "has format 2, expected 1"),
-    "a field less": (lambda about: about.pop("refused"), errors.WrongFields, "lacks 'refused'"),
-    "a field more": (lambda about: about.update(run="me"), errors.WrongFields, "unknown field 'run'"),
+    "a later format": (lambda about: about.update(format=2), files.WrongFormat, "has format 2, expected 1"),
+    "a field less": (lambda about: about.pop("refused"), files.WrongFields, "lacks 'refused'"),
+    "a field more": (lambda about: about.update(run="me"), files.WrongFields, "unknown field 'run'"),
     "a text for true": (
         lambda about: about.update(refused="no"),
-        errors.WrongFields,
+        files.WrongFields,
         "'refused' is 'no', expected true or false",
     ),
     "true for a number": (
         lambda about: about.update(repeats=True),
-        errors.WrongFields,
+        files.WrongFields,
         "'repeats' is True, expected an integer",
     ),
-    "an unknown operator": (lambda about: about.update(operator="conv"), errors.WrongFields, "have an operator"),
-    "an unknown dtype": (lambda about: about.update(dtype="float8"), errors.WrongFields, "an operator and a dtype"),
-    "an escape in a text": (lambda about: about.update(why="\x1b[2J"), errors.WrongFields, "texts that can be printed"),
-    "half a character": (lambda about: about.update(why="\ud800"), errors.WrongFields, "texts that can be printed"),
+    "an unknown operator": (lambda about: about.update(operator="conv"), files.WrongFields, "have an operator"),
+    "an unknown dtype": (lambda about: about.update(dtype="float8"), files.WrongFields, "an operator and a dtype"),
+    "an escape in a text": (lambda about: about.update(why="\x1b[2J"), files.WrongFields, "texts that can be printed"),
+    "half a character": (lambda about: about.update(why="\ud800"), files.WrongFields, "texts that can be printed"),
     "an escape in an axis": (
         lambda about: about["results"]["output"].update(axes=["\x1b[2J"]),
-        errors.WrongFields,
+        files.WrongFields,
         "axes of output that can be printed",
     ),
-    "no clause": (lambda about: about.update(clauses=[]), errors.WrongFields, "clauses of the spec"),
-    "an unknown clause": (lambda about: about.update(clauses=["SDPA-999"]), errors.WrongFields, "clauses of the spec"),
-    "a milder level": (lambda about: about.update(level="SHOULD"), errors.WrongFields, "level of its first clause"),
-    "other arguments": (lambda about: about.update(arguments=["q", "k"]), errors.WrongFields, "arguments of sdpa"),
-    "an unknown keyword": (lambda about: about.update(keywords=["gamma"]), errors.WrongFields, "keywords of sdpa"),
-    "an unknown option": (lambda about: about["options"].update(heads=2), errors.WrongFields, "options of sdpa"),
-    "an option too deep": (lambda about: about["options"].update(scale=[[1]]), errors.WrongFields, "'options' is"),
-    "a huge integer": (lambda about: about["options"].update(scale=10**400), errors.WrongFields, "a plain value"),
-    "a large one": (lambda about: about["options"].update(scale=2**53 + 1), errors.WrongFields, "a plain value"),
-    "no results": (lambda about: about.update(results={}), errors.WrongFields, "the results output"),
+    "no clause": (lambda about: about.update(clauses=[]), files.WrongFields, "clauses of the spec"),
+    "an unknown clause": (lambda about: about.update(clauses=["SDPA-999"]), files.WrongFields, "clauses of the spec"),
+    "a milder level": (lambda about: about.update(level="SHOULD"), files.WrongFields, "level of its first clause"),
+    "other arguments": (lambda about: about.update(arguments=["q", "k"]), files.WrongFields, "arguments of sdpa"),
+    "an unknown keyword": (lambda about: about.update(keywords=["gamma"]), files.WrongFields, "keywords of sdpa"),
+    "an unknown option": (lambda about: about["options"].update(heads=2), files.WrongFields, "options of sdpa"),
+    "an option too deep": (lambda about: about["options"].update(scale=[[1]]), files.WrongFields, "'options' is"),
+    "a huge integer": (lambda about: about["options"].update(scale=10**400), files.WrongFields, "a plain value"),
+    "a large one": (lambda about: about["options"].update(scale=2**53 + 1), files.WrongFields, "a plain value"),
+    "no results": (lambda about: about.update(results={}), files.WrongFields, "the results output"),
     "a result more": (
         lambda about: about["results"].update(lse=about["results"]["output"]),
-        errors.WrongFields,
+        files.WrongFields,
         "the results output",
     ),
     "a wider dtype": (
         lambda about: about["results"]["output"].update(dtypes=["float32", "float16"]),
-        errors.WrongFields,
+        files.WrongFields,
         "the dtypes float32",
     ),
     "a smaller range": (
         lambda about: about["results"]["output"].update(largest=1.0),
-        errors.WrongFields,
+        files.WrongFields,
         "as the largest number",
     ),
     "fewer axes": (
         lambda about: about["results"]["output"].update(axes=["row"]),
-        errors.WrongArrays,
+        files.WrongArrays,
         "not float64 with the axes row",
     ),
-    "fewer profiles": (lambda about: about.update(profiles=["tf32"]), errors.WrongFields, "the profiles of float32"),
-    "a looser default": (lambda about: about.update(profile="tf32"), errors.WrongFields, "the profile of float32"),
-    "an unknown layout": (lambda about: about.update(memory="paged"), errors.WrongFields, "a layout"),
-    "endless calls": (lambda about: about.update(repeats=10**9), errors.WrongFields, "'repeats' is 1000000000"),
-    "refused with results": (lambda about: about.update(refused=True), errors.WrongFields, "the results of no call"),
+    "fewer profiles": (lambda about: about.update(profiles=["tf32"]), files.WrongFields, "the profiles of float32"),
+    "a looser default": (lambda about: about.update(profile="tf32"), files.WrongFields, "the profile of float32"),
+    "an unknown layout": (lambda about: about.update(memory="paged"), files.WrongFields, "a layout"),
+    "endless calls": (lambda about: about.update(repeats=10**9), files.WrongFields, "'repeats' is 1000000000"),
+    "refused with results": (lambda about: about.update(refused=True), files.WrongFields, "the results of no call"),
 }
 
 
@@ -100,22 +100,22 @@ def put(name: str, value: Any) -> Edit:
 
 #: Changes of the arrays of a vector.
 ARRAYS: dict[str, tuple[Edit, type[VectorError], str]] = {
-    "no expected result": (lambda a: a.pop("expected.output"), errors.WrongArrays, "lacks expected.output"),
-    "no input": (lambda a: a.pop("input.q"), errors.WrongArrays, "lacks input.q"),
-    "an array more": (lambda a: a.update(x=a["input.q"]), errors.WrongArrays, "has the unknown array x"),
+    "no expected result": (lambda a: a.pop("expected.output"), files.WrongArrays, "lacks expected.output"),
+    "no input": (lambda a: a.pop("input.q"), files.WrongArrays, "lacks input.q"),
+    "an array more": (lambda a: a.update(x=a["input.q"]), files.WrongArrays, "has the unknown array x"),
     "a bound of another shape": (
         lambda a: a.update({"bound.wide.output": a["bound.wide.output"][:1]}),
-        errors.WrongArrays,
+        files.WrongArrays,
         "not float64 in the shape of expected.output",
     ),
     "expected in float32": (
         lambda a: a.update({"expected.output": a["expected.output"].astype(np.float32)}),
-        errors.WrongArrays,
+        files.WrongArrays,
         "expected.output is not float64",
     ),
-    "NaN in a bound": (put("bound.wide.output", np.nan), errors.BadBound, "NaN, infinite or negative"),
-    "an infinite bound": (put("bound.tf32.output", np.inf), errors.BadBound, "bound.tf32.output"),
-    "a negative bound": (put("bound.wide.output", -1.0), errors.BadBound, "bound.wide.output"),
+    "NaN in a bound": (put("bound.wide.output", np.nan), files.BadBound, "NaN, infinite or negative"),
+    "an infinite bound": (put("bound.tf32.output", np.inf), files.BadBound, "bound.tf32.output"),
+    "a negative bound": (put("bound.wide.output", -1.0), files.BadBound, "bound.wide.output"),
 }
 
 

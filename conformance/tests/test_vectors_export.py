@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import safetensors
 
-from conformance import bounds
-from conformance.__main__ import main
-from conformance.cases import every_case
-from conformance.vectors import errors
-from conformance.vectors.documents import parse
-from conformance.vectors.export import export
-from conformance.vectors.index import Chosen, read_index, read_vector
-from impls.calls import same_bits
+from attention_conformance.cli import main
+from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.vectors import files as errors
+from attention_conformance.conformance.vectors.commands import export
+from attention_conformance.conformance.vectors.files import parse
+from attention_conformance.conformance.vectors.index import Chosen, read_index, read_vector
+from attention_conformance.impls.calls import same_bits
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ def test_every_case_is_there_in_every_dtype(folder: Path) -> None:
 
 def test_another_process_writes_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     """A second export, of one dtype, in a process with other hashes and at another place, is the same byte for byte."""
-    command = [sys.executable, "-m", "conformance", "export", str(tmp_path / "there"), "--dtype", "float16"]
+    command = [sys.executable, "-m", "attention_conformance", "export", str(tmp_path / "there"), "--dtype", "float16"]
     subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": "7"}, capture_output=True)  # noqa: S603
     export(tmp_path / "here", Chosen(dtypes=("float16",)))
     there, everything = files(tmp_path / "there"), files(folder)

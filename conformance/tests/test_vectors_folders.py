@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from conformance.__main__ import main
-from conformance.tests.vectors import change_json, refused
-from conformance.vectors import documents, errors
-from conformance.vectors.errors import VectorError
+from attention_conformance.cli import main
+from attention_conformance.conformance.tests.vectors import change_json, refused
+from attention_conformance.conformance.vectors import files
+from attention_conformance.conformance.vectors.files import VectorError
 
 pytestmark = pytest.mark.slow
 
@@ -38,42 +38,42 @@ def named(name: Any) -> Edit:
 
 #: Changes of the index.
 INDEXES: dict[str, tuple[Edit, type[VectorError], str]] = {
-    "a later format": (lambda index: index.update(format=2), errors.WrongFormat, "is of format 2, this suite reads 1"),
-    "no format": (lambda index: index.pop("format"), errors.WrongFields, "lacks 'format'"),
-    "another spec": (lambda index: index.update(spec="7"), errors.WrongSpec, "is of spec '7', this suite reads '1'"),
-    "no generator": (lambda index: index.update(generator={}), errors.WrongFields, "generator lacks 'name'"),
-    "vectors as an object": (lambda index: index.update(vectors={}), errors.WrongFields, "expected a list"),
-    "an unknown field": (first(run="me"), errors.WrongFields, r"vectors\[0\] has the unknown field 'run'"),
-    "a number for a text": (first(case=1), errors.WrongFields, r"'vectors\[0\].case' is 1, expected a text"),
+    "a later format": (lambda index: index.update(format=2), files.WrongFormat, "is of format 2, this suite reads 1"),
+    "no format": (lambda index: index.pop("format"), files.WrongFields, "lacks 'format'"),
+    "another spec": (lambda index: index.update(spec="7"), files.WrongSpec, "is of spec '7', this suite reads '1'"),
+    "no generator": (lambda index: index.update(generator={}), files.WrongFields, "generator lacks 'name'"),
+    "vectors as an object": (lambda index: index.update(vectors={}), files.WrongFields, "expected a list"),
+    "an unknown field": (first(run="me"), files.WrongFields, r"vectors\[0\] has the unknown field 'run'"),
+    "a number for a text": (first(case=1), files.WrongFields, r"'vectors\[0\].case' is 1, expected a text"),
     "a short hash": (
         lambda index: index["vectors"][0]["tensors"].update(sha256="abc"),
-        errors.WrongFields,
+        files.WrongFields,
         r"sha256' is 'abc', expected a text matching regex",
     ),
     "another hash": (
         lambda index: index["vectors"][0]["tensors"].update(sha256="0" * 64),
-        errors.WrongHash,
+        files.WrongHash,
         "plain.safetensors has not the sha256",
     ),
     "a case twice": (
         lambda index: index["vectors"].append(index["vectors"][0]),
-        errors.Repeated,
+        files.Repeated,
         "plain float32 twice",
     ),
     "a file twice": (
         lambda index: index["vectors"][0].update(tensors=index["vectors"][1]["tensors"]),
-        errors.Repeated,
+        files.Repeated,
         "lse.safetensors twice",
     ),
     "files of another case": (
         lambda index: index["vectors"].pop() and index["vectors"][0].update(case="lse"),
-        errors.WrongFields,
+        files.WrongFields,
         "plain.json is not of sdpa lse float32",
     ),
-    "a file that is not there": (named("sdpa/float32/other.safetensors"), errors.Unreadable, "No such file"),
-    "a folder for a file": (named("sdpa/float32"), errors.Unreadable, "not a regular file"),
+    "a file that is not there": (named("sdpa/float32/other.safetensors"), files.Unreadable, "No such file"),
+    "a folder for a file": (named("sdpa/float32"), files.Unreadable, "not a regular file"),
     **{
-        f"the name {name!r}": (named(name), errors.OutsideFolder, "is not a name of a file in the folder")
+        f"the name {name!r}": (named(name), files.OutsideFolder, "is not a name of a file in the folder")
         for name in (
             "../results/sdpa/float32/plain.safetensors",
             "sdpa/../../secret.safetensors",
@@ -104,12 +104,12 @@ def test_an_index_is_refused(vectors: Path, what: str, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("text", "error", "said"),
     [
-        ("", errors.NotJson, "index.json is not JSON"),
-        ("[]", errors.WrongFields, r"it is \[\], expected an object"),
-        ('{"format": 1, "format": 1}', errors.DuplicateKey, "has the key 'format' twice"),
-        ('{"format": NaN}', errors.NotANumber, "the number NaN"),
-        ('{"format": -Infinity}', errors.NotANumber, "the number -Infinity"),
-        ('{"format": 1e999}', errors.NotANumber, "the number 1e999"),
+        ("", files.NotJson, "index.json is not JSON"),
+        ("[]", files.WrongFields, r"it is \[\], expected an object"),
+        ('{"format": 1, "format": 1}', files.DuplicateKey, "has the key 'format' twice"),
+        ('{"format": NaN}', files.NotANumber, "the number NaN"),
+        ('{"format": -Infinity}', files.NotANumber, "the number -Infinity"),
+        ('{"format": 1e999}', files.NotANumber, "the number 1e999"),
     ],
 )
 def test_an_index_that_is_no_json_is_refused(
@@ -125,7 +125,7 @@ def test_a_changed_file_is_refused(vectors: Path, name: str, capsys: pytest.Capt
     """A file with another byte than the index was written with is refused."""
     data = (vectors / name).read_bytes()
     (vectors / name).write_bytes(data[:-2] + b" " + data[-1:])
-    refused(vectors, errors.WrongHash, f"{name} has not the sha256", capsys)
+    refused(vectors, files.WrongHash, f"{name} has not the sha256", capsys)
 
 
 @pytest.mark.parametrize("name", ["index.json", ABOUT, TENSORS, "sdpa", "results"])
@@ -135,14 +135,14 @@ def test_a_link_out_of_the_folder_is_refused(vectors: Path, name: str, capsys: p
     outside = vectors.with_name("outside")
     shutil.move(inside, outside)
     inside.symlink_to(outside)
-    refused(vectors, errors.LinkOutside, "is a link that leads out of the folder", capsys)
+    refused(vectors, files.LinkOutside, "is a link that leads out of the folder", capsys)
 
 
 def test_a_link_within_the_folder_is_followed(vectors: Path) -> None:
     """A link that stays in the folder is a file like any other."""
     (vectors / TENSORS).rename(vectors / "kept")
     (vectors / TENSORS).symlink_to(vectors / "kept")
-    assert documents.read(vectors, TENSORS) == (vectors / "kept").read_bytes()
+    assert files.read(vectors, TENSORS) == (vectors / "kept").read_bytes()
 
 
 def test_links_in_a_circle_are_refused(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,7 +151,7 @@ def test_links_in_a_circle_are_refused(vectors: Path, capsys: pytest.CaptureFixt
     (vectors / TENSORS).symlink_to(vectors / LSE)
     (vectors / LSE).unlink()
     (vectors / LSE).symlink_to(vectors / TENSORS)
-    refused(vectors, errors.Unreadable, "cannot be read", capsys)
+    refused(vectors, files.Unreadable, "cannot be read", capsys)
 
 
 def test_a_pipe_is_refused(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,33 +159,33 @@ def test_a_pipe_is_refused(vectors: Path, capsys: pytest.CaptureFixture[str]) ->
     pipe = vectors.with_name("results") / TENSORS
     pipe.unlink()
     os.mkfifo(pipe)
-    refused(vectors, errors.Unreadable, "not a regular file", capsys)
+    refused(vectors, files.Unreadable, "not a regular file", capsys)
 
 
 def test_a_file_too_large_is_refused(
     vectors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file beyond the limit is not read into memory."""
-    monkeypatch.setattr(documents, "FILE_LIMIT", 50_000)
+    monkeypatch.setattr(files, "FILE_LIMIT", 50_000)
     with (vectors.with_name("results") / TENSORS).open("ab") as file:
         file.truncate(50_001)
-    refused(vectors, errors.TooLarge, "has 50001 bytes, at most 50000 are read", capsys)
+    refused(vectors, files.TooLarge, "has 50001 bytes, at most 50000 are read", capsys)
 
 
 @pytest.mark.parametrize("folder", ["vectors", "results"])
 def test_a_missing_folder_is_refused(vectors: Path, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A folder that is not there is named."""
     shutil.rmtree(vectors.with_name(folder))
-    refused(vectors, errors.Unreadable, "cannot be read|is not a folder", capsys)
+    refused(vectors, files.Unreadable, "cannot be read|is not a folder", capsys)
 
 
 @pytest.mark.parametrize(
     ("words", "error", "said"),
     [
-        ({"outcome": "passed", "reason": ""}, errors.WrongFields, "'outcome' is 'passed'"),
-        ({"outcome": "error"}, errors.WrongFields, "lacks 'reason'"),
-        ({"outcome": "error", "reason": 1}, errors.WrongFields, "expected a text"),
-        ([], errors.WrongFields, r"it is \[\]"),
+        ({"outcome": "passed", "reason": ""}, files.WrongFields, "'outcome' is 'passed'"),
+        ({"outcome": "error"}, files.WrongFields, "lacks 'reason'"),
+        ({"outcome": "error", "reason": 1}, files.WrongFields, "expected a text"),
+        ([], files.WrongFields, r"it is \[\]"),
     ],
 )
 def test_words_that_are_none_are_refused(
@@ -203,7 +203,7 @@ def test_a_reason_is_printed_in_one_plain_line(vectors: Path, capsys: pytest.Cap
     (results / TENSORS).unlink()
     words = {"outcome": "error", "reason": "\x1b[2J\n\ud800" + "x" * 1000}
     (results / ABOUT).write_text(json.dumps(words), encoding="utf-8")
-    assert main(["check", str(vectors), str(results)]) == 1
+    assert main(["check-vectors", str(vectors), str(results)]) == 1
     printed = capsys.readouterr().out
     assert "Raised:   \\x1b[2J \\ud800xxx" in printed
     assert "x" * 500 not in printed
@@ -213,7 +213,7 @@ def test_two_results_of_one_vector_are_refused(vectors: Path, capsys: pytest.Cap
     """Arrays and words for one vector are refused, whatever each of them says."""
     words = {"outcome": "unsupported", "reason": "no"}
     (vectors.with_name("results") / ABOUT).write_text(json.dumps(words), encoding="utf-8")
-    refused(vectors, errors.Repeated, "are both there", capsys)
+    refused(vectors, files.Repeated, "are both there", capsys)
 
 
 def test_a_result_file_that_cannot_be_written_is_said(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,5 +227,5 @@ def test_every_error_is_seen() -> None:
     """Each class of errors.py is raised in one of these tests."""
     folder = Path(__file__).parent
     text = "".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("test_vectors_*.py")))
-    known = {name for name, value in vars(errors).items() if isinstance(value, type) and value is not VectorError}
+    known = {name for name, value in vars(files).items() if isinstance(value, type) and value is not VectorError}
     assert {name for name in known if f"errors.{name}" not in text} == set()

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.tests.vectors import hash_again, refused
-from conformance.vectors import errors, tensors
-from conformance.vectors.errors import VectorError
-from conformance.vectors.tensors import HEADER_LIMIT, decode, encode
+from attention_conformance.conformance.tests.vectors import hash_again, refused
+from attention_conformance.conformance.vectors import files
+from attention_conformance.conformance.vectors.files import HEADER_LIMIT, VectorError, decode, encode
 
 #: The file that is harmed, of a vector or of its result.
 TENSORS = "sdpa/float32/plain.safetensors"
@@ -44,81 +43,81 @@ class Trap:
 
 #: Files in the place of safetensors: what is wrong, and how it is said.
 FILES: dict[str, tuple[bytes, type[VectorError], str]] = {
-    "empty": (b"", errors.Truncated, "has 0 bytes"),
-    "shorter than a length": (b"\x10\0\0", errors.Truncated, "has 3 bytes"),
-    "within the header": (safetensors({"output": entry([1], 0, 4)})[:30], errors.Truncated, "ends within its header"),
-    "within the data": (safetensors({"output": entry([2], 0, 8)}, b"1234"), errors.Truncated, "ends at 8"),
-    "huge header": (safetensors({}, length=HEADER_LIMIT + 1), errors.HeaderTooLarge, "header of 1048577 bytes"),
-    "largest header": (b"\xff" * 64, errors.HeaderTooLarge, "header of 18446744073709551615 bytes"),
-    "no JSON": (safetensors(b"{output}"), errors.NotJson, "header is not JSON"),
-    "not UTF-8": (safetensors(b'{"\xff": 1}'), errors.NotJson, "header is not JSON"),
-    "deep JSON": (safetensors(b"[" * 100_000), errors.NotJson, "header is not JSON"),
-    "long number": (safetensors(b'{"a": ' + b"9" * 5000 + b"}"), errors.NotJson, "header is not JSON"),
-    "a list": (safetensors([]), errors.WrongFields, r"it is \[\], expected an object"),
-    "an entry that is a text": (safetensors({"output": "F32"}), errors.WrongFields, "it is 'F32', expected an object"),
-    "no offsets": (safetensors({"output": {"dtype": "F32", "shape": []}}), errors.WrongFields, "lacks 'data_offsets'"),
+    "empty": (b"", files.Truncated, "has 0 bytes"),
+    "shorter than a length": (b"\x10\0\0", files.Truncated, "has 3 bytes"),
+    "within the header": (safetensors({"output": entry([1], 0, 4)})[:30], files.Truncated, "ends within its header"),
+    "within the data": (safetensors({"output": entry([2], 0, 8)}, b"1234"), files.Truncated, "ends at 8"),
+    "huge header": (safetensors({}, length=HEADER_LIMIT + 1), files.HeaderTooLarge, "header of 1048577 bytes"),
+    "largest header": (b"\xff" * 64, files.HeaderTooLarge, "header of 18446744073709551615 bytes"),
+    "no JSON": (safetensors(b"{output}"), files.NotJson, "header is not JSON"),
+    "not UTF-8": (safetensors(b'{"\xff": 1}'), files.NotJson, "header is not JSON"),
+    "deep JSON": (safetensors(b"[" * 100_000), files.NotJson, "header is not JSON"),
+    "long number": (safetensors(b'{"a": ' + b"9" * 5000 + b"}"), files.NotJson, "header is not JSON"),
+    "a list": (safetensors([]), files.WrongFields, r"it is \[\], expected an object"),
+    "an entry that is a text": (safetensors({"output": "F32"}), files.WrongFields, "it is 'F32', expected an object"),
+    "no offsets": (safetensors({"output": {"dtype": "F32", "shape": []}}), files.WrongFields, "lacks 'data_offsets'"),
     "an unknown field": (
         safetensors({"output": entry([1], 0, 4) | {"code": "x"}}, b"1234"),
-        errors.WrongFields,
+        files.WrongFields,
         "unknown field 'code'",
     ),
     "metadata that is no text": (
         safetensors({"__metadata__": {"a": 1}}),
-        errors.WrongFields,
+        files.WrongFields,
         "__metadata__: .* is .*, expected a text|__metadata__: it is",
     ),
-    "a key twice": (safetensors(b'{"output": 1, "output": 2}'), errors.DuplicateKey, "has the key 'output' twice"),
+    "a key twice": (safetensors(b'{"output": 1, "output": 2}'), files.DuplicateKey, "has the key 'output' twice"),
     "a key twice inside": (
         safetensors(b'{"output": {"dtype": "F32", "dtype": "F64"}}'),
-        errors.DuplicateKey,
+        files.DuplicateKey,
         "has the key 'dtype' twice",
     ),
     "an escape in a name": (
         safetensors({"\x1b[2J": 1}),
-        errors.WrongFields,
+        files.WrongFields,
         r", \\x1b\[2J: it is 1, expected",
     ),
-    "NaN in the header": (safetensors(b'{"output": NaN}'), errors.NotANumber, "number NaN"),
-    "unknown dtype": (safetensors({"output": entry([1], 0, 1, "F8_E4M3")}, b"1"), errors.UnknownDtype, "'F8_E4M3'"),
-    "negative length": (safetensors({"output": entry([-1], 0, 4)}, b"1234"), errors.WrongFields, r"'shape\[0\]' is -1"),
+    "NaN in the header": (safetensors(b'{"output": NaN}'), files.NotANumber, "number NaN"),
+    "unknown dtype": (safetensors({"output": entry([1], 0, 1, "F8_E4M3")}, b"1"), files.UnknownDtype, "'F8_E4M3'"),
+    "negative length": (safetensors({"output": entry([-1], 0, 4)}, b"1234"), files.WrongFields, r"'shape\[0\]' is -1"),
     "a length that is no integer": (
         safetensors({"output": entry([1.0], 0, 4)}),  # type: ignore[list-item]
-        errors.WrongFields,
+        files.WrongFields,
         r"'shape\[0\]' is 1.0",
     ),
     "many axes": (
         safetensors({"output": entry([1] * 65, 0, 4)}, b"1234"),
-        errors.WrongFields,
+        files.WrongFields,
         "list of length <= 16",
     ),
-    "a huge shape": (safetensors({"output": entry([2**40] * 4, 0, 4)}, b"1234"), errors.WrongSize, "shape and dtype"),
-    "too few bytes": (safetensors({"output": entry([2], 0, 4)}, b"1234"), errors.WrongSize, "has 4 bytes, .* need 8"),
-    "bytes of no array": (safetensors({"output": entry([1], 0, 4)}, b"12345678"), errors.WrongSize, "its arrays 4"),
-    "offsets backwards": (safetensors({"output": entry([1], 4, 0)}, b"1234"), errors.BadOffsets, r"\[4, 0\]"),
-    "offsets below 0": (safetensors({"output": entry([1], -4, 0)}, b"1234"), errors.BadOffsets, r"\[-4, 0\]"),
-    "one offset": (safetensors({"output": entry([1], 0, 4) | {"data_offsets": [0]}}), errors.BadOffsets, r"\[0\]"),
-    "offsets out of range": (safetensors({"output": entry([1], 400, 404)}, b"1234"), errors.BadOffsets, "byte 400"),
+    "a huge shape": (safetensors({"output": entry([2**40] * 4, 0, 4)}, b"1234"), files.WrongSize, "shape and dtype"),
+    "too few bytes": (safetensors({"output": entry([2], 0, 4)}, b"1234"), files.WrongSize, "has 4 bytes, .* need 8"),
+    "bytes of no array": (safetensors({"output": entry([1], 0, 4)}, b"12345678"), files.WrongSize, "its arrays 4"),
+    "offsets backwards": (safetensors({"output": entry([1], 4, 0)}, b"1234"), files.BadOffsets, r"\[4, 0\]"),
+    "offsets below 0": (safetensors({"output": entry([1], -4, 0)}, b"1234"), files.BadOffsets, r"\[-4, 0\]"),
+    "one offset": (safetensors({"output": entry([1], 0, 4) | {"data_offsets": [0]}}), files.BadOffsets, r"\[0\]"),
+    "offsets out of range": (safetensors({"output": entry([1], 400, 404)}, b"1234"), files.BadOffsets, "byte 400"),
     "a hole": (
         safetensors({"a": entry([1], 0, 4), "b": entry([1], 8, 12)}, b"1" * 12),
-        errors.BadOffsets,
+        files.BadOffsets,
         "begins at byte 8, and no array has the bytes from 4 on",
     ),
     "overlap": (
         safetensors({"a": entry([2], 0, 8), "b": entry([2], 4, 12)}, b"1" * 12),
-        errors.Overlap,
+        files.Overlap,
         "b begins at byte 4, before the end of another array at 8",
     ),
     "the same bytes": (
         safetensors({"a": entry([1], 0, 4), "b": entry([1], 0, 4)}, b"1234"),
-        errors.Overlap,
+        files.Overlap,
         "b begins at byte 0",
     ),
-    "a boolean of 2": (safetensors({"a": entry([2], 0, 2, "BOOL")}, b"\1\2"), errors.BadBoolean, "neither 0 nor 1"),
-    "an archive": (b"PK\x03\x04" + b"\0" * 60, errors.Pickled, "nothing is unpickled"),
-    "an array of NumPy": (b"\x93NUMPY" + b"\0" * 60, errors.Pickled, "nothing is unpickled"),
+    "a boolean of 2": (safetensors({"a": entry([2], 0, 2, "BOOL")}, b"\1\2"), files.BadBoolean, "neither 0 nor 1"),
+    "an archive": (b"PK\x03\x04" + b"\0" * 60, files.Pickled, "nothing is unpickled"),
+    "an array of NumPy": (b"\x93NUMPY" + b"\0" * 60, files.Pickled, "nothing is unpickled"),
     "a longer empty axis than any": (
         safetensors({"a": entry([2**63, 0], 0, 0)}),
-        errors.WrongFields,
+        files.WrongFields,
         "a shape that NumPy refuses",
     ),
 }
@@ -153,11 +152,11 @@ def test_a_pickle_is_refused_and_not_loaded(
     data = pickle.dumps(Trap(tmp_path / "sprung"), protocol)
     results = vectors.with_name("results")
     (results / TENSORS).write_bytes(data)
-    refused(vectors, errors.Pickled, "nothing is unpickled", capsys)
+    refused(vectors, files.Pickled, "nothing is unpickled", capsys)
     shutil.copy(vectors / TENSORS, results / TENSORS)
     (vectors / TENSORS).write_bytes(data)
     hash_again(vectors)
-    refused(vectors, errors.Pickled, "nothing is unpickled", capsys)
+    refused(vectors, files.Pickled, "nothing is unpickled", capsys)
     assert not (tmp_path / "sprung").exists()
     pickle.loads(data)  # noqa: S301 - the trap works
     assert (tmp_path / "sprung").exists()
@@ -173,8 +172,8 @@ def test_a_header_that_begins_like_a_pickle_is_read() -> None:
 
 def test_the_package_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the checks let through and the safetensors package does not is refused by name."""
-    monkeypatch.setattr(tensors, "_tiled", lambda *each: None)
-    with pytest.raises(errors.Unsound, match="is not safetensors"):
+    monkeypatch.setattr(files, "_tiled", lambda *each: None)
+    with pytest.raises(files.Unsound, match="is not safetensors"):
         decode(safetensors({"a": entry([1], 0, 4), "b": entry([1], 8, 12)}, b"1" * 12), "file")
 
 
@@ -184,6 +183,6 @@ def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     def missing(name: str) -> Any:
         raise ImportError(name)
 
-    monkeypatch.setattr(tensors, "import_module", missing)
-    with pytest.raises(errors.MissingPackage, match=r"pip install '\.\[vectors\]'"):
+    monkeypatch.setattr(files, "import_module", missing)
+    with pytest.raises(files.MissingPackage, match=r"pip install '\.\[vectors\]'"):
         encode({"a": np.zeros(1)})

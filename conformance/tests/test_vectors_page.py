@@ -1,4 +1,4 @@
-"""VECTORS.md: its checker, run as printed and without this suite, says what ``python -m conformance check`` says."""
+"""VECTORS.md: its checker, run as printed and without this suite, says what ``attention-conformance check-vectors`` says."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.outcomes import Outcome
-from conformance.tests.test_judge import half_weights
-from conformance.tests.vectors import change, compute, fake, write_words
-from conformance.vectors.check import Checked, Origin, check
-from conformance.vectors.export import export
-from conformance.vectors.index import Chosen, read_index, read_vector
-from conformance.vectors.vector import About
-from impls.contract import Profile
-from impls.memory import LAYOUTS
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.conformance.tests.test_judge import half_weights
+from attention_conformance.conformance.tests.vectors import change, compute, fake, write_words
+from attention_conformance.conformance.vectors.check import Checked, Origin, check
+from attention_conformance.conformance.vectors.commands import export
+from attention_conformance.conformance.vectors.index import Chosen, read_index, read_vector
+from attention_conformance.conformance.vectors.vector import About
+from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.memory_layouts import LAYOUTS
 
 pytestmark = pytest.mark.slow
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformance.cases import AnyCase, every_case
-from conformance.faults import verdicts
-from conformance.faults.anatomy import Attention
-from conformance.judging.judge import judge
-from conformance.judging.run_case import request
-from conformance.outcomes import Failure, Outcome, Result
-from impls.calls import Reply, call
-from impls.contract import Implementation, Profile
+from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.faults import kill_matrix
+from attention_conformance.conformance.faults.models.sdpa import Attention
+from attention_conformance.conformance.judging.judge import judge
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.judging.run_case import request
+from attention_conformance.impls.calls import Reply, call
+from attention_conformance.impls.contract import Implementation, Profile
 
 CASE, DTYPE = every_case()["plain"], "float32"
 BLANK = Result("fault", "cpu", DTYPE, CASE.name, CASE.clauses, Outcome.PASSED, profile=Profile.WIDE)
@@ -53,8 +53,8 @@ WRONG: dict[Failure, Callable[[Reply], Reply]] = {
 def test_a_wrong_reply_is_no_right_one(failure: Failure) -> None:
     """What differs from a reply that passed in one respect fails by that, though both are of one case."""
     reply = right()
-    assert verdicts.verdict(reply, CASE, BLANK) == (Outcome.PASSED, None)
-    assert verdicts.verdict(WRONG[failure](reply), CASE, BLANK) == (Outcome.FAILED, failure)
+    assert kill_matrix.verdict(reply, CASE, BLANK) == (Outcome.PASSED, None)
+    assert kill_matrix.verdict(WRONG[failure](reply), CASE, BLANK) == (Outcome.FAILED, failure)
 
 
 def test_a_verdict_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,8 +65,8 @@ def test_a_verdict_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
         judged.append(blank.profile)
         return judge(reply, case, blank)
 
-    monkeypatch.setattr(verdicts, "_GIVEN", {})
-    monkeypatch.setattr(verdicts, "judge", counted)
+    monkeypatch.setattr(kill_matrix, "_GIVEN", {})
+    monkeypatch.setattr(kill_matrix, "judge", counted)
     for profile in (Profile.WIDE, Profile.WIDE, Profile.TF32):
-        verdicts.verdict(right(), CASE, replace(BLANK, profile=profile))
+        kill_matrix.verdict(right(), CASE, replace(BLANK, profile=profile))
     assert judged == [Profile.WIDE, Profile.TF32]

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from conformance.results import read
-from conformance.run.xdist import costly_first, scheduler, scope
-from conformance.targets import Target
-from conformance.tests.test_plugin import plug_in, run
-from impls.contract import Implementation
-from impls.select import builtin
+from attention_conformance.conformance.results import read
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.run.xdist import costly_first, scheduler, scope
+from attention_conformance.conformance.tests.test_plugin import plug_in, run
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.select import builtin
 
 pytestmark = pytest.mark.slow
 
@@ -100,7 +100,7 @@ def test_a_run_that_executed_nothing_fails(tmp_path: Path) -> None:
             "torch-eager-gradients",
         ),
         ("test_conformance.py::test_sdpa[my-cpu-kernels.py:f-cuda-bfloat16-plain]", "my-cpu-kernels.py:f"),
-        ("conformance/test_fuzz.py::test_fuzz[jax-jit-cpu-float32-keys-split]", "jax-jit"),
+        ("conformance/test_properties.py::test_fuzz[jax-jit-cpu-float32-keys-split]", "jax-jit"),
         ("conformance/tests/test_kills.py::test_every_fault_is_caught_twice", "conformance/tests/test_kills.py"),
         ("conformance/tests/test_x.py::test_y[float32-a]", "conformance/tests/test_x.py"),
     ],

@@ -11,20 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.__main__ import main
-from conformance.results import read as read_results
-from conformance.vectors.check import Origin, check
-from conformance.vectors.documents import text_of
-from conformance.vectors.errors import VectorError
-from conformance.vectors.export import export
-from conformance.vectors.index import NAME, Chosen, read_index, read_vector
-from conformance.vectors.recorded import recorded
-from conformance.vectors.tensors import decode, encode
-from impls.calls import Request, call
-from impls.contract import Implementation
-from impls.loading import keywords
-from impls.select import select
-from impls.tests import fakes
+from attention_conformance.cli import main
+from attention_conformance.conformance.results import read as read_results
+from attention_conformance.conformance.vectors.check import Origin, check, recorded
+from attention_conformance.conformance.vectors.commands import export
+from attention_conformance.conformance.vectors.files import VectorError, decode, encode, text_of
+from attention_conformance.conformance.vectors.index import NAME, Chosen, read_index, read_vector
+from attention_conformance.impls.calls import Request, call
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.loading import keywords
+from attention_conformance.impls.select import select
+from attention_conformance.impls.tests import fakes
 
 #: Of each operator one that passes every case.
 RIGHT = {
@@ -35,7 +32,7 @@ RIGHT = {
 
 def fake(name: str) -> dict[str, Implementation]:
     """A fake attention, right or wrong in one way, in the place of sdpa."""
-    return {"sdpa": Implementation(name, f"impls.tests.fakes:{name}")}
+    return {"sdpa": Implementation(name, f"attention_conformance.impls.tests.fakes:{name}")}
 
 
 def compute(vectors: Path, results: Path, by_operator: Mapping[str, Implementation] = RIGHT) -> Path:
@@ -45,7 +42,7 @@ def compute(vectors: Path, results: Path, by_operator: Mapping[str, Implementati
         inputs = case.inputs(entry.dtype)
         file = results / entry.tensors.file
         file.parent.mkdir(parents=True, exist_ok=True)
-        if implementation.target.startswith("impls.tests.fakes:"):
+        if implementation.target.startswith("attention_conformance.impls.tests.fakes:"):
             lacking = case.keywords - keywords(getattr(fakes, implementation.name))
             if lacking:
                 write_words(file, "unsupported", f"no keyword {', '.join(sorted(lacking))}")
@@ -107,7 +104,7 @@ def refused(vectors: Path, error: type[VectorError], said: str, capsys: pytest.C
         check(vectors, results, Chosen(), Origin("mine"), None)
     assert type(caught.value) is error
     path = vectors.with_name("mine.jsonl")
-    assert main(["check", str(vectors), str(results), "--conformance-json", str(path)]) == 2
+    assert main(["check-vectors", str(vectors), str(results), "--conformance-json", str(path)]) == 2
     assert capsys.readouterr().err == f"error: {caught.value}\n"
     assert "\n" not in str(caught.value)
     assert not path.exists() or not read_results(path).complete

@@ -1,23 +1,171 @@
-"""Results that were computed elsewhere from vectors, judged as ``pytest conformance`` judges what it runs."""
+"""What came back for a vector from elsewhere: results as arrays, or a word and a reason, as a reply to be judged."""
 
 from __future__ import annotations
 
+import functools
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import Any, Literal
 
-from conformance import bounds
-from conformance.judging.judge import UNSUPPORTED_HINT, judge
-from conformance.outcomes import Outcome, Result
-from conformance.results import Writer, fingerprint
-from conformance.run.terminal import executed, summary
-from conformance.vectors.answers import answer
-from conformance.vectors.errors import Unreadable
-from conformance.vectors.index import Chosen, Entry, Key, read_index, read_vector
-from conformance.vectors.recorded import recorded
-from conformance.vectors.vector import default_profile
-from impls.contract import Profile
+import numpy as np
+from msgspec import Struct
+
+from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.cases import AnyCase, Case, every_case
+from attention_conformance.conformance.judging.judge import UNSUPPORTED_HINT, judge
+from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.conformance.results import Writer, fingerprint
+from attention_conformance.conformance.results.strict import plain
+from attention_conformance.conformance.run.terminal import executed, summary
+from attention_conformance.conformance.vectors.files import Repeated, Unreadable, decode, inside, parse, read, typed
+from attention_conformance.conformance.vectors.index import Chosen, Entry, Key, read_index, read_vector
+from attention_conformance.conformance.vectors.vector import Vector, default_profile
+from attention_conformance.impls.calls import Reply, same_bits
+from attention_conformance.impls.contract import Profile
+
+
+class Words(Struct, forbid_unknown_fields=True):
+    """The JSON in the place of arrays."""
+
+    outcome: Literal["unsupported", "error"]
+    reason: str
+
+
+#: The status of a reply by what the JSON says.
+OUTCOMES = {"unsupported": "unsupported", "error": "raised"}
+
+
+def answer(folder: Path, entry: Entry, vector: Vector) -> Reply | None:
+    """The reply that the results folder has for a vector, or None if it has none.  Raises VectorError."""
+    stem = str(PurePosixPath(entry.tensors.file).with_suffix(""))
+    arrays, words = f"{stem}.safetensors", f"{stem}.json"
+    there = [name for name in (arrays, words) if inside(folder, name).exists()]
+    if len(there) == 2:
+        raise Repeated(f"{arrays} and {words} are both there, and only one can be the result")
+    if not there:
+        return None
+    if there == [words]:
+        said = typed(parse(read(folder, words), words), Words, words)
+        return Reply(OUTCOMES[said.outcome], text=plain(said.reason))
+    return reply_of(decode(read(folder, arrays), arrays), vector)
+
+
+def reply_of(arrays: dict[str, np.ndarray], vector: Vector) -> Reply:
+    """Arrays as a reply: results, those of further calls (``output.2``), and inputs after the call (``input.q``).
+
+    Results that are missing, or too many, are an error of the implementation, as they are of a function.
+    """
+    if vector.about.refused:
+        return Reply("returned", arrays)
+    names = tuple(vector.about.results)
+    again = {f"{name}.{call}": name for call in range(2, vector.about.repeats + 1) for name in names}
+    missing = [name for name in (*names, *again) if name not in arrays]
+    unknown = [name for name in arrays if name not in (*names, *again) and not _is_input(name, vector)]
+    if missing:
+        return Reply("raised", text=f"no result {', '.join(missing)}")
+    if unknown:
+        return Reply("raised", text=plain(f"results that were not asked for: {', '.join(sorted(unknown))}"))
+    after = {name: array for name, array in arrays.items() if _is_input(name, vector)}
+    return Reply(
+        "returned",
+        {name: arrays[name] for name in names},
+        modified=tuple(n.partition(".")[2] for n, array in after.items() if not same_bits(array, vector.arrays[n])),
+        unequal=tuple(dict.fromkeys(n for key, n in again.items() if not same_bits(arrays[key], arrays[n]))),
+    )
+
+
+def _is_input(name: str, vector: Vector) -> bool:
+    return name.startswith("input.") and name in vector.arrays
+
+
+# A vector as a case, so that it is judged as every case is, by what its files say instead of the suite's own.
+
+
+@dataclass(frozen=True)
+class Recorded(AnyCase):
+    """A case whose inputs, expected results and bounds are those of a vector.  Made by ``recorded``."""
+
+    vector: Vector | None = None
+
+    def inputs(self, dtype: str) -> Any:
+        """The recorded inputs."""
+        about, arrays = self._about, self._arrays("input")
+        keywords = {name: arrays[name] for name in about.keywords} | dict(about.options)
+        return SimpleNamespace(arrays={name: arrays[name] for name in about.arguments}, keywords=keywords)
+
+    def expected(self, dtype: str) -> Any:
+        """The recorded results; of sdpa also v with one head per query head, to tell what a wrong output looks like."""
+        results = self._arrays("expected")
+        values = {"v": _values(self._arrays("input"), results["output"])} if self.operator == Case.operator else {}
+        return SimpleNamespace(**results, **values)
+
+    def bound(self, dtype: str, profile: Profile) -> Any:
+        """The recorded bounds under a profile."""
+        return SimpleNamespace(**self._arrays(f"bound.{profile.value}"))
+
+    def axes(self, result: str) -> tuple[str, ...]:
+        """Names of the axes of a result."""
+        return self._about.results[result].axes
+
+    def results(self) -> tuple[str, ...]:
+        """Names of the results that are asked for, in order."""
+        return tuple(self._about.results)
+
+    @property
+    def _about(self) -> Any:
+        assert self.vector is not None
+        return self.vector.about
+
+    def _arrays(self, kind: str) -> dict[str, np.ndarray]:
+        """The arrays of a kind by the rest of their names."""
+        assert self.vector is not None
+        return {n.removeprefix(f"{kind}."): a for n, a in self.vector.arrays.items() if n.startswith(f"{kind}.")}
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+def recorded(vector: Vector) -> Recorded:
+    """The case of a vector."""
+    about = vector.about
+    return _kind(about.operator)(
+        about.case,
+        about.clauses,
+        about.why,
+        shape=None,
+        options=about.options,
+        dtypes=(about.dtype,),
+        memory=about.memory,
+        repeats=about.repeats,
+        invalid=about.refused,
+        after=about.after,
+        vector=vector,
+    )
+
+
+@functools.cache
+def _kind(operator: str) -> type[Recorded]:
+    """The class for an operator, with the blame of the suite's own cases of it."""
+    blame = next(case.blame for case in every_case().values() if case.operator == operator)
+    return type("Recorded", (Recorded,), {"operator": operator, "blame": blame})
+
+
+def _values(inputs: dict[str, np.ndarray], output: np.ndarray) -> np.ndarray:
+    """All values with one head per query head, in float64; none where they do not fit the output."""
+    parts = [inputs[name].astype(np.float64) for name in ("past_value", "v") if name in inputs]
+    b, heads, _, width = output.shape
+    if all(p.ndim == 4 and p.shape[0] == b and p.shape[1] and p.shape[3] == width for p in parts):
+        repeated = [np.repeat(p, heads // p.shape[1], axis=1) for p in parts]
+        if all(p.shape[1] == heads for p in repeated):
+            return np.concatenate(repeated, axis=2)
+    return np.zeros((b, heads, 0, width))
+
+
+# Results that were computed elsewhere from vectors, judged as ``pytest conformance`` judges what it runs.
+
 
 #: What the result file says of machine and versions, of which nothing is known here.
 ELSEWHERE = "elsewhere"
@@ -136,7 +284,7 @@ def _result(vectors: Path, answers: Path, entry: Entry, origin: Origin) -> Resul
     result = judge(reply, case, blank)
     given = ["check", str(vectors), str(answers), "--case", entry.case, "--dtype", entry.dtype]
     given += [part for profile in origin.profiles for part in ("--profile", profile.value)]
-    command = f"python -m conformance {shlex.join(given)}"
+    command = f"attention-conformance {shlex.join(given)}"
     message = result.message.replace(UNSUPPORTED_HINT, HINT)
     head, rerun, _ = message.rpartition("\nRerun:    ")
     return replace(result, message=f"{head}{rerun}{command}") if rerun else result

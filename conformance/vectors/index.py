@@ -10,13 +10,23 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from conformance import SPEC_VERSION
-from conformance.vectors import FORMAT
-from conformance.vectors.documents import inside, parse, read, text_of, typed
-from conformance.vectors.errors import NothingSelected, Repeated, WrongFields, WrongFormat, WrongSpec
-from conformance.vectors.tensors import decode
-from conformance.vectors.vector import Vector, about_of, checked
-from impls.loading import nearest
+from attention_conformance.conformance import SPEC_VERSION
+from attention_conformance.conformance.vectors import FORMAT
+from attention_conformance.conformance.vectors.files import (
+    NothingSelected,
+    Repeated,
+    WrongFields,
+    WrongFormat,
+    WrongSpec,
+    decode,
+    inside,
+    parse,
+    read,
+    text_of,
+    typed,
+)
+from attention_conformance.conformance.vectors.vector import Vector, about_of, checked
+from attention_conformance.impls.loading import nearest
 
 NAME = "index.json"
 

@@ -10,17 +10,16 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Meta, Struct
 
-from conformance import bounds
-from conformance.cases import AnyCase
-from conformance.cases.anycase import NUMPY_DTYPES
-from conformance.clauses import clauses
-from conformance.judging.judge import dtypes_of
-from conformance.vectors import FORMAT
-from conformance.vectors.documents import typed
-from conformance.vectors.errors import BadBound, WrongArrays, WrongFields, WrongFormat
-from impls.contract import Implementation
-from impls.memory import LAYOUTS
-from impls.operators import OPERATORS
+from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.cases import AnyCase
+from attention_conformance.conformance.cases.base import NUMPY_DTYPES
+from attention_conformance.conformance.judging.judge import dtypes_of
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.conformance.vectors import FORMAT
+from attention_conformance.conformance.vectors.files import BadBound, WrongArrays, WrongFields, WrongFormat, typed
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.memory_layouts import LAYOUTS
+from attention_conformance.impls.operators import OPERATORS
 
 #: What an option may be; a window is two of them.  The size of integers is checked apart: in a union with a tuple of
 #: two msgspec 0.22 crashes for an integer with bounds.

@@ -9,14 +9,14 @@ import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from impls.contract import Call, Function, ImplementationError
-from impls.loading import nearest
-from impls.operators import OPERATORS, SDPA
+from attention_conformance.impls.contract import Call, Function, ImplementationError
+from attention_conformance.impls.loading import nearest
+from attention_conformance.impls.operators import OPERATORS, SDPA
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What is declared; ``impls.select.with_attributes`` looks at dtypes, profiles and layout."""
+    """What is declared; ``attention_conformance.impls.select.with_attributes`` looks at dtypes, profiles and layout."""
 
     operator: str = SDPA.name
     keywords: frozenset[str] = frozenset()
@@ -45,7 +45,7 @@ class Foreign:
 
 
 def prepare(function: Foreign, call: Call) -> Function:
-    """What runs a call: the same as ``impls.prepare.partial``, for what is foreign."""
+    """What runs a call: the same as ``attention_conformance.impls.contract.partial``, for what is foreign."""
     return function.prepared(call)
 
 

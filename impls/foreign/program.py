@@ -1,8 +1,8 @@
-"""A program in any language as an implementation: one process for each call, and files between.
+"""The two files that are exchanged with a program: safetensors, which every language reads with a few lines.
 
-``program DIR`` reads ``DIR/input.safetensors`` and writes ``DIR/result.safetensors`` (impls.foreign.exchange).  Its
-exit status says what came of it: 0 done, 77 unsupported, any other an error; what it printed is the reason.
-``program --describe`` may print what it has as JSON: operator, keywords, dtypes, profiles, layout.
+``input.safetensors`` holds the arrays under the names of the contract, and in the metadata of its header, as texts, the
+operator and every option that is given: ``true``, ``0.125``, ``[3, null]``, each value written as JSON.
+``result.safetensors`` holds the results under theirs.
 """
 
 from __future__ import annotations
@@ -13,17 +13,78 @@ import shlex
 import signal
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from impls.contract import Call, Function, ImplementationError
-from impls.foreign import exchange
-from impls.foreign.declared import Declared, Foreign, known_keywords, known_operator
-from impls.loading import nearest
-from impls.process.pool import STDERR_LINES, Crashed, cause
-from impls.process.worker import SCRATCH
+from attention_conformance.impls.contract import Call, Function, Implementation, ImplementationError
+from attention_conformance.impls.foreign.declared import Declared, Foreign, known_keywords, known_operator
+from attention_conformance.impls.loading import nearest
+from attention_conformance.impls.numpy.script import TERMS
+from attention_conformance.impls.operators import OPERATORS
+from attention_conformance.impls.process.pool import STDERR_LINES, Crashed, cause
+from attention_conformance.impls.process.worker import SCRATCH
+from attention_conformance.impls.script import INDENT, Snippet, by_contract, enclosed
+
+INPUT, RESULT = "input.safetensors", "result.safetensors"
+
+#: The dtypes of results, by their names in the format.
+_DTYPES = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "I64": np.dtype(np.int64),
+    "I32": np.dtype(np.int32),
+    "BOOL": np.dtype(np.bool_),
+}
+
+
+def metadata(call: Call) -> dict[str, str]:
+    """The operator and the options that a call gives; one that is None is not given."""
+    given = {name: json.dumps(value) for name, value in call.options if value is not None}
+    return {"operator": call.operator, **given}
+
+
+def write(folder: Path, arrays: Mapping[str, np.ndarray], call: Call) -> None:
+    """Write the input of a call into a folder."""
+    from safetensors.numpy import save
+
+    # The package takes the memory of an array as it lies, so it must lie in order.
+    in_order = {name: np.array(array, order="C") for name, array in arrays.items()}
+    (folder / INPUT).write_bytes(save(in_order, metadata=metadata(call)))
+
+
+def read(folder: Path, names: Sequence[str]) -> tuple[np.ndarray, ...]:
+    """The results of these names from a folder.  Raises ValueError if they are not there."""
+    import safetensors
+
+    path = folder / RESULT
+    if not path.is_file():
+        raise ValueError(f"it wrote no {RESULT}")
+    try:
+        found = dict(safetensors.deserialize(path.read_bytes()))
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{RESULT} is not safetensors: {error}") from None
+    lacking = [name for name in names if name not in found]
+    if lacking:
+        raise ValueError(f"{RESULT} holds {', '.join(sorted(found)) or 'nothing'}, and no {', '.join(lacking)}")
+    return tuple(_array(name, found[name]) for name in names)
+
+
+def _array(name: str, found: Mapping[str, Any]) -> np.ndarray:
+    if found["dtype"] not in _DTYPES:
+        raise ValueError(f"{name} in {RESULT} has dtype {found['dtype']}, known are {', '.join(_DTYPES)}")
+    flat = np.frombuffer(bytes(found["data"]), _DTYPES[found["dtype"]])
+    return flat.reshape(found["shape"]).copy()
+
+
+# A program in any language as an implementation: one process for each call, and files between.
+
 
 #: The status of a call that the program does not support; test programs say "skipped" with it in GNU's tools.
 UNSUPPORTED = 77
@@ -53,11 +114,11 @@ class Program(Foreign):
         def run(**arrays: np.ndarray) -> tuple[np.ndarray, ...]:
             with tempfile.TemporaryDirectory(prefix="attention-", dir=os.environ.get(SCRATCH)) as name:
                 folder = Path(name)
-                exchange.write(folder, arrays, call)
+                write(folder, arrays, call)
                 status, printed = _run((*self.command, name))
                 _judge(status, printed, self.who)
                 try:
-                    return exchange.read(folder, call.results())
+                    return read(folder, call.results())
                 except ValueError as error:  # no refusal of the input: it said that it was done
                     raise Crashed(f"{self.who} ended with status 0: {error}", printed) from None
 
@@ -133,3 +194,43 @@ def _judge(status: int, printed: str, who: str) -> None:
         raise Crashed(f"{who}: {cause(status)}", printed)
     if status:
         raise RuntimeError(f"{who} ended with exit status {status}: {last or 'it printed nothing'}\n{rest}".strip())
+
+
+# The call of a program as a script of its own makes it: the two files, and the program between them.
+
+
+_TARGET = "attention_conformance.impls.foreign.program:program"
+
+_IMPORTS = (
+    "import json",
+    "import subprocess",
+    "import tempfile",
+    "import numpy as np",
+    "from safetensors.numpy import load_file, save_file",
+)
+
+
+def called(implementation: Implementation, call: Call) -> Snippet:
+    """The call of something foreign.  Raises NotImplementedError if it is no program, or for bfloat16."""
+    if implementation.target != _TARGET:
+        raise NotImplementedError("no script of a model in a file")
+    if call.dtype == "bfloat16":
+        raise NotImplementedError("safetensors.numpy reads no bfloat16")
+    words = [json.dumps(word, ensure_ascii=False) for word in shlex.split(implementation.source)]
+    found = ", ".join(f'results["{name}"]' for name in call.results())
+    lines = [
+        "def program(**given):",
+        f'{INDENT}arrays = {{name: np.array(a, order="C") for name, a in given.items() if isinstance(a, np.ndarray)}}',
+        f"{INDENT}options = {{name: json.dumps(a) for name, a in given.items() if name not in arrays}}",
+        f'{INDENT}options["operator"] = "{call.operator}"',
+        f"{INDENT}with tempfile.TemporaryDirectory() as folder:",
+        f'{INDENT * 2}save_file(arrays, f"{{folder}}/{INPUT}", options)',
+        enclosed("subprocess.run([", [*words, "folder"], "], check=True)", 2),
+        f'{INDENT * 2}results = load_file(f"{{folder}}/{RESULT}")',
+        f"{INDENT}return {found}",
+    ]
+    names = OPERATORS[call.operator].arguments
+    given = replace(call, options=tuple(item for item in call.options if item[1] is not None))
+    arguments = (*(f"{name}={name}" for name in names), *by_contract(given)[len(names) :])
+    terms = replace(TERMS, packages=("safetensors",))
+    return Snippet("program", arguments, terms, _IMPORTS, "\n".join(lines))

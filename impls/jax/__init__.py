@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from impls.contract import Framework, Implementation, Layout, Profile
+from attention_conformance.impls.contract import Framework, Implementation, Layout, Profile
 
 #: Half precision is computed in float32 and rounded once.
 _WIDE = dict.fromkeys(("float64", "float32", "float16", "bfloat16"), Profile.WIDE)
@@ -13,18 +13,18 @@ _NN = {"float16": Profile.FUSED, "bfloat16": Profile.FUSED}
 IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Implementation(
         name="jax-jit",
-        target="impls.jax.eager:attention",
+        target="attention_conformance.impls.jax.eager:attention",
         framework=Framework.JAX,
-        prepare="impls.jax.prepare:jitted",
+        prepare="attention_conformance.impls.jax.prepare:jitted",
         profiles=_WIDE,
         requires=("jax",),
         summary="matmul, softmax, matmul over the whole score matrix, compiled by XLA, following every clause",
     ),
     Implementation(
         name="jax-tiled",
-        target="impls.jax.tiled:attention",
+        target="attention_conformance.impls.jax.tiled:attention",
         framework=Framework.JAX,
-        prepare="impls.jax.prepare:jitted",
+        prepare="attention_conformance.impls.jax.prepare:jitted",
         # XLA compiles a loop for longer than jax-jit's line of operations: four dtypes take four minutes.
         dtypes=("float32", "bfloat16"),
         profiles=_WIDE,
@@ -33,9 +33,9 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     ),
     Implementation(
         name="jax-nn",
-        target="impls.jax.nn:attention",
+        target="attention_conformance.impls.jax.nn:attention",
         framework=Framework.JAX,
-        prepare="impls.jax.nn:prepare",
+        prepare="attention_conformance.impls.jax.nn:prepare",
         layout=Layout.BSHD,
         profiles=_NN,
         requires=("jax",),
@@ -43,10 +43,10 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     ),
     Implementation(
         name="jax-nn-cudnn",
-        target="impls.jax.nn:cudnn_attention",
+        target="attention_conformance.impls.jax.nn:cudnn_attention",
         framework=Framework.JAX,
         # cuDNN takes scale and window as attributes of the kernel, not as arguments.
-        prepare="impls.jax.prepare:jitted_static",
+        prepare="attention_conformance.impls.jax.prepare:jitted_static",
         layout=Layout.BSHD,
         dtypes=("float16", "bfloat16"),
         devices=("cuda",),
@@ -57,11 +57,11 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     *(
         Implementation(
             name=f"{name}-gradients",
-            target=f"impls.jax.{target}",
+            target=f"attention_conformance.impls.jax.{target}",
             operator=f"{operator}_grad",
             function_of=operator,
             framework=Framework.JAX,
-            prepare="impls.jax.gradients:jitted",
+            prepare="attention_conformance.impls.jax.gradients:jitted",
             profiles=_WIDE,
             requires=("jax",),
             summary=f"{name} and its backward pass, by jax.vjp, compiled by XLA",
@@ -71,10 +71,10 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     *(
         Implementation(
             name=f"jax-{name}",
-            target=f"impls.jax.layer:{operator}",
+            target=f"attention_conformance.impls.jax.layer:{operator}",
             operator=operator,
             framework=Framework.JAX,
-            prepare="impls.jax.prepare:jitted",
+            prepare="attention_conformance.impls.jax.prepare:jitted",
             profiles=_WIDE,
             requires=("jax",),
             summary=summary,

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from impls.process.state import Setting
+from attention_conformance.impls.process.state import Setting
 
 #: Dtypes that JAX truncates unless 64-bit types are enabled.
 WIDE = ("float64", "int64")

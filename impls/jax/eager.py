@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from impls.jax.parts import (
+from attention_conformance.impls.jax.parts import (
     PRECISION,
     Window,
     add_special,
@@ -29,7 +29,7 @@ from impls.jax.parts import (
     with_past,
     working_dtype,
 )
-from impls.validate import check_inputs
+from attention_conformance.impls.validate import check_inputs
 
 
 def attention(
@@ -53,7 +53,7 @@ def attention(
 ) -> Any:
     """The output (B, Hq, Sq, Dv), and on request the weights (B, Hq, Sq, Sk) and the lse (B, Hq, Sq); then the present.
 
-    Shapes and keywords as in impls.contract; scale, softcap, causal_offset and the sides of the window may be traced
+    Shapes and keywords as in attention_conformance.impls.contract; scale, softcap, causal_offset and the sides of the window may be traced
     scalars.  lse is float32, or float64 for float64 inputs.  Raises ValueError or TypeError for inputs that
     do not fit together (SDPA-31 to SDPA-36, DEC-7).
     """

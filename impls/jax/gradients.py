@@ -10,23 +10,23 @@ from typing import Any
 
 import jax
 
-from impls.contract import Call, Function
-from impls.jax import prepare as forward_only
-from impls.operators import OPERATORS, SDPA_GRAD
+from attention_conformance.impls.contract import Call, Function
+from attention_conformance.impls.jax import prepare as forward_only
+from attention_conformance.impls.operators import OPERATORS, SDPA_GRAD
 
 
 def prepare(function: Function, call: Call) -> Function:
-    """As ``impls.jax.prepare.eager``, for ``gradient(function)``."""
+    """As ``attention_conformance.impls.jax.prepare.eager``, for ``gradient(function)``."""
     return forward_only.eager(gradient(function, call.operator), call)
 
 
 def jitted(function: Function, call: Call) -> Function:
-    """As ``impls.jax.prepare.jitted``, for ``gradient(function)``."""
+    """As ``attention_conformance.impls.jax.prepare.jitted``, for ``gradient(function)``."""
     return forward_only.jitted(gradient(function, call.operator), call)
 
 
 def jitted_static(function: Function, call: Call) -> Function:
-    """As ``impls.jax.prepare.jitted_static``, for ``gradient(function)``."""
+    """As ``attention_conformance.impls.jax.prepare.jitted_static``, for ``gradient(function)``."""
     return forward_only.jitted_static(gradient(function, call.operator), call)
 
 

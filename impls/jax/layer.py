@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from impls.jax.eager import attention
-from impls.jax.parts import PRECISION, working_dtype
-from impls.layers import check_layer
+from attention_conformance.impls.jax.eager import attention
+from attention_conformance.impls.jax.parts import PRECISION, working_dtype
+from attention_conformance.impls.validate import check_layer
 
 
 def mha(
@@ -40,7 +40,7 @@ def mha(
 ) -> Any:
     """The output (B, Sq, Eo), and on request the weights (B, H, Sq, Sk) or their mean over heads (B, Sq, Sk).
 
-    x_q (B, Sq, E), x_kv (B, Sk, Ekv), weights as in impls.operators; scale may be a traced scalar.  Inputs of rank 2
+    x_q (B, Sq, E), x_kv (B, Sk, Ekv), weights as in attention_conformance.impls.operators; scale may be a traced scalar.  Inputs of rank 2
     are one batch without its axis; with ``sequence_first`` inputs and output are (S, B, E).  Raises ValueError or
     TypeError for what does not fit together.
     """

@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from impls.contract import Call, Function
-from impls.jax.parts import Window
-from impls.jax.prepare import jitted
+from attention_conformance.impls.contract import Call, Function
+from attention_conformance.impls.jax.parts import Window
+from attention_conformance.impls.jax.prepare import jitted
 
 #: How XLA refuses a precision that the device does not have.
 _NO_SUCH_PRODUCT = "is not supported by dot_general"
@@ -94,7 +94,7 @@ def _attention(
 
 
 def prepare(function: Function, call: Call) -> Function:
-    """As ``impls.jax.prepare.jitted``.
+    """As ``attention_conformance.impls.jax.prepare.jitted``.
 
     The library asks for products of half precision with sums in float32 by name, which not every device has.  Its
     fallback is a ``try`` around the operation, but a jitted program finds out only when it is compiled, so on the

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from impls.validate import check_past
+from attention_conformance.impls.validate import check_past
 
 #: The dtype computed in, by the dtype of q: half precision is computed in float32 and rounded once, at the end.
 WORKING = {"float64": "float64", "float32": "float32", "float16": "float32", "bfloat16": "float32"}

@@ -17,8 +17,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from impls.contract import Call, Function
-from impls.jax.arrays import device_of, wide_types
+from attention_conformance.impls.contract import Call, Function
+from attention_conformance.impls.jax.arrays import device_of, wide_types
 
 #: Memory maps of this process above which compiled programs are dropped.  Each program holds six or more, Linux allows
 #: 65,530 by default (vm.max_map_count), and XLA does not survive the first one that is refused: after ten thousand

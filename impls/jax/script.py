@@ -10,14 +10,14 @@ import importlib.metadata
 from collections.abc import Sequence
 from typing import Any
 
-from impls.contract import Call
-from impls.operators import OPERATORS
-from impls.script import Given, Snippet, Terms, Writer, applied, by_contract, leaves, together
+from attention_conformance.impls.contract import Call
+from attention_conformance.impls.operators import OPERATORS
+from attention_conformance.impls.script import Given, Snippet, Terms, Writer, applied, by_contract, leaves, together
 
 #: Dtypes that JAX truncates unless 64-bit types are enabled.
 _WIDE = ("float64", "int64")
 
-#: Options that a jitted function takes as arguments, as in impls.jax.prepare; all others are part of the program.
+#: Options that a jitted function takes as arguments, as in attention_conformance.impls.jax.prepare; all others are part of the program.
 NUMBERS = ("scale", "softcap", "causal_offset", "window", "epsilon")
 
 #: The arguments whose dtype is that of the call.
@@ -59,7 +59,7 @@ TERMS = Terms(
 
 
 def jitted(function: str) -> Writer:
-    """A function of this room, by its source, jitted with numbers as arguments (impls.jax.prepare)."""
+    """A function of this room, by its source, jitted with numbers as arguments (attention_conformance.impls.jax.prepare)."""
 
     def write(call: Call) -> Snippet:
         given = dataclasses.replace(call, options=tuple(item for item in call.options if item[1] is not None))
@@ -72,7 +72,7 @@ def jitted(function: str) -> Writer:
 
 
 def differentiated(inner: Snippet, call: Call) -> Snippet:
-    """The gradients of what ``inner`` calls, by ``jax.vjp``, jitted as a whole (impls.jax.gradients)."""
+    """The gradients of what ``inner`` calls, by ``jax.vjp``, jitted as a whole (attention_conformance.impls.jax.gradients)."""
     names, listed = tuple(name for name, _ in call.shapes), ", ".join(leaves(call))
     lines = [inner.definitions, "", ""] if inner.definitions else []
     lines += [
@@ -88,7 +88,7 @@ def differentiated(inner: Snippet, call: Call) -> Snippet:
 
 
 def library(implementation: str) -> Writer:
-    """``jax.nn.dot_product_attention`` by one of its implementations, jitted (impls.jax.nn)."""
+    """``jax.nn.dot_product_attention`` by one of its implementations, jitted (attention_conformance.impls.jax.nn)."""
 
     def write(call: Call) -> Snippet:
         q, k, v = (call.shape(name) for name in ("q", "k", "v"))
@@ -124,10 +124,10 @@ def _window(call: Call, window: tuple[Any, Any]) -> tuple[int, int]:
 
 
 CALLS: dict[str, Writer] = {
-    "jax-jit": jitted("impls.jax.eager:attention"),
-    "jax-tiled": jitted("impls.jax.tiled:attention"),
-    "jax-layer": jitted("impls.jax.layer:mha"),
-    "jax-sublayer": jitted("impls.jax.layer:sublayer"),
+    "jax-jit": jitted("attention_conformance.impls.jax.eager:attention"),
+    "jax-tiled": jitted("attention_conformance.impls.jax.tiled:attention"),
+    "jax-layer": jitted("attention_conformance.impls.jax.layer:mha"),
+    "jax-sublayer": jitted("attention_conformance.impls.jax.layer:sublayer"),
     "jax-nn": library("xla"),
     "jax-nn-cudnn": library("cudnn"),
 }

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from impls.jax.parts import (
+from attention_conformance.impls.jax.parts import (
     PRECISION,
     Window,
     add_special,
@@ -32,7 +32,7 @@ from impls.jax.parts import (
     with_past,
     working_dtype,
 )
-from impls.validate import check_inputs
+from attention_conformance.impls.validate import check_inputs
 
 #: Rows of a block and keys of a tile.
 ROWS = 256
@@ -63,7 +63,7 @@ def attention(
 ) -> Any:
     """The output (B, Hq, Sq, Dv), and on request the lse (B, Hq, Sq); then the present.
 
-    Shapes and keywords as in impls.contract; numbers may be traced scalars, as in impls.jax.eager.  lse is float32, or
+    Shapes and keywords as in attention_conformance.impls.contract; numbers may be traced scalars, as in attention_conformance.impls.jax.eager.  lse is float32, or
     float64 for float64 inputs.  Raises ValueError or TypeError for inputs that do not fit together (SDPA-31 to SDPA-36,
     DEC-7).
     """

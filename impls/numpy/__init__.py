@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from impls.contract import Implementation, Profile
+from attention_conformance.impls.contract import Implementation, Profile
 
 #: Half precision is computed in float32 and rounded once.
 _PROFILES = dict.fromkeys(("float64", "float32", "float16", "bfloat16"), Profile.WIDE)
@@ -10,7 +10,7 @@ _PROFILES = dict.fromkeys(("float64", "float32", "float16", "bfloat16"), Profile
 IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Implementation(
         name="numpy-eager",
-        target="impls.numpy.eager:attention",
+        target="attention_conformance.impls.numpy.eager:attention",
         devices=("cpu",),
         profiles=_PROFILES,
         requires=("numpy", "ml_dtypes"),
@@ -18,7 +18,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     ),
     Implementation(
         name="numpy-tiled",
-        target="impls.numpy.tiled:attention",
+        target="attention_conformance.impls.numpy.tiled:attention",
         devices=("cpu",),
         profiles=_PROFILES,
         requires=("numpy", "ml_dtypes", "threadpoolctl"),
@@ -26,7 +26,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     ),
     Implementation(
         name="numpy-gradients",
-        target="impls.numpy.gradients:gradients",
+        target="attention_conformance.impls.numpy.gradients:gradients",
         operator="sdpa_grad",
         devices=("cpu",),
         profiles=_PROFILES,
@@ -35,7 +35,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     ),
     Implementation(
         name="numpy-layer-gradients",
-        target="impls.numpy.layer_gradients:layer_gradients",
+        target="attention_conformance.impls.numpy.gradients:layer_gradients",
         operator="mha_grad",
         devices=("cpu",),
         profiles=_PROFILES,
@@ -45,7 +45,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     *(
         Implementation(
             name=f"numpy-{name}",
-            target=f"impls.numpy.layer:{operator}",
+            target=f"attention_conformance.impls.numpy.layer:{operator}",
             operator=operator,
             devices=("cpu",),
             profiles=_PROFILES,

@@ -10,8 +10,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from impls.process.state import Setting
-from impls.process.threads import usable_cores
+from attention_conformance.impls.process.state import Setting
+from attention_conformance.impls.process.threads import usable_cores
 
 
 def devices() -> tuple[str, ...]:
@@ -84,5 +84,5 @@ def versions() -> dict[str, str]:
 
 
 def settings() -> tuple[Setting, ...]:
-    """None but those of every process, which has NumPy's (impls.process)."""
+    """None but those of every process, which has NumPy's (attention_conformance.impls.process)."""
     return ()

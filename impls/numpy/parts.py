@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
 
-from impls.validate import check_past
+from attention_conformance.impls.validate import check_past
 
 #: The dtype computed in, by the dtype of q: half precision is computed in float32 and rounded once, at the end.
 WORKING: dict[str, type[np.floating[Any]]] = {

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impls.contract import Call
-from impls.memory import GUARD
-from impls.script import Given, Snippet, Terms, Writer, by_contract, together
+from attention_conformance.impls.contract import Call
+from attention_conformance.impls.memory_layouts import GUARD
+from attention_conformance.impls.script import Given, Snippet, Terms, Writer, by_contract, together
 
 
 def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
-    """bfloat16 as ``ml_dtypes.bfloat16``, and then the layout in memory (impls.memory)."""
+    """bfloat16 as ``ml_dtypes.bfloat16``, and then the layout in memory (attention_conformance.impls.memory_layouts)."""
     halves = [each.name for each in arrays if each.dtype == "bfloat16"]
     lines = [together(halves, "a.astype(ml_dtypes.bfloat16)")] if halves else []
     return lines + laid_out(arrays, memory)
 
 
 def laid_out(arrays: Sequence[Given], memory: str) -> list[str]:
-    """The statements that lay arrays out as impls.memory does, for what it changes."""
+    """The statements that lay arrays out as attention_conformance.impls.memory_layouts does, for what it changes."""
     expressions: dict[str, list[str]] = {}
     for each in arrays:
         expression = _layout(each, memory)
@@ -64,10 +64,10 @@ def _written_out(function: str) -> Writer:
 
 
 CALLS: dict[str, Writer] = {
-    "numpy-eager": _written_out("impls.numpy.eager:attention"),
-    "numpy-tiled": _written_out("impls.numpy.tiled:attention"),
-    "numpy-gradients": _written_out("impls.numpy.gradients:gradients"),
-    "numpy-layer-gradients": _written_out("impls.numpy.layer_gradients:layer_gradients"),
-    "numpy-layer": _written_out("impls.numpy.layer:mha"),
-    "numpy-sublayer": _written_out("impls.numpy.layer:sublayer"),
+    "numpy-eager": _written_out("attention_conformance.impls.numpy.eager:attention"),
+    "numpy-tiled": _written_out("attention_conformance.impls.numpy.tiled:attention"),
+    "numpy-gradients": _written_out("attention_conformance.impls.numpy.gradients:gradients"),
+    "numpy-layer-gradients": _written_out("attention_conformance.impls.numpy.gradients:layer_gradients"),
+    "numpy-layer": _written_out("attention_conformance.impls.numpy.layer:mha"),
+    "numpy-sublayer": _written_out("attention_conformance.impls.numpy.layer:sublayer"),
 }

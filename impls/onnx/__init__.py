@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from impls.contract import Framework, Implementation, Layout, Profile
+from attention_conformance.impls.contract import Framework, Implementation, Layout, Profile
 
 #: What exports are judged in besides float32: each dtype once, as every export costs half a second.  ONNX Runtime
 #: has kernels for all three.
@@ -16,9 +16,9 @@ _KERNELS = ("float32", "float16")
 def _node(opset: int) -> Implementation:
     return Implementation(
         name=f"onnx-attention{opset}",
-        target=f"impls.onnx.attention:attention{opset}",
+        target=f"attention_conformance.impls.onnx.attention:attention{opset}",
         framework=Framework.ONNXRUNTIME,
-        prepare="impls.onnx.sessions:prepare",
+        prepare="attention_conformance.impls.onnx.sessions:prepare",
         dtypes=_KERNELS,
         requires=("onnxruntime", "onnx"),
         summary=f"One Attention node of opset {opset} in ONNX Runtime, which has kernels for float32 and float16"
@@ -29,9 +29,9 @@ def _node(opset: int) -> Implementation:
 def _contrib(name: str, builder: str, operator: str) -> Implementation:
     return Implementation(
         name=name,
-        target=f"impls.onnx.contrib:{builder}",
+        target=f"attention_conformance.impls.onnx.contrib:{builder}",
         framework=Framework.ONNXRUNTIME,
-        prepare="impls.onnx.sessions:prepare",
+        prepare="attention_conformance.impls.onnx.sessions:prepare",
         layout=Layout.BSHD,
         past_layout=Layout.BHSD,
         dtypes=_KERNELS,
@@ -44,10 +44,10 @@ def _contrib(name: str, builder: str, operator: str) -> Implementation:
 def _contrib_layer(name: str, builder: str, text: str) -> Implementation:
     return Implementation(
         name=name,
-        target=f"impls.onnx.layer:{builder}",
+        target=f"attention_conformance.impls.onnx.layer:{builder}",
         operator="mha",
         framework=Framework.ONNXRUNTIME,
-        prepare="impls.onnx.sessions:prepare",
+        prepare="attention_conformance.impls.onnx.sessions:prepare",
         dtypes=_KERNELS,
         profiles={"float16": Profile.WIDE},  # computed in float32 and rounded once, as measured
         requires=("onnxruntime", "onnx"),
@@ -63,7 +63,7 @@ def _export(
         target=function,
         operator=operator,
         framework=Framework.ONNXRUNTIME,
-        prepare=f"impls.onnx.exported:prepare{opset}",
+        prepare=f"attention_conformance.impls.onnx.exported:prepare{opset}",
         deferred=True,  # models are kept on disk, and torch takes seconds to import
         dtypes=dtypes,
         requires=("onnxruntime", "onnx", "onnxscript", "torch"),
@@ -72,16 +72,32 @@ def _export(
     )
 
 
-_EAGER = ("torch-eager", "impls.torch.eager:attention", "Attention written out in torch operations")
-_SDPA = ("torch-sdpa", "impls.torch.sdpa:attention", "torch's scaled_dot_product_attention")
+_EAGER = (
+    "torch-eager",
+    "attention_conformance.impls.torch.eager:attention",
+    "Attention written out in torch operations",
+)
+_SDPA = ("torch-sdpa", "attention_conformance.impls.torch.sdpa:attention", "torch's scaled_dot_product_attention")
 
 #: Layers in one dtype and opset each, as every case is an export.
 _LAYERS = (
-    ("torch-layer", "impls.torch.layer:mha", "The layer written out in torch operations", ("float32",), "mha"),
-    ("torch-mha", "impls.torch.modules:functional", "torch's nn.MultiheadAttention", ("float32",), "mha"),
+    (
+        "torch-layer",
+        "attention_conformance.impls.torch.layer:mha",
+        "The layer written out in torch operations",
+        ("float32",),
+        "mha",
+    ),
+    (
+        "torch-mha",
+        "attention_conformance.impls.torch.modules:functional",
+        "torch's nn.MultiheadAttention",
+        ("float32",),
+        "mha",
+    ),
     (
         "torch-sublayer",
-        "impls.torch.layer:sublayer",
+        "attention_conformance.impls.torch.layer:sublayer",
         "torch-layer with residual and LayerNorm",
         ("float32",),
         "sublayer",
@@ -95,8 +111,8 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     _contrib("ort-gqa", "group_query", "GroupQueryAttention"),
     Implementation(
         name="onnx-reference",
-        target="impls.onnx.attention:attention24",
-        prepare="impls.onnx.evaluator:prepare",
+        target="attention_conformance.impls.onnx.attention:attention24",
+        prepare="attention_conformance.impls.onnx.evaluator:prepare",
         devices=("cpu",),
         requires=("onnx",),
         summary="The Attention node of opset 24 in the evaluator of the ONNX specification, which is NumPy",

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import onnxruntime
 
-from impls.process.state import Setting
+from attention_conformance.impls.process.state import Setting
 
 #: TensorProto.BFLOAT16; the number is part of the ONNX file format.
 BFLOAT16 = 16
@@ -54,7 +54,7 @@ def get(array: Any) -> np.ndarray:
 
 
 def synchronize(device: str) -> None:
-    """A run waits for its outputs itself (see impls.onnx.sessions), so nothing is left to wait for."""
+    """A run waits for its outputs itself (see attention_conformance.impls.onnx.sessions), so nothing is left to wait for."""
 
 
 def wait(returned: Any) -> None:
@@ -67,7 +67,7 @@ def matmul(a: Any, b: Any) -> Callable[[], Any]:
         raise NotImplementedError
     from onnx import helper
 
-    from impls.onnx.sessions import bound, session
+    from attention_conformance.impls.onnx.sessions import bound, session
 
     ranked = [helper.make_tensor_value_info(name, a.element_type(), [None, None]) for name in "abc"]
     graph = helper.make_graph([helper.make_node("MatMul", ["a", "b"], ["c"])], "product", ranked[:2], ranked[2:])
@@ -95,7 +95,7 @@ def memory(device: str) -> None:
 
 def release() -> None:
     """Every session has an arena that it keeps: the ones that wait for their next call are closed."""
-    from impls.onnx.sessions import session
+    from attention_conformance.impls.onnx.sessions import session
 
     session.cache_clear()
 

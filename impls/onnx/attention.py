@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from onnx import ModelProto, helper
 
-from impls.onnx.graph import Input, float_attribute, model
+from attention_conformance.impls.onnx.graph import Input, float_attribute, model
 
 #: Attribute qk_matmul_output_mode: the second result is what comes out of the softmax.
 AFTER_SOFTMAX = 3

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from impls.onnx.graph import MICROSOFT, Input, float_attribute, model
+from attention_conformance.impls.onnx.graph import MICROSOFT, Input, float_attribute, model
 
 #: The standard opset for the few nodes around the operator.
 OPSET = 21

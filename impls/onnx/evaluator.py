@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from onnx.reference import ReferenceEvaluator
 
-from impls.contract import Call, Function
-from impls.onnx.graph import build
-from impls.onnx.offsets import compared
+from attention_conformance.impls.contract import Call, Function
+from attention_conformance.impls.onnx.graph import build, compared
 
 
 def prepare(function: Function, call: Call) -> Function:

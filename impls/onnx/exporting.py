@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from impls.contract import Function
+from attention_conformance.impls.contract import Function
 
 #: Array keywords that do not have the dtype of q.
 _DTYPES = {"mask": torch.bool, "kv_lengths": torch.int64, "causal_offset": torch.int64}

@@ -1,24 +1,188 @@
-"""A model in a file as an implementation: its inputs and outputs are arguments, keywords and results by their names.
+"""From a call's arrays to the inputs of a model in a file: what fits as it is, what is converted, and what does not.
 
-ONNX Runtime runs it.  What a call asks for and the model does not have is unsupported, with the reason.
+A keyword that a call does not give and the model always takes is given the value that changes nothing, where there is
+one: every key allowed, a bias of zero, every key valid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import ml_dtypes
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
-from impls.contract import Call, Function, ImplementationError
-from impls.foreign import naming
-from impls.foreign.declared import Declared, Foreign
-from impls.foreign.naming import Said
-from impls.loading import nearest
-from impls.onnx.fitting import DTYPES, Declaration, Fitting
-from impls.onnx.sessions import bound, session
+from attention_conformance.impls.contract import Call, Function, ImplementationError
+from attention_conformance.impls.foreign import text as naming
+from attention_conformance.impls.foreign.declared import Declared, Foreign
+from attention_conformance.impls.foreign.text import Said
+from attention_conformance.impls.loading import nearest
+from attention_conformance.impls.onnx import arrays as ort
+from attention_conformance.impls.onnx.sessions import bound, session
+
+#: The dtypes that a model may be of, by what ONNX Runtime calls them.
+DTYPES = {
+    "tensor(double)": "float64",
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(bfloat16)": "bfloat16",
+}
+_INTEGERS: dict[str, np.dtype] = {"tensor(int64)": np.dtype(np.int64), "tensor(int32)": np.dtype(np.int32)}
+_BOOLEAN: dict[str, np.dtype] = {"tensor(bool)": np.dtype(np.bool_)}
+
+#: Array keywords that do not have the dtype of q, and the types that hold what they say.
+_TYPES = {"mask": {**_BOOLEAN, **_INTEGERS}, "kv_lengths": _INTEGERS, "causal_offset": _INTEGERS}
+
+#: Axes of q, of k, and of the scores, (B, Hq, Sq, Sk), to which mask and bias are broadcast.
+_AXES = 4
+
+Fit = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """An input as a model declares it."""
+
+    name: str
+    type: str
+    #: Lengths that are fixed; any other entry is free.
+    shape: tuple[Any, ...]
+
+    def misfit(self, shape: tuple[int, ...]) -> str:
+        """Why an array of this shape does not fit the lengths that are fixed, "" if it does."""
+        same = len(shape) == len(self.shape)
+        wrong = same and any(isinstance(n, int) and n != got for n, got in zip(self.shape, shape, strict=True))
+        listed = ", ".join(str(n) if isinstance(n, int) else "any" for n in self.shape)
+        return f"the model's input {self.name} has the fixed shape ({listed}), the case's is {shape}" if wrong else ""
+
+
+class Fitting:
+    """What is known of a model's inputs, by our names."""
+
+    def __init__(self, said: Said, inputs: dict[str, Declaration]) -> None:
+        self._said = said
+        self._inputs = inputs
+        first = inputs[said.operator.arguments[0]]
+        self._floats = {first.type: None} if first.type in DTYPES else {}
+        self._first = first
+
+    def unfit(self) -> str:
+        """Half a sentence on the first input whose type says something else than ours, "" if there is none."""
+        if not self._floats:
+            return f"its input {self._first.name} is {self._first.type}, expected one of {', '.join(DTYPES)}"
+        arrays = (*self._said.operator.arguments, *self._said.operator.arrays)
+        for name, declared in self._inputs.items():
+            types = _TYPES.get(name, self._floats) if name in arrays else {**DTYPES, **_INTEGERS, **_BOOLEAN}
+            if declared.type not in types:
+                hint = "; numbers that are added to the scores are our bias" if name == "mask" else ""
+                known = " or ".join(types)
+                return f"its input {declared.name} is {declared.type}, expected {known} for {name}{hint}"
+        return ""
+
+    def of(self, call: Call) -> Fit:
+        """What turns a call's arrays into the model's inputs.  Raises NotImplementedError for what does not fit."""
+        self._check_options(call)
+        filled = self._filled(call)
+        shapes = {**dict(call.shapes), **{name: array.shape for name, array in filled.items()}}
+        wider = {}
+        for name, declared in self._inputs.items():
+            shape = shapes[name]
+            axes = len(declared.shape)
+            if name in ("mask", "bias") and len(shape) != axes and axes:
+                if len(shape) > axes:
+                    raise NotImplementedError(f"the model's {declared.name} has {axes} axes, the case's {name} more")
+                shape = wider[name] = (1,) * (axes - len(shape)) + shape
+            if declared.misfit(shape):
+                raise NotImplementedError(declared.misfit(shape))
+        constants = {name: ort.put(array, call.device) for name, array in filled.items()}
+
+        def fit(arrays: dict[str, Any]) -> dict[str, Any]:
+            given = {**arrays, **constants}
+            return {
+                declared.name: _converted(given[name], declared, wider.get(name), call.device)
+                for name, declared in self._inputs.items()
+            }
+
+        return fit
+
+    def _check_options(self, call: Call) -> None:
+        """Refuse a call whose options the graph does not hold."""
+        for name, value in self._said.fixed.items():
+            if not _same(value, _given(name, call), call.dtype):
+                raise NotImplementedError(f"the model is fixed to {name}={value!r}")
+
+    def _filled(self, call: Call) -> dict[str, np.ndarray]:
+        """The inputs that the call does not give as arrays: options as scalars, and values that change nothing."""
+        made = {}
+        for name, declared in self._inputs.items():
+            if name in dict(call.shapes):
+                continue
+            value = _given(name, call)
+            if name in ("mask", "bias", "kv_lengths", "causal_offset") and {"q", "k"} <= dict(call.shapes).keys():
+                made[name] = self._neutral(name, declared, call, value)
+            elif value is None or name in self._said.operator.arrays:
+                raise NotImplementedError(f"the model takes {name} in every call")
+            else:
+                made[name] = np.full((1,) * len(declared.shape), value, _numpy(declared.type))
+        return made
+
+    def _neutral(self, name: str, declared: Declaration, call: Call, value: Any) -> np.ndarray:
+        """What means the same as nothing, or, of an offset, the one number that is given or is the default."""
+        sequence, heads = (1, 2) if self._said.layout == "BSHD" else (2, 1)
+        q, k = call.shape("q"), call.shape("k")
+        past = call.shape("past_key") if "past_key" in call.arrays else (0,) * _AXES
+        if not len(q) == len(k) == len(past) == _AXES:  # what is wrong here is the model's to say
+            raise NotImplementedError(f"the model takes {name} in every call, which follows the shapes of q and k")
+        if name in ("kv_lengths", "causal_offset"):
+            offset = past[sequence] if value is None else value
+            number = offset if name == "causal_offset" else k[sequence] + past[sequence]
+            return np.full(q[:1] if declared.shape else (), number, _numpy(declared.type))
+        axes = len(declared.shape) or _AXES
+        scores = (q[0], q[heads], q[sequence], k[sequence] + past[sequence])[_AXES - min(axes, _AXES) :]
+        full = (1,) * (axes - len(scores)) + scores
+        declarations = declared.shape or (None,) * axes
+        shape = [1 if fixed == 1 else n for fixed, n in zip(declarations, full, strict=True)]
+        return np.full(shape, name == "mask", _numpy(declared.type))
+
+
+def _given(name: str, call: Call) -> Any:
+    """The value of an option in a call, its default where it has one."""
+    value = call.static.get(name)
+    if value is None and name == "scale" and "q" in dict(call.shapes) and call.shape("q")[-1:] > (0,):
+        return call.shape("q")[-1] ** -0.5
+    if value is None and name.startswith(("is_", "pre_", "sequence_")):
+        return False
+    return value
+
+
+def _same(fixed: Any, given: Any, dtype: str) -> bool:
+    """Whether a constant is the one that is asked for; a graph of float32 holds numbers of float32."""
+    numbers = isinstance(fixed, float) and isinstance(given, (int, float))
+    if numbers and dtype != "float64":
+        return bool(np.float32(fixed) == np.float32(given))
+    return bool(fixed == given)
+
+
+def _numpy(type_: str) -> np.dtype:
+    others = {**_INTEGERS, **_BOOLEAN}
+    return others[type_] if type_ in others else np.dtype(getattr(ml_dtypes, DTYPES[type_], DTYPES[type_]))
+
+
+def _converted(value: Any, declared: Declaration, shape: tuple[int, ...] | None, device: str) -> Any:
+    """An array in the type and with the axes that a model declares, as it is where it has them."""
+    exact = declared.type in DTYPES or value.data_type() == declared.type
+    if exact and shape is None:
+        return value
+    array = ort.get(value)
+    array = array if exact else array.astype(_numpy(declared.type))
+    return ort.put(array.reshape(shape or array.shape), device)
+
+
+# A model in a file as an implementation: its inputs and outputs are arguments, keywords and results by their names.
 
 
 class Model(Foreign):

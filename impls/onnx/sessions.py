@@ -11,10 +11,9 @@ from typing import Any
 
 import onnxruntime
 
-from impls.contract import Call, Function
-from impls.onnx.graph import build
-from impls.onnx.offsets import compared
-from impls.process import threads
+from attention_conformance.impls.contract import Call, Function
+from attention_conformance.impls.onnx.graph import build, compared
+from attention_conformance.impls.process import threads
 
 #: Fatal messages only: what fails is raised as an exception as well, and is the caller's to show.
 QUIET = 4
@@ -67,7 +66,7 @@ def bound(opened: Any, outputs: Sequence[str], device: str) -> Function:
 def prepare(function: Function, call: Call) -> Function:
     """Build the model of a call and open its session; ``run(q, k, v, **arrays)`` takes and returns OrtValues.
 
-    ``function`` is a builder as ``impls.onnx.graph`` describes; it raises NotImplementedError for what the
+    ``function`` is a builder as ``attention_conformance.impls.onnx.graph`` describes; it raises NotImplementedError for what the
     operator cannot express.
     """
     opened = session(build(function, call).SerializeToString(), call.device)

@@ -26,10 +26,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from impls.contract import Implementation
-from impls.loading import load
-from impls.process import limits
-from impls.process.worker import SCRATCH
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.loading import load
+from attention_conformance.impls.process import limits
+from attention_conformance.impls.process.worker import SCRATCH
 
 #: Lines of a dead worker's stderr that are kept for the message, and characters of each.
 STDERR_LINES, STDERR_WIDTH = 8, 1000
@@ -339,7 +339,7 @@ class Pool:
         cores: int = 0,
         stop_idle: bool = False,
         process_of: Callable[[Implementation], str] = lambda implementation: implementation.process,
-        ready: str = "impls.calls:ready",
+        ready: str = "attention_conformance.impls.calls:ready",
         always: bool = True,
     ) -> None:
         self.in_process = in_process

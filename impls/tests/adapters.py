@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from impls.tests.fakes import right
+from attention_conformance.impls.tests.fakes import right
 
 
 def heads_inside(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:

@@ -24,7 +24,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 #: What nearly every command imports; the frameworks are not among it.
-AHEAD = ("numpy", "ml_dtypes", "pytest", "_pytest.terminal", "hypothesis.internal.observability", "conformance.plugin")
+AHEAD = (
+    "numpy",
+    "ml_dtypes",
+    "pytest",
+    "_pytest.terminal",
+    "hypothesis.internal.observability",
+    "attention_conformance.conformance.plugin",
+)
 
 #: Variables that are read at the start begin with one of these.
 _AT_START = ("PYTHON", "OMP_", "OPENBLAS_", "MKL_")
@@ -75,7 +82,7 @@ def _server() -> subprocess.Popen[str]:
     """The process that forks, started with the first command and ended with this process."""
     if not _SERVER or _SERVER[0].poll() is not None:
         here = Path(__file__).parents[2]
-        start = f"import sys; sys.path.insert(0, {str(here)!r}); from impls.tests.commands import serve; serve()"
+        start = f"import sys; sys.path.insert(0, {str(here)!r}); from attention_conformance.impls.tests.commands import serve; serve()"
         command = [sys.executable, "-c", start]
         _SERVER[:] = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=here)]  # noqa: S603
         atexit.register(_SERVER[0].terminate)

@@ -6,8 +6,8 @@ import sys
 
 import numpy as np
 
-from impls.calls import Request, call
-from impls.onnx import IMPLEMENTATIONS
+from attention_conformance.impls.calls import Request, call
+from attention_conformance.impls.onnx import IMPLEMENTATIONS
 
 
 def status(name: str) -> str:

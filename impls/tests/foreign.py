@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from impls import calls
-from impls.contract import Implementation
-from impls.select import select, with_attributes
-from impls.tests import commands
+from attention_conformance.impls import calls
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.select import select, with_attributes
+from attention_conformance.impls.tests import commands
 
 
 def implementation(text: str) -> Implementation:

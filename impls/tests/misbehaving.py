@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from impls.process.state import thread_settings
-from impls.tests.fakes import right
+from attention_conformance.impls.process.state import thread_settings
+from attention_conformance.impls.tests.fakes import right
 
 #: Numbers of <fenv.h> on x86-64 and on aarch64.
 FE_UPWARD = 0x800 if os.uname().machine == "x86_64" else 0x400000

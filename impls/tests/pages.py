@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from impls.tests import commands
+from attention_conformance.impls.tests import commands
 
 _BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"\A(?:#!.*\n)?# (?P<name>[\w.]+)\n")

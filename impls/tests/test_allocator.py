@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from impls.process import allocator
-from impls.process.pool import Worker
+from attention_conformance.impls.process import allocator
+from attention_conformance.impls.process.pool import Worker
 
 #: Bytes of the arrays of a call: larger than glibc's largest threshold, from which on every block is mapped by itself.
 SIZE = 2**26

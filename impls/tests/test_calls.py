@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from impls import calls, memory
-from impls.backend import backend
-from impls.contract import Call, Implementation, Layout
+from attention_conformance.impls import calls, memory_layouts
+from attention_conformance.impls.backend import backend
+from attention_conformance.impls.contract import Call, Implementation, Layout
 
 
 def implementation(name: str, **rest: Any) -> Implementation:
     """One of the fakes as an implementation."""
-    return Implementation(name, f"impls.tests.fakes:{name}", **rest)
+    return Implementation(name, f"attention_conformance.impls.tests.fakes:{name}", **rest)
 
 
 def request(**rest: Any) -> calls.Request:
@@ -81,15 +81,15 @@ def test_native_layout_is_converted_both_ways() -> None:
     """An implementation with layout (B, S, H, D) is handed it, and its output comes back as (B, H, S, D)."""
     some = request()
     plain = calls.call(implementation("right"), some).results["output"]
-    native = calls.call(Implementation("bshd", "impls.tests.test_calls:right_bshd", layout=Layout.BSHD), some).results[
-        "output"
-    ]
+    native = calls.call(
+        Implementation("bshd", "attention_conformance.impls.tests.test_calls:right_bshd", layout=Layout.BSHD), some
+    ).results["output"]
     np.testing.assert_array_equal(plain, native)
 
 
 def right_bshd(q: Any, k: Any, v: Any) -> Any:
     """The right one, in layout (B, S, H, D)."""
-    from impls.tests.fakes import right
+    from attention_conformance.impls.tests.fakes import right
 
     return right(*(a.transpose(0, 2, 1, 3) for a in (q, k, v))).transpose(0, 2, 1, 3)
 
@@ -103,7 +103,7 @@ def test_the_past_has_a_layout_of_its_own(past: Layout) -> None:
     for declared in (past, None):
         if declared is None and past is not Layout.BSHD:
             continue
-        target = f"impls.tests.test_calls:joins_{past.value.lower()}"
+        target = f"attention_conformance.impls.tests.test_calls:joins_{past.value.lower()}"
         reply = calls.call(Implementation("joins", target, layout=Layout.BSHD, past_layout=declared), some)
         np.testing.assert_array_equal(reply.results["present_key"][:, :, :6], earlier["past_key"])
         np.testing.assert_array_equal(reply.results["present_value"][:, :, 6:], some.arrays["v"])
@@ -130,12 +130,12 @@ def test_a_call_is_prepared_once() -> None:
     assert calls.prepared(some, len, first) is not calls.prepared(some, len, other)
 
 
-@pytest.mark.parametrize("name", sorted(memory.LAYOUTS))
+@pytest.mark.parametrize("name", sorted(memory_layouts.LAYOUTS))
 @pytest.mark.parametrize("dtype", [np.float32, np.bool_, np.int64])
 def test_memory_layouts_keep_the_elements(name: str, dtype: type) -> None:
     """Whatever the strides, the elements are the same, in memory of their own."""
     array: np.ndarray = np.arange(48).reshape(2, 3, 4, 2).astype(dtype)
-    laid = memory.lay_out(array, name)
+    laid = memory_layouts.lay_out(array, name)
     np.testing.assert_array_equal(laid, array)
     assert not np.shares_memory(laid, array)
 
@@ -143,16 +143,18 @@ def test_memory_layouts_keep_the_elements(name: str, dtype: type) -> None:
 def test_memory_layouts_have_their_strides() -> None:
     """Each layout has the strides that it is named for."""
     array = np.ones((2, 3, 4, 5), np.float32)
-    assert memory.lay_out(array, "inner").strides[-1] != 4
-    assert memory.lay_out(array, "sliced").strides[-1] == 8
-    assert memory.lay_out(array, "expanded").strides == (0, 0, 0, 0)
-    assert memory.lay_out(array, "transposed").strides[1] < memory.lay_out(array, "contiguous").strides[1]
+    assert memory_layouts.lay_out(array, "inner").strides[-1] != 4
+    assert memory_layouts.lay_out(array, "sliced").strides[-1] == 8
+    assert memory_layouts.lay_out(array, "expanded").strides == (0, 0, 0, 0)
+    assert (
+        memory_layouts.lay_out(array, "transposed").strides[1] < memory_layouts.lay_out(array, "contiguous").strides[1]
+    )
 
 
 def test_a_guarded_array_has_nan_around_it() -> None:
     """NaN lies directly before and behind a guarded array."""
-    guarded = memory.lay_out(np.ones((2, 3), np.float32), "guarded")
+    guarded = memory_layouts.lay_out(np.ones((2, 3), np.float32), "guarded")
     buffer = guarded.base
     assert buffer is not None
-    assert np.isnan(buffer.ravel()[memory.GUARD - 1])
-    assert np.isnan(buffer.ravel()[memory.GUARD + 6])
+    assert np.isnan(buffer.ravel()[memory_layouts.GUARD - 1])
+    assert np.isnan(buffer.ravel()[memory_layouts.GUARD + 6])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from impls import compressed
-from impls.compressed import CompressedError
+from attention_conformance.impls import compressed
+from attention_conformance.impls.compressed import CompressedError
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.json.zst"])

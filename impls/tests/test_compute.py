@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from impls.compute import compute
-from impls.contract import ImplementationError
+from attention_conformance.impls.compute import compute
+from attention_conformance.impls.contract import ImplementationError
 
 Q = np.ones((1, 1, 2, 4), np.float32)
 

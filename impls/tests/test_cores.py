@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from impls.process import threads
+from attention_conformance.impls.process import threads
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' sched_setaffinity")
 

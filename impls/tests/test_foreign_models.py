@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from impls.contract import ImplementationError
-from impls.tests.foreign import ask, implementation, judge, keywords, qkv
-from impls.tests.within import assert_within
+from attention_conformance.impls.contract import ImplementationError
+from attention_conformance.impls.tests.foreign import ask, implementation, judge, keywords, qkv
+from attention_conformance.impls.tests.within import assert_within
 
 pytestmark = pytest.mark.slow
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
-model_files = pytest.importorskip("impls.tests.model_files")
+model_files = pytest.importorskip("attention_conformance.impls.tests.model_files")
 helper, types = onnx.helper, onnx.TensorProto
 
 Build = Callable[..., str]

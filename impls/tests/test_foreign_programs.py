@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from impls import calls
-from impls.contract import ImplementationError
-from impls.foreign.program import program
-from impls.process.pool import Crashed, TimedOut, Worker
-from impls.process.worker import SCRATCH
-from impls.tests.foreign import ask, implementation, judge, keywords, qkv
-from impls.tests.test_isolation import alive
-from impls.tests.within import assert_within
+from attention_conformance.impls import calls
+from attention_conformance.impls.contract import ImplementationError
+from attention_conformance.impls.foreign.program import program
+from attention_conformance.impls.process.pool import Crashed, TimedOut, Worker
+from attention_conformance.impls.process.worker import SCRATCH
+from attention_conformance.impls.tests.foreign import ask, implementation, judge, keywords, qkv
+from attention_conformance.impls.tests.test_isolation import alive
+from attention_conformance.impls.tests.within import assert_within
 
 pytestmark = pytest.mark.slow
 
@@ -163,7 +163,9 @@ def test_a_program_that_breaks_down_has_crashed(act: str, text: str, tmp_path: P
     worker = Worker()
     request = calls.Request.qkv("cpu", *qkv())
     with pytest.raises(Crashed, match=text):
-        worker.call("impls.calls:call", implementation(script(tmp_path, act)), request, timeout=60)
+        worker.call(
+            "attention_conformance.impls.calls:call", implementation(script(tmp_path, act)), request, timeout=60
+        )
     assert worker.started == 1
     worker.close()
 
@@ -186,7 +188,7 @@ def test_a_hang_ends_the_program_and_what_it_started(tmp_path: Path) -> None:
     worker = Worker()
     some, request = implementation(script(tmp_path, act)), calls.Request.qkv("cpu", *qkv())
     with pytest.raises(TimedOut):
-        worker.call("impls.calls:call", some, request, timeout=5)
+        worker.call("attention_conformance.impls.calls:call", some, request, timeout=5)
     one, two, folder = (tmp_path / "pids").read_text().split()
     wait_for_end(int(one), int(two))
     assert not Path(folder).exists()
@@ -197,9 +199,9 @@ def test_a_program_ends_with_the_run(tmp_path: Path) -> None:
     """If the parent of the worker is killed, neither the program nor its folder stays."""
     act = f"import time\nPath({str(tmp_path / 'pids')!r}).write_text(f'{{os.getpid()}} {{at}}')\ntime.sleep(1000)"
     start = (
-        "from impls.process.pool import Worker; from impls import calls; from impls.tests.foreign import *;"
+        "from attention_conformance.impls.process.pool import Worker; from impls import calls; from attention_conformance.impls.tests.foreign import *;"
         f"some = implementation({script(tmp_path, act)!r});"
-        "Worker().call('impls.calls:call', some, calls.Request.qkv('cpu', *qkv()))"
+        "Worker().call('attention_conformance.impls.calls:call', some, calls.Request.qkv('cpu', *qkv()))"
     )
     with subprocess.Popen([sys.executable, "-c", start]) as parent:  # noqa: S603
         while not (tmp_path / "pids").exists() or not (tmp_path / "pids").read_text():

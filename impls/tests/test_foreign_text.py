@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from impls.contract import Framework, ImplementationError
-from impls.foreign.naming import read
-from impls.foreign.text import foreign
-from impls.select import select
+from attention_conformance.impls.contract import Framework, ImplementationError
+from attention_conformance.impls.foreign.text import foreign, read
+from attention_conformance.impls.select import select
 
 
 @pytest.fixture

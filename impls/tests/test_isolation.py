@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from impls.loading import load
-from impls.process.pool import Crashed, InProcess, Place, TimedOut, Worker, packages
+from attention_conformance.impls.loading import load
+from attention_conformance.impls.process.pool import Crashed, InProcess, Place, TimedOut, Worker, packages
 
 pytestmark = pytest.mark.slow
 
@@ -129,7 +129,7 @@ def imported(target: str, folder: str, name: str) -> list[str]:
     """Import a plug-in with what lies beside it; then where a package is found."""
     assert load(target, folder)(0, 0, 0) is False
     assert sys.path[0] == folder
-    importlib.import_module("impls.contract")
+    importlib.import_module("attention_conformance.impls.contract")
     return list(importlib.import_module(name).__path__)
 
 
@@ -157,7 +157,7 @@ def test_a_worker_of_another_checkout_runs_its_packages(tmp_path: Path) -> None:
         shutil.copytree(folder, checkout / name, ignore=lambda at, names: [n for n in names if n.startswith("test")])
     other = Worker(place=Place(sys.executable, checkout, tmp_path))
     try:
-        assert other.call("impls.process.pool:packages") == packages(checkout)
+        assert other.call("attention_conformance.impls.process.pool:packages") == packages(checkout)
         shutil.rmtree(checkout / "impls")
         other.close()
         with pytest.raises(Crashed) as caught:
@@ -171,7 +171,7 @@ def test_a_worker_of_another_checkout_runs_its_packages(tmp_path: Path) -> None:
 def test_a_worker_ends_with_its_parent() -> None:
     """If the parent is killed, a worker that never returns is gone soon after."""
     script = (
-        "import sys; from impls.process.pool import Worker; worker = Worker();"
+        "import sys; from attention_conformance.impls.process.pool import Worker; worker = Worker();"
         "print(worker.call('os:getpid'), flush=True); worker.call('time:sleep', 1000)"
     )
     command = [sys.executable, "-c", script]
@@ -192,7 +192,7 @@ def test_a_worker_ends_with_its_parent() -> None:
 def test_the_folder_of_a_worker_goes_with_its_parent(then: str) -> None:
     """If the parent is killed, what its worker keeps on disk is gone soon after, whatever the worker was doing."""
     script = (
-        "from impls.process.pool import Worker; from impls.process.worker import SCRATCH; worker = Worker();"
+        "from attention_conformance.impls.process.pool import Worker; from attention_conformance.impls.process.worker import SCRATCH; worker = Worker();"
         f"print(worker.call('os:getenv', SCRATCH), flush=True); {then}"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:  # noqa: S603

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from impls.calls import same_bits
+from attention_conformance.impls.calls import same_bits
 
 pytest.importorskip("jax")
 
@@ -19,7 +19,7 @@ DTYPES = ("float64", "float32", "float16", ml_dtypes.bfloat16, "int64", "bool")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_an_array_comes_back_as_it_went(dtype: str) -> None:
     """Bits and dtype survive, 64-bit ones too, from any strides."""
-    from impls.jax import arrays
+    from attention_conformance.impls.jax import arrays
 
     array = np.arange(12).reshape(3, 4).astype(dtype).T[::2]
     assert same_bits(arrays.get(arrays.put(array, "cpu")), np.ascontiguousarray(array))
@@ -27,7 +27,7 @@ def test_an_array_comes_back_as_it_went(dtype: str) -> None:
 
 def test_foreign_arrays_are_refused() -> None:
     """A NumPy array is not mistaken for a JAX result."""
-    from impls.jax import arrays
+    from attention_conformance.impls.jax import arrays
 
     with pytest.raises(TypeError, match=r"numpy\.ndarray"):
         arrays.get(np.zeros(2))
@@ -35,7 +35,7 @@ def test_foreign_arrays_are_refused() -> None:
 
 def test_the_cpu_is_found_first() -> None:
     """Devices are named as the contract names them, and the versions are told."""
-    from impls.jax import arrays
+    from attention_conformance.impls.jax import arrays
 
     assert arrays.devices()[0] == "cpu"
     assert set(arrays.versions()) == {"jax", "jaxlib", "ml_dtypes"}
@@ -43,5 +43,5 @@ def test_the_cpu_is_found_first() -> None:
 
 def test_the_table_does_not_import_jax() -> None:
     """Reading the list of implementations costs no framework."""
-    code = "import sys, impls.jax; sys.exit('jax' in sys.modules)"
+    code = "import sys, attention_conformance.impls.jax; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance import reference
-from conformance.cases import all_cases
-from conformance.judging.compare import compare
-from impls import calls
-from impls.contract import Framework, Implementation
-from impls.jax import IMPLEMENTATIONS
+from attention_conformance.conformance.cases import all_cases
+from attention_conformance.conformance.judging.compare import compare
+from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.impls import calls
+from attention_conformance.impls.contract import Framework, Implementation
+from attention_conformance.impls.jax import IMPLEMENTATIONS
 
 pytestmark = pytest.mark.slow
 
@@ -108,8 +108,8 @@ def run(name: str, dtype: str = "float32", shape: tuple[int, ...] = (1, 2, 3, 4)
 )
 def test_numbers_share_one_program(first: dict[str, Any], second: dict[str, Any]) -> None:
     """Calls that differ in the value of a number are compiled once."""
-    from impls.jax.eager import attention
-    from impls.jax.prepare import compiled
+    from attention_conformance.impls.jax.eager import attention
+    from attention_conformance.impls.jax.prepare import compiled
 
     run("jax-jit", **first)
     programs = compiled(attention)._cache_size()
@@ -119,8 +119,8 @@ def test_numbers_share_one_program(first: dict[str, Any], second: dict[str, Any]
 
 def test_running_compiles_nothing() -> None:
     """The program is compiled when a call is prepared, so that what is timed is running alone."""
-    from impls.jax.eager import attention
-    from impls.jax.prepare import compiled
+    from attention_conformance.impls.jax.eager import attention
+    from attention_conformance.impls.jax.prepare import compiled
 
     q = np.zeros((1, 1, 6, 4), np.float32)
     request = calls.Request.qkv("cpu", q, q, q, {"scale": 0.5, "kv_lengths": np.array([3])})
@@ -188,7 +188,7 @@ def test_the_table_names_jax() -> None:
 
 def test_programs_are_dropped_before_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the limit of memory maps compiled programs are let go, and a call that was prepared before still runs."""
-    from impls.jax import prepare
+    from attention_conformance.impls.jax import prepare
 
     dropped: list[bool] = []
     clear = jax.clear_caches

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from impls import calls
-from impls.jax import IMPLEMENTATIONS
-from impls.tests.within import assert_within
+from attention_conformance.impls import calls
+from attention_conformance.impls.jax import IMPLEMENTATIONS
+from attention_conformance.impls.tests.within import assert_within
 
 jax = pytest.importorskip("jax")
 
-from impls.jax import eager  # noqa: E402
-from impls.jax import tiled as tiled_module  # noqa: E402
-from impls.jax.arrays import wide_types  # noqa: E402
-from impls.jax.prepare import compiled  # noqa: E402
+from attention_conformance.impls.jax import eager  # noqa: E402
+from attention_conformance.impls.jax import tiled as tiled_module  # noqa: E402
+from attention_conformance.impls.jax.arrays import wide_types  # noqa: E402
+from attention_conformance.impls.jax.prepare import compiled  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

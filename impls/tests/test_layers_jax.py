@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from impls.tests.layer_problems import (
+from attention_conformance.impls.tests.layer_problems import (
     FOUR_WORDS,
     NORMS,
     PROBLEMS,
@@ -21,8 +21,8 @@ from impls.tests.layer_problems import (
 
 jax = pytest.importorskip("jax")
 
-from impls.jax import layer  # noqa: E402
-from impls.jax.arrays import wide_types  # noqa: E402
+from attention_conformance.impls.jax import layer  # noqa: E402
+from attention_conformance.impls.jax.arrays import wide_types  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from impls.numpy import layer
-from impls.numpy.layer import mha, sublayer
-from impls.tests.layer_problems import (
+from attention_conformance.impls.numpy import layer
+from attention_conformance.impls.numpy.layer import mha, sublayer
+from attention_conformance.impls.tests.layer_problems import (
     FOUR_WORDS,
     NORMS,
     PROBLEMS,

@@ -11,10 +11,17 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from impls import calls
-from impls.contract import Framework, Implementation
-from impls.operators import MHA
-from impls.tests.layer_problems import FOUR_WORDS, PROBLEMS, assert_four_words, assert_right, four_words, problem
+from attention_conformance.impls import calls
+from attention_conformance.impls.contract import Framework, Implementation
+from attention_conformance.impls.operators import MHA
+from attention_conformance.impls.tests.layer_problems import (
+    FOUR_WORDS,
+    PROBLEMS,
+    assert_four_words,
+    assert_right,
+    four_words,
+    problem,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -29,10 +36,10 @@ def implementation(builder: str) -> Implementation:
     """A record for a builder."""
     return Implementation(
         name=f"test-{builder}",
-        target=f"impls.onnx.layer:{builder}",
+        target=f"attention_conformance.impls.onnx.layer:{builder}",
         operator=MHA.name,
         framework=Framework.ONNXRUNTIME,
-        prepare="impls.onnx.sessions:prepare",
+        prepare="attention_conformance.impls.onnx.sessions:prepare",
     )
 
 
@@ -104,8 +111,8 @@ def test_heads_that_do_not_divide_are_refused(builder: str) -> None:
 
 def test_absent_biases_are_not_put_in() -> None:
     """Attention without biases is given none, though ONNX Runtime crashes on it: an adapter does not repair."""
-    from impls.onnx.graph import Input
-    from impls.onnx.layer import packed
+    from attention_conformance.impls.onnx.graph import Input
+    from attention_conformance.impls.onnx.layer import packed
 
     shapes = {"x_q": (2, 5, 8), "w_q": (8, 8), "w_k": (8, 8), "w_v": (8, 8)}
     model = packed(**{name: Input(name, "float32", shape) for name, shape in shapes.items()}, heads=2)  # type: ignore[arg-type]

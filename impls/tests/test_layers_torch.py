@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from impls.tests.layer_problems import (
+from attention_conformance.impls.tests.layer_problems import (
     FOUR_WORDS,
     NORMS,
     PROBLEMS,
@@ -21,8 +21,8 @@ from impls.tests.layer_problems import (
 
 torch = pytest.importorskip("torch")
 
-from impls.torch import arrays as tensors  # noqa: E402
-from impls.torch import layer, modules  # noqa: E402
+from attention_conformance.impls.torch import arrays as tensors  # noqa: E402
+from attention_conformance.impls.torch import layer, modules  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

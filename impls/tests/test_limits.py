@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from impls.process import limits
+from attention_conformance.impls.process import limits
 
 pytestmark = pytest.mark.slow
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from impls.contract import Implementation, ImplementationError
-from impls.loading import keywords, load, nearest, opened
-from impls.operators import SDPA
-from impls.tests import fakes
+from attention_conformance.impls.contract import Implementation, ImplementationError
+from attention_conformance.impls.loading import keywords, load, nearest, opened
+from attention_conformance.impls.operators import SDPA
+from attention_conformance.impls.tests import fakes
 
 
 def test_a_function_of_a_module_is_found() -> None:
     """``module:function`` names a function of an importable module."""
-    assert load("impls.tests.fakes:right") is fakes.right
+    assert load("attention_conformance.impls.tests.fakes:right") is fakes.right
 
 
 def test_a_function_of_a_file_is_found(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_a_function_of_a_file_is_found(tmp_path: Path) -> None:
 def test_a_misspelt_function_names_the_nearest(tmp_path: Path) -> None:
     """A function that a module lacks is refused with the nearest names."""
     with pytest.raises(ImplementationError, match=r"no function 'rigth'; did you mean right"):
-        load("impls.tests.fakes:rigth")
+        load("attention_conformance.impls.tests.fakes:rigth")
 
 
 def test_a_file_that_does_not_import_is_refused(tmp_path: Path) -> None:
@@ -87,13 +87,16 @@ def test_nearest_lists_few_names_where_none_is_near() -> None:
 
 def test_a_deferred_function_is_loaded_when_it_is_used() -> None:
     """Its name is known before; a call and a question about its keywords load it."""
-    record = Implementation("later", "impls.tests.deferred_target:attention", deferred=True)
+    record = Implementation("later", "attention_conformance.impls.tests.deferred_target:attention", deferred=True)
     function = opened(record)
-    assert (function.__module__, function.__qualname__) == ("impls.tests.deferred_target", "attention")
-    assert "impls.tests.deferred_target" not in sys.modules
+    assert (function.__module__, function.__qualname__) == (
+        "attention_conformance.impls.tests.deferred_target",
+        "attention",
+    )
+    assert "attention_conformance.impls.tests.deferred_target" not in sys.modules
     assert opened(record) is function
     assert keywords(function) == {"scale"}
-    assert "impls.tests.deferred_target" in sys.modules
+    assert "attention_conformance.impls.tests.deferred_target" in sys.modules
     assert function(1, 2, 3, scale=4) == (1, 2, 3, 4)
     assert function.dtypes == ("float32",)
     with pytest.raises(AttributeError):
@@ -103,4 +106,4 @@ def test_a_deferred_function_is_loaded_when_it_is_used() -> None:
 def test_a_deferred_function_that_is_not_there_is_an_error_when_it_is_used() -> None:
     """The same one that another gives at once."""
     with pytest.raises(ImplementationError, match="has no function 'nothing'"):
-        opened(Implementation("later", "impls.tests.fakes:nothing", deferred=True))(1, 2, 3)
+        opened(Implementation("later", "attention_conformance.impls.tests.fakes:nothing", deferred=True))(1, 2, 3)

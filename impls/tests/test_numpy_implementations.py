@@ -7,13 +7,15 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from conformance.cases import AnyCase, every_case
-from conformance.judging.compare import compare
-from impls.calls import Request, call, describe
-from impls.contract import Implementation
-from impls.numpy import IMPLEMENTATIONS, tiled_block, tiled_plan
-from impls.numpy.tiled import attention as tiled
-from impls.tests.within import assert_within
+from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.judging.compare import compare
+from attention_conformance.impls.calls import Request, call, describe
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.numpy import IMPLEMENTATIONS
+from attention_conformance.impls.numpy import tiled as tiled_block
+from attention_conformance.impls.numpy import tiled as tiled_plan
+from attention_conformance.impls.numpy.tiled import attention as tiled
+from attention_conformance.impls.tests.within import assert_within
 
 
 @pytest.mark.parametrize(

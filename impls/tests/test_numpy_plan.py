@@ -7,14 +7,13 @@ from itertools import product
 import numpy as np
 import pytest
 
-from impls.numpy import tiled_plan
-from impls.numpy.tiled_plan import DIAGONAL_ROWS, ROWS, TILE, Plan, plan
-from impls.numpy.tiled_visible import visible
+from attention_conformance.impls.numpy import tiled
+from attention_conformance.impls.numpy.tiled import DIAGONAL_ROWS, ROWS, TILE, Plan, plan, visible
 
 
 @pytest.fixture(autouse=True)
 def _six_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiled_plan, "available", lambda: 6)
+    monkeypatch.setattr(tiled, "available", lambda: 6)
 
 
 def _plan(
@@ -80,5 +79,5 @@ def test_one_query_row_has_its_heads_together() -> None:
 def test_no_number_of_threads_changes_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So no bit of a result depends on it."""
     several = _plan(8, 512, 512)
-    monkeypatch.setattr(tiled_plan, "available", lambda: 1)
+    monkeypatch.setattr(tiled, "available", lambda: 1)
     assert _plan(8, 512, 512).blocks == several.blocks

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from impls.numpy import tiled_products
-from impls.numpy.tiled_products import PIECE, product, transposed, unpacked
+from attention_conformance.impls.numpy import tiled
+from attention_conformance.impls.numpy.tiled import PIECE, product, transposed, unpacked
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A BLAS that packs nothing below pieces of PIECE rows of the problems here."""
-    monkeypatch.setattr(tiled_products, "unpacked", lambda: PIECE * 5 * 7)
+    monkeypatch.setattr(tiled, "unpacked", lambda: PIECE * 5 * 7)
 
 
 def _sides(stack: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -51,7 +51,7 @@ def test_products_are_cut_only_where_a_piece_is_not_packed(
     limit: int, turned: bool, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pieces and a rest, or else one call: for a transposed right side, too many columns, or a BLAS that packs all."""
-    monkeypatch.setattr(tiled_products, "unpacked", lambda: limit)
+    monkeypatch.setattr(tiled, "unpacked", lambda: limit)
     done: list[tuple[int, ...]] = []
     matmul = np.matmul
 
@@ -69,12 +69,12 @@ def test_products_are_cut_only_where_a_piece_is_not_packed(
 @pytest.mark.parametrize("limit", [0, 10**6], ids=["packed", "unpacked"])
 def test_keys_are_copied_for_many_rows_only(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A transposed copy is made where products are not packed, and each head has rows enough to gain by it."""
-    monkeypatch.setattr(tiled_products, "unpacked", lambda: limit)
+    monkeypatch.setattr(tiled, "unpacked", lambda: limit)
     keys = np.random.default_rng(0).standard_normal((2, 7, 5))
-    for rows in (2 * tiled_products.MANY - 1, 2 * tiled_products.MANY):
+    for rows in (2 * tiled.MANY - 1, 2 * tiled.MANY):
         right = transposed(keys, rows)
         np.testing.assert_array_equal(right, keys.transpose(0, 2, 1))
-        assert np.shares_memory(right, keys) == (limit == 0 or rows < 2 * tiled_products.MANY)
+        assert np.shares_memory(right, keys) == (limit == 0 or rows < 2 * tiled.MANY)
 
 
 @pytest.mark.parametrize(
@@ -91,5 +91,5 @@ def test_what_is_not_packed_is_known_of_some_kernels(
         def info(self) -> list[dict[str, str]]:
             return [{"architecture": each} if each else {} for each in architectures]
 
-    monkeypatch.setattr(tiled_products, "blas", Held)
+    monkeypatch.setattr(tiled, "blas", Held)
     assert unpacked.__wrapped__() == limit

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from impls.numpy import tiled_plan
-from impls.numpy.tiled import attention as tiled
-from impls.numpy.tiled_threads import available, blas, share_out
+from attention_conformance.impls.numpy import tiled as tiled_plan
+from attention_conformance.impls.numpy.tiled import attention as tiled
+from attention_conformance.impls.numpy.tiled import available, blas, share_out
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +73,7 @@ def test_each_job_is_done_once_by_threads_of_which_one_is_the_callers() -> None:
 COPIED = """
 import os
 import numpy as np
-from impls.numpy import tiled, tiled_plan
+from attention_conformance.impls.numpy import tiled, tiled_plan
 
 tiled_plan.BLOCKS, tiled_plan.available = ((8, 0),), lambda: 3
 q = k = v = np.random.default_rng(0).standard_normal((2, 3, 300, 16), dtype=np.float32)

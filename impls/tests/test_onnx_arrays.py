@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
-from impls.onnx import arrays
+from attention_conformance.impls.onnx import arrays
 
 DTYPES = (np.float64, np.float32, np.float16, ml_dtypes.bfloat16, np.int64, np.bool_)
 

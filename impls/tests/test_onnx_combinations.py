@@ -11,10 +11,10 @@ pytest.importorskip("onnxruntime")
 
 import numpy as np
 
-from impls.calls import Reply, Request, call, describe
-from impls.contract import Implementation, Profile
-from impls.onnx import IMPLEMENTATIONS
-from impls.tests.within import assert_within
+from attention_conformance.impls.calls import Reply, Request, call, describe
+from attention_conformance.impls.contract import Implementation, Profile
+from attention_conformance.impls.onnx import IMPLEMENTATIONS
+from attention_conformance.impls.tests.within import assert_within
 
 pytestmark = pytest.mark.slow
 

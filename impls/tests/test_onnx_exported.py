@@ -16,11 +16,11 @@ pytest.importorskip("onnxruntime")
 
 import numpy as np
 
-from impls import calls
-from impls.calls import Request, call
-from impls.onnx import IMPLEMENTATIONS, exported
-from impls.process.pool import Worker
-from impls.tests.within import assert_within
+from attention_conformance.impls import calls
+from attention_conformance.impls.calls import Request, call
+from attention_conformance.impls.onnx import IMPLEMENTATIONS, exported
+from attention_conformance.impls.process.pool import Worker
+from attention_conformance.impls.tests.within import assert_within
 
 pytestmark = pytest.mark.slow
 
@@ -154,6 +154,6 @@ def test_torch_is_not_imported_where_models_are_on_disk() -> None:
     name = "onnx-export18-torch-sdpa"
     agrees(name, (2, 2, 2, 5, 7))
     worker = Worker()
-    assert worker.call("impls.tests.exported_call:status", name, timeout=60) == "returned"
-    assert not worker.call("impls.tests.exported_call:has_torch", timeout=60)
+    assert worker.call("attention_conformance.impls.tests.exported_call:status", name, timeout=60) == "returned"
+    assert not worker.call("attention_conformance.impls.tests.exported_call:has_torch", timeout=60)
     worker.close()

@@ -10,13 +10,13 @@ pytest.importorskip("onnxruntime")
 
 from onnx import TensorProto, helper
 
-from conformance.cases import all_cases
-from conformance.judging.compare import compare
-from impls import calls
-from impls.contract import Implementation
-from impls.onnx import IMPLEMENTATIONS, arrays
-from impls.onnx.graph import IR_VERSION
-from impls.onnx.sessions import bound, session
+from attention_conformance.conformance.cases import all_cases
+from attention_conformance.conformance.judging.compare import compare
+from attention_conformance.impls import calls
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.onnx import IMPLEMENTATIONS, arrays
+from attention_conformance.impls.onnx.graph import IR_VERSION
+from attention_conformance.impls.onnx.sessions import bound, session
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from impls.tests.pages import Example, examples, lines, run, steady
+from attention_conformance.impls.tests.pages import Example, examples, lines, run, steady
 
 pytestmark = pytest.mark.slow
 

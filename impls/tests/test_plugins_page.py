@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from impls.operators import SDPA
-from impls.tests.pages import Example, examples, lines, run, steady
+from attention_conformance.impls.operators import SDPA
+from attention_conformance.impls.tests.pages import Example, examples, lines, run, steady
 
 pytestmark = pytest.mark.slow
 

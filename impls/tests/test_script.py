@@ -12,10 +12,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from impls.contract import Call, Framework
-from impls.memory import LAYOUTS, lay_out
-from impls.script import WIDTH, Given, Snippet
-from impls.select import builtin
+from attention_conformance.impls.contract import Call, Framework
+from attention_conformance.impls.memory_layouts import LAYOUTS, lay_out
+from attention_conformance.impls.script import WIDTH, Given, Snippet
+from attention_conformance.impls.select import builtin
 
 pytestmark = pytest.mark.slow
 
@@ -101,7 +101,7 @@ def test_numpy_arrays_are_laid_out_as_the_suite_does(memory: str, dtype: str) ->
 def test_torch_tensors_are_laid_out_as_the_suite_does(memory: str, dtype: str) -> None:
     """Same elements, same strides as the tensor that the suite hands over."""
     torch = pytest.importorskip("torch")
-    arrays = importlib.import_module("impls.torch.arrays")
+    arrays = importlib.import_module("attention_conformance.impls.torch.arrays")
     array = sample(dtype)
     made, wanted = put(room("torch").TERMS, array, memory), arrays.put(lay_out(array, memory), "cpu")
     assert made.stride() == wanted.stride()
@@ -252,7 +252,7 @@ def test_jax_nn_is_called_as_the_adapter_calls_it() -> None:
 
 
 def test_jit_takes_booleans_as_static_and_numbers_as_arguments() -> None:
-    """As impls.jax.prepare does, and options that are None are not given."""
+    """As attention_conformance.impls.jax.prepare does, and options that are None are not given."""
     snippet = room("jax").CALLS["jax-jit"](call(is_causal=True, scale=0.5, softcap=None))
     assert snippet.definitions == 'jitted = jax.jit(attention, static_argnames=["is_causal"])'
     assert snippet.call() == "jitted(q, k, v, is_causal=True, scale=0.5)"
@@ -264,21 +264,36 @@ BSHD = (("q", (2, 5, 2, 8)), ("k", (2, 5, 2, 8)), ("v", (2, 5, 2, 8)))
 @pytest.mark.parametrize(
     ("builder", "given"),
     [
-        ("impls.onnx.attention:attention23", call()),
-        ("impls.onnx.attention:attention23", call("mask", is_causal=True, scale=0.3, softcap=2.0, return_weights=True)),
-        ("impls.onnx.attention:attention24", call("bias", "kv_lengths", dtype="float16")),
-        ("impls.onnx.contrib:multi_head", Call("float32", "cpu", (*BSHD, ("mask", (2, 1, 1, 5))))),
-        ("impls.onnx.contrib:multi_head", Call("float16", "cpu", (*BSHD, ("kv_lengths", (2,))), (("scale", 0.0),))),
-        ("impls.onnx.contrib:group_query", Call("float32", "cpu", BSHD, (("is_causal", True), ("window", (2, 0))))),
-        ("impls.onnx.contrib:group_query", Call("float32", "cpu", BSHD, (("return_weights", True),))),
+        ("attention_conformance.impls.onnx.attention:attention23", call()),
+        (
+            "attention_conformance.impls.onnx.attention:attention23",
+            call("mask", is_causal=True, scale=0.3, softcap=2.0, return_weights=True),
+        ),
+        ("attention_conformance.impls.onnx.attention:attention24", call("bias", "kv_lengths", dtype="float16")),
+        (
+            "attention_conformance.impls.onnx.contrib:multi_head",
+            Call("float32", "cpu", (*BSHD, ("mask", (2, 1, 1, 5)))),
+        ),
+        (
+            "attention_conformance.impls.onnx.contrib:multi_head",
+            Call("float16", "cpu", (*BSHD, ("kv_lengths", (2,))), (("scale", 0.0),)),
+        ),
+        (
+            "attention_conformance.impls.onnx.contrib:group_query",
+            Call("float32", "cpu", BSHD, (("is_causal", True), ("window", (2, 0)))),
+        ),
+        (
+            "attention_conformance.impls.onnx.contrib:group_query",
+            Call("float32", "cpu", BSHD, (("return_weights", True),)),
+        ),
     ],
 )
 def test_a_model_is_written_as_it_is_built(builder: str, given: Call) -> None:
     """The statements make the very model that the implementation runs."""
     pytest.importorskip("onnx")
-    from impls.loading import load
-    from impls.onnx.graph import build
-    from impls.onnx.script_model import indented, statements
+    from attention_conformance.impls.loading import load
+    from attention_conformance.impls.onnx.graph import build
+    from attention_conformance.impls.onnx.script import indented, statements
 
     built = build(load(builder), given)
     source = "\n".join(["def model():", *indented(statements(built))])

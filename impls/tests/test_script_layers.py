@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from impls.contract import Call
-from impls.torch.script_modules import definition
+from attention_conformance.impls.contract import Call
+from attention_conformance.impls.torch.script import definition
 
 pytestmark = pytest.mark.slow
 
@@ -184,7 +184,7 @@ def test_what_the_module_does_not_express_is_not_written(path: str, shapes: Any)
 def test_what_is_written_computes_what_the_adapter_does(path: str, shapes: Any, is_causal: bool) -> None:
     """Bit for bit, with weights and without them."""
     torch = pytest.importorskip("torch")
-    modules = importlib.import_module("impls.torch.modules")
+    modules = importlib.import_module("attention_conformance.impls.torch.modules")
     rng = np.random.default_rng(0)
     asked: tuple[dict[str, Any], ...] = (
         {},
@@ -212,9 +212,9 @@ def test_what_is_written_computes_what_the_adapter_does(path: str, shapes: Any, 
 
 
 def test_jitted_functions_take_the_same_numbers_as_arguments() -> None:
-    """As impls.jax.prepare does it; heads and switches are part of the program."""
+    """As attention_conformance.impls.jax.prepare does it; heads and switches are part of the program."""
     pytest.importorskip("jax")
-    script = importlib.import_module("impls.jax.script")
-    assert script.NUMBERS == importlib.import_module("impls.jax.prepare").NUMBERS
+    script = importlib.import_module("attention_conformance.impls.jax.script")
+    assert script.NUMBERS == importlib.import_module("attention_conformance.impls.jax.prepare").NUMBERS
     snippet = script.CALLS["jax-layer"](call(scale=0.5, is_causal=True))
     assert snippet.definitions == 'jitted = jax.jit(mha, static_argnames=["heads", "is_causal"])'

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from impls.script import WIDTH, applied, together
+from attention_conformance.impls.script import WIDTH, applied, together
 
 
 def ran(line: str, **names: Any) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from impls import select
-from impls.contract import Framework, ImplementationError, Profile
+from attention_conformance.impls import select
+from attention_conformance.impls.contract import Framework, ImplementationError, Profile
 
 
 def test_no_pattern_means_every_builtin() -> None:
@@ -58,7 +58,7 @@ def test_entry_points_are_implementations(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_jax_plug_in_keeps_64_bits() -> None:
     """A function that is handed JAX arrays runs where float64 exists."""
-    assert select.plug_in("a.b:c@jax").prepare == "impls.jax.prepare:eager"
+    assert select.plug_in("a.b:c@jax").prepare == "attention_conformance.impls.jax.prepare:eager"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_gradients_of_a_plug_in_are_those_of_its_framework() -> None:
 
 def test_gradients_of_a_plugged_in_layer_are_those_of_the_layer() -> None:
     """A function that says it is of mha has gradients of mha, once it is imported; no other operator has any."""
-    plugged = select.plug_in("impls.tests.fakes:right@torch+gradients")
+    plugged = select.plug_in("attention_conformance.impls.tests.fakes:right@torch+gradients")
     of_layer = select.with_attributes(plugged, {"operator": "mha"})
     assert (of_layer.operator, of_layer.function_of) == ("mha_grad", "mha")
     assert select.with_attributes(of_layer, {"operator": "mha"}) == of_layer
@@ -127,4 +127,4 @@ def test_gradients_of_a_plugged_in_layer_are_those_of_the_layer() -> None:
 def test_numpy_does_not_differentiate() -> None:
     """The sentence says what to do instead."""
     with pytest.raises(ImplementationError, match='operator = "sdpa_grad"'):
-        select.plug_in("impls.numpy.eager:attention+gradients")
+        select.plug_in("attention_conformance.impls.numpy.eager:attention+gradients")

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from impls.process import state
-from impls.process.state import Setting, Watch, float_mode, settings, thread_settings
-from impls.tests import misbehaving
+from attention_conformance.impls.process import state
+from attention_conformance.impls.process.state import Setting, Watch, float_mode, settings, thread_settings
+from attention_conformance.impls.tests import misbehaving
 
 
 class Box:

@@ -6,11 +6,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from impls import memory
+from attention_conformance.impls import memory_layouts
 
 pytest.importorskip("torch")
 
-from impls.torch import arrays
+from attention_conformance.impls.torch import arrays
 
 DTYPES = (np.float64, np.float32, np.float16, ml_dtypes.bfloat16, np.int64, np.bool_)
 
@@ -21,11 +21,11 @@ def _array(dtype: type) -> np.ndarray:
     return np.broadcast_to(numbers, (2, 3, 4, 5)).astype(dtype)
 
 
-@pytest.mark.parametrize("layout", sorted(memory.LAYOUTS))
+@pytest.mark.parametrize("layout", sorted(memory_layouts.LAYOUTS))
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
 def test_put_keeps_strides(dtype: type, layout: str) -> None:
     """A tensor has the strides of its array, stride 0 and inner strides included, and the same elements."""
-    array = memory.lay_out(_array(dtype), layout)
+    array = memory_layouts.lay_out(_array(dtype), layout)
     tensor = arrays.put(array, "cpu")
     assert tuple(s * array.itemsize for s in tensor.stride()) == array.strides
     back = arrays.get(tensor)
@@ -44,7 +44,7 @@ def test_empty_and_scalar_arrays(dtype: type) -> None:
 
 def test_changes_are_seen() -> None:
     """A tensor modified in place shows the change when it is read again (SDPA-28 relies on it)."""
-    tensor = arrays.put(memory.lay_out(np.zeros((2, 3), np.float32), "transposed"), "cpu")
+    tensor = arrays.put(memory_layouts.lay_out(np.zeros((2, 3), np.float32), "transposed"), "cpu")
     tensor[1, 2] = 5
     assert arrays.get(tensor)[1, 2] == 5
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.cases import all_cases
-from conformance.judging.compare import compare
-from impls.calls import Reply, Request, call, describe
-from impls.contract import Implementation
-from impls.operators import OPERATORS
-from impls.torch import IMPLEMENTATIONS
+from attention_conformance.conformance.cases import all_cases
+from attention_conformance.conformance.judging.compare import compare
+from attention_conformance.impls.calls import Reply, Request, call, describe
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.operators import OPERATORS
+from attention_conformance.impls.torch import IMPLEMENTATIONS
 
 pytestmark = pytest.mark.slow
 
@@ -94,7 +94,7 @@ def test_signature_is_readable(implementation: str) -> None:
 
 def test_eager_can_be_exported() -> None:
     """The written-out function has no control flow on values: torch.export takes it with every array keyword."""
-    from impls.torch.eager import attention
+    from attention_conformance.impls.torch.eager import attention
 
     class Layer(torch.nn.Module):  # type: ignore[name-defined, misc]
         def forward(self, q, k, v, mask, bias, lengths, offset):  # type: ignore[no-untyped-def]

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from conformance import bounds, reference
-from conformance.judging.compare import compare
-from impls.contract import Profile
+from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.judging.compare import compare
+from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.impls.contract import Profile
 
 
 def assert_within(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from impls.contract import DTYPES, Framework, Implementation, Profile
+from attention_conformance.impls.contract import DTYPES, Framework, Implementation, Profile
 
 #: The composition computes half precision in float32 throughout (unless torch.backends.cuda is told to reduce in it).
 _WIDE = dict.fromkeys(("float16", "bfloat16"), Profile.WIDE)
@@ -23,7 +23,7 @@ def _entry(
     """A record with what all of PyTorch's have in common; ``target`` is relative to this folder."""
     return Implementation(
         name=name,
-        target=f"impls.torch.{target}",
+        target=f"attention_conformance.impls.torch.{target}",
         operator=operator,
         framework=Framework.TORCH,
         requires=("torch", "ml_dtypes"),
@@ -49,9 +49,9 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     _entry("torch-flex", "flex:attention", "flex_attention, not compiled", _FUSED),
     Implementation(
         name="torch-compile",
-        target="impls.torch.compiled:attention",
+        target="attention_conformance.impls.torch.compiled:attention",
         framework=Framework.TORCH,
-        prepare="impls.torch.prepare:compiled",
+        prepare="attention_conformance.impls.torch.compiled:compiled",
         requires=("torch", "ml_dtypes"),
         dtypes=("float32",),
         summary="torch-eager under torch.compile; three keywords and float32 alone, as each form compiles for seconds",
@@ -66,11 +66,11 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     *(
         Implementation(
             name=f"{name}-gradients",
-            target=f"impls.torch.{target}",
+            target=f"attention_conformance.impls.torch.{target}",
             operator=f"{operator}_grad",
             function_of=operator,
             framework=Framework.TORCH,
-            prepare=f"impls.torch.gradients:{prepare}",
+            prepare=f"attention_conformance.impls.torch.gradients:{prepare}",
             requires=("torch", "ml_dtypes"),
             dtypes=dtypes,
             profiles=profiles,

@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from impls.process import threads
-from impls.process.state import Setting, moved
+from attention_conformance.impls.process import threads
+from attention_conformance.impls.process.state import Setting, moved
 
 if threads.wanted():
     torch.set_num_threads(threads.wanted())

@@ -1,18 +1,50 @@
-"""The written-out attention of ``impls.torch.eager`` under ``torch.compile``, with the commonest keywords.
+"""``torch.compile`` as a way to prepare a call: one compiled function for all calls, with dynamic shapes.
 
-Source: https://pytorch.org/docs/stable/generated/torch.compile.html.  torch compiles once for each set of keywords
-and each pattern of axes of length 0 or 1, for several seconds each; lengths and the value of ``scale`` are inputs
-of the compiled code.  With all ten keywords, a set of 38 option combinations needs 32 compilations for every such
-pattern of shapes, which is why only three of them are offered here.  What is fused does not depend on the others.
+torch compiles anew whenever the pattern of the call changes (which keywords are given, which axes have length 0 or
+1, ranks of a mask); lengths and plain numbers are inputs of the compiled code.  torch keeps compiled code on disk
+between runs, in ``$TORCHINDUCTOR_CACHE_DIR`` or a folder for temporary files.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 
-from impls.torch import eager
+from attention_conformance.impls.contract import Call, Function
+from attention_conformance.impls.torch import eager
+
+#: Compiled forms that one function may have.  Beyond torch's own limit (8) it would silently run uncompiled.
+FORMS = 512
+
+_ARRAY_DTYPES = {"mask": torch.bool, "kv_lengths": torch.int64, "causal_offset": torch.int64}
+
+
+def compiled(function: Function, call: Call) -> Function:
+    """The compiled function with the plain keywords bound, compiled here by a call with zeros.
+
+    Inputs with other strides may need another compilation when it runs.  Code that cannot be compiled as a whole
+    raises, as does a function with more than FORMS forms.
+    """
+    run = functools.partial(_compile(function), **call.static)
+    dtype = getattr(torch, call.dtype)
+    shapes = call.shapes
+    run(**{name: torch.zeros(s, dtype=_ARRAY_DTYPES.get(name, dtype), device=call.device) for name, s in shapes})
+    return run
+
+
+@functools.cache
+def _compile(function: Function) -> Function:
+    return torch.compile(function, dynamic=True, fullgraph=True)
+
+
+torch._dynamo.config.recompile_limit = FORMS
+torch._dynamo.config.accumulated_recompile_limit = FORMS
+torch._dynamo.config.fail_on_recompile_limit_hit = True
+
+
+# The written-out attention of ``attention_conformance.impls.torch.eager`` under ``torch.compile``, with the commonest keywords.
 
 
 def attention(

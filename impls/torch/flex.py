@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, and_masks, create_block_mask, flex_attention
 
-from impls.torch.eager import with_past
+from attention_conformance.impls.torch.eager import with_past
 
 #: (score, batch, head, query, key) -> score, and (batch, head, query, key) -> allowed.
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -42,7 +42,7 @@ def attention(
     past_value: Tensor | None = None,
     return_lse: bool = False,
 ) -> Any:
-    """The output (B, Hq, Sq, Dv), and on request the lse (B, Hq, Sq); keywords as in impls.contract.
+    """The output (B, Hq, Sq, Dv), and on request the lse (B, Hq, Sq); keywords as in attention_conformance.impls.contract.
 
     With a past the present follows.
     """

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from impls.contract import Call, Function
-from impls.operators import OPERATORS, SDPA_GRAD
-from impls.torch import prepare as forward_only
+from attention_conformance.impls.contract import Call, Function
+from attention_conformance.impls.operators import OPERATORS, SDPA_GRAD
+from attention_conformance.impls.torch import compiled as forward_only
 
 #: How PyTorch says that a kernel has no backward pass for a combination: start of the exception's text.
 REFUSALS = ("derivative for aten::",)

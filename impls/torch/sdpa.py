@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
-from impls.torch.eager import with_past
+from attention_conformance.impls.torch.eager import with_past
 
 #: How PyTorch says that a kernel, or the function, does not have a combination: start of the exception's text.
 REFUSALS = (

@@ -1,1 +1,1 @@
-"""What changed between two runs: ``python -m reports compare BASE NEW``."""
+"""What changed between two runs: ``attention-conformance compare BASE NEW``."""

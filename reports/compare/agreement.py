@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.statistics import Interval
-from reports.cell import key_of
-from reports.reading import read
-from reports.records import Records
+from attention_conformance.bench.analysis.statistics import Interval
+from attention_conformance.reports.input.bench import key_of
+from attention_conformance.reports.input.read import read
+from attention_conformance.reports.input.records import Records
 
 #: How the command ends: all cells agree, some do not, there is none in both files.
 AGREE, DISAGREE, CANNOT_TELL = 0, 1, 2
@@ -75,7 +75,7 @@ def text(pairs: Sequence[Pair], alone: int) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Compare two files of ``pytest bench --benchmark-json``; raises ReportError for what ``read`` refuses."""
     parser = argparse.ArgumentParser(
-        prog="python -m reports agree",
+        prog="attention-conformance report agree",
         description="Whether two runs of the bench agree within the intervals that they print.",
         epilog="Exit status: 0 every cell agrees, 1 some do not, 2 it cannot be told (no cell in both, damaged input).",
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
-from bench.statistics import Interval, Verdict
-from reports.source import Source
+from attention_conformance.bench.analysis.statistics import Interval, Verdict
+from attention_conformance.reports.input.source import Source
 
 
 class Level(StrEnum):

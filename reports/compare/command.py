@@ -1,4 +1,4 @@
-"""``python -m reports compare BASE NEW``: its arguments, and the exit status that a CI job goes by."""
+"""``attention-conformance compare BASE NEW``: its arguments, and the exit status that a CI job goes by."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from impls import compressed
-from reports.compare import pages, rules
-from reports.compare.comparing import compare
-from reports.reading import read
-from reports.records import Records
-from reports.source import ReportError
+from attention_conformance.impls import compressed
+from attention_conformance.reports.compare import pages, rules
+from attention_conformance.reports.compare.compare import compare
+from attention_conformance.reports.input.read import read
+from attention_conformance.reports.input.records import Records
+from attention_conformance.reports.input.source import ReportError
 
 #: What result files end with, compressed or not; a folder is all of them.
 ENDINGS = (".json", ".jsonl")
@@ -20,7 +20,7 @@ ENDINGS = (".json", ".jsonl")
 def main(arguments: Sequence[str]) -> int:
     """Compare, print, write; 0: nothing is worse, 1: something is, 2: it cannot be told."""
     parser = argparse.ArgumentParser(
-        prog="python -m reports compare",
+        prog="attention-conformance compare",
         description="What changed between two runs: conformance, accuracy, times, memory, cells.",
         epilog="Exit status: 0 nothing is worse, 1 something is worse, 2 it cannot be told (unfit or damaged input).",
     )

@@ -19,8 +19,8 @@ from statistics import NormalDist, median
 
 import numpy as np
 
-from bench.statistics import LEAST, MARGIN, Interval, Verdict, Z, judge
-from reports.compare.changes import Allowance
+from attention_conformance.bench.analysis.statistics import LEAST, MARGIN, Interval, Verdict, Z, judge
+from attention_conformance.reports.compare.changes import Allowance
 
 #: Chance that a comparison calls any cell faster or slower that is not, as far as scatter is normal.
 FALSE_ALARMS = 0.01

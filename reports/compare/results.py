@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from conformance.outcomes import Outcome, Result
-from reports.compare.changes import Change, Kind, Level
-from reports.compare.rules import Rules
-from reports.reading import CASE
+from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.reports.compare.changes import Change, Kind, Level
+from attention_conformance.reports.compare.rules import Rules
+from attention_conformance.reports.input.read import CASE
 
 Key = tuple[str, str, str, str]
 

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.statistics import LEAST, MARGIN
-from reports.compare.changes import SLOWER, Kind
-from reports.source import ReportError
+from attention_conformance.bench.analysis.statistics import LEAST, MARGIN
+from attention_conformance.reports.compare.changes import SLOWER, Kind
+from attention_conformance.reports.input.source import ReportError
 
 #: Allocators hand out whole pages and arenas: a tenth more is no finding.
 MEMORY = 1.10

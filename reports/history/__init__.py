@@ -1,1 +1,1 @@
-"""How cells went over many runs: ``python -m reports history FOLDER -o DIR``."""
+"""How cells went over many runs: ``attention-conformance history FOLDER -o DIR``."""

@@ -1,21 +1,67 @@
-"""``python -m reports history FOLDER -o DIR``: its arguments."""
+"""What is written of a history: its JSON, tables and pages."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from reports import outputs
-from reports.history.series import history
-from reports.history.writing import write
+from attention_conformance.reports import outputs
+from attention_conformance.reports.history.pages import changes, page, points, tallies, totals
+from attention_conformance.reports.history.series import History, Series, history
+
+#: What the JSON calls itself, and its version.
+KIND = "attention-conformance history"
+VERSION = 1
+
+
+def write(found: History, folder: Path) -> list[Path]:
+    """Write history.json, the tables and the pages, HTML if it can be made; the paths, history.md last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    document = {
+        "kind": KIND,
+        "version": VERSION,
+        "files": found.files,
+        "refused": found.refused,
+        "records": totals(found),
+        "versions": found.versions,
+        "series": [_series(one) for one in found.series],
+        "conformance": [dataclasses.asdict(one) for one in found.tallies],
+    }
+    names = ("history.json", "history.csv", "steps.csv", "conformance.csv", "history.html", "history.md")
+    paths = [folder / name for name in names]
+    paths[0].write_text(json.dumps(document, allow_nan=False) + "\n", encoding="utf-8")
+    points(found).to_csv(paths[1], index=False)
+    changes(found).to_csv(paths[2], index=False)
+    tallies(found).to_csv(paths[3], index=False)
+    paths[5].write_text(page(found), encoding="utf-8")
+    if outputs.left_out():
+        paths.pop(4)
+    else:
+        from attention_conformance.reports.history import html
+
+        paths[4].write_text(html.page(found), encoding="utf-8")
+    return paths
+
+
+def _series(one: Series) -> dict[str, Any]:
+    named = dict(zip(("implementation", "device", "dtype", "workload"), one.key, strict=True))
+    spread = [dataclasses.asdict(point) for point in one.points]
+    steps = [dataclasses.asdict(step) for step in one.steps]
+    return {**named, "machine": one.machine, "points": spread, "steps": steps}
+
+
+# ``attention-conformance history FOLDER -o DIR``: its arguments.
 
 
 def main(arguments: Sequence[str]) -> int:
     """Read the folder, write the history, print where it is."""
     parser = argparse.ArgumentParser(
-        prog="python -m reports history",
+        prog="attention-conformance history",
         description="How every cell went over the runs of a folder, with the places where it changed.",
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="result files, also in folders of it")

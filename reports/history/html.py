@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from reports.history import pages, shown
-from reports.history.series import History
-from reports.html import document, files, payload, trends
-from reports.html.bundle import Bundle
-from reports.text import digits
+from attention_conformance.reports.history import pages, shown
+from attention_conformance.reports.history.series import History
+from attention_conformance.reports.html import document, files, payload, trends
+from attention_conformance.reports.html.bundle import Bundle
+from attention_conformance.reports.markdown.text import digits
 
 #: The scripts of the page in their order.
 SCRIPTS = ("data.js", "tables.js", "plots.js", "trend.js")

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from reports.history.series import History, Series, Step
-from reports.text import NONE, code, digits, escape, fold, inert, table
+from attention_conformance.reports.history.series import History, Series, Step
+from attention_conformance.reports.markdown.text import NONE, code, digits, escape, fold, inert, table
 
 #: Columns of a trend, and the eighths of a line that it is drawn with; the newest runs are shown.
 COLUMNS = 40

@@ -11,16 +11,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.statistics import LEAST
-from conformance.outcomes import Outcome
-from impls import compressed
-from reports.benchmark import BenchRun
-from reports.cell import CACHE, CLOCK, Key, key_of
-from reports.compare import machines
-from reports.history.changepoints import changes
-from reports.reading import read
-from reports.records import Records
-from reports.source import ReportError, Source
+from attention_conformance.bench.analysis.statistics import LEAST
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.impls import compressed
+from attention_conformance.reports.compare import machines
+from attention_conformance.reports.history.changepoints import changes
+from attention_conformance.reports.input.bench import CACHE, CLOCK, BenchRun, Key, key_of
+from attention_conformance.reports.input.read import read
+from attention_conformance.reports.input.records import Records
+from attention_conformance.reports.input.source import ReportError, Source
 
 #: What result files end with, compressed or not.
 ENDINGS = (".json", ".jsonl")

@@ -10,12 +10,12 @@ from typing import Any
 
 import pandas as pd
 
-from bench.statistics import LEAST
-from reports.cell import Key
-from reports.history import pages
-from reports.history.series import History, Series
-from reports.html.views import Answer, Cell, Column, Group, Table, columns, milliseconds, number
-from reports.text import digits
+from attention_conformance.bench.analysis.statistics import LEAST
+from attention_conformance.reports.history import pages
+from attention_conformance.reports.history.series import History, Series
+from attention_conformance.reports.html.views import Answer, Cell, Column, Group, Table, columns, milliseconds, number
+from attention_conformance.reports.input.bench import Key
+from attention_conformance.reports.markdown.text import digits
 
 #: What identifies a series.
 SERIES = ["implementation", "device", "dtype", "workload", "machine"]

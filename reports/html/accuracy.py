@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from conformance.outcomes import Outcome
-from reports.html.views import Cell, Table, columns, link, number
-from reports.text import share
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.reports.html.views import Cell, Table, columns, link, number
+from attention_conformance.reports.markdown.text import share
 
 KEYS = ["implementation", "device", "dtype", "profile"]
 
@@ -34,7 +34,7 @@ def drawn(found: pd.DataFrame) -> pd.DataFrame:
     return found.assign(**places)
 
 
-def table(found: pd.DataFrame) -> Table:
+def accuracy(found: pd.DataFrame) -> Table:
     """The same as a table."""
     rows = tuple(
         (

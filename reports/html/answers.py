@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from conformance import answers as given
-from conformance.outcomes import Result
-from conformance.questions import DTYPE
-from reports.html.views import Cell, Column, Table, link
+from attention_conformance.conformance.judging.outcomes import Result
+from attention_conformance.conformance.ledger import divergence as given
+from attention_conformance.conformance.ledger.questions import DTYPE
+from attention_conformance.reports.html.views import Cell, Column, Table, link
 
 #: What frames an answer that is not the spec's.
 BOLD = "**"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from conformance import answers as given
-from conformance.outcomes import Outcome, Result
-from conformance.questions import DTYPE, Question
-from reports import tables
-from reports.html.answers import BOLD
-from reports.html.views import Answer, Cell, Group, link
+from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.conformance.ledger import divergence as given
+from attention_conformance.conformance.ledger.questions import DTYPE, Question
+from attention_conformance.reports.html.answers import BOLD
+from attention_conformance.reports.html.views import Answer, Cell, Group, link
+from attention_conformance.reports.model import tables
 
 #: The clause of each operator that says what a row without an allowed key gives.
 EMPTY_ROWS = {"sdpa": "SDPA-15", "mha": "MHA-13", "sdpa_grad": "GRAD-8", "mha_grad": "GRAD-24"}

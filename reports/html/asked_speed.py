@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from bench.fits import Growth, Memory
-from reports.html.cells import timed
-from reports.html.memory import interval as exponent_interval
-from reports.html.speed import cell_link, interval, overlap, ranked
-from reports.html.views import Answer, Cell, Group, link, milliseconds, missing, size
-from reports.text import digits
+from attention_conformance.bench.analysis.fits import Growth, Memory
+from attention_conformance.reports.html.cells import timed
+from attention_conformance.reports.html.memory import exponent_interval as exponent_interval
+from attention_conformance.reports.html.speed import cell_link, interval, overlap, ranked
+from attention_conformance.reports.html.views import Answer, Cell, Group, link, milliseconds, missing, size
+from attention_conformance.reports.markdown.text import digits
 
 #: The cell that is asked of; where nobody timed it, the nearest by the order of FAMILIES.
 LENGTH, DTYPE = 4096, "float32"
@@ -57,7 +57,7 @@ def asked(cells: pd.DataFrame) -> Asked | None:
     return Asked(str(first["family"]), int(first["S"]), str(first["dtype"]))
 
 
-def fastest(cells: pd.DataFrame, at: Asked | None) -> Answer:
+def fastest_answer(cells: pd.DataFrame, at: Asked | None) -> Answer:
     """The fastest at that workload, on each device."""
     question = f"Which is fastest at {LENGTH} causal {DTYPE} here?"
     if at is None:

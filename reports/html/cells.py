@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from reports.model import Model
-from reports.records import Records
+from attention_conformance.reports.input.records import Records
+from attention_conformance.reports.model.model import Model
 
 #: Numbers that not every cell has.  Seconds, bytes, shares.
 NUMBERS = (

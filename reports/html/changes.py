@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bench.statistics import Interval, Verdict
-from reports.compare import view
-from reports.compare.changes import Comparison, Level, Speed, Status
-from reports.html.views import Answer, Cell, Group, Table, columns, link, milliseconds, number
-from reports.text import digits
+from attention_conformance.bench.analysis.statistics import Interval, Verdict
+from attention_conformance.reports.compare import pages
+from attention_conformance.reports.compare.changes import Comparison, Level, Speed, Status
+from attention_conformance.reports.html.views import Answer, Cell, Group, Table, columns, link, milliseconds, number
+from attention_conformance.reports.markdown.text import digits
 
 QUESTION = "What got worse since the base run?"
 
@@ -35,14 +35,14 @@ def worse(found: Comparison | None) -> Answer:
     slower = sorted(found.slower, key=lambda cell: -cell.ratio.value)
     groups = [_group("Slower", len(slower), list(map(_slower, slower)))] if slower else []
     counts = [f"{len(slower)} {'cell is' if len(slower) == 1 else 'cells are'} slower"] if slower else []
-    rows = view.changes(found.changes, [Level.WORSE]).to_dict("records")
+    rows = pages.changes(found.changes, [Level.WORSE]).to_dict("records")
     for kind in dict.fromkeys(row["change"] for row in rows):
         some = [row for row in rows if row["change"] == kind]
         items = [Cell(f"{row['implementation']} {row['dtype']} {row['where']}", tip=row[FIRST]) for row in some]
         number_of = sum(row["number"] for row in some)
         groups.append(_group(kind.capitalize(), number_of, items))
         counts.append(f"{number_of} × {kind}")
-    told = view.told(found)
+    told = pages.told(found)
     clear = found.results > 0 or not all(map(_unclear, found.speeds))
     nothing = "Nothing for certain" if found.unfit or any(map(_unclear, found.speeds)) else "Nothing"
     leads = {
@@ -50,11 +50,11 @@ def worse(found: Comparison | None) -> Answer:
         Status.NOTHING_WORSE: f"{nothing}: {told}.",
         Status.CANNOT_TELL: f"{nothing}: {told}." if clear else f"It cannot be told: {told}.",
     }
-    note = " ".join(f"{text[:1].upper()}{text[1:]}." for text in (*found.unfit, *view.rules(found)))
+    note = " ".join(f"{text[:1].upper()}{text[1:]}." for text in (*found.unfit, *pages.rules(found)))
     return Answer("worse", QUESTION, leads[found.status], tuple(groups), note, "changes")
 
 
-#: The column of reports.compare.view that shows one of the changes of a row.
+#: The column of attention_conformance.reports.compare.pages that shows one of the changes of a row.
 FIRST = "the first: base → new"
 
 
@@ -87,13 +87,13 @@ def _speeds(found: Comparison) -> Table:
     )
     numbers = ("new ÷ base", "base", "new")
     heads = columns("implementation", "workload", "device", "dtype", "verdict", *numbers, "why", numbers=numbers)
-    return Table("speed-changes", "Times since the base run", heads, rows, " ".join(view.rule(found)))
+    return Table("speed-changes", "Times since the base run", heads, rows, " ".join(pages.rule(found)))
 
 
 def _changes(found: Comparison) -> Table:
     rows = []
     for level, (mark, look) in MARKS.items():
-        for row in view.changes(found.changes, [level]).to_dict("records"):
+        for row in pages.changes(found.changes, [level]).to_dict("records"):
             cells = (Cell(row[name]) for name in ("change", "implementation", "device", "dtype"))
             count = Cell(str(row["number"]), row["number"])
             rows.append(

@@ -9,7 +9,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from reports.html.cells import GROUP, timed
+from attention_conformance.reports.html.cells import GROUP, timed
 
 #: Colours are variables of the style sheet, so that dark, light and print need no drawing anew; shapes tell apart what
 #: shares a colour.

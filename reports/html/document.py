@@ -11,8 +11,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from reports.html import payload
-from reports.html.bundle import Bundle
+from attention_conformance.reports.html import payload
+from attention_conformance.reports.html.bundle import Bundle
 
 TEMPLATES = Path(__file__).with_name("templates")
 

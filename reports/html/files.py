@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reports.html.views import Cell, Table, columns
-from reports.source import Source
-from reports.text import digits
+from attention_conformance.reports.html.views import Cell, Table, columns
+from attention_conformance.reports.input.source import Source
+from attention_conformance.reports.markdown.text import digits
 
 
 def table(sources: Sequence[Source]) -> Table:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reports import faults
-from reports.html.views import Cell, Table, columns, link
+from attention_conformance.reports.html.views import Cell, Table, columns, link
+from attention_conformance.reports.model import faults
 
 
-def table(found: Sequence[Mapping[str, Any]]) -> Table:
+def kill_matrix(found: Sequence[Mapping[str, Any]]) -> Table:
     """One row per fault: what it does, its class, the clause it breaks, how many cases catch it, the smallest."""
     rows = tuple(
         (

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from reports import tables
-from reports.html.views import Cell, Column, Table, columns, link, number
-from reports.text import NONE, share, shortened
+from attention_conformance.reports.html.views import Cell, Column, Table, columns, link, number
+from attention_conformance.reports.markdown.text import NONE, share, shortened
+from attention_conformance.reports.model import tables
 
 #: How serious an outcome is: the order in which cells are sorted, and the words for their symbols.
 WORDS = {

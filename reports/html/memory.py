@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from bench.fits import Growth, Memory
-from reports.html.views import Cell, Table, columns, number, size
-from reports.memory import RULE
+from attention_conformance.bench.analysis.fits import Growth, Memory
+from attention_conformance.reports.html.views import Cell, Table, columns, number, size
+from attention_conformance.reports.model.memory import RULE
 
 
 def table(found: Sequence[Memory]) -> Table:
@@ -19,7 +19,7 @@ def table(found: Sequence[Memory]) -> Table:
             Cell(one.device),
             Cell(one.dtype),
             Cell(one.growth.value, look="known-deviation" if one.growth is Growth.QUADRATIC else ""),
-            number(one.line.exponent if one.line else math.nan, tip=interval(one)),
+            number(one.line.exponent if one.line else math.nan, tip=exponent_interval(one)),
             number(one.bytes, size(one.bytes)),
             number(one.bytes / one.scores),
             Cell(str(one.longest), one.longest),
@@ -31,7 +31,7 @@ def table(found: Sequence[Memory]) -> Table:
     return Table("memory", "Memory against sequence length", heads, rows, RULE)
 
 
-def interval(one: Memory) -> str:
+def exponent_interval(one: Memory) -> str:
     """How the exponent is known, or why there is none."""
     if one.line is None:
         return "no exponent: fewer than three lengths have a mebibyte"

@@ -6,15 +6,27 @@ from typing import Any
 
 import pandas as pd
 
-from reports import faults
-from reports.html import accuracy, cells, changes, charts, document, files, kills, matrix, memory, payload, speed
-from reports.html.answers import divergence
-from reports.html.asked_results import conforms, empty_rows
-from reports.html.asked_speed import asked, fastest, memory_bound, quadratic
-from reports.html.bundle import Bundle
-from reports.html.views import Answer
-from reports.model import Model
-from reports.reading import incomplete
+from attention_conformance.reports.html import (
+    accuracy,
+    cells,
+    changes,
+    charts,
+    document,
+    files,
+    kills,
+    matrix,
+    memory,
+    payload,
+    speed,
+)
+from attention_conformance.reports.html.answers import divergence
+from attention_conformance.reports.html.asked_results import conforms, empty_rows
+from attention_conformance.reports.html.asked_speed import asked, fastest_answer, memory_bound, quadratic
+from attention_conformance.reports.html.bundle import Bundle
+from attention_conformance.reports.html.views import Answer
+from attention_conformance.reports.input.read import incomplete
+from attention_conformance.reports.model import faults
+from attention_conformance.reports.model.model import Model
 
 #: The scripts of the page in their order; each is small and its first line says what it is.
 SCRIPTS = ("data.js", "tables.js", "details.js", "plots.js", "charts.js")
@@ -44,7 +56,7 @@ def _shown(model: Model) -> dict[str, Any]:
         "counts": speed.counts(found) if len(found) else "",
         "bench": speed.every_cell(found) if len(found) else None,
         "memory": memory.table(model.memories) if model.memories else None,
-        "kills": [kills.groups(records.faults), kills.table(records.faults)] if records.faults else [],
+        "kills": [kills.groups(records.faults), kills.kill_matrix(records.faults)] if records.faults else [],
         "kill_verdict": faults.verdict(records.faults, records.cases).replace("**", "") if records.faults else "",
         "changes": changes.tables(model.since) if model.since else [],
         "sources": records.sources,
@@ -72,7 +84,7 @@ def _questions(model: Model, found: pd.DataFrame) -> list[Answer]:
     if not model.results.empty:
         answers.append(empty_rows(model.results, model.records.results))
     if not found.empty:
-        answers += [fastest(found, at), quadratic(model.memories, at)]
+        answers += [fastest_answer(found, at), quadratic(model.memories, at)]
     answers.append(changes.worse(model.since))
     if not model.results.empty:
         answers.append(conforms(model.implementations))
@@ -90,7 +102,7 @@ def _data(model: Model, found: pd.DataFrame) -> dict[str, Any]:
         limited, shown["left_out"] = payload.limited(model.results)
         shares = accuracy.frame(model.results)
         frames |= {"conformance": limited[list(RESULTS)], "accuracy": accuracy.drawn(shares)}
-        shown["accuracy"] = accuracy.table(shares) if len(shares) else None
+        shown["accuracy"] = accuracy.accuracy(shares) if len(shares) else None
     if not found.empty:
         guides = charts.guides(found, cells.peaks(records))
         frames |= {"bench": found, "points": charts.drawn(found), "guides": guides}

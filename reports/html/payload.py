@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from reports.html.views import EXACT
+from attention_conformance.reports.html.views import EXACT
 
 #: Characters of messages in a page.  They compress about tenfold (measured: 0.6 MB of the published messages become
 #: 50 kB), so that all together stay under 1.5 MB where not even two of them are alike in their numbers.

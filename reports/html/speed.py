@@ -6,13 +6,13 @@ from typing import Any
 
 import pandas as pd
 
-from reports.html.cells import GROUP, timed
-from reports.html.views import Cell, Table, columns, link, milliseconds, missing, number, size
-from reports.text import digits, shortened
+from attention_conformance.reports.html.cells import GROUP, timed
+from attention_conformance.reports.html.views import Cell, Table, columns, link, milliseconds, missing, number, size
+from attention_conformance.reports.markdown.text import digits, shortened
 
 #: What a cell's outcome is marked with.
 MARKS = {"timed": "", "invalid": "✗ invalid", "skipped": "– skipped"}
-LOOKS = {"timed": "", "invalid": "failed", "skipped": "unsupported"}
+SPEED_LOOKS = {"timed": "", "invalid": "failed", "skipped": "unsupported"}
 
 
 def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
@@ -118,7 +118,7 @@ def _cell(row: dict[str, Any], best: bool, *, limits: bool) -> tuple[Cell, ...]:
         number(row["memory"], size(row["memory"])),
         number(row["share"]),
         *(_limits(row) if limits else ()),
-        Cell(shortened(reason), reason, look=LOOKS.get(row["outcome"], "")),
+        Cell(shortened(reason), reason, look=SPEED_LOOKS.get(row["outcome"], "")),
     )
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from bench.statistics import Visits, median
-from conformance.outcomes import Failure, Outcome, Result
-from conformance.results import Writer
-from reports.cell import PROPERTIES
+from attention_conformance.bench.analysis.statistics import Visits, median
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.results import Writer
+from attention_conformance.reports.input.bench import PROPERTIES
 
 #: What is measured of a cell, and so is of its record and not of the list of cells.
 MEASURED = ("median_ms", *PROPERTIES, "data", "process_runs", "interval")

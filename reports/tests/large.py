@@ -1,4 +1,4 @@
-"""Writes large input, to see that reports stay fast: ``python -m reports.tests.large FOLDER``.
+"""Writes large input, to see that reports stay fast: ``python -m attention_conformance.reports.tests.large FOLDER``.
 
 Two runs of 2,000 cells with 50 samples each and 50,000 conformance results, on the cases of the suite; the second run
 is 20 % slower in one implementation of twenty-five and has 50 new failures.  With ``history`` behind the folder it is
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from conformance.cases import every_case
-from conformance.outcomes import Failure, Outcome, Result
-from reports.tests.files import bench_run, conformance_file, fingerprint, peak, timed
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.reports.tests.files import bench_run, conformance_file, fingerprint, peak, timed
 
 CELLS, SAMPLES, RESULTS = 2_000, (2, 5, 5), 50_000
 IMPLEMENTATIONS, WORKLOADS = 25, 80

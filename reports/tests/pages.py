@@ -8,13 +8,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from conformance.clauses import clauses
-from conformance.outcomes import Failure, Outcome, Result
-from reports.compare.comparing import compare
-from reports.html.page import page
-from reports.model import Model
-from reports.reading import read
-from reports.tests.files import bench_run, conformance_file, result, steady, timed
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.reports.compare.compare import compare
+from attention_conformance.reports.html.page import page
+from attention_conformance.reports.input.read import read
+from attention_conformance.reports.model.model import Model
+from attention_conformance.reports.tests.files import bench_run, conformance_file, result, steady, timed
 
 #: A name that must be shown, and never be run.
 HOSTILE = "<script>alert(1)</script>"

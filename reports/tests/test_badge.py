@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
-from conformance.clauses import clauses
-from conformance.judging.features import Claim
-from conformance.outcomes import Outcome, Result
-from reports import badge
-from reports.model import Model
-from reports.reading import read
-from reports.tests.files import conformance_file, failed, result
+from attention_conformance.conformance.judging.features import Claim
+from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.reports import badge
+from attention_conformance.reports.input.read import read
+from attention_conformance.reports.model.model import Model
+from attention_conformance.reports.tests.files import conformance_file, failed, result
 
 CORE = Claim("core", cases=2, kept=2, unsupported=0, failed=0)
 LACKS = Claim("masks", cases=2, kept=1, unsupported=1, failed=0)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-import impls
+from attention_conformance import impls
 
 pytestmark = pytest.mark.slow
 

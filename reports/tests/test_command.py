@@ -1,4 +1,4 @@
-"""``python -m reports``: what it writes, prints and returns."""
+"""``attention-conformance report``: what it writes, prints and returns."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from conformance.outcomes import Outcome
-from reports.__main__ import main
-from reports.tests.files import bench_file, cell, conformance_file, failed, result
-from reports.text import WIDEST, digits, escape, shortened
+from attention_conformance.cli import main
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.reports.markdown.text import WIDEST, digits, escape, shortened
+from attention_conformance.reports.tests.files import bench_file, cell, conformance_file, failed, result
 
 
 def report(folder: Path, *files: Path) -> str:
     """The page made from the files."""
-    assert main([*map(str, files), "-o", str(folder / "out")]) == 0
+    assert main(["report", *map(str, files), "-o", str(folder / "out")]) == 0
     return (folder / "out" / "report.md").read_text()
 
 
@@ -114,7 +114,7 @@ def test_environments_are_given_per_file(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_used_ends_with_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One sentence on stderr names the file; nothing is written."""
-    assert main([str(tmp_path / "no.json"), "-o", str(tmp_path / "out")]) == 2
+    assert main(["report", str(tmp_path / "no.json"), "-o", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == f"error: {tmp_path / 'no.json'} does not exist\n"
     assert not (tmp_path / "out").exists()
 
@@ -123,11 +123,11 @@ def test_no_framework_and_no_implementation_is_imported(tmp_path: Path) -> None:
     """A report is made from files alone, where none of the libraries is installed."""
     path = conformance_file(tmp_path / "a.jsonl", result("x", "c1"))
     code = (
-        "import sys; from reports.__main__ import main;"
-        f"main([{str(path)!r}, '-o', {str(tmp_path / 'out')!r}]);"
+        "import sys; from attention_conformance.cli import main;"
+        f"main(['report', {str(path)!r}, '-o', {str(tmp_path / 'out')!r}]);"
         "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'jax', 'onnx', 'onnxruntime', 'pytest')"
-        " or m.startswith(('impls.numpy', 'impls.torch', 'impls.jax', 'impls.onnx', 'bench.'))"
-        " and m not in ('bench.records', 'bench.statistics', 'bench.fits')])"  # types, and arithmetic alone
+        " or m.startswith(('attention_conformance.impls.numpy', 'attention_conformance.impls.torch', 'attention_conformance.impls.jax', 'attention_conformance.impls.onnx', 'bench.'))"
+        " and m not in ('attention_conformance.bench.output.records', 'attention_conformance.bench.analysis.statistics', 'attention_conformance.bench.analysis.fits')])"  # types, and arithmetic alone
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
     assert done.stdout.splitlines()[-1] == "[]"

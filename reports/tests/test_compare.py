@@ -1,4 +1,4 @@
-"""``python -m reports compare``: the exit status and the verdict, for everything that can change between two runs."""
+"""``attention-conformance compare``: the exit status and the verdict, for everything that can change between two runs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import jsonschema
 import numpy as np
 import pytest
 
-from reports.__main__ import main
-from reports.compare import pages
-from reports.compare.changes import Comparison, Kind, Status
-from reports.compare.comparing import compare
-from reports.reading import read
-from reports.tests.files import (
+from attention_conformance.cli import main
+from attention_conformance.reports.compare import pages
+from attention_conformance.reports.compare.changes import Comparison, Kind, Status
+from attention_conformance.reports.compare.compare import compare
+from attention_conformance.reports.input.read import read
+from attention_conformance.reports.tests.files import (
     bench_file,
     bench_run,
     cell,
@@ -27,7 +27,7 @@ from reports.tests.files import (
     result,
     steady,
 )
-from reports.tests.files import timed as timed_cell
+from attention_conformance.reports.tests.files import timed as timed_cell
 
 WHO = ("a", "b", "c", "d")
 LENGTHS = (128, 256, 512)

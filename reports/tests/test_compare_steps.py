@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from conformance.outcomes import Outcome, Result
-from reports.compare.changes import Kind, Level, Status
-from reports.tests.files import bench_run, cell, conformance_file, failed, result, steady
-from reports.tests.files import timed as timed_cell
-from reports.tests.test_compare import between
+from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.reports.compare.changes import Kind, Level, Status
+from attention_conformance.reports.tests.files import bench_run, cell, conformance_file, failed, result, steady
+from attention_conformance.reports.tests.files import timed as timed_cell
+from attention_conformance.reports.tests.test_compare import between
 
 KEPT, WRONG = result("x", "c"), failed("x", "c")
 DEVIATES, LACKS = result("x", "c", Outcome.KNOWN_DEVIATION), result("x", "c", Outcome.UNSUPPORTED)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from conformance.cases import every_case
-from conformance.outcomes import Failure, Outcome, Result
-from conformance.questions import QUESTIONS
-from reports.divergence import answers
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.ledger.questions import QUESTIONS
+from attention_conformance.reports.model.divergence import answers
 
 ROW = QUESTIONS[0]
 PASSED = Result("a", "cpu", "float32", ROW.case, ("SDPA-15",), Outcome.PASSED)

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from bench.statistics import Interval, Verdict
-from reports.compare.drift import SCATTER, allowance, allowed, among, common, verdict
+from attention_conformance.bench.analysis.statistics import Interval, Verdict
+from attention_conformance.reports.compare.drift import SCATTER, allowance, allowed, among, common, verdict
 
 
 def cells(value: float, names: str = "abc", each: int = 4, spread: float = 0.0) -> list[tuple[str, Interval]]:

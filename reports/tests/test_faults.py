@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from conformance.clauses import clauses
-from reports import faults
-from reports.markdown import page
-from reports.model import Model
-from reports.reading import ReportError, read
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.reports.input.read import ReportError, read
+from attention_conformance.reports.markdown.page import page
+from attention_conformance.reports.model import faults
+from attention_conformance.reports.model.model import Model
 
 
 def fault(name: str, *caught: str, **fields: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def fault(name: str, *caught: str, **fields: Any) -> dict[str, Any]:
 
 
 def kill_file(path: Path, *known: dict[str, Any], **fields: Any) -> Path:
-    """A file of ``python -m conformance faults``."""
+    """A file of ``attention-conformance kill-matrix``."""
     path.write_text(json.dumps({"format": faults.FORMAT, "cases": 9, "faults": known, **fields}))
     return path
 

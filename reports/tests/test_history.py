@@ -11,13 +11,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from conformance.outcomes import Outcome
-from reports.__main__ import main
-from reports.history import changepoints
-from reports.history.changepoints import SHORTEST, changes
-from reports.history.series import history, steps
-from reports.source import ReportError
-from reports.tests.files import bench_run, conformance_file, failed, fingerprint, plan, result, steady, timed
+from attention_conformance.cli import main
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.reports.history import changepoints
+from attention_conformance.reports.history.changepoints import SHORTEST, changes
+from attention_conformance.reports.history.series import history, steps
+from attention_conformance.reports.input.source import ReportError
+from attention_conformance.reports.tests.files import (
+    bench_run,
+    conformance_file,
+    failed,
+    fingerprint,
+    plan,
+    result,
+    steady,
+    timed,
+)
 
 
 def noise(count: int, seed: int = 0, spread: float = 0.01) -> np.ndarray:

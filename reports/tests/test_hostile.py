@@ -9,14 +9,22 @@ from typing import Any
 
 import pytest
 
-from impls import compressed
-from reports import source
-from reports.__main__ import main
-from reports.benchmark import TWICE, UNLISTED, UNTIMED
-from reports.cell import NO_BATCHES, NO_CELL, NO_INTERVAL, NO_NUMBER, NO_TIME
-from reports.reading import read
-from reports.source import LARGEST, ReportError
-from reports.tests.files import bench_run, cell, conformance_file, failed, result, steady, timed
+from attention_conformance.cli import main
+from attention_conformance.impls import compressed
+from attention_conformance.reports.input import source
+from attention_conformance.reports.input.bench import (
+    NO_BATCHES,
+    NO_CELL,
+    NO_INTERVAL,
+    NO_NUMBER,
+    NO_TIME,
+    TWICE,
+    UNLISTED,
+    UNTIMED,
+)
+from attention_conformance.reports.input.read import read
+from attention_conformance.reports.input.source import LARGEST, ReportError
+from attention_conformance.reports.tests.files import bench_run, cell, conformance_file, failed, result, steady, timed
 
 Document = dict[str, Any]
 
@@ -153,7 +161,7 @@ def refused(path: Path, said: str) -> None:
     with pytest.raises(ReportError, match=rf"{path.name}.*{said}") as error:
         read([path])
     assert "\n" not in str(error.value)
-    assert main([str(path), "-o", str(path.parent / "out")]) == 2
+    assert main(["report", str(path), "-o", str(path.parent / "out")]) == 2
     assert not (path.parent / "out").exists()
 
 
@@ -267,7 +275,7 @@ def test_html_in_names_is_shown_as_text(tmp_path: Path) -> None:
     bench = bench_run(tmp_path / "b.json", *cells, flops={"sdpa": HOSTILE}, command=HOSTILE)
     results = [failed(HOSTILE, HOSTILE, reason=HOSTILE), result("fine", "empty-keys-bool")]
     lines = conformance_file(tmp_path / "<img>.jsonl", *results, machine=HOSTILE, not_installed=[HOSTILE])
-    assert main([str(bench), str(lines), "-o", str(tmp_path / "out")]) == 0
+    assert main(["report", str(bench), str(lines), "-o", str(tmp_path / "out")]) == 0
     for page in ("report.md", "summary.md"):
         text = (tmp_path / "out" / page).read_text()
         inside_code = [part for at, part in enumerate(text.split("`")) if at % 2]
@@ -283,7 +291,7 @@ def test_the_counts_stand_in_every_report(tmp_path: Path) -> None:
     """Read, used and refused with the reason: on the page, in the summary, in the model."""
     path = changed(tmp_path, stats(median=-1.0))
     formats = ["--format", "markdown", "--format", "json"]
-    assert main([str(path), "-o", str(tmp_path / "out"), *formats]) == 0
+    assert main(["report", str(path), "-o", str(tmp_path / "out"), *formats]) == 0
     for page in ("report.md", "summary.md"):
         text = (tmp_path / "out" / page).read_text()
         (row,) = (line for line in text.splitlines() if line.startswith("| b.json"))

@@ -13,16 +13,24 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from conformance.clauses import clauses
-from reports import outputs
-from reports.__main__ import main
-from reports.html import accuracy, cells, charts, matrix, payload
-from reports.html.page import page
-from reports.html.views import number, size
-from reports.model import Model
-from reports.reading import read
-from reports.tests import large, pages
-from reports.tests.files import bench_file, bench_run, cell, conformance_file, failed, peak, result
+from attention_conformance.cli import main
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.reports import outputs
+from attention_conformance.reports.html import accuracy, cells, charts, matrix, payload
+from attention_conformance.reports.html.page import page
+from attention_conformance.reports.html.views import number, size
+from attention_conformance.reports.input.read import read
+from attention_conformance.reports.model.model import Model
+from attention_conformance.reports.tests import large, pages
+from attention_conformance.reports.tests.files import (
+    bench_file,
+    bench_run,
+    cell,
+    conformance_file,
+    failed,
+    peak,
+    result,
+)
 
 
 class Elements(HTMLParser):
@@ -215,7 +223,7 @@ def test_without_the_extra_the_other_files_are_written(
     """And it is said that the page was left out, and why."""
     monkeypatch.setattr(outputs, "HTML_NEEDS", ("no_such_package",))
     path = conformance_file(tmp_path / "a.jsonl", *pages.results())
-    assert main([str(path), "-o", str(tmp_path / "out")]) == 0
+    assert main(["report", str(path), "-o", str(tmp_path / "out")]) == 0
     assert not (tmp_path / "out" / "report.html").exists()
     assert (tmp_path / "out" / "report.md").exists()
     assert "report.html was left out, for want of no_such_package" in capsys.readouterr().err
@@ -225,5 +233,5 @@ def test_the_page_is_among_the_outputs(tmp_path: Path) -> None:
     """With a base run it says what got worse."""
     base = bench_run(tmp_path / "base.json", *pages.cells())
     new = bench_run(tmp_path / "new.json", *pages.cells(2.0))
-    assert main([str(new), "--base", str(base), "-o", str(tmp_path / "out")]) == 0
+    assert main(["report", str(new), "--base", str(base), "-o", str(tmp_path / "out")]) == 0
     assert "Worse: 4 cells are slower." in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")

@@ -7,18 +7,27 @@ from typing import Any
 
 import pandas as pd
 
-from bench.fits import Growth
-from conformance.clauses import clauses
-from conformance.outcomes import Failure, Outcome
-from reports.compare.comparing import compare
-from reports.html import cells, changes
-from reports.html.asked_results import BEGINS, EMPTY_ROWS, conforms, empty_rows
-from reports.html.asked_speed import asked, fastest, memory_bound, quadratic
-from reports.html.views import Answer
-from reports.model import Model
-from reports.reading import read
-from reports.tests import pages
-from reports.tests.files import bench_file, bench_run, cell, conformance_file, peak, result, steady, timed
+from attention_conformance.bench.analysis.fits import Growth
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.reports.compare.compare import compare
+from attention_conformance.reports.html import cells, changes
+from attention_conformance.reports.html.asked_results import BEGINS, EMPTY_ROWS, conforms, empty_rows
+from attention_conformance.reports.html.asked_speed import asked, fastest_answer, memory_bound, quadratic
+from attention_conformance.reports.html.views import Answer
+from attention_conformance.reports.input.read import read
+from attention_conformance.reports.model.model import Model
+from attention_conformance.reports.tests import pages
+from attention_conformance.reports.tests.files import (
+    bench_file,
+    bench_run,
+    cell,
+    conformance_file,
+    peak,
+    result,
+    steady,
+    timed,
+)
 
 
 def named(answer: Answer | None) -> dict[str, list[str]]:
@@ -94,7 +103,7 @@ def test_the_fastest_is_that_of_the_workload_asked_for(tmp_path: Path) -> None:
         timed("other", 4096, steady(0.001), family=pages.CAUSAL, workload="w", dtype="float16"),
     ]
     found = timings(tmp_path, *pages.cells(), *others)
-    answer = fastest(found, asked(found))
+    answer = fastest_answer(found, asked(found))
     assert answer.lead.startswith("quick, 49.9 ms on cpu")
     assert [item.text.split()[0] for item in answer.groups[0].items] == ["quick", "square", pages.HOSTILE.split()[0]]
 
@@ -104,7 +113,7 @@ def test_overlapping_intervals_have_no_single_winner(tmp_path: Path) -> None:
     where = {"family": pages.CAUSAL, "workload": pages.CAUSAL.replace("*", "4096")}
     noisy = [timed(name, 4096, steady(0.1, seed, 0.2), **where) for seed, name in enumerate(("a", "b"))]
     found = timings(tmp_path, *noisy, timed("c", 4096, steady(1.0), **where))
-    lead = fastest(found, asked(found)).lead
+    lead = fastest_answer(found, asked(found)).lead
     assert "not told apart from" in lead
     assert "c" not in lead.partition("not told apart from")[2].split()
 
@@ -112,9 +121,11 @@ def test_overlapping_intervals_have_no_single_winner(tmp_path: Path) -> None:
 def test_a_workload_that_was_not_timed_is_not_answered_by_another(tmp_path: Path) -> None:
     """The nearest one is named as what it is."""
     found = timings(tmp_path, timed("x", 4096, steady(0.1)))
-    assert fastest(found, asked(found)).lead.startswith("Not timed in these files. Of prefill-b1h8d64s4096 in float32")
+    assert fastest_answer(found, asked(found)).lead.startswith(
+        "Not timed in these files. Of prefill-b1h8d64s4096 in float32"
+    )
     nothing = timings(tmp_path, cell("x", 4096, "skipped"))
-    assert fastest(nothing, asked(nothing)).lead == "Nothing was timed in these files."
+    assert fastest_answer(nothing, asked(nothing)).lead == "Nothing was timed in these files."
 
 
 def test_who_holds_an_array_of_scores_is_named(tmp_path: Path) -> None:

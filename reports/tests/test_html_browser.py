@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from reports.tests import browsers, pages
-from reports.tests.browsers import launched
+from attention_conformance.reports.tests import browsers, pages
+from attention_conformance.reports.tests.browsers import launched
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-#: The numbers that the run in reports.tests.pages is known by.
+#: The numbers that the run in attention_conformance.reports.tests.pages is known by.
 WRONG_ROWS = "✗2/3"
 FASTEST = "49.9 ms"
 SQUARE_BYTES = "537 MB"

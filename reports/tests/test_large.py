@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.statistics import Verdict
-from reports.compare.changes import Kind
-from reports.compare.comparing import compare
-from reports.reading import read
-from reports.tests.large import WORKLOADS, write
+from attention_conformance.bench.analysis.statistics import Verdict
+from attention_conformance.reports.compare.changes import Kind
+from attention_conformance.reports.compare.compare import compare
+from attention_conformance.reports.input.read import read
+from attention_conformance.reports.tests.large import WORKLOADS, write
 
 pytestmark = pytest.mark.slow
 

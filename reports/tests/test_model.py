@@ -10,12 +10,12 @@ import jsonschema
 import pandas as pd
 import pytest
 
-from conformance.outcomes import Outcome
-from reports import schemas
-from reports.__main__ import main
-from reports.reading import ReportError, read
-from reports.tests.files import bench_run, cell, conformance_file, failed, result, steady, timed
-from reports.tests.test_faults import fault, kill_file
+from attention_conformance.cli import main
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.reports import schemas
+from attention_conformance.reports.input.read import ReportError, read
+from attention_conformance.reports.tests.files import bench_run, cell, conformance_file, failed, result, steady, timed
+from attention_conformance.reports.tests.test_faults import fault, kill_file
 
 
 @pytest.fixture
@@ -32,12 +32,12 @@ def files(tmp_path: Path) -> list[Path]:
 
 def document(files: list[Path], folder: Path) -> dict[str, Any]:
     """The model as it is written."""
-    assert main([*map(str, files), "-o", str(folder), "--format", "json"]) == 0
+    assert main(["report", *map(str, files), "-o", str(folder), "--format", "json"]) == 0
     return json.loads((folder / "model.json").read_text())
 
 
 def test_the_model_keeps_its_schema(files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What ``python -m reports schema`` prints is valid, and the model of every kind of file keeps it."""
+    """What ``attention-conformance schema`` prints is valid, and the model of every kind of file keeps it."""
     assert main(["schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -65,9 +65,9 @@ def test_the_schema_refuses_what_is_no_model(
 
 def test_a_model_gives_the_report_that_it_was_written_with(files: list[Path], tmp_path: Path) -> None:
     """Page, summary and tables made from the model are those made from the files, to the byte."""
-    assert main([*map(str, files), "-o", str(tmp_path / "a")]) == 0
+    assert main(["report", *map(str, files), "-o", str(tmp_path / "a")]) == 0
     document(files, tmp_path / "m")
-    assert main([str(tmp_path / "m" / "model.json"), "-o", str(tmp_path / "b")]) == 0
+    assert main(["report", str(tmp_path / "m" / "model.json"), "-o", str(tmp_path / "b")]) == 0
     written = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file())
     assert len(written) == 11
     assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in written)
@@ -84,7 +84,7 @@ def test_every_format_has_the_same_number(files: list[Path], tmp_path: Path) -> 
     """The median of a cell is the same in JSON, CSV, Parquet and, to its digits, on the page."""
     pytest.importorskip("pyarrow")
     formats = [word for name in ("json", "csv", "parquet", "markdown") for word in ("--format", name)]
-    assert main([*map(str, files), "-o", str(tmp_path / "o"), *formats]) == 0
+    assert main(["report", *map(str, files), "-o", str(tmp_path / "o"), *formats]) == 0
     median = json.loads((tmp_path / "o" / "model.json").read_text())["cells"][0]["median"]
     assert pd.read_csv(tmp_path / "o" / "bench.csv")["median"][0] == median
     assert pd.read_parquet(tmp_path / "o" / "bench.parquet")["median"][0] == median
@@ -100,7 +100,7 @@ def test_parquet_without_its_library_is_a_sentence(
         raise ImportError("Unable to find a usable engine")
 
     monkeypatch.setattr(pd.DataFrame, "to_parquet", missing)
-    assert main([*map(str, files), "-o", str(tmp_path / "o"), "--format", "parquet"]) == 2
+    assert main(["report", *map(str, files), "-o", str(tmp_path / "o"), "--format", "parquet"]) == 2
     assert "pip install 'attention-conformance[parquet]'" in capsys.readouterr().err
 
 

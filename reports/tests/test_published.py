@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from bench.fits import Growth
-from conformance.clauses import clauses
-from reports import badge, publish, summary
-from reports.__main__ import main
-from reports.html import changes
-from reports.html.page import page as html_page
-from reports.model import Model
-from reports.publish import FOLDER
-from reports.reading import read
-from reports.records import Records
-from reports.tests import pages
-from reports.tests.files import bench_run, conformance_file, plan, result, steady, timed
+from attention_conformance.bench.analysis.fits import Growth
+from attention_conformance.cli import main
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.reports import badge, publish
+from attention_conformance.reports.html import changes
+from attention_conformance.reports.html.page import page as html_page
+from attention_conformance.reports.input.read import read
+from attention_conformance.reports.input.records import Records
+from attention_conformance.reports.markdown import summary
+from attention_conformance.reports.model.model import Model
+from attention_conformance.reports.publish import FOLDER
+from attention_conformance.reports.tests import pages
+from attention_conformance.reports.tests.files import bench_run, conformance_file, plan, result, steady, timed
 
 pytestmark = pytest.mark.slow
 
@@ -62,10 +63,10 @@ def test_publishing_keeps_the_files_with_four_digits_of_samples(
         conformance_file(tmp_path / "conformance.jsonl", result("x", "c1")),
     ]
     folder = tmp_path / "out"
-    assert main(["publish", *map(str, files), "--base", str(files[0]), "-o", str(folder)]) == 0
+    assert main(["report", "publish", *map(str, files), "--base", str(files[0]), "-o", str(folder)]) == 0
     once = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     assert set(once) == {"bench.json.zst", "conformance.jsonl.zst", "report.html", "summary.md"}
-    assert main(["publish", "-o", str(folder)]) == 0
+    assert main(["report", "publish", "-o", str(folder)]) == 0
     assert {name: (folder / name).read_bytes() for name in once} == once
     assert str(folder / "report.html") in capsys.readouterr().out.splitlines()
     raw, new = read(files), read(publish.kept(folder))
@@ -81,10 +82,10 @@ def test_what_is_no_result_file_is_not_published(tmp_path: Path, capsys: pytest.
     """Nor one of another name; nothing is written."""
     path = tmp_path / "bench.json"
     path.write_text("{}")
-    assert main(["publish", str(path), "-o", str(tmp_path / "out")]) == 2
+    assert main(["report", "publish", str(path), "-o", str(tmp_path / "out")]) == 2
     assert "bench.json is neither" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        main(["publish", str(tmp_path / "mine.json"), "-o", str(tmp_path / "out")])
+        main(["report", "publish", str(tmp_path / "mine.json"), "-o", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
 
 

@@ -8,8 +8,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reports.reading import ReportError, read
-from reports.tests.files import bench_file, bench_run, cell, conformance_file, fit, peak, plan, result, steady, timed
+from attention_conformance.reports.input.read import ReportError, read
+from attention_conformance.reports.tests.files import (
+    bench_file,
+    bench_run,
+    cell,
+    conformance_file,
+    fit,
+    peak,
+    plan,
+    result,
+    steady,
+    timed,
+)
 
 
 def test_files_are_recognised_by_content(tmp_path: Path) -> None:

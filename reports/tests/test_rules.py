@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from bench.statistics import LEAST, MARGIN
-from reports import since
-from reports.__main__ import main
-from reports.compare import rules
-from reports.compare.changes import Status
-from reports.compare.comparing import compare
-from reports.html import changes
-from reports.reading import read
-from reports.source import ReportError
-from reports.tests import pages
-from reports.tests.files import bench_run, conformance_file, failed, result
-from reports.tests.test_compare import run
+from attention_conformance.bench.analysis.statistics import LEAST, MARGIN
+from attention_conformance.cli import main
+from attention_conformance.reports.compare import rules
+from attention_conformance.reports.compare.changes import Status
+from attention_conformance.reports.compare.compare import compare
+from attention_conformance.reports.html import changes
+from attention_conformance.reports.input.read import read
+from attention_conformance.reports.input.source import ReportError
+from attention_conformance.reports.markdown import changes as since
+from attention_conformance.reports.tests import pages
+from attention_conformance.reports.tests.files import bench_run, conformance_file, failed, result
+from attention_conformance.reports.tests.test_compare import run
 
 
 def given(folder: Path, text: str) -> rules.Rules:
@@ -122,7 +122,7 @@ def test_a_page_and_a_comparison_judge_by_the_same_rules(
     by = ["--rules", str(file)]
     assert main(["compare", str(base), str(new), *by]) == status
     headline = capsys.readouterr().out.splitlines()[0]
-    assert main([str(new), "--base", str(base), *by, "-o", str(tmp_path / "out")]) == 0
+    assert main(["report", str(new), "--base", str(base), *by, "-o", str(tmp_path / "out")]) == 0
     assert answer in (tmp_path / "out" / "report.html").read_text()
     for name in ("report.md", "summary.md"):
         assert f"**Since the base run**: {headline}." in (tmp_path / "out" / name).read_text()
@@ -148,7 +148,7 @@ def test_a_wrong_rule_ends_both_commands_with_one_sentence(tmp_path: Path, capsy
     by = ["--rules", str(tmp_path / "r.toml")]
     assert main(["compare", one, one, *by]) == 2
     said = capsys.readouterr().err
-    assert main([one, "--base", one, *by, "-o", str(tmp_path / "out")]) == 2
+    assert main(["report", one, "--base", one, *by, "-o", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == said
     assert "rule 1 has the unknown key 'slower'" in said
     assert not (tmp_path / "out").exists()
@@ -158,5 +158,5 @@ def test_rules_without_a_base_are_an_error(tmp_path: Path, capsys: pytest.Captur
     """They would judge nothing."""
     one = str(bench_run(tmp_path / "a.json", *pages.cells()))
     with pytest.raises(SystemExit):
-        main([one, "--rules", one, "-o", str(tmp_path / "out")])
+        main(["report", one, "--rules", one, "-o", str(tmp_path / "out")])
     assert "it needs --base" in capsys.readouterr().err

@@ -8,14 +8,14 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from reports import schemas
-from reports.__main__ import main
-from reports.tests.files import bench_run, cell, plan, steady, timed
+from attention_conformance.cli import main
+from attention_conformance.reports import schemas
+from attention_conformance.reports.tests.files import bench_run, cell, plan, steady, timed
 
 
 @pytest.mark.parametrize("name", schemas.DOCUMENTS)
 def test_the_published_schema_is_what_the_types_give(name: str) -> None:
-    """``python -m reports schema --write`` regenerates them."""
+    """``attention-conformance schema --write`` regenerates them."""
     assert (schemas.FOLDER / f"{name}.schema.json").read_text(encoding="utf-8") == schemas.schema(name)
 
 

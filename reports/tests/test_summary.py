@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from conformance.clauses import clauses
-from reports import summary
-from reports.model import Model
-from reports.reading import read
-from reports.tests.files import bench_file, cell, conformance_file, failed, result
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.reports.input.read import read
+from attention_conformance.reports.markdown import summary
+from attention_conformance.reports.model.model import Model
+from attention_conformance.reports.tests.files import bench_file, cell, conformance_file, failed, result
 
 
 def made(*files: Path) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from conformance.clauses import clauses
-from conformance.outcomes import Outcome, Result
-from reports import tables
-from reports.tests.files import cell, failed, result
+from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.reports.model import tables
+from attention_conformance.reports.tests.files import cell, failed, result
 
 
 def cells_of(*results: Result) -> dict[tuple[str, str], str]:

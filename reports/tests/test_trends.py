@@ -12,15 +12,15 @@ from typing import Any
 import jsonschema
 import pytest
 
-from conformance.outcomes import Outcome
-from reports import outputs, schemas
-from reports.__main__ import main
-from reports.history import html, shown
-from reports.history.series import history
-from reports.html import trends as plots
-from reports.tests import trends
-from reports.tests.large import write_history
-from reports.tests.pages import HOSTILE
+from attention_conformance.cli import main
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.reports import outputs, schemas
+from attention_conformance.reports.history import html, shown
+from attention_conformance.reports.history.series import history
+from attention_conformance.reports.html import trends as plots
+from attention_conformance.reports.tests import trends
+from attention_conformance.reports.tests.large import write_history
+from attention_conformance.reports.tests.pages import HOSTILE
 
 if outputs.left_out():
     pytest.skip(outputs.left_out(), allow_module_level=True)

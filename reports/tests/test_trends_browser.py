@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from reports.__main__ import main
-from reports.tests import trends
-from reports.tests.browsers import Opened, launched
-from reports.tests.pages import HOSTILE
+from attention_conformance.cli import main
+from attention_conformance.reports.tests import trends
+from attention_conformance.reports.tests.browsers import Opened, launched
+from attention_conformance.reports.tests.pages import HOSTILE
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

@@ -5,9 +5,17 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-from conformance.outcomes import Outcome
-from reports.tests.files import bench_run, conformance_file, failed, fingerprint, result, steady, timed
-from reports.tests.pages import HOSTILE
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.reports.tests.files import (
+    bench_run,
+    conformance_file,
+    failed,
+    fingerprint,
+    result,
+    steady,
+    timed,
+)
+from attention_conformance.reports.tests.pages import HOSTILE
 
 #: Runs, the first that is slow, and how slow: new ÷ old of the only change.
 RUNS, SLOW_FROM, RATIO = 30, 18, 1.3

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bench.statistics import Interval
-from reports.tests.test_agreement import run
+from attention_conformance.bench.analysis.statistics import Interval
+from attention_conformance.reports.tests.test_agreement import run
 from studies import agreement
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from impls.process import allocator
+from attention_conformance.impls.process import allocator
 from studies import allocator as study
 from studies.common import measured
 

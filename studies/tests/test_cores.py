@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from bench.plan import Plan
-from bench.processes import Processes
-from bench.tests.measured import cell
-from impls.process.threads import near, usable_cores
+from attention_conformance.bench.tests.measured import cell
+from attention_conformance.bench.timing.plan import Plan
+from attention_conformance.bench.timing.processes import Processes
+from attention_conformance.impls.process.threads import near, usable_cores
 from studies import cores
 from studies.common import measured
 from studies.tests.test_interference import attention

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.checks import StruckOut
-from bench.outcomes import Cell
-from bench.plan import Plan
-from bench.tests.measured import cell
+from attention_conformance.bench.tests.measured import cell
+from attention_conformance.bench.timing.plan import Plan
+from attention_conformance.bench.validity.checks import StruckOut
+from attention_conformance.bench.validity.outcomes import Cell
 from studies import interference
 from studies.common import measured
 from studies.interference import ALONE, STOPPED, WAITING, WAYS, Experiment

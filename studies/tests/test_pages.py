@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench import fits
-from bench.document import COST, IDLE
+from attention_conformance.bench.analysis import fits
+from attention_conformance.bench.output.document import COST, IDLE
 from studies import agreement, cold_cache, interference, overhead
 from studies import memory as study
 from studies.__main__ import every

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bench.duet.played import Plan
-from bench.duet.sides import SideError
-from bench.statistics import Verdict
+from attention_conformance.bench.analysis.statistics import Verdict
+from attention_conformance.bench.paired.measure import Plan
+from attention_conformance.bench.paired.sides import SideError
 from studies import paired
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.statistics import Verdict
+from attention_conformance.bench.analysis.statistics import Verdict
 from studies.two_runs import MACHINES, Machine, comparison
 
 SHARED = next(machine for machine in MACHINES if machine.name == "shared")

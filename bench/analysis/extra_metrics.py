@@ -1,0 +1,99 @@
+"""What a run measures once its times are taken: memory of each timed cell, the machine's roofs, the harness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from attention_conformance.bench.analysis import overhead
+from attention_conformance.bench.analysis.fits import Fit, Memory, fits, memories
+from attention_conformance.bench.machine.roofline import Roof, roofs
+from attention_conformance.bench.memory.peak import Gauge, Peak
+from attention_conformance.bench.timing.processes import Processes
+from attention_conformance.bench.validity.outcomes import TIMED, Cell, Outcome
+from attention_conformance.bench.workloads import costs
+
+#: Seconds after which the memory of a cell is given up: it is called thrice, and may have to be compiled anew.
+TIMEOUT = 120.0
+
+#: Why there are no bytes of a cell.
+NOT_ASKED = Peak(None, reason="not asked for")
+
+
+@dataclass(frozen=True)
+class Besides:
+    """Peak memory by cell, roofs by device and dtype, and the cost of the harness."""
+
+    peaks: Mapping[Cell, Peak] = field(default_factory=dict)
+    roofs: tuple[Roof, ...] = ()
+    harness: Mapping[str, Any] = field(default_factory=dict)
+
+    def info(self, cell: Cell, seconds: float) -> dict[str, Any]:
+        """What a record says of a timed cell whose median is ``seconds``."""
+        peak = self.peaks.get(cell, NOT_ASKED)
+        of_it = (cell.target.device, cell.target.dtype)
+        roof = next((roof for roof in self.roofs if (roof.device, roof.dtype) == of_it), None)
+        said = {"memory_bytes": peak.bytes, "memory_method": peak.method or peak.reason}
+        return said | costs.measures(cell.workload, cell.target.dtype, seconds, roof)
+
+    def fits(self, outcomes: Mapping[Cell, Outcome]) -> list[Fit]:
+        """The exponents of time and memory over the length."""
+        return fits(self._points(outcomes))
+
+    def memories(self, outcomes: Mapping[Cell, Outcome]) -> list[Memory]:
+        """Whose memory is quadratic."""
+        return memories(self._points(outcomes))
+
+    def _points(self, outcomes: Mapping[Cell, Outcome]) -> Iterable[dict[str, Any]]:
+        for cell, outcome in outcomes.items():
+            if outcome.kind == TIMED:
+                yield {
+                    "implementation": cell.target.implementation.name,
+                    "device": cell.target.device,
+                    "dtype": cell.target.dtype,
+                    "family": cell.workload.family,
+                    "S": cell.workload.sweep,
+                    "B": cell.workload.batch,
+                    "H": cell.workload.heads,
+                    "seconds": outcome.interval.value,
+                    "memory_bytes": self.peaks.get(cell, NOT_ASKED).bytes,
+                }
+
+    def document(self, outcomes: Mapping[Cell, Outcome]) -> dict[str, Any]:
+        """What the JSON says of the run."""
+        return {
+            "peaks": [asdict(roof) for roof in self.roofs],
+            "fits": [asdict(fit) for fit in self.fits(outcomes)],
+            "overhead": dict(self.harness) or None,
+        }
+
+
+def measure(
+    outcomes: Mapping[Cell, Outcome], processes: Processes, memory: bool, said: Callable[[str], None]
+) -> Besides:
+    """Measure, with the threads that the cells had; nothing if nothing was timed.  ``said`` is told what is done."""
+    timed = [cell for cell, outcome in outcomes.items() if outcome.kind == TIMED]
+    if not timed:
+        return Besides()
+    said("the machine's roofs")
+    try:
+        found = tuple(roofs(processes, dict.fromkeys(cell.target for cell in timed)))
+    finally:
+        processes.close()
+    said("the harness")
+    cost = overhead.run(processes.in_process)
+    peaks = _peaks(timed, said) if memory and not processes.in_process else {}
+    return Besides(peaks, found, cost)
+
+
+def _peaks(cells: Iterable[Cell], said: Callable[[str], None]) -> dict[Cell, Peak]:
+    gauge, found = Gauge(), {}
+    try:
+        for cell in sorted(cells, key=lambda cell: cell.target.implementation.process):
+            said(f"memory of {cell.id}")
+            target = cell.target
+            found[cell] = gauge.peak(target.implementation, cell.workload, target.device, target.dtype, TIMEOUT)
+    finally:
+        gauge.close()
+    return found

@@ -1,0 +1,78 @@
+"""Overhead of the timing: a call timed by the protocol against the same call in a bare loop, in the same process."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from attention_conformance.bench.analysis import statistics
+from attention_conformance.bench.timing import sampler
+from attention_conformance.bench.timing.processes import Processes
+from attention_conformance.bench.workloads.workload import Workload
+from attention_conformance.impls.contract import Implementation
+
+#: Two matrix products of 8 MFLOP each, about 100 µs on a core: the shortest call for which the ratio is promised.
+WORKLOAD = Workload(1, 1, 64, 256)
+
+#: In a process of its own.
+IMPLEMENTATION = Implementation("harness", f"{__name__}:busy", worker="harness")
+
+#: Pairs of chunks, and seconds of each.
+PAIRS, SECONDS = 15, 0.02
+
+#: More calls than a chunk can have.
+MANY = 10**6
+
+
+#: Seconds that all of it may take.
+TIMEOUT = 120.0
+
+
+def run(in_process: bool = False, pairs: int = PAIRS) -> dict[str, Any]:
+    """What ``measure`` says in a worker of its own, with one thread: no call waits for a second one."""
+    processes = Processes(1, in_process)
+    try:
+        answer: dict[str, Any] = processes.call(IMPLEMENTATION, f"{__name__}:measure", pairs, timeout=TIMEOUT)
+    finally:
+        processes.close()
+    return answer
+
+
+def busy(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Nothing that is wanted: two matrix products."""
+    return q @ k.swapaxes(-1, -2) @ v
+
+
+def measure(pairs: int = PAIRS) -> dict[str, Any]:
+    """Seconds a call by the protocol and by a bare loop, in turn, and the ratio of both with its interval.
+
+    Runs in the worker.  Chunks are taken by the same code as every cell's.
+    """
+    key = IMPLEMENTATION.name
+    sampler.open_cell(key, IMPLEMENTATION, WORKLOAD, "float32", "cpu")
+    by_protocol, by_loop = [], []
+    for number in range(pairs):
+        seconds = sampler.chunk(key, SECONDS, MANY, number).seconds[:-1]
+        by_protocol.append([sum(seconds) / len(seconds)])
+        by_loop.append([_loop(key, len(seconds))])
+    sampler.close_cell(key)
+    ratio = statistics.paired(by_loop, by_protocol)
+    return {
+        "call_seconds": float(np.median(by_protocol)),
+        "loop_seconds": float(np.median(by_loop)),
+        "ratio": ratio.value,
+        "interval": [ratio.low, ratio.high],
+        "pairs": pairs,
+    }
+
+
+def _loop(key: str, count: int) -> float:
+    """Seconds a call of a loop that does nothing else, after one call as a chunk has it."""
+    run, inputs = sampler.bare(key)
+    run(**inputs[0])
+    started = time.perf_counter()
+    for index in range(count):
+        run(**inputs[index % len(inputs)])
+    return (time.perf_counter() - started) / count

@@ -1,0 +1,159 @@
+"""The machine's own limits, measured in the same run: the best matrix product, and the bandwidth of memory.
+
+    flops per second   2·n³ ÷ the least time of a product of two n × n matrices, per device and dtype
+    bytes per second   2 · bytes ÷ the least time of copying an array that no cache holds (read and written)
+
+Each framework measures in its own process, as it computes when it is timed; the roof is the best of all of them, and
+says whose it is.  A roof is what the best kernel reaches, so the least time counts, not the median.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
+import numpy as np
+
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.impls.backend import Backend, backend
+from attention_conformance.impls.contract import Framework, Implementation
+from attention_conformance.impls.process.pool import Crashed, TimedOut
+
+#: Seconds for one roof in one framework, and calls that are made at least, after one to warm up.
+SECONDS, CALLS = 0.3, 3
+
+#: The least side of a product, which doubles while the next one's calls are predicted to take less than MOST seconds (a
+#: product in half precision in NumPy takes 0.08 s at the least side), and the largest side by device.  At n = 2048 a
+#: product has 17 GFLOP, and its 48 MiB in float32 are beyond the inner caches.
+LEAST_SIDE, MOST = 256, 1.0
+LARGEST_SIDE = {"cpu": 2048, "cuda": 8192}
+
+#: Bytes of the array that is copied, by device.  With its copy 512 MiB, which is more than the last-level cache of all
+#: but a few servers, and on a GPU 4 GiB, so that the start of a kernel is nothing beside the time that it takes.
+COPIED = {"cpu": 2**28, "cuda": 2**31}
+
+#: Seconds after which a framework has no roof.
+TIMEOUT = 60.0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one framework reached: flops per second of a product with this side, or bytes per second of a copy."""
+
+    framework: str
+    quantity: str
+    per_second: float
+    size: int
+
+
+@dataclass(frozen=True)
+class Roof:
+    """The roof of a device and dtype, and which framework reached it; None and "" where none could."""
+
+    device: str
+    dtype: str
+    flops_per_second: float | None = None
+    flops_by: str = ""
+    bytes_per_second: float | None = None
+    bytes_by: str = ""
+    samples: tuple[Sample, ...] = field(default=())
+
+
+class Jobs(Protocol):
+    """What runs jobs in the processes of implementations: attention_conformance.impls.process.pool.Pool."""
+
+    def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
+        """Run a job; raises as ``attention_conformance.impls.process.pool.Worker.call`` does."""
+
+
+def roofs(pool: Jobs, targets: Iterable[Target], seconds: float = SECONDS) -> list[Roof]:
+    """The roofs of every device and dtype of the targets, each measured by every framework among them."""
+    asked: dict[tuple[str, str], dict[Framework, Implementation]] = {}
+    for target in targets:
+        frameworks = asked.setdefault((target.device, target.dtype), {})
+        frameworks.setdefault(target.implementation.framework, target.implementation)
+    copies: dict[tuple[str, Framework], list[Sample]] = {}
+    found = []
+    for (device, dtype), frameworks in asked.items():
+        samples = []
+        for framework, implementation in frameworks.items():
+            samples += _ask(pool, implementation, "product", framework, device, dtype, seconds)
+            if (device, framework) not in copies:
+                copies[device, framework] = _ask(pool, implementation, "bandwidth", framework, device, seconds)
+            samples += copies[device, framework]
+        found.append(roof(device, dtype, samples))
+    return found
+
+
+def roof(device: str, dtype: str, samples: Iterable[Sample]) -> Roof:
+    """The best of the samples."""
+    taken = tuple(samples)
+    best: dict[str, Any] = {"samples": taken}
+    for quantity in ("flops", "bytes"):
+        of_it = [sample for sample in taken if sample.quantity == quantity]
+        if of_it:
+            most = max(of_it, key=lambda sample: sample.per_second)
+            best |= {f"{quantity}_per_second": most.per_second, f"{quantity}_by": most.framework}
+    return Roof(device, dtype, **best)
+
+
+def product(framework: Framework, device: str, dtype: str, seconds: float) -> list[Sample]:
+    """In the framework's process: its best product in this dtype; nothing where it has none."""
+    arrays = backend(framework)
+    side, least = LEAST_SIDE, 0.0
+    try:
+        while True:
+            a, b = (arrays.put(_numbers((side, side), dtype), device) for _ in range(2))
+            multiply = arrays.matmul(a, b)
+            least = _fastest(arrays, device, multiply, 0.0)
+            if 2 * side > LARGEST_SIDE[device] or 8 * least * (CALLS + 1) > MOST:
+                break
+            side *= 2
+        least = min(least, _fastest(arrays, device, multiply, seconds))
+    except Exception:  # each library says in its own way that it has no product of this dtype
+        return []
+    return [Sample(str(framework), "flops", 2 * side**3 / least, side)]
+
+
+def bandwidth(framework: Framework, device: str, seconds: float) -> list[Sample]:
+    """In the framework's process: its fastest copy; nothing where it cannot."""
+    arrays = backend(framework)
+    try:
+        copy = arrays.copy(arrays.put(_numbers((COPIED[device] // 4,), "float32"), device))
+    except NotImplementedError:
+        return []
+    least = _fastest(arrays, device, copy, seconds)
+    return [Sample(str(framework), "bytes", 2 * COPIED[device] / least, COPIED[device])]
+
+
+def _fastest(arrays: Backend, device: str, call: Callable[[], Any], seconds: float) -> float:
+    """The least seconds of a call, of CALLS at least, and of more while ``seconds`` last."""
+    least, total, made = math.inf, 0.0, -1
+    while made < CALLS or total < seconds:
+        arrays.synchronize(device)
+        started = time.perf_counter()
+        returned = call()  # stays until it is waited for
+        arrays.synchronize(device)
+        elapsed = time.perf_counter() - started
+        del returned
+        made += 1
+        if made:  # the first call is there to warm up
+            least, total = min(least, elapsed), total + elapsed
+    return least
+
+
+def _numbers(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Numbers around 0.5: zeros are multiplied with less power, and so at a higher clock, by some devices."""
+    return np.random.default_rng(0).random(shape, np.float32).astype(np.dtype(dtype))
+
+
+def _ask(pool: Jobs, implementation: Implementation, question: str, *arguments: Any) -> list[Sample]:
+    """Ask the framework's process; a process that dies or hangs has no roof."""
+    try:
+        return list(pool.call(implementation, f"{__name__}:{question}", *arguments, timeout=TIMEOUT))
+    except (Crashed, TimedOut):
+        return []

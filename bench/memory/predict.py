@@ -1,0 +1,111 @@
+"""How much memory a cell needs, predicted before it is begun, and how much there is.
+
+The model, for a cell on the CPU, in bytes:
+
+    3 · inputs here, and 6 · inputs in the worker     (SETS_HERE, SETS_THERE)
+    + results here, and 2 · results in the worker     (as NumPy arrays, read twice)
+    + what the call itself takes
+    + what the check of the results takes here
+
+*The call* takes its results and SQUARE arrays of B·H·Sq·Sk numbers, in float32 or wider, unless a shorter workload of
+the family was measured.  Then it takes what the process held for that, times the ratio of the scores, but no more
+than that and those arrays; or, if its implementation is *known to hold no square array*, times the ratio of inputs
+and results.  That is known if a call of at least PROOF scores (attention_conformance.bench.analysis.fits) held less than one byte a score: not even a
+boolean mask of that shape fits.  (Smaller calls prove nothing, as an allocator serves arrays of up to 32 MiB from
+memory that the process has already.)  What a process held counts from before its first cell, so that memory which a
+library keeps for later calls is not taken for none.
+
+On another device inputs and results are counted there as here, but nothing is known of the device's own memory: a
+call that does not fit there raises, and is left out with what it says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
+import numpy as np
+
+from attention_conformance.bench.analysis.fits import PROOF
+from attention_conformance.bench.validity.checks import checked_heads, checked_rows
+from attention_conformance.bench.workloads import arguments
+from attention_conformance.bench.workloads.workload import Workload
+from attention_conformance.conformance.bounds.sdpa import BLOCK_ELEMENTS
+
+#: Sets of inputs at once: here what the checks need, the first one, a fresh one, and what is copied on the way; in the
+#: worker the sets that are rotated, the first as NumPy arrays, a fresh one, and its copy on the way to the library.
+SETS_HERE, SETS_THERE = 3, arguments.SETS + 3
+
+#: Arrays of B·H·Sq·Sk numbers that an implementation is taken to hold at once.  Measured of the built-ins at B=1, H=8,
+#: S=2048 in float32, where one is 128 MiB: NumPy written out 3.3 (scores, shifted scores, their exponentials), the
+#: same as a layer 3.5, flex_attention and the ONNX reference 4.3; gradients in NumPy 4.2, by JAX 9.2.
+SQUARE = {"sdpa": 5, "mha": 5, "sublayer": 5, "sdpa_grad": 10, "mha_grad": 10}
+
+#: Arrays of float64 that a check holds at once: of recomputed scores, of keys and values (one head per query head), of
+#: blocks, and of the projections of a layer.  tests/test_memory.py measures that a check takes no more.
+SCORE_ARRAYS, KEY_ARRAYS, BLOCK_ARRAYS, PROJECTION_ARRAYS = 24, 4, 3, 8
+
+#: Bytes of a number of the reference.
+WIDE = 8
+
+
+def _bytes(shapes: Iterable[tuple[int, ...]], dtype: str) -> int:
+    return sum(math.prod(shape) for shape in shapes) * np.dtype(dtype).itemsize
+
+
+def input_bytes(w: Workload, dtype: str) -> int:
+    """Bytes of one set of inputs."""
+    return _bytes(arguments.shapes(w).values(), dtype)
+
+
+def result_bytes(w: Workload, dtype: str) -> int:
+    """Bytes of the results."""
+    return _bytes(arguments.results(w).values(), dtype)
+
+
+def scores(w: Workload) -> int:
+    """Numbers in a square array, B·H·Sq·Sk."""
+    return w.batch * w.heads * w.length * w.keys
+
+
+def quadratic_bytes(w: Workload, dtype: str) -> int:
+    """What a call of an implementation with square arrays takes."""
+    return result_bytes(w, dtype) + SQUARE[w.operator] * scores(w) * max(np.dtype(dtype).itemsize, 4)
+
+
+def holds_no_square(w: Workload, held: int) -> bool:
+    """Whether a call for which the process held ``held`` bytes proves that its implementation has no square array."""
+    return scores(w) >= PROOF and held < scores(w)
+
+
+def check_bytes(w: Workload) -> int:
+    """What a check takes, which is made in float64."""
+    if w.operator == "mha_grad":
+        return WIDE * (SCORE_ARRAYS * scores(w) + PROJECTION_ARRAYS * 4 * w.tokens * w.heads * w.width)
+    if w.is_gradient:
+        heads = checked_heads(w) * (w.heads // w.kv_heads)
+        rows, heads_of_all = w.length, w.batch * heads
+    else:
+        rows, heads_of_all = min(checked_rows(w), w.length), w.batch * w.heads
+    of_keys = heads_of_all * w.keys
+    block = max(BLOCK_ELEMENTS, of_keys * w.value_width)
+    total = SCORE_ARRAYS * rows * of_keys + KEY_ARRAYS * of_keys * (w.width + w.value_width) + BLOCK_ARRAYS * block
+    if w.operator in ("mha", "sublayer"):
+        total += PROJECTION_ARRAYS * (w.tokens + w.heads * w.width) * w.heads * w.width
+    return WIDE * total
+
+
+def needed_bytes(w: Workload, dtype: str, device: str, call: int) -> int:
+    """What a cell needs of the memory of this machine, of which ``call`` bytes are the call's own."""
+    return here_bytes(w, dtype) + there_bytes(w, dtype, device, call)
+
+
+def here_bytes(w: Workload, dtype: str) -> int:
+    """What a cell needs in this process; cells that take turns need it once, as one is checked at a time."""
+    return SETS_HERE * input_bytes(w, dtype) + result_bytes(w, dtype) + check_bytes(w)
+
+
+def there_bytes(w: Workload, dtype: str, device: str, call: int) -> int:
+    """What a cell needs in its worker; results twice, as a copy of them is kept and read again."""
+    return SETS_THERE * input_bytes(w, dtype) + 2 * result_bytes(w, dtype) + (call if device == "cpu" else 0)

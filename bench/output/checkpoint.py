@@ -1,0 +1,176 @@
+"""Checkpoint of a run: what was measured, a line for each process run of a cell, written when it ends.
+
+A run that is killed leaves ``FILE.checkpoint.jsonl`` beside the JSON that it would have written.  ``--resume`` reads it
+and goes on.  The first line says what the run is; one of another plan, machine or version is refused, and so is every
+damaged line but the last, which may have been cut off by the kill.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from attention_conformance.bench.output.records import Amount, Count, Kind, Positive
+from attention_conformance.bench.validity.outcomes import TIMED, Outcome, Visit
+from attention_conformance.conformance.results import strict
+
+FORMAT = 2
+SUFFIX = ".checkpoint.jsonl"
+
+#: Characters of a line at most: 1500 samples of 25 characters are 40,000.
+LONGEST = 2**24
+
+
+class JournalError(Exception):
+    """A checkpoint that cannot be gone on with; the text is one sentence for the user."""
+
+
+class Measured(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    rename={
+        "chunks": "batches",
+        "peak_bytes": "peak_rss_bytes",
+        "held_bytes": "held_rss_bytes",
+        "emptied_bytes": "evicted_bytes",
+    },
+):
+    """What a process run gave: the fields of a Visit."""
+
+    chunks: Annotated[tuple[Annotated[tuple[Positive, ...], Meta(min_length=1)], ...], Meta(min_length=1)]
+    share: Amount
+    prepare_seconds: Amount
+    first_call_seconds: Amount
+    peak_bytes: int | None
+    held_bytes: int | None
+    threads: Count
+    stopped: str
+    clock: str
+    host_seconds: Amount | None
+    emptied_bytes: Count
+
+
+class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="process run"):
+    """What became of a cell in a process run; ``measured`` if it was timed."""
+
+    cell: str
+    process_run: Count
+    outcome: Kind
+    clause: str
+    reason: str
+    measured: Measured | None
+
+
+def beside(path: Path) -> Path:
+    """The checkpoint of a run that writes its JSON to ``path``."""
+    return path.with_name(path.name + SUFFIX)
+
+
+class Journal:
+    """Writes the lines of a run.  Each is on the disk before the next cell is measured."""
+
+    def __init__(self, path: Path, header: Mapping[str, Any], known: Mapping[str, Outcome] | None = None) -> None:
+        """Begin a checkpoint, or with ``known`` (what ``read`` gave) go on with one."""
+        self.path = path
+        if known is None:
+            self._file: IO[str] = path.open("x", encoding="utf-8")
+            self._write({"kind": "header", "format": FORMAT, **header})
+        else:
+            with path.open("rb+") as whole:
+                whole.truncate(_complete(path))
+            self._file = path.open("a", encoding="utf-8")
+
+    def add(self, cell: str, outcome: Outcome, visit: int) -> None:
+        """What became of a cell in this process run (0 the first)."""
+        last = Measured(**vars(outcome.visits[-1])) if outcome.kind == TIMED else None
+        self._write(msgspec.to_builtins(Line(cell, visit, outcome.kind, outcome.clause, outcome.reason, last)))  # type: ignore[arg-type]
+
+    def remove(self) -> None:
+        """The run is complete, and its JSON is written."""
+        self._file.close()
+        self.path.unlink(missing_ok=True)
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(line, allow_nan=False) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def read(path: Path, header: Mapping[str, Any]) -> dict[str, Outcome]:
+    """What a checkpoint has of each cell, by its id.  Raises JournalError unless it is one of a run like this one."""
+    try:
+        lines = list(_lines(path))
+    except FileNotFoundError:
+        raise JournalError(f"nothing to resume: there is no {path}") from None
+    if not lines:
+        raise JournalError(f"{path} holds no complete line; delete it and start anew")
+    _compare(path, lines[0], {"kind": "header", "format": FORMAT, **header})
+    known: dict[str, Outcome] = {}
+    for number, found in enumerate(lines[1:], start=2):
+        try:
+            line = msgspec.convert(found, Line)
+            outcome = known.get(line.cell, Outcome())
+            if line.cell not in header["cells"] or line.process_run != len(outcome.visits):
+                raise ValueError("it does not follow from the lines before")
+            known[line.cell] = _outcome(line, outcome)
+        except ValueError as error:  # what msgspec raises is one
+            raise JournalError(f"{path}, line {number} is no process run of this run ({error})") from None
+    return known
+
+
+def _outcome(line: Line, earlier: Outcome) -> Outcome:
+    if earlier.kind != TIMED:
+        raise ValueError("the cell had ended")
+    if line.outcome != TIMED:
+        return replace(earlier, kind=line.outcome, clause=line.clause, reason=line.reason)
+    if line.measured is None:
+        raise ValueError("it is timed, and nothing was measured")
+    return earlier.visited(Visit(**msgspec.structs.asdict(line.measured)))
+
+
+def _compare(path: Path, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    differing = [name for name in expected if found.get(name) != expected[name]]
+    if differing:
+        raise JournalError(
+            f"{path} is of another run: {', '.join(differing)} differ{'s' if len(differing) == 1 else ''};"
+            " give the options of that run, or delete it and start anew"
+        )
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The complete lines.  Raises JournalError for one that is not a strict JSON object."""
+    end = _complete(path)
+    with path.open("rb") as file:
+        number = 0
+        while file.tell() < end:
+            number += 1
+            text = file.readline(LONGEST)
+            try:
+                line = strict.loads(text)
+                if not isinstance(line, dict):
+                    raise ValueError("not an object")
+            except ValueError as error:
+                raise JournalError(f"{path}, line {number} is damaged ({error})") from None
+            yield line
+
+
+def _complete(path: Path) -> int:
+    """Bytes up to the end of the last complete line; what follows was being written when the run was killed."""
+    with path.open("rb") as file:
+        position = file.seek(0, os.SEEK_END)
+        while position:
+            step = min(position, 2**16)
+            file.seek(position - step)
+            found = file.read(step).rfind(b"\n")
+            if found >= 0:
+                return position - step + found + 1
+            position -= step
+    return 0

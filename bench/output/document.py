@@ -1,0 +1,125 @@
+"""Bench file: what the suite adds to pytest-benchmark's JSON (format 4), as a run writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+
+from attention_conformance.bench.analysis.extra_metrics import Besides
+from attention_conformance.bench.machine import gpu
+from attention_conformance.bench.machine.machine import load_average
+from attention_conformance.bench.output.records import FORMAT, PlanRecord, Record, Timed
+from attention_conformance.bench.timing.plan import Plan
+from attention_conformance.bench.validity.outcomes import Cell, Outcome
+from attention_conformance.bench.workloads.costs import FORMULAS, flops
+from attention_conformance.conformance import SPEC_VERSION
+
+
+def plan_record(plan: Plan) -> dict[str, Any]:
+    """A plan as the file has it."""
+    found: dict[str, Any] = msgspec.to_builtins(PlanRecord(**asdict(plan)))
+    return found
+
+
+def record(cell: Cell, outcome: Outcome) -> Record:
+    """The entry of a cell in the list of all."""
+    t, w = cell.target, cell.workload
+    named = (t.implementation.name, t.device, t.dtype, w.name, w.family, w.sweep, w.operator)
+    return Record(*named, outcome.kind, outcome.clause, outcome.reason)  # type: ignore[arg-type]
+
+
+def extra_info(cell: Cell, outcome: Outcome, besides: Besides) -> dict[str, Any]:
+    """What a benchmark's record says of its timed cell."""
+    target, workload, interval = cell.target, cell.workload, outcome.interval
+    first, last = outcome.visits[0], outcome.visits[-1]
+    count = flops(workload)
+    found = Timed(
+        implementation=target.implementation.name,
+        device=target.device,
+        dtype=target.dtype,
+        workload=workload.name,
+        operator=workload.operator,
+        B=workload.batch,
+        H=workload.heads,
+        Hkv=workload.kv_heads,
+        S=workload.length,
+        Sk=workload.keys,
+        D=workload.width,
+        Dv=workload.value_width,
+        is_causal=workload.is_causal,
+        flops=count,
+        formula=FORMULAS[workload.operator],
+        gflops=count / interval.value / 1e9,
+        tokens_per_second=workload.tokens / interval.value,
+        process_runs=[[len(chunk) for chunk in visit.chunks] for visit in outcome.visits],
+        interval=(interval.low, interval.high),
+        stopped=last.stopped,
+        threads=outcome.threads,
+        clock=last.clock,
+        host_seconds=last.host_seconds,
+        evicted_bytes=last.emptied_bytes,
+        prepare_seconds=first.prepare_seconds,
+        first_call_seconds=first.first_call_seconds,
+        peak_rss_bytes=first.peak_bytes,
+        share=outcome.share,
+        profile=target.implementation.profile(target.dtype).value,
+        **besides.info(cell, interval.value),
+    )
+    plain: dict[str, Any] = msgspec.to_builtins(found)
+    return plain | {"interval": [interval.low, interval.high]}
+
+
+def run(records: Sequence[Record], plan: Plan, **rest: Any) -> dict[str, Any]:
+    """About the run as a whole; ``rest`` is what the parts of the bench measured of the machine and of themselves."""
+    return {
+        "format": FORMAT,
+        "spec": SPEC_VERSION,
+        "flops": FORMULAS,
+        "load_average": load_average(),
+        "plan": plan_record(plan),
+        **rest,
+        "cells": [msgspec.to_builtins(each) for each in records],
+    }
+
+
+def in_force(outcomes: Mapping[Cell, Outcome]) -> dict[str, int]:
+    """How many threads worked at the same time, by process: what libraries do with those that they are given."""
+    found: dict[str, int] = {}
+    for cell, outcome in outcomes.items():
+        if cell.target.device == "cpu" and outcome.visits:
+            name = cell.target.implementation.process
+            found[name] = max(found.get(name, 0), outcome.threads)
+    return dict(sorted(found.items()))
+
+
+#: Share of a core above which a process that waited was not idle, and the overhead of timing above which it shows.
+IDLE, COST = 0.02, 1.02
+
+
+def remarks(
+    outcomes: Mapping[Cell, Outcome],
+    idle: Mapping[str, float],
+    overhead: Mapping[str, Any],
+    gpu_state: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """What a reader has to know before comparing: unequal threads, processes that were not idle, a costly overhead.
+
+    And what the GPUs say of their clocks.
+    """
+    found = []
+    threads = in_force(outcomes)
+    if len(set(threads.values())) > 1:
+        found.append(
+            f"threads that worked at the same time: {', '.join(f'{name} {count}' for name, count in threads.items())}"
+        )
+    busy = [f"{name} {share:.0%} of a core" for name, share in idle.items() if share > IDLE]
+    if busy:
+        found.append(f"not idle while others worked: {', '.join(busy)}")
+    if overhead and overhead["interval"][0] > COST:
+        found.append(
+            f"timing a call of {1e6 * overhead['loop_seconds']:.0f} µs costs {overhead['ratio'] - 1:.1%} of it"
+        )
+    return found + gpu.remarks(gpu_state or {})

@@ -1,0 +1,94 @@
+"""Progress of a run: which cell of how many, in which visit, what it gave, and the time left.
+
+On a terminal one line is rewritten, with a bar; elsewhere a plain line is printed every EVERY seconds.  No thread draws
+it, as it would work while cells are timed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.control import Control
+from rich.progress_bar import ProgressBar
+from rich.segment import ControlType
+from rich.text import Text
+
+from attention_conformance.bench.validity.outcomes import TIMED, Cell, Outcome
+
+#: Seconds between two lines where there is no terminal.
+EVERY = 30.0
+
+#: Columns of a line where there is no terminal, and of the bar on one.
+WIDTH, BAR = 100, 20
+
+_CLEAR = Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2))
+
+
+class Progress:
+    """Counts cells and estimates the time that is left; None as the console says nothing."""
+
+    def __init__(self, console: Console | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._said = clock()
+        self._cells = self._visits = 0
+        #: Visits that are still to be made, by cell, and seconds that the last visit of a cell took.
+        self._left: dict[Cell, int] = {}
+        self._took: dict[Cell, float] = {}
+
+    def begin(self, cells: Sequence[Cell], visits: int, done: Callable[[Cell], int]) -> None:
+        """Before the first cell; ``done`` visits of a cell were made before."""
+        self._visits, self._cells = visits, len(cells)
+        self._left = {cell: visits - done(cell) for cell in cells}
+
+    def done(self, cell: Cell, outcome: Outcome, visit: int) -> None:
+        """A visit of a cell has ended."""
+        self._left[cell] = self._visits - visit - 1 if outcome.kind == TIMED else 0
+        now, console = self._clock(), self._console
+        if console is None or (not console.is_terminal and now - self._said < EVERY):
+            return
+        self._said = now
+        waiting = sum(left >= self._visits - visit for left in self._left.values())
+        where = f"visit {visit + 1} of {self._visits}, cell {self._cells - waiting} of {self._cells}"
+        line = ", ".join(filter(None, [where, self._rest(), f"{_result(outcome)}: {cell.id}"]))
+        if console.is_terminal:
+            self.say(line, "" if outcome.kind == TIMED else "red")
+        else:
+            console.out(line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…", highlight=False)
+
+    def spent(self, cells: Sequence[Cell], seconds: float) -> None:
+        """Cells that took turns took so long together."""
+        self._took |= dict.fromkeys(cells, seconds / len(cells))
+
+    def say(self, text: str, style: str = "") -> None:
+        """Rewrite the line, with the share of the visits that are made; nothing where there is no terminal."""
+        console = self._console
+        if console is None or not console.is_terminal:
+            return
+        total = self._cells * self._visits
+        line = Text(f" {text}", style)
+        line.truncate(console.width - BAR - 1, overflow="ellipsis")
+        console.control(_CLEAR)
+        console.print(ProgressBar(total, total - sum(self._left.values()), BAR), end="")
+        console.control(Control.move_to_column(BAR))  # a bar without colours ends where it is full
+        console.print(line, end="")
+
+    def end(self) -> None:
+        """After the last cell: the line is cleared."""
+        if self._console is not None and self._console.is_terminal:
+            self._console.control(_CLEAR)
+
+    def _rest(self) -> str:
+        """The time left: of each cell what its last visit took, of one without any the mean of the others."""
+        if not self._took:
+            return ""
+        mean = sum(self._took.values()) / len(self._took)
+        seconds = sum(left * self._took.get(cell, mean) for cell, left in self._left.items())
+        return f"{seconds / 60:.0f} min left" if seconds >= 90 else f"{seconds:.0f} s left"
+
+
+def _result(outcome: Outcome) -> str:
+    if outcome.kind != TIMED:
+        return " ".join(filter(None, [outcome.kind, outcome.clause]))
+    return f"{1e3 * outcome.interval.value:.3g} ms ± {min(outcome.interval.spread, 9.99):.1%}"

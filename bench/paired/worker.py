@@ -1,0 +1,114 @@
+"""One side of a duet, in its own process: opens cells, plays a few milliseconds of one, and hands back results.
+
+A turn is that of ``pytest bench`` (attention_conformance.bench.timing.sampler).  Everything that crosses the process border is plain (strings,
+numbers, NumPy arrays), and its form has a number, so that a revision can play against an older one whose own classes
+differ.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import Any
+
+import numpy as np
+
+from attention_conformance.bench.timing import sampler
+from attention_conformance.bench.workloads.workload import parse
+from attention_conformance.conformance.run.targets import Selection, choose
+from attention_conformance.impls.backend import Backend, backend
+from attention_conformance.impls.contract import Function
+from attention_conformance.impls.process.pool import Pool
+
+#: Raised by one when what crosses the process border changes, or which inputs a turn's number stands for.
+FORM = 3
+
+#: Keyword arguments of one call, as NumPy arrays and plain values: those with a position, and the others.
+Inputs = tuple[dict[str, np.ndarray], dict[str, Any]]
+
+
+def form() -> int:
+    """The number of the form that this side speaks."""
+    return FORM
+
+
+def load(what: str, device: str, dtype: str) -> None:
+    """Import what the implementation named ``what`` needs, so that both sides can do so at the same time."""
+    _chosen((what,), device, dtype)
+
+
+def cast(patterns: list[str], device: str, dtype: str) -> dict[str, Any]:
+    """What this side can play: ``versions`` and, by implementation, operator, keywords, process and profile."""
+    found = _chosen(tuple(patterns), device, dtype)
+    players = {
+        target.implementation.name: {
+            "operator": target.implementation.operator,
+            "keywords": sorted(found.keywords[target.implementation.name]),
+            "process": target.implementation.process,
+            "profile": target.implementation.profile(dtype).value,
+        }
+        for target in found.targets
+    }
+    missing = {name: list(packages) for name, packages in found.not_installed.items()}
+    return {"players": players, "versions": found.versions, "not_installed": missing}
+
+
+def begin(
+    key: str, what: str, workload: str, device: str, dtype: str, inputs: list[Inputs], slowdown: float = 0.0
+) -> dict[str, Any]:
+    """Open a cell: prepare the implementation named ``what``, call it once, and then once on each input set.
+
+    Returns ``status`` (as attention_conformance.bench.timing.sampler.Opened), ``text``, ``results`` of the first set, and ``seconds`` of the fastest
+    of the later calls.  With ``slowdown`` every call after the first spends that share of itself once more, waiting.
+    """
+    target = next(t for t in _chosen((what,), device, dtype).targets if t.implementation.name == what)
+    opened = sampler.open_cell(
+        key, target.implementation, parse(workload), dtype, device, make=lambda seed: _copied(inputs[seed])
+    )
+    if opened.status != "returned":
+        return {"status": opened.status, "text": opened.text}
+    if slowdown:
+        arrays = backend(target.implementation.framework)
+        sampler.change(key, lambda run: _slowed(run, slowdown, arrays))
+    warm = sampler.warm(key, float("inf"))
+    seconds = min(warm.seconds, default=0.0)
+    return {"status": warm.status, "text": warm.text, "results": opened.results, "seconds": seconds}
+
+
+def turn(key: str, seconds: float, most: int, number: int, last: bool) -> dict[str, Any]:
+    """A turn of calls; arguments and what is returned as of attention_conformance.bench.timing.sampler.chunk."""
+    return dict(vars(sampler.chunk(key, seconds, most, number, last)))
+
+
+def emptied(key: str, count: int) -> dict[str, Any]:
+    """Calls from emptied caches; arguments and what is returned as of attention_conformance.bench.timing.sampler.emptied."""
+    return dict(vars(sampler.emptied(key, count)))
+
+
+def end(key: str) -> None:
+    """Close a cell."""
+    sampler.close_cell(key)
+
+
+def _copied(given: Inputs) -> Inputs:
+    """An implementation may change what it is given, and the first set is still needed."""
+    first, rest = ({n: np.array(v) if isinstance(v, np.ndarray) else v for n, v in each.items()} for each in given)
+    return first, rest
+
+
+def _slowed(run: Function, share: float, arrays: Backend) -> Function:
+    def slowed(**native: Any) -> Any:
+        started = time.perf_counter()
+        returned = run(**native)
+        arrays.wait(returned)
+        elapsed = time.perf_counter() - started
+        while time.perf_counter() - started < elapsed * (1 + share):
+            pass
+        return returned
+
+    return slowed
+
+
+@functools.cache
+def _chosen(patterns: tuple[str, ...], device: str, dtype: str) -> Selection:
+    return choose(patterns, [device], [dtype], Pool(in_process=True))

@@ -1,0 +1,277 @@
+"""The cells of ``pytest bench``, the campaign that measures them, and what is written of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from attention_conformance.bench import options
+from attention_conformance.bench.analysis import extra_metrics
+from attention_conformance.bench.analysis.extra_metrics import Besides
+from attention_conformance.bench.analysis.fits import sentences
+from attention_conformance.bench.machine import gpu
+from attention_conformance.bench.machine.machine import describe, fingerprint
+from attention_conformance.bench.output import checkpoint, document
+from attention_conformance.bench.output.checkpoint import Journal, JournalError
+from attention_conformance.bench.output.progress import Progress
+from attention_conformance.bench.output.records import JSON_KEY, Record
+from attention_conformance.bench.output.table import WIDTH, limits, shortened, table
+from attention_conformance.bench.timing.cold_cache import MEANING
+from attention_conformance.bench.timing.plan import Plan
+from attention_conformance.bench.timing.processes import Processes
+from attention_conformance.bench.timing.protocol import Protocol
+from attention_conformance.bench.timing.session import Campaign
+from attention_conformance.bench.validity.outcomes import NOT_TIMED, STRUCK_OUT, TIMED, Cell, Outcome
+from attention_conformance.bench.workloads.workload import Workload
+from attention_conformance.conformance import SPEC_VERSION
+from attention_conformance.conformance.run import targets
+from attention_conformance.impls.contract import ImplementationError
+
+
+@dataclass
+class Bench:
+    """The state of a run of the bench."""
+
+    workloads: tuple[Workload, ...]
+    plan: Plan
+    processes: Processes
+    campaign: Campaign | None = None
+    memory: bool = True
+    besides: Besides = field(default_factory=Besides)
+    records: list[Record] = field(default_factory=list)
+    started: str = field(default_factory=lambda: _now())
+    #: What the GPUs say of themselves, if a cell is on one.
+    gpu_state: dict[str, Any] = field(default_factory=dict)
+
+    def record(self, cell: Cell, outcome: Outcome) -> None:
+        """Keep what became of a cell."""
+        self.records.append(document.record(cell, outcome))
+
+    def measure(self) -> Mapping[Cell, Outcome]:
+        """Run the campaign, and measure what else there is to say of its cells."""
+        assert self.campaign is not None
+        self.gpu_state = gpu.around(self.campaign.run, {cell.target.device for cell in self.campaign.cells})
+        outcomes, said = self.campaign.outcomes, self.campaign.progress.say
+        self.besides = extra_metrics.measure(outcomes, self.processes, self.memory, said)
+        self.campaign.progress.end()
+        return outcomes
+
+
+_BENCH = pytest.StashKey[Bench]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options that only the bench has."""
+    options.add(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the options before anything is imported or started, so that a misspelt one costs nothing."""
+    workloads, plan = options.workloads(config), options.plan(config)
+    if config.getoption("resume", False) and options.json_file(config) is None:
+        raise pytest.UsageError("--resume: say by --benchmark-json which run is to be resumed")
+    processes = Processes(plan.threads, config.getoption("in_process"))
+    config.add_cleanup(processes.close)
+    config.stash[_BENCH] = Bench(workloads, plan, processes, memory=options.memory(config))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test per cell: target by target, shortest workload first.
+
+    A workload is put to the implementations of its operator.
+    """
+    if "cell" not in metafunc.fixturenames:
+        return
+    config = metafunc.config
+    chosen, workloads = _selection(config).targets, config.stash[_BENCH].workloads
+    if not config.getoption("dtype"):
+        chosen = tuple(target for target in chosen if target.dtype == options.DTYPE)
+    pairs = [(target, workload) for target in chosen for workload in workloads]
+    cells = [Cell(target, one) for target, one in pairs if one.operator == target.implementation.operator]
+    if pairs and not cells:
+        wanted = ", ".join(sorted({one.operator for one in workloads}))
+        offered = ", ".join(sorted({target.implementation.operator for target in chosen}))
+        raise pytest.UsageError(f"the workloads are of {wanted}, and the selected implementations of {offered}")
+    metafunc.parametrize("cell", cells, ids=[cell.id for cell in cells])
+
+
+def _selection(config: pytest.Config) -> targets.Selection:
+    try:
+        return targets.selection(config)
+    except ImplementationError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Plan the campaign: the cells of all tests that are left, and the journal that they are written to."""
+    config = session.config
+    params = (getattr(item, "callspec", None) for item in session.items)
+    cells = [
+        found.params["cell"] for found in params if found is not None and isinstance(found.params.get("cell"), Cell)
+    ]
+    if not cells or config.getoption("collectonly"):
+        return
+    targets.pool(config).close()  # it has told what there is, and would take up memory and time
+    bench = config.stash[_BENCH]
+    protocol = Protocol(bench.processes, bench.plan, lambda implementation: targets.keywords(config, implementation))
+    written, known = _journal(config, cells)
+    outcomes = {cell: known[cell.id] for cell in cells if cell.id in known}
+    bench.campaign = Campaign(cells, protocol, bench.processes, _progress(config), written, outcomes)
+
+
+def _journal(config: pytest.Config, cells: list[Cell]) -> tuple[Journal | None, Mapping[str, Outcome]]:
+    """The journal and what it has of the cells.  Raises UsageError where it is not of this run, or in the way."""
+    path = options.json_file(config)
+    if path is None:
+        return None, {}
+    file, resumes = checkpoint.beside(path), config.getoption("resume", False)
+    header = {
+        "spec": SPEC_VERSION,
+        "fingerprint": _fingerprint(config)["id"],
+        "plan": document.plan_record(config.stash[_BENCH].plan),
+        "versions": _selection(config).versions,
+        "cells": [cell.id for cell in cells],
+    }
+    try:
+        if resumes:
+            known = checkpoint.read(file, header)
+            return Journal(file, header, known), known
+        return Journal(file, header), {}
+    except FileExistsError:
+        raise pytest.UsageError(
+            f"{file} holds what an earlier run measured: go on with --resume, or delete it"
+        ) from None
+    except (OSError, JournalError) as error:
+        raise pytest.UsageError(f"--resume: {error}" if resumes else str(error)) from None
+
+
+def _progress(config: pytest.Config) -> Progress:
+    """Tells how far the campaign is, past pytest's capturing of output."""
+    reporter: Any = config.pluginmanager.getplugin("terminalreporter")
+    capture: Any = config.pluginmanager.getplugin("capturemanager")
+    if reporter is None or config.get_verbosity() < 0:
+        return Progress(None)
+
+    class Outside(io.StringIO):
+        """Standard output as it is outside of pytest's capturing."""
+
+        def write(self, text: str) -> int:
+            with capture.global_and_fixture_disabled():
+                sys.stdout.write(text)
+                sys.stdout.flush()
+            return len(text)
+
+    return Progress(Console(file=Outside(), force_terminal=reporter.isatty))
+
+
+def _fingerprint(config: pytest.Config, in_force: Mapping[str, int] | None = None) -> dict[str, Any]:
+    return describe(_selection(config).versions, in_force)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@pytest.fixture(scope="session")
+def bench(request: pytest.FixtureRequest) -> Bench:
+    """The state of the run."""
+    return request.config.stash[_BENCH]
+
+
+@pytest.fixture(scope="session")
+def outcomes(bench: Bench) -> Mapping[Cell, Outcome]:
+    """What became of every cell of the run, measured when the first test asks."""
+    return bench.measure()
+
+
+@pytest.fixture(scope="session")
+def versions(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Versions of the libraries that take part."""
+    return _selection(request.config).versions
+
+
+def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
+    """Add what a timing depends on besides the code; also when a run is compared, before its first cell."""
+    machine_info.update(fingerprint(_selection(config).versions))
+
+
+def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
+    """Add every cell, also those without a timing, of which pytest-benchmark says nothing."""
+    bench = config.stash[_BENCH]
+    for benchmark in output_json["benchmarks"]:
+        benchmark["params"] = {"cell": benchmark["param"]}  # its name; the object cannot be written
+    if bench.records and bench.campaign is not None:
+        output_json[JSON_KEY] = document.run(
+            bench.records,
+            bench.plan,
+            command=shlex.join(["pytest", *config.invocation_params.args]),
+            started=bench.started,
+            finished=_now(),
+            fingerprint=_fingerprint(config, document.in_force(bench.campaign.outcomes)),
+            idle=bench.processes.shares(),
+            gpu_state=bench.gpu_state,
+            **bench.besides.document(bench.campaign.outcomes),
+        )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A run of the bench that timed nothing fails.  The journal goes once all that it holds is in the JSON."""
+    bench = session.config.stash[_BENCH]
+    records = bench.records
+    if records and exitstatus == pytest.ExitCode.OK and not any(r.outcome == TIMED for r in records):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    campaign = bench.campaign
+    if campaign is not None and campaign.journal is not None and len(records) == len(campaign.cells):
+        campaign.journal.remove()
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say how many cells are timed, invalid and skipped, and name the invalid ones."""
+    bench = config.stash[_BENCH]
+    if bench.campaign is not None and bench.campaign.journal is not None and bench.campaign.journal.path.exists():
+        terminalreporter.line(f"not complete: {bench.campaign.journal.path} has what was measured; --resume goes on")
+    if not bench.records or bench.campaign is None:
+        return
+    terminalreporter.section("bench")
+    kinds: list[str] = [record.outcome for record in bench.records]
+    counts = {outcome: kinds.count(outcome) for outcome in (TIMED, STRUCK_OUT, NOT_TIMED)}
+    terminalreporter.line(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    for record in bench.records:
+        if record.outcome == STRUCK_OUT:
+            where = f"{record.implementation} {record.device} {record.dtype} {record.workload}"
+            terminalreporter.line(f"{STRUCK_OUT}: {where}: {record.clause}: {record.reason}", red=True)
+    for line in _tables(bench):
+        terminalreporter.line(line)
+    found = (bench.campaign.outcomes, bench.processes.shares(), bench.besides.harness, bench.gpu_state)
+    for remark in document.remarks(*found):
+        terminalreporter.line(remark)
+    if not counts[TIMED]:
+        terminalreporter.line("FAILED: nothing was timed", red=True)
+
+
+def _tables(bench: Bench) -> list[str]:
+    """What every cell reached, the machine's own limits, and how time and memory grow."""
+    assert bench.campaign is not None
+    outcomes = bench.campaign.outcomes
+    timed = [
+        {**document.extra_info(cell, outcome, bench.besides), "seconds": outcome.interval.value}
+        for cell, outcome in outcomes.items()
+        if outcome.kind == TIMED
+    ]
+    struck_out = [msgspec.structs.asdict(record) for record in bench.records if record.outcome == STRUCK_OUT]
+    roofs = [dataclasses.asdict(roof) for roof in bench.besides.roofs]
+    cache = shortened(f"caches {bench.plan.cache}: {MEANING[bench.plan.cache]}", WIDTH)
+    grown = sentences(bench.besides.fits(outcomes), bench.besides.memories(outcomes))
+    parts = [[cache, table(timed, struck_out)] if timed else [], limits(roofs), grown]
+    return [line for part in parts for line in ("", *part) if part]

@@ -1,0 +1,86 @@
+"""What a cell will cost, predicted from the shorter workloads of its family, before it is allowed to cost it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attention_conformance.bench.memory import predict
+from attention_conformance.bench.workloads.costs import flops
+from attention_conformance.bench.workloads.workload import Workload
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.impls.process import limits
+
+#: Share of the available memory that a cell may be predicted to take; the rest is for what is not predicted.
+USABLE = 0.8
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one call cost: seconds, and bytes that the process held for it (None where the system does not tell)."""
+
+    seconds: float
+    bytes: int | None
+
+
+class Costs:
+    """What was measured so far, by target and family, and what it predicts.
+
+    Time grows with the operations; memory as attention_conformance.bench.memory.predict says.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Target, str], dict[int, tuple[Workload, Cost]]] = {}
+
+    def add(self, target: Target, workload: Workload, cost: Cost) -> None:
+        """Remember what a call cost."""
+        self._known.setdefault((target, workload.family), {})[workload.sweep] = (workload, cost)
+
+    def seconds(self, target: Target, workload: Workload) -> float | None:
+        """Predicted seconds per call, None if none that is not longer was measured."""
+        nearest = self._nearest(target, workload)
+        return None if nearest is None else nearest[1].seconds * flops(workload) / flops(nearest[0])
+
+    def bytes(self, target: Target, workload: Workload) -> int:
+        """Predicted bytes of a call: from what a shorter workload took, or those of square arrays."""
+        quadratic = predict.quadratic_bytes(workload, target.dtype)
+        measured = self._nearest(target, workload)
+        if measured is None or measured[1].bytes is None:
+            return quadratic
+        shorter, held = measured[0], measured[1].bytes
+        if predict.holds_no_square(shorter, held):
+            return held * _linear(workload, target.dtype) // _linear(shorter, target.dtype)
+        return min(held * predict.scores(workload) // predict.scores(shorter), held + quadratic)
+
+    def refusal(self, target: Target, workload: Workload, rounds: int, limit: float) -> str:
+        """Why a cell is not begun, "" if it is; ``limit`` is in seconds, for ``rounds`` calls."""
+        seconds = self.seconds(target, workload)
+        if seconds is not None and seconds * rounds > limit:
+            return over_time(seconds * rounds, rounds, limit)
+        needed = predict.needed_bytes(workload, target.dtype, target.device, self.bytes(target, workload))
+        available = limits.available()
+        if needed > USABLE * available:
+            return over_memory(needed, available)
+        return ""
+
+    def _nearest(self, target: Target, workload: Workload) -> tuple[Workload, Cost] | None:
+        """The longest workload of the family that was measured and is not longer: in a later visit the same one."""
+        known = self._known.get((target, workload.family), {})
+        lengths = [length for length in known if length <= workload.sweep]
+        return known[max(lengths)] if lengths else None
+
+
+def _linear(workload: Workload, dtype: str) -> int:
+    return predict.input_bytes(workload, dtype) + predict.result_bytes(workload, dtype)
+
+
+def over_time(seconds: float, rounds: int, limit: float) -> str:
+    """The reason of a cell whose ``rounds`` calls would take longer than ``limit`` seconds."""
+    return f"over the time budget: predicted {seconds:.1f} s for {rounds} calls, allowed {limit:g} s"
+
+
+def over_memory(needed: int, available: int) -> str:
+    """The reason of a cell that would not fit."""
+    return (
+        f"over the memory guard: needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are free,"
+        f" of which {USABLE:.0%} may be used"
+    )

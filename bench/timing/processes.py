@@ -1,0 +1,37 @@
+"""Processes of a round: one per pool of threads, all with the same threads and cores, idle ones really idle.
+
+A library has one pool, so one process; of ONNX Runtime each session has its own, so each implementation has a process.
+"""
+
+from __future__ import annotations
+
+from attention_conformance.impls.backend import backend
+from attention_conformance.impls.contract import Framework, Implementation
+from attention_conformance.impls.loading import opened
+from attention_conformance.impls.process import allocator, threads
+from attention_conformance.impls.process.pool import Pool
+
+#: Frameworks whose sessions each have threads of their own.  Those of ONNX Runtime spin for 50 ms after a call, and go
+#: on with it where they were after the process was stopped: on two cores a call of 2 ms took 15 ms while eight sessions
+#: of one process took turns.
+POOL_PER_SESSION = frozenset({Framework.ONNXRUNTIME})
+
+
+def process_of(implementation: Implementation) -> str:
+    """Name of the process that an implementation is timed in."""
+    own = implementation.framework in POOL_PER_SESSION
+    return f"{implementation.process} {implementation.name}" if own else implementation.process
+
+
+class Processes(Pool):
+    """The pool of a round: ``count`` threads and cores for each process, where freed memory stays."""
+
+    def __init__(self, count: int, in_process: bool = False, stop_idle: bool = True) -> None:
+        environment = threads.environment(count) | allocator.environment()
+        super().__init__(in_process, None, environment, count, stop_idle, process_of, f"{__name__}:imports", False)
+
+
+def imports(implementation: Implementation) -> None:
+    """Job of a worker: import a library and the function, so that neither is left for the first cell."""
+    backend(implementation.framework)
+    opened(implementation)

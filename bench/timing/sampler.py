@@ -1,0 +1,381 @@
+"""What the jobs of the worker process answer (attention_conformance.bench.timing.sampler), and what an exception there says of a cell."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from attention_conformance.bench.timing.cold_cache import buffer
+from attention_conformance.bench.timing.stopwatch import WALL, Stopwatch, stopwatch
+from attention_conformance.bench.workloads import arguments
+from attention_conformance.bench.workloads.workload import Workload
+from attention_conformance.impls import calls
+from attention_conformance.impls.backend import Backend, backend
+from attention_conformance.impls.calls import TRACEBACK_LINES, Request, collect, same_bits
+from attention_conformance.impls.contract import Call, Function, Implementation
+from attention_conformance.impls.loading import load, opened
+from attention_conformance.impls.process import allocator, limits, threads
+
+#: What libraries say that have no exception of their own for it: XLA, PyTorch's CPU allocator, ONNX Runtime.
+OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "DefaultCPUAllocator: can't allocate memory", "Failed to allocate memory")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The first call of a cell, on its first input set.  ``status`` as in attention_conformance.impls.calls.Reply, or "memory" if it ran out.
+
+    ``results`` are by name, in layout (B, H, S, D); ``peak_bytes`` is what the process grew by during the first call.
+    ``held_bytes`` is what it held at most since this cell was opened beyond what it held before the first cell of all,
+    without the inputs of the cells that are open: a library may keep what an earlier call or its preparation took, and
+    then takes it from there, so that growth alone would tell too little.  Both are None where the system does not tell
+    and on other devices than the CPU.  ``clock`` times its calls, and ``emptied_bytes`` are copied before each.
+    """
+
+    status: str
+    text: str = ""
+    trace: str = ""
+    results: dict[str, np.ndarray] = field(default_factory=dict)
+    prepare_seconds: float = 0.0
+    first_call_seconds: float = 0.0
+    peak_bytes: int | None = None
+    held_bytes: int | None = None
+    clock: str = WALL
+    emptied_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A turn of calls: seconds of each, in order.  ``status`` is one of Opened's, or "lost" if no such cell is open.
+
+    The last call was on inputs that the implementation had never seen.  Reading its results back took
+    ``readback_seconds``, and of plain copies ``plain_seconds`` (0 where the first is short); ``cores`` is CPU time ÷
+    time, of all threads.  Of the last chunk of a visit there are the results, copied right after the call, and which of
+    them (``unsettled``) had changed later.  ``host_seconds`` is the median of the calls by the host's clock, where
+    ``seconds`` are by another.
+    """
+
+    status: str
+    text: str = ""
+    seconds: tuple[float, ...] = ()
+    readback_seconds: float = 0.0
+    plain_seconds: float = 0.0
+    cores: float = 0.0
+    results: dict[str, np.ndarray] = field(default_factory=dict)
+    unsettled: tuple[str, ...] = ()
+    host_seconds: float | None = None
+
+
+def kind(error: BaseException) -> str:
+    """The status "memory" for what libraries raise when an array does not fit, else "raised"."""
+    short = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    short = short or any(said in str(error) for said in OUT_OF_MEMORY)
+    return "memory" if short else "raised"
+
+
+def text(error: BaseException) -> str:
+    """What an exception says, in one line; its type too, unless that is what "unsupported" says already."""
+    lines = str(error).strip().splitlines() or [""]
+    named = "" if isinstance(error, NotImplementedError) else f"{type(error).__name__}: "
+    return f"{named}{lines[0][:300]}"
+
+
+# What the worker process does for the bench: open a cell, measure it chunk by chunk, close it.
+
+
+#: The arguments and keywords of an input set, by its number.
+Make = Callable[[int], tuple[dict[str, np.ndarray], dict[str, Any]]]
+
+#: Share of a call, and seconds, by which reading results may take longer than reading plain arrays.
+LATE_SHARE, LATE_SECONDS = 0.5, 1e-4
+
+#: Bytes of arrays whose reading takes less than the code that reads them takes to come back into caches.
+SMALL = 2**20
+
+#: Seconds after which results are read again, to see whether they are still being written.
+SETTLES = 0.05
+
+
+@dataclass
+class _Cell:
+    run: Function
+    inputs: list[dict[str, Any]]
+    specification: Call
+    implementation: Implementation
+    arrays: Backend
+    workload: Workload
+    watch: Stopwatch
+    #: Arguments and keywords of the first input set, of which fresh ones are made.
+    first: tuple[dict[str, np.ndarray], dict[str, Any]]
+    calls: int = 0
+    result_bytes: int = 0
+
+    def time_call(self, native: dict[str, Any]) -> tuple[float, Any]:
+        """Seconds of one call on a set of inputs, and what it returned."""
+        return self.watch.time(self.run, native)
+
+    def next_inputs(self) -> dict[str, Any]:
+        """The input sets in turn, over all chunks."""
+        self.calls += 1
+        return self.inputs[self.calls % len(self.inputs)]
+
+    def fresh_inputs(self, number: int) -> dict[str, Any]:
+        """Inputs that were never seen, in arrays that were never seen."""
+        request = Request(self.specification.device, *arguments.fresh(self.workload, *self.first, number))
+        return calls.arguments(self.implementation, request)[1]
+
+    def copied(self, returned: Any) -> tuple[float, dict[str, np.ndarray]]:
+        """Results as arrays of their own, and the seconds that reading them took."""
+        started = time.perf_counter()
+        collected = collect(
+            returned, self.specification, self.implementation.layout, self.arrays, self.implementation.layout_of_past
+        )
+        copies = {name: np.array(array) for name, array in collected.items()}
+        return time.perf_counter() - started, copies
+
+    def read_plain(self, returned: Any) -> float:
+        """Seconds that reading results takes whose arrays were made anew from the numbers of these.
+
+        Everything that is made on the way stays until it is read: memory that was just freed is quicker to get.
+        """
+        values = returned if isinstance(returned, tuple) else (returned,)
+        numbers = [self.arrays.get(value) for value in values]
+        copies = [np.array(array) for array in numbers]
+        plain = tuple(self.arrays.put(array, self.specification.device) for array in copies)
+        return self.copied(plain)[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its input sets, and of the one that fresh ones are made of."""
+        found = (value for given in self.first for value in given.values() if isinstance(value, np.ndarray))
+        return (len(self.inputs) + 1) * sum(value.nbytes for value in found)
+
+
+_CELLS: dict[str, _Cell] = {}
+
+#: Bytes that the process held before its first cell.
+_START: list[int] = []
+
+
+def open_cell(
+    key: str,
+    implementation: Implementation,
+    workload: Workload,
+    dtype: str,
+    device: str,
+    cold: bool = False,
+    make: Make | None = None,
+) -> Opened:
+    """Make the input sets, prepare, and call once.  Never raises for what the implementation does.
+
+    With ``cold`` all calls find empty caches.  ``make`` gives the input set with a number; else it is drawn from it.
+    """
+    make = make or functools.partial(arguments.make, workload, dtype)
+    try:
+        with _quiet():
+            return _open(key, implementation, workload, device, cold, make)
+    except NotImplementedError as error:
+        return Opened("unsupported", text(error))
+    except Exception as error:
+        trace = "".join(traceback.format_exception(error)[-TRACEBACK_LINES:])
+        return Opened(kind(error), text(error), trace)
+
+
+def _open(key: str, implementation: Implementation, workload: Workload, device: str, cold: bool, make: Make) -> Opened:
+    arrays = backend(implementation.framework)
+    function = opened(implementation)
+    if not _CELLS:
+        gc.freeze()  # what libraries made stays; looking through it at every end of a cell took 0.3 s with torch
+    watch = stopwatch(arrays, implementation.framework, device, cold)
+    allocator.trim()  # what other cells freed is not this one's
+    held = growth(device, since_start=True)
+    first = make(0)
+    native, specification = [], None
+    for seed in range(arguments.SETS):
+        request = Request(device, *make(seed))
+        _, given, specification = calls.arguments(implementation, request)
+        native.append(given)
+    assert specification is not None
+    started = time.perf_counter()
+    run: Function = load(implementation.prepare)(function, specification)  # not kept for later calls: close_cell
+    prepare_seconds = time.perf_counter() - started
+    cell = _Cell(run, native, specification, implementation, arrays, workload, watch, first)
+    prepared_bytes = held()
+    grown = growth(device)
+    first_call_seconds, returned = cell.time_call(native[0])
+    peak_bytes, called_bytes = grown(), held()
+    _, results = cell.copied(returned)
+    cell.result_bytes = sum(array.nbytes for array in results.values())
+    _CELLS[key] = cell
+    held_bytes = None
+    if prepared_bytes is not None and called_bytes is not None:  # inputs are counted by their sizes
+        held_bytes = max(max(prepared_bytes, called_bytes) - sum(each.nbytes for each in _CELLS.values()), 0)
+    paid = (prepare_seconds, first_call_seconds, peak_bytes, held_bytes)
+    return Opened("returned", "", "", results, *paid, watch.clock, watch.empty.size)
+
+
+def growth(device: str, since_start: bool = False) -> Callable[[], int | None]:
+    """A function that says how many bytes this process has held, at most, since now, beyond what it holds now.
+
+    With ``since_start`` beyond what it held before its first cell.  None where the system keeps no peak that starts
+    anew; the function tells of the time since the last start.
+    """
+    if device != "cpu":
+        return lambda: None
+    try:
+        limits.restart_peak()
+        before = limits.resident()
+        if since_start:
+            _START[:] = _START or [before]
+            before = _START[0]
+    except OSError:
+        return lambda: None
+    return lambda: max(limits.peak() - before, 0)
+
+
+def warm(key: str, enough: float) -> Chunk:
+    """A call on each input set, or fewer once they took ``enough`` seconds; none of them is a sample."""
+    return _attempt(key, lambda cell: _warm(cell, enough))
+
+
+def _warm(cell: _Cell, enough: float) -> Chunk:
+    seconds: list[float] = []
+    for native in cell.inputs:
+        if sum(seconds) < enough:
+            seconds.append(cell.time_call(native)[0])
+    return Chunk("returned", seconds=tuple(seconds))
+
+
+def emptied(key: str, count: int) -> Chunk:
+    """So many calls on inputs that the implementation knows, each from emptied caches.
+
+    None if those cannot be emptied, and of small inputs: there it is the code that comes from memory.
+    """
+    return _attempt(key, lambda cell: _emptied(cell, count))
+
+
+def _emptied(cell: _Cell, count: int) -> Chunk:
+    if cell.nbytes < SMALL * (len(cell.inputs) + 1):
+        return Chunk("returned")
+    try:
+        empty = buffer(cell.implementation.framework, cell.specification.device)
+    except NotImplementedError:
+        return Chunk("returned")
+    seconds = []
+    for _ in range(count):
+        empty()
+        seconds.append(cell.time_call(cell.next_inputs())[0])
+    return Chunk("returned", seconds=tuple(seconds))
+
+
+def chunk(key: str, seconds: float, most: int, number: int, last: bool = False, lead: float | None = None) -> Chunk:
+    """A turn: calls on the input sets until ``seconds`` are over, and one on the fresh set with this number.
+
+    The number also says on which core it begins (threads.begin_on).  Calls of ``lead`` seconds, one at least, come
+    before and are no samples.  With ``most`` 1 the fresh call is the only sample, and if ``lead`` is None the only
+    call.  ``last`` sends its results back.
+    """
+    return _attempt(key, lambda cell: _chunk(cell, seconds, most, number, last, lead))
+
+
+def _chunk(cell: _Cell, seconds: float, most: int, number: int, last: bool, lead: float | None) -> Chunk:
+    fresh = cell.fresh_inputs(number)  # before the others, as memory that is taken and freed in between shows in a call
+    times: list[float] = []
+    returned = None
+    threads.begin_on(number)
+    if most > 1 or lead is not None:
+        _lead(cell, lead or 0.0)
+    worked, started = cell.watch.empty.now()
+    cell.watch.host()
+    while len(times) < most - 1 and sum(times) < seconds:
+        del returned  # so that its memory is free for the next call, as in a loop that uses it up
+        elapsed, returned = cell.time_call(cell.next_inputs())
+        times.append(elapsed)
+    if times and cell.result_bytes < SMALL:
+        cell.copied(returned)  # the first reading in a turn is slow, and the next one is judged
+        cell.time_call(cell.next_inputs())  # as is the first call after anything else
+    del returned
+    elapsed, returned = cell.time_call(fresh)
+    ended = cell.watch.empty.now()
+    working, host = (ended[0] - worked) / (ended[1] - started), cell.watch.host()
+    readback, results = cell.copied(returned)  # at once: a call that returns before it is done is wrong here
+    late = readback > max(LATE_SHARE * min([*times, elapsed]), LATE_SECONDS)
+    plain = cell.read_plain(returned) if late else 0.0
+    by_host = float(np.median(host)) if host else None
+    found = Chunk("returned", "", (*times, elapsed), readback, plain, working, host_seconds=by_host)
+    if not last:
+        return found
+    time.sleep(SETTLES)
+    later = cell.copied(returned)[1]
+    unsettled = tuple(name for name in results if not same_bits(results[name], later[name]))
+    return replace(found, results=results, unsettled=unsettled)
+
+
+def _lead(cell: _Cell, enough: float) -> None:
+    """Wake the threads of the library, and bring its data into near caches."""
+    seconds = cell.time_call(cell.next_inputs())[0]
+    while seconds < enough:
+        seconds += cell.time_call(cell.next_inputs())[0]
+
+
+def change(key: str, changed: Callable[[Function], Function]) -> None:
+    """Have another function called from now on, which is made of the prepared one."""
+    _CELLS[key].run = changed(_CELLS[key].run)
+
+
+def bare(key: str) -> tuple[Function, list[dict[str, Any]]]:
+    """The prepared function of a cell and its input sets, for a loop of one's own."""
+    return _CELLS[key].run, _CELLS[key].inputs
+
+
+def close_cell(key: str) -> None:
+    """Forget a cell, its arrays, and what its library keeps for it.
+
+    A session of ONNX Runtime keeps the memory of its calls, and a run has many: they filled a machine of 24 GiB.
+    """
+    cell = _CELLS.pop(key, None)
+    arrays = cell.arrays if cell else None
+    del cell
+    if arrays is not None:
+        arrays.release()
+    gc.collect()
+    allocator.trim()
+
+
+def _attempt(key: str, job: Any) -> Chunk:
+    """What a job says of an open cell; never raises for what the implementation does."""
+    if key not in _CELLS:
+        return Chunk("lost", "the process died between two calls")
+    try:
+        with _quiet(), _without_gc():
+            return job(_CELLS[key])
+    except NotImplementedError as error:
+        return Chunk("unsupported", text(error))
+    except Exception as error:
+        return Chunk(kind(error), text(error))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a library's remarks are not results
+        yield
+
+
+@contextlib.contextmanager
+def _without_gc() -> Iterator[None]:
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

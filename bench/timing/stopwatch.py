@@ -1,0 +1,139 @@
+"""How long one call takes: by the host's clock, or by events in the device's own queue where a framework has them.
+
+Before it everything that was submitted is done, and with cold caches a buffer is copied; neither is in the time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from attention_conformance.bench.timing.cold_cache import Buffer, buffer
+from attention_conformance.impls.backend import Backend, Events
+from attention_conformance.impls.contract import Framework, Function
+
+#: Which clock a time is by.
+WALL, DEVICE = "wall", "device events"
+
+#: Waiting for a device takes this many times as long as for an idle one if it still works, as far as can be told.
+BUSY = 3
+
+#: Times that waiting for an idle device is tried; the least counts.
+TRIES = 5
+
+
+class Stopwatch(Protocol):
+    """Times the calls of a cell one by one."""
+
+    clock: str
+    empty: Empty
+
+    def time(self, run: Function, native: Mapping[str, Any]) -> tuple[float, Any]:
+        """Seconds of a call, and what it returned."""
+
+    def host(self) -> list[float]:
+        """Seconds of the calls since this was last asked, by the host's clock where that is another; else none."""
+
+
+@dataclass
+class Empty:
+    """Empties the caches, if it has a buffer, and counts what that takes of time and of CPU time."""
+
+    copied: Buffer | None = None
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+    def __call__(self) -> None:
+        """Copy, if there is a buffer."""
+        if self.copied is not None:
+            worked, started = self.now()
+            self.copied()
+            ended = self.now()
+            self.cpu_seconds += ended[0] - worked
+            self.seconds += ended[1] - started
+
+    @property
+    def size(self) -> int:
+        """Bytes of the buffer, 0 without one."""
+        return 0 if self.copied is None else self.copied.size
+
+    def now(self) -> tuple[float, float]:
+        """CPU time and time of the process so far, without what emptying took."""
+        return time.process_time() - self.cpu_seconds, time.perf_counter() - self.seconds
+
+
+@dataclass
+class Wall:
+    """The host's clock: the call, and waiting for its results."""
+
+    arrays: Backend
+    device: str
+    empty: Empty
+    clock: str = WALL
+
+    def time(self, run: Function, native: Mapping[str, Any]) -> tuple[float, Any]:
+        """Seconds of a call, and what it returned."""
+        self.empty()
+        self.arrays.synchronize(self.device)
+        started = time.perf_counter()
+        returned = run(**native)
+        self.arrays.wait(returned)
+        return time.perf_counter() - started, returned
+
+    def host(self) -> list[float]:
+        """None but the times themselves."""
+        return []
+
+
+@dataclass
+class ByEvents:
+    """The device's clock: from a mark before what the call submits to one behind it.
+
+    A call may submit to another queue, which the second mark does not wait for.  What the device still works after it
+    is added, by the host's clock, so that work is nowhere hidden.  Nothing waits between the marks.
+    """
+
+    arrays: Backend
+    device: str
+    empty: Empty
+    events: Events
+    clock: str = DEVICE
+    _host: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Learn what waiting for the idle device takes."""
+        self._wait()
+        self._idle = min(self._wait() for _ in range(TRIES))
+
+    def time(self, run: Function, native: Mapping[str, Any]) -> tuple[float, Any]:
+        """Seconds of a call, and what it returned."""
+        self.empty()
+        self.arrays.synchronize(self.device)
+        started = time.perf_counter()
+        self.events.begin()
+        returned = run(**native)
+        self.events.end()
+        seconds = self.events.seconds()
+        left = self._wait()
+        self._host.append(time.perf_counter() - started)
+        return seconds + (left if left > BUSY * self._idle else 0.0), returned
+
+    def host(self) -> list[float]:
+        """Seconds of the calls since this was last asked, until the device was idle again."""
+        taken, self._host = self._host, []
+        return taken
+
+    def _wait(self) -> float:
+        """Wait for all queues of the device; the seconds that this took."""
+        started = time.perf_counter()
+        self.arrays.synchronize(self.device)
+        return time.perf_counter() - started
+
+
+def stopwatch(arrays: Backend, framework: Framework, device: str, cold: bool) -> Stopwatch:
+    """The stopwatch for a framework's calls on a device."""
+    empty = Empty(buffer(framework, device) if cold else None)
+    events = arrays.events(device)
+    return Wall(arrays, device, empty) if events is None else ByEvents(arrays, device, empty, events)

@@ -1,0 +1,281 @@
+"""Inputs and expected results, made once and shared: by all implementations of a workload, and by all visits."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attention_conformance.bench.workloads import arguments
+from attention_conformance.bench.workloads.workload import Workload
+from attention_conformance.conformance.bounds import gradients as gradient_bounds
+from attention_conformance.conformance.bounds import mha as layer_bounds
+from attention_conformance.conformance.bounds import mha_gradients as layer_gradient_bounds
+from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.bounds.sdpa import Options
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.cases.base import Blame
+from attention_conformance.conformance.cases.store import CaseStore
+from attention_conformance.conformance.judging.compare import Comparison, compare
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.spec import gradients as gradient_reference
+from attention_conformance.conformance.spec import mha as layer_reference
+from attention_conformance.conformance.spec import mha_gradients as layer_gradient_reference
+from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.impls.calls import same_bits
+from attention_conformance.impls.contract import Profile
+
+#: Number of the first input set; fresh sets have theirs from 0 on.
+FIRST = -1
+
+#: Bytes of expected results that are kept; beyond, the oldest are forgotten and computed again.
+KEPT = 2**28
+
+Inputs = tuple[dict[str, np.ndarray], dict[str, Any]]
+
+
+class References:
+    """Calls with their inputs, and what is expected of them."""
+
+    def __init__(self) -> None:
+        self._inputs = CaseStore()  # of one workload and dtype
+        self._workload: tuple[Workload, str] | None = None
+        self._expected = CaseStore(KEPT)
+
+    def call(self, target: Target, workload: Workload, number: int) -> Call:
+        """The call with the first input set or with a fresh one.  Those of one workload and dtype are kept."""
+        if self._workload != (workload, target.dtype):
+            self._inputs, self._workload = CaseStore(), (workload, target.dtype)
+        inputs = self._made(workload, target.dtype, number)
+        return Call(workload, *inputs, target.dtype, target.implementation.profile(target.dtype), number)
+
+    def expect(self, call: Call, seed: int) -> tuple[Part, ...]:
+        """``checks.expect``, computed once."""
+        key = (call.workload, call.dtype, call.profile, call.number, seed)
+        parts: tuple[Part, ...] = self._expected.get(key, lambda: expect(call, seed))
+        return parts
+
+    def _made(self, workload: Workload, dtype: str, number: int) -> Inputs:
+        def make() -> Inputs:
+            if number == FIRST:
+                return arguments.make(workload, dtype, 0)
+            return arguments.fresh(workload, *self._made(workload, dtype, FIRST), number)
+
+        inputs: Inputs = self._inputs.get(number, make)
+        return inputs
+
+
+# Whether the results of a timed call are right, by the reference and the bound of their operator.
+
+
+#: Query rows of every head that a check recomputes: MOST_ROWS, and fewer of longer sequences, so that a check costs
+#: PAIRS pairs (i, j), about 0.2 s on one core; but FEWEST_ROWS at least.
+MOST_ROWS, FEWEST_ROWS, PAIRS = 32, 8, 2**17
+
+#: Scores (B, H, Sq, Sk) of the heads whose gradients a check recomputes, about 1 s on one core; one key head at least.
+GRADIENT_SCORES = 2**21
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class StruckOut(Exception):
+    """The cell's result is wrong, by ``clause``: it has no timing."""
+
+    def __init__(self, clause: str, text: str) -> None:
+        super().__init__(f"invalid: {clause}: {text}")
+        self.clause, self.text = clause, text
+
+
+@dataclass(frozen=True)
+class Call:
+    """A workload as it was called: its arguments and keywords, and under which promise of accuracy."""
+
+    workload: Workload
+    arrays: Arrays
+    keywords: Mapping[str, Any]
+    dtype: str
+    profile: Profile
+    #: Number of the input set, by which what is expected of it may be kept (attention_conformance.bench.validity.checks).
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is known of one result: which of its elements are compared, with what, and within which bound."""
+
+    name: str
+    index: Any
+    expected: np.ndarray
+    #: None for what is only copied, bit by bit.
+    bound: np.ndarray | None
+
+    def compare(self, results: Arrays, dtype: str) -> Comparison:
+        """The comparison of this part of the results."""
+        got = results[self.name][self.index]
+        if self.bound is not None:
+            return compare(self.name, got, self.expected, self.bound, dtype)
+        if same_bits(got, self.expected):
+            return Comparison(self.name, ok=True, share=0.0, total=got.size, wrong=0)
+        return compare(self.name, got, self.expected.astype(np.float64), np.zeros(self.expected.shape), dtype)
+
+
+#: What is expected of a call, by rows or heads that the seed chooses.
+Expect = Callable[[Call, int], tuple[Part, ...]]
+
+#: All of a result.
+WHOLE = ...
+
+
+@functools.cache
+def blame(operator: str) -> Blame:
+    """Which clause a wrong result of an operator breaks, as its cases say."""
+    return next(case.blame for case in every_case().values() if case.operator == operator)
+
+
+def expect(call: Call, seed: int) -> tuple[Part, ...]:
+    """What the reference says of the parts that are checked; no result is looked at."""
+    return _EXPECTED[call.workload.operator](call, seed)
+
+
+def check(call: Call, results: Arrays, seed: int, expecting: Expect = expect) -> float:
+    """The worst error/bound of what is checked.  Raises StruckOut if a result breaks a clause.
+
+    ``seed`` chooses rows or heads; the first and the last are always among them.  ``expecting`` may know already what
+    ``expect`` computes.
+    """
+    clauses = blame(call.workload.operator)
+    for name, shape in arguments.results(call.workload).items():
+        got = results.get(name)
+        if got is None or got.shape != shape:
+            raise StruckOut(
+                clauses.shape, f"{_the(name)} has shape {None if got is None else got.shape}, expected {shape}"
+            )
+        if str(got.dtype) != call.dtype:
+            raise StruckOut(clauses.dtype, f"{_the(name)} is {got.dtype}, the inputs are {call.dtype}")
+    wanted = [part for part in expecting(call, seed) if part.name in results]
+    compared = [part.compare(results, call.dtype) for part in wanted]
+    for one in compared:
+        if not one.ok:
+            raise StruckOut(_clause(clauses, one.name), _wrong(one, call.profile))
+    return max(one.share for one in compared)
+
+
+def _the(name: str) -> str:
+    return f"the {name}" if name == "output" else name
+
+
+def _clause(clauses: Blame, name: str) -> str:
+    """What a value outside its bound breaks; what is only copied has no bound to break."""
+    return clauses.of_result.get(name, clauses.value) if name in arguments.PRESENT else clauses.accuracy
+
+
+def _wrong(one: Comparison, profile: Profile) -> str:
+    where = "" if one.name == "output" else f" of {one.name}"
+    return (
+        f"{one.wrong} of {one.total} checked elements{where} are outside the bound of profile {profile.value};"
+        f" worst: expected {one.expected:.6g}, got {one.got:.6g}, bound {one.bound:.2g}"
+    )
+
+
+def checked_rows(w: Workload) -> int:
+    """How many query rows of every head are recomputed."""
+    affordable = PAIRS // (w.batch * w.heads * w.keys)
+    return max(FEWEST_ROWS, min(MOST_ROWS, affordable))
+
+
+def checked_heads(w: Workload) -> int:
+    """Of how many key heads the gradients are recomputed."""
+    group = w.heads // w.kv_heads
+    affordable = GRADIENT_SCORES // (w.batch * group * w.length * w.keys)
+    return max(1, min(w.kv_heads, affordable))
+
+
+def sample(length: int, rows: int, seed: int) -> np.ndarray:
+    """Sorted row indices: all of them if there are few, else the first, the last and random ones between."""
+    if length <= rows:
+        return np.arange(length)
+    between = np.random.default_rng(seed).choice(np.arange(1, length - 1), rows - 2, replace=False)
+    return np.sort(np.concatenate([[0, length - 1], between]))
+
+
+def _sdpa(call: Call, seed: int) -> tuple[Part, ...]:
+    """Sampled rows; of a call with past keys those of attention over past and new ones, joined."""
+    w, options, (q, k, v) = call.workload, dict(call.keywords), call.arrays.values()
+    present: list[Part] = []
+    if w.past:
+        k = np.concatenate([options.pop("past_key"), k], axis=2)
+        v = np.concatenate([options.pop("past_value"), v], axis=2)
+        options["causal_offset"] = w.past
+        present = [Part(name, WHOLE, joined, None) for name, joined in (("present_key", k), ("present_value", v))]
+    rows = sample(w.length, checked_rows(w), seed)
+    expected = reference.sdpa(q, k, v, **options, rows=rows)
+    known = Options(softcap=options.get("softcap"), bias=options.get("bias"))
+    bound = bounds.bound(expected, known, call.dtype, call.profile)
+    return (Part("output", np.s_[:, :, rows], expected.output, bound.output), *present)
+
+
+def _layer(call: Call, seed: int) -> tuple[Part, ...]:
+    """Sampled rows: the layer with those rows as queries, and all rows as keys and values.
+
+    Of ``sublayer`` too: normalised after the residual sum, a row depends on no other but through attention.
+    """
+    arrays, options = dict(call.arrays), dict(call.keywords)
+    x = arrays["x_q"]
+    rows = sample(x.shape[1], checked_rows(call.workload), seed)
+    arrays["x_q"] = x[:, rows]
+    options["x_kv"] = x
+    if options.pop("is_causal", False):
+        options["mask"] = np.arange(x.shape[1]) <= rows[:, None]
+    if "bias" in options:
+        options["bias"] = options["bias"][:, :, rows]
+    form: Any = layer_reference.mha if call.workload.operator == "mha" else layer_reference.sublayer
+    expected = form(**arrays, **options)
+    bound = layer_bounds.bound(expected, Options(bias=options.get("bias")), call.dtype, call.profile)
+    return (Part("output", np.s_[:, rows], expected.output, bound.output),)
+
+
+def _gradients(call: Call, seed: int) -> tuple[Part, ...]:
+    """All rows of sampled key heads and of their query heads."""
+    w, options = call.workload, dict(call.keywords)
+    kept = _heads(w.kv_heads, checked_heads(w), seed)
+    group = w.heads // w.kv_heads
+    of_queries = (kept[:, None] * group + np.arange(group)).ravel()
+
+    def part(name: str) -> Any:
+        return np.s_[:, kept if name in ("k", "v") else of_queries]
+
+    if "bias" in options:
+        options["bias"] = options["bias"][part("bias")]
+    expected = gradient_reference.sdpa_grad(*(array[part(name)] for name, array in call.arrays.items()), **options)
+    known = Options(softcap=options.get("softcap"), bias=options.get("bias"))
+    bound = gradient_bounds.bound(expected, known, call.dtype, call.profile)
+    return tuple(
+        Part(name, part(name.removeprefix("grad_")), gradient, bound[name])
+        for name, gradient in expected.gradients.items()
+    )
+
+
+def _heads(heads: int, count: int, seed: int) -> np.ndarray:
+    """Sorted head indices: the first and the last, and random ones between; of one alone the first or the last."""
+    if count == 1:
+        return np.array([0 if seed % 2 == 0 else heads - 1])
+    return sample(heads, count, seed)
+
+
+def _layer_gradients(call: Call, seed: int) -> tuple[Part, ...]:
+    """Every element."""
+    expected = layer_gradient_reference.mha_grad(*call.arrays.values(), **call.keywords)
+    bound = layer_gradient_bounds.bound(expected, Options(bias=call.keywords.get("bias")), call.dtype, call.profile)
+    return tuple(Part(name, WHOLE, gradient, bound[name]) for name, gradient in expected.gradients.items())
+
+
+_EXPECTED = {
+    "sdpa": _sdpa,
+    "mha": _layer,
+    "sublayer": _layer,
+    "sdpa_grad": _gradients,
+    "mha_grad": _layer_gradients,
+}

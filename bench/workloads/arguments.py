@@ -1,0 +1,139 @@
+"""What a workload calls an implementation with: shapes, arrays from a seed, keywords, and the shapes of the results."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
+import numpy as np
+
+from attention_conformance.bench.workloads.workload import Workload
+from attention_conformance.impls.operators import OPERATORS
+
+Shape = tuple[int, ...]
+
+#: LayerNorm's epsilon, PyTorch's default.
+EPSILON = 1e-5
+
+#: Places by which a fresh set is moved: a prime, so that its multiples come round late in arrays of any size.
+STEP = 7919
+
+#: Input sets that are rotated, so that no call finds its own inputs in the nearest cache.
+SETS = 3
+
+#: How the results of a pass with a cache of past keys are named (attention_conformance.impls.operators); the past and the new, joined.
+PRESENT = {"present_key": "k", "present_value": "v"}
+
+
+def shapes(w: Workload) -> dict[str, Shape]:
+    """Shapes of everything that is drawn in the dtype of the call, by name: arguments first, then keywords."""
+    found: dict[str, Shape] = _layer(w) if w.kind in ("mha", "sublayer") else _heads(w)
+    if w.has_bias:
+        found["bias"] = (1, w.heads, w.length, w.keys)
+    return found
+
+
+def _heads(w: Workload) -> dict[str, Shape]:
+    new = w.keys - w.past
+    found: dict[str, Shape] = {
+        "q": (w.batch, w.heads, w.length, w.width),
+        "k": (w.batch, w.kv_heads, new, w.width),
+        "v": (w.batch, w.kv_heads, new, w.value_width),
+    }
+    if w.is_gradient:
+        found["grad_output"] = (w.batch, w.heads, w.length, w.value_width)
+    if w.past:
+        found["past_key"] = (w.batch, w.kv_heads, w.past, w.width)
+        found["past_value"] = (w.batch, w.kv_heads, w.past, w.value_width)
+    return found
+
+
+def _layer(w: Workload) -> dict[str, Shape]:
+    columns = w.heads * w.width
+    found: dict[str, Shape] = {"x_q": (w.batch, w.length, columns)}
+    found |= dict.fromkeys(("w_q", "w_k", "w_v"), (columns, columns))
+    if w.is_gradient:
+        found["grad_output"] = found["x_q"]
+    found["w_o"] = (columns, columns)
+    found |= dict.fromkeys(("b_q", "b_k", "b_v", "b_o"), (columns,))
+    if w.kind == "sublayer":
+        found |= dict.fromkeys(("gamma", "beta"), (columns,))
+    return found
+
+
+def options(w: Workload) -> dict[str, Any]:
+    """The keywords that are no arrays of the call's dtype; what has its default value is left out, as a user would."""
+    found: dict[str, Any] = {}
+    if w.kind in ("mha", "sublayer"):
+        found["heads"] = w.heads
+    if w.kind == "sublayer":
+        found["epsilon"] = EPSILON
+    if w.is_causal:
+        found["is_causal"] = True
+    if w.window is not None:
+        found["window"] = (w.window, 0)
+    if w.softcap is not None:
+        found["softcap"] = float(w.softcap)
+    if w.is_padded:
+        found["kv_lengths"] = np.array(w.kv_lengths, np.int64)
+    return found
+
+
+def keywords(w: Workload) -> frozenset[str]:
+    """The features that an implementation needs."""
+    operator = OPERATORS[w.operator]
+    return (frozenset(shapes(w)) - set(operator.arguments) | frozenset(options(w))) - set(operator.always)
+
+
+def results(w: Workload) -> dict[str, Shape]:
+    """Shapes of the results, in the order in which they are returned."""
+    given = shapes(w)
+    found: dict[str, Shape] = {}
+    for name in OPERATORS[w.operator].returned({*given, *options(w)}):
+        if name == "output":
+            found[name] = given["x_q"] if "x_q" in given else (*given["q"][:3], w.value_width)
+        elif name in PRESENT:
+            batch, heads, _, width = given[PRESENT[name]]
+            found[name] = (batch, heads, w.keys, width)
+        else:
+            found[name] = given[name.removeprefix("grad_")]
+    return found
+
+
+def make(w: Workload, dtype: str, seed: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Arguments and keywords; equal seeds give equal ones.
+
+    Normal numbers: of q, k, v, inputs, biases and gradients standard ones; weights keep the size of what they
+    multiply, and gamma is around 1.
+    """
+    generator = np.random.default_rng([seed, zlib.crc32(w.name.encode())])
+    drawn = {name: _draw(generator, name, shape, dtype) for name, shape in shapes(w).items()}
+    arguments = OPERATORS[w.operator].arguments
+    rest = {name: array for name, array in drawn.items() if name not in arguments}
+    return {name: drawn[name] for name in arguments}, rest | options(w)
+
+
+def fresh(
+    w: Workload, arrays: Mapping[str, np.ndarray], keywords: Mapping[str, Any], number: int
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Another set with the same numbers at other places: as good as drawn anew, at the cost of a copy.
+
+    Equal numbers give equal sets; different ones differ, as long as they are fewer than the elements of an array.
+    """
+    drawn = shapes(w)
+
+    def moved(given: Mapping[str, Any]) -> dict[str, Any]:
+        return {n: np.roll(value, STEP * (number + 1)) if n in drawn else value for n, value in given.items()}
+
+    return moved(arrays), moved(keywords)
+
+
+def _draw(generator: np.random.Generator, name: str, shape: Shape, dtype: str) -> np.ndarray:
+    numbers: np.ndarray = generator.standard_normal(shape, dtype=np.float32)
+    if name.startswith("w_"):
+        numbers /= np.sqrt(np.float32(shape[0]))
+    elif name == "gamma":
+        numbers = 1 + numbers / 4
+    return numbers.astype(np.dtype(dtype))

@@ -1,0 +1,120 @@
+"""Floating-point operations of a workload, by one printed formula per operator."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from attention_conformance.bench.machine.roofline import Roof
+from attention_conformance.bench.memory.predict import result_bytes
+from attention_conformance.bench.workloads import arguments
+from attention_conformance.bench.workloads.workload import Workload
+
+#: The formulas as reports print them, by operator.  Matrix products are counted, a multiplication and an addition per
+#: element; softmax (about 5 operations a pair against 2·(D + Dv)), biases and normalisation are not.  ``pairs`` is the
+#: number of allowed pairs (i, j) of one head in one sequence, on average over the B sequences.
+#:
+#: Forward, 2 products a pair: q·k of D terms and P·V of Dv.
+#: Gradients, 5 products: q·k again, dP = dO·Vᵀ, dV = Pᵀ·dO (Dv terms), dQ = dS·K and dK = dSᵀ·Q (D terms) are what
+#: has to be computed from q, k, v and dO (Dao et al. 2022, FlashAttention, algorithm 4); with D = Dv that is 5/2 of the
+#: forward pass.  A program that runs its forward pass as well gets no credit for it.
+#: Layers, a product E × H·D for q, k and v, and H·D × E for the output, per token; E = H·D.
+#: Gradients of the layer: the products of q, k and v again, and two for the gradients of each projection, of its input
+#: and of its weight: 3 + 3 + 3 + 2 of them; of attention the 5, and P·V, of which the gradient of w_o is made.
+FORMULAS = {
+    "sdpa": "2·B·H·pairs·(D + Dv)",
+    "sdpa_grad": "2·B·H·pairs·(3·D + 2·Dv)",
+    "mha": "8·B·S·E² + 4·B·H·pairs·D",
+    "sublayer": "8·B·S·E² + 4·B·H·pairs·D",
+    "mha_grad": "22·B·S·E² + 12·B·H·pairs·D",
+}
+
+
+def pairs(workload: Workload) -> int:
+    """Pairs (i, j) of a query row and a key that it may attend to, in one head, summed over the sequences."""
+    positions = np.arange(workload.length) + workload.past
+    first = 0 if workload.window is None else np.maximum(positions - workload.window, 0)
+    total = 0
+    for keys in workload.kv_lengths:
+        last = np.minimum(positions, keys - 1) if workload.is_causal else np.full_like(positions, keys - 1)
+        total += int(np.maximum(last - first + 1, 0).sum())
+    return total
+
+
+def flops(workload: Workload) -> int:
+    """The operator's formula, for one call.  A kernel that also computes masked pairs gets no credit for them."""
+    w, terms = workload, workload.heads * pairs(workload)
+    projection = 2 * w.tokens * (w.heads * w.width) ** 2
+    counts = {
+        "sdpa": 2 * terms * (w.width + w.value_width),
+        "sdpa_grad": 2 * terms * (3 * w.width + 2 * w.value_width),
+        "mha": 4 * projection + 4 * terms * w.width,
+        "sublayer": 4 * projection + 4 * terms * w.width,
+        "mha_grad": 11 * projection + 12 * terms * w.width,
+    }
+    return counts[w.operator]
+
+
+# Bytes that a call has to move at least, its arithmetic intensity, and which roof of the machine is the lower one.
+
+
+#: Arrays of which some rows may not be needed: those of queries, and those of keys.
+QUERIES, KEYS = ("q", "grad_output"), ("k", "v")
+
+COMPUTE, BANDWIDTH = "compute", "bandwidth"
+
+
+def least_bytes(w: Workload, dtype: str) -> int:
+    """Bytes that a call of the workload has to move at least."""
+    numbers = sum(_read(w, name, shape) for name, shape in arguments.shapes(w).items())
+    lengths = sum(a.nbytes for a in arguments.options(w).values() if isinstance(a, np.ndarray))
+    return numbers * np.dtype(dtype).itemsize + lengths + result_bytes(w, dtype)
+
+
+def intensity(w: Workload, dtype: str) -> float:
+    """Floating-point operations per byte."""
+    return flops(w) / least_bytes(w, dtype)
+
+
+def measures(w: Workload, dtype: str, seconds: float, roof: Roof | None) -> dict[str, Any]:
+    """What a record says of a cell whose median is ``seconds``; without a roof its shares are None."""
+    found: dict[str, Any] = {"bytes_least": least_bytes(w, dtype), "intensity": intensity(w, dtype)}
+    peak = roof.flops_per_second if roof else None
+    bandwidth = roof.bytes_per_second if roof else None
+    speed = flops(w) / seconds
+    found |= {"bound_by": None, "share_of_peak": speed / peak if peak else None, "share_of_limit": None}
+    if peak and bandwidth:
+        reachable = intensity(w, dtype) * bandwidth
+        found["bound_by"] = COMPUTE if peak <= reachable else BANDWIDTH
+        found["share_of_limit"] = speed / min(peak, reachable)
+    return found
+
+
+def _read(w: Workload, name: str, shape: tuple[int, ...]) -> int:
+    """Numbers of one input that have to be read."""
+    if w.kind in ("mha", "sublayer"):
+        return math.prod(shape)  # every position is a query, and every row of the bias is in the gradients
+    if name == "bias":
+        return w.heads * pairs(dataclasses.replace(w, batch=1, is_padded=False))  # the first sequence is not padded
+    if name in QUERIES:
+        return _seen(w)[0] * shape[1] * shape[3]
+    if name in KEYS and not w.past:
+        return _seen(w)[1] * shape[1] * shape[3]
+    return math.prod(shape)
+
+
+def _seen(w: Workload) -> tuple[int, int]:
+    """Rows that see a key, and keys that a row sees, in one head, summed over the sequences."""
+    positions = np.arange(w.length) + w.past
+    first = np.zeros_like(positions) if w.window is None else np.maximum(positions - w.window, 0)
+    rows = keys = 0
+    for valid in w.kv_lengths:
+        last = np.minimum(positions, valid - 1) if w.is_causal else np.full_like(positions, valid - 1)
+        some = first <= last
+        rows += int(some.sum())
+        # The first and the last key move by one from row to row, or stand still, so the seen keys have no gap.
+        keys += int(last[some].max() - first[some].min() + 1) if some.any() else 0
+    return rows, keys

@@ -1,0 +1,246 @@
+"""Workloads: the shapes that are timed, each with a terse stable name such as ``prefill-b1h8d64s1024-causal``.
+
+Grammar of a name, in this order and with nothing left out or added that does not change its meaning:
+
+    KIND-b<B>h<H>[g<Hkv>]d<D>[v<Dv>]s<Sq>[k<N>][-causal][-w<LEFT>][-cap<C>][-bias][-pad][-grad]
+
+* ``prefill``: sdpa with Sq = Sk.  ``cross``: Sk = N, another one than Sq.  ``decode``: Sq new tokens after N past keys,
+  causal by its nature.  ``mha`` and ``sublayer``: the layers, self-attention with E = H · D, every projection
+  and its bias.
+* ``g`` only where Hkv ≠ H (it divides H), ``v`` only where Dv ≠ D.  Numbers have no leading zeros.
+* ``-w4096``: a window of 4096 keys to the left, causal, so that ``-causal`` is not said again.  ``-cap50``: softcap.
+  ``-bias``: an additive bias (1, H, Sq, Sk).  ``-pad``: ``kv_lengths`` that differ (below); B is more than 1.
+  ``-grad``: the gradients, operator sdpa_grad or mha_grad.
+* A kind has the parts that KINDS says; the dtype is no part of a name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NoReturn
+
+from attention_conformance.impls.loading import nearest
+from attention_conformance.impls.operators import OPERATORS
+
+
+class WorkloadError(ValueError):
+    """A workload that cannot be timed under this name; the text is one sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a kind of workload is: its operators, and which optional parts its names may have."""
+
+    operator: str
+    #: The operator of its gradients, "" for none.
+    gradient: str
+    parts: frozenset[str]
+
+
+def _kind(operator: str, gradient: str, parts: str) -> Kind:
+    return Kind(operator, gradient, frozenset(parts.split()))
+
+
+KINDS = {
+    "prefill": _kind("sdpa", "sdpa_grad", "g v causal w cap bias pad grad"),
+    "cross": _kind("sdpa", "sdpa_grad", "g v k cap bias pad grad"),
+    "decode": _kind("sdpa", "", "g v k w cap"),
+    "mha": _kind("mha", "mha_grad", "causal bias pad grad"),
+    "sublayer": _kind("sublayer", "", "causal bias pad"),
+}
+
+#: The sizes as an error message gives them, and how they are read.
+SIZES = "b<B>h<H>[g<Hkv>]d<D>[v<Dv>]s<Sq>[k<N>]"
+_NUMBER = r"([1-9]\d*)"
+_SIZES = re.compile(f"b{_NUMBER}h{_NUMBER}(?:g{_NUMBER})?d{_NUMBER}(?:v{_NUMBER})?s{_NUMBER}(?:k{_NUMBER})?")
+
+#: Suffixes in their order, and how each is read.
+SUFFIXES = {
+    "causal": "causal",
+    "w": f"w{_NUMBER}",
+    "cap": f"cap{_NUMBER}",
+    "bias": "bias",
+    "pad": "pad",
+    "grad": "grad",
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One call to be timed; equal workloads have equal names.
+
+    ``kv_heads`` and ``value_width`` are as ``heads`` and ``width`` where they are 0.  ``other`` is the number of keys
+    of ``cross`` and of past keys of ``decode``.  Raises WorkloadError for what has no name.
+    """
+
+    batch: int
+    heads: int
+    width: int
+    length: int
+    is_causal: bool = False
+    kind: str = "prefill"
+    kv_heads: int = 0
+    value_width: int = 0
+    other: int = 0
+    window: int | None = None
+    softcap: int | None = None
+    has_bias: bool = False
+    is_padded: bool = False
+    is_gradient: bool = False
+
+    def __post_init__(self) -> None:
+        """Fill in what follows from the rest, so that equal calls are equal workloads, and refuse what has no name."""
+        implied = {
+            "kv_heads": self.kv_heads or self.heads,
+            "value_width": self.value_width or self.width,
+            "is_causal": self.is_causal or self.window is not None or self.kind == "decode",
+        }
+        for name, value in implied.items():
+            object.__setattr__(self, name, value)
+        _check(self)
+
+    @property
+    def operator(self) -> str:
+        """The operator whose implementations run it."""
+        kind = KINDS[self.kind]
+        return kind.gradient if self.is_gradient else kind.operator
+
+    @property
+    def family(self) -> str:
+        """The name with its length left open: workloads of one family differ in that alone."""
+        sizes = f"b{self.batch}h{self.heads}"
+        sizes += f"g{self.kv_heads}" if self.kv_heads != self.heads else ""
+        sizes += f"d{self.width}"
+        sizes += f"v{self.value_width}" if self.value_width != self.width else ""
+        if self.kind == "decode":
+            sizes += f"s{self.length}k*"
+        else:
+            sizes += f"s*k{self.other}" if self.other else "s*"
+        return "-".join([self.kind, sizes, *self.suffixes])
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """The suffixes of the name, in their order."""
+        given = {
+            "causal": self.is_causal and self.window is None and self.kind != "decode",
+            f"w{self.window}": self.window is not None,
+            f"cap{self.softcap}": self.softcap is not None,
+            "bias": self.has_bias,
+            "pad": self.is_padded,
+            "grad": self.is_gradient,
+        }
+        return tuple(text for text, said in given.items() if said)
+
+    @property
+    def sweep(self) -> int:
+        """The length that the family leaves open: S, and of ``decode`` the past keys."""
+        return self.other if self.kind == "decode" else self.length
+
+    @property
+    def name(self) -> str:
+        """The name that ``parse`` reads back."""
+        return self.family.replace("*", str(self.sweep))
+
+    @property
+    def past(self) -> int:
+        """Keys that come before the first query row."""
+        return self.other if self.kind == "decode" else 0
+
+    @property
+    def keys(self) -> int:
+        """Sk: all keys of a sequence, past ones and new ones."""
+        return self.other if self.kind == "cross" else self.past + self.length
+
+    @property
+    def kv_lengths(self) -> tuple[int, ...]:
+        """Valid keys of each sequence: with ``-pad`` from Sk down in equal steps towards Sk / 2, 3/4 of it on average.
+
+        Sequence b has Sk · (2B − b) / 2B keys, rounded up.
+        """
+        if not self.is_padded:
+            return (self.keys,) * self.batch
+        return tuple(-(-self.keys * (2 * self.batch - b) // (2 * self.batch)) for b in range(self.batch))
+
+    @property
+    def tokens(self) -> int:
+        """Query rows of a call, B · Sq: of ``decode`` the new tokens.  Padding hides keys; every row is computed."""
+        return self.batch * self.length
+
+
+def _check(w: Workload) -> None:
+    """Refuse what has no name, or more than one."""
+    if w.kind not in KINDS:
+        raise WorkloadError(f"{w.kind!r} is not a kind of workload{nearest(w.kind, KINDS)}")
+    given = {re.sub(r"\d", "", suffix) for suffix in w.suffixes}
+    given |= {"g"} if w.kv_heads != w.heads else set()
+    given |= {"v"} if w.value_width != w.width else set()
+    given |= {"k"} if w.other else set()
+    surplus = sorted(given - KINDS[w.kind].parts)
+    if surplus:
+        raise WorkloadError(f"{w.kind} has no part {surplus[0]!r}; it may have {', '.join(_parts(w.kind))}")
+    if "k" in KINDS[w.kind].parts and not w.other:
+        raise WorkloadError(f"{w.kind} needs a number of keys, as in {w.kind}-b1h8d64s{w.length}k4096")
+    sizes = (w.batch, w.heads, w.width, w.length, w.kv_heads, w.value_width, w.other or 1)
+    if min(*sizes, *(number for number in (w.window, w.softcap) if number is not None)) < 1:
+        raise WorkloadError("sizes are at least 1")
+    if w.heads % w.kv_heads:
+        raise WorkloadError(f"{w.kv_heads} key heads do not divide {w.heads} query heads")
+    if w.kind == "cross" and w.other == w.length:
+        raise WorkloadError(f"cross with {w.length} rows and keys is a prefill")
+    if w.is_padded and w.batch == 1:
+        raise WorkloadError("pad needs more than one sequence, as their lengths differ")
+    if w.is_gradient and w.operator not in OPERATORS:
+        raise WorkloadError(f"there is no operator {w.operator}")
+
+
+def _parts(kind: str) -> list[str]:
+    """The optional parts of a kind, in the order of a name."""
+    return [part for part in ("g", "v", "k", *SUFFIXES) if part in KINDS[kind].parts]
+
+
+def parse(name: str) -> Workload:
+    """The workload of a name.  Raises WorkloadError, which says what is wrong, if it does not follow the grammar."""
+
+    def refuse(why: str) -> NoReturn:
+        raise WorkloadError(f"no workload {name!r}: {why}")
+
+    kind, _, rest = name.partition("-")
+    if kind not in KINDS:
+        likely = nearest(kind, KINDS).replace("?", f"-{rest}?") if rest else nearest(kind, KINDS)
+        refuse(f"{kind!r} is not a kind{likely}")
+    sizes, *suffixes = rest.split("-")
+    found = _SIZES.fullmatch(sizes)
+    if found is None:
+        refuse(f"sizes are {SIZES}, numbers without leading zeros, got {sizes!r}")
+    batch, heads, kv_heads, width, value_width, length, other = (int(text or 0) for text in found.groups())
+    options: dict[str, int] = {}
+    for suffix in suffixes:
+        read = {key: re.fullmatch(pattern, suffix) for key, pattern in SUFFIXES.items()}
+        matching = [(key, match) for key, match in read.items() if match]
+        if not matching:
+            refuse(f"{suffix!r} is not a suffix{nearest(suffix, ('causal', 'w4096', 'cap50', 'bias', 'pad', 'grad'))}")
+        key, match = matching[0]
+        options[key] = int(match[1]) if match.groups() else 1
+    try:
+        workload = Workload(
+            batch,
+            heads,
+            width,
+            length,
+            is_causal="causal" in options,
+            kind=kind,
+            kv_heads=kv_heads,
+            value_width=value_width,
+            other=other,
+            window=options.get("w"),
+            softcap=options.get("cap"),
+            has_bias="bias" in options,
+            is_padded="pad" in options,
+            is_gradient="grad" in options,
+        )
+    except WorkloadError as error:
+        refuse(str(error))
+    if workload.name != name:
+        refuse(f"it is written {workload.name}")
+    return workload

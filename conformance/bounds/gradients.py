@@ -1,0 +1,372 @@
+"""Errors of what a backward pass computes on its way to the gradients: weights, δ, the gradients of the scores.
+
+Steps 1 to 5 of the derivation in ``attention_conformance.conformance.bounds.gradients``, whose notation the comments use, with the errors of
+operands of its step 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.bounds.sdpa import (
+    FUNCTION_ERROR,
+    OperandErrors,
+    Options,
+    Rounding,
+    growth,
+    rounding,
+    score_error,
+)
+from attention_conformance.conformance.spec.gradients import GradExpected, over_groups, sum_to
+from attention_conformance.conformance.spec.sdpa import Expected
+from attention_conformance.impls.contract import Profile
+
+Array = np.ndarray
+
+#: Roundings of a softmax's derivative in units of w, against p (|a| + |δ|): two products, two sums, and the divisions
+#: of a and of the sum by the sum of the powers, where a program differentiates the division.
+SOFTMAX_ROUNDINGS = 6
+
+#: Arrays of it that ``storage`` rounds, against the same: a / Σ, p a, p δ and their difference, or fewer.
+SOFTMAX_STORED = 4
+
+#: How often underflow may take η from an element of it in ``storage``: from those arrays, from the sum of the row, and
+#: where the derivative of the shift is added.  A power is at most 1: what is multiplied by it has lost no more.
+SOFTMAX_LOST = 6
+
+
+@dataclass(frozen=True)
+class GradOperandErrors(OperandErrors):
+    """|δq|, |δk| and |δv| as of sdpa, one key head per query head, and |δg| of grad_output (B, Hq, Sq, Dv)."""
+
+    grad_output: np.ndarray
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Bounds on the errors of the weights, of dS and of dS_raw, (B, Hq, Sq, Sk); 0 at keys that are not allowed."""
+
+    weights: Array
+    d_scores: Array
+    d_raw: Array
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """How large operands may be: |g| + |δg| and |v| + |δv|; ``moved`` is what their errors do to dP (step 8)."""
+
+    g: Array
+    v: Array
+    moved: Array | float
+    #: |δv|, 0 for exact operands.
+    off: Array | float = 0.0
+
+
+def intermediates(x: GradExpected, options: Options, r: Rounding, operands: GradOperandErrors | None = None) -> Errors:
+    """Steps 1 to 5 and 8 for one input and the roundings of a profile; without ``operands`` they are exact."""
+    f = x.forward
+    epsilon = score_error(f, options, r, operands)
+    low, high = _denominators(f, epsilon)
+    weights = _weights(f, epsilon, low, high, r)
+    most = np.where(f.allowed, f.weights, 0.0) + weights
+    sizes = _sizes(x, operands)
+    exact, a, delta = operands is None, np.abs(x.d_weights), np.abs(x.delta)
+    distance = np.where(f.allowed, np.abs(x.d_weights - x.delta), 0.0)
+
+    a_rounded = (growth(f.v.shape[3], r) + 2 * r.operand) * (sizes.g @ np.swapaxes(sizes.v, 2, 3))
+    a_rounded += r.score * (a + sizes.moved + r.underflow) + r.flushed
+    a_rounded = np.where(f.allowed, a_rounded, 0.0)
+    a_error = a_rounded + sizes.moved
+    a = a if exact else a + a_error
+    carried = np.sum(most * sizes.moved, axis=3, keepdims=True)
+    of_weights = _delta_of_weights(x, most, a, a_rounded, delta + carried, r)
+    delta_error = np.maximum(of_weights, _delta_of_output(x, weights, most, a, sizes, r)) + carried
+    delta_error += _delta_moved(f, epsilon, low, distance)
+    delta = delta if exact else delta + delta_error
+
+    rounded = (SOFTMAX_ROUNDINGS * r.accumulator + SOFTMAX_STORED * r.score) * most * (a + delta)
+    rounded = np.where(f.allowed, rounded + 2 * r.flushed + (SOFTMAX_LOST * r.underflow if r.score else 0.0), 0.0)
+    d_scores = weights * distance + most * (a_error + delta_error) + rounded
+    d_scores += _shift(x, epsilon, rounded, of_weights, 0.0 if exact else d_scores, r)
+    d_scores = np.where(f.allowed, np.nan_to_num(d_scores, nan=np.inf), 0.0)
+    return Errors(weights, d_scores, _through_softcap(x, options, d_scores, r, operands))
+
+
+def _sizes(x: GradExpected, operands: GradOperandErrors | None) -> _Sizes:
+    """Step 8: the sizes of g and v, and Σ_d |δg||v| + (|g| + |δg|)|δv|, 0 at keys that are not allowed."""
+    g, v = np.abs(x.grad_output), _size(x.forward.v)
+    if operands is None:
+        return _Sizes(g, v, 0.0)
+    off = _size(operands.v)
+    moved = operands.grad_output @ np.swapaxes(v, 2, 3) + (g + operands.grad_output) @ np.swapaxes(off, 2, 3)
+    return _Sizes(g + operands.grad_output, v + off, np.where(x.forward.allowed, moved, 0.0), off)
+
+
+def _size(array: Array) -> Array:
+    """|array|, with 0 for NaN and infinities, which are compared by class."""
+    return np.abs(np.where(np.isfinite(array), array, 0.0))
+
+
+def _keys(f: Expected) -> Array:
+    """n, (B, Hq, Sq, 1)."""
+    return f.allowed.sum(axis=3, keepdims=True)
+
+
+def _powers(f: Expected, r: Rounding) -> Array:
+    """Relative error of the sum of powers and of the division by it, as step 3 of BOUNDS.md, (B, Hq, Sq, 1)."""
+    n = _keys(f)
+    return (n + 3) * r.accumulator + (r.underflow * n if r.score else 0.0) + 2 * r.score
+
+
+def _denominators(f: Expected, epsilon: Array) -> tuple[Array, Array]:
+    """Σ p exp(−ε) and Σ p exp(ε), 1 in rows without a key."""
+    low, high = (bounds._weights_moved(f, sign * epsilon).sum(axis=3, keepdims=True) for sign in (-1, 1))
+    some = f.allowed.any(axis=3, keepdims=True)
+    return np.where(some, low, 1.0), np.where(some, high, 1.0)
+
+
+def _weights(f: Expected, epsilon: Array, low: Array, high: Array, r: Rounding) -> Array:
+    """Step 1: π."""
+    lse = np.where(np.isfinite(f.lse), np.abs(f.lse), 0.0)[..., None]
+    top = np.where(f.allowed, np.abs(f.scores), 0.0).max(axis=3, keepdims=True, initial=0.0)
+    twice = epsilon + FUNCTION_ERROR * r.accumulator * (1 + lse + top)
+    raised, lowered = bounds._weights_moved(f, twice) / low, bounds._weights_moved(f, -twice) / high
+    farther = np.nan_to_num(np.maximum(raised - f.weights, f.weights - lowered), nan=np.inf)
+    error = farther + (f.weights + farther) * _powers(f, r)
+    if r.score:
+        error = np.minimum(error, np.maximum(f.weights, 1 - f.weights)) + 2 * r.underflow
+    return np.where(f.allowed, error + r.flushed, 0.0)
+
+
+def _delta_moved(f: Expected, epsilon: Array, low: Array, distance: Array) -> Array:
+    """Step 3: what perturbed scores do to both forms of δ."""
+    raised = bounds._weights_moved(f, epsilon)
+    pull = np.where(epsilon < 1, f.weights * np.expm1(epsilon), raised - f.weights) / low
+    moved = np.where(distance > 0, pull * distance, 0.0).sum(axis=3, keepdims=True)
+    farthest = distance.max(axis=3, keepdims=True, initial=0.0)
+    return np.where(np.isfinite(moved), np.minimum(moved, farthest), farthest)
+
+
+def _delta_of_weights(x: GradExpected, most: Array, a: Array, a_error: Array, delta: Array, r: Rounding) -> Array:
+    """Step 3: δ, of the size ``delta``, as Σ p a, with the roundings ``a_error`` of dP."""
+    f = x.forward
+    relative = growth(_keys(f), r) + 3 * r.accumulator + r.weight + r.score
+    sums = np.sum(most * (a_error + relative * a), axis=3, keepdims=True)
+    sums += (_powers(f, r) + r.score) * delta
+    if r.score:
+        # Of each term p a, stored; or of a (p / Σ) and of p / Σ before it, where Σ is the sum of powers, by which the
+        # derivative of the division then multiplies again.
+        powers = np.where(np.isfinite(f.lse), np.exp(f.lse - f.scores.max(axis=3, initial=-np.inf)), 1.0)[..., None]
+        sums += r.underflow + r.underflow * powers * np.sum(f.allowed * (a + 2), axis=3, keepdims=True)
+    return sums
+
+
+def _delta_of_output(x: GradExpected, weights: Array, most: Array, a: Array, sizes: _Sizes, r: Rounding) -> Array:
+    """Step 3: δ as Σ g o, with the output as it was stored between the passes."""
+    f, v, g, o = x.forward, sizes.v, sizes.g, _size(x.forward.output)
+    if np.ndim(sizes.off):
+        o = o + np.nan_to_num(weights @ v + np.where(f.allowed, f.weights, 0.0) @ sizes.off, nan=np.inf)
+    values = np.minimum(np.nan_to_num(most @ v, nan=np.inf), v.max(axis=2, keepdims=True, initial=0.0))
+    kept, lost = (r.store, r.underflow) if r.weight else (r.accumulator, r.flushed)
+    error = (growth(_keys(f), r) + 3 * r.accumulator + 2 * r.operand) * values + (_powers(f, r) + kept) * o + lost
+    error += (r.flushed + ((r.weight > 0) + (r.score > 0)) * r.underflow) * (f.allowed.astype(float) @ v)
+    error += (growth(o.shape[3], r) + 2 * r.score) * o
+    return np.sum(g * error, axis=3, keepdims=True) + r.weight * np.sum(most * a, axis=3, keepdims=True)
+
+
+def _shift(
+    x: GradExpected, epsilon: Array, rounded: Array, of_weights: Array, error: Array | float, r: Rounding
+) -> Array:
+    """Step 4: the roundings of a row and of its δ, at every key whose score may be the largest.
+
+    ``error`` is that of dS where it is no longer small against it.  Errors of operands add up to nothing over a row.
+    """
+    f = x.forward
+    row = of_weights + np.sum(rounded + growth(_keys(f), r) * (np.abs(x.d_scores) + error), axis=3, keepdims=True)
+    least = np.max(f.scores - epsilon, axis=3, keepdims=True, initial=-np.inf)
+    return np.where(f.allowed & (f.scores + epsilon >= least), row, 0.0)
+
+
+def _through_softcap(
+    x: GradExpected, options: Options, d_scores: Array, r: Rounding, operands: GradOperandErrors | None
+) -> Array:
+    """Step 5: the error of dS_raw from that of dS."""
+    cap = options.softcap
+    if cap is None:
+        return d_scores
+    # The error of the scaled score, with that of exp in it, which makes it larger.
+    e = score_error(x.forward, Options(scale=options.scale), r, operands)
+    raw = np.where(x.forward.allowed, np.abs(x.forward.raw), 0.0)
+    e += (2 * r.accumulator + r.score) * raw
+
+    def slope(score: Array) -> Array:
+        return 1 - np.tanh(score / cap) ** 2
+
+    t = slope(raw)
+    steep, flat = slope(np.maximum(raw - e, 0.0)), slope(raw + e)
+    tanh_error = 2 * (FUNCTION_ERROR * r.accumulator + 2 * r.score) * (1 - t)
+    error = np.maximum(steep - t, t - flat) + tanh_error + 2 * r.accumulator + r.score * t
+    found = (t + error) * d_scores + error * np.abs(x.d_scores) + 3 * (r.accumulator + r.score) * np.abs(x.d_raw)
+    found += r.flushed + (r.underflow * (1 + 2 / cap) if r.score else 0.0)
+    return np.where(x.forward.allowed, np.nan_to_num(found, nan=np.inf), 0.0)
+
+
+# How far a gradient may be from the reference, element by element (GRAD-9); continues the derivation of BOUNDS.md.
+
+
+Array = np.ndarray
+
+
+def bound(expected: GradExpected, options: Options, dtype: str, profile: Profile) -> dict[str, Array]:
+    """Bounds on |result − reference| by the name of the gradient, each in its shape.
+
+    ``options`` are those of attention_conformance.conformance.bounds.sdpa.  An element whose reference is not finite is compared by class.
+    """
+    with np.errstate(all="ignore"):
+        theirs = bound_under(expected, options, rounding(dtype, profile))
+        ours = bound_under(expected, options, rounding("float64", Profile.WIDE))
+    return {name: theirs[name] + ours[name] for name in theirs}
+
+
+class HasGradients(Protocol):
+    """A reference of gradients: of sdpa, or of a layer."""
+
+    @property
+    def gradients(self) -> dict[str, Array]:
+        """By name."""
+
+
+def telling(expected: HasGradients, bound: Mapping[str, Array]) -> tuple[str, ...]:
+    """Names of the gradients that can fail: an element exceeds its bound, or the bound is 0 everywhere.
+
+    The second is a gradient that is exactly zero by GRAD-7 or GRAD-8.  One without elements cannot fail by value.
+    """
+    return tuple(
+        name
+        for name, gradient in expected.gradients.items()
+        if gradient.size and ((np.abs(gradient) > bound[name]).any() or not bound[name].any())
+    )
+
+
+def check_telling(expected: HasGradients, bound: Mapping[str, Array], names: Collection[str] = ()) -> None:
+    """Refuse an input whose reference gradient is below its own bound everywhere, as zeros would pass.
+
+    ``names`` are the gradients that have to tell; without them any one has to, unless all are without elements, so
+    that their shapes are what is tested.  Raises ValueError with a sentence that gives the sizes.
+    """
+    told = telling(expected, bound)
+    present = tuple(name for name, gradient in expected.gradients.items() if gradient.size)
+    silent = [name for name in names if name not in told] if names else [*present] * (not told)
+    if silent:
+        raise ValueError(
+            "zeros would pass as gradients: " + "; ".join(_bound_sizes(expected, bound, n) for n in silent)
+        )
+
+
+def _bound_sizes(expected: HasGradients, bound: Mapping[str, Array], name: str) -> str:
+    """How far a gradient is below its bound, in words."""
+    gradient = np.abs(expected.gradients.get(name, np.zeros(0)))
+    if not gradient.size:
+        return f"{name} has no elements"
+    share = np.max(gradient / np.where(bound[name] > 0, bound[name], np.inf))
+    return f"{name} is nowhere larger than {share:.2g} times its bound, and at most {gradient.max():.2g}"
+
+
+def bound_under(
+    x: GradExpected, options: Options, r: Rounding, operands: GradOperandErrors | None = None
+) -> dict[str, Array]:
+    """Steps 1 to 8 with the given roundoffs, of a program alone: the reference's own error is not added.
+
+    With ``operands`` the program works with q, k, v and grad_output that are off by as much; without, with exact ones.
+    """
+    errors, f, heads = intermediates(x, options, r, operands), x.forward, x.grad_k.shape[1]
+    scale, by_key = abs(x.scale), np.swapaxes(f.allowed, 2, 3)
+    # dS is stored before the products, in ``storage`` once more when it is scaled, or else an element of q or k is.
+    scaled = r.weight + 2 * r.score
+    lost = max(1.0, scale) * (r.flushed + (r.underflow if r.weight else 0.0))
+
+    off = (None, None, None) if operands is None else (operands.q, operands.k, operands.grad_output)
+    q, k, g = (_Operand(_finite(a), e) for a, e in zip((f.q, f.k, x.grad_output), off, strict=True))
+    grad_q = scale * _summed(x.d_raw, errors.d_raw, k, f.allowed, f.q.shape[1], scaled, r)
+    grad_q += lost * _sums(f.allowed, k.size, f.q.shape[1])
+    d_raw, d_raw_error = np.swapaxes(x.d_raw, 2, 3), np.swapaxes(errors.d_raw, 2, 3)
+    grad_k = scale * _summed(d_raw, d_raw_error, q, by_key, heads, scaled, r)
+    grad_k += lost * _sums(by_key, q.size, heads)
+    if r.score:
+        grad_k += lost * _sums(np.abs(d_raw) + (0.0 if operands is None else d_raw_error), np.ones_like(q.x), heads)
+    weights, weights_error = np.swapaxes(np.where(f.allowed, f.weights, 0.0), 2, 3), np.swapaxes(errors.weights, 2, 3)
+    grad_v = _summed(weights, weights_error, g, by_key, heads, r.weight, r)
+    grad_v += (r.flushed + (r.underflow if r.weight else 0.0)) * _sums(by_key, g.size, heads)
+
+    some = over_groups(by_key.sum(axis=3), heads) > 0
+    found = {"grad_q": (grad_q, f.allowed.sum(axis=3) > 0), "grad_k": (grad_k, some), "grad_v": (grad_v, some)}
+    # Each head's own gradient, where it is stored, may underflow, and so may the sum; in ``storage`` unscaled, too.
+    least = r.underflow * (1 + max(1.0, scale) * (r.score > 0)) + lost * (f.q.shape[1] // heads if heads else 1)
+    results = {name: _where(where[..., None], array + least) for name, (array, where) in found.items()}
+    if x.grad_bias is not None:
+        results["grad_bias"] = _of_bias(x, errors, x.grad_bias.shape, r, exact=operands is None)
+    return results
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """What a term is multiplied by, and how far it is off: None for not at all."""
+
+    x: Array
+    error: Array | None
+
+    @property
+    def size(self) -> Array:
+        """How large it may be."""
+        return np.abs(self.x) if self.error is None else np.abs(self.x) + self.error
+
+
+def _summed(
+    terms: Array, error: Array, other: _Operand, allowed: Array, heads: int, rounded: float, r: Rounding
+) -> Array:
+    """Steps 6 and 8: Σ_c terms[…, a, c] · other[…, c, :] over the allowed pairs, summed over groups: (B, heads, A, X).
+
+    ``rounded`` is what each term is rounded by before the product.
+    """
+    product, moved = terms @ other.x, error @ np.abs(other.x)
+    if other.error is not None:
+        moved = moved + (np.abs(terms) + error) @ other.error
+    size = np.abs(terms) @ np.abs(other.x) + moved
+    grouped = heads != terms.shape[1]
+    stored = over_groups(np.abs(product) + moved, heads) if grouped else 0.0
+    n = over_groups(allowed.sum(axis=3), heads)[..., None]
+    relative = growth(n, r) + 3 * r.accumulator + 2 * r.operand + rounded
+    total = np.abs(over_groups(product, heads)) + (0.0 if other.error is None else over_groups(moved, heads))
+    result = over_groups(moved, heads) + relative * over_groups(size, heads) + r.weight * stored
+    return result + (n * r.accumulator + r.store + 2 * r.score) * total
+
+
+def _of_bias(x: GradExpected, errors: Errors, shape: tuple[int, ...], r: Rounding, exact: bool) -> Array:
+    """Steps 6 and 7 for dS summed over the axes along which bias is broadcast; ``exact`` operands, or step 8."""
+    n = sum_to(x.forward.allowed.astype(float), shape)
+    size = sum_to(np.abs(x.d_scores) + errors.d_scores, shape)
+    total = np.abs(sum_to(x.d_scores, shape)) + (0.0 if exact else sum_to(errors.d_scores, shape))
+    result = sum_to(errors.d_scores, shape) + (growth(n, r) + r.weight) * size
+    result += (n * r.accumulator + r.store + r.score) * total
+    result += n * (r.flushed + (r.underflow if r.weight else 0.0)) + r.underflow
+    return _where(n > 0, result)
+
+
+def _sums(terms: Array, other: Array, heads: int) -> Array:
+    """Σ |terms| |other| over the groups, (B, heads, A, X)."""
+    return over_groups(np.abs(terms.astype(float)) @ np.abs(other), heads)
+
+
+def _where(some: Array, array: Array) -> Array:
+    """The bound, infinite where it is no number, and exactly 0 where nothing is summed."""
+    return np.where(some, np.nan_to_num(array, nan=np.inf, posinf=np.inf), 0.0)
+
+
+def _finite(array: Array) -> Array:
+    """The array with 0 for NaN and infinities."""
+    return np.where(np.isfinite(array), array, 0.0)

@@ -1,0 +1,211 @@
+"""Mistakes of the backward pass over a forward pass that is right: GRAD-2 to GRAD-6 and GRAD-10 to GRAD-14."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attention_conformance.conformance.faults.models.gradients import Backward
+from attention_conformance.conformance.faults.models.sdpa import Array, Inputs
+from attention_conformance.conformance.faults.registry import fault
+from attention_conformance.conformance.spec.sdpa import Expected
+
+#: Keys of a tile in the faults of tails.
+TILE = 16
+
+
+@fault("GRAD-3", "the subtracted sum δ is missing from the gradient of the softmax", "Odyssey 2134", "cTensor PR 31")
+class DeltaMissing(Backward):
+    """p · dP: only the diagonal of the Jacobian is left, or weights that need not add up to 1."""
+
+    def delta(self, x: Inputs, found: Expected, g: Array) -> Array:
+        return np.zeros_like(super().delta(x, found, g))
+
+
+@fault("GRAD-3", "dP cut to the width of q where v is wider", "native-sparse-attention-triton 27")
+class ValueColumnsCutFromGradient(Backward):
+    """The pointers to v and the given gradient are declared D wide; shows where Dv > D."""
+
+    def d_weights(self, x: Inputs, found: Expected, g: Array) -> Array:
+        width = x.q.shape[3]
+        return g[..., :width] @ found.v[..., :width].swapaxes(2, 3)
+
+
+@fault("GRAD-4", "the slope of softcap is missing", "cf. flash-attention PR 2402", "cf. flash-attention PR 1033")
+class SlopeMissing(Backward):
+    """The backward pass of attention without a softcap."""
+
+    def slope(self, x: Inputs, found: Expected) -> Array:
+        return np.ones_like(found.raw)
+
+
+@fault("GRAD-4", "the slope of softcap taken at the score after the bias", "cf. tokamax PR 1121")
+class SlopeAfterBias(Backward):
+    """Right without a bias."""
+
+    def slope(self, x: Inputs, found: Expected) -> Array:
+        return self.slope_at(x, found.raw if x.bias is None else found.raw + self.inner.spread(x, x.bias))
+
+
+@fault("GRAD-5", "the slope of softcap reaches the gradient of bias", "cf. tokamax PR 1121")
+class SlopeReachesBias(Backward):
+    """The bias is added behind the softcap; this is its gradient before it."""
+
+    def grad_bias(self, x: Inputs, d_scores: Array, d_raw: Array) -> Array:
+        return super().grad_bias(x, d_raw, d_raw)
+
+
+@fault("GRAD-4", "the gradient of q lacks the scale", "cf. flash-attention 2651")
+class QueryGradientUnscaled(Backward):
+    """A scale of 1 hides it."""
+
+    def grad_q(self, x: Inputs, found: Expected, d_raw: Array) -> Array:
+        return d_raw @ found.k
+
+
+@fault("GRAD-4", "the gradient of k lacks the scale", "flash-attention 2651")
+class KeyGradientUnscaled(Backward):
+    """A scale of 1 hides it."""
+
+    def grad_k(self, x: Inputs, found: Expected, d_raw: Array) -> Array:
+        return self.over_groups(x, d_raw.swapaxes(2, 3) @ found.q)
+
+
+@fault("GRAD-4", "the gradient of q scaled twice", "flash-sparse-attention PR 203")
+class QueryGradientScaledTwice(Backward):
+    """In the loop over tiles, and again behind it."""
+
+    def grad_q(self, x: Inputs, found: Expected, d_raw: Array) -> Array:
+        return super().grad_q(x, found, d_raw) * x.work(self.inner.scale(x))
+
+
+@fault(
+    "GRAD-6", "gradients of k and v of one query head of the group only", "levanter PR 449", "AiDotNet.Tensors PR 633"
+)
+class GroupNotSummed(Backward):
+    """Repeated heads are given back as they were taken, not summed."""
+
+    def of_group(self, grouped: Array) -> Array:
+        return grouped[:, :, 0]
+
+
+@fault("GRAD-6", "gradients of k and v summed over every Hkv-th query head", "native-sparse-attention-triton 27")
+class GroupInterleaved(Backward):
+    """Query head h is taken to read key head h mod Hkv, in the backward pass only; one key head hides it."""
+
+    def over_groups(self, x: Inputs, array: Array) -> Array:
+        return array.reshape(len(array), x.group, x.k.shape[1], *array.shape[2:]).sum(axis=1)
+
+
+@fault("GRAD-5", "the gradient of bias not summed over the batch", "cf. flash-sparse-attention PR 193", "jax 30593")
+class BiasBatchNotSummed(Backward):
+    """That of the first sample, where all samples share the bias."""
+
+    def along(self, d_scores: Array, axis: int, missing: bool) -> Array:
+        return d_scores[:1] if axis == 0 else super().along(d_scores, axis, missing)
+
+
+@fault("GRAD-5", "the gradient of bias not summed over heads", "flash-sparse-attention PR 193", "cf. jax PR 36702")
+class BiasHeadsNotSummed(Backward):
+    """That of the first head, where all heads share the bias."""
+
+    def along(self, d_scores: Array, axis: int, missing: bool) -> Array:
+        return d_scores[:, :1] if axis == 1 else super().along(d_scores, axis, missing)
+
+
+@fault("GRAD-5", "the gradient of bias not summed over rows", "flash-sparse-attention PR 199")
+class BiasRowsNotSummed(Backward):
+    """That of the first row, for a bias per key."""
+
+    def along(self, d_scores: Array, axis: int, missing: bool) -> Array:
+        return d_scores[:, :, :1] if axis == 2 else super().along(d_scores, axis, missing)
+
+
+@fault("GRAD-5", "the gradient of bias averaged over axes that bias lacks", "cf. flash-sparse-attention PR 199")
+class BiasMissingAxesAveraged(Backward):
+    """Axes of length 1 are summed; a bias of rank 4 hides it."""
+
+    def along(self, d_scores: Array, axis: int, missing: bool) -> Array:
+        return d_scores.mean(axis=axis, keepdims=True) if missing else super().along(d_scores, axis, missing)
+
+
+@fault("GRAD-5", "the gradient of bias scaled like that of q and k", "cf. flash-sparse-attention PR 203")
+class BiasGradientScaled(Backward):
+    """The bias is added to the scaled score."""
+
+    def grad_bias(self, x: Inputs, d_scores: Array, d_raw: Array) -> Array:
+        return super().grad_bias(x, d_scores * x.work(self.inner.scale(x)), d_raw)
+
+
+@fault("GRAD-3", "a NaN gradient of q where a sample has one key", "flash-attention 334", "flash-attention 443")
+class OneKeyGradientNan(Backward):
+    """One weight of 1, whose score has a gradient of zero."""
+
+    def grad_q(self, x: Inputs, found: Expected, d_raw: Array) -> Array:
+        keys = np.broadcast_to(x.shape[3] if x.kv_lengths is None else x.kv_lengths, len(x.q))
+        return np.where((keys == 1)[:, None, None, None], x.work(np.nan), super().grad_q(x, found, d_raw))
+
+
+@fault("GRAD-2", "keys behind the last full tile have gradients of zero", "cf. FlagGems PR 3607", "cf. jax 27224")
+class TailGradientDropped(Backward):
+    """Shows where there are more keys than one tile and no multiple of it."""
+
+    def gradients(self, x: Inputs, g: Array) -> list[Array]:
+        grads = super().gradients(x, g)
+        for grad in grads[1:3] if x.shape[3] > TILE else ():
+            grad[:, :, x.shape[3] // TILE * TILE :] = 0
+        return grads
+
+
+@fault("GRAD-10", "gradients of half precision returned as float32", "cf. flash-attention-jax PR 13")
+class GradientsFloat32(Backward):
+    """The accumulators are returned."""
+
+    def stored(self, x: Inputs, grads: list[Array]) -> tuple[Array, ...]:
+        return tuple(grads)
+
+
+@fault(
+    "GRAD-11", "an error in the backward pass where an axis is empty", "flash-attention 2562", "flash-attention PR 2568"
+)
+class EmptyAxisRefusedBackward(Backward):
+    """No queries or no keys: nothing to read, and an illegal access."""
+
+    def gradients(self, x: Inputs, g: Array) -> list[Array]:
+        if 0 in x.shape:
+            raise RuntimeError("illegal memory access")
+        return super().gradients(x, g)
+
+
+@fault("GRAD-12", "a grad_output that does not fit accepted", "cf. AiDotNet.Tensors PR 270")
+class GradOutputUnchecked(Backward):
+    """What is missing is taken as zero, and the dtype is converted."""
+
+    def checked(self, x: Inputs, g: Array) -> Array:
+        fitted = np.zeros((*x.q.shape[:3], x.v.shape[-1]), x.dtype)
+        part = tuple(slice(min(a, b)) for a, b in zip(fitted.shape, g.shape, strict=True))
+        fitted[part] = g[part]
+        return super().checked(x, fitted)
+
+
+@fault("GRAD-13", "grad_output is overwritten", "apex 1430")
+class GradOutputOverwritten(Backward):
+    """The kernel writes where it reads."""
+
+    def checked(self, x: Inputs, g: Array) -> Array:
+        copy = super().checked(x, g).copy()
+        g[...] = 0
+        return copy
+
+
+@fault("GRAD-14", "parts of the gradient of q are added in a random order", "pytorch 123656", "flash-attention 429")
+class GradientOrderRandom(Backward):
+    """Atomic additions: equal calls differ in the last bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.random = np.random.default_rng(0)
+
+    def grad_q(self, x: Inputs, found: Expected, d_raw: Array) -> Array:
+        parts = np.array_split(self.random.permutation(x.shape[3]), 3)
+        grad = sum((d_raw[..., p] @ found.k[:, :, p] for p in parts), np.zeros(found.q.shape, x.work))
+        return grad * x.work(self.inner.scale(x))

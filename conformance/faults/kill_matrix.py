@@ -1,0 +1,175 @@
+"""The judge's verdicts on faults, each given once: most faults return the same bits on most cases."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.faults.models.steps import unchanged
+from attention_conformance.conformance.faults.registry import FAULTS, Fault, link
+from attention_conformance.conformance.judging.judge import judge
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.judging.run_case import blank_of, run_case
+from attention_conformance.conformance.ledger.load import Ledger, read
+from attention_conformance.conformance.ledger.questions import QUESTIONS
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.impls.calls import Reply
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.process.pool import Crashed, Pool
+from attention_conformance.impls.select import plug_in
+
+
+class Verdict(NamedTuple):
+    """What a result says, without its words."""
+
+    outcome: Outcome
+    failure: Failure | None
+
+
+#: By case, dtype, profile, and a digest of the reply.
+_GIVEN: dict[tuple[str, str, str | None, bytes], Verdict] = {}
+
+
+def verdict(reply: Reply, case: AnyCase, blank: Result) -> Verdict:
+    """What the judge says of a reply to a case; it depends on what is in the key, and on nothing else."""
+    key = (case.name, blank.dtype, blank.profile, _digest(reply))
+    if key not in _GIVEN:
+        result = judge(reply, case, blank)
+        _GIVEN[key] = Verdict(result.outcome, result.failure)
+    return _GIVEN[key]
+
+
+def _digest(reply: Reply) -> bytes:
+    """All of a reply that a verdict may depend on."""
+    digest = hashlib.blake2b(digest_size=16)
+    words = (reply.status, reply.modified, reply.unequal, reply.changed)
+    arrays = {name: (str(array.dtype), array.shape) for name, array in reply.results.items()}
+    digest.update(repr((words, arrays)).encode())
+    for array in reply.results.values():
+        digest.update(array.tobytes())
+    return digest.digest()
+
+
+# The kill table: which cases catch which fault, and which cases nothing needs.
+
+
+#: Cases that have to catch a fault: one could be an accident of its data.
+LEAST = 2
+
+#: A case that is one of this many to catch some fault is needed.
+FEW = 4
+
+#: A thread in a case's sentence: "(pytorch 195910)", "(llama.cpp PR 29034)", "(pytorch 176767 returned D columns)".
+THREAD = re.compile(r"\((?:[\w.-]+ )(?:PR )?\d+(?::? [^)]*)?\)")
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A fault and the cases that catch it, each with the dtypes in which it does, smallest case first."""
+
+    fault: str
+    caught: Mapping[str, tuple[str, ...]]
+
+    @property
+    def smallest(self) -> str:
+        """The smallest case that catches the fault, "" for a survivor."""
+        return next(iter(self.caught), "")
+
+
+def implementation(fault: Fault) -> Implementation:
+    """The fault as a plug-in; all faults share one worker process."""
+    plugged = plug_in(f"attention_conformance.conformance.faults:{fault.attribute}")
+    return replace(plugged, name=fault.name, worker="faults", operator=fault.operator)
+
+
+def table(pool: Pool, faults: Iterable[str] = ()) -> tuple[Kill, ...]:
+    """Judge faults (all of them by default) on every case and dtype of their operators, on the CPU.
+
+    Case by case, as what the faults of an operator have in common on a case is computed once (steps.py).
+    """
+    tried = [_Tried(FAULTS[name], pool) for name in faults or FAULTS]
+    for case in sorted(every_case().values(), key=lambda case: case.size):
+        for each in tried:
+            if each.fault.operator == case.operator and not case.keywords - each.keywords:  # else unsupported
+                each.judge(case)
+    return tuple(Kill(each.fault.name, each.caught) for each in tried)
+
+
+class _Tried:
+    """A fault that is tried on one case after the other."""
+
+    def __init__(self, fault: Fault, pool: Pool) -> None:
+        self.fault, self.plugged, self.pool = fault, implementation(fault), pool
+        self.keywords = pool.call(self.plugged, "attention_conformance.impls.calls:describe", self.plugged).keywords
+        self.caught: dict[str, tuple[str, ...]] = {}
+
+    def judge(self, case: AnyCase) -> None:
+        dtypes = tuple(dtype for dtype in case.dtypes if self._fails(Target(self.plugged, "cpu", dtype), case))
+        if dtypes:
+            self.caught[case.name] = dtypes
+
+    def _fails(self, target: Target, case: AnyCase) -> bool:
+        reply = unchanged(self.fault.make, case, target.dtype)
+        if reply is None:
+            try:
+                reply = run_case(target, case, self.pool, timeout=None)
+            except Crashed:
+                return True
+        return verdict(reply, case, blank_of(target, case)).outcome is Outcome.FAILED
+
+
+def needed(kills: Iterable[Kill]) -> dict[str, str]:
+    """Why each case is in the suite, "" for one that nothing needs; operators without faults are left out."""
+    operators = {fault.operator for fault in FAULTS.values()}
+    ledger = read()
+    reasons = {name: _own_reason(case, ledger) for name, case in every_case().items() if case.operator in operators}
+    for kill in kills:
+        for name in tuple(kill.caught)[: max(LEAST, len(kill.caught) if len(kill.caught) <= FEW else 0)]:
+            reasons[name] = reasons[name] or f"catches {kill.fault}"
+    return reasons
+
+
+def _own_reason(case: AnyCase, ledger: Ledger) -> str:
+    failing = [d.id for d in ledger.deviations if any(fnmatch(case.name, pattern) for pattern in d.cases)]
+    if failing:
+        return f"fails in deviation {failing[0]}"
+    if case.name in {question.case for question in QUESTIONS}:
+        return "asks a question of the divergence matrix"
+    return case.stays or ("regression test" if THREAD.search(case.why) else "")
+
+
+def as_json(kills: Iterable[Kill]) -> dict[str, Any]:
+    """The table as plain data, for the report."""
+    return {
+        "format": "attention-conformance faults 1",
+        "cases": len(every_case()),
+        "faults": [
+            {
+                "name": kill.fault,
+                "operator": FAULTS[kill.fault].operator,
+                "group": FAULTS[kill.fault].group,
+                "clause": FAULTS[kill.fault].clause,
+                "title": FAULTS[kill.fault].title,
+                "when": FAULTS[kill.fault].when,
+                "sources": {source: link(source) for source in FAULTS[kill.fault].sources},
+                "smallest": kill.smallest,
+                "caught": {name: " ".join(dtypes) for name, dtypes in kill.caught.items()},
+            }
+            for kill in kills
+        ],
+    }
+
+
+def write(path: Path) -> str:
+    """Make the table and write it to a file; says how it went in one line."""
+    kills = table(Pool(in_process=True))  # faults are this project's own code, and do not crash
+    path.write_text(json.dumps(as_json(kills), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    survivors = [kill.fault for kill in kills if len(kill.caught) < LEAST]
+    return f"{len(kills)} faults, {len(survivors)} caught by fewer than {LEAST} cases {' '.join(survivors)}: {path}"

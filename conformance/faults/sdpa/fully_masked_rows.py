@@ -1,0 +1,148 @@
+"""Rows without a key: NaN, the mean of v, the row before, and only where some options meet (SDPA-15, SDPA-20)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
+from attention_conformance.conformance.faults.registry import fault
+
+
+def empty(allowed: Array) -> Array:
+    """Rows without a key, (B, Hq, Sq, 1)."""
+    return np.logical_not(allowed.any(axis=3, keepdims=True))
+
+
+class NanRow(Attention):
+    """NaN in the rows that ``hit`` names among those without a key, as exp(−inf + inf) gives it."""
+
+    def hit(self, x: Inputs, allowed: Array) -> Array:
+        """Rows that come out NaN, (B, Hq, Sq, 1)."""
+        return empty(allowed)
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        weights = super().normalized(x, powers, total, allowed)
+        return np.where(self.hit(x, allowed), x.work(np.nan), weights)
+
+    def lse(self, x: Inputs, top: Array, total: Array, allowed: Array) -> Array:
+        return np.where(self.hit(x, allowed), x.work(np.nan), super().lse(x, top, total, allowed))
+
+
+@fault("SDPA-15", "NaN in rows without a key", "pytorch 103963", "openvino 35959", "iree 24175", "rten PR 1321")
+class EmptyRowNan(NanRow):
+    """The largest score of such a row is −inf, and −inf − (−inf) is NaN."""
+
+
+@fault("SDPA-15", "NaN in rows that only a bias of −inf empties", "allennlp 890", "vllm-fork PR 682")
+class EmptyRowNanByBias(NanRow):
+    """Boolean masks are guarded; the same mask written as −inf is not."""
+
+    def hit(self, x: Inputs, allowed: Array) -> Array:
+        return empty(self.bias_allows(x)) if x.bias is not None else np.zeros_like(empty(allowed))
+
+
+@fault("SDPA-15", "NaN in batches whose key length is 0", "flash-attention PR 2568")
+class EmptyRowNanByLength(NanRow):
+    """An empty sample of a batch; every other length is right."""
+
+    def hit(self, x: Inputs, allowed: Array) -> Array:
+        return empty(self.lengths_allow(x)) if x.kv_lengths is not None else np.zeros_like(empty(allowed))
+
+
+@fault("SDPA-15", "NaN in rows above the diagonal of causal", "cf. flash-attention 443", "cf. vllm 27491")
+class EmptyRowNanByOffset(NanRow):
+    """More queries than keys, aligned at the bottom right: the first rows stand before the first key."""
+
+    def hit(self, x: Inputs, allowed: Array) -> Array:
+        return empty(np.broadcast_to(self.causal_allows(x), x.shape))
+
+
+@fault("SDPA-15", "NaN in rows that mask and causal empty only together", "burn PR 4697")
+class EmptyRowNanCombined(NanRow):
+    """Mask and causal are each guarded; their combination is not."""
+
+    def hit(self, x: Inputs, allowed: Array) -> Array:
+        causal = empty(np.broadcast_to(self.causal_allows(x), x.shape))
+        return empty(self.mask_allows(x) & self.causal_allows(x)) & ~empty(self.mask_allows(x)) & ~causal
+
+
+@fault("SDPA-15", "NaN in every row of a batch that has a row without a key", "pytorch 41508")
+class EmptyRowPoisonsBatch(NanRow):
+    """The whole sample turns NaN, not the one row."""
+
+    def hit(self, x: Inputs, allowed: Array) -> Array:
+        return np.broadcast_to(empty(allowed).any(axis=(1, 2, 3), keepdims=True), empty(allowed).shape)
+
+
+@fault(
+    "SDPA-15",
+    "the mean of v in rows without a key",
+    "onnxruntime 28904",
+    "onnxscript PR 2654",
+    "apex 1390",
+    "source 001",
+)
+class EmptyRowMean(Attention):
+    """Softmax over equal fills: every key, masked or not, gets the weight 1/Sk."""
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        weights = super().normalized(x, powers, total, allowed)
+        return np.where(empty(allowed), x.work(1 / max(1, x.shape[3])), weights)
+
+
+@fault("SDPA-15", "the mean of v in rows that mask and causal empty only together", "onnxruntime 28904")
+class EmptyRowMeanCombined(Attention):
+    """Each alone gives zeros; a sentinel of −1e30 is left where they meet."""
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        weights = super().normalized(x, powers, total, allowed)
+        alone = empty(self.mask_allows(x)) | empty(np.broadcast_to(self.causal_allows(x), x.shape))
+        return np.where(empty(allowed) & ~alone, x.work(1 / max(1, x.shape[3])), weights)
+
+
+@fault("SDPA-15", "rows without a key are not written: they hold the row before", "mlx 2395")
+class EmptyRowNotWritten(Attention):
+    """The output buffer keeps what was there; here the row before, or ones in the first row."""
+
+    def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
+        output = super().summed(x, weights, allowed, v)
+        before = np.concatenate([np.ones_like(output[:, :, :1]), output[:, :, :-1]], axis=2)[:, :, : output.shape[2]]
+        return np.where(empty(allowed), before, output)
+
+
+@fault("SDPA-15", "a finite lse in rows without a key", "flashinfer 4452")
+class EmptyRowLseFinite(Attention):
+    """−5e4 instead of −inf: merged with another part of the keys it still looks like a part."""
+
+    def lse(self, x: Inputs, top: Array, total: Array, allowed: Array) -> Array:
+        return np.where(empty(allowed), x.work(-5e4), super().lse(x, top, total, allowed))
+
+
+@fault("SDPA-18", "NaN weights in rows without a key, beside a right output", "pytorch 41508")
+class EmptyRowWeightsNan(Attention):
+    """The output is mended after the fact, the returned weights are not."""
+
+    def stored_weights(self, x: Inputs, weights: Array) -> Array:
+        return np.where(empty(self.allowed(x)), np.nan, weights).astype(x.dtype)
+
+
+@fault("SDPA-20", "NaN for no keys", "flash-attention PR 2568", "pytorch 141219")
+class EmptyKeysNan(NanRow):
+    """Sk = 0 divides 0 by 0; masked rows are guarded."""
+
+    def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
+        output = super().summed(x, weights, allowed, v)
+        return output if x.shape[3] else np.full_like(output, np.nan)
+
+    def hit(self, x: Inputs, allowed: Array) -> Array:
+        return np.full_like(empty(allowed), x.shape[3] == 0)
+
+
+@fault("SDPA-20", "an error for an empty axis", "pytorch 133780", "flash-attention 1537")
+class EmptyAxesRefused(Attention):
+    """A batch of none, no queries or no keys: "batch size must be positive"."""
+
+    def check(self, x: Inputs) -> None:
+        super().check(x)
+        if 0 in x.shape:
+            raise RuntimeError("batch size, heads and lengths must be positive")

@@ -1,0 +1,115 @@
+"""Heads paired wrongly, split wrongly, merged wrongly: SDPA-1, SDPA-17."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
+from attention_conformance.conformance.faults.registry import fault
+
+
+@fault("SDPA-17", "query head h reads key head h mod Hkv", "onnx PR 7274", "onnxscript PR 2408", "jax-js PR 180")
+class HeadsTiled(Attention):
+    """Tiled in the place of repeated: one key head, or as many as query heads, hide it."""
+
+    def heads(self, x: Inputs, array: Array) -> Array:
+        return np.tile(array, (1, x.group, 1, 1))
+
+
+@fault("SDPA-17", "query head h reads value head h mod Hkv", "onnx PR 7274", "onnxscript PR 2408")
+class ValueHeadsTiled(Attention):
+    """Keys are paired rightly."""
+
+    def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
+        q, k, _ = super().operands(x)
+        return q, k, np.tile(x.v, (1, x.group, 1, 1)).astype(x.work)
+
+
+@fault(
+    "SDPA-17",
+    "query head h reads key head h // Hkv",
+    "ONNXim PR 34",
+    "HipKittens PR 22",
+    "native-sparse-attention-triton 27",
+)
+class HeadsByGroupCount(Attention):
+    """The number of groups taken for their size; where both are equal it fits."""
+
+    def heads(self, x: Inputs, array: Array) -> Array:
+        hkv = array.shape[1]
+        return array[:, np.minimum(np.arange(x.shape[1]) // hkv, hkv - 1)]
+
+
+@fault("SDPA-17", "every query head reads the first key head", "ONNXim PR 34")
+class HeadsFirstForAll(Attention):
+    """Multi-query attention for any number of key heads; shows without groups too."""
+
+    def heads(self, x: Inputs, array: Array) -> Array:
+        return np.repeat(array[:, :1], x.shape[1], axis=1)
+
+
+@fault("SDPA-17", "grouped heads switch causal off", "xformers PR 1239")
+class GroupedDropsCausal(Attention):
+    """The kernel for groups folds them into the rows, and the diagonal is lost."""
+
+    def causal_allows(self, x: Inputs) -> Array:
+        return np.ones(x.shape, bool) if x.group > 1 else super().causal_allows(x)
+
+
+@fault(
+    "SDPA-17",
+    "grouped heads folded into rows: the diagonal counts folded rows",
+    "flash-attention PR 2528",
+    "xformers PR 1239",
+)
+class GroupedRowsCounted(Attention):
+    """Row i of the g-th head of a group is taken for row i · group + g."""
+
+    def diagonal(self, x: Inputs) -> Array:
+        if x.group <= 1:
+            return super().diagonal(x)
+        rows = np.arange(x.shape[2])[None, :, None] * x.group + (np.arange(x.shape[1]) % x.group)[:, None, None]
+        return rows + self.offset(x)
+
+
+@fault("SDPA-1", "heads split by a view, without the transpose", "onnx 7118", "FuxiCTR 30", "torch-mlir PR 4470")
+class SplitByView(Attention):
+    """(B, S, H, D) memory is taken for (B, H, S, D); one head or one row hides it."""
+
+    def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
+        def split(array: Array) -> Array:
+            b, h, s, d = array.shape
+            return np.ascontiguousarray(array.transpose(0, 2, 1, 3)).reshape(b, h, s, d)
+
+        return (
+            split(x.q).astype(x.work),
+            self.heads(x, split(x.k)).astype(x.work),
+            self.heads(x, split(x.v)).astype(x.work),
+        )
+
+
+@fault("SDPA-1", "heads merged by a view, without the transpose", "transformer-from-scratch PR 6", "source 002")
+class MergedByView(Attention):
+    """The output is in the wrong order, in the right shape."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        b, h, s, d = output.shape
+        return np.ascontiguousarray(super().stored(x, output)).reshape(b, s, h, d).transpose(0, 2, 1, 3)
+
+
+@fault("SDPA-1", "with a batch of one, a head reads its neighbour's keys", "flashinfer 1898")
+class BatchOfOne(Attention):
+    """The batch axis is squeezed away and the heads move up; larger batches are right."""
+
+    def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
+        q, k, v = super().operands(x)
+        return (q, np.roll(k, 1, axis=1), v) if x.shape[0] == 1 else (q, k, v)
+
+
+@fault("SDPA-1", "every batch reads the keys of the first", "cf. source 002")
+class FirstBatchKeys(Attention):
+    """The batch stride of k is 0; one batch hides it."""
+
+    def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
+        q, k, v = super().operands(x)
+        return q, np.broadcast_to(k[:1], k.shape) if len(k) else k, v

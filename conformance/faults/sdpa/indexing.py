@@ -1,0 +1,56 @@
+"""Indices too narrow for the input, and grids too small for it: SDPA-1, SDPA-9."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
+from attention_conformance.conformance.faults.registry import fault
+
+#: Limit of a 16-bit index, and of the second and third axis of a CUDA grid.
+LIMIT = 65536
+
+
+@fault("SDPA-9", "the key index wraps at 65536", "pytorch 162588")
+class KeyIndex16Bits(Attention):
+    """Causal and windows of longer sequences; without a mask no index is compared."""
+
+    def keys(self, x: Inputs) -> Array:
+        return super().keys(x) % LIMIT
+
+
+@fault("SDPA-7", "the mask is read with a key index that wraps at 65536", "pytorch 162588", "llama.cpp 24912")
+class MaskIndex16Bits(Attention):
+    """Key 65536 takes the mask of key 0."""
+
+    def spread(self, x: Inputs, array: Array) -> Array:
+        return super().spread(x, array)[..., np.arange(x.shape[3]) % LIMIT]
+
+
+@fault("SDPA-1", "batches and heads beyond 65535 are not computed", "pytorch 142228", "flash-linear-attention PR 1077")
+class GridLimit(Attention):
+    """The launch covers 65535 blocks; the rest stays zero."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        output = super().stored(x, output)
+        output.reshape(x.shape[0] * x.shape[1], *output.shape[2:])[LIMIT - 1 :] = 0
+        return output
+
+
+@fault("SDPA-9", "positions counted in the storage dtype", "cf. ml_dtypes 63")
+class PositionsInStorage(Attention):
+    """bfloat16 counts to 256, float16 to 2048; then several keys share a position."""
+
+    def keys(self, x: Inputs) -> Array:
+        return super().keys(x).astype(x.dtype).astype(np.float64)
+
+
+@fault("SDPA-7", "with a mask, every batch but the first comes out 0", "pytorch 139462")
+class MaskedBatchesZero(Attention):
+    """The mask was prepared for another length."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        output = super().stored(x, output)
+        if x.mask is not None and x.mask.ndim == 4 and x.mask.shape[0] > 1:
+            output[1:] = 0
+        return output

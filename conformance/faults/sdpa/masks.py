@@ -1,0 +1,169 @@
+"""Masks and biases read the wrong way: polarity, dtype, order, and options that drop one another (SDPA-6, 7, 13)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
+from attention_conformance.conformance.faults.registry import fault
+
+
+@fault(
+    "SDPA-7",
+    "the mask inverted: True drops",
+    "pytorch 170400",
+    "transformers PR 38094",
+    "openvino PR 32046",
+    "cs249r_book PR 1785",
+)
+class MaskInverted(Attention):
+    """The meaning of nn.MultiheadAttention under the same name."""
+
+    def mask_allows(self, x: Inputs) -> Array:
+        return super().mask_allows(x) if x.mask is None else ~super().mask_allows(x)
+
+
+@fault("SDPA-7", "the mask ignored", "DI-engine 333", "Practical_NLP_in_PyTorch PR 8")
+class MaskIgnored(Attention):
+    """Accepted and never read."""
+
+    def mask_allows(self, x: Inputs) -> Array:
+        return np.ones(x.shape, bool)
+
+
+@fault("SDPA-7", "the mask ignored with one query", "hip-ep PR 144")
+class MaskIgnoredOneQuery(Attention):
+    """The path for decoding has no mask."""
+
+    def mask_allows(self, x: Inputs) -> Array:
+        return np.ones(x.shape, bool) if x.shape[2] == 1 else super().mask_allows(x)
+
+
+@fault("SDPA-7", "a boolean mask added to the scores as 0 and 1", "diffusers 14342")
+class MaskAdded(Attention):
+    """Nothing is masked; the allowed keys get a bonus of 1."""
+
+    def mask_allows(self, x: Inputs) -> Array:
+        return np.ones(x.shape, bool)
+
+    def added(self, x: Inputs, s: Array) -> Array:
+        s = super().added(x, s)
+        return s if x.mask is None else s + self.spread(x, x.mask).astype(x.work)
+
+
+@fault("SDPA-7", "the mask applied after softmax", "pytorch-image-models PR 2236", "memory-compressed-attention 2")
+class MaskAfterSoftmax(Attention):
+    """The rows no longer add up to 1."""
+
+    def mask_allows(self, x: Inputs) -> Array:
+        return np.ones(x.shape, bool)
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        return super().normalized(x, powers, total, allowed) * super().mask_allows(x)
+
+
+@fault("SDPA-6", "a bias read as a boolean mask: what is not 0 is dropped", "pytorch 107084")
+class BiasAsMask(Attention):
+    """The fast path of an encoder layer."""
+
+    def added(self, x: Inputs, s: Array) -> Array:
+        return s
+
+    def bias_allows(self, x: Inputs) -> Array:
+        return super().bias_allows(x) if x.bias is None else self.spread(x, x.bias) == 0
+
+
+@fault("SDPA-6", "the bias ignored", "keras-hub PR 2977")
+class BiasIgnored(Attention):
+    """Only its −inf is seen."""
+
+    def added(self, x: Inputs, s: Array) -> Array:
+        return s
+
+
+@fault("SDPA-6", "the bias ignored with one query", "keras-hub PR 2977")
+class BiasIgnoredOneQuery(Attention):
+    """A path of its own for decoding, without the bias."""
+
+    def added(self, x: Inputs, s: Array) -> Array:
+        return s if x.shape[2] == 1 else super().added(x, s)
+
+
+@fault("SDPA-6", "the bias added before the scale", "ppl.llm.kernel.cuda PR 48", "cudnn-frontend PR 804")
+class BiasScaled(Attention):
+    """(q · k + bias) · scale."""
+
+    def added(self, x: Inputs, s: Array) -> Array:
+        return s if x.bias is None else s + self.spread(x, x.bias).astype(x.work) * x.work(self.scale(x))
+
+
+@fault("SDPA-13", "the mask dropped where is_causal is given", "pytorch PR 178588", "dia PR 170")
+class MaskDroppedWithCausal(Attention):
+    """One of two masks wins."""
+
+    def mask_allows(self, x: Inputs) -> Array:
+        return np.ones(x.shape, bool) if x.is_causal else super().mask_allows(x)
+
+
+@fault("SDPA-13", "causal dropped where a mask is given", "candle PR 3632", "BONSAI PR 344", "keras PR 23040")
+class CausalDroppedWithMask(Attention):
+    """One of two masks wins."""
+
+    def causal_allows(self, x: Inputs) -> Array:
+        return np.ones(x.shape, bool) if x.mask is not None else super().causal_allows(x)
+
+
+@fault("SDPA-13", "a key is allowed if mask or causal allow it", "local-attention 5")
+class MaskOrCausal(Attention):
+    """Or in the place of and."""
+
+    def causal_allows(self, x: Inputs) -> Array:
+        return np.ones(x.shape, bool) if x.mask is not None and x.is_causal else super().causal_allows(x)
+
+    def mask_allows(self, x: Inputs) -> Array:
+        if x.mask is None or not x.is_causal:
+            return super().mask_allows(x)
+        return super().mask_allows(x) | (self.keys(x) <= self.diagonal(x))
+
+
+@fault("SDPA-13", "causal dropped where the weights are returned", "keras 23038")
+class CausalDroppedWithWeights(Attention):
+    """The path that returns weights is another one."""
+
+    def causal_allows(self, x: Inputs) -> Array:
+        return np.ones(x.shape, bool) if x.return_weights else super().causal_allows(x)
+
+
+@fault("SDPA-13", "the mask dropped where key lengths are given", "cf. dia PR 170")
+class MaskDroppedWithLengths(Attention):
+    """Padding is thought to be all there is to mask."""
+
+    def mask_allows(self, x: Inputs) -> Array:
+        return np.ones(x.shape, bool) if x.kv_lengths is not None else super().mask_allows(x)
+
+
+@fault("SDPA-13", "the window dropped where a mask is given", "cf. jax 32300")
+class WindowDroppedWithMask(Attention):
+    """The window is only built where there is no mask yet."""
+
+    def window(self, x: Inputs) -> tuple[int | None, int | None]:
+        return (None, None) if x.mask is not None else super().window(x)
+
+
+@fault("SDPA-7", "a square mask transposed", "transformer PR 40")
+class MaskTransposed(Attention):
+    """Rows for keys: only where Sq = Sk does it fit."""
+
+    def mask_allows(self, x: Inputs) -> Array:
+        allowed = super().mask_allows(x)
+        return allowed.swapaxes(2, 3) if x.mask is not None and x.shape[2] == x.shape[3] else allowed
+
+
+@fault("SDPA-7", "with one allowed key the output is not quite its value", "tt-metal 51927")
+class OneKeyLeaks(Attention):
+    """2^-6 of the weight goes to all keys, masked ones too; a correlation above 0.999 hides it."""
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        weights = super().normalized(x, powers, total, allowed)
+        single = (allowed.sum(axis=3, keepdims=True) == 1) & (x.shape[3] > 1)
+        return np.where(single, weights * x.work(1 - 2.0**-6) + x.work(2.0**-6 / max(1, x.shape[3])), weights)

@@ -1,0 +1,202 @@
+"""What only tiles can get wrong: their tails, their maximum, their rescaling, and merging parts (SDPA-1, SDPA-14)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
+from attention_conformance.conformance.faults.models.tiles import State, Tiled
+from attention_conformance.conformance.faults.registry import fault
+
+
+@fault(
+    "SDPA-1",
+    "padding behind the last key counts as a key of score 0",
+    "flashinfer PR 5090",
+    "zml PR 563",
+    "NNkernels.jl PR 16",
+)
+class TailCounts(Tiled):
+    """exp(0) = 1 for every key that is missing to a full tile."""
+
+    def padding(self, x: Inputs) -> float:
+        return 0.0
+
+
+@fault("SDPA-1", "keys behind the last full tile dropped", "TransformerEngine 3331", "jax 27224")
+class TailDropped(Tiled):
+    """Shows where there are more keys than one tile and no multiple of it."""
+
+    def first_keys(self, x: Inputs, keys: int) -> list[int]:
+        return super().first_keys(x, keys)[: max(1, x.shape[3] // self.tile)]
+
+
+@fault("SDPA-1", "the last tile reads past its end: the first keys of the sequence again", "pytorch PR 169222")
+class TailReadsOn(Tiled):
+    """What lies behind the last key is read as keys, up to a full tile."""
+
+    tile = 32
+
+    def padded(self, x: Inputs, s: Array, allowed: Array, v: Array) -> tuple[Array, Array]:
+        missing = min(-s.shape[3] % self.tile, s.shape[3])
+        s, v = np.concatenate([s, s[..., :missing]], axis=3), np.concatenate([v, v[:, :, :missing]], axis=2)
+        return super().padded(x, s, allowed, v)
+
+
+@fault("SDPA-1", "the last key lost where one key is left for the last tile", "pytorch 191937")
+class TailOfOneLost(Tiled):
+    """Keys % 32 = 1."""
+
+    tile = 32
+
+    def first_keys(self, x: Inputs, keys: int) -> list[int]:
+        tiles = super().first_keys(x, keys)
+        return tiles[:-1] if x.shape[3] % self.tile == 1 and len(tiles) > 1 else tiles
+
+
+@fault(
+    "SDPA-30",
+    "the last key lost where keys are expanded (stride 0) and one is left for the last tile",
+    "pytorch 191937",
+)
+class TailOfOneLostExpanded(TailOfOneLost):
+    """Only keys that repeat in memory."""
+
+    def first_keys(self, x: Inputs, keys: int) -> list[int]:
+        return super().first_keys(x, keys) if 0 in x.k.strides else Tiled.first_keys(self, x, keys)
+
+
+@fault(
+    "SDPA-1", "query rows behind the last full tile not written", "lightning-attention PR 28", "tiny-flash-attention 12"
+)
+class QueryTailNotWritten(Attention):
+    """Zeros in rows from ⌊Sq / 16⌋ · 16 on, where there are more than 16."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        output = super().stored(x, output)
+        if x.shape[2] > 16:
+            output[:, :, x.shape[2] // 16 * 16 :] = 0
+        return output
+
+
+@fault("SDPA-14", "exp(−inf + inf) where the first tile is masked", "pytorch 127055", "vllm 48364")
+class FirstTileNan(Tiled):
+    """A maximum of −inf after the first tile; rows with an allowed key in it are right."""
+
+    def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
+        top, total, output = super().merged(x, index, s, v, state)
+        nan = (index == 0) & np.isneginf(top)
+        return top, np.where(nan, x.work(np.nan), total), np.where(nan, x.work(np.nan), output)
+
+
+@fault("SDPA-14", "a masked tile leaves a maximum of 0 behind", "flash-attention 2082", "flash-attention PR 2174")
+class MaskedTileMaximumZero(Tiled):
+    """Rows whose later scores are far below 0 come out as zeros."""
+
+    def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
+        top, total, output = super().merged(x, index, s, v, state)
+        return np.where(np.isneginf(top), x.work(0), top), total, output
+
+
+@fault("SDPA-14", "the running output is not rescaled when the maximum rises", "aprender 2753")
+class OutputNotRescaled(Tiled):
+    """The sum is; scores that fall from tile to tile hide it."""
+
+    def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
+        top, total, _ = super().merged(x, index, s, v, state)
+        base = np.where(np.isneginf(top), x.work(0), top)
+        return top, total, state[2] + np.exp(s - base) @ v
+
+
+@fault("SDPA-14", "the running sum is not rescaled when the maximum rises", "aprender 2753")
+class TotalNotRescaled(Tiled):
+    """The output is; scores that fall from tile to tile hide it."""
+
+    def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
+        top, _, output = super().merged(x, index, s, v, state)
+        base = np.where(np.isneginf(top), x.work(0), top)
+        return top, state[1] + np.exp(s - base).sum(axis=3, keepdims=True), output
+
+
+@fault("SDPA-14", "a rise of the maximum below 8 is not rescaled", "rocm-libraries PR 6498", "tilelang PR 2360")
+class SmallRisesNotRescaled(Tiled):
+    """Skipping small rescalings is a known trick; here the old maximum is forgotten with them."""
+
+    def shrink(self, x: Inputs, index: int, top: Array, base: Array) -> Array:
+        return np.where(base - top < 8, x.work(1), super().shrink(x, index, top, base))
+
+
+@fault("SDPA-14", "the maximum of the last tile overwrites the running one", "aprender 2753")
+class MaximumOverwritten(Tiled):
+    """Rescaling uses the old maximum after it was overwritten: the state is never rescaled."""
+
+    def shrink(self, x: Inputs, index: int, top: Array, base: Array) -> Array:
+        return np.ones_like(base)
+
+
+class Split(Attention):
+    """Two halves of the keys, each normalised, merged through their lse; ``merge`` gives the weight of each half."""
+
+    #: Fewer keys than this are not split.
+    least = 64
+
+    def part_weights(self, x: Inputs, lse: Array) -> Array:
+        """Weights of the parts, (parts, B, Hq, Sq, 1), from their lse."""
+        top = lse.max(axis=0)
+        powers = np.exp(lse - np.where(np.isneginf(top), x.work(0), top))
+        total = powers.sum(axis=0)
+        return powers / np.where(total == 0, x.work(1), total)
+
+    def mixed(self, x: Inputs, s: Array, allowed: Array, v: Array) -> tuple[Array, Array, Array]:
+        output, weights, lse = super().mixed(x, s, allowed, v)
+        half = x.shape[3] // 2
+        if x.shape[3] < self.least:
+            return output, weights, lse
+        parts = [  # the sink is in the first part only
+            super(Split, self).mixed(each, s[..., p], allowed[..., p], v[:, :, p])
+            for each, p in ((x, slice(half)), (replace(x, sinks=None), slice(half, None)))
+        ]
+        merged = self.part_weights(x, np.stack([part[2][..., None] for part in parts]))
+        return sum(w * part[0] for w, part in zip(merged, parts, strict=True)), weights, lse
+
+
+@fault("SDPA-14", "two parts of the keys averaged, whatever their lse", "cf. attention-gym PR 205")
+class SplitAveraged(Split):
+    """Shows from 64 keys on."""
+
+    def part_weights(self, x: Inputs, lse: Array) -> Array:
+        return np.full_like(lse, 0.5)
+
+
+@fault(
+    "SDPA-14",
+    "two parts of the keys merged as if their lse were in base 2",
+    "sglang PR 35045",
+    "vllm PR 28840",
+    "attention-gym PR 205",
+)
+class SplitMergedInBaseTwo(Split):
+    """exp2 of a natural lse; equal parts hide it."""
+
+    def part_weights(self, x: Inputs, lse: Array) -> Array:
+        return super().part_weights(x, lse * x.work(np.log(2)))
+
+
+@fault("SDPA-14", "two parts of the keys merged by lse that lack their maximum", "aiter PR 3334")
+class SplitMergedWithoutMaximum(Split):
+    """Only the logarithm of each part's sum is kept."""
+
+    def lse(self, x: Inputs, top: Array, total: Array, allowed: Array) -> Array:
+        lse = super().lse(x, top, total, allowed)
+        return lse if total.shape[2] == 0 or allowed.shape[3] == x.shape[3] else lse - top
+
+
+@fault("SDPA-15", "merging two empty parts gives NaN", "vllm PR 39148", "flashinfer 4051", "vllm PR 28181")
+class SplitEmptyNan(Split):
+    """−inf − (−inf) in the merge, not in the softmax."""
+
+    def part_weights(self, x: Inputs, lse: Array) -> Array:
+        powers = np.exp(lse - lse.max(axis=0))
+        return powers / powers.sum(axis=0)

@@ -1,0 +1,152 @@
+"""Dtype, shape and axis order of what is returned: SDPA-1, SDPA-18, SDPA-19, SDPA-27."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
+from attention_conformance.conformance.faults.registry import fault
+
+
+@fault("SDPA-27", "half precision returned as float32", "flash-attention-jax PR 13", "tinygrad PR 5100")
+class OutputFloat32(Attention):
+    """The accumulator is returned."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        return output
+
+
+@fault("SDPA-27", "a bias widens the output to float32", "transformers PR 16901")
+class BiasWidens(Attention):
+    """Promotion with a bias of another dtype."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        return output if x.bias is not None else super().stored(x, output)
+
+
+@fault("SDPA-27", "weights returned in float32", "flash-attention-jax PR 13")
+class WeightsFloat32(Attention):
+    """The softmax is stored as it is computed."""
+
+    def stored_weights(self, x: Inputs, weights: Array) -> Array:
+        return weights
+
+
+@fault("SDPA-1", "the output in layout (B, S, H, D)", "xformers 677", "xformers 932")
+class OutputSequenceFirst(Attention):
+    """As many rows as heads hide it."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        return super().stored(x, output).transpose(0, 2, 1, 3)
+
+
+@fault("SDPA-1", "the output has D columns where Dv differs", "pytorch 176767")
+class OutputWidthOfKeys(Attention):
+    """Cut, or filled with zeros."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        wide = np.zeros((*output.shape[:3], x.q.shape[3]), x.dtype)
+        columns = min(wide.shape[3], output.shape[3])
+        wide[..., :columns] = super().stored(x, output)[..., :columns]
+        return wide
+
+
+@fault("SDPA-1", "an error for Dv ≠ D", "coreai-torch PR 117", "pytorch 128348", "tt-metal PR 42423")
+class ValueWidthRefused(Attention):
+    """Asserted, not refused as unsupported."""
+
+    def check(self, x: Inputs) -> None:
+        super().check(x)
+        if x.v.shape[3] != x.q.shape[3]:
+            raise RuntimeError("head widths of k and v differ")
+
+
+@fault("SDPA-1", "the row axis squeezed away for one query", "flash-attention 1537")
+class OneQuerySqueezed(Attention):
+    """(B, H, Dv) for a step of decoding."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        output = super().stored(x, output)
+        return output[:, :, 0] if x.shape[2] == 1 else output
+
+
+@fault("SDPA-1", "the value width cut to a multiple of 8", "tiny-flash-attention 12")
+class ValueColumnsLost(Attention):
+    """Columns behind the last full vector are zero, where there is a full one."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        output = super().stored(x, output)
+        if output.shape[3] > 8:
+            output[..., output.shape[3] // 8 * 8 :] = 0
+        return output
+
+
+@fault("SDPA-19", "lse in base 2", "sglang PR 35045", "vllm PR 28840", "flashinfer 2113")
+class LseBaseTwo(Attention):
+    """A kernel that works with exp2 returns what it has."""
+
+    def stored_lse(self, x: Inputs, lse: Array) -> Array:
+        return (lse / math.log(2)).astype(lse.dtype)
+
+
+@fault("SDPA-19", "lse multiplied by ln 2", "pytorch 181645", "FlashMLA PR 106")
+class LseTimesLogTwo(Attention):
+    """A natural lse converted as if it were in base 2."""
+
+    def stored_lse(self, x: Inputs, lse: Array) -> Array:
+        return (lse * math.log(2)).astype(lse.dtype)
+
+
+@fault("SDPA-19", "lse without the maximum", "aiter PR 3334", "flash-attention 404")
+class LseWithoutMaximum(Attention):
+    """log Σ exp(s − m) is returned, and m is lost."""
+
+    def lse(self, x: Inputs, top: Array, total: Array, allowed: Array) -> Array:
+        return super().lse(x, top, total, allowed) - top
+
+
+@fault("SDPA-19", "lse of the wrong heads with grouped heads", "flash-attention 648", "vllm-flash-attention PR 87")
+class LseGroupedHeads(Attention):
+    """Heads in the order h mod Hkv; the output is right."""
+
+    def stored_lse(self, x: Inputs, lse: Array) -> Array:
+        b, h, s = lse.shape
+        return lse.reshape(b, -1, x.group, s).swapaxes(1, 2).reshape(b, h, s) if x.group > 1 else lse
+
+
+@fault("SDPA-19", "lse of unscaled scores", "cf. aiter PR 3334")
+class LseUnscaled(Attention):
+    """The scale is applied inside exp, and forgotten outside."""
+
+    def lse(self, x: Inputs, top: Array, total: Array, allowed: Array) -> Array:
+        scale = x.work(self.scale(x) or 1.0)
+        return super().lse(x, top / scale, total, allowed)
+
+
+@fault("SDPA-18", "weights averaged over the heads", "fairseq 3365")
+class WeightsAveraged(Attention):
+    """(B, Sq, Sk), whatever was asked for."""
+
+    def stored_weights(self, x: Inputs, weights: Array) -> Array:
+        return super().stored_weights(x, weights.mean(axis=1))
+
+
+@fault("SDPA-18", "scores returned as weights", "flash-attention 902", "emx-onnx-cgen PR 731")
+class WeightsBeforeSoftmax(Attention):
+    """The product q · k, scaled, as another output mode of the operator has it."""
+
+    def stored_weights(self, x: Inputs, weights: Array) -> Array:
+        q, k, _ = self.operands(x)
+        return super().stored_weights(x, self.scores(x, q, k))
+
+
+@fault("SDPA-18", "weights returned without the mask", "keras 23038")
+class WeightsBeforeMask(Attention):
+    """A softmax of its own, over all keys."""
+
+    def stored_weights(self, x: Inputs, weights: Array) -> Array:
+        q, k, _ = self.operands(x)
+        s = self.added(x, self.capped(x, self.scores(x, q, k)))
+        return super().stored_weights(x, self.softmax(x, s, np.ones(x.shape, bool))[0])

@@ -1,0 +1,150 @@
+"""The scale of another width, given twice, not at all, or at the wrong step: SDPA-2, SDPA-3, SDPA-4."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
+from attention_conformance.conformance.faults.models.tiles import Tiled
+from attention_conformance.conformance.faults.registry import fault
+
+LOG2_E = 1 / math.log(2)
+
+
+@fault(
+    "SDPA-3",
+    "the default scale is of the model width, 1/√(heads · D)",
+    "vit-pytorch 65",
+    "dfdx 171",
+    "source 002",
+    "source 004",
+)
+class ScaleOfModelWidth(Attention):
+    """One head hides it."""
+
+    def default_scale(self, x: Inputs) -> float:
+        return 1 / math.sqrt(x.q.shape[1] * x.q.shape[3])
+
+
+@fault("SDPA-3", "no default scale", "iree 16676", "ethen8181-machine-learning 13")
+class ScaleMissing(Attention):
+    """1 in the place of 1/√D; D = 1 hides it."""
+
+    def default_scale(self, x: Inputs) -> float:
+        return 1.0
+
+
+@fault("SDPA-3", "the default scale applied twice: 1/D", "transformers 38277")
+class ScaleTwice(Attention):
+    """Once by the layer and once by the kernel."""
+
+    def default_scale(self, x: Inputs) -> float:
+        return 1 / x.q.shape[3]
+
+
+@fault("SDPA-3", "scores divided by 1/√D", "perceiver-io 9")
+class ScaleDivided(Attention):
+    """√D in the place of 1/√D."""
+
+    def default_scale(self, x: Inputs) -> float:
+        return math.sqrt(x.q.shape[3])
+
+
+@fault("SDPA-3", "the default scale is of the width padded to a multiple of 32", "ipex-llm PR 12619")
+class ScaleOfPaddedWidth(Attention):
+    """Widths of 32, 64, 96, 128 and 256 hide it."""
+
+    def default_scale(self, x: Inputs) -> float:
+        return 1 / math.sqrt(-(-x.q.shape[3] // 32) * 32)
+
+
+@fault("SDPA-3", "the default scale is of the width padded to a multiple of 8", "cf. ipex-llm PR 12619")
+class ScaleOfWidthPaddedTo8(Attention):
+    """Only widths that are no multiple of 8 show it."""
+
+    def default_scale(self, x: Inputs) -> float:
+        return 1 / math.sqrt(-(-x.q.shape[3] // 8) * 8)
+
+
+@fault("SDPA-3", "the default scale is of the value width, 1/√Dv", "set_transformer 18")
+class ScaleOfValueWidth(Attention):
+    """Dv = D hides it."""
+
+    def default_scale(self, x: Inputs) -> float:
+        return 1 / math.sqrt(max(1, x.v.shape[3]))
+
+
+@fault("SDPA-4", "the given scale ignored", "pytorch 174049", "FastVideo PR 1457", "FasterTransformer PR 323")
+class ScaleIgnored(Attention):
+    """A fused pattern has the default built in."""
+
+    def scale(self, x: Inputs) -> float:
+        return self.default_scale(x)
+
+
+@fault("SDPA-4", "the given scale multiplied with the default", "transformers 38277")
+class ScaleTimesDefault(Attention):
+    """Queries that were scaled before are scaled again."""
+
+    def scale(self, x: Inputs) -> float:
+        return self.default_scale(x) * (1.0 if x.scale is None else x.scale)
+
+
+@fault("SDPA-4", "scale = 0 means the default", "iree-turbine PR 480", "flash-sparse-attention PR 302")
+class ScaleZeroIsDefault(Attention):
+    """``scale or default``: 0 is false."""
+
+    def scale(self, x: Inputs) -> float:
+        return x.scale or self.default_scale(x)
+
+
+@fault("SDPA-4", "√scale on q and k: NaN for a negative scale", "pytorch PR 105202")
+class ScaleSplitRoot(Attention):
+    """Right for every scale that is not negative."""
+
+    def scores(self, x: Inputs, q: Array, k: Array) -> Array:
+        root = x.work(np.sqrt(x.work(self.scale(x))))
+        return (q * root) @ (k * root).swapaxes(2, 3)
+
+
+@fault("SDPA-4", "the sign of the scale is lost", "pytorch PR 105202")
+class ScaleAbsolute(Attention):
+    """|scale|, from √|scale| on both sides."""
+
+    def scale(self, x: Inputs) -> float:
+        return abs(super().scale(x))
+
+
+@fault("SDPA-4", "a given scale lacks the factor log2(e) of exp2", "iree-turbine PR 480")
+class GivenScaleInBaseTwo(Attention):
+    """``scale or default * log2(e)``: only the default gets the factor, and exp2 follows."""
+
+    def scale(self, x: Inputs) -> float:
+        return super().scale(x) if x.scale is None else x.scale / LOG2_E
+
+
+@fault("SDPA-4", "the scale multiplied by log2(e) once a tile", "FlagGems PR 424")
+class ScaleGrowsByTile(Tiled):
+    """One tile hides it."""
+
+    def scores(self, x: Inputs, q: Array, k: Array) -> Array:
+        tiles = np.arange(k.shape[2]) // self.tile
+        return super().scores(x, q, k) * x.work(LOG2_E) ** tiles.astype(x.work)
+
+
+@fault("SDPA-4", "the scale ignored with one query", "flashinfer PR 3393")
+class ScaleIgnoredOneQuery(Attention):
+    """One of several code paths has the default built in."""
+
+    def scale(self, x: Inputs) -> float:
+        return self.default_scale(x) if x.shape[2] == 1 else super().scale(x)
+
+
+@fault("SDPA-4", "the scale ignored with grouped heads", "flashinfer PR 3393")
+class ScaleIgnoredGrouped(Attention):
+    """One of several code paths has the default built in."""
+
+    def scale(self, x: Inputs) -> float:
+        return self.default_scale(x) if x.group > 1 else super().scale(x)

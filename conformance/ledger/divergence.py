@@ -1,0 +1,115 @@
+"""How the libraries answer the questions on which they disagree: question × implementation, from results alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tabulate import tabulate
+
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.ledger.questions import DTYPE, QUESTIONS, Question
+
+#: What a failure of a kind does instead; a wrong value is told by what it looks like.
+INSTEAD = {
+    Failure.VALUE: "other values",
+    Failure.ERROR: "error",
+    Failure.NO_ERROR: "accepted",
+    Failure.STATE: "leaves state changed",
+    Failure.CRASHED: "crash",
+    Failure.TIMEOUT: "hangs",
+    Failure.MEMORY: "out of memory",
+}
+
+UNSUPPORTED = "unsupported"
+NOT_ASKED = ""
+
+#: What the operators are called in a heading.
+OPERATORS = {
+    "sdpa": "Attention",
+    "sdpa_grad": "Gradients of attention",
+    "mha": "The multi-head layer",
+    "mha_grad": "Gradients of the multi-head layer",
+}
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers of some implementations to the questions about one operator, by implementation and device."""
+
+    operator: str
+    questions: tuple[Question, ...]
+    answers: Mapping[tuple[str, str], tuple[str, ...]]
+
+
+def answers(results: Iterable[Result], questions: Sequence[Question] = QUESTIONS) -> list[Answers]:
+    """One table for each operator of which anything was asked.
+
+    Questions that nobody was asked are left out, and who was asked none.  An answer that the spec does not give is in
+    bold.
+    """
+    by_who: dict[tuple[str, str], dict[str, Result]] = {}
+    for result in results:
+        if result.dtype == DTYPE:
+            by_who.setdefault((result.implementation, result.device), {})[result.case] = result
+    found = []
+    for operator in dict.fromkeys(every_case()[q.case].operator for q in questions):
+        own = [q for q in questions if every_case()[q.case].operator == operator]
+        asked = tuple(q for q in own if any(q.case in cases for cases in by_who.values()))
+        table = {who: tuple(answer(cases.get(q.case), q) for q in asked) for who, cases in by_who.items()}
+        table = {who: row for who, row in table.items() if any(cell != NOT_ASKED for cell in row)}
+        if table:
+            found.append(Answers(operator, asked, table))
+    return found
+
+
+def answer(result: Result | None, question: Question) -> str:
+    """What a result answers."""
+    if result is None:
+        return NOT_ASKED
+    if result.outcome is Outcome.PASSED:
+        return question.right
+    if result.outcome is Outcome.UNSUPPORTED:
+        return UNSUPPORTED
+    failure = result.failure or Failure.VALUE
+    return f"**{result.error_pattern or INSTEAD.get(failure, failure.value)}**"
+
+
+def markdown(found: Sequence[Answers], versions: Mapping[str, str], heading: str = "###") -> str:
+    """The tables as Markdown, each under its operator; who answers everything as the spec says is named below it.
+
+    ``versions`` are texts for a row of their own, by implementation; without any there is no such row.
+    """
+    devices = {device for each in found for _, device in each.answers}
+    return "\n\n".join(_section(each, versions, heading, len(devices) > 1) for each in found)
+
+
+def _section(found: Answers, versions: Mapping[str, str], heading: str, devices: bool) -> str:
+    right = [who for who, row in found.answers.items() if not any(cell.startswith("**") for cell in row)]
+    others = [who for who in found.answers if who not in right]
+    parts = [f"{heading} {OPERATORS.get(found.operator, found.operator)}"]
+    if others:
+        head = ["question", "the spec", *(_name(who, devices) for who in others)]
+        rows = [["version", "", *(versions.get(name, "") for name, _ in others)]] if versions else []
+        for at, question in enumerate(found.questions):
+            row = [question.text, question.right, *(found.answers[who][at] for who in others)]
+            rows.append([escaped(cell) for cell in row])
+        parts.append(tabulate(rows, head, tablefmt="github", disable_numparse=True))
+    if right:
+        names = ", ".join(f"`{_name(who, devices).replace('`', '')}` {_supported(found.answers[who])}" for who in right)
+        parts.append(f"As the spec says wherever they answer, of {len(found.questions)} questions: {names}.")
+    return "\n\n".join(parts)
+
+
+def _supported(row: Sequence[str]) -> int:
+    return sum(cell not in (UNSUPPORTED, NOT_ASKED) for cell in row)
+
+
+def _name(who: tuple[str, str], devices: bool) -> str:
+    return escaped(" ".join(who) if devices else who[0])
+
+
+def escaped(text: str) -> str:
+    """As the text of a Markdown table's cell, whoever wrote it: no tags, links or images."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("[", "\\[")

@@ -1,0 +1,127 @@
+"""What ``--fuzz N`` adds to the pytest plugin: its options, one test per target and property, and the seed in print.
+
+Nothing of hypothesis is imported unless the option is given.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from attention_conformance.conformance.judging.outcomes import Result
+from attention_conformance.conformance.ledger import apply
+from attention_conformance.conformance.ledger.load import read
+from attention_conformance.conformance.run import targets
+from attention_conformance.impls.operators import SDPA
+
+if TYPE_CHECKING:
+    from attention_conformance.conformance.properties.properties import Property
+    from attention_conformance.conformance.properties.run import Setting
+
+#: The file whose tests are parametrised here.
+TESTS = Path(__file__).resolve().parent.parent / "test_properties.py"
+
+#: Seeds are drawn below this: short enough to be typed.
+SEEDS = 2**32
+
+_SETTING = pytest.StashKey["Setting"]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of the property tests."""
+    group = parser.getgroup("attention-conformance")
+    group.addoption(
+        "--fuzz",
+        type=int,
+        metavar="N",
+        help="also check every property of sdpa on N random problems per target; 'pytest conformance --fuzz N"
+        " -k test_fuzz' does nothing else",
+    )
+    group.addoption("--fuzz-seed", type=int, metavar="SEED", help="repeat the problems of the run that printed this")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse options that cannot be followed, in one sentence, and choose the seed."""
+    examples, seed = config.getoption("fuzz"), config.getoption("fuzz_seed")
+    if examples is None:
+        if seed is not None:
+            raise pytest.UsageError("--fuzz-seed repeats a run of --fuzz N, which is missing")
+        return
+    if examples < 1:
+        raise pytest.UsageError(f"--fuzz {examples}: expected a number of examples, 1 or more")
+    if importlib.util.find_spec("hypothesis") is None:
+        raise pytest.UsageError("--fuzz needs the package hypothesis: pip install 'attention-conformance[fuzz]'")
+    from attention_conformance.conformance.properties.run import Setting
+
+    shared = getattr(config, "workerinput", {}).get("fuzz_seed")  # of the process that spreads the tests over others
+    seed = shared if seed is None else seed
+    config.stash[_SETTING] = Setting(examples, secrets.randbelow(SEEDS) if seed is None else seed)
+
+
+def fuzz_seed(config: pytest.Config) -> int | None:
+    """The seed of the run's random problems, None without them."""
+    return config.stash[_SETTING].seed if _SETTING in config.stash else None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Without ``--fuzz`` there are no property tests, rather than skipped ones."""
+    return True if collection_path == TESTS and _SETTING not in config.stash else None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give the tests with the arguments ``target`` and ``prop`` one item per target of sdpa and property."""
+    if not {"target", "prop"} <= set(metafunc.fixturenames):
+        return
+    if _SETTING not in metafunc.config.stash:
+        pytest.fail(f"{TESTS.name} needs --fuzz N, the number of examples", pytrace=False)
+    from attention_conformance.conformance.properties.properties import PROPERTIES
+
+    chosen = [t for t in targets.targets(metafunc.config) if t.implementation.operator == SDPA.name]
+    pairs = [(t, p) for t in chosen for p in PROPERTIES.values()]
+    metafunc.parametrize(("target", "prop"), pairs, ids=[f"{t.id}-{p.name}" for t, p in pairs])
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """The seed, before anything is drawn."""
+    return [seed_line(config.stash[_SETTING])] if _SETTING in config.stash else []
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """The seed once more: ``-q`` has no header."""
+    if _SETTING in config.stash and not config.getoption("collectonly"):
+        terminalreporter.write_line(seed_line(config.stash[_SETTING]))
+
+
+def seed_line(setting: Setting) -> str:
+    """How to repeat the run."""
+    return f"fuzz seed {setting.seed}: --fuzz {setting.examples} --fuzz-seed {setting.seed} repeats it"
+
+
+@pytest.fixture(scope="session")
+def fuzzing(request: pytest.FixtureRequest) -> Fuzzing:
+    """Where the results of properties come from."""
+    return Fuzzing(request.config)
+
+
+class Fuzzing:
+    """The property tests of a run, one after the other in the thread of pytest: nothing of them depends on time."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._ledger = read()
+
+    def result(self, target: targets.Target, prop: Property) -> Result:
+        """What becomes of a property on a target."""
+        from attention_conformance.conformance.properties.run import fuzz
+        from attention_conformance.conformance.properties.trial import Context
+
+        config, name = self._config, target.implementation.name
+        selection = targets.selection(config)
+        records = apply.records(name, target.device, target.dtype, self._ledger, selection.versions)
+        timeout = config.getoption("case_timeout")
+        context = Context(target, targets.pool(config), selection.keywords[name], records, timeout)
+        return fuzz(prop, context, config.stash[_SETTING])

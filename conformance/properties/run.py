@@ -1,0 +1,233 @@
+"""The words of a property's failure: what was to hold, the shrunk problem, where it broke, and what to paste.
+
+Only makes text; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import shlex
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, Verbosity
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky, Unsatisfiable, UnsatisfiedAssumption
+
+from attention_conformance.conformance.bounds.sdpa import UNIT_ROUNDOFF
+from attention_conformance.conformance.cases import Case
+from attention_conformance.conformance.cases.base import reference_of
+from attention_conformance.conformance.judging.compare import compare
+from attention_conformance.conformance.judging.message import inputs_line, share_text
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.properties.problem import Problem
+from attention_conformance.conformance.properties.properties import AS_DRAWN, Property, agrees_with_reference
+from attention_conformance.conformance.properties.strategies import problems
+from attention_conformance.conformance.properties.trial import Answer, Context, Tally, Trial, Wrong
+from attention_conformance.conformance.spec.clauses import clauses
+
+
+def failure_message(
+    result: Result, sentence: str, case: Case, calls: Sequence[Answer], details: Sequence[str], rerun: str, paste: str
+) -> str:
+    """The whole message; ``case`` is the shrunk problem's, ``paste`` its line or "" if it does not fail by itself."""
+    kind = result.failure.value if result.failure else ""
+    name = result.case.partition("/")[2]
+    lines = [f"{result.implementation} on {result.device} in {result.dtype}, property {name}: wrong by {kind}"]
+    if result.broken in clauses():
+        clause = clauses()[result.broken]
+        lines.append(f"{clause.id} · {clause.title} ({clause.level.value}): {clause.sentence}")
+    lines.append(f"Property: {sentence}")
+    lines.append(f"Problem:  {case.name}: {inputs_line(case, result.dtype)}")
+    heads = ["Calls:   ", *["         "] * (len(calls) - 1)]
+    lines += [f"{head} {against_reference(answer)}" for head, answer in zip(heads, calls, strict=True)]
+    lines += details
+    lines.append(f"Rerun:    {rerun}")
+    if paste:
+        lines += ["Paste:    into a file of conformance/cases, as a case that fails in the same implementation:", paste]
+    else:
+        lines.append("Paste:    nothing: the problem as drawn is computed rightly, and only the calls together show it")
+    return "\n".join(lines)
+
+
+def against_reference(answer: Answer) -> str:
+    """A call, and how far it is from its own reference: "its keys reversed: 0.2 of the bound from the reference"."""
+    if not answer.results:
+        return f"{answer.what}: {answer.reply.status}"
+    share = max(
+        compare(name, each.value, each.exact, each.bound, _stored(name, answer)).share
+        for name, each in answer.results.items()
+    )
+    return f"{answer.what}: {share_text(share)} the bound away from its reference"
+
+
+def _stored(name: str, answer: Answer) -> str:
+    """A dtype that holds the result, whose range decides what may overflow."""
+    dtype = str(answer.reply.results[name].dtype)
+    return dtype if dtype in UNIT_ROUNDOFF else "float64"
+
+
+def rerun_line(result: Result, examples: int, seed: int) -> str:
+    """The command that draws the same examples for this property and target again."""
+    name = result.case.partition("/")[2]
+    return (
+        f"pytest conformance --impl {shlex.quote(result.implementation)} --device {result.device}"
+        f" --dtype {result.dtype} -k 'test_fuzz and {name}' --fuzz {examples} --fuzz-seed {seed}"
+    )
+
+
+def paste_line(problem: Problem, clause: str, dtype: str) -> str:
+    """The line that makes the problem a named case, in the one dtype that it failed in."""
+    source = problem.source(clause, "Found by a property test.").removesuffix(")")
+    zeros = "" if reference_of(problem.case().make_inputs(dtype)).output.any() else ", zeros=True"
+    return f"{source}, dtypes={(dtype,)!r}{zeros})"
+
+
+# One property on one target: N examples from a seed, the first failure shrunk, and what that amounts to as a result.
+
+
+#: Crashes of one property after which the smallest example so far is taken: each one starts a process anew.
+CRASHES = 20
+
+
+class Stop(BaseException):
+    """Ends a property at once, without more shrinking; hypothesis lets it pass."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the command line says: how many examples, from which seed."""
+
+    examples: int
+    seed: int
+
+
+def fuzz(prop: Property, context: Context, setting: Setting) -> Result:
+    """The result of one property on one target.  Never raises for what the implementation does."""
+    target = context.target
+    blank = Result(
+        target.implementation.name,
+        target.device,
+        target.dtype,
+        f"fuzz/{prop.name}",
+        (prop.clause,),
+        Outcome.PASSED,
+        profile=context.profile.value,
+    )
+    lacking = sorted(prop.needs - context.keywords)
+    if lacking:
+        return replace(blank, outcome=Outcome.UNSUPPORTED, reason=f"no keyword {', '.join(lacking)}")
+    tally = Tally()
+    wrong = _search(prop, context, setting, tally)
+    blank = replace(blank, run_seconds=tally.run_seconds, prepare_seconds=tally.prepare_seconds)
+    if wrong is not None:
+        return _failed(blank, prop, context, setting, wrong)
+    if tally.excused:
+        first = next(record for record in context.records if record.id in tally.excused)
+        reason = f"only where the ledger says so [{', '.join(sorted(tally.excused))}]"
+        return replace(
+            blank, outcome=Outcome.KNOWN_DEVIATION, failure=first.failure, broken=first.clause, reason=reason
+        )
+    if not tally.examined:
+        reason = next(iter(tally.unsupported), "no example applies")
+        return replace(blank, outcome=Outcome.UNSUPPORTED, reason=reason)
+    return replace(blank, reason=f"{tally.examined} examples")
+
+
+def _failed(blank: Result, prop: Property, context: Context, setting: Setting, wrong: Wrong) -> Result:
+    finding, dtype = wrong.finding, blank.dtype
+    result = replace(
+        blank,
+        outcome=Outcome.FAILED,
+        failure=finding.failure,
+        broken=finding.broken or prop.clause,
+        reason=finding.reason,
+        error_pattern=finding.error_pattern,
+    )
+    paste = paste_line(wrong.problem, prop.clause, dtype) if _fails_alone(context, wrong) else ""
+    rerun = rerun_line(result, setting.examples, setting.seed)
+    message = failure_message(result, prop.sentence, wrong.problem.case(), wrong.calls, finding.details, rerun, paste)
+    return replace(result, message=message)
+
+
+def _fails_alone(context: Context, wrong: Wrong) -> bool:
+    """Whether the shrunk problem, as a case, fails too; a hang is not waited for again."""
+    if wrong.finding.failure is Failure.TIMEOUT:
+        return wrong.calls[-1].what == AS_DRAWN
+    try:
+        agrees_with_reference.check(Trial(context, wrong.problem, _draws_nothing, Tally()))
+    except Wrong:
+        return True
+    except UnsatisfiedAssumption:
+        pass
+    return False
+
+
+def _draws_nothing(strategy: object) -> NoReturn:
+    raise AssertionError("the agreement with the reference draws nothing beside the problem")
+
+
+def seed_of(prop: Property, setting: Setting) -> int:
+    """The property's own seed, the same for every target, so that all of them meet the same problems."""
+    return zlib.crc32(f"{setting.seed} {prop.name}".encode())
+
+
+def _search(prop: Property, context: Context, setting: Setting, tally: Tally) -> Wrong | None:
+    """The shrunk failure, if one is found."""
+    space = problems(prop.space(context.keywords, context.few))
+    failures: list[Wrong] = []
+
+    def example(data: st.DataObject) -> None:
+        trial = Trial(context, data.draw(space), data.draw, tally)
+        try:
+            prop.check(trial)
+        except Wrong as wrong:
+            failures.append(wrong)
+            _end_costly(failures)
+            raise
+        tally.examined += 1
+
+    settings = hypothesis.settings(
+        max_examples=setting.examples,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+        verbosity=Verbosity.quiet,
+        print_blob=False,
+    )
+    run = hypothesis.seed(seed_of(prop, setting))(settings(hypothesis.given(st.data())(example)))
+    try:
+        run()
+    except Wrong as wrong:
+        return wrong
+    except Stop:
+        return min(failures, key=_size)
+    except Flaky:
+        return _unrepeatable(min(failures, key=_size))
+    except Unsatisfiable:
+        pass
+    return None
+
+
+def _end_costly(failures: list[Wrong]) -> None:
+    """A hang is not waited for twice, and a crash not for ever."""
+    kinds = [wrong.finding.failure for wrong in failures]
+    if kinds[-1] in (Failure.TIMEOUT, Failure.MEMORY) or kinds.count(Failure.CRASHED) >= CRASHES:
+        raise Stop
+
+
+def _size(wrong: Wrong) -> int:
+    return len(wrong.problem.source())
+
+
+def _unrepeatable(wrong: Wrong) -> Wrong:
+    """The same inputs failed once and passed another time (SDPA-29)."""
+    reason = f"failed once and passed when it was repeated: {wrong.finding.reason}"
+    details = (*wrong.finding.details, "Repeated: the same inputs passed another time")
+    broken = Case.blame.unrepeatable
+    finding = replace(wrong.finding, failure=Failure.UNREPEATABLE, broken=broken, reason=reason, details=details)
+    return Wrong(finding, wrong.problem, wrong.calls)

@@ -1,0 +1,89 @@
+"""The command ``script``: run one case of one implementation, and print the standalone script of its failure."""
+
+from __future__ import annotations
+
+import argparse
+
+from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.judging.outcomes import Failure
+from attention_conformance.conformance.judging.run_case import Judged, judge_case
+from attention_conformance.conformance.ledger.load import Ledger
+from attention_conformance.conformance.repro.checks import Element, worst_elements
+from attention_conformance.conformance.repro.compose import text
+from attention_conformance.conformance.run.targets import DEVICES, Target, choose
+from attention_conformance.impls.contract import DTYPES, ImplementationError
+from attention_conformance.impls.loading import nearest
+from attention_conformance.impls.process import limits
+from attention_conformance.impls.process.pool import Pool
+
+#: Seconds for the case, compilation included; as pytest's ``--case-timeout``.
+TIMEOUT = 300.0
+
+#: How the command ends where the case does not fail, so that there is nothing to show.
+NO_FAILURE = 1
+
+
+class ScriptError(Exception):
+    """A choice of which no script can be made; the text is one sentence."""
+
+
+def run_script(impl: str, case: str, dtype: str | None, device: str) -> str | tuple[str, int]:
+    """The script of a failure, or in a sentence that there is none.  The ledger is not asked: a deviation is one.
+
+    Raises ScriptError or ImplementationError for a choice that cannot be run.
+    """
+    chosen = every_case().get(case)
+    if chosen is None:
+        raise ScriptError(f"--case {case}: no such case{nearest(case, every_case())}")
+    dtype = dtype or ("float32" if "float32" in chosen.dtypes else chosen.dtypes[0])
+    if dtype not in chosen.dtypes:
+        raise ScriptError(f"--dtype {dtype}: case {case} is in {', '.join(chosen.dtypes)}")
+    pool = Pool(in_process=False, memory=limits.default())
+    try:
+        selection = choose([impl], [device], [dtype], pool)
+        target = _target(impl, selection.targets, selection.not_installed, chosen, f"{device} in {dtype}")
+        judged = judge_case(
+            target, chosen, pool, selection.keywords[target.implementation.name], Ledger(), selection.versions, TIMEOUT
+        )
+    finally:
+        pool.close()
+    result = judged.result
+    if result.failure is None:
+        why = f": {result.reason}" if result.reason else ""
+        return f"# {impl}, case {case} in {dtype}: {result.outcome.value}{why}; there is no failure to show", NO_FAILURE
+    try:
+        return text(result, target, chosen, _elements(judged, chosen, target), selection.versions).rstrip("\n")
+    except (NotImplementedError, ValueError) as error:
+        raise ScriptError(f"{impl}, case {case}: the call cannot be written as a script ({error})") from None
+
+
+def _target(
+    impl: str, targets: tuple[Target, ...], not_installed: dict[str, tuple[str, ...]], case: AnyCase, where: str
+) -> Target:
+    """The one target that is meant.  Raises ScriptError."""
+    if not_installed:
+        name, packages = next(iter(not_installed.items()))
+        raise ImplementationError(f"{name} needs {', '.join(packages)}, not installed")
+    if not targets:
+        raise ScriptError(f"--impl {impl}: does not run on {where}")
+    if len(targets) > 1:
+        raise ScriptError(f"--impl {impl}: names {len(targets)} implementations, a script is of one")
+    (target,) = targets
+    if target.implementation.operator != case.operator:
+        raise ScriptError(f"--impl {impl} is of {target.implementation.operator}, case {case.name} of {case.operator}")
+    return target
+
+
+def _elements(judged: Judged, case: AnyCase, target: Target) -> tuple[Element, ...]:
+    if judged.result.failure is not Failure.VALUE or judged.reply is None:
+        return ()
+    return worst_elements(judged.reply, case, target.dtype, target.implementation.profile(target.dtype))
+
+
+def script_options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``script``."""
+    parser.add_argument("--impl", required=True, metavar="NAME", help="an implementation, as pytest conformance has it")
+    parser.add_argument("--case", required=True, metavar="CASE", help="one case, by its name")
+    parser.add_argument("--dtype", choices=DTYPES, help="default: float32 where the case has it")
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help="default: %(default)s")
+    parser.epilog = "Ends with 0 if it printed a script, 1 if the case does not fail, 2 if it cannot be run."

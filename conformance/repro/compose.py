@@ -1,0 +1,333 @@
+"""The comment at the head of a script: what it shows, what is expected, and with which versions it was seen."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import platform
+import re
+import textwrap
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.judging.message import inputs_line
+from attention_conformance.conformance.judging.outcomes import Failure, Result
+from attention_conformance.conformance.repro.checks import Checked, Element, check
+from attention_conformance.conformance.repro.inline import CannotInline, Import, Inliner, import_lines, parsed_import
+from attention_conformance.conformance.repro.inputs import arrays, definitions, packed, statements
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.impls.calls import heads_inside
+from attention_conformance.impls.contract import Call, Framework, Implementation
+from attention_conformance.impls.foreign import program as foreign
+from attention_conformance.impls.memory_layouts import lay_out
+from attention_conformance.impls.operators import OPERATORS
+from attention_conformance.impls.script import Given, Snippet, by_contract, forward, together
+from attention_conformance.impls.select import builtin
+
+#: What is said of each way to fail, before the reason.
+_SEEN = {
+    Failure.VALUE: "wrong numbers",
+    Failure.SHAPE: "a result of another shape",
+    Failure.DTYPE: "a result of another dtype",
+    Failure.ERROR: "an exception on a valid input",
+    Failure.NO_ERROR: "an invalid input is accepted",
+    Failure.MODIFIED: "an input is modified",
+    Failure.UNREPEATABLE: "equal calls give unequal results",
+    Failure.CRASHED: "the process dies",
+    Failure.TIMEOUT: "the call does not return",
+}
+
+
+def head(
+    result: Result, target: Target, case: AnyCase, elements: Sequence[Element], versions: Mapping[str, str]
+) -> list[str]:
+    """The lines of the comment; ``versions`` are those of the packages that the script uses."""
+    assert result.failure is not None
+    implementation = target.implementation
+    summary = f" ({implementation.summary})" if implementation.summary else ""
+    lines = [f"{implementation.name}{summary}, {target.dtype} on {target.device}: {_SEEN[result.failure]}.", ""]
+    clause = clauses().get(result.broken or case.clauses[0])
+    if clause is not None:
+        lines.append(f"Clause:   {clause.id} · {clause.title}: {clause.sentence}")
+    lines.append(f"Seen:     {result.reason}")
+    if elements:
+        worst = elements[0]
+        lines.append(
+            f"Worst:    {worst.result}{list(worst.index)} = {worst.got:.9g}, expected {worst.expected:.9g}"
+            f" ± {worst.bound:.3g}"
+        )
+    lines += [f"Input:    {case.why}", f"          {inputs_line(case, target.dtype)}"]
+    system = [f"Python {platform.python_version()}", f"{platform.system()} {platform.machine()}"]
+    lines += [f"Versions: {', '.join([*(f'{name} {text}' for name, text in versions.items()), *system])}", ""]
+    lines.append(
+        f"Case {case.name} of attention-conformance, which this script does not need.  {_exit(result.failure)}"
+    )
+    return [commented for line in lines for commented in _comment(line)]
+
+
+def _exit(failure: Failure) -> str:
+    if failure is Failure.CRASHED:
+        return "It dies as long as this is so, and exits with 0 once it is right."
+    if failure is Failure.TIMEOUT:
+        return "It runs on as long as this is so, and exits with 0 once it is right."
+    return "It exits with 1 as long as this is so, and with 0 once it is right."
+
+
+def _comment(line: str) -> list[str]:
+    hanging = " " * 10 if line[9:10] == " " and line[:1] != " " and ": " in line[:10] else ""
+    hanging = " " * 10 if line.startswith(" " * 10) else hanging
+    if not line:
+        return ["#"]
+    return textwrap.wrap(
+        line, 120, initial_indent="# ", subsequent_indent=f"# {hanging}", break_long_words=False, break_on_hyphens=False
+    )
+
+
+# How the call of a target is written: by its room for a built-in implementation, by an import for a plug-in.
+
+
+_ROOMS = {
+    Framework.NUMPY: "attention_conformance.impls.numpy",
+    Framework.TORCH: "attention_conformance.impls.torch",
+    Framework.JAX: "attention_conformance.impls.jax",
+    Framework.ONNXRUNTIME: "attention_conformance.impls.onnx",
+}
+
+#: What a plugged-in function is called in a script, where that is not the name of its operator.
+_FUNCTIONS = {"sdpa": "attention"}
+
+
+def snippet(target: Target, call: Call) -> Snippet:
+    """The call of a target.  Raises NotImplementedError for one that the implementation does not express."""
+    implementation = target.implementation
+    if implementation.source:
+        return foreign.called(implementation, call)
+    if implementation.function_of:
+        return _differentiated(target, call)
+    known = builtin().get(implementation.name)
+    if known is not None and (known.target, known.prepare) == (implementation.target, implementation.prepare):
+        calls = _script(_room(implementation)).CALLS
+        if implementation.name not in calls:
+            raise NotImplementedError(f"no script of {implementation.name}")
+        written: Snippet = calls[implementation.name](call)
+        return written
+    return _plugged_in(implementation, call)
+
+
+def _differentiated(target: Target, call: Call) -> Snippet:
+    """Gradients of a function: the call of the function, and what its framework makes of it.
+
+    A built-in one has the function of another built-in, which writes the call.
+    """
+    gradients, room = target.implementation, _script(_ROOMS[target.implementation.framework])
+    if not hasattr(room, "differentiated"):
+        raise NotImplementedError(f"{gradients.framework.value} differentiates nothing")
+    of = forward(call, gradients.function_of)
+    writer = getattr(room, "FUNCTIONS", {}).get(gradients.target)
+    inner = writer(of) if writer else snippet(replace(target, implementation=_function(gradients)), of)
+    written: Snippet = room.differentiated(inner, call)
+    return written
+
+
+def _function(gradients: Implementation) -> Implementation:
+    """The implementation whose function the gradients are made of, or the function as a plug-in."""
+    wanted = (gradients.function_of, gradients.target, gradients.framework)
+    same = (each for each in builtin().values() if (each.operator, each.target, each.framework) == wanted)
+    alone = replace(gradients, operator=gradients.function_of, function_of="", prepare=Implementation.prepare)
+    return next(same, alone)
+
+
+def _script(room: str) -> Any:
+    return importlib.import_module(f"{room}.script")
+
+
+def _room(implementation: Implementation) -> str:
+    """The folder whose module prepares the call, or, where nothing is prepared, makes it."""
+    place = implementation.prepare if implementation.prepare.count(".") > 1 else implementation.target
+    return ".".join(place.split(".")[:2])
+
+
+def _plugged_in(implementation: Implementation, call: Call) -> Snippet:
+    """A user's function, imported from where the user has it, and called by keyword as the suite calls it."""
+    terms = _script(_ROOMS[implementation.framework]).TERMS
+    place, _, name = implementation.target.rpartition(":")
+    function = _FUNCTIONS.get(call.operator, call.operator)
+    folder = [f"sys.path.insert(0, {_quoted(implementation.folder)})"] if implementation.folder else []
+    if place.endswith(".py"):
+        stem = _quoted(Path(place).stem)
+        lines = [
+            *folder,
+            f"spec = importlib.util.spec_from_file_location({stem}, {_quoted(place)})",
+            "module = importlib.util.module_from_spec(spec)",
+            f"sys.modules[{stem}] = module",
+            "spec.loader.exec_module(module)",
+            f"{function} = module.{name}",
+        ]
+    else:
+        lines = [*folder, f"{function} = importlib.import_module({_quoted(place)}).{name}"]
+    imports = ("import importlib.util" if place.endswith(".py") else "import importlib", "import sys")
+    names = OPERATORS[call.operator].arguments
+    arguments = (*(f"{name}={name}" for name in names), *by_contract(call)[len(names) :])
+    return Snippet(function, arguments, terms, imports, "\n".join(lines))
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+# The script of a failed case, put together: head, imports, the call, the inputs, the check.
+
+
+#: Longest file name; systems allow 255 bytes.
+NAME = 150
+
+_NUMPY: Import = ("numpy", "", "np")
+
+
+def write(
+    result: Result,
+    target: Target,
+    case: AnyCase,
+    elements: Sequence[Element],
+    versions: Mapping[str, str],
+    folder: Path,
+) -> Path:
+    """Write the script of a failure into a folder, which is made if need be; the file's path.
+
+    Raises as ``text`` does.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / file_name(target, case)
+    path.write_text(text(result, target, case, elements, versions), encoding="utf-8")
+    return path
+
+
+def file_name(target: Target, case: AnyCase) -> str:
+    """``numpy-eager-float32-causal-square.py``: letters, digits, dots, dashes and underscores."""
+    name = target.implementation.name
+    short = re.sub(r"[^A-Za-z0-9._-]+", "-", name.rpartition("/")[2]).strip("-.")
+    if "/" in name or len(short) > NAME // 2:  # two folders may hold functions of one name
+        short = f"{short[: NAME // 2]}-{zlib.crc32(name.encode()):08x}"
+    device = "" if target.device == "cpu" else f"{target.device}-"
+    rest = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{device}{target.dtype}-{case.name}")
+    return f"{short}-{rest[: NAME - len(short)]}.py"
+
+
+def text(
+    result: Result, target: Target, case: AnyCase, elements: Sequence[Element], versions: Mapping[str, str]
+) -> str:
+    """The script.  ``elements`` are the wrong elements of a wrong result, and () for every other failure.
+
+    Raises ValueError for a result that is no failure of a call (or that lacks its elements), NotImplementedError for
+    a call that the implementation does not express.
+    """
+    if result.failure is None or (result.failure is Failure.VALUE) != bool(elements):
+        raise ValueError(f"{result.case}: {result.outcome.value}, {len(elements)} wrong elements: no script")
+    script = _Script(target)
+    if case.after:
+        script.call_before(every_case()[case.after])
+    written = script.call(case)
+    inside = frozenset() if case.invalid else heads_inside(target.implementation)
+    swapped = tuple(n for n in case.results() if n in inside and getattr(case.expected(target.dtype), n).ndim == 4)
+    names = tuple(arrays(case, target.dtype))
+    checked = Checked(case, target.dtype, target.device, written, names, tuple(elements), swapped)
+    script.lines(check(result.failure, checked))
+    wanted = dict.fromkeys((*target.implementation.requires, *written.terms.packages, "numpy"))
+    known = {"numpy": np.__version__, **versions}
+    used = {name: known[name] for name in wanted if name in known and (name != "ml_dtypes" or script.uses(name))}
+    return script.text(head(result, target, case, elements, used))
+
+
+class _Script:
+    """Imports, definitions and statements, as they are added."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._inliner = Inliner()
+        self._imports: set[Import] = {("sys", "", "")}
+        self._blocks: list[str] = []
+
+    def call_before(self, case: AnyCase) -> None:
+        """The call that comes before the one in question; what becomes of it does not matter."""
+        try:
+            written = self.call(case)
+        except (NotImplementedError, TypeError):  # it does not have the keywords of that call
+            return
+        self._imports.add(("contextlib", "", ""))
+        self._blocks.append(f"with contextlib.suppress(Exception):  # a call before\n{written.call(depth=1)}")
+
+    def call(self, case: AnyCase) -> Snippet:
+        """What a call needs: its definitions, and its inputs in the framework's arrays."""
+        target, dtype = self._target, self._target.dtype
+        heads = heads_inside(target.implementation)
+        given = [_given(name, array, name in heads, case.memory) for name, array in arrays(case, dtype).items()]
+        plain = tuple((n, v) for n, v in sorted(case.inputs(dtype).keywords.items()) if not isinstance(v, np.ndarray))
+        call = Call(dtype, target.device, tuple((each.name, each.shape) for each in given), plain, case.operator)
+        written = snippet(target, call)
+        for line in (*written.imports, *written.terms.imports):
+            self._imports |= parsed_import(line)
+        self._define(self._inliner.add(written.sources))
+        self._define(written.definitions)
+        self._data(case)
+        lines = []
+        four = [each.name for each in given if each.name in heads and len(each.shape) == 4]
+        if four:
+            lines.append(f"{together(four, 'np.ascontiguousarray(a.swapaxes(1, 2))')}  # to (B, S, H, D)")
+            self._imports.add(_NUMPY)
+        lines += written.terms.put(given, case.memory, target.device)
+        self.lines(lines)
+        return written
+
+    def _data(self, case: AnyCase) -> None:
+        """The inputs as NumPy arrays."""
+        data = statements(case, self._target.dtype)
+        try:
+            defined = definitions(data, self._inliner)
+        except CannotInline:  # the implementation has a function of the same name
+            data, defined = packed(case, self._target.dtype), ""
+        self._imports |= data.imports
+        self._define(defined)
+        self.lines(data.lines)
+
+    def _define(self, block: str) -> None:
+        block = f"\n{block}\n"
+        if block.strip() and block not in self._blocks:  # the call before may have defined the same
+            self._blocks.append(block)
+
+    def lines(self, lines: Sequence[str]) -> None:
+        """Add statements."""
+        if lines:
+            self._blocks.append("\n".join(lines))
+
+    def uses(self, package: str) -> bool:
+        """Whether the script imports a package."""
+        return any(module == package for module, _, _ in self._all_imports())
+
+    def _all_imports(self) -> set[Import]:
+        body = "\n".join(self._blocks)
+        found = self._imports | self._inliner.imports
+        found |= {("ml_dtypes", "", "")} if "ml_dtypes." in body else set()
+        return {each for each in found if re.search(rf"\b{re.escape(each[2] or each[1] or each[0])}\b", body)}
+
+    def text(self, comment: Sequence[str]) -> str:
+        """The whole script."""
+        body = re.sub(r"\n{4,}", "\n\n\n", "\n\n".join(self._blocks)).strip("\n")
+        first = next(line for line in body.splitlines() if not line.startswith("#"))
+        gap = "\n\n\n" if first.startswith(("def ", "class ", "@")) else "\n\n"
+        return "\n".join([*comment, "", import_lines(self._all_imports())]) + gap + body + "\n"
+
+
+def _given(name: str, array: np.ndarray, swapped: bool, memory: str) -> Given:
+    """An input as the script has it before it becomes an array of the framework."""
+    if swapped and array.ndim == 4:
+        array = array.transpose(0, 2, 1, 3)
+    laid_out = lay_out(array, memory) if memory == "expanded" else array
+    repeated = (axis for axis, size in enumerate(array.shape) if size > 1 and laid_out.strides[axis] == 0)
+    return Given(name, str(array.dtype), array.shape, tuple(repeated))

@@ -1,0 +1,327 @@
+"""From a maker of data, which is a closure, back to the expression that made it: ``peak(-1)``, ``random_mask(0.5)``."""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import json
+import math
+import sys
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from attention_conformance.conformance.cases import AnyCase, Shape, data, layer
+from attention_conformance.conformance.cases.base import NUMPY_DTYPES
+from attention_conformance.conformance.cases.layer import LayerShape
+from attention_conformance.conformance.repro.inline import CannotInline, Import, Inliner, import_lines, lambda_at
+from attention_conformance.impls.script import INDENT, WIDTH, applied, enclosed
+
+
+class NoRecipe(Exception):
+    """A value that cannot be written down as an expression; the text says why."""
+
+
+def expression(value: Any, sources: list[str]) -> str:
+    """The expression for a plain value or a function; the functions that it names are added to ``sources``.
+
+    A function is named if it is one of a module, and a lambda that needs nothing else is written out.  A function that
+    was made by another one is written as the call of that one, with the arguments that the closure holds.  Whether the
+    result is the same has to be tried.  Raises NoRecipe or CannotInline for anything else.
+    """
+    if callable(value):
+        return _function(value, sources)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "np.nan" if math.isnan(value) else f"{'-' if value < 0 else ''}np.inf"
+    if isinstance(value, tuple):
+        items = [expression(each, sources) for each in value]
+        return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+    if isinstance(value, slice):
+        return f"slice({value.start!r}, {value.stop!r})" if value.step is None else repr(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if value is None or type(value) in (bool, int, float):
+        return repr(value)
+    raise NoRecipe(f"a {type(value).__name__}")
+
+
+def _function(value: Any, sources: list[str]) -> str:
+    qualified, module = getattr(value, "__qualname__", ""), getattr(value, "__module__", "")
+    names = qualified.split(".<locals>.")
+    if names[-1] == "<lambda>" and not value.__code__.co_freevars:
+        arguments, body, used = lambda_at(module, value.__code__.co_firstlineno)
+        sources += [f"{module}:{name}" for name in used]
+        return f"(lambda {arguments}: {body})"
+    made_by = getattr(sys.modules.get(module), names[0], None)
+    if len(names) > 2 or not inspect.isfunction(made_by) or inspect.isgeneratorfunction(made_by):
+        raise NoRecipe(f"{module}.{qualified} is not made by a function of its module")
+    sources.append(f"{module}:{names[0]}")
+    return names[0] if len(names) == 1 else _call(made_by, inspect.getclosurevars(value).nonlocals, sources)
+
+
+def _call(made_by: Callable[..., Any], held: Any, sources: list[str]) -> str:
+    """The call of a function with the arguments that a closure of it holds; defaults are left out."""
+    arguments = []
+    parameters = inspect.signature(made_by).parameters.values()
+    for each in parameters:
+        if each.kind is each.VAR_POSITIONAL:
+            arguments += [expression(item, sources) for item in held.get(each.name, ())]
+        elif each.name not in held:
+            if each.default is each.empty:
+                raise NoRecipe(f"{made_by.__name__}: the closure does not hold {each.name}")
+        elif each.default is each.empty:
+            arguments.append(expression(held[each.name], sources))
+        elif held[each.name] != each.default:
+            arguments.append(f"{each.name}={expression(held[each.name], sources)}")
+    return f"{made_by.__name__}({', '.join(arguments)})"
+
+
+# The inputs of a case in a script: small ones as numbers, others by the recipe that makes them from their seed.
+
+
+#: Numbers up to which inputs may be written out, and lines of them up to which they are, if there is a recipe: one
+#: takes 10 to 30 lines, and says what the numbers are.  Written numbers do without NumPy's random generator, whose
+#: stream may change between versions.
+LITERAL_NUMBERS = 1500
+LITERAL_LINES = 40
+
+#: How an edit in place begins; its body is a statement's right side.
+_LAMBDA = "(lambda x: "
+
+_NUMPY: Import = ("numpy", "", "np")
+
+
+@dataclass(frozen=True)
+class Statements:
+    """Statements that define the arguments and the array keywords as NumPy arrays; bfloat16 stands in float32."""
+
+    lines: tuple[str, ...]
+    imports: frozenset[Import] = frozenset({_NUMPY})
+    #: Functions (``module:function``) that the statements use.
+    sources: tuple[str, ...] = ()
+
+
+def arrays(case: AnyCase, dtype: str) -> dict[str, np.ndarray]:
+    """The arrays of a case by name: the arguments, and the keywords that are given as arrays."""
+    inputs = case.inputs(dtype)
+    given = {name: value for name, value in inputs.keywords.items() if isinstance(value, np.ndarray)}
+    return {**inputs.arrays, **given}
+
+
+def statements(case: AnyCase, dtype: str) -> Statements:
+    """How a script makes the inputs of a case."""
+    wanted = arrays(case, dtype)
+    written = Statements(tuple(_literal(name, array) for name, array in wanted.items())) if _few(wanted) else None
+    if written is not None and not _equal(_run(written), wanted):
+        written = None
+    if written is not None and sum(line.count("\n") for line in written.lines) <= LITERAL_LINES:
+        return written
+    return seeded(case, dtype) or written or packed(case, dtype)
+
+
+def _few(wanted: Mapping[str, np.ndarray]) -> bool:
+    """Whether there are few numbers to write; an array of equal ones is one."""
+    return sum(1 if _uniform(array) else array.size for array in wanted.values()) <= LITERAL_NUMBERS
+
+
+def _uniform(array: np.ndarray) -> bool:
+    """Whether it has several elements, all with the same bits."""
+    return array.size > 1 and len(np.unique(np.ascontiguousarray(array).view(f"u{array.itemsize}"))) == 1
+
+
+# By numbers.
+
+
+def _literal(name: str, array: np.ndarray) -> str:
+    """The assignment of an array written out."""
+    array = carried(array)
+    kind = "bool" if array.dtype == bool else f"np.{array.dtype}"
+    if array.size == 0:
+        return f"{name} = np.zeros({array.shape}, {kind})"
+    if _uniform(array):
+        return f"{name} = np.full({array.shape}, {_number(array.flat[0])}, {kind})"
+    text = _nested(array)
+    line = f"{name} = np.array({text}, {kind})"
+    if len(line) <= WIDTH:
+        return line
+    return "\n".join([f"{name} = np.array(", *_filled(f"{text},"), f"{INDENT}{kind},", ")"])
+
+
+def carried(array: np.ndarray) -> np.ndarray:
+    """The array in a dtype that NumPy has by itself."""
+    return array.astype(np.float32) if array.dtype == NUMPY_DTYPES["bfloat16"] else array
+
+
+def _nested(array: np.ndarray) -> str:
+    if array.ndim == 0:
+        return _number(array[()])
+    return f"[{', '.join(_nested(each) for each in array)}]"
+
+
+def _number(value: Any) -> str:
+    """The shortest text that gives this very number in its dtype."""
+    if isinstance(value, np.bool_):
+        return str(int(value))
+    text = str(value)
+    if text in ("nan", "inf", "-inf"):
+        return text.replace("nan", "np.nan").replace("inf", "np.inf")
+    return text.removesuffix(".0") if text != "-0.0" else text
+
+
+def _filled(text: str) -> list[str]:
+    """A long list over lines of full width."""
+    lines, line = [], INDENT
+    for word in text.split(" "):
+        if len(line) + len(word) > WIDTH:
+            lines.append(line.rstrip())
+            line = INDENT
+        line += f"{word} "
+    return [*lines, line.rstrip()]
+
+
+# By seed.
+
+
+def seeded(case: AnyCase, dtype: str) -> Statements | None:
+    """The recipe of ``attention_conformance.conformance.cases.base`` for this case, or None if it cannot be written or makes others."""
+    wanted = arrays(case, dtype)
+    try:
+        recipe = _recipe(case, dtype, wanted)
+        made = _run(recipe)
+    except (NoRecipe, CannotInline):
+        return None
+    except Exception:  # whatever a maker raises that was called with the wrong arguments
+        return None
+    if not _equal(made, wanted):
+        return None
+    check = zlib.crc32(b"".join(made[name].tobytes() for name in wanted))
+    lines = (
+        *_differs(tuple(wanted), check),
+        f'{INDENT}print("this version of NumPy draws other random numbers than the one this was found with")',
+        f"{INDENT}sys.exit(2)",
+    )
+    imports = recipe.imports | {("zlib", "", ""), ("sys", "", "")}
+    return replace(recipe, lines=(*recipe.lines, "\n".join(lines)), imports=imports)
+
+
+def _differs(names: Sequence[str], check: int) -> list[str]:
+    """The condition that the arrays' bytes are not those with this checksum."""
+    condition = 'if zlib.crc32(b"".join(a.tobytes() for a in {})) != {}:'
+    line = condition.format(f"({', '.join(names)})", check)
+    return [line] if len(line) <= WIDTH else [enclosed("drawn = (", names, ")"), condition.format("drawn", check)]
+
+
+def _recipe(case: AnyCase, dtype: str, wanted: Mapping[str, np.ndarray]) -> Statements:
+    """As ``attention_conformance.conformance.cases.base`` makes inputs: the same draws in the same order."""
+    carrier = f"np.{'float32' if dtype == 'bfloat16' else dtype}"
+    inputs = case.inputs(dtype)
+    sources: list[str] = []
+    arguments, drawn = ", ".join(inputs.arrays), ", ".join(name for name in inputs.arrays if name != "grad_output")
+    shape, usual = _shape(case.shape)
+    order = "" if all(array.flags.c_contiguous for array in inputs.arrays.values()) else ', order="C"'  # of a view
+    lines = [
+        *shape,
+        f"rng = np.random.default_rng({zlib.crc32(case.name.encode())})",
+        f"{drawn} = (a.astype({carrier}{order}) for a in {expression(case.data or usual, sources)}(rng, s))",
+    ]
+    if "grad_output" in inputs.arrays:
+        lines.append(f"grad_output = rng.standard_normal({_shape_of_output(case)}).astype({carrier})")
+    past = getattr(case, "past", None)
+    names = [name for name in wanted if name not in inputs.arrays]
+    for name in (name for name in names if name in case.options):
+        value = case.options[name]
+        if not callable(value):
+            raise NoRecipe(f"{name} is not drawn")
+        lines.append(f"{name} = {expression(value, sources)}(rng, s, {carrier})")
+    if past is not None:
+        for earlier, name in (("past_key", "k"), ("past_value", "v")):
+            parts = f"({name}[:, :, :{past}], {name}[:, :, {past}:])"
+            lines.append(f"{earlier}, {name} = (np.ascontiguousarray(a) for a in {parts})")
+    if case.edit is not None:
+        keywords = ", ".join(f'"{name}": {name}' for name in names)
+        edit, made = expression(case.edit, sources), type(inputs)
+        lines.append(applied(made.__name__, [*inputs.arrays, f"{{{keywords}}}"], before="x = "))
+        lines.append(f"x = {edit[len(_LAMBDA) : -1] if edit.startswith(_LAMBDA) else f'{edit}(x)'}")
+        edited = ", ".join(f"x.{name}" for name in inputs.arrays)
+        lines.append(f"{arguments} = (np.ascontiguousarray(a) for a in ({edited}))")
+        lines += [f'{name} = x.keywords["{name}"]' for name in names]
+        sources.append(f"{made.__module__}:{made.__name__}")
+    imports = frozenset({_NUMPY, ("types", "SimpleNamespace", "")})
+    return Statements(tuple(lines), imports, tuple(dict.fromkeys(sources)))
+
+
+def _shape_of_output(case: AnyCase) -> tuple[int, ...]:
+    """Of the output of sdpa or mha, whose gradients the case asks for."""
+    s = case.shape
+    if isinstance(s, LayerShape):
+        return s.rows(s.sq, s.eo if "w_o" in case.options else s.heads * s.dv)
+    return (s.b, s.hq, s.sq, s.dv)
+
+
+def _shape(shape: Any) -> tuple[list[str], Callable[..., Any]]:
+    """The statements that define ``s`` with all that makers of data ask of a shape, and the data without a maker."""
+    if not isinstance(shape, (Shape, LayerShape)):
+        raise NoRecipe(f"no recipe for a {type(shape).__name__}")
+    sizes = [f"{name}={value!r}" for name, value in asdict(shape).items() if name != "unbatched"]
+    lines = [applied("SimpleNamespace", [*sizes, f"scores={shape.scores}"], before="s = ")]
+    if isinstance(shape, Shape):
+        return lines, data.normal(1.0)
+    if shape.unbatched:
+        rows = "(length, width)"
+    else:
+        rows = f"(length, {shape.b}, width)" if shape.sequence_first else f"({shape.b}, length, width)"
+    return [*lines, f"s.rows = lambda length, width: {rows}"], layer.normal()
+
+
+def definitions(written: Statements, inliner: Inliner) -> str:
+    """The functions that the statements use.  Scripts do without ml_dtypes: what they draw is not bfloat16 yet."""
+    text = inliner.add(written.sources).replace("ml_dtypes.finfo(", "np.finfo(")
+    inliner.imports.discard(("ml_dtypes", "", ""))
+    return text
+
+
+# By bytes.
+
+
+def packed(case: AnyCase, dtype: str) -> Statements:
+    """Compressed bytes, for what can be written in no other way."""
+    lines = []
+    for name, array in arrays(case, dtype).items():
+        array = carried(array)
+        text = base64.b64encode(zlib.compress(array.tobytes(), 9)).decode()
+        width = WIDTH - len(INDENT) - 2
+        pieces = [f'{INDENT}"{text[i : i + width]}"' for i in range(0, len(text), width)]
+        lines.append("\n".join([f"{name} = (", *pieces, ")"]))
+        lines.append(
+            f"{name} = np.frombuffer(bytearray(zlib.decompress(base64.b64decode({name}))), np.{array.dtype})"
+            f".reshape({array.shape})"
+        )
+    return Statements(tuple(lines), frozenset({_NUMPY, ("base64", "", ""), ("zlib", "", "")}))
+
+
+# Trying.
+
+
+def _run(written: Statements) -> dict[str, Any]:
+    """The names that the statements define, run as a script of their own."""
+    inliner = Inliner()
+    defined = definitions(written, inliner)
+    text = "\n".join([import_lines(written.imports | inliner.imports), defined, *written.lines])
+    names: dict[str, Any] = {"__name__": __name__}  # a module that exists, as dataclasses want
+    with np.errstate(all="ignore"):
+        exec(compile(text, "inputs", "exec"), names)  # noqa: S102  (our own source)
+    return names
+
+
+def _equal(made: Mapping[str, Any], wanted: Mapping[str, np.ndarray]) -> bool:
+    """Whether all arrays are there, in row-major order, with the same bits once bfloat16 is rounded."""
+    for name, array in wanted.items():
+        got = made.get(name)
+        if not isinstance(got, np.ndarray) or got.dtype != carried(array).dtype or not got.flags.c_contiguous:
+            return False
+        if got.shape != array.shape or got.astype(array.dtype).tobytes() != array.tobytes():
+            return False
+    return True

@@ -1,0 +1,192 @@
+"""Strict JSON and typed records from files that are not trusted: what msgspec leaves open, in one place.
+
+``loads`` refuses keys that are there twice, numbers that are none and deep nesting, ``convert`` makes typed records of
+the value, and ``schema`` is the JSON schema of their types.  Sizes are bounded, and files decompressed, by
+``attention_conformance.impls.compressed``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+#: Characters of a sentence that are kept.
+LONGEST = 500
+
+T = TypeVar("T")
+
+
+def plain(text: str) -> str:
+    """Text from a file as it may be printed: one line of bounded length, without anything that a terminal obeys."""
+    line = " ".join(text.split())[:LONGEST]
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
+
+
+class StrictError(ValueError):
+    """A file that is not read; the text of the error is a short reason."""
+
+    #: The reason as a sentence about what is named {0}; {1} is the error.
+    SENTENCE: ClassVar = "{0}: {1}"
+
+    def of(self, name: str) -> str:
+        """The reason as a sentence about a file, or a part of one, with this name."""
+        return self.SENTENCE.format(name, self)
+
+
+class NotJson(StrictError):
+    """No JSON in UTF-8, nested too deeply, or an integer too long to read; ``reason`` is what the decoder said."""
+
+    SENTENCE = "{0} is not JSON: {1.reason}"
+
+    def __init__(self, text: str, reason: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class KeyTwice(StrictError):
+    """An object with a key twice, of which readers would disagree which one counts."""
+
+    SENTENCE = "{0} has the key {1.key!r} twice in one object"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the key {key[:80]!r} stands twice in one object")
+        self.key = key
+
+
+class NotFinite(StrictError):
+    """NaN, an infinity, or a number beyond float64, as it was written."""
+
+    SENTENCE = "{0} has the number {1.number}, which is not finite"
+
+    def __init__(self, number: str) -> None:
+        super().__init__(f"{number[:80]} is no number")
+        self.number = number
+
+
+class WrongType(StrictError):
+    """A value that is not of its type: a field that is missing, unknown, or not what it should be."""
+
+
+def loads(text: str | bytes, finite: bool = True) -> Any:
+    """The value of a JSON text.
+
+    Parameters
+    ----------
+    finite : without it NaN and infinities are numbers.
+
+    Raises
+    ------
+    StrictError : NotJson, KeyTwice or NotFinite.
+    """
+    number = _finite if finite else None
+    try:
+        decoded = text if isinstance(text, str) else text.decode("utf-8")
+        return json.loads(decoded, object_pairs_hook=_once, parse_float=number, parse_constant=number)
+    except StrictError:
+        raise
+    except json.JSONDecodeError as error:
+        raise NotJson(f"not JSON ({error.msg}, line {error.lineno})", str(error)) from None
+    except RecursionError as error:
+        raise NotJson("nested too deeply", str(error)) from None
+    except ValueError as error:  # not UTF-8, or an integer too long to read
+        raise NotJson(f"not JSON ({error})", str(error)) from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise KeyTwice(next(name for name in names if names.count(name) > 1))
+    return found
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise NotFinite(text)
+    return value
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A record of a file: no field is unknown, and texts are single lines that no terminal obeys.
+
+    The texts of the fields in ``FREE`` may be any; whoever prints them sees to it.
+    """
+
+    FREE: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if name not in self.FREE and not all(text.isprintable() for text in _texts(getattr(self, name))):
+                raise ValueError(f"{name!r} is {shown(getattr(self, name))}, which is not plain text")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.items():
+            yield from _texts(item)
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _texts(each)
+
+
+def convert(value: Any, kind: type[T]) -> T:
+    """What ``loads`` gave as a record of a type.
+
+    Raises
+    ------
+    WrongType : the text names the field, "it" for the whole.
+    """
+    try:
+        return msgspec.convert(value, kind, strict=True)
+    except msgspec.ValidationError as error:
+        raise WrongType(_said(str(error), value)) from None
+    except RecursionError:
+        raise WrongType("it is nested too deeply") from None
+
+
+#: What msgspec says, and of which field: "Expected `str`, got `int` - at `$.ledgers[0].file`".
+_MESSAGE = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?", re.DOTALL)
+
+
+#: Types as an engineer calls them.
+_TYPES = {"str": "a text", "int": "an integer", "float": "a number", "bool": "true or false"}
+_TYPES |= {"array": "a list", "object": "an object"}
+_TYPE = re.compile(r"\b(?:" + "|".join(_TYPES) + r")\b")
+
+
+def _said(message: str, value: Any) -> str:
+    found = _MESSAGE.fullmatch(message)
+    assert found is not None
+    what, path = found["what"], found["path"] or ""
+    field = re.fullmatch(r"Object (missing required|contains unknown) field `(.*)`", what, re.DOTALL)
+    if field:
+        return f"{path or 'it'} {'lacks' if 'missing' in field[1] else 'has the unknown field'} {field[2]!r}"
+    if not re.match("Expected|Invalid|Integer", what):
+        return f"{path}: {what}" if path else what  # a record's own check
+    path = path.partition("[...]")[0]  # an entry that msgspec does not name
+    for key, at in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
+        value = value[key] if key else value[int(at)]
+    said = f"{path!r} is {shown(value)}" if path else f"it is {shown(value)}"
+    wanted = re.match(r"Expected (.*?)(?:, got .*)?$", what, re.DOTALL)
+    return f"{said}, expected {_TYPE.sub(lambda name: _TYPES[name[0]], wanted[1]).replace('`', '')}" if wanted else said
+
+
+def shown(value: Any) -> str:
+    """A wrong value in a sentence, cut where it is long."""
+    text = repr(value)
+    return text if len(text) < 60 else f"a {type(value).__name__} that begins with {text[:50]}"
+
+
+def schema(title: str, *kinds: Any) -> dict[str, Any]:
+    """The JSON schema (2020-12) of a value that is of one of these types."""
+    references, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    one = {"oneOf": list(references)} if len(kinds) > 1 else dict(references[0])
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **one, "$defs": parts}

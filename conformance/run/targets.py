@@ -1,0 +1,126 @@
+"""What a run judges or times: implementation × device × dtype, and the processes that they run in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from attention_conformance.impls.contract import DTYPES, Implementation, ImplementationError
+from attention_conformance.impls.loading import nearest
+from attention_conformance.impls.process.pool import IMPORT_TIMEOUT, Crashed, Pool, TimedOut
+from attention_conformance.impls.select import select, with_attributes
+
+#: What ``--device`` may say.
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Target:
+    """An implementation on a device in a dtype; what the suite says anything of."""
+
+    implementation: Implementation
+    device: str
+    dtype: str
+
+    @property
+    def id(self) -> str:
+        """A name for test ids and reports."""
+        return f"{self.implementation.name}-{self.device}-{self.dtype}"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a run is about, found before its first test."""
+
+    targets: tuple[Target, ...]
+    #: Features by implementation name.
+    keywords: dict[str, frozenset[str]]
+    #: Packages that are missing, by implementation name.
+    not_installed: dict[str, tuple[str, ...]]
+    #: Versions of packages that took part.
+    versions: dict[str, str]
+    #: Implementations that do not name their keywords: they have ``**kwargs``, or are gradients of what names them.
+    implied: frozenset[str] = frozenset()
+
+
+def choose(patterns: Sequence[str], devices: Sequence[str], dtypes: Sequence[str], pool: Pool) -> Selection:
+    """Select implementations, import them, and ask for their devices.
+
+    No devices or dtypes means all that there are.  Raises ImplementationError with one sentence for
+    anything that cannot be used.
+    """
+    _known("--device", devices, DEVICES)
+    _known("--dtype", dtypes, DTYPES)
+    targets: list[Target] = []
+    keywords, not_installed, versions, found_devices = {}, {}, {}, {}
+    implied = set()
+    for implementation in select(patterns):
+        missing = implementation.missing()
+        if missing:
+            not_installed[implementation.name] = missing
+            continue
+        description = _ask(pool, implementation, "attention_conformance.impls.calls:describe")
+        if implementation.folder:
+            implementation = with_attributes(implementation, description.attributes)
+        keywords[implementation.name] = description.keywords
+        if description.accepts_anything or implementation.function_of:
+            implied.add(implementation.name)
+        key = (implementation.process, implementation.framework)
+        if key not in found_devices:
+            found_devices[key] = _ask(pool, implementation, "attention_conformance.impls.calls:devices")
+            versions.update(_ask(pool, implementation, "attention_conformance.impls.calls:versions"))
+        for device in found_devices[key]:
+            if device in implementation.devices and device in (devices or DEVICES):
+                targets += [Target(implementation, device, d) for d in implementation.dtypes if d in (dtypes or DTYPES)]
+    return Selection(tuple(targets), keywords, not_installed, versions, frozenset(implied))
+
+
+def _ask(pool: Pool, implementation: Implementation, question: str) -> Any:
+    try:
+        return pool.call(implementation, question, implementation, timeout=IMPORT_TIMEOUT)
+    except (Crashed, TimedOut) as error:
+        raise ImplementationError(f"importing {implementation.name}: {error}") from None
+
+
+def _known(option: str, given: Sequence[str], names: Sequence[str]) -> None:
+    for name in given:
+        if name not in names:
+            raise ImplementationError(f"{option} {name}: unknown{nearest(name, names)}")
+
+
+_SELECTION = pytest.StashKey[Selection]()
+_POOL = pytest.StashKey[Pool]()
+
+
+def selection(config: pytest.Config) -> Selection:
+    """The run's selection, made once, from its command line."""
+    if _SELECTION not in config.stash:
+        option = config.getoption
+        config.stash[_SELECTION] = choose(option("impl"), option("device"), option("dtype"), pool(config))
+    return config.stash[_SELECTION]
+
+
+def selected(config: pytest.Config) -> bool:
+    """Whether the run has made its selection, so that asking for it costs nothing."""
+    return _SELECTION in config.stash
+
+
+def targets(config: pytest.Config) -> tuple[Target, ...]:
+    """The targets of the run."""
+    return selection(config).targets
+
+
+def keywords(config: pytest.Config, implementation: Implementation) -> frozenset[str]:
+    """The features of an implementation that takes part in the run."""
+    return selection(config).keywords[implementation.name]
+
+
+def pool(config: pytest.Config) -> Pool:
+    """The run's processes; they end with the run."""
+    if _POOL not in config.stash:
+        config.stash[_POOL] = Pool(config.getoption("in_process"), config.getoption("case_memory"))
+        config.add_cleanup(config.stash[_POOL].close)
+    return config.stash[_POOL]

@@ -1,0 +1,72 @@
+"""Two sets of records, put beside each other: what can be compared is, and what cannot is said."""
+
+from __future__ import annotations
+
+from attention_conformance.reports.compare import machines, results, speed
+from attention_conformance.reports.compare import speed as cells
+from attention_conformance.reports.compare.changes import Allowance, Comparison, Speed
+from attention_conformance.reports.compare.rules import Rules
+from attention_conformance.reports.input.records import Records
+from attention_conformance.reports.input.source import Source
+
+#: What to do about two machines.
+REMEDY = "measure again on one machine, or name an implementation that both timed: --across-machines NAME"
+
+
+def compare(base: Records, new: Records, rules: Rules | None = None, yardstick: str = "") -> Comparison:
+    """Everything that changed from base to new."""
+    given = rules or Rules()
+    cut = _cut(new.sources)
+    unfit = [*_one_sided(base, new), *(f"{name} was cut off" for name in cut)]
+    notes = [f"{name} of the base was cut off" for name in _cut(base.sources)]
+    specs = [{run.spec for run in side.runs} | {_spec(source) for source in side.sources} for side in (base, new)]
+    before, after = (" ".join(sorted(filter(None, side))) for side in specs)
+    if before and after and before != after:
+        unfit.append(f"the runs are of different versions of the spec: {before} → {after}")
+        return Comparison(base.sources, new.sources, (), (), unfit=tuple(unfit), rules=given.name)
+    changed = results.changes(base.results, new.results, given, cut=bool(cut)) if base.results and new.results else []
+    speeds: list[Speed] = []
+    allowances: list[Allowance] = []
+    if base.cells and new.cells:
+        changed += cells.changes(base, new, given)
+        apart, ways = machines.differences(base.runs, new.runs), machines.ways(base, new)
+        if ways:
+            unfit.append(f"times that were taken in different ways are not compared ({'; '.join(ways)})")
+        elif apart and not yardstick:
+            unfit.append(f"times of different machines are not compared ({'; '.join(apart)}): {REMEDY}")
+        else:
+            speeds, allowances, why = speed.speeds(base, new, given, yardstick)
+            unfit += why
+            unfit += [] if speeds or why else ["no cell has samples in both runs"]
+        notes += [f"versions changed, {text}" for text in machines.libraries(base.runs, new.runs)]
+    keys = {(one.implementation, one.device, one.dtype, one.case) for one in base.results}
+    both = sum((one.implementation, one.device, one.dtype, one.case) in keys for one in new.results)
+    return Comparison(
+        base.sources,
+        new.sources,
+        tuple(speeds),
+        tuple(changed),
+        tuple(allowances),
+        tuple(unfit),
+        (*notes, *given.idle),
+        yardstick,
+        both,
+        given.name,
+    )
+
+
+def _one_sided(base: Records, new: Records) -> list[str]:
+    """What one run has and the other lacks altogether."""
+    kinds = {"conformance results": (base.results, new.results), "cells of the bench": (base.cells, new.cells)}
+    found = [f"the new run has no {kind}, the base has" for kind, (old, now) in kinds.items() if old and not now]
+    found += [f"the base has no {kind}, the new run has" for kind, (old, now) in kinds.items() if now and not old]
+    return found or ([] if any(old and now for old, now in kinds.values()) else ["neither run has any record"])
+
+
+def _cut(sources: tuple[Source, ...]) -> list[str]:
+    return [source.path.name for source in sources if not source.complete]
+
+
+def _spec(source: Source) -> str:
+    found = source.environment.get("spec", "")
+    return found if isinstance(found, str) else ""

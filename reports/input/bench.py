@@ -1,0 +1,236 @@
+"""Cells of the bench: whether a record is one, what of it is kept, and its samples."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from attention_conformance.bench.analysis.statistics import Visits
+from attention_conformance.bench.output.records import FORMAT, JSON_KEY, Benchmark, Record, Run, RunInfo, Timed
+from attention_conformance.reports.input.source import AGAIN, ReportError, Source
+
+#: What identifies a cell.
+CELL = ("implementation", "device", "dtype", "workload")
+Key = tuple[str, str, str, str]
+
+#: Statistics of a timed cell: seconds that are positive, and two that may be 0.
+SECONDS = ("min", "median", "mean", "max")
+STATISTICS = (*SECONDS, "stddev", "rounds")
+
+#: What of ``extra_info`` the tables have: all that is not of the call itself, whose identity the list of cells has.
+_ELSEWHERE = (*CELL, "operator", "S", "is_causal", "formula", "threads", "process_runs", "interval")
+PROPERTIES = tuple(name for name in Timed.__struct_fields__ if name not in _ELSEWHERE)
+
+#: What a time is by where nothing is said of it: the host's clock, and caches that are as the calls before left them.
+CLOCK, CACHE = "wall", "warm"
+
+#: Refusals of a record.
+NO_CELL = "not a cell of the bench"
+NO_TIME = "a time that is not a positive number"
+NO_NUMBER = "a field of the wrong type"
+NO_BATCHES = "process runs that do not add up to the samples"
+NO_INTERVAL = "an interval that does not hold the median"
+
+#: Why a record is refused one of whose fields is not of its type, by the field; NO_NUMBER of those that are not here.
+_REFUSALS = {"process_runs": NO_BATCHES, "interval": NO_INTERVAL} | dict.fromkeys((*SECONDS, "data"), NO_TIME)
+
+#: Where msgspec says that a field of a record is wrong.
+_FIELD = re.compile(r"at `\$\.(?:extra_info|stats)\.(\w+)")
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The seconds of every timed call of a cell, in order, and the sizes of its batches by process run where known."""
+
+    seconds: np.ndarray
+    sizes: tuple[tuple[int, ...], ...] = ()
+
+    @classmethod
+    def of(cls, seconds: Sequence[float], sizes: Sequence[Sequence[int]]) -> Samples:
+        """The samples of a record whose sizes are known to add up."""
+        return cls(np.array(seconds, dtype=float), tuple(map(tuple, sizes)))
+
+    @property
+    def process_runs(self) -> Visits:
+        """The seconds by process run and batch; all in one batch where that is not known."""
+        ends = iter(np.cumsum([size for run in self.sizes for size in run])[:-1] if self.sizes else ())
+        batches = iter(np.split(self.seconds, list(ends)))
+        return [[next(batches).tolist() for _ in run] for run in self.sizes or ((len(self.seconds),),)]
+
+
+def key_of(cell: Mapping[str, Any]) -> Key:
+    """What identifies a cell."""
+    return cell["implementation"], cell["device"], cell["dtype"], cell["workload"]
+
+
+def named(record: Mapping[str, Any]) -> bool:
+    """Whether a record has an identity."""
+    return all(isinstance(record.get(name), str) for name in CELL)
+
+
+def is_entry(entry: Any) -> bool:
+    """Whether something is an entry of the list of cells."""
+    try:
+        msgspec.convert(entry, Record)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def fault(info: Mapping[str, Any], stats: Mapping[str, Any]) -> str:
+    """Why a record cannot be used, "" if it can."""
+    try:
+        found = msgspec.convert({"extra_info": info, "stats": stats}, Benchmark)
+    except msgspec.ValidationError as error:
+        where = _FIELD.search(str(error))
+        return _REFUSALS.get(where[1], NO_NUMBER) if where else NO_CELL
+    runs, interval = found.extra_info.process_runs, found.extra_info.interval
+    if runs is not msgspec.UNSET and sum(map(sum, runs)) != len(found.stats.data):
+        return NO_BATCHES
+    return "" if interval is None or interval[0] <= found.stats.median <= interval[1] else NO_INTERVAL
+
+
+def kept(info: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a timed cell the tables are made of; the interval becomes two columns, the process runs their number."""
+    found = {name: info[name] for name in PROPERTIES if name in info} | {name: stats[name] for name in STATISTICS}
+    if info.get("interval"):
+        found["interval_low"], found["interval_high"] = info["interval"]
+    if info.get("process_runs"):
+        found["process_runs"] = len(info["process_runs"])
+    return found
+
+
+def samples_of(info: Mapping[str, Any], stats: Mapping[str, Any]) -> Samples | None:
+    """The samples of a timed cell, None if the file was written without them."""
+    if not stats.get("data"):
+        return None
+    return Samples.of(stats["data"], info.get("process_runs", ()))
+
+
+# From the JSON of ``pytest bench`` to cells with their samples; each record is counted.
+
+
+#: Refusals of a record that is a cell, and of a cell.
+TWICE = "twice in this file"
+UNLISTED = "timed, but not among the cells"
+UNTIMED = "timed, but without statistics"
+
+
+class BenchRun(RunInfo, frozen=True, kw_only=True):
+    """What a file of the bench says of the run as a whole: its name, the machine by pytest-benchmark, and RunInfo."""
+
+    name: str
+    machine: dict[str, Any]
+
+
+@dataclass
+class Cells:
+    """The cells of some files, by identity, and the samples of those that are timed."""
+
+    cells: dict[tuple, dict[str, Any]] = field(default_factory=dict)
+    samples: dict[tuple, Samples] = field(default_factory=dict)
+
+
+def run_of(path: Path, document: Any) -> BenchRun:
+    """The run that a document is of.  Raises ReportError for one that is no result file of the bench."""
+    if not isinstance(document, dict) or not isinstance(document.get("benchmarks"), list):
+        raise ReportError(f"{path} is neither a conformance result file nor the JSON of pytest-benchmark")
+    ours = document.get(JSON_KEY)
+    if ours is None:
+        raise ReportError(f"{path} was written by pytest-benchmark for another project, not by `pytest bench`")
+    found = ours.get("format") if isinstance(ours, dict) else ours
+    if found != FORMAT or isinstance(found, (bool, float)):
+        raise ReportError(f"{path} has bench format {found}, expected {FORMAT}: run `pytest bench` again")
+    machine = document.get("machine_info", {})
+    try:
+        if not isinstance(machine, dict):
+            raise msgspec.ValidationError("machine_info is no object")
+        known = msgspec.structs.asdict(msgspec.convert(ours, Run))
+    except msgspec.ValidationError as error:
+        raise ReportError(f"{path} is damaged: {JSON_KEY}: {error}") from None
+    del known["cells"]
+    known["started"] = known["started"] or str(document.get("datetime", ""))
+    return BenchRun(name=path.name, machine=machine, **known)
+
+
+def use_cells(path: Path, document: Mapping[str, Any], known: Cells) -> Source:
+    """Add the cells of a document to those that are known; of two with one identity the first is used."""
+    refused: Counter[str] = Counter()
+    timed, reasons = _timed(document["benchmarks"], refused)
+    seen: set[tuple] = set()
+    used = 0
+    for entry in document[JSON_KEY]["cells"]:
+        if not is_entry(entry):
+            refused[NO_CELL] += 1
+            continue
+        key = key_of(entry)
+        if key in seen:
+            refused[TWICE] += 1
+        elif entry["outcome"] == "timed" and key not in timed:
+            refused[reasons.pop(key, UNTIMED)] += 1
+        elif key in known.cells:
+            refused[AGAIN] += 1
+        else:
+            cell, samples = timed.get(key, ({}, None))
+            known.cells[key] = entry | cell
+            if samples is not None:
+                known.samples[key] = samples
+            used += 1
+        seen.add(key)
+    refused.update(reasons.values())
+    refused[UNLISTED] += len(timed.keys() - seen)
+    why = {reason: count for reason, count in refused.items() if count}
+    return Source(path, "benchmark", _environment(document), used + sum(why.values()), used, why)
+
+
+def _timed(benchmarks: list[Any], refused: Counter[str]) -> tuple[dict[tuple, Any], dict[tuple, str]]:
+    """The timed cells with their samples, and why those that have a name are refused; the others are counted."""
+    timed: dict[tuple, Any] = {}
+    reasons: dict[tuple, str] = {}
+    for benchmark in benchmarks:
+        info, stats = (benchmark.get(name) if isinstance(benchmark, dict) else None for name in ("extra_info", "stats"))
+        if not isinstance(info, dict) or not isinstance(stats, dict) or not named(info):
+            refused[NO_CELL] += 1
+            continue
+        key = key_of(info)
+        why = TWICE if key in timed else fault(info, stats)
+        if why == TWICE:
+            refused[why] += 1
+        elif why:
+            reasons[key] = why
+        else:
+            timed[key] = kept(info, stats), samples_of(info, stats)
+    return timed, {key: why for key, why in reasons.items() if key not in timed}
+
+
+def _environment(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page says of the machine, beside what the fingerprint says."""
+    machine, ours = document.get("machine_info", {}), document[JSON_KEY]
+    cpu, threads = machine.get("cpu"), machine.get("threads")
+    found = {
+        "written": document.get("datetime", ""),
+        "machine": machine.get("machine", ""),
+        "processor": cpu.get("brand_raw", "") if isinstance(cpu, dict) else "",
+        "system": f"{machine.get('system', '')} {machine.get('release', '')}",
+        "python": machine.get("python_version", ""),
+        "usable_cores": machine.get("usable_cores", ""),
+        "load_average": ours.get("load_average", ""),
+        "threads": {name: value for name, value in threads.items() if value != "not set"}
+        if isinstance(threads, dict)
+        else {},
+        "versions": machine.get("libraries", {}),
+        "flops": ours.get("flops", ""),
+    }
+    said = ours.get("fingerprint", {})
+    cache = (ours.get("plan") or {}).get("cache")
+    later = ({"caches": cache} if cache else {}) | {
+        name: said[name] for name in ("governor", "smt", "gpu", "driver", "blas", "id") if said.get(name)
+    }
+    return found | ({"command": ours["command"]} if ours.get("command") else {}) | later

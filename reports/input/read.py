@@ -1,0 +1,142 @@
+"""From result files to records: each file is recognised by its content, and counted.
+
+Four kinds are known: the JSON lines of ``pytest conformance --conformance-json``, the JSON of
+``pytest bench --benchmark-json``, the kill table of ``attention-conformance kill-matrix``, and the model of a report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from attention_conformance.conformance import results as result_file
+from attention_conformance.conformance.judging.outcomes import Result
+from attention_conformance.conformance.results import ResultFileError, Run, strict
+from attention_conformance.reports.input import bench
+from attention_conformance.reports.input.bench import Cells
+from attention_conformance.reports.input.records import Records
+from attention_conformance.reports.input.source import AGAIN, ReportError, Source, text_of
+from attention_conformance.reports.model import faults, model
+
+__all__ = ["Records", "ReportError", "Source", "incomplete", "read"]
+
+#: What identifies a result.
+CASE = ("implementation", "device", "dtype", "case")
+
+#: Characters of the longest first line that can be a header; a run of 400 implementations has 50,000.
+HEADER = 1 << 20
+
+
+def read(paths: Sequence[Path]) -> Records:
+    """Read result files of any kind and number; of records with the same identity the first is used.
+
+    Raises ReportError for a file that is missing, empty, damaged, of another project or of another spec version.
+    """
+    sources: list[Source] = []
+    results: dict[tuple, Result] = {}
+    cells, runs = Cells(), []
+    specs: dict[str, Path] = {}
+    kills: dict[str, Any] = {}
+    for path in paths:
+        text = text_of(path)
+        if faults.FORMAT in text[:200]:
+            sources.append(_use_faults(path, text, kills))
+            continue
+        if _is_conformance(text):
+            run = _conformance(path)
+            spec, source = run.header.spec, _use_results(path, run, results)
+        else:
+            document = _document(path, text)
+            if model.is_model(document):
+                return _alone(paths, model.records_of(path, document))
+            runs.append(bench.run_of(path, document))
+            spec, source = runs[-1].spec, bench.use_cells(path, document, cells)
+        specs.setdefault(spec, path)
+        if len(specs) > 1:
+            first, other = specs.items()
+            raise ReportError(
+                f"{other[1]} is of spec version {other[0]} and {first[1]} of {first[0]}: report on them apart"
+            )
+        sources.append(source)
+    caught, cases = tuple(kills.get("faults", ())), kills.get("cases", 0)
+    timed = tuple(cells.cells.values())
+    return Records(tuple(sources), tuple(results.values()), timed, caught, cases, tuple(runs), cells.samples)
+
+
+def _is_conformance(text: str) -> bool:
+    head = text.partition("\n")[0]
+    try:
+        first = strict.loads(head, finite=False) if len(head) <= HEADER else None
+    except ValueError:
+        return False
+    return isinstance(first, dict) and "kind" in first and not model.is_model(first)
+
+
+def _use_faults(path: Path, text: str, kills: dict[str, Any]) -> Source:
+    try:
+        document = strict.convert(strict.loads(text), faults.KillTable)
+    except strict.StrictError as error:
+        raise ReportError(f"{path} says that it is a kill table, and is not one: {error}") from None
+    known = []
+    for fault in document["faults"]:
+        with suppress(strict.WrongType):
+            known.append(strict.convert(fault, faults.Fault))
+    read, cases = len(document["faults"]), document["cases"]
+    refused = {"not a fault": read - len(known), "of a second kill table": len(known) if kills else 0}
+    if not kills:
+        kills.update(faults=known, cases=cases)
+    why = {reason: count for reason, count in refused.items() if count}
+    return Source(path, "kill table", {"cases": cases}, read, read - sum(why.values()), why)
+
+
+def _conformance(path: Path) -> Run:
+    try:
+        return result_file.read(path)
+    except ResultFileError as error:
+        raise ReportError(str(error)) from None
+
+
+def _use_results(path: Path, run: Run, known: dict[tuple, Result]) -> Source:
+    used = 0
+    for result in run.results:
+        key = tuple(getattr(result, name) for name in CASE)
+        if key not in known:
+            known[key] = result
+            used += 1
+    apart = ("kind", "format", "profiles", "adapters", "not_installed")
+    environment = {name: value for name, value in msgspec.to_builtins(run.header).items() if name not in apart}
+    if run.header.ledgers is not None:
+        environment["ledgers"] = {ledger.file: f"({ledger.records} records)" for ledger in run.header.ledgers}
+    read, again = len(run.results), len(run.results) - used
+    return Source(
+        path,
+        "conformance",
+        environment,
+        read,
+        used,
+        {AGAIN: again} if again else {},
+        run.complete,
+        run.header.not_installed,
+    )
+
+
+def _alone(paths: Sequence[Path], records: Records) -> Records:
+    if len(paths) > 1:
+        raise ReportError("one of the files is a report already: name it alone, or what it was made of")
+    return records
+
+
+def _document(path: Path, text: str) -> Any:
+    try:
+        return strict.loads(text, finite=False)
+    except ValueError as error:
+        raise ReportError(f"{path} is neither a conformance result file nor JSON: {error}") from None
+
+
+def incomplete(sources: Iterable[Source]) -> list[str]:
+    """Names of the files that were cut off."""
+    return [source.path.name for source in sources if not source.complete]

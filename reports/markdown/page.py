@@ -1,0 +1,205 @@
+"""From frames to a Markdown page: a verdict first, then what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from attention_conformance.conformance.ledger import divergence
+from attention_conformance.conformance.ledger.questions import DTYPE
+from attention_conformance.reports.input.read import Records, Source, incomplete
+from attention_conformance.reports.markdown import changes
+from attention_conformance.reports.markdown.speed import speed
+from attention_conformance.reports.markdown.text import NONE, code, digits, escape, markdown, share, shortened
+from attention_conformance.reports.model import faults, memory, tables
+from attention_conformance.reports.model.model import Model
+
+
+def page(model: Model) -> str:
+    """The whole report."""
+    records, cells = model.records, model.cells
+    sections = ["# Attention: conformance and speed", verdict(model)]
+    if model.since:
+        sections += ["## What changed since the base run", *changes.sections(model.since)]
+    if not model.results.empty:
+        sections += ["## How libraries answer", _answers(records)]
+        sections += ["## Conformance", _implementations(model), _matrix(model), differences(model)]
+    if not cells.empty:
+        sections += ["## Speed", *speed(cells, records.sources)]
+    if model.memories:
+        sections += [
+            "## Memory",
+            "Whose memory is quadratic in the length; behind a name its exponent.",
+            memory.by_growth(model.memories),
+        ]
+    if records.faults:
+        sections += ["## What the suite catches", *_faults(records)]
+    sections += ["## What this was made from", *origins(records.sources)]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def verdict(model: Model) -> str:
+    """The first lines: who fails, how much was executed, what was timed, and whether a run was cut off."""
+    records, frame, cells = model.records, model.results, model.cells
+    lines = []
+    cut = incomplete(records.sources)
+    if cut:
+        lines.append(f"**Incomplete run**: {_names(cut)} ends without a footer; what follows is what was written.")
+    if not frame.empty:
+        lines.append(_conformance_verdict(frame))
+    if not cells.empty:
+        counts = cells["outcome"].value_counts()
+        struck = cells.loc[cells["outcome"] == "invalid", "implementation"].unique()
+        line = f"**Speed**: {_many(counts.get('timed', 0), 'cell')} timed, {counts.get('skipped', 0)} skipped"
+        line += f", {counts.get('invalid', 0)} invalid"
+        lines.append(line + (f" ({_names(struck)})." if len(struck) else "."))
+    if model.since:
+        lines.append(changes.verdict(model.since))
+    if records.faults:
+        lines.append(faults.verdict(records.faults, records.cases))
+    return "\n\n".join(lines) or "**Nothing was recorded.**"
+
+
+def _conformance_verdict(frame: pd.DataFrame) -> str:
+    counts = frame["outcome"].value_counts()
+    executed = int(sum(counts.get(outcome, 0) for outcome in tables.OUTCOMES if outcome != "unsupported"))
+    everyone = frame["implementation"].unique()
+    failing = frame.loc[frame["outcome"] == "failed", "implementation"].unique()
+    if not executed:
+        return "**Conformance: nothing was executed, so nothing is known.**"
+    if len(failing):
+        start = (
+            f"**Conformance: {len(failing)} of {_many(len(everyone), 'implementation')} failed**: {_names(failing)}."
+        )
+    elif counts.get("known-deviation", 0):
+        deviating = frame.loc[frame["outcome"] == "known-deviation", "implementation"].unique()
+        start = (
+            f"**Conformance: no new failure in {_many(len(everyone), 'implementation')}**;"
+            f" {len(deviating)} deviate as recorded: {_names(deviating)}."
+        )
+    else:
+        start = f"**Conformance: {_many(len(everyone), 'implementation')}, no failure.**"
+    numbers = ", ".join(f"{counts.get(outcome, 0)} {outcome}" for outcome in tables.OUTCOMES)
+    return f"{start} {_many(len(frame), 'result')}: {numbers}."
+
+
+def _answers(records: Records) -> str:
+    found = divergence.answers(records.results)
+    if not found:
+        return "None of the questions was asked."
+    note = (
+        f"In {DTYPE}; the question is asked by one case each (`conformance/ledger/questions.py`)."
+        " Bold is not what the spec says; an empty cell was not asked."
+    )
+    return f"{divergence.markdown(found, {})}\n\n{note}"
+
+
+def _implementations(model: Model) -> str:
+    table = model.implementations.copy()
+    table["worst share"] = table["worst share"].map(share)
+    table["profiles met"] = table["profiles met"].fillna(NONE)
+    note = (
+        "*Worst share*: the largest error, as a share of its bound, over the cases that passed."
+        " *Profiles met*: the strictest precision profile whose bounds all of them keep, by dtype."
+    )
+    return f"{markdown(table)}\n\n{note}"
+
+
+def _matrix(model: Model) -> str:
+    long = model.matrix
+    devices = long["device"].nunique() > 1
+    name = long["implementation"] + (" " + long["device"] if devices else "")
+    parts = ["### Clause by clause", "Rows are implementations, columns the numbers of the clauses."]
+    prefixes = long["clause"].str.rpartition("-")[0]
+    for prefix in prefixes.unique():
+        rows = long.assign(row=name, number=long["clause"].str.rpartition("-")[2])[prefixes == prefix]
+        wide = rows.pivot(index="row", columns="number", values="cell")
+        wide = wide.reindex(index=rows["row"].unique(), columns=rows["number"].unique()).fillna(tables.NOT_RUN)
+        wide = wide[(wide != tables.NOT_RUN).any(axis=1)]  # the others are of another operator
+        if wide.empty:
+            continue
+        parts.append(markdown(wide.rename_axis(f"{prefix}-", axis="columns").reset_index(names=f"{prefix}-"), left=1))
+        named = rows.drop_duplicates("clause")
+        titles = (f"{row.number} {row.title}{_should(row.level)}" for row in named.itertuples())
+        parts.append(f"{prefix}: " + " · ".join(titles) + ".")
+    symbols = tables.SYMBOLS
+    parts.append(
+        f"{symbols['passed']} every executed case passed · {symbols['failed']}k/n k of n executed cases failed ·"
+        f" {symbols['known-deviation']}k/n deviate as recorded · {symbols['advisory']}k/n do not follow a SHOULD ·"
+        f" {symbols['unsupported']} unsupported · empty: not run."
+        " A case that fails counts at the clause it broke; the counts of all are in `matrix.csv`."
+    )
+    return "\n\n".join(parts)
+
+
+def _should(level: str) -> str:
+    return "" if level in ("MUST", "") else f" ({level})"
+
+
+def differences(model: Model) -> str:
+    """Failures, known deviations and advisories, clause by clause."""
+    table, clauses = model.differences.copy(), model.clauses
+    if table.empty:
+        return "### How they differ\n\nNo failure, no deviation, no advice."
+    titles = [clauses[name].title if name in clauses else "" for name in table["clause"]]
+    table["clause"] = [f"{name} {title}".strip() for name, title in zip(table["clause"], titles, strict=True)]
+    table["outcome"] = [f"{o}: {k}" if k else o for o, k in zip(table["outcome"], table["kind"], strict=True)]
+    table["what it does"] = table["what it does"].map(shortened)
+    if table["device"].nunique() == 1:
+        table = table.drop(columns="device")
+    return "### How they differ\n\n" + markdown(table.drop(columns="kind"))
+
+
+def _faults(records: Records) -> list[str]:
+    return [
+        "Each fault is a few lines over a correct attention, plugged in as a user's function is"
+        " (`conformance/faults`). *Cases*: how many of the ordinary cases it fails; *smallest*: the smallest of them."
+        ' Every case of every fault is in `faults.csv`; "cf." marks a thread about the same mechanism elsewhere.',
+        markdown(faults.groups(records.faults), left=2),
+        "<details><summary>All faults</summary>",
+        markdown(faults.table(records.faults)),
+        "</details>",
+    ]
+
+
+def origins(sources: tuple[Source, ...]) -> list[str]:
+    """Which files the page was made from, how many records of each were used, and where they were made."""
+    counts = pd.DataFrame(
+        {
+            "file": [source.path.name for source in sources],
+            "kind": [source.kind for source in sources],
+            "complete": ["yes" if source.complete else "**no: cut off**" for source in sources],
+            "read": [source.read for source in sources],
+            "used": [source.used for source in sources],
+            "refused": [sum(source.refused.values()) for source in sources],
+            "why refused": ["; ".join(f"{n} {why}" for why, n in source.refused.items()) for source in sources],
+        }
+    )
+    parts = ["Records by file:", markdown(counts), "Environments:"]
+    environments = [f"* {code(source.path.name)}: {escape(_environment(source))}" for source in sources]
+    missing = sorted({name for source in sources for name in source.not_installed})
+    parts.append("\n".join(environments))
+    return [*parts, f"Not installed, so not run: {escape(', '.join(missing))}."] if missing else parts
+
+
+def _environment(source: Source) -> str:
+    known = {name: value for name, value in source.environment.items() if value not in ("", {}, None)}
+    return "; ".join(_setting(name, value) for name, value in known.items())
+
+
+def _setting(name: str, value: Any) -> str:
+    if isinstance(value, Mapping):
+        value = ", ".join(f"{key} {one}" for key, one in value.items())
+    elif isinstance(value, float):
+        value = digits(value)
+    return f"{name.replace('_', ' ')} {value}"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _names(names: Any) -> str:
+    return ", ".join(map(code, names))

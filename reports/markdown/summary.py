@@ -1,0 +1,64 @@
+"""The short page for a CI job's summary: the verdict, what is not as it should be, the tables folded."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from attention_conformance.reports.markdown import changes
+from attention_conformance.reports.markdown import page as markdown
+from attention_conformance.reports.markdown.text import NONE, digits, fold, shortened, table
+from attention_conformance.reports.model import memory, tables
+from attention_conformance.reports.model.model import Model
+
+#: Rows of a table that is not folded.
+SHOWN = 10
+
+#: Characters.  GitHub takes 2²⁰ of a job's summary, and 2¹⁶ of a comment; this leaves room for the rest of one.
+LONGEST = 50_000
+
+
+def page(model: Model) -> str:
+    """The whole summary, of LONGEST characters at most: what does not fit is said to be in the page."""
+    sections = ["## Attention: conformance and speed", markdown.verdict(model), _failures(model.results)]
+    folded = changes.sections(model.since) if model.since else []
+    if not model.results.empty:
+        folded.append(fold("Conformance by implementation", table(_by_implementation(model))))
+        if len(model.differences):
+            folded.append(fold("How they differ", markdown.differences(model).partition("\n\n")[2]))
+    if not model.cells.empty:
+        folded.append(fold("Milliseconds per call, the fastest first", table(_fastest(model.cells))))
+    if model.memories:
+        folded.append(fold("Whose memory is quadratic", memory.by_growth(model.memories)))
+    folded.append(fold("Files and environments", "\n\n".join(markdown.origins(model.records.sources))))
+    for part in folded:
+        if sum(map(len, sections)) + len(part) > LONGEST:
+            part = "A table is left out here, as the summary would be too long; the page has it."
+        sections.append(part)
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _failures(results: pd.DataFrame) -> str:
+    failed = results[results["outcome"] == "failed"]
+    if failed.empty:
+        return ""
+    rows = failed[["implementation", "device", "dtype", "case", "broken", "reason"]].head(SHOWN).fillna("")
+    text = table(rows.assign(reason=rows["reason"].map(shortened)))
+    more = len(failed) - len(rows)
+    return text + (f"\n\n{more} more failed; all are in `conformance.csv`." if more else "")
+
+
+def _by_implementation(model: Model) -> pd.DataFrame:
+    frame = model.implementations
+    return frame.drop(columns="worst share").assign(**{"profiles met": frame["profiles met"].fillna(NONE)})
+
+
+def _fastest(cells: pd.DataFrame) -> pd.DataFrame:
+    """One row per workload: the three fastest, with their times."""
+    timed = cells[cells["outcome"] == "timed"].sort_values("median_ms", kind="stable")
+    rows = []
+    for (workload, device, dtype), group in timed.groupby(tables.WHAT, sort=False):
+        first = group.head(3)
+        names = [f"{who} {digits(ms)}" for who, ms in zip(first["implementation"], first["median_ms"], strict=True)]
+        rows.append((workload, device, dtype, ", ".join(names), len(group)))
+    columns = [*tables.WHAT, "fastest, milliseconds", "timed"]
+    return pd.DataFrame(rows, columns=columns).sort_values(tables.WHAT, ignore_index=True)

@@ -1,0 +1,89 @@
+"""The kill table: which cases catch which known fault, from the file of ``attention-conformance kill-matrix``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NotRequired, TypedDict
+
+import pandas as pd
+from msgspec import Meta
+
+#: What a kill table calls itself, and the version of that.
+FORMAT = "attention-conformance faults 1"
+
+
+class Fault(TypedDict):
+    """A fault of the file: ``sources`` are links by thread, ``caught`` are dtypes by case, smallest case first."""
+
+    name: str
+    operator: NotRequired[str]
+    group: str
+    clause: str
+    title: str
+    when: NotRequired[str]
+    sources: dict[str, str]
+    smallest: str
+    caught: dict[str, str]
+
+
+class KillTable(TypedDict):
+    """The file; its faults are judged one by one."""
+
+    format: str
+    cases: Annotated[int, Meta(ge=0)]
+    faults: list[Any]
+
+
+def frame(faults: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """One row per fault and case that catches it, with the dtypes in which it does; smallest case first."""
+    rows = [
+        {
+            "group": fault["group"],
+            "fault": fault["name"],
+            "clause": fault["clause"],
+            "title": fault["title"],
+            "case": case,
+            "dtypes": dtypes,
+        }
+        for fault in faults
+        for case, dtypes in fault["caught"].items()
+    ]
+    return pd.DataFrame(rows, columns=["group", "fault", "clause", "title", "case", "dtypes"])
+
+
+def groups(faults: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """One row per class of mistakes: its faults, and the one that the fewest cases catch."""
+    rows: dict[str, dict[str, Any]] = {}
+    for fault in faults:
+        row = rows.setdefault(fault["group"], {"class": fault["group"].replace("_", " "), "faults": 0})
+        row["faults"] += 1
+        if len(fault["caught"]) < row.get("caught by", float("inf")):
+            row |= {"hardest to catch": fault["title"], "caught by": len(fault["caught"])}
+    return pd.DataFrame(rows.values(), columns=["class", "hardest to catch", "faults", "caught by"])
+
+
+def table(faults: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """One row per fault: what it does, the clause it breaks, how many cases catch it, the smallest, and its sources."""
+    return pd.DataFrame(
+        {
+            "fault": fault["title"],
+            "clause": fault["clause"],
+            "cases": len(fault["caught"]),
+            "smallest": fault["smallest"] or "none",
+            "seen in": ", ".join(_linked(name, address) for name, address in fault["sources"].items()),
+        }
+        for fault in faults
+    )
+
+
+def _linked(name: str, address: str) -> str:
+    return f"[{name}]({address})" if address else name
+
+
+def verdict(faults: Sequence[Mapping[str, Any]], cases: int) -> str:
+    """The first line: how many faults there are, and whether all are caught."""
+    survivors = [fault["name"] for fault in faults if len(fault["caught"]) < 2]
+    start = f"**Faults: {len(faults)} known wrong ways to compute attention, "
+    if survivors:
+        return f"{start}{len(survivors)} of them caught by fewer than two of {cases} cases**: {', '.join(survivors)}."
+    return f"{start}each caught by at least two of {cases} cases.**"

@@ -1,0 +1,64 @@
+"""Whose memory is quadratic, in the cells of a report; ``attention_conformance.bench.analysis.fits`` says it, for every view."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from attention_conformance.bench.analysis.fits import BETWEEN, LEAST_PER_SCORE, SQUARED, Growth, Memory
+from attention_conformance.bench.analysis.fits import memories as _memories
+from attention_conformance.reports.markdown.text import escape, markdown
+
+#: The rule in a sentence, for a reader.
+RULE = (
+    f"Quadratic: at its longest length a call holds {LEAST_PER_SCORE:.0f} byte or more for each of the B·H·S² scores,"
+    f" and bytes grow as S to the power of more than {BETWEEN}, by the whole 95 % interval of the exponent; or, where"
+    f" that lies on both sides, {100 * SQUARED:.0f} % of the bytes grow as S², by the parabola through the three"
+    " longest lengths."
+    " Unclear: neither says so, there is no exponent as fewer than three lengths have a mebibyte, or the longest call"
+    " has fewer than 2²⁴ scores, which memory that a process has already, or the blocks of a kernel, may hide."
+)
+
+
+def memories(cells: Iterable[Mapping[str, Any]]) -> list[Memory]:
+    """One for each series of timed cells that has the bytes of two lengths, by the newest measure that a file has."""
+    return _memories(
+        {**cell, "memory_bytes": _held(cell)} for cell in cells if cell["outcome"] == "timed" and cell["S"] > 0
+    )
+
+
+def frame(found: Iterable[Memory]) -> pd.DataFrame:
+    """One row for each."""
+    rows = [
+        {
+            **{name: getattr(one, name) for name in ("implementation", "device", "dtype", "family")},
+            "growth": one.growth.value,
+            "exponent": one.line.exponent if one.line else math.nan,
+            "exponent low": one.line.low if one.line else math.nan,
+            "exponent high": one.line.high if one.line else math.nan,
+            "bytes": one.bytes,
+            "scores": one.scores,
+            "longest": one.longest,
+        }
+        for one in found
+    ]
+    return pd.DataFrame(rows)
+
+
+def by_growth(found: Iterable[Memory]) -> str:
+    """A Markdown table: who is what in each family, with the exponents."""
+    groups: dict[tuple[str, str, str], dict[Growth, list[str]]] = {}
+    for one in found:
+        growths = groups.setdefault((one.family, one.device, one.dtype), {growth: [] for growth in Growth})
+        growths[one.growth].append(f"{one.implementation} {one.line.exponent:.2f}" if one.line else one.implementation)
+    rows = [(*key, *(", ".join(names) for names in growths.values())) for key, growths in sorted(groups.items())]
+    columns = ["family", "device", "dtype", *(growth.value for growth in Growth)]
+    return markdown(pd.DataFrame(rows, columns=columns), left=len(columns)) + f"\n\n{escape(RULE)}"
+
+
+def _held(cell: Mapping[str, Any]) -> float | None:
+    newest: float | None = cell.get("memory_bytes")
+    return cell.get("peak_rss_bytes") if newest is None else newest

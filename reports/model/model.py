@@ -1,0 +1,212 @@
+"""The result model: everything that a report says, made once; Markdown, CSV, Parquet, JSON and pages are views.
+
+As JSON (``model.json``) it can be read again, and then gives the same report.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pandas as pd
+
+from attention_conformance.bench.analysis.fits import Memory
+from attention_conformance.conformance.results import as_record, from_record
+from attention_conformance.conformance.spec.clauses import Clause
+from attention_conformance.reports.compare.changes import Comparison
+from attention_conformance.reports.input.bench import BenchRun, Samples, fault, is_entry, key_of
+from attention_conformance.reports.input.records import Records
+from attention_conformance.reports.input.source import ReportError, Source
+from attention_conformance.reports.model import divergence, faults, memory, tables
+from attention_conformance.reports.schemas import ModelDocument
+
+#: What a model calls itself, and its version.  A version that adds fields alone stays the same.
+KIND = "attention-conformance report"
+VERSION = 2
+
+#: The columns of a cell's interval.
+_INTERVAL = ("interval_low", "interval_high")
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """The records, and the tables that are made of them."""
+
+    records: Records
+    clauses: Mapping[str, Clause]
+    #: What changed since a base run, where there is one.
+    since: Comparison | None = None
+
+    @cached_property
+    def results(self) -> pd.DataFrame:
+        """One row per result."""
+        return tables.conformance(self.records.results)
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """One row per cell of the bench."""
+        return tables.bench(self.records.cells)
+
+    @cached_property
+    def memories(self) -> list[Memory]:
+        """Whose memory is quadratic."""
+        return memory.memories(self.records.cells)
+
+    @cached_property
+    def answers(self) -> pd.DataFrame:
+        """One row per implementation and device, one column per question on which libraries disagree."""
+        return divergence.answers(self.records.results).reset_index()
+
+    @cached_property
+    def matrix(self) -> pd.DataFrame:
+        """One row per implementation, device and clause."""
+        return tables.matrix(self.results, self.clauses)
+
+    @cached_property
+    def implementations(self) -> pd.DataFrame:
+        """One row per implementation and device."""
+        return tables.implementations(self.results)
+
+    @cached_property
+    def differences(self) -> pd.DataFrame:
+        """One row per way not to follow a clause."""
+        return tables.differences(self.results)
+
+    @cached_property
+    def faults(self) -> pd.DataFrame:
+        """One row per known fault and case that catches it."""
+        return faults.frame(self.records.faults)
+
+    @property
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """The tables that there are records for, by the names of their files."""
+        found: dict[str, pd.DataFrame] = {}
+        if self.records.results:
+            found |= {"conformance": self.results, "answers": self.answers, "matrix": self.matrix}
+        if self.records.faults:
+            found["faults"] = self.faults
+        if self.records.cells:
+            found["bench"] = self.cells
+        return found
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The model as plain data."""
+        records = self.records
+        some = bool(records.results)
+        asked = some and "device" in self.answers
+        long = self.answers.melt(tables.WHO, var_name="question", value_name="answer") if asked else pd.DataFrame()
+        return {
+            "kind": KIND,
+            "version": VERSION,
+            "files": [_file(source) for source in records.sources],
+            "results": [as_record(result) for result in records.results],
+            "implementations": _rows(self.implementations) if some else [],
+            "matrix": _rows(self.matrix) if some else [],
+            "answers": _rows(long),
+            "differences": _rows(self.differences) if some else [],
+            "memory": _rows(memory.frame(self.memories)),
+            "runs": [_plain(msgspec.to_builtins(run)) for run in records.runs],
+            "cells": [_cell(cell, records.samples.get(key_of(cell))) for cell in records.cells],
+            "cases": records.cases,
+            "faults": list(records.faults),
+        }
+
+
+def is_model(document: Any) -> bool:
+    """Whether a JSON document says that it is a model."""
+    return isinstance(document, dict) and document.get("kind") == KIND
+
+
+def records_of(path: Path, document: Mapping[str, Any]) -> Records:
+    """The records that a model was made of.  Raises ReportError for one of another version, or a damaged one."""
+    if document.get("version") != VERSION:
+        raise ReportError(f"{path} is a report of version {document.get('version')}, expected {VERSION}")
+    try:
+        msgspec.convert(document, ModelDocument)
+        sources = tuple(_source(one) for one in document["files"])
+        results = tuple(map(from_record, document["results"]))
+        cells = tuple(dict(cell) for cell in document["cells"])
+        for cell in cells:
+            _check(cell)
+        samples = {key_of(cell): _samples(cell.pop("samples")) for cell in cells if "samples" in cell}
+        runs = tuple(msgspec.convert(run, BenchRun) for run in document["runs"])
+        return Records(sources, results, cells, tuple(document["faults"]), document["cases"], runs, samples)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ReportError(f"{path} says that it is a report, and is damaged: {error}") from None
+
+
+def _check(cell: Mapping[str, Any]) -> None:
+    """Raises ValueError for a cell that no file of the bench gives."""
+    raw = cell.get("samples", {"seconds": [], "process_runs": []})
+    as_read = {**cell, "data": raw["seconds"], "interval": [cell[name] for name in _INTERVAL if name in cell] or None}
+    as_read.pop("process_runs", None)
+    why = "" if is_entry(cell) else "not a cell of the bench"
+    if not why and cell["outcome"] == "timed":
+        why = fault(as_read | ({"process_runs": raw["process_runs"]} if raw["process_runs"] else {}), as_read)
+    if why:
+        raise ValueError(f"a cell of it is refused: {why}")
+
+
+def write(model: Model, path: Path) -> None:
+    """Write the model as JSON, one record a line."""
+    parts = []
+    for name, value in model.document.items():
+        text = _lines(value) if isinstance(value, list) else json.dumps(value, allow_nan=False)
+        parts.append(f"{json.dumps(name)}: {text}")
+    path.write_text("{" + ",\n".join(parts) + "}\n", encoding="utf-8")
+
+
+def _lines(records: list[Any]) -> str:
+    encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
+    return "[" + "".join(f"{',' if at else ''}\n{encode(one)}" for at, one in enumerate(records)) + "]"
+
+
+def _file(source: Source) -> dict[str, Any]:
+    found = {field.name: getattr(source, field.name) for field in dataclasses.fields(source)}
+    return _plain({"name": found.pop("path").name, **found})
+
+
+def _source(record: Mapping[str, Any]) -> Source:
+    fields = {name: value for name, value in _tuples(record).items() if name != "name"}
+    return Source(path=Path(record["name"]), **fields)
+
+
+def _cell(cell: Mapping[str, Any], samples: Samples | None) -> dict[str, Any]:
+    plain = dict(cell)
+    if samples is not None:
+        plain["samples"] = {
+            "seconds": samples.seconds.tolist(),
+            "process_runs": [list(sizes) for sizes in samples.sizes],
+        }
+    return plain
+
+
+def _samples(record: Mapping[str, Any]) -> Samples:
+    return Samples.of(record["seconds"], record["process_runs"])
+
+
+def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    names = {name: name.replace(" ", "_") for name in frame.columns}
+    return [_plain(row) for row in frame.rename(columns=names).to_dict("records")]
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity: what is not known is null, an infinite share is text as in result files."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
+
+
+def _tuples(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in record.items()}

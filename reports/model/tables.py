@@ -1,0 +1,158 @@
+"""From records to pandas frames: what happened per implementation, per clause, per workload."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.conformance.spec.clauses import Clause, Level
+from attention_conformance.impls.contract import Profile
+
+OUTCOMES = tuple(outcome.value for outcome in Outcome)
+
+#: What a clause's cell in the matrix shows, by the most serious outcome of its cases.
+SYMBOLS = {"failed": "✗", "known-deviation": "≠", "advisory": "!", "passed": "✓", "unsupported": "–"}
+NOT_RUN = ""
+
+#: Order of seriousness; the first that occurs decides the symbol.
+_SERIOUS = ("failed", "known-deviation", "advisory")
+
+WHO = ["implementation", "device"]
+
+#: What is timed, whoever does it.
+WHAT = ["workload", "device", "dtype"]
+
+
+def conformance(results: Iterable[Result]) -> pd.DataFrame:
+    """One row per result, in the order of the files; clauses and profiles met are joined by spaces."""
+    names = [field.name for field in dataclasses.fields(Result)]
+    frame = pd.DataFrame([_plain(result) for result in results], columns=names)
+    frame["share"] = frame["share"].astype(float)
+    return frame
+
+
+def _plain(result: Result) -> dict[str, Any]:
+    plain = dict(vars(result))
+    plain |= {"clauses": " ".join(result.clauses), "meets": " ".join(result.meets), "outcome": result.outcome.value}
+    return plain | {"failure": None if result.failure is None else result.failure.value}
+
+
+def implementations(frame: pd.DataFrame) -> pd.DataFrame:
+    """Per implementation and device: results by outcome, worst share, and the strictest profile met per dtype.
+
+    Share and profiles are over the cases that passed: of the others the differences tell.
+    """
+    counts = frame.groupby([*WHO, "outcome"], sort=False).size().unstack(fill_value=0)
+    counts = counts.reindex(columns=list(OUTCOMES), fill_value=0)
+    order = pd.MultiIndex.from_frame(frame[WHO].drop_duplicates())
+    passed = frame[(frame["outcome"] == "passed") & frame["share"].notna()]
+    counts["worst share"] = passed.groupby(WHO)["share"].max()
+    counts["profiles met"] = pd.Series({key: _profiles(group) for key, group in passed.groupby(WHO)}, dtype=object)
+    return counts.reindex(order).reset_index().rename_axis(columns=None)
+
+
+def _profiles(group: pd.DataFrame) -> str:
+    texts = []
+    for dtype, rows in group.groupby("dtype", sort=False):
+        met = set.intersection(*(set(text.split()) for text in rows["meets"]))
+        strictest = next((profile.value for profile in Profile if profile.value in met), "none")
+        texts.append(f"{dtype} {strictest}")
+    return ", ".join(texts)
+
+
+def judgements(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row per result and clause that it says something of.
+
+    A result that broke a clause counts there alone: it says nothing of the other clauses of its case.
+    """
+    broken = frame["broken"].notna()
+    of = frame["clauses"].str.split().where(~broken, frame["broken"].map(lambda one: [one]))
+    return frame.assign(clause=of).explode("clause").dropna(subset="clause")
+
+
+def matrix(frame: pd.DataFrame, clauses: Mapping[str, Clause]) -> pd.DataFrame:
+    """One row per implementation, device and clause: title, level, cases by outcome, and the symbol of the cell."""
+    counts = judgements(frame).groupby([*WHO, "clause", "outcome"]).size().unstack(fill_value=0)
+    counts = counts.reindex(columns=list(OUTCOMES), fill_value=0)
+    tested = [name for name, clause in clauses.items() if clause.level is not Level.FREE]
+    tested += [name for name in dict.fromkeys(counts.index.get_level_values("clause")) if name not in clauses]
+    who = frame[WHO].drop_duplicates().itertuples(index=False)
+    keys = [(*one, clause) for one in who for clause in tested]
+    counts = counts.reindex(pd.MultiIndex.from_tuples(keys, names=[*WHO, "clause"]), fill_value=0)
+    table = counts.reset_index().rename_axis(columns=None)
+    table.insert(3, "title", [clauses[name].title if name in clauses else "" for name in table["clause"]])
+    table.insert(4, "level", [clauses[name].level.value if name in clauses else "" for name in table["clause"]])
+    table["cell"] = [symbol(row) for row in table[list(OUTCOMES)].to_dict("records")]
+    return table
+
+
+def symbol(counts: Mapping[Any, int]) -> str:
+    """The cell of a clause: "✗2/9" if 2 of 9 executed cases failed, and so on; ``counts`` by outcome."""
+    executed = sum(counts[outcome] for outcome in OUTCOMES if outcome != "unsupported")
+    for outcome in _SERIOUS:
+        if counts[outcome]:
+            return f"{SYMBOLS[outcome]}{counts[outcome]}/{executed}"
+    if executed:
+        return SYMBOLS["passed"]
+    return SYMBOLS["unsupported"] if counts["unsupported"] else NOT_RUN
+
+
+def differences(frame: pd.DataFrame) -> pd.DataFrame:
+    """Failures, deviations and advice, grouped: clause, implementation, what it does instead, number of cases.
+
+    Failures of one kind are one row, which gives the first reason and how many others there are.
+    """
+    rows = judgements(frame)
+    rows = rows[rows["outcome"].isin(_SERIOUS)].copy()
+    rows["failure"] = rows["failure"].fillna("")
+    rows["ledger"] = rows["reason"].where(rows["outcome"] == "known-deviation", "")
+    keys = ["clause", "implementation", "device", "outcome", "failure", "ledger"]
+    found = []
+    for key, group in rows.groupby(keys, sort=False):
+        clause, implementation, device, outcome, failure, _ = key
+        reasons = list(dict.fromkeys(group["reason"]))
+        instead = reasons[0] + (f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else "")
+        dtypes = " ".join(dict.fromkeys(group["dtype"]))
+        found.append((clause, implementation, device, outcome, failure, instead, dtypes, len(group)))
+    columns = ["clause", "implementation", "device", "outcome", "kind", "what it does", "dtypes", "cases"]
+    table = pd.DataFrame(found, columns=columns)
+    return table.sort_values("clause", key=lambda column: column.map(clause_order), kind="stable", ignore_index=True)
+
+
+def clause_order(name: str) -> tuple[str, int]:
+    """Sorts SDPA-9 before SDPA-10."""
+    operator, _, number = name.rpartition("-")
+    return operator, int(number) if number.isdigit() else 0
+
+
+def bench(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """One row per cell; times in seconds, ``median_ms`` in milliseconds, NaN where the cell has no timing."""
+    frame = pd.DataFrame(list(cells))
+    if "median" not in frame:
+        frame["median"] = frame["gflops"] = frame["prepare_seconds"] = frame["first_call_seconds"] = float("nan")
+    frame["median_ms"] = frame["median"] * 1e3
+    return frame
+
+
+def by_length(frame: pd.DataFrame, value: str) -> pd.DataFrame:
+    """One value of the cells of one family, device and dtype: implementation × S, best at the longest length first."""
+    table = frame.pivot(index="implementation", columns="S", values=value)
+    speed = frame.pivot(index="implementation", columns="S", values="median_ms")
+    order = speed.sort_values(by=list(speed.columns[::-1]), na_position="last").index
+    return table.reindex(order)
+
+
+def left_out(frame: pd.DataFrame) -> pd.DataFrame:
+    """The cells without a timing, those of one family and kind of reason in one row, with the first's reason."""
+    rows = frame[frame["outcome"] != "timed"].copy()
+    if rows.empty:
+        return rows
+    rows["kind"] = rows["reason"].str.partition(":")[0]
+    keys = ["implementation", "device", "dtype", "family", "outcome", "clause", "kind"]
+    groups = rows.groupby(keys, sort=False)
+    table = groups.agg(S=("S", lambda lengths: ", ".join(map(str, lengths))), reason=("reason", "first"))
+    return table.reset_index().drop(columns="kind")
