@@ -1,13 +1,27 @@
-"""The checkout's own pytest: the suite's plugin without an installation, and a fast half that imports no framework."""
+"""The checkout's own pytest: its own code, whether or not another copy is installed, and a fast half."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["attention_conformance.conformance.plugin"]
+_ROOT = Path(__file__).resolve().parent
+_API = _ROOT / "api"
+
+if "attention_conformance" not in sys.modules:
+    _spec = importlib.util.spec_from_file_location(
+        "attention_conformance", _API / "__init__.py", submodule_search_locations=[str(_API)]
+    )
+    sys.modules["attention_conformance"] = _package = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(_package)
+# An installed copy has loaded nothing but its entry point yet, so everything else comes from here.
+sys.modules["attention_conformance"].__path__[:] = [str(_API), str(_ROOT)]
+
+pytest_plugins = ["attention_conformance.conformance.plugin", "attention_conformance.bench.plugin"]
 
 #: The built-ins are judged here.  It has no mark, as it is the users' file too, in whose runs none is registered.
 JUDGES = Path(__file__).parent / "conformance" / "test_conformance.py"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,11 +24,10 @@ WITHOUT_MEMORY = ("quick",)
 DTYPE = "float32"
 
 
-def add(parser: pytest.Parser) -> None:
-    """Options that only the bench has."""
+def add(add: Callable[..., Any]) -> None:
+    """Add the options that only the bench has by ``add``, as ``conformance.options.add`` does."""
     plan = Plan()
-    group = parser.getgroup("attention-conformance bench")
-    group.addoption(
+    add(
         "--workload",
         action="append",
         default=[],
@@ -34,41 +35,41 @@ def add(parser: pytest.Parser) -> None:
         help="a workload such as prefill-b1h8d64s1024-causal or model/gpt2, or a glob over the known ones such as"
         " 'model/*'; may be repeated",
     )
-    group.addoption(
+    add(
         "--preset",
         default="",
         metavar="NAME",
         help=f"a set of workloads: {', '.join(PRESETS)}; what --workload names is added",
     )
-    group.addoption(
+    add(
         "--bench-seconds",
         type=float,
         metavar="SECONDS",
         help=f"seconds of calls of a cell, over all visits, and {plan.rounds} calls at least; a cell is skipped if"
         f" those are predicted to take {LIMIT} times as long (default: by the preset, {SECONDS['']:g} without one)",
     )
-    group.addoption(
+    add(
         "--visits",
         type=int,
         default=plan.visits,
         metavar="N",
         help="times at which each cell is measured, each in fresh processes (default: %(default)s)",
     )
-    group.addoption(
+    add(
         "--noise",
         type=float,
         default=plan.noise,
         metavar="SHARE",
         help="stop a cell once the interval of its median spreads no further (default: %(default)s)",
     )
-    group.addoption(
+    add(
         "--threads",
         type=int,
         default=usable_cores(),
         metavar="N",
         help="threads of every library, on as many cores (default: all usable cores, here %(default)s)",
     )
-    group.addoption(
+    add(
         "--cache",
         choices=tuple(MEANING),
         default=plan.cache,
@@ -76,9 +77,9 @@ def add(parser: pytest.Parser) -> None:
         help="; ".join(f"{name}: {meaning}" for name, meaning in MEANING.items()) + " (default: %(default)s)",
     )
     text = "measure the memory of each timed cell, in a process of its own (default: yes, but for the preset quick)"
-    group.addoption("--memory", action="store_true", default=None, help=text)
-    group.addoption("--no-memory", action="store_false", dest="memory", help="do not; it takes minutes")
-    group.addoption(
+    add("--memory", action="store_true", default=None, help=text)
+    add("--no-memory", action="store_false", dest="memory", help="do not; it takes minutes")
+    add(
         "--resume",
         action="store_true",
         help="go on with a run that was killed, from the journal beside the file of --benchmark-json",

@@ -72,7 +72,7 @@ _BENCH = pytest.StashKey[Bench]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options that only the bench has."""
-    options.add(parser)
+    options.add(parser.getgroup("attention-conformance bench").addoption)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -205,6 +205,7 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
     machine_info.update(fingerprint(_selection(config).versions))
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
     """Add every cell, also those without a timing, of which pytest-benchmark says nothing."""
     bench = config.stash[_BENCH]

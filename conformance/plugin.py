@@ -1,12 +1,10 @@
 """The pytest plugin: options that select what is judged, the result file, and the table at the end.
 
-Registered as an entry point, so that ``pytest conformance`` and ``pytest bench`` work from any directory
-once the package is installed.
+``attention_conformance.pytest_entry`` registers it where the command line names the suite.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 from fnmatch import fnmatch
 from pathlib import Path
@@ -15,17 +13,15 @@ from typing import Any
 import pytest
 
 from attention_conformance import conformance
+from attention_conformance.conformance import options
 from attention_conformance.conformance.cases import AnyCase, every_case
-from attention_conformance.conformance.judging.claims import ALL, required
-from attention_conformance.conformance.judging.features import FEATURES
+from attention_conformance.conformance.judging.claims import required
 from attention_conformance.conformance.ledger import load
 from attention_conformance.conformance.ledger.load import LedgerError
 from attention_conformance.conformance.run import sharding, targets, xdist
-from attention_conformance.conformance.run.parallel import default_parallel
 from attention_conformance.conformance.run.recorder import Recorder
 from attention_conformance.impls.contract import ImplementationError
 from attention_conformance.impls.loading import nearest
-from attention_conformance.impls.process import limits
 
 #: Options and tests of ``--fuzz N``.
 pytest_plugins = ["attention_conformance.conformance.properties.plugin"]
@@ -40,83 +36,7 @@ _RECORDER = pytest.StashKey["Recorder"]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of ``pytest conformance`` and ``pytest bench``."""
-    group = parser.getgroup("attention-conformance")
-    group.addoption(
-        "--impl",
-        action="append",
-        default=[],
-        metavar="WHAT",
-        help="an implementation: a name, a glob over names, path.py:function[@framework],"
-        " package.module:function[@framework], model.onnx[:name=ours,…] or ./program; may be repeated;"
-        " default: all built-in and registered ones",
-    )
-    group.addoption("--device", action="append", default=[], metavar="NAME", help="cpu or cuda; default: all found")
-    group.addoption(
-        "--dtype", action="append", default=[], metavar="NAME", help="float64, float32, float16 or bfloat16"
-    )
-    group.addoption("--case", action="append", default=[], metavar="GLOB", help="only these cases; may be repeated")
-    group.addoption(
-        "--in-process", action="store_true", help="run implementations in this process, for a debugger: no isolation"
-    )
-    group.addoption(
-        "--case-timeout", type=float, default=300.0, metavar="SECONDS", help="time for one case, compilation included"
-    )
-    group.addoption(
-        "--case-memory",
-        type=_size,
-        default=limits.default(),
-        metavar="SIZE",
-        help="memory for one case, its process included, as 4GiB; default: four fifths of what there is",
-    )
-    group.addoption(
-        "--parallel",
-        type=int,
-        default=default_parallel(),
-        metavar="N",
-        help="how many libraries are judged at the same time (default: %(default)s)",
-    )
-    group.addoption(
-        "--shard",
-        metavar="I/N",
-        type=_shard,
-        help="run part I of N, of whole implementations; 'attention-conformance merge' joins the result files",
-    )
-    group.addoption(
-        "--deviations",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a ledger of known deviations, as conformance/deviations.toml, beside that one; may be repeated",
-    )
-    group.addoption("--conformance-json", metavar="FILE", help="write the results to this file, as JSON lines")
-    group.addoption(
-        "--require",
-        action="append",
-        default=[],
-        metavar="FEATURES",
-        help="fail unless every implementation conforms to these features, separated by commas, or to all of them:"
-        f" {', '.join(FEATURES)}, {ALL}",
-    )
-    group.addoption(
-        "--scripts",
-        metavar="FOLDER",
-        default="conformance-scripts",
-        help="where the standalone script of each failure is written (default: %(default)s)",
-    )
-
-
-def _shard(text: str) -> sharding.Shard:
-    try:
-        return sharding.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _size(text: str) -> int:
-    try:
-        return limits.size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    options.add(parser.getgroup("attention-conformance").addoption)
 
 
 @pytest.hookimpl(trylast=True)
@@ -128,15 +48,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = [item for item in items if part[xdist.scope(item.nodeid)] != shard.index]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if part[xdist.scope(item.nodeid)] == shard.index]
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    """Let ``pytest conformance`` find the installed suite where there is no folder of that name."""
-    for names in (args, early_config.known_args_namespace.file_or_dir):
-        for index, name in enumerate(names):
-            if name in ROOMS and not os.path.exists(name):
-                names[index] = str(ROOT / name)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -17,7 +17,7 @@ def compute(name: str, *arguments: np.ndarray, **keywords: Any) -> Any:
     """The result, or the tuple of results, of a built-in implementation on the CPU.
 
     ``arguments`` are those of its operator, in order (q, k, v of sdpa; x_q, w_q, w_k, w_v of mha and sublayer), all of
-    one dtype; keywords as in attention_conformance.impls.operators.  In this process, so a crash is one of the caller's.  Raises
+    one dtype; keywords as in impls.operators.  In this process, so a crash is one of the caller's.  Raises
     ImplementationError for an unknown name, NotImplementedError for what the implementation does not support, and
     RuntimeError with the text of whatever it raises itself.
     """

@@ -1,6 +1,6 @@
 """What an implementation is: one function, the keywords it accepts, and a record that describes it.
 
-The function is one of an operator (attention_conformance.impls.operators); here is ``sdpa``.  It takes ``q (B, Hq, Sq, D)``,
+The function is one of an operator (impls.operators); here is ``sdpa``.  It takes ``q (B, Hq, Sq, D)``,
 ``k (B, Hkv, Sk, D)`` and ``v (B, Hkv, Sk, Dv)`` as arrays of its framework and returns the output
 ``(B, Hq, Sq, Dv)``; with ``return_weights`` or ``return_lse`` it returns the tuple (output, weights, lse),
 in that order, without the ones not asked for; with ``past_key`` and ``past_value`` the keys and values that the next
@@ -151,7 +151,11 @@ class Implementation:
         return self.worker or (self.name if self.folder else self.requires[0])
 
 
-class ImplementationError(Exception):
+class InputError(Exception):
+    """Something that the user named or wrote cannot be used; the text is one sentence."""
+
+
+class ImplementationError(InputError):
     """A selection, path or signature that cannot be used; its text is one sentence for the user."""
 
 

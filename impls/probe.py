@@ -1,6 +1,6 @@
 """A look at what a function really returns, before anything is read into it: what a worker does for the adapter check.
 
-``attention_conformance.impls.calls`` wants arrays of the framework and as many as were asked for; here anything is described instead.
+``impls.calls`` wants arrays of the framework and as many as were asked for; here anything is described instead.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def select(patterns: Sequence[str] = ()) -> tuple[Implementation, ...]:
     """The implementations that the patterns name, each once, in order; all known ones without patterns.
 
     A pattern is a name, a glob over names, ``path.py:function[@framework]``,
-    ``package.module:function[@framework]``, or something foreign (attention_conformance.impls.foreign.text).  Raises ImplementationError
+    ``package.module:function[@framework]``, or something foreign (impls.foreign.text).  Raises ImplementationError
     for one that names nothing.
     """
     known = {**builtin(), **registered()}
@@ -123,7 +123,7 @@ def _differentiated(plugged: Implementation) -> Implementation:
 
 
 def with_attributes(implementation: Implementation, attributes: dict[str, Any]) -> Implementation:
-    """The record of a plug-in with what its function says of itself (``attention_conformance.impls.loading.ATTRIBUTES``).
+    """The record of a plug-in with what its function says of itself (``impls.loading.ATTRIBUTES``).
 
     Raises ImplementationError if a value is not one that the contract knows.
     """

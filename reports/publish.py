@@ -1,4 +1,4 @@
-"""``attention-conformance report publish``: the published results, compressed, and what is made of them, in one step.
+"""``attention-conformance publish``: the published results, compressed, and what is made of them, in one step.
 
 A run's result files are kept as ``NAME.zst``, the samples of the bench with DIGITS digits: half a thousandth, where an
 interval that is called narrow has two hundredths.  Page, summary and badges are made from what is kept, so that without
@@ -19,7 +19,7 @@ from attention_conformance.impls import compressed
 from attention_conformance.reports.compare.command import records
 from attention_conformance.reports.compare.compare import compare
 from attention_conformance.reports.input.read import read
-from attention_conformance.reports.input.source import text_of
+from attention_conformance.reports.input.source import ReportError, text_of
 from attention_conformance.reports.model.model import Model
 from attention_conformance.reports.outputs import written
 
@@ -35,24 +35,24 @@ FORMATS = ("html", "summary", "badges")
 DIGITS = 4
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Keep the files that are given, and regenerate page, summary and badges from all that are kept."""
-    parser = argparse.ArgumentParser(
-        prog="attention-conformance report publish",
-        description=main.__doc__,
-        epilog="Example: attention-conformance report publish results/conformance.jsonl results/bench.json",
+def options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``publish``."""
+    parser.description = (
+        "Keep the files that are given, and regenerate page, summary and badges from all that are kept."
     )
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help=f"a new {', '.join(NAMES)}")
     parser.add_argument("--base", nargs="+", type=Path, default=(), metavar="FILE", help="the same of the base run")
     parser.add_argument("-o", "--output", type=Path, default=FOLDER, metavar="DIR", help="default: reports/published")
-    given = parser.parse_args(arguments)
-    unknown = [path.name for path in (*given.files, *given.base) if path.name not in NAMES]
+
+
+def run(files: Sequence[Path], base: Sequence[Path], output: Path) -> str:
+    """Keep the files and regenerate; gives where.  Raises ReportError for a file of another name or kind."""
+    unknown = [path.name for path in (*files, *base) if path.name not in NAMES]
     if unknown:
-        parser.error(f"{', '.join(unknown)}: expected {', '.join(NAMES)}")
-    keep(given.files, given.output)
-    keep(given.base, given.output / BASE)
-    print(*written(model(given.output), given.output, FORMATS), sep="\n")
-    return 0
+        raise ReportError(f"{', '.join(unknown)}: expected {', '.join(NAMES)}")
+    keep(files, output)
+    keep(base, output / BASE)
+    return "\n".join(map(str, written(model(output), output, FORMATS)))
 
 
 def keep(files: Iterable[Path], folder: Path) -> list[Path]:

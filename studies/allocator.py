@@ -1,6 +1,6 @@
 """Allocator retention: what it costs that freed memory goes back to the system.
 
-The same calls in turns, in fresh processes that keep what they free (attention_conformance.impls.process.allocator) and in such as glibc
+The same calls in turns, in fresh processes that keep what they free (impls.process.allocator) and in such as glibc
 leaves them.
 """
 

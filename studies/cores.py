@@ -1,7 +1,7 @@
 """Cores: how much the core that a turn begins on decides; turns of one cell, on each core in turn.
 
 A virtual machine's cores are threads of processors that others use too, and each has another neighbour.  Two turns that
-follow each other differ by more if they are on different cores, and that is what attention_conformance.impls.process.threads.begin_on takes
+follow each other differ by more if they are on different cores, and that is what impls.process.threads.begin_on takes
 out of comparisons.
 """
 

@@ -1,4 +1,4 @@
-"""Overhead of the timing: what ``attention_conformance.bench.analysis.overhead`` measures in every run of the bench, here with more pairs."""
+"""Overhead of the timing: what ``bench.analysis.overhead`` measures in every run of the bench, here with more pairs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Speed of the reports: how long they take to make of large runs, and their pages to open and to use.
 
-The runs are those of attention_conformance.reports.tests.large and the published one; the commands are those of the pages that have the
+The runs are those of reports.tests.large and the published one; the commands are those of the pages that have the
 tables.  Nothing else should run on the machine.
 """
 

@@ -189,7 +189,7 @@ def open_call(side: str, of: Implementation | str, length: int, causal: bool) ->
 
 
 def turn(side: str, seconds: float, number: int) -> float:
-    """Job: milliseconds of a call in so many seconds, which begin on the core of the number (attention_conformance.impls.process.threads)."""
+    """Job: milliseconds of a call in so many seconds, which begin on the core of the number (impls.process.threads)."""
     threads.begin_on(number)
     return 1e3 * statistics.median(calls_for(_OPEN[side], seconds))
 

@@ -20,6 +20,7 @@ from msgspec import Meta
 from attention_conformance.bench.output.records import Amount, Count, Kind, Positive
 from attention_conformance.bench.validity.outcomes import TIMED, Outcome, Visit
 from attention_conformance.conformance.results import strict
+from attention_conformance.impls.contract import InputError
 
 FORMAT = 2
 SUFFIX = ".checkpoint.jsonl"
@@ -28,7 +29,7 @@ SUFFIX = ".checkpoint.jsonl"
 LONGEST = 2**24
 
 
-class JournalError(Exception):
+class JournalError(InputError):
     """A checkpoint that cannot be gone on with; the text is one sentence for the user."""
 
 

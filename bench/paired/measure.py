@@ -29,7 +29,7 @@ from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.process.pool import Crashed, TimedOut
 
 #: A change has to be at least LEAST large and its interval beyond MARGIN.  Closer than for runs that are made one after
-#: the other (attention_conformance.bench.analysis.statistics): turns leave less scatter.  bench/DUET.md has how much, and what this finds.
+#: the other (bench.analysis.statistics): turns leave less scatter.  bench/DUET.md has how much, and what this finds.
 LEAST = 1.03
 MARGIN = 1.01
 
@@ -258,7 +258,7 @@ def _usable(one: Played, side: str, begun: dict[str, Any]) -> bool:
 
 
 def _honest(one: Played, side: str, chunks: Sequence[Chunk], process: Process) -> bool:
-    """Strike out what looks fast and is not, by the rules of ``pytest bench`` (attention_conformance.bench.validity.cheating)."""
+    """Strike out what looks fast and is not, by the rules of ``pytest bench`` (bench.validity.cheating)."""
 
     def emptied() -> Sequence[float]:
         found = _job(one, process, side, "emptied", _name(one.part), cheating.LEAST_PAIRS)

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from attention_conformance.impls.contract import InputError
+
 #: The working tree, as it is.
 HERE = "."
 
@@ -25,7 +27,7 @@ OURS = Path("conformance", "SPEC.md")
 INTERPRETER = Path("bin", "python")
 
 
-class SideError(ValueError):
+class SideError(InputError, ValueError):
     """A side that cannot be made ready; the text is one sentence."""
 
 

@@ -1,6 +1,6 @@
 """One side of a duet, in its own process: opens cells, plays a few milliseconds of one, and hands back results.
 
-A turn is that of ``pytest bench`` (attention_conformance.bench.timing.sampler).  Everything that crosses the process border is plain (strings,
+A turn is that of ``pytest bench`` (bench.timing.sampler).  Everything that crosses the process border is plain (strings,
 numbers, NumPy arrays), and its form has a number, so that a revision can play against an older one whose own classes
 differ.
 """
@@ -58,7 +58,7 @@ def begin(
 ) -> dict[str, Any]:
     """Open a cell: prepare the implementation named ``what``, call it once, and then once on each input set.
 
-    Returns ``status`` (as attention_conformance.bench.timing.sampler.Opened), ``text``, ``results`` of the first set, and ``seconds`` of the fastest
+    Returns ``status`` (as bench.timing.sampler.Opened), ``text``, ``results`` of the first set, and ``seconds`` of the fastest
     of the later calls.  With ``slowdown`` every call after the first spends that share of itself once more, waiting.
     """
     target = next(t for t in _chosen((what,), device, dtype).targets if t.implementation.name == what)
@@ -81,7 +81,7 @@ def turn(key: str, seconds: float, most: int, number: int, last: bool) -> dict[s
 
 
 def emptied(key: str, count: int) -> dict[str, Any]:
-    """Calls from emptied caches; arguments and what is returned as of attention_conformance.bench.timing.sampler.emptied."""
+    """Calls from emptied caches; arguments and what is returned as of bench.timing.sampler.emptied."""
     return dict(vars(sampler.emptied(key, count)))
 
 

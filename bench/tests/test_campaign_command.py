@@ -205,7 +205,7 @@ def test_a_killed_run_is_resumed_and_keeps_what_it_measured(tmp_path: Path) -> N
 
 def test_a_killed_run_leaves_no_process_behind(tmp_path: Path) -> None:
     """Workers that are stopped, as all but one are, end with it too."""
-    with subprocess.Popen(  # noqa: S603  (our own command)
+    with subprocess.Popen(
         command(tmp_path, "--impl", "mine.py:slow", "--impl", "mine.py:attention", "--bench-seconds", "9"),
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,

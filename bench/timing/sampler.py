@@ -1,4 +1,4 @@
-"""What the jobs of the worker process answer (attention_conformance.bench.timing.sampler), and what an exception there says of a cell."""
+"""What the jobs of the worker process answer (bench.timing.sampler), and what an exception there says of a cell."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "DefaultCPUAllocator: can't allocate memo
 
 @dataclass(frozen=True)
 class Opened:
-    """The first call of a cell, on its first input set.  ``status`` as in attention_conformance.impls.calls.Reply, or "memory" if it ran out.
+    """The first call of a cell, on its first input set.  ``status`` as in impls.calls.Reply, or "memory" if it ran out.
 
     ``results`` are by name, in layout (B, H, S, D); ``peak_bytes`` is what the process grew by during the first call.
     ``held_bytes`` is what it held at most since this cell was opened beyond what it held before the first cell of all,

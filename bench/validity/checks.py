@@ -98,7 +98,7 @@ class Call:
     keywords: Mapping[str, Any]
     dtype: str
     profile: Profile
-    #: Number of the input set, by which what is expected of it may be kept (attention_conformance.bench.validity.checks).
+    #: Number of the input set, by which what is expected of it may be kept (bench.validity.checks).
     number: int = 0
 
 

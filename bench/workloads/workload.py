@@ -20,11 +20,12 @@ import re
 from dataclasses import dataclass
 from typing import NoReturn
 
+from attention_conformance.impls.contract import InputError
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.operators import OPERATORS
 
 
-class WorkloadError(ValueError):
+class WorkloadError(InputError, ValueError):
     """A workload that cannot be timed under this name; the text is one sentence for the user."""
 
 

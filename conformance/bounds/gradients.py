@@ -1,6 +1,6 @@
 """Errors of what a backward pass computes on its way to the gradients: weights, δ, the gradients of the scores.
 
-Steps 1 to 5 of the derivation in ``attention_conformance.conformance.bounds.gradients``, whose notation the comments use, with the errors of
+Steps 1 to 5 of the derivation in ``conformance.bounds.gradients``, whose notation the comments use, with the errors of
 operands of its step 8.
 """
 
@@ -225,7 +225,7 @@ Array = np.ndarray
 def bound(expected: GradExpected, options: Options, dtype: str, profile: Profile) -> dict[str, Array]:
     """Bounds on |result − reference| by the name of the gradient, each in its shape.
 
-    ``options`` are those of attention_conformance.conformance.bounds.sdpa.  An element whose reference is not finite is compared by class.
+    ``options`` are those of conformance.bounds.sdpa.  An element whose reference is not finite is compared by class.
     """
     with np.errstate(all="ignore"):
         theirs = bound_under(expected, options, rounding(dtype, profile))

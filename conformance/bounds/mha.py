@@ -2,7 +2,7 @@ r"""How far the result of a layer may be from the reference: its operators' boun
 
 A layer is a sequence of operators, so in every profile what one hands to the next is stored in the storage dtype: the
 projected q, k and v, the combined heads, the result of the layer, the residual sum, a normalised input.  Profiles
-differ in what they store within an operator.  Notation as in ``attention_conformance.conformance.bounds.sdpa``: u and w are the unit roundoffs
+differ in what they store within an operator.  Notation as in ``conformance.bounds.sdpa``: u and w are the unit roundoffs
 of the storage dtype and of the accumulator, g(n) is the error of a sum of n terms, η is what underflow may take;
 *stored* is u in the profile ``storage`` and 0 in the others.  |δx| is the error that an operand arrives with, bounded
 element by element, and X = |x| + |δx| the size that it may have.

@@ -1,4 +1,4 @@
-"""Honest backward passes: correct gradients that use up what a profile allows (as attention_conformance.conformance.evidence.variants).
+"""Honest backward passes: correct gradients that use up what a profile allows (as conformance.evidence.variants).
 
 Each takes a call and returns its gradients by name, in the call's dtype; at the end of the module they stand as
 functions of sdpa_grad that can be plugged in.

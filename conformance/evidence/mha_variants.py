@@ -1,6 +1,6 @@
 """Correct layers in other honest ways: fused projections, head by head, stored results, a bias that changes nothing.
 
-Like attention_conformance.conformance.evidence.variants they can be plugged in.  Those that store nothing between two operations declare
+Like conformance.evidence.variants they can be plugged in.  Those that store nothing between two operations declare
 ``wide``; what every profile may store, the result of each operator within the layer, ``Handed`` stores.
 """
 

@@ -1,6 +1,6 @@
 """Honest variants: correct attention that uses up what a profile allows, and no more.
 
-The libraries round where they like; these round exactly where their profile says (attention_conformance.conformance.bounds.sdpa), add in the
+The libraries round where they like; these round exactly where their profile says (conformance.bounds.sdpa), add in the
 worst order, or use the coarsest exp that is still called correct.  Each can be plugged in like a user's function:
 ``pytest conformance --impl attention_conformance.conformance.evidence.variants:storage``.
 """

@@ -240,7 +240,7 @@ class Fault:
     @property
     def group(self) -> str:
         """The class of mistakes that it belongs to: its module."""
-        return self.make.__module__.rpartition(".")[2]
+        return self.make.__module__.partition(".faults.")[2].replace(".", "/")
 
     @property
     def when(self) -> str:

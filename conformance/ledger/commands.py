@@ -78,12 +78,12 @@ def propose(run: Run, ledger: Ledger) -> Proposal:
             left.append(why)
     taken = {each.id for each in ledger.deviations}
     records: list[Deviation] = []
-    for (name, device, clause, failure, _), results in groups.items():
+    for (name, device, clause, failure, _), some_results in groups.items():
         package, version = _package(name, versions)
         if version is None:
             left.append(f"{name}: the file does not say which version of {package} was run")
             continue
-        for some, cases in _by_dtypes(name, results):
+        for some, cases in _by_dtypes(name, some_results):
             record = Deviation(
                 id=_id(name, clause, failure, taken),
                 implementations=(name,),
@@ -92,7 +92,7 @@ def propose(run: Run, ledger: Ledger) -> Proposal:
                 clause=clause,
                 cases=tuple(cases),
                 failure=failure,
-                instead=_instead(results[0]),
+                instead=_instead(some_results[0]),
                 upstream="unreported",
                 dtypes=some,
                 devices=(device,),

@@ -24,7 +24,7 @@ from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.results.strict import WrongType, convert
 from attention_conformance.conformance.run.targets import DEVICES, Selection
 from attention_conformance.conformance.spec.clauses import clauses
-from attention_conformance.impls.contract import DTYPES
+from attention_conformance.impls.contract import DTYPES, InputError
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.select import ENTRY_POINTS, builtin
 
@@ -111,7 +111,7 @@ LEDGER = Path(__file__).parents[1] / "deviations.toml"
 OURS = "conformance/deviations.toml"
 
 
-class LedgerError(ValueError):
+class LedgerError(InputError, ValueError):
     """A ledger that cannot be used; the text is one sentence with the file and the record."""
 
 

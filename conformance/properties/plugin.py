@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,17 +32,21 @@ SEEDS = 2**32
 _SETTING = pytest.StashKey["Setting"]()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of the property tests."""
-    group = parser.getgroup("attention-conformance")
-    group.addoption(
+def add(add: Callable[..., Any]) -> None:
+    """Add the options by ``add``, as ``conformance.options.add`` does."""
+    add(
         "--fuzz",
         type=int,
         metavar="N",
         help="also check every property of sdpa on N random problems per target; 'pytest conformance --fuzz N"
         " -k test_fuzz' does nothing else",
     )
-    group.addoption("--fuzz-seed", type=int, metavar="SEED", help="repeat the problems of the run that printed this")
+    add("--fuzz-seed", type=int, metavar="SEED", help="repeat the problems of the run that printed this")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of the property tests."""
+    add(parser.getgroup("attention-conformance").addoption)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -19,7 +19,7 @@ FULL: Axes = (None, None, None, None)
 
 @dataclass(frozen=True)
 class RandomMask:
-    """Each key allowed with probability ``keep``, the first key always (attention_conformance.conformance.cases.data.random_mask)."""
+    """Each key allowed with probability ``keep``, the first key always (conformance.cases.data.random_mask)."""
 
     keep: float = 0.5
     axes: Axes = FULL

@@ -39,7 +39,7 @@ from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 class Measured:
     """Arrays of one shape: what was returned, the reference's own, the bound between the two, and what is excused.
 
-    ``excused`` is True where a recorded deviation is known to spoil the element (attention_conformance.conformance.ledger.apply).
+    ``excused`` is True where a recorded deviation is known to spoil the element (conformance.ledger.apply).
     """
 
     value: np.ndarray

@@ -11,7 +11,7 @@ from attention_conformance.conformance.ledger.load import Ledger
 from attention_conformance.conformance.repro.checks import Element, worst_elements
 from attention_conformance.conformance.repro.compose import text
 from attention_conformance.conformance.run.targets import DEVICES, Target, choose
-from attention_conformance.impls.contract import DTYPES, ImplementationError
+from attention_conformance.impls.contract import DTYPES, ImplementationError, InputError
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.process import limits
 from attention_conformance.impls.process.pool import Pool
@@ -23,7 +23,7 @@ TIMEOUT = 300.0
 NO_FAILURE = 1
 
 
-class ScriptError(Exception):
+class ScriptError(InputError):
     """A choice of which no script can be made; the text is one sentence."""
 
 

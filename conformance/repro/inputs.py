@@ -186,7 +186,7 @@ def _filled(text: str) -> list[str]:
 
 
 def seeded(case: AnyCase, dtype: str) -> Statements | None:
-    """The recipe of ``attention_conformance.conformance.cases.base`` for this case, or None if it cannot be written or makes others."""
+    """The recipe of ``conformance.cases.base`` for this case, or None if it cannot be written or makes others."""
     wanted = arrays(case, dtype)
     try:
         recipe = _recipe(case, dtype, wanted)

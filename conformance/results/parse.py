@@ -18,6 +18,7 @@ from attention_conformance.conformance.judging.outcomes import Failure, Outcome,
 from attention_conformance.conformance.results import strict
 from attention_conformance.conformance.results.strict import Record
 from attention_conformance.impls import compressed
+from attention_conformance.impls.contract import InputError
 
 #: Version of the format of result files.
 FORMAT = 2
@@ -33,7 +34,7 @@ Dtype = Literal["float64", "float32", "float16", "bfloat16"]
 Profile = Literal["wide", "fused", "storage", "tf32"]
 
 
-class ResultFileError(ValueError):
+class ResultFileError(InputError, ValueError):
     """A result file that cannot be used; the text is one sentence with the file and the line."""
 
     def __init__(self, text: str) -> None:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from attention_conformance.conformance.judging.outcomes import Result
 from attention_conformance.conformance.results import ResultFileError, Run, Writer, read
+from attention_conformance.impls.contract import InputError
 
 #: What the parts of one run have in common in their headers; they may have run on machines with another kernel.
 COMMON = ("format", "spec", "machine", "python", "versions", "ledgers", "not_installed", "profiles")
@@ -24,7 +25,7 @@ COMMON = ("format", "spec", "machine", "python", "versions", "ledgers", "not_ins
 _SHARD = re.compile(r"([1-9]\d*)/([1-9]\d*)")
 
 
-class MergeError(ValueError):
+class MergeError(InputError, ValueError):
     """Parts that cannot be joined; the text is one sentence."""
 
 

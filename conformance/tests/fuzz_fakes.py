@@ -1,6 +1,6 @@
 """Attention that is wrong in one step each, so that one property fails; and one that is right.
 
-Each is a correct attention taken apart (attention_conformance.conformance.faults.models.sdpa) with one method overridden.
+Each is a correct attention taken apart (conformance.faults.models.sdpa) with one method overridden.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def interruptible(command: Sequence[str], folder: Path, **options: Any) -> Itera
 
     A job that a shell starts in the background ignores SIGINT, and so do the processes that it starts.
     """
-    process = subprocess.Popen(  # noqa: S603  (our own command)
+    process = subprocess.Popen(
         command, cwd=folder, text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **options
     )
     with process:

@@ -33,7 +33,7 @@ DEADLY = (Failure.CRASHED, Failure.TIMEOUT)
 
 RUNNER = Path(__file__).with_name("run_scripts.py")
 
-#: JAX keeps what scripts compile, as the suite's workers let it (attention_conformance.impls.jax.prepare), so that the next run need not.
+#: JAX keeps what scripts compile, as the suite's workers let it (impls.jax.prepare), so that the next run need not.
 KEEP = {
     "JAX_COMPILATION_CACHE_DIR": str(
         Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attention-conformance" / "jax"
@@ -148,7 +148,7 @@ def written_and_run(
 def run(paths: Sequence[Path]) -> dict[Path, Ran]:
     """Run scripts in a process without this suite, far from its folder."""
     command = [sys.executable, "-I", str(RUNNER), *map(str, paths)]
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -171,4 +171,4 @@ def alone(path: Path, timeout: float | None = None) -> int:
     Raises subprocess.TimeoutExpired if it does not end within ``timeout`` seconds.
     """
     command = [sys.executable, "-I", str(path)]
-    return subprocess.run(command, capture_output=True, check=False, cwd="/", timeout=timeout).returncode  # noqa: S603
+    return subprocess.run(command, capture_output=True, check=False, cwd="/", timeout=timeout).returncode

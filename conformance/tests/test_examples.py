@@ -79,7 +79,7 @@ def test_every_option_and_step_has_an_example() -> None:
 
 @pytest.mark.documents
 def test_page_is_up_to_date() -> None:
-    """EXAMPLES.md is what the data gives; run ``python -m attention_conformance.conformance.spec.examples`` after a change."""
+    """EXAMPLES.md is what the data gives; run ``python -m conformance.spec.examples`` after a change."""
     assert examples_page.PAGE.read_text(encoding="utf-8") == examples_page.render()
 
 

@@ -95,7 +95,7 @@ def test_scripts_go_where_they_are_asked_to(tmp_path: Path) -> None:
     printed = judged(tmp_path, "output = output + 0.37", "--scripts", "proofs")
     scripts = sorted((tmp_path / "proofs").glob("*.py"))
     assert len(scripts) == printed.count("Script:   proofs/") > 5
-    done = subprocess.run([sys.executable, scripts[0]], cwd=tmp_path, capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run([sys.executable, scripts[0]], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "WRONG" in done.stdout
 

@@ -131,7 +131,7 @@ def test_correct_implementations_stay_inside(name: str, dtype: str) -> None:
     assert not {seed: share for seed, share in found.items() if not share <= 1}
 
 
-#: Variants of attention_conformance.conformance.evidence.gradient_variants with the profile that they use up, and their dtypes.
+#: Variants of conformance.evidence.gradient_variants with the profile that they use up, and their dtypes.
 USED_UP = {
     "flash": (FUSED, HALF),
     "flash, one by one": (WIDE, SINGLE),

@@ -45,7 +45,7 @@ def test_the_command_of_a_record_prints_a_script_that_fails(
     script.write_text(capfd.readouterr().out, encoding="utf-8")
     assert script.read_text().startswith(f"# {example(record)[0]} (")
     assert not re.search(rf"^\s*(import|from) ({'|'.join(OWN)})\b", script.read_text(), re.MULTILINE)
-    done = subprocess.run([sys.executable, "-I", str(script)], capture_output=True, check=False, cwd=tmp_path)  # noqa: S603
+    done = subprocess.run([sys.executable, "-I", str(script)], capture_output=True, check=False, cwd=tmp_path)
     assert done.returncode == 1, done.stdout
 
 

@@ -23,9 +23,10 @@ from msgspec import Meta, Struct
 
 from attention_conformance.conformance.results import strict
 from attention_conformance.conformance.results.strict import plain
+from attention_conformance.impls.contract import InputError
 
 
-class VectorError(ValueError):
+class VectorError(InputError, ValueError):
     """Vectors or results that cannot be used; the text is one sentence that names the file."""
 
     def __init__(self, text: str) -> None:

@@ -53,7 +53,7 @@ def attention(
 ) -> Any:
     """The output (B, Hq, Sq, Dv), and on request the weights (B, Hq, Sq, Sk) and the lse (B, Hq, Sq); then the present.
 
-    Shapes and keywords as in attention_conformance.impls.contract; scale, softcap, causal_offset and the sides of the window may be traced
+    Shapes and keywords as in impls.contract; scale, softcap, causal_offset and the sides of the window may be traced
     scalars.  lse is float32, or float64 for float64 inputs.  Raises ValueError or TypeError for inputs that
     do not fit together (SDPA-31 to SDPA-36, DEC-7).
     """

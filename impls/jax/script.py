@@ -17,7 +17,7 @@ from attention_conformance.impls.script import Given, Snippet, Terms, Writer, ap
 #: Dtypes that JAX truncates unless 64-bit types are enabled.
 _WIDE = ("float64", "int64")
 
-#: Options that a jitted function takes as arguments, as in attention_conformance.impls.jax.prepare; all others are part of the program.
+#: Options that a jitted function takes as arguments, as in impls.jax.prepare; all others are part of the program.
 NUMBERS = ("scale", "softcap", "causal_offset", "window", "epsilon")
 
 #: The arguments whose dtype is that of the call.
@@ -59,7 +59,7 @@ TERMS = Terms(
 
 
 def jitted(function: str) -> Writer:
-    """A function of this room, by its source, jitted with numbers as arguments (attention_conformance.impls.jax.prepare)."""
+    """A function of this room, by its source, jitted with numbers as arguments (impls.jax.prepare)."""
 
     def write(call: Call) -> Snippet:
         given = dataclasses.replace(call, options=tuple(item for item in call.options if item[1] is not None))
@@ -72,7 +72,7 @@ def jitted(function: str) -> Writer:
 
 
 def differentiated(inner: Snippet, call: Call) -> Snippet:
-    """The gradients of what ``inner`` calls, by ``jax.vjp``, jitted as a whole (attention_conformance.impls.jax.gradients)."""
+    """The gradients of what ``inner`` calls, by ``jax.vjp``, jitted as a whole (impls.jax.gradients)."""
     names, listed = tuple(name for name, _ in call.shapes), ", ".join(leaves(call))
     lines = [inner.definitions, "", ""] if inner.definitions else []
     lines += [

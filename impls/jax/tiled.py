@@ -63,7 +63,7 @@ def attention(
 ) -> Any:
     """The output (B, Hq, Sq, Dv), and on request the lse (B, Hq, Sq); then the present.
 
-    Shapes and keywords as in attention_conformance.impls.contract; numbers may be traced scalars, as in attention_conformance.impls.jax.eager.  lse is float32, or
+    Shapes and keywords as in impls.contract; numbers may be traced scalars, as in impls.jax.eager.  lse is float32, or
     float64 for float64 inputs.  Raises ValueError or TypeError for inputs that do not fit together (SDPA-31 to SDPA-36,
     DEC-7).
     """

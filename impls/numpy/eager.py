@@ -35,7 +35,7 @@ def attention(
 ) -> Any:
     """The output (B, Hq, Sq, Dv), and on request the weights (B, Hq, Sq, Sk) and the lse (B, Hq, Sq); then the present.
 
-    Shapes and keywords as in attention_conformance.impls.contract; lse is float32, or float64 for float64 inputs.  Raises
+    Shapes and keywords as in impls.contract; lse is float32, or float64 for float64 inputs.  Raises
     ValueError or TypeError for inputs that do not fit together (SDPA-31 to SDPA-36, DEC-7).
     """
     k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)

@@ -94,7 +94,7 @@ def _sum_to(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 gradients.operator = "sdpa_grad"  # type: ignore[attr-defined]
 
 
-# The gradients of the multi-head layer written out in NumPy, the chain rule through ``attention_conformance.impls.numpy.layer``.
+# The gradients of the multi-head layer written out in NumPy, the chain rule through ``impls.numpy.layer``.
 
 
 def layer_gradients(

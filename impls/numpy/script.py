@@ -10,7 +10,7 @@ from attention_conformance.impls.script import Given, Snippet, Terms, Writer, by
 
 
 def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
-    """bfloat16 as ``ml_dtypes.bfloat16``, and then the layout in memory (attention_conformance.impls.memory_layouts)."""
+    """bfloat16 as ``ml_dtypes.bfloat16``, and then the layout in memory (impls.memory_layouts)."""
     halves = [each.name for each in arrays if each.dtype == "bfloat16"]
     lines = [together(halves, "a.astype(ml_dtypes.bfloat16)")] if halves else []
     return lines + laid_out(arrays, memory)

@@ -446,7 +446,7 @@ def attention(
 ) -> Any:
     """The output (B, Hq, Sq, Dv), and on request the lse (B, Hq, Sq) in float32, or float64 for float64 inputs.
 
-    With a past the present follows.  Shapes and keywords as in attention_conformance.impls.contract.  Raises ValueError or TypeError for
+    With a past the present follows.  Shapes and keywords as in impls.contract.  Raises ValueError or TypeError for
     inputs that do not fit together (SDPA-31 to SDPA-36, DEC-7).
     """
     k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)

@@ -54,7 +54,7 @@ def get(array: Any) -> np.ndarray:
 
 
 def synchronize(device: str) -> None:
-    """A run waits for its outputs itself (see attention_conformance.impls.onnx.sessions), so nothing is left to wait for."""
+    """A run waits for its outputs itself (see impls.onnx.sessions), so nothing is left to wait for."""
 
 
 def wait(returned: Any) -> None:

@@ -1,6 +1,6 @@
 """The multi-head layer with ONNX Runtime's own operators: MultiHeadAttention between MatMuls, and Attention alone.
 
-Source: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md.  Builders as ``attention_conformance.impls.onnx.graph``
+Source: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md.  Builders as ``impls.onnx.graph``
 describes them: they get a description of each array and return a model, for one shape.  The operators have kernels for
 float32 and float16; the value of a masked score is their default, −10000.  No weights are returned.
 """

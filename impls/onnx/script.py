@@ -156,7 +156,7 @@ def node(builder: str, runner: str = _SESSION) -> Writer:
 
 
 def exported(opset: int, written: Writer) -> Writer:
-    """A torch function exported by ``torch.onnx.export`` for the shapes of the call (attention_conformance.impls.onnx.exported)."""
+    """A torch function exported by ``torch.onnx.export`` for the shapes of the call (impls.onnx.exported)."""
 
     def write(call: Call) -> Snippet:
         inner = written(call)

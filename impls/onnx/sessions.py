@@ -66,7 +66,7 @@ def bound(opened: Any, outputs: Sequence[str], device: str) -> Function:
 def prepare(function: Function, call: Call) -> Function:
     """Build the model of a call and open its session; ``run(q, k, v, **arrays)`` takes and returns OrtValues.
 
-    ``function`` is a builder as ``attention_conformance.impls.onnx.graph`` describes; it raises NotImplementedError for what the
+    ``function`` is a builder as ``impls.onnx.graph`` describes; it raises NotImplementedError for what the
     operator cannot express.
     """
     opened = session(build(function, call).SerializeToString(), call.device)

@@ -1,6 +1,6 @@
 """What a call says that is no result: how much it prints, and how often it warns.
 
-A worker's standard streams are a file (attention_conformance.impls.process.pool), so what is printed is what the file grows by.
+A worker's standard streams are a file (impls.process.pool), so what is printed is what the file grows by.
 """
 
 from __future__ import annotations

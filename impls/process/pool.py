@@ -26,6 +26,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import attention_conformance
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.loading import load
 from attention_conformance.impls.process import limits
@@ -70,13 +71,14 @@ class TimedOut(Exception):
 
 
 def packages(checkout: Path | None = None) -> dict[str, list[str]]:
-    """Import packages of the suite, with the folders of each: this process's own, or those of a checkout of it.
+    """The suite's import package with the folders of its modules: this process's own, or those of a checkout of it.
 
-    The one place that knows how the suite is laid out, and the one to change when that does: a worker imports these
-    packages from these folders, the first of which has the ``__init__.py``, and all else of the suite through them.
+    A worker imports the package from these folders, the first of which has the ``__init__.py``.  So the one place that
+    knows how the suite is laid out is this function.
     """
-    root = checkout or Path(__file__).resolve().parents[2]
-    return {name: [str(root / name)] for name in ("impls", "conformance", "bench", "reports")}
+    if checkout is not None:
+        return {"attention_conformance": [str(checkout / "api"), str(checkout)]}
+    return {"attention_conformance": list(attention_conformance.__path__)}
 
 
 @dataclass(frozen=True)

@@ -46,9 +46,7 @@ def run(
     """Run a command to its end in a folder; its exit status and what it printed.  Raises TimeoutExpired."""
     environment = dict(os.environ if env is None else env)
     if not _forked(command, environment):
-        return subprocess.run(  # noqa: S603  (our own command)
-            command, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout, check=False
-        )
+        return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout, check=False)
     with tempfile.TemporaryDirectory() as folder:
         names = {"out": f"{folder}/out", "err": f"{folder}/err"}
         asked = {"words": [*command[2:]], "cwd": str(cwd), "env": environment, **names}
@@ -84,7 +82,7 @@ def _server() -> subprocess.Popen[str]:
         here = Path(__file__).parents[2]
         start = f"import sys; sys.path.insert(0, {str(here)!r}); from attention_conformance.impls.tests.commands import serve; serve()"
         command = [sys.executable, "-c", start]
-        _SERVER[:] = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=here)]  # noqa: S603
+        _SERVER[:] = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=here)]
         atexit.register(_SERVER[0].terminate)
     return _SERVER[0]
 

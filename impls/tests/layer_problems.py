@@ -113,7 +113,7 @@ def copied(arrays: Mapping[str, np.ndarray]) -> Arrays:
 def assert_right(found: Any, arrays: Mapping[str, np.ndarray], options: Mapping[str, Any], inner: str = "") -> None:
     """Assert shape, dtype and nearness of all results; ``inner`` is the dtype computed in, by default that of x_q.
 
-    The limits are those of ``attention_conformance.impls.tests.layers``, in which nothing is chosen but roundings per operation.
+    The limits are those of ``impls.tests.layers``, in which nothing is chosen but roundings per operation.
     """
     dtype = str(arrays["x_q"].dtype)
     expected = layer(arrays, options, inner or dtype)

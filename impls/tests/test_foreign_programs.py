@@ -64,7 +64,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, source in (("attention", text), ("wrong", wrong)):
         (folder / f"{name}.c").write_text(source, encoding="utf-8")
         command = ["cc", "-std=c99", "-Wall", "-Werror", "-O2", "-o", name, f"{name}.c", "-lm"]
-        subprocess.run(command, cwd=folder, check=True)  # noqa: S603
+        subprocess.run(command, cwd=folder, check=True)
     return folder
 
 
@@ -95,7 +95,7 @@ def test_the_script_of_a_program_fails_until_it_is_mended(compiled: Path, tmp_pa
     for copied, code in (("wrong", 1), ("attention", 0)):
         shutil.copy(compiled / copied, program)
         for script in scripts:
-            done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)  # noqa: S603
+            done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
             assert done.returncode == code, done.stdout + done.stderr
             assert ("WRONG" in done.stdout) is (code == 1)
 
@@ -203,7 +203,7 @@ def test_a_program_ends_with_the_run(tmp_path: Path) -> None:
         f"some = implementation({script(tmp_path, act)!r});"
         "Worker().call('attention_conformance.impls.calls:call', some, calls.Request.qkv('cpu', *qkv()))"
     )
-    with subprocess.Popen([sys.executable, "-c", start]) as parent:  # noqa: S603
+    with subprocess.Popen([sys.executable, "-c", start]) as parent:
         while not (tmp_path / "pids").exists() or not (tmp_path / "pids").read_text():
             assert parent.poll() is None
             time.sleep(0.05)

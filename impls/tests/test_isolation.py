@@ -175,7 +175,7 @@ def test_a_worker_ends_with_its_parent() -> None:
         "print(worker.call('os:getpid'), flush=True); worker.call('time:sleep', 1000)"
     )
     command = [sys.executable, "-c", script]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:  # noqa: S603
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         parent.kill()
@@ -195,7 +195,7 @@ def test_the_folder_of_a_worker_goes_with_its_parent(then: str) -> None:
         "from attention_conformance.impls.process.pool import Worker; from attention_conformance.impls.process.worker import SCRATCH; worker = Worker();"
         f"print(worker.call('os:getenv', SCRATCH), flush=True); {then}"
     )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:  # noqa: S603
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         folder = Path(parent.stdout.readline().strip())
         assert folder.is_dir()

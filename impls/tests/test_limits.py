@@ -63,7 +63,7 @@ subprocess.run([sys.executable, "-c", code], start_new_session=sys.argv[1] == "a
 @pytest.mark.parametrize("where", ["together", "apart"])
 def test_programs_of_a_session_count(where: str) -> None:
     """A program that a process started counts with it, and one of another session does not."""
-    with subprocess.Popen(  # noqa: S603  (our own lines)
+    with subprocess.Popen(
         [sys.executable, "-c", STARTER, where], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     ) as starter:
         assert starter.stdout is not None

@@ -89,7 +89,7 @@ assert same and os.waitpid(copy, 0)[1] == 0
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a process cannot be copied here")
 def test_the_copy_of_a_process_has_threads_of_its_own() -> None:
     """Threads wait for the next call, and a forked process has none of its parent's: it starts others."""
-    subprocess.run([sys.executable, "-c", COPIED], check=True, timeout=60, cwd=Path(__file__).parents[2])  # noqa: S603
+    subprocess.run([sys.executable, "-c", COPIED], check=True, timeout=60, cwd=Path(__file__).parents[2])
 
 
 def test_threads_wait_for_the_next_call() -> None:

@@ -44,7 +44,7 @@ torch._dynamo.config.accumulated_recompile_limit = FORMS
 torch._dynamo.config.fail_on_recompile_limit_hit = True
 
 
-# The written-out attention of ``attention_conformance.impls.torch.eager`` under ``torch.compile``, with the commonest keywords.
+# The written-out attention of ``impls.torch.eager`` under ``torch.compile``, with the commonest keywords.
 
 
 def attention(

@@ -42,7 +42,7 @@ def attention(
     past_value: Tensor | None = None,
     return_lse: bool = False,
 ) -> Any:
-    """The output (B, Hq, Sq, Dv), and on request the lse (B, Hq, Sq); keywords as in attention_conformance.impls.contract.
+    """The output (B, Hq, Sq, Dv), and on request the lse (B, Hq, Sq); keywords as in impls.contract.
 
     With a past the present follows.
     """

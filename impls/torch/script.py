@@ -202,7 +202,7 @@ _KERNELS = "from torch.nn.attention import SDPBackend, sdpa_kernel"
 
 
 def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
-    """Tensors on the device, and then their layout in memory (attention_conformance.impls.memory_layouts) in torch's terms."""
+    """Tensors on the device, and then their layout in memory (impls.memory_layouts) in torch's terms."""
     expressions: dict[str, list[str]] = {}
     for each in arrays:
         half = ".to(torch.bfloat16)" if each.dtype == "bfloat16" else ""
@@ -217,7 +217,7 @@ def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
 
 
 def _layout(array: Given, memory: str) -> str:
-    """What lays the tensor ``a`` out as ``attention_conformance.impls.memory_layouts`` does; "" where nothing changes."""
+    """What lays the tensor ``a`` out as ``impls.memory_layouts`` does; "" where nothing changes."""
     garbage = "torch.nan" if array.floating else "1"
     if memory == "transposed" and len(array.shape) == 4:
         return "a.transpose(1, 2).contiguous().transpose(1, 2)"
@@ -246,7 +246,7 @@ TERMS = Terms(
 
 
 def sdpa(kernel: str = "") -> Writer:
-    """``scaled_dot_product_attention`` with one kernel allowed, or with all of them (attention_conformance.impls.torch.sdpa)."""
+    """``scaled_dot_product_attention`` with one kernel allowed, or with all of them (impls.torch.sdpa)."""
 
     def write(call: Call) -> Snippet:
         imports = ["from torch.nn.functional import scaled_dot_product_attention"]
@@ -312,7 +312,7 @@ def _grouped(call: Call) -> bool:
 
 
 def flex(call: Call) -> Snippet:
-    """``flex_attention`` with the score and the mask as functions of the indices (attention_conformance.impls.torch.flex)."""
+    """``flex_attention`` with the score and the mask as functions of the indices (impls.torch.flex)."""
     options, arrays = call.static, list(call.arrays)
     names = ["flex_attention"]
     body = []

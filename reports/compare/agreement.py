@@ -72,19 +72,19 @@ def text(pairs: Sequence[Pair], alone: int) -> str:
     return "\n".join(lines + [str(pair) for pair in pairs if not pair.agrees])
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Compare two files of ``pytest bench --benchmark-json``; raises ReportError for what ``read`` refuses."""
-    parser = argparse.ArgumentParser(
-        prog="attention-conformance report agree",
-        description="Whether two runs of the bench agree within the intervals that they print.",
-        epilog="Exit status: 0 every cell agrees, 1 some do not, 2 it cannot be told (no cell in both, damaged input).",
+def options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``agree``."""
+    parser.description = "Whether two runs of the bench agree within the intervals that they print."
+    parser.epilog = (
+        "Exit status: 0 every cell agrees, 1 some do not, 2 it cannot be told (no cell in both, damaged input)."
     )
     parser.add_argument("one", type=Path, metavar="ONE.json")
     parser.add_argument("other", type=Path, metavar="OTHER.json")
-    given = parser.parse_args(arguments)
-    pairs, alone = compared(read([given.one]), read([given.other]))
+
+
+def run(one: Path, other: Path) -> tuple[str, int]:
+    """Compare two files of ``pytest bench --benchmark-json``; raises ReportError for what ``read`` refuses."""
+    pairs, alone = compared(read([one]), read([other]))
     if not pairs:
-        print("no cell is in both runs")
-        return CANNOT_TELL
-    print(text(pairs, alone))
-    return AGREE if all(pair.agrees for pair in pairs) else DISAGREE
+        return "no cell is in both runs", CANNOT_TELL
+    return text(pairs, alone), AGREE if all(pair.agrees for pair in pairs) else DISAGREE

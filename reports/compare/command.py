@@ -1,13 +1,13 @@
-"""``attention-conformance compare BASE NEW``: its arguments, and the exit status that a CI job goes by."""
+"""The command ``compare BASE NEW``: its arguments, and the exit status that a CI job goes by."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 from attention_conformance.impls import compressed
-from attention_conformance.reports.compare import pages, rules
+from attention_conformance.reports.compare import pages
+from attention_conformance.reports.compare import rules as rulebook
 from attention_conformance.reports.compare.compare import compare
 from attention_conformance.reports.input.read import read
 from attention_conformance.reports.input.records import Records
@@ -17,12 +17,11 @@ from attention_conformance.reports.input.source import ReportError
 ENDINGS = (".json", ".jsonl")
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Compare, print, write; 0: nothing is worse, 1: something is, 2: it cannot be told."""
-    parser = argparse.ArgumentParser(
-        prog="attention-conformance compare",
-        description="What changed between two runs: conformance, accuracy, times, memory, cells.",
-        epilog="Exit status: 0 nothing is worse, 1 something is worse, 2 it cannot be told (unfit or damaged input).",
+def options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``compare``."""
+    parser.description = "What changed between two runs: conformance, accuracy, times, memory, cells."
+    parser.epilog = (
+        "Exit status: 0 nothing is worse, 1 something is worse, 2 it cannot be told (unfit or damaged input)."
     )
     side = "result files with commas between them, a model.json, or a folder of result files"
     parser.add_argument("base", metavar="BASE", help=side)
@@ -36,12 +35,16 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a comment for a pull request")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
-    given = parser.parse_args(arguments)
-    known = rules.read(given.rules) if given.rules else None
-    found = compare(records(given.base), records(given.new), known, given.across_machines)
-    pages.write(found, given.markdown, given.json)
-    print(pages.terminal(found), end="")
-    return found.status.value
+
+
+def run(
+    base: str, new: str, rules: Path | None, across_machines: str, markdown: Path | None, json: Path | None
+) -> tuple[str, int]:
+    """Compare and write; 0: nothing is worse, 1: something is, 2: it cannot be told."""
+    known = rulebook.read(rules) if rules else None
+    found = compare(records(base), records(new), known, across_machines)
+    pages.write(found, markdown, json)
+    return pages.terminal(found).rstrip("\n"), found.status.value
 
 
 def records(text: str) -> Records:

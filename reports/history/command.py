@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,20 +54,16 @@ def _series(one: Series) -> dict[str, Any]:
     return {**named, "machine": one.machine, "points": spread, "steps": steps}
 
 
-# ``attention-conformance history FOLDER -o DIR``: its arguments.
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Read the folder, write the history, print where it is."""
-    parser = argparse.ArgumentParser(
-        prog="attention-conformance history",
-        description="How every cell went over the runs of a folder, with the places where it changed.",
-    )
+def options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``history``."""
+    parser.description = "How every cell went over the runs of a folder, with the places where it changed."
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="result files, also in folders of it")
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="DIR", help="folder to write")
-    given = parser.parse_args(arguments)
-    found = history(given.folder)
+
+
+def run(folder: Path, output: Path) -> str:
+    """Read the folder and write the history; gives where it is."""
+    found = history(folder)
     if outputs.left_out("history.html"):
         print(outputs.left_out("history.html"), file=sys.stderr)
-    print(*write(found, given.output), sep="\n")
-    return 0
+    return "\n".join(map(str, write(found, output)))

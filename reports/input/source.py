@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attention_conformance.impls import compressed
+from attention_conformance.impls.contract import InputError
 
 #: Bytes of the largest file that is read: a run of 50,000 results and 2,000 cells has about 60 MB, and JSON takes
 #: several times its size in memory.
@@ -16,7 +17,7 @@ LARGEST = 1 << 29
 AGAIN = "of a case or cell that an earlier file has"
 
 
-class ReportError(ValueError):
+class ReportError(InputError, ValueError):
     """A file that cannot be reported on; the text is one sentence that names it."""
 
 

@@ -1,4 +1,4 @@
-"""Whose memory is quadratic, in the cells of a report; ``attention_conformance.bench.analysis.fits`` says it, for every view."""
+"""Whose memory is quadratic, in the cells of a report; ``bench.analysis.fits`` says it, for every view."""
 
 from __future__ import annotations
 

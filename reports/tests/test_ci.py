@@ -49,7 +49,7 @@ def call(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     names = {f"GIT_{who}_{what}": "a@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     environment = {**os.environ, **names, "PATH": path, "PYTHONPATH": str(Path(impls.__file__).parents[1])}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)  # noqa: S603
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_every_step_of_the_workflow_is_shell() -> None:
     """What a runner is given can be read by bash."""
     for step in yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]["kernel"]["steps"]:
         if "run" in step:
-            done = subprocess.run(["bash", "-n", "-c", step["run"]], capture_output=True, text=True)  # noqa: S603, S607
+            done = subprocess.run(["bash", "-n", "-c", step["run"]], capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
 
 

@@ -129,7 +129,7 @@ def test_no_framework_and_no_implementation_is_imported(tmp_path: Path) -> None:
         " or m.startswith(('attention_conformance.impls.numpy', 'attention_conformance.impls.torch', 'attention_conformance.impls.jax', 'attention_conformance.impls.onnx', 'bench.'))"
         " and m not in ('attention_conformance.bench.output.records', 'attention_conformance.bench.analysis.statistics', 'attention_conformance.bench.analysis.fits')])"  # types, and arithmetic alone
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 
 

@@ -105,7 +105,7 @@ class Attention(Anatomy):
         return_weights: bool = False,
         return_lse: bool = False,
     ) -> Any:
-        """Sdpa as a plug-in gives it: shapes and keywords as in attention_conformance.impls.contract, half precision computed in float32."""
+        """Sdpa as a plug-in gives it: shapes and keywords as in impls.contract, half precision computed in float32."""
         options = (mask, bias, is_causal, causal_offset, window, kv_lengths, scale, softcap)
         x = Inputs(q, k, v, *options, return_weights, return_lse)
         x = replace(x, sinks=sinks, past_key=past_key, past_value=past_value)

@@ -1,0 +1,1 @@
+../../api/pytest_entry.py

@@ -1,0 +1,279 @@
+"""The command ``attention-conformance``: one word for each thing that the suite does."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: Exit status of a command whose input cannot be used, as argparse has it for an option.
+UNUSABLE = 2
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: one sentence of help, an example, and the functions that add its options and run it."""
+
+    text: str
+    example: str
+    #: ``module:function`` in this package; the function is given the options by name and returns what is printed, an
+    #: exit status, or both.
+    run: str
+    #: ``module:function`` that adds options to a parser, or "" for a command without any.
+    options: str = ""
+
+
+COMMANDS: dict[str, Command] = {
+    "check": Command(
+        "judge implementations: what `pytest conformance` does, in any folder",
+        "attention-conformance check mykernels.py:attention --dtype float32",
+        "cli:check",
+        "cli:check_options",
+    ),
+    "bench": Command(
+        "time implementations: what `pytest bench` does, in any folder",
+        "attention-conformance bench mykernels.py:attention --preset quick --benchmark-json bench.json",
+        "cli:bench",
+        "cli:bench_options",
+    ),
+    "compare-revisions": Command(
+        "time two git revisions or environments in the same minutes: a paired comparison",
+        "attention-conformance compare-revisions --base main --impl mykernels.py:attention",
+        "bench.paired.command:run",
+        "bench.paired.command:options",
+    ),
+    "report": Command(
+        "write a report from result files",
+        "attention-conformance report conformance.jsonl bench.json -o report",
+        "reports.command:run",
+        "reports.command:options",
+    ),
+    "compare": Command(
+        "tell what changed between two runs",
+        "attention-conformance compare old/ new/",
+        "reports.compare.command:run",
+        "reports.compare.command:options",
+    ),
+    "agree": Command(
+        "tell whether two runs of the bench agree within the intervals that they print",
+        "attention-conformance agree first.json second.json",
+        "reports.compare.agreement:run",
+        "reports.compare.agreement:options",
+    ),
+    "publish": Command(
+        "keep result files compressed in a checkout, and regenerate the published page and summary",
+        "attention-conformance publish results/conformance.jsonl results/bench.json",
+        "reports.publish:run",
+        "reports.publish:options",
+    ),
+    "history": Command(
+        "show how every cell went over many runs",
+        "attention-conformance history runs/ -o history",
+        "reports.history.command:run",
+        "reports.history.command:options",
+    ),
+    "script": Command(
+        "run one case and print the standalone script of its failure",
+        "attention-conformance script --impl mykernels.py:attention --case causal-more-keys",
+        "conformance.repro.command:run_script",
+        "conformance.repro.command:script_options",
+    ),
+    "cases": Command(
+        "list every case with its reason, by clause",
+        "attention-conformance cases",
+        "conformance.commands:list_cases",
+    ),
+    "clauses": Command(
+        "list every clause of the spec", "attention-conformance clauses", "conformance.commands:list_clauses"
+    ),
+    "export": Command(
+        "write the cases as test vectors for other languages",
+        "attention-conformance export vectors --case 'causal*'",
+        "conformance.vectors.commands:run_export",
+        "conformance.vectors.commands:export_options",
+    ),
+    "check-vectors": Command(
+        "judge results that were computed from test vectors",
+        "attention-conformance check-vectors vectors results --name mykernel",
+        "conformance.vectors.commands:run_check",
+        "conformance.vectors.commands:check_options",
+    ),
+    "merge": Command(
+        "join the result files of the shards of a run",
+        "attention-conformance merge conformance.jsonl part1.jsonl part2.jsonl",
+        "conformance.commands:merge_parts",
+        "conformance.commands:merge_options",
+    ),
+    "ledger": Command(
+        "keep the ledger of known deviations true: propose, stale, list, page",
+        "attention-conformance ledger stale conformance.jsonl",
+        "conformance.ledger.commands:run_ledger",
+        "conformance.ledger.commands:ledger_options",
+    ),
+    "kill-matrix": Command(
+        "judge every fault on every case and write the kill matrix (a minute)",
+        "attention-conformance kill-matrix -o faults.json",
+        "conformance.commands:write_kill_matrix",
+        "conformance.commands:kill_matrix_options",
+    ),
+    "evidence": Command(
+        "measure the evidence for the error bounds (minutes)",
+        "attention-conformance evidence --only sdpa",
+        "conformance.commands:write_evidence",
+        "conformance.commands:evidence_options",
+    ),
+    "pages": Command(
+        "regenerate EXAMPLES.md and BOUNDS.md from their data",
+        "attention-conformance pages",
+        "conformance.commands:write_pages",
+    ),
+    "schema": Command(
+        "print the JSON schema of a report's model.json, a comparison or a history",
+        "attention-conformance schema comparison",
+        "reports.command:schema",
+        "reports.command:schema_options",
+    ),
+}
+
+
+def _load(reference: str) -> Callable[..., Any]:
+    module, _, function = reference.partition(":")
+    return getattr(importlib.import_module(f"{__package__}.{module}"), function)
+
+
+class _Forward(argparse.Action):
+    """Keeps an option and its values as they were written, for pytest."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        given = values if isinstance(values, list) else [values]
+        namespace.forwarded = [*(namespace.forwarded or []), option_string, *given]
+
+
+def _forwarding(parser: argparse.ArgumentParser) -> Callable[..., Any]:
+    """``parser.add_argument`` for the options of a pytest plugin, which pytest will read."""
+
+    def add(*flags: str, **settings: Any) -> None:
+        if settings.pop("action", "store").startswith("store_"):
+            settings["nargs"] = 0
+        settings["help"] = settings.get("help", "").replace("%(default)s", str(settings.pop("default", None)))
+        for name in ("type", "dest"):
+            settings.pop(name, None)
+        parser.add_argument(*flags, action=_Forward, dest="forwarded", **settings)
+
+    return add
+
+
+def _pytest_options(parser: argparse.ArgumentParser, *sources: str) -> None:
+    parser.add_argument(
+        "what", nargs="*", metavar="WHAT", help="what --impl takes; default: all built-in and registered ones"
+    )
+    add = _forwarding(parser)
+    for source in sources:
+        _load(source)(add)
+    add("-n", metavar="N", help="spread over N processes; needs pytest-xdist")
+    add("-q", action="store_true", help="print less")
+    add("-v", action="store_true", help="print more")
+    add("-x", action="store_true", help="stop at the first failure")
+    add("-k", metavar="EXPRESSION", help="only tests whose name fits, as pytest has it")
+
+
+def check_options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``check``: those of ``pytest conformance``."""
+    _pytest_options(parser, "conformance.options:add", "conformance.properties.plugin:add")
+
+
+def bench_options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``bench``: those of ``pytest bench``."""
+    _pytest_options(parser, "conformance.options:add", "bench.options:add")
+    add = _forwarding(parser)
+    add("--benchmark-json", metavar="FILE", help="write the results to this file")
+
+
+def check(what: list[str], forwarded: list[str] | None) -> int:
+    """Run ``pytest conformance``; the exit status is pytest's."""
+    return _pytest("conformance", what, forwarded or [])
+
+
+def bench(what: list[str], forwarded: list[str] | None) -> int:
+    """Run ``pytest bench``; the exit status is pytest's."""
+    return _pytest("bench", what, ["-p", "pytest_benchmark.plugin", *(forwarded or [])])
+
+
+def _pytest(room: str, what: Sequence[str], forwarded: Sequence[str]) -> int:
+    """Run pytest on a room with the suite's plugins alone: no conftest, settings or plugins of the current folder."""
+    import pytest
+
+    from attention_conformance.pytest_entry import ROOMS
+
+    folder = Path(importlib.import_module(f"{__package__}.{room}").__file__ or "").resolve().parent
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
+        os.environ.pop(name, None)
+    spread = ["-p", "xdist.plugin"] if "-n" in forwarded else []
+    plugins = ROOMS[room]
+    settings = ["-c", os.devnull, "--rootdir", os.getcwd(), "--confcutdir", str(folder), "--import-mode=importlib"]
+    chosen = [part for one in what for part in ("--impl", one)]
+    named = [part for plugin in plugins for part in ("-p", plugin)]
+    return int(pytest.main([*settings, "-p", "no:cacheprovider", *named, *spread, str(folder), *chosen, *forwarded]))
+
+
+def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The whole command line; options are added to the commands among ``words`` only, as that imports their modules."""
+    whole = argparse.ArgumentParser(
+        prog="attention-conformance",
+        description="Says whether an implementation of attention is right, how accurate, how fast, and whether that"
+        " changed.",
+        epilog="Every command has its own --help, with an example.",
+    )
+    whole.add_argument("--version", action="store_true", help="print the version, and end")
+    commands = whole.add_subparsers(dest="command", metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        one = commands.add_parser(
+            name, help=command.text, description=f"{command.text[0].upper()}{command.text[1:]}.", epilog=""
+        )
+        if command.options and name in words:
+            _load(command.options)(one)
+        one.epilog = f"{one.epilog or ''} Example: {command.example}".strip()
+    return whole
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Parameters
+    ----------
+    arguments
+        The words of the command line; None for those of this process.
+
+    Returns
+    -------
+    int
+        Exit status: 0, what the command decides, or 2 for an input that cannot be used, which is said in one sentence.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = vars(parser(words).parse_args(words))
+    name = options.pop("command")
+    if options.pop("version"):
+        from importlib.metadata import version
+
+        print(version("attention-conformance"))
+        return 0
+    if name is None:
+        parser().print_help()
+        return UNUSABLE
+    from attention_conformance.impls.contract import InputError
+
+    try:
+        done = _load(COMMANDS[name].run)(**options)
+    except (InputError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return UNUSABLE
+    text, status = done if isinstance(done, tuple) else ("", done) if isinstance(done, int) else (done, 0)
+    if text:
+        print(text)
+    return status

@@ -1,0 +1,103 @@
+"""Commands about the cases, the spec and the evidence, each a function that gives what is printed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.run import sharding
+from attention_conformance.conformance.run.parallel import default_parallel
+from attention_conformance.conformance.spec import examples
+from attention_conformance.conformance.spec.clauses import clauses
+
+
+def list_cases() -> str:
+    """Every case under the clause that it breaks first: name, dtypes, and why it is there."""
+    lines = []
+    for clause in clauses().values():
+        cases = [c for c in every_case().values() if c.clauses[0] == clause.id]
+        if cases:
+            lines += ["", f"{clause.id} · {clause.title} ({clause.level.value})"]
+        for case in cases:
+            also = f" [also {', '.join(case.clauses[1:])}]" if case.clauses[1:] else ""
+            stays = f" Stays: {case.stays}." if case.stays else ""
+            lines.append(f"  {case.name} ({', '.join(case.dtypes)}): {case.why}{stays}{also}")
+    return "\n".join(lines[1:])
+
+
+def list_clauses() -> str:
+    """Every clause with its level and sentence."""
+    return "\n".join(f"{c.id} · {c.title} ({c.level.value}): {c.sentence}" for c in clauses().values())
+
+
+def write_kill_matrix(output: Path) -> str:
+    """Judge every fault on every case and write the kill matrix; takes a minute."""
+    from attention_conformance.conformance.faults import kill_matrix
+
+    return kill_matrix.write(output)
+
+
+def write_pages() -> str:
+    """Regenerate EXAMPLES.md from examples.toml and BOUNDS.md from page.md and evidence.json."""
+    from attention_conformance.conformance.evidence import page
+
+    return f"{examples.write()}\n{page.write()}"
+
+
+def write_evidence(problems: int | None, parallel: int, output: Path, only: list[str], cases: bool) -> str:
+    """Measure, and write the evidence and its page beside it; takes minutes."""
+    from attention_conformance.conformance.evidence import page, record
+
+    kept = record.read() if cases or only else None
+    evidence = record.cases_anew(kept) if cases and kept else record.collect(problems, parallel, only, kept)
+    record.write(evidence, output)
+    return f"{output}\n{page.write(output)}"
+
+
+def merge_parts(parts: list[Path], output: Path) -> str:
+    """Join the result files of all parts of a run."""
+    return f"{sharding.merge(parts, output)} results: {output}"
+
+
+def kill_matrix_options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``kill-matrix``."""
+    parser.add_argument(
+        "-o", dest="output", type=Path, default=Path("faults.json"), metavar="FILE", help="default: %(default)s"
+    )
+
+
+def evidence_options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``evidence``."""
+    from attention_conformance.conformance.evidence import record
+    from attention_conformance.conformance.evidence.series import SERIES
+
+    parser.add_argument("--problems", type=int, metavar="N", help="of each series; default: as many as it asks for")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        choices=SERIES,
+        help="measure one series, and keep the others; repeatable",
+    )
+    what.add_argument(
+        "--cases", action="store_true", help="measure only what is about the suite's cases, after a change of cases"
+    )
+    parser.add_argument(
+        "--parallel", type=int, default=default_parallel(), metavar="N", help="processes; default: %(default)s"
+    )
+    parser.add_argument(
+        "-o",
+        dest="output",
+        type=Path,
+        default=record.EVIDENCE,
+        metavar="FILE",
+        help="the evidence, as JSON; BOUNDS.md is written beside it",
+    )
+
+
+def merge_options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``merge``."""
+    parser.add_argument("output", type=Path, metavar="OUT", help="the result file to write")
+    parser.add_argument("parts", type=Path, nargs="+", metavar="PART", help="the result file of each --shard I/N")

@@ -1,0 +1,87 @@
+"""Options of a conformance run: one table for ``pytest conformance`` and ``attention-conformance check``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from attention_conformance.conformance.judging.claims import ALL
+from attention_conformance.conformance.judging.features import FEATURES
+from attention_conformance.conformance.run import sharding
+from attention_conformance.conformance.run.parallel import default_parallel
+from attention_conformance.impls.process import limits
+
+
+def add(add: Callable[..., Any]) -> None:
+    """Add the options by ``add``, which is the ``addoption`` of a pytest group or ``add_argument`` of a parser."""
+    add(
+        "--impl",
+        action="append",
+        default=[],
+        metavar="WHAT",
+        help="an implementation: a name, a glob over names, path.py:function[@framework],"
+        " package.module:function[@framework], model.onnx[:name=ours,…] or ./program; may be repeated;"
+        " default: all built-in and registered ones",
+    )
+    add("--device", action="append", default=[], metavar="NAME", help="cpu or cuda; default: all found")
+    add("--dtype", action="append", default=[], metavar="NAME", help="float64, float32, float16 or bfloat16")
+    add("--case", action="append", default=[], metavar="GLOB", help="only these cases; may be repeated")
+    add("--in-process", action="store_true", help="run implementations in this process, for a debugger: no isolation")
+    add("--case-timeout", type=float, default=300.0, metavar="SECONDS", help="time for one case, compilation included")
+    add(
+        "--case-memory",
+        type=_size,
+        default=limits.default(),
+        metavar="SIZE",
+        help="memory for one case, its process included, as 4GiB; default: four fifths of what there is",
+    )
+    add(
+        "--parallel",
+        type=int,
+        default=default_parallel(),
+        metavar="N",
+        help="how many libraries are judged at the same time (default: %(default)s)",
+    )
+    add(
+        "--shard",
+        metavar="I/N",
+        type=_shard,
+        help="run part I of N, of whole implementations; 'attention-conformance merge' joins the result files",
+    )
+    add(
+        "--deviations",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a ledger of known deviations, as conformance/deviations.toml, beside that one; may be repeated",
+    )
+    add("--conformance-json", metavar="FILE", help="write the results to this file, as JSON lines")
+    add(
+        "--require",
+        action="append",
+        default=[],
+        metavar="FEATURES",
+        help="fail unless every implementation conforms to these features, separated by commas, or to all of them:"
+        f" {', '.join(FEATURES)}, {ALL}",
+    )
+    add(
+        "--scripts",
+        metavar="FOLDER",
+        default="conformance-scripts",
+        help="where the standalone script of each failure is written (default: %(default)s)",
+    )
+
+
+def _shard(text: str) -> sharding.Shard:
+    try:
+        return sharding.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _size(text: str) -> int:
+    try:
+        return limits.size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,0 +1,68 @@
+"""The command ``report``: a report from result files; and the schemas of what is written."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+from pathlib import Path
+
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.reports import outputs, schemas
+from attention_conformance.reports.compare import command as compare
+from attention_conformance.reports.compare import compare as comparing
+from attention_conformance.reports.compare import rules as rulebook
+from attention_conformance.reports.input.read import ReportError, read
+from attention_conformance.reports.model import model
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``report``."""
+    parser.description = (
+        "Write a report from result files of `attention-conformance check --conformance-json FILE`, `bench"
+        " --benchmark-json FILE` and `kill-matrix -o FILE`, or from a model.json."
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a result file of any kind")
+    parser.add_argument(
+        "-o", "--output", required=True, type=Path, metavar="DIR", help="folder to write, made if missing"
+    )
+    parser.add_argument(
+        "--format",
+        dest="formats",
+        action="append",
+        choices=list(outputs.FORMATS),
+        help=f"what to write; repeatable (default: {', '.join(outputs.DEFAULT)})",
+    )
+    parser.add_argument("--base", metavar="BASE", help="a run to compare with, as `python -m reports compare` has it")
+    parser.add_argument(
+        "--rules", type=Path, metavar="FILE", help="thresholds and what to ignore in that, as TOML; needs --base"
+    )
+
+
+def run(files: list[Path], output: Path, formats: list[str] | None, base: str | None, rules: Path | None) -> str:
+    """Read the files and write the report; gives where it is.  Raises ReportError for a file that cannot be used."""
+    gc.disable()  # files become millions of small objects without cycles: looking for those took a third of the time
+    if rules and not base:
+        raise ReportError("--rules is about a comparison: it needs --base")
+    known = rulebook.read(rules) if rules else None
+    records = read(files)
+    since = comparing.compare(compare.records(base), records, known) if base else None
+    whole = model.Model(records, clauses(), since)
+    chosen = formats or outputs.DEFAULT
+    if not formats and outputs.left_out():
+        print(outputs.left_out(), file=sys.stderr)
+        chosen = [name for name in chosen if name != "html"]
+    return "\n".join(map(str, outputs.written(whole, output, chosen)))
+
+
+def schema_options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``schema``."""
+    parser.add_argument(
+        "of", nargs="?", choices=list(schemas.DOCUMENTS), default="report", help="(default: %(default)s)"
+    )
+    parser.add_argument("--write", action="store_true", help="regenerate the files of all of them instead")
+
+
+def schema(of: str, write: bool) -> str:
+    """The JSON schema of model.json, of what a comparison writes, of history.json, or of a bench file."""
+    return "\n".join(map(str, schemas.write())) if write else schemas.schema(of).rstrip("\n")
