@@ -80,7 +80,7 @@ def _server() -> subprocess.Popen[str]:
     """The process that forks, started with the first command and ended with this process."""
     if not _SERVER or _SERVER[0].poll() is not None:
         here = Path(__file__).parents[2]
-        start = f"import sys; sys.path.insert(0, {str(here)!r}); from attention_conformance.impls.tests.commands import serve; serve()"
+        start = "from attention_conformance.impls.tests.commands import serve; serve()"
         command = [sys.executable, "-c", start]
         _SERVER[:] = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=here)]
         atexit.register(_SERVER[0].terminate)

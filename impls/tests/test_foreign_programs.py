@@ -199,7 +199,8 @@ def test_a_program_ends_with_the_run(tmp_path: Path) -> None:
     """If the parent of the worker is killed, neither the program nor its folder stays."""
     act = f"import time\nPath({str(tmp_path / 'pids')!r}).write_text(f'{{os.getpid()}} {{at}}')\ntime.sleep(1000)"
     start = (
-        "from attention_conformance.impls.process.pool import Worker; from impls import calls; from attention_conformance.impls.tests.foreign import *;"
+        "from attention_conformance.impls.process.pool import Worker;"
+        "from attention_conformance.impls import calls; from attention_conformance.impls.tests.foreign import *;"
         f"some = implementation({script(tmp_path, act)!r});"
         "Worker().call('attention_conformance.impls.calls:call', some, calls.Request.qkv('cpu', *qkv()))"
     )

@@ -192,7 +192,8 @@ def test_a_worker_ends_with_its_parent() -> None:
 def test_the_folder_of_a_worker_goes_with_its_parent(then: str) -> None:
     """If the parent is killed, what its worker keeps on disk is gone soon after, whatever the worker was doing."""
     script = (
-        "from attention_conformance.impls.process.pool import Worker; from attention_conformance.impls.process.worker import SCRATCH; worker = Worker();"
+        "from attention_conformance.impls.process.pool import Worker;"
+        "from attention_conformance.impls.process.worker import SCRATCH; worker = Worker();"
         f"print(worker.call('os:getenv', SCRATCH), flush=True); {then}"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
