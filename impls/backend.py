@@ -88,4 +88,4 @@ class Backend(Protocol):
 
 def backend(framework: Framework) -> Backend:
     """The module that handles a framework's arrays."""
-    return importlib.import_module(f"impls.{_FOLDERS[framework]}.arrays")  # type: ignore[return-value]
+    return importlib.import_module(f"attention_conformance.impls.{_FOLDERS[framework]}.arrays")  # type: ignore[return-value]
