@@ -274,6 +274,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return UNUSABLE
     text, status = done if isinstance(done, tuple) else ("", done) if isinstance(done, int) else (done, 0)
-    if text:
-        print(text)
+    try:
+        if text:
+            print(text, flush=True)
+    except BrokenPipeError:  # of a reader such as head, which has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status

@@ -1,0 +1,75 @@
+"""The command line: help with an example for every command, errors in one sentence, and what is handed to pytest."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attention_conformance import cli
+from attention_conformance.cli import COMMANDS, UNUSABLE, main, parser
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The example is one that the command's own parser takes."""
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    assert f"attention-conformance {name}" in " ".join(capsys.readouterr().out.split())
+    command, *words = shlex.split(COMMANDS[name].example)
+    assert command == "attention-conformance"
+    assert words[0] == name
+    parser(words).parse_args(words)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_there(name: str) -> None:
+    """What runs it and what adds its options can be imported."""
+    assert callable(cli._load(COMMANDS[name].run))
+    assert not COMMANDS[name].options or callable(cli._load(COMMANDS[name].options))
+
+
+def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a word it is printed, and the exit status says that nothing was done."""
+    assert main([]) == UNUSABLE
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in COMMANDS)
+
+
+def test_a_file_that_cannot_be_used_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No traceback, and the exit status of an option that cannot be used."""
+    assert main(["report", str(tmp_path / "none.json"), "-o", str(tmp_path / "out")]) == UNUSABLE
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["k.py:f", "--dtype", "float32"], ["--impl", "k.py:f", "--dtype", "float32"]),
+        (
+            ["--case", "causal-*", "--in-process", "k.py:f", "-x"],
+            ["--impl", "k.py:f", "--case", "causal-*", "--in-process", "-x"],
+        ),
+        (["a", "b", "-n", "2"], ["-p", "xdist.plugin", "--impl", "a", "--impl", "b", "-n", "2"]),
+        ([], []),
+    ],
+)
+def test_check_hands_its_options_to_pytest(
+    words: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they were written, after the settings that keep the current folder's tests and plugins out."""
+    given: list[list[str]] = []
+    monkeypatch.setattr(pytest, "main", lambda arguments: given.append(arguments) or 0)
+    for name in ("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTEST_ADDOPTS"):
+        monkeypatch.setenv(name, "before")
+    assert main(["check", *words]) == 0
+    (arguments,) = given
+    folder = next(each for each in arguments if each.endswith("/conformance") and "--" not in each)
+    handed: list[Any] = [each for each in arguments[arguments.index("no:cacheprovider") + 1 :] if each != folder]
+    assert handed[:2] == ["-p", "attention_conformance.conformance.plugin"]
+    assert handed[2:] == expected

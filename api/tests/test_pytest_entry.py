@@ -1,0 +1,51 @@
+"""The plugin of every run: which arguments name the suite, and that nothing else loads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attention_conformance.pytest_entry import suite_arguments
+
+ROOT = Path("/suite")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that has no folder of our names."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize(
+    ("arguments", "unknown", "named"),
+    [
+        (["conformance"], [], {0: "/suite/conformance"}),
+        (["-q", "bench"], [], {1: "/suite/bench"}),
+        (["conformance/test_x.py"], [], {}),
+        (["conformance::test_sdpa"], [], {0: "/suite/conformance::test_sdpa"}),
+        (["tests", "-k", "case"], [], {}),
+        (["reports"], [], {}),
+        (["--impl", "x", "conformance"], ["--impl"], {2: "/suite/conformance"}),
+        (["--in-process", "conformance"], ["--in-process"], {1: "/suite/conformance"}),
+        (["--suite", "conformance", "tests"], ["--suite"], {}),
+    ],
+)
+def test_a_name_counts_where_it_is_no_value(arguments: list[str], unknown: list[str], named: dict[int, str]) -> None:
+    """It stands for our folder, unless it may be the value of an option that somebody else's conftest adds."""
+    assert suite_arguments(arguments, unknown, ROOT) == named
+
+
+def test_a_folder_of_theirs_is_theirs(elsewhere: Path) -> None:
+    """``pytest bench`` runs their bench where they have one, and ours where they have none."""
+    (elsewhere / "bench").mkdir()
+    assert suite_arguments(["bench", "conformance"], [], ROOT) == {1: "/suite/conformance"}
+
+
+def test_a_path_into_the_suite_names_it(elsewhere: Path) -> None:
+    """As the command ``check`` gives it."""
+    (elsewhere / "conformance").mkdir()
+    path = str(elsewhere / "conformance")
+    assert suite_arguments([path], [], elsewhere) == {0: path}
