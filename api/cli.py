@@ -26,6 +26,8 @@ class Command:
     run: str
     #: ``module:function`` that adds options to a parser, or "" for a command without any.
     options: str = ""
+    #: The extra of the package that the command needs, or "" where the core is enough.
+    extra: str = ""
 
 
 COMMANDS: dict[str, Command] = {
@@ -40,42 +42,49 @@ COMMANDS: dict[str, Command] = {
         "attention-conformance bench mykernels.py:attention --preset quick --benchmark-json bench.json",
         "cli:bench",
         "cli:bench_options",
+        extra="bench",
     ),
     "compare-revisions": Command(
         "time two git revisions or environments in the same minutes: a paired comparison",
         "attention-conformance compare-revisions --base main --impl mykernels.py:attention",
         "bench.paired.command:run",
         "bench.paired.command:options",
+        extra="bench",
     ),
     "report": Command(
         "write a report from result files",
         "attention-conformance report conformance.jsonl bench.json -o report",
         "reports.command:run",
         "reports.command:options",
+        extra="reports",
     ),
     "compare": Command(
         "tell what changed between two runs",
         "attention-conformance compare old/ new/",
         "reports.compare.command:run",
         "reports.compare.command:options",
+        extra="reports",
     ),
     "agree": Command(
         "tell whether two runs of the bench agree within the intervals that they print",
         "attention-conformance agree first.json second.json",
         "reports.compare.agreement:run",
         "reports.compare.agreement:options",
+        extra="reports",
     ),
     "publish": Command(
         "keep result files compressed in a checkout, and regenerate the published page and summary",
         "attention-conformance publish results/conformance.jsonl results/bench.json",
         "reports.publish:run",
         "reports.publish:options",
+        extra="reports",
     ),
     "history": Command(
         "show how every cell went over many runs",
         "attention-conformance history runs/ -o history",
         "reports.history.command:run",
         "reports.history.command:options",
+        extra="reports",
     ),
     "script": Command(
         "run one case and print the standalone script of its failure",
@@ -96,12 +105,14 @@ COMMANDS: dict[str, Command] = {
         "attention-conformance export vectors --case 'causal*'",
         "conformance.vectors.commands:run_export",
         "conformance.vectors.commands:export_options",
+        extra="vectors",
     ),
     "check-vectors": Command(
         "judge results that were computed from test vectors",
         "attention-conformance check-vectors vectors results --name mykernel",
         "conformance.vectors.commands:run_check",
         "conformance.vectors.commands:check_options",
+        extra="vectors",
     ),
     "merge": Command(
         "join the result files of the shards of a run",
@@ -137,6 +148,7 @@ COMMANDS: dict[str, Command] = {
         "attention-conformance schema comparison",
         "reports.command:schema",
         "reports.command:schema_options",
+        extra="reports",
     ),
 }
 
@@ -256,6 +268,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit status: 0, what the command decides, or 2 for an input that cannot be used, which is said in one sentence.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    name = next((word for word in words if word in COMMANDS), "")
+    try:
+        return _run(words)
+    except ModuleNotFoundError as error:
+        extra = COMMANDS[name].extra if name else ""
+        if not extra or (error.name or "").startswith(str(__package__)):
+            raise
+        print(f"error: {name} needs {error.name}: pip install 'attention-conformance[{extra}]'", file=sys.stderr)
+        return UNUSABLE
+
+
+def _run(words: Sequence[str]) -> int:
     options = vars(parser(words).parse_args(words))
     name = options.pop("command")
     if options.pop("version"):

@@ -73,8 +73,13 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
         args[index] = path
     for path in named.values():
         for plugin in ROOMS.get(_room(path), ()):
-            if not early_config.pluginmanager.has_plugin(plugin):
+            if early_config.pluginmanager.has_plugin(plugin):
+                continue
+            try:
                 early_config.pluginmanager.import_plugin(plugin)
+            except ModuleNotFoundError as error:
+                extra = f"pytest {_room(path)} needs {error.name}: pip install 'attention-conformance[{_room(path)}]'"
+                raise pytest.UsageError(extra) from None
 
 
 def _room(path: str) -> str:

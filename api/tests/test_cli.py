@@ -73,3 +73,14 @@ def test_check_hands_its_options_to_pytest(
     handed: list[Any] = [each for each in arguments[arguments.index("no:cacheprovider") + 1 :] if each != folder]
     assert handed[:2] == ["-p", "attention_conformance.conformance.plugin"]
     assert handed[2:] == expected
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A command that needs more than the core says what to install."""
+
+    def absent(reference: str) -> None:
+        raise ModuleNotFoundError("No module named 'pandas'", name="pandas")
+
+    monkeypatch.setattr(cli, "_load", absent)
+    assert main(["report", "a.json", "-o", "out"]) == UNUSABLE
+    assert capsys.readouterr().err == "error: report needs pandas: pip install 'attention-conformance[reports]'\n"
