@@ -30,7 +30,7 @@ def run(folder: Path, name: str, **cells: tuple[float, float, float]) -> str:
 def test_intervals_that_overlap_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Medians may differ, as long as neither run says that they do."""
     files = run(tmp_path, "one.json", a=(10, 9, 11)), run(tmp_path, "other.json", a=(12, 10.9, 13))
-    assert main(["report", "agree", *files]) == 0
+    assert main(["agree", *files]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "1 of 1 cells agree within their intervals",
         "half of the intervals are within 10.6% of their medians, nine of ten within 11.0%",
@@ -41,7 +41,7 @@ def test_intervals_that_overlap_agree(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_intervals_that_are_apart_do_not_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The cell is named with both intervals, and the command ends with 1; cells of one run alone are counted."""
     files = run(tmp_path, "one.json", a=(10, 9, 11), b=(1, 1, 1)), run(tmp_path, "other.json", a=(12, 11.1, 13))
-    assert main(["report", "agree", *files]) == 1
+    assert main(["agree", *files]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "0 of 1 cells agree within their intervals",
         "1 cells are in one run only",
@@ -54,7 +54,7 @@ def test_intervals_that_are_apart_do_not_agree(tmp_path: Path, capsys: pytest.Ca
 def test_runs_of_other_cells_say_nothing(tmp_path: Path) -> None:
     """No cell in common is not agreement."""
     files = run(tmp_path, "one.json", a=(10, 9, 11)), run(tmp_path, "other.json", b=(10, 9, 11))
-    assert main(["report", "agree", *files]) == 2
+    assert main(["agree", *files]) == 2
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_file_of_something_else_is_named(tmp_path: Path, capsys: pytest.Captur
     """No JSON, other JSON, or pytest-benchmark's own: it cannot tell, in one sentence."""
     other = tmp_path / "other.json"
     other.write_text(text)
-    assert main(["report", "agree", run(tmp_path, "one.json", a=(10, 9, 11)), str(other)]) == 2
+    assert main(["agree", run(tmp_path, "one.json", a=(10, 9, 11)), str(other)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith(f"error: {other} ")

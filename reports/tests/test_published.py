@@ -63,10 +63,10 @@ def test_publishing_keeps_the_files_with_four_digits_of_samples(
         conformance_file(tmp_path / "conformance.jsonl", result("x", "c1")),
     ]
     folder = tmp_path / "out"
-    assert main(["report", "publish", *map(str, files), "--base", str(files[0]), "-o", str(folder)]) == 0
+    assert main(["publish", *map(str, files), "--base", str(files[0]), "-o", str(folder)]) == 0
     once = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     assert set(once) == {"bench.json.zst", "conformance.jsonl.zst", "report.html", "summary.md"}
-    assert main(["report", "publish", "-o", str(folder)]) == 0
+    assert main(["publish", "-o", str(folder)]) == 0
     assert {name: (folder / name).read_bytes() for name in once} == once
     assert str(folder / "report.html") in capsys.readouterr().out.splitlines()
     raw, new = read(files), read(publish.kept(folder))
@@ -82,10 +82,10 @@ def test_what_is_no_result_file_is_not_published(tmp_path: Path, capsys: pytest.
     """Nor one of another name; nothing is written."""
     path = tmp_path / "bench.json"
     path.write_text("{}")
-    assert main(["report", "publish", str(path), "-o", str(tmp_path / "out")]) == 2
+    assert main(["publish", str(path), "-o", str(tmp_path / "out")]) == 2
     assert "bench.json is neither" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["report", "publish", str(tmp_path / "mine.json"), "-o", str(tmp_path / "out")])
+    assert main(["publish", str(tmp_path / "mine.json"), "-o", str(tmp_path / "out")]) == 2
+    assert "mine.json: expected conformance.jsonl" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
