@@ -14,12 +14,9 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.conformance.evidence.variants import HALVES, eleven_bits
-from attention_conformance.conformance.faults.models.mha import LayerCall
-from attention_conformance.conformance.faults.models.mha_gradients import Gradients, LayerBackward
 from attention_conformance.conformance.faults.models.sdpa import Array
 from attention_conformance.conformance.spec import sdpa as reference
 from attention_conformance.conformance.spec.gradients import over_groups, sum_to
-from attention_conformance.conformance.spec.mha import LayerExpected
 from attention_conformance.impls.contract import DTYPES
 from attention_conformance.impls.numpy.parts import split_scale, working_dtype
 
@@ -214,89 +211,3 @@ kept_weights = Plugged("literal", "wide", DTYPES)
 kept_weights_one_by_one = Plugged("literal, one by one", "wide", SINGLE)
 every_array = Plugged("literal, stored", "storage", HALVES)
 tf32 = Plugged("tf32", "tf32", ("float32",))
-
-
-# Correct gradients of a layer in other honest ways: sums row by row, weights side by side, stored results.
-
-
-#: Computed in float32 throughout and rounded once.
-WIDE = dict.fromkeys(HALVES, "wide")
-
-
-class Plain(LayerBackward):
-    """The anatomy as it is."""
-
-    profiles = WIDE
-
-
-class RowByRow(Plain):
-    """Every sum over rows adds one after the other, from the last row to the first."""
-
-    def of_weight(self, x: LayerCall, name: str, array: Array, d: Array) -> Array:
-        """Outer products, one after the other."""
-        total = np.zeros((array.shape[2], d.shape[2]), x.work)
-        rows = zip(array.reshape(-1, array.shape[2])[::-1], d.reshape(-1, d.shape[2])[::-1], strict=True)
-        for one, other in rows:
-            total += np.outer(one, other)
-        return total
-
-    def of_bias(self, x: LayerCall, name: str, d: Array) -> Array:
-        """Rows, one after the other."""
-        total = np.zeros(d.shape[2], x.work)
-        for row in d.reshape(-1, d.shape[2])[::-1]:
-            total += row
-        return total
-
-
-class SideBySide(Plain):
-    """In self-attention one product with the three weights side by side."""
-
-    def of_inputs(self, x: LayerCall, d: Gradients) -> Gradients:
-        """One sum over all columns."""
-        if x.x_kv is not None:
-            return super().of_inputs(x, d)
-        weights = np.concatenate([self.layer.weight(x, name).astype(x.work) for name in "qkv"], axis=1)
-        return {"x_q": np.concatenate([d[name] for name in "qkv"], axis=2) @ weights.T}
-
-
-class WithoutKeyBias(Plain):
-    """The gradient of b_k is zero, and is not computed."""
-
-    def of_bias(self, x: LayerCall, name: str, d: Array) -> Array:
-        """The sum of rows, but for b_k."""
-        return super().of_bias(x, name, d * x.work(name != "k"))
-
-
-class Stored(LayerBackward):
-    """What one operator hands to the next is in the storage dtype; the forward pass is not."""
-
-    profiles = WIDE
-
-    def d_combined(self, x: LayerCall, dy: Array) -> Array:
-        """DC, stored."""
-        return kept(x, super().d_combined(x, dy))
-
-    def combined(self, x: LayerCall, found: LayerExpected) -> Array:
-        """C, stored."""
-        return kept(x, super().combined(x, found))
-
-    def combine(self, x: LayerCall, name: str, d: Array) -> Array:
-        """DQ, dK and dV, stored."""
-        return kept(x, super().combine(x, name, d))
-
-    def through(self, x: LayerCall, name: str, d: Array) -> Array:
-        """The parts of the gradient of an input, stored."""
-        return kept(x, super().through(x, name, d))
-
-    def added(self, x: LayerCall, parts: Gradients) -> Array:
-        """Their sums, stored."""
-        return kept(x, kept(x, parts["v"] + parts["k"]) + parts["q"])
-
-
-def kept(x: LayerCall, array: Array) -> Array:
-    """Rounded to the storage dtype, and computed with again."""
-    return array.astype(x.dtype).astype(x.work)
-
-
-plain, row_by_row, side_by_side = Plain(), RowByRow(), SideBySide()
-without_key_bias, layer_stored = WithoutKeyBias(), Stored()

@@ -12,10 +12,7 @@ from attention_conformance.conformance.evidence.mha_problems import layer_proble
 from attention_conformance.conformance.evidence.problems import dtype_of, random_problem
 
 #: Where the honest variants are.
-VARIANTS = "attention_conformance.conformance.evidence.variants:"
-LAYERS = "attention_conformance.conformance.evidence.mha_variants:"
-GRADIENTS = "attention_conformance.conformance.evidence.gradient_variants:"
-LAYER_GRADIENTS = "attention_conformance.conformance.evidence.gradient_variants:"
+PACKAGE = __name__.rpartition(".")[0]
 
 
 @dataclass(frozen=True)
@@ -36,8 +33,8 @@ class Series:
         return dtype_of(index)
 
 
-def _variants(place: str, names: str) -> tuple[str, ...]:
-    return tuple(place + name for name in names.split())
+def _variants(module: str, names: str) -> tuple[str, ...]:
+    return tuple(f"{PACKAGE}.{module}:{name}" for name in names.split())
 
 
 #: XLA compiles for each shape (about half a second), flex attention traces for each call (a tenth), and opset 23 runs
@@ -62,7 +59,7 @@ SDPA = Series(
         "ort-mha",
         "ort-gqa",
         "onnx-reference",
-        *_variants(VARIANTS, "storage fused flash online tf32 sequential coarse"),
+        *_variants("variants", "storage fused flash online tf32 sequential coarse"),
     ),
     {"jax-jit": 125, "jax-nn": 25, "torch-flex": 50, "onnx-attention23": 4},
 )
@@ -90,7 +87,7 @@ MHA = Series(
         "ort-mha-layer",
         "ort-attention-layer",
         *_variants(
-            LAYERS,
+            "mha_variants",
             "plain fused head_by_head scaled_weight without_key_bias handed flash tf32 sequential stored",
         ),
     ),
@@ -106,9 +103,10 @@ SUBLAYER = Series(
         "numpy-sublayer",
         "torch-sublayer",
         "jax-sublayer",
-        *(
-            LAYERS + f"{name}_sublayer"
-            for name in ["plain", "fused", "handed", "flash", "tf32", "sequential", "stored"]
+        *_variants(
+            "mha_variants",
+            "plain_sublayer fused_sublayer handed_sublayer flash_sublayer tf32_sublayer sequential_sublayer"
+            " stored_sublayer",
         ),
     ),
     {"jax-sublayer": 60},
@@ -126,7 +124,7 @@ SDPA_GRAD = Series(
         "torch-sdpa-math-gradients",
         "torch-sdpa-flash-gradients",
         "jax-jit-gradients",
-        *_variants(GRADIENTS, "flash flash_one_by_one kept_weights kept_weights_one_by_one every_array tf32"),
+        *_variants("gradient_variants", "flash flash_one_by_one kept_weights kept_weights_one_by_one every_array tf32"),
     ),
     {"jax-jit-gradients": 60},
 )
@@ -142,7 +140,7 @@ MHA_GRAD = Series(
         "torch-mha-gradients",
         "torch-mha-composed-gradients",
         "jax-layer-gradients",
-        *_variants(LAYER_GRADIENTS, "plain row_by_row side_by_side without_key_bias stored"),
+        *_variants("mha_gradient_variants", "plain row_by_row side_by_side without_key_bias stored"),
     ),
     {"jax-layer-gradients": 60},
 )

@@ -150,8 +150,9 @@ def _script(room: str) -> Any:
 
 def _room(implementation: Implementation) -> str:
     """The folder whose module prepares the call, or, where nothing is prepared, makes it."""
-    place = implementation.prepare if implementation.prepare.count(".") > 1 else implementation.target
-    return ".".join(place.split(".")[:2])
+    default = Implementation.prepare
+    place = implementation.target if implementation.prepare == default else implementation.prepare
+    return place.partition(":")[0].rpartition(".")[0]
 
 
 def _plugged_in(implementation: Implementation, call: Call) -> Snippet:

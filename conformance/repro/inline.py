@@ -18,8 +18,8 @@ from pathlib import Path
 
 from attention_conformance.impls.script import WIDTH
 
-#: Packages whose sources are written out; others are imported.
-OWN = ("impls", "conformance")
+#: The package whose sources are written out; others are imported.
+OWN = __name__.partition(".")[0]
 
 #: A function whose arguments stand on lines of their own.
 _HEADER = re.compile(r"^(?P<start> *def \w+)\(\n(?P<arguments>(?: +[^\n]*\n)+?) *\):$", re.MULTILINE)
@@ -94,7 +94,7 @@ class Inliner:
             self.imports.add((alias.name, "", alias.asname or ""))
             return
         source = statement.module or ""
-        if source.split(".")[0] not in OWN:
+        if source.partition(".")[0] != OWN:
             self.imports.add((source, alias.name, alias.asname or ""))
         elif alias.asname:
             raise CannotInline(f"{source}.{alias.name} is imported under another name")

@@ -29,7 +29,7 @@ VARIANTS = [
     *(f"attention_conformance.conformance.evidence.variants:{name}" for name in ROUNDED.split()),
     *(f"attention_conformance.conformance.evidence.gradient_variants:{name}" for name in GRADIENTS.split()),
     *(f"attention_conformance.conformance.evidence.mha_variants:{name}" for name in LAYERS.split()),
-    *(f"attention_conformance.conformance.evidence.gradient_variants:{name}" for name in LAYER_GRADIENTS.split()),
+    *(f"attention_conformance.conformance.evidence.mha_gradient_variants:{name}" for name in LAYER_GRADIENTS.split()),
 ]
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from attention_conformance.conformance.judging.outcomes import Failure
-from attention_conformance.conformance.tests.script_kernels import FRAMEWORKS, KERNELS
-from attention_conformance.conformance.tests.scripts import (
+from attention_conformance.conformance.tests.repro_kernels import FRAMEWORKS, KERNELS
+from attention_conformance.conformance.tests.repro_scripts import (
     Job,
     Ran,
     Written,

@@ -10,7 +10,7 @@ import pytest
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.properties.properties import PROPERTIES
 from attention_conformance.conformance.spec.clauses import Level, clauses
-from attention_conformance.conformance.tests.fuzzing import context, run
+from attention_conformance.conformance.tests.property_runs import context, run
 
 #: The fake that each property is there for.
 WRONG = {

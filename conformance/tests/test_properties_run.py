@@ -20,7 +20,7 @@ from attention_conformance.conformance.properties.problem import Problem
 from attention_conformance.conformance.properties.properties import PROPERTIES
 from attention_conformance.conformance.properties.run import paste_line
 from attention_conformance.conformance.properties.trial import Context
-from attention_conformance.conformance.tests.fuzzing import context, run
+from attention_conformance.conformance.tests.property_runs import context, run
 from attention_conformance.impls.process.pool import Pool
 
 pytestmark = pytest.mark.slow

@@ -95,7 +95,7 @@ def test_gradients_by_differentiation_differentiate_the_function(framework: str,
     text = script(Failure.SHAPE, "grad-shapes", f"package.kernels:attention@{framework}+gradients")
     assert 'importlib.import_module("package.kernels").attention' in text
     assert words in text
-    assert "impls" not in text
+    assert "attention_conformance" not in text
 
 
 # The head.

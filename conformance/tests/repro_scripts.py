@@ -31,7 +31,7 @@ NOTHING_WRONG = "nothing is wrong"
 #: Failures whose script ends the process, or does not end.
 DEADLY = (Failure.CRASHED, Failure.TIMEOUT)
 
-RUNNER = Path(__file__).with_name("run_scripts.py")
+RUNNER = Path(__file__).with_name("repro_runner.py")
 
 #: JAX keeps what scripts compile, as the suite's workers let it (impls.jax.prepare), so that the next run need not.
 KEEP = {

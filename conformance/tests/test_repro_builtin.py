@@ -16,8 +16,8 @@ from attention_conformance.conformance.cases import AnyCase, Case, every_case
 from attention_conformance.conformance.cases.layer import LayerShape
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.ledger.load import Deviation, read
-from attention_conformance.conformance.tests.run_scripts import OWN
-from attention_conformance.conformance.tests.scripts import (
+from attention_conformance.conformance.tests.repro_runner import OWN
+from attention_conformance.conformance.tests.repro_scripts import (
     NOTHING_WRONG,
     Job,
     Ran,
@@ -212,7 +212,7 @@ def test_scripts_stand_alone(everything: Run, name: str) -> None:
     """They import nothing of this suite; and ml_dtypes only where NumPy arrays of bfloat16 are asked for."""
     for script, _ in everything.of(name):
         used = imported(script.path.read_text(encoding="utf-8"))
-        assert not used & set(OWN)
+        assert OWN not in used
         framework = builtin()[name].framework
         assert "ml_dtypes" not in used or (framework, script.result.dtype) == (Framework.NUMPY, "bfloat16")
 

@@ -106,7 +106,7 @@ def _package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in (("__init__", ""), ("main", MODULE), ("other", OTHER), ("third", THIRD)):
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(inline, "OWN", ("kernels",))
+    monkeypatch.setattr(inline, "OWN", "kernels")
     inline._parsed.cache_clear()
     inline._definition.cache_clear()
     for name in [name for name in sys.modules if name.split(".")[0] == "kernels"]:

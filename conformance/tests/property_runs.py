@@ -8,7 +8,7 @@ from attention_conformance.conformance.properties.properties import PROPERTIES
 from attention_conformance.conformance.properties.run import Setting, fuzz
 from attention_conformance.conformance.properties.trial import Context
 from attention_conformance.conformance.run.targets import Target
-from attention_conformance.conformance.tests import fuzz_fakes
+from attention_conformance.conformance.tests import property_fakes
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.loading import keywords
 from attention_conformance.impls.process.pool import Pool
@@ -25,9 +25,9 @@ def context(
     timeout: float | None = None,
     accepts: frozenset[str] | None = None,
 ) -> Context:
-    """A fake of fuzz_fakes as a target; ``accepts`` narrows its keywords."""
-    implementation = Implementation(name, f"attention_conformance.conformance.tests.fuzz_fakes:{name}")
-    known = keywords(getattr(fuzz_fakes, name))
+    """A fake of property_fakes as a target; ``accepts`` narrows its keywords."""
+    implementation = Implementation(name, f"attention_conformance.conformance.tests.property_fakes:{name}")
+    known = keywords(getattr(property_fakes, name))
     target = Target(implementation, "cpu", dtype)
     return Context(
         target, pool or Pool(in_process=True), known if accepts is None else known & accepts, records, timeout
