@@ -77,9 +77,12 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
                 continue
             try:
                 early_config.pluginmanager.import_plugin(plugin)
-            except ModuleNotFoundError as error:
-                extra = f"pytest {_room(path)} needs {error.name}: pip install 'attention-conformance[{_room(path)}]'"
-                raise pytest.UsageError(extra) from None
+            except ImportError as error:
+                missing = error.__cause__ or error  # pytest wraps what went wrong
+                if not isinstance(missing, ModuleNotFoundError) or str(missing.name).startswith(__package__ or ""):
+                    raise
+                what = f"pytest {_room(path)} needs {missing.name}"
+                raise pytest.UsageError(f"{what}: pip install 'attention-conformance[{_room(path)}]'") from None
 
 
 def _room(path: str) -> str:

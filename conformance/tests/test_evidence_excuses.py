@@ -23,6 +23,8 @@ from attention_conformance.impls.numpy import layer as of_layer
 from attention_conformance.impls.numpy.gradients import gradients as of_sdpa
 from attention_conformance.impls.process.pool import Pool
 
+pytestmark = pytest.mark.slow
+
 HERE = "attention_conformance.conformance.tests.test_evidence_excuses:"
 EMPTY = LayerProblem("p", "mha", PLAIN, kv_lengths=(0, 4))
 

@@ -17,6 +17,8 @@ from attention_conformance.conformance.evidence.problems import dtype_of
 from attention_conformance.conformance.evidence.series import SERIES
 from attention_conformance.conformance.evidence.stamp import cases_of, stale, stamp
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.cases import AnyCase, Case, every_case
+from attention_conformance.conformance.cases.store import RANDOM
 from attention_conformance.conformance.judging.judge import UNSUPPORTED_HINT, judge
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.results import Writer, fingerprint
@@ -84,25 +85,25 @@ def _is_input(name: str, vector: Vector) -> bool:
 # A vector as a case, so that it is judged as every case is, by what its files say instead of the suite's own.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Recorded(AnyCase):
     """A case whose inputs, expected results and bounds are those of a vector.  Made by ``recorded``."""
 
     vector: Vector | None = None
 
-    def inputs(self, dtype: str) -> Any:
+    def make_inputs(self, dtype: str) -> Any:
         """The recorded inputs."""
         about, arrays = self._about, self._arrays("input")
         keywords = {name: arrays[name] for name in about.keywords} | dict(about.options)
         return SimpleNamespace(arrays={name: arrays[name] for name in about.arguments}, keywords=keywords)
 
-    def expected(self, dtype: str) -> Any:
+    def make_expected(self, inputs: Any) -> Any:
         """The recorded results; of sdpa also v with one head per query head, to tell what a wrong output looks like."""
         results = self._arrays("expected")
         values = {"v": _values(self._arrays("input"), results["output"])} if self.operator == Case.operator else {}
         return SimpleNamespace(**results, **values)
 
-    def bound(self, dtype: str, profile: Profile) -> Any:
+    def make_bound(self, inputs: Any, expected: Any, dtype: str, profile: Profile) -> Any:
         """The recorded bounds under a profile."""
         return SimpleNamespace(**self._arrays(f"bound.{profile.value}"))
 
@@ -124,8 +125,7 @@ class Recorded(AnyCase):
         assert self.vector is not None
         return {n.removeprefix(f"{kind}."): a for n, a in self.vector.arrays.items() if n.startswith(f"{kind}.")}
 
-    def __hash__(self) -> int:
-        return hash(self.name)
+    __eq__, __hash__ = object.__eq__, object.__hash__  # two folders may have a case of one name, and other arrays
 
 
 def recorded(vector: Vector) -> Recorded:
@@ -142,6 +142,7 @@ def recorded(vector: Vector) -> Recorded:
         repeats=about.repeats,
         invalid=about.refused,
         after=about.after,
+        store=RANDOM,
         vector=vector,
     )
 
