@@ -1,6 +1,6 @@
 """Which failures of a random problem are no false alarm: what the ledger knows, and what is out of the dtype's range.
 
-A record excuses a failure of its own kind in the rows that it spoils (conformance.ledger.apply), and nothing else.  A row of a
+A record excuses a failure of its own kind in the rows that it spoils (conformance.ledger.triggers), and nothing else.  A row of a
 layer is spoiled with any of its heads.  A gradient sums over rows, so that one that is spoiled spoils all gradients;
 and gradients by differentiation have the deviations of the function that is differentiated.
 """
@@ -22,7 +22,7 @@ from attention_conformance.conformance.judging.compare import Comparison
 from attention_conformance.conformance.judging.judge import comparisons
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome
 from attention_conformance.conformance.judging.run_case import Judged, judge_case
-from attention_conformance.conformance.ledger import apply
+from attention_conformance.conformance.ledger import triggers
 from attention_conformance.conformance.ledger.load import Ledger
 from attention_conformance.conformance.run.targets import Selection, Target
 from attention_conformance.conformance.spec.gradients import GradExpected
@@ -46,8 +46,8 @@ def excuse(target: Target, case: AnyCase, judged: Judged, ledger: Ledger, versio
     expected = case.expected(dtype)
     heads = heads_of(expected)
     names = {target.implementation.name, target.implementation.name.removesuffix(DIFFERENTIATED)}
-    found = [each for name in sorted(names) for each in apply.records(name, target.device, dtype, ledger, versions)]
-    met = apply.triggered(dict.fromkeys(found), case.inputs(dtype), heads)
+    found = [each for name in sorted(names) for each in triggers.records(name, target.device, dtype, ledger, versions)]
+    met = triggers.triggered(dict.fromkeys(found), case.inputs(dtype), heads)
     spoiled = {each.deviation.id: _rows(expected, each.rows) for each in met if each.deviation.failure is failure}
     if failure is Failure.VALUE and judged.reply is not None:
         profile = target.implementation.profile(dtype)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from attention_conformance.conformance.judging.outcomes import Result
-from attention_conformance.conformance.ledger import apply
+from attention_conformance.conformance.ledger import triggers
 from attention_conformance.conformance.ledger.load import read
 from attention_conformance.conformance.run import targets
 from attention_conformance.impls.operators import SDPA
@@ -126,7 +126,7 @@ class Fuzzing:
 
         config, name = self._config, target.implementation.name
         selection = targets.selection(config)
-        records = apply.records(name, target.device, target.dtype, self._ledger, selection.versions)
+        records = triggers.records(name, target.device, target.dtype, self._ledger, selection.versions)
         timeout = config.getoption("case_timeout")
         context = Context(target, targets.pool(config), selection.keywords[name], records, timeout)
         return fuzz(prop, context, config.stash[_SETTING])

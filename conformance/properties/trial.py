@@ -25,7 +25,7 @@ from attention_conformance.conformance.judging.judge import Finding
 from attention_conformance.conformance.judging.message import comparison_lines, share_text
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.judging.run_case import ask, request
-from attention_conformance.conformance.ledger import apply
+from attention_conformance.conformance.ledger import triggers
 from attention_conformance.conformance.ledger.load import Deviation
 from attention_conformance.conformance.properties.problem import Problem
 from attention_conformance.conformance.properties.strategies import pays_for_shapes
@@ -39,7 +39,7 @@ from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 class Measured:
     """Arrays of one shape: what was returned, the reference's own, the bound between the two, and what is excused.
 
-    ``excused`` is True where a recorded deviation is known to spoil the element (conformance.ledger.apply).
+    ``excused`` is True where a recorded deviation is known to spoil the element (conformance.ledger.triggers).
     """
 
     value: np.ndarray
@@ -284,7 +284,7 @@ class Trial:
         dtype = self.context.target.dtype
         expected, bound = case.expected(dtype), case.bound(dtype, self.context.profile)
         spoiled = np.zeros(expected.allowed.shape[:3], bool)
-        for each in apply.triggered(self.context.records, case.inputs(dtype), expected):
+        for each in triggers.triggered(self.context.records, case.inputs(dtype), expected):
             if each.deviation.failure is Failure.VALUE:
                 spoiled |= each.rows
         found = {}
@@ -306,7 +306,7 @@ class Trial:
     def _fail(self, case: Example, finding: Finding, what: str) -> NoReturn:
         """A call that gives no results to compare: excused by the ledger, or wrong."""
         dtype = self.context.target.dtype
-        triggered = apply.triggered(self.context.records, case.inputs(dtype), case.expected(dtype))
+        triggered = triggers.triggered(self.context.records, case.inputs(dtype), case.expected(dtype))
         excuses = [each.deviation.id for each in triggered if each.deviation.failure is finding.failure]
         if excuses:
             self._tally.excused.update(excuses)
@@ -320,6 +320,6 @@ class Trial:
         return {
             each.deviation.id
             for answer in self._calls
-            for each in apply.triggered(self.context.records, answer.case.inputs(dtype), answer.case.expected(dtype))
+            for each in triggers.triggered(self.context.records, answer.case.inputs(dtype), answer.case.expected(dtype))
             if each.deviation.failure is Failure.VALUE
         }

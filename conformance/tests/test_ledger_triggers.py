@@ -12,7 +12,7 @@ from attention_conformance.conformance.cases.base import reference_of
 from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.evidence.verdicts import heads_of
 from attention_conformance.conformance.judging.outcomes import Failure
-from attention_conformance.conformance.ledger import apply
+from attention_conformance.conformance.ledger import triggers
 from attention_conformance.conformance.ledger.load import Deviation, Ledger, read
 from attention_conformance.conformance.properties.problem import Problem, RandomBias, RandomMask
 from attention_conformance.impls.contract import DTYPES
@@ -25,19 +25,19 @@ def rows(record: str, problem: Problem) -> np.ndarray:
     """The rows of a problem that a record spoils; none if it is not triggered."""
     x = problem.case().make_inputs("float32")
     expected = reference_of(x)
-    found = apply.triggered([BY_ID[record]], x, expected)
+    found = triggers.triggered([BY_ID[record]], x, expected)
     return found[0].rows if found else np.zeros(expected.allowed.shape[:3], bool)
 
 
 def test_every_predicate_belongs_to_a_record() -> None:
     """A predicate without a record of the ledger excuses nothing and would hide that the record is gone."""
-    assert set(apply.SPOILS) <= set(BY_ID)
+    assert set(triggers.SPOILS) <= set(BY_ID)
 
 
 def fixed_cases() -> list[tuple[str, AnyCase, str]]:
     """Each record with its valid cases and one dtype of each."""
     found = []
-    for record in apply.SPOILS:
+    for record in triggers.SPOILS:
         for name in BY_ID[record].cases:
             case = every_case()[name]
             if case.invalid:
@@ -50,13 +50,13 @@ def fixed_cases() -> list[tuple[str, AnyCase, str]]:
 @pytest.mark.parametrize(("record", "case", "dtype"), fixed_cases(), ids=lambda each: getattr(each, "name", each))
 def test_a_record_is_triggered_by_its_own_cases(record: str, case: AnyCase, dtype: str) -> None:
     """What the ledger says of fixed cases, the predicate says too: each of them triggers it."""
-    assert apply.triggered([BY_ID[record]], case.inputs(dtype), heads_of(case.expected(dtype)))
+    assert triggers.triggered([BY_ID[record]], case.inputs(dtype), heads_of(case.expected(dtype)))
 
 
 def test_plain_problems_trigger_only_what_always_holds() -> None:
     """Without options no record is triggered but those of a whole dtype."""
-    always = {record for record, spoils in apply.SPOILS.items() if spoils is apply._always}
-    for record in apply.SPOILS:
+    always = {record for record, spoils in triggers.SPOILS.items() if spoils is triggers._always}
+    for record in triggers.SPOILS:
         assert rows(record, Problem("plain")).any() == (record in always), record
 
 
@@ -120,14 +120,14 @@ def test_records_of_others_are_not_chosen() -> None:
     """Implementation, device, dtype and version decide which records speak."""
     record = replace(BY_ID["jax-nn-empty-row-2"], dtypes=("float32",), devices=("cpu",))
     ledger, versions = Ledger((record,)), {"jax": "0.10.2"}
-    assert apply.records("jax-nn", "cpu", "float32", ledger, versions) == (record,)
-    assert not apply.records("jax-jit", "cpu", "float32", ledger, versions)
-    assert not apply.records("jax-nn", "cuda", "float32", ledger, versions)
-    assert not apply.records("jax-nn", "cpu", "float64", ledger, versions)
-    assert not apply.records("jax-nn", "cpu", "float32", ledger, {"jax": "0.5"})
+    assert triggers.records("jax-nn", "cpu", "float32", ledger, versions) == (record,)
+    assert not triggers.records("jax-jit", "cpu", "float32", ledger, versions)
+    assert not triggers.records("jax-nn", "cuda", "float32", ledger, versions)
+    assert not triggers.records("jax-nn", "cpu", "float64", ledger, versions)
+    assert not triggers.records("jax-nn", "cpu", "float32", ledger, {"jax": "0.5"})
 
 
 def test_records_without_a_predicate_excuse_nothing() -> None:
     """A record of fixed cases alone, such as accepted invalid inputs, says nothing of random ones."""
     record = Deviation("flex-dtypes", ("fake",), "numpy", "", "SDPA-35", ("*",), Failure.NO_ERROR, "", "")
-    assert not apply.records("fake", "cpu", "float32", Ledger((record,)), {"numpy": "2"})
+    assert not triggers.records("fake", "cpu", "float32", Ledger((record,)), {"numpy": "2"})

@@ -1,0 +1,276 @@
+"""Triggers of known deviations: which records inputs that are no fixed cases trigger, and the rows that they spoil.
+
+The ledger names fixed cases.  Here each record that random inputs can meet has a predicate: the query rows that the
+library is known to get wrong.  A record excuses a failure of its own kind, in those rows, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from attention_conformance.conformance.bounds.sdpa import LARGEST
+from attention_conformance.conformance.ledger.load import Deviation, Ledger
+from attention_conformance.conformance.spec.inputs import Inputs
+from attention_conformance.conformance.spec.sdpa import Expected
+
+#: The rows that a deviation spoils, boolean (B, Hq, Sq); True alone stands for all of them.
+Spoils = Callable[[Inputs, Expected], np.ndarray | bool]
+
+#: What ONNX Runtime's MultiHeadAttention adds to masked scores (mask_filter_value), and by how much a score has to be
+#: below another for exp to underflow in float32.
+MASK_FILL, EXP_RANGE = -10_000.0, 104.0
+
+
+@dataclass(frozen=True)
+class Triggered:
+    """A record that an input triggers, and the rows that it may spoil, (B, Hq, Sq)."""
+
+    deviation: Deviation
+    rows: np.ndarray
+
+
+def records(
+    implementation: str, device: str, dtype: str, ledger: Ledger, versions: Mapping[str, str]
+) -> tuple[Deviation, ...]:
+    """The records in force of one implementation, device and dtype that random inputs can meet."""
+    return tuple(
+        record
+        for record in ledger.deviations
+        if record.id in SPOILS and _speaks_of(record, implementation, device, dtype) and record.in_force(versions)
+    )
+
+
+def triggered(chosen: Iterable[Deviation], inputs: Inputs, expected: Expected) -> tuple[Triggered, ...]:
+    """Which of the chosen records these inputs trigger; ``expected`` is what the reference says of them."""
+    found = []
+    for record in chosen:
+        rows = SPOILS[record.id](inputs, expected)
+        if np.any(rows):
+            found.append(Triggered(record, np.broadcast_to(rows, expected.allowed.shape[:3])))
+    return tuple(found)
+
+
+def _speaks_of(record: Deviation, implementation: str, device: str, dtype: str) -> bool:
+    return (
+        record.speaks_of(implementation)
+        and (not record.dtypes or dtype in record.dtypes)
+        and (not record.devices or device in record.devices)
+    )
+
+
+def _always(x: Inputs, expected: Expected) -> bool:
+    return True
+
+
+def _fully_masked_row(x: Inputs, expected: Expected) -> np.ndarray:
+    return np.logical_not(expected.allowed.any(axis=3))
+
+
+def _within_fill(x: Inputs, expected: Expected) -> np.ndarray:
+    """Rows where −10000, added to the score of a masked key, does not take its weight away; or that have no key."""
+    masked = np.where(expected.allowed, -np.inf, expected.raw) + MASK_FILL
+    top = expected.scores.max(axis=3, keepdims=True, initial=-np.inf)  # −inf in a fully masked row
+    return (masked > top - EXP_RANGE).any(axis=3)
+
+
+def _row_of_minus_inf(x: Inputs, expected: Expected) -> np.ndarray | bool:
+    """Fully masked rows where a bias of −inf takes part."""
+    bias = x.keywords.get("bias")
+    if bias is None:
+        return False
+    removed = np.broadcast_to(np.isneginf(bias.astype(np.float64)), expected.allowed.shape)
+    return removed.any(axis=3) & _fully_masked_row(x, expected)
+
+
+def _empty_axis(x: Inputs, expected: Expected) -> bool:
+    return 0 in (*x.q.shape, *x.v.shape)
+
+
+def _no_keys(x: Inputs, expected: Expected) -> bool:
+    return x.k.shape[2] == 0
+
+
+def _scale(test: Callable[[float], bool]) -> Spoils:
+    """A scale is given, and it is so."""
+    return lambda x, expected: x.keywords.get("scale") is not None and test(x.keywords["scale"])
+
+
+def _causal_scale(x: Inputs, expected: Expected) -> bool:
+    """is_causal with a scale that is 0 or negative."""
+    scale = x.keywords.get("scale")
+    return bool(x.keywords.get("is_causal")) and scale is not None and scale <= 0
+
+
+def _last_row_causal(x: Inputs, expected: Expected) -> np.ndarray | bool:
+    """The last row of a causal call with Sq < Sk."""
+    rows, keys = expected.allowed.shape[2:]
+    return bool(x.keywords.get("is_causal")) and rows < keys and np.arange(rows) == rows - 1
+
+
+def _masked_overflow(x: Inputs, expected: Expected) -> np.ndarray:
+    """Rows with a masked key whose product with the query, before it is scaled, may overflow."""
+    size = np.abs(expected.q) @ np.abs(expected.k).swapaxes(2, 3)
+    return ((size > LARGEST[str(x.q.dtype)]) & ~expected.allowed).any(axis=3)
+
+
+def _mask_or_bias(test: Callable[[tuple[int, ...], tuple[int, ...]], bool]) -> Spoils:
+    """A mask or bias is given and ``test(its shape, the shape of the scores)`` holds."""
+
+    def spoils(x: Inputs, expected: Expected) -> bool:
+        given = (x.keywords.get(name) for name in ("mask", "bias"))
+        return any(array is not None and test(array.shape, expected.allowed.shape) for array in given)
+
+    return spoils
+
+
+def _repeats_rows_or_keys(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
+    return len(shape) < 2 or any(n == 1 < f for n, f in zip(shape[-2:], full[-2:], strict=True))
+
+
+def _repeats_keys(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
+    return shape[-1] == 1 < full[3]
+
+
+def _causal_one_row(x: Inputs, expected: Expected) -> np.ndarray | bool:
+    """All rows but the first, where is_causal meets a mask or bias with one row for all of them."""
+    rows = expected.allowed.shape[2]
+    one = _mask_or_bias(lambda shape, full: len(shape) > 1 and shape[-2] == 1 < full[2])(x, expected)
+    return bool(x.keywords.get("is_causal")) and bool(one) and np.arange(rows) > 0
+
+
+def _causal_rank_1(x: Inputs, expected: Expected) -> bool:
+    """is_causal with a mask or bias of rank 1."""
+    one = _mask_or_bias(lambda shape, full: len(shape) == 1)(x, expected)
+    return bool(x.keywords.get("is_causal")) and bool(one)
+
+
+def _length_zero(x: Inputs, expected: Expected) -> bool:
+    """A batch of length 0."""
+    return bool(np.any(x.keywords.get("kv_lengths", 1) == 0))
+
+
+def _vectors(x: Inputs, expected: Expected) -> bool:
+    """One batch, one key head, and two of the rows of the group, the keys and the width are 1."""
+    _, heads, rows, width = x.q.shape
+    sizes = (heads * rows, x.k.shape[2], width)
+    return x.k.shape[:2] == (1, 1) and sum(size == 1 for size in sizes) > 1
+
+
+def _fully_masked_row_of_weights(x: Inputs, expected: Expected) -> np.ndarray | bool:
+    """Fully masked rows where weights are requested."""
+    return bool(x.keywords.get("return_weights")) and _fully_masked_row(x, expected)
+
+
+def _any_fully_masked_row(x: Inputs, expected: Expected) -> bool:
+    return bool(_fully_masked_row(x, expected).any())
+
+
+def _no_bias(x: Inputs, expected: Expected) -> bool:
+    """A layer without a bias of queries, keys or values."""
+    return "heads" in x.keywords and all(x.keywords.get(name) is None for name in ("b_q", "b_k", "b_v"))
+
+
+def _one_query(x: Inputs, expected: Expected) -> bool:
+    """is_causal with one query and a past."""
+    return bool(x.keywords.get("is_causal")) and "past_key" in x.keywords and x.q.shape[2] == 1
+
+
+def _no_new_key(x: Inputs, expected: Expected) -> bool:
+    """A past and no new key."""
+    return "past_key" in x.keywords and x.k.shape[2] == 0
+
+
+def _returns_lse(x: Inputs, expected: Expected) -> bool:
+    return bool(x.keywords.get("return_lse"))
+
+
+def _table(predicate: Spoils, ids: Iterable[str]) -> dict[str, Spoils]:
+    return dict.fromkeys(ids, predicate)
+
+
+#: The rows that each record of the ledger spoils, by its id, for the records that random inputs can meet.
+SPOILS: dict[str, Spoils] = {
+    **_table(
+        _masked_overflow,
+        (
+            "torch-masked-overflow",
+            "ort-attention-masked-overflow",
+            "onnx-reference-masked-overflow",
+            "export18-sdpa-masked-overflow",
+        ),
+    ),
+    **_table(
+        _fully_masked_row,
+        (
+            "jax-nn-empty-row-1",
+            "jax-nn-empty-row-2",
+            "export18-sdpa-empty-row-1",
+            "export18-sdpa-empty-row-2",
+        ),
+    ),
+    "ort-mha-fill": _within_fill,
+    **_table(
+        _row_of_minus_inf,
+        (
+            "ort-mha-bias-minus-inf",
+            "jax-nn-bias-minus-inf-1",
+            "jax-nn-bias-minus-inf-2",
+            "jax-nn-bias-minus-inf-masked",
+            "export18-sdpa-bias-minus-inf",
+        ),
+    ),
+    **_table(_empty_axis, ("ort-attention-empty", "ort-mha-no-values")),
+    **_table(
+        _no_keys,
+        (
+            "flex-no-keys",
+            "onnx-reference-no-keys",
+            "export-lse-no-keys",
+            "export-no-keys-grouped",
+            "export18-sdpa-no-keys",
+        ),
+    ),
+    **_table(_scale(lambda scale: scale <= 0), ("ort-attention-scale-1", "ort-attention-scale-2")),
+    **_table(
+        _scale(lambda scale: scale < 0),
+        (
+            "onnx-reference-scale",
+            "export18-sdpa-scale-float64",
+            "export18-sdpa-scale-1",
+            "export18-sdpa-scale-2",
+        ),
+    ),
+    **_table(_scale(lambda scale: scale == 0), ("ort-mha-scale-zero", "ort-gqa-scale-zero", "ort-layer-scale-zero")),
+    "torch-flash-causal-scale": _causal_scale,
+    "ort-mha-causal": _last_row_causal,
+    "torch-flash-rank-1": _mask_or_bias(lambda shape, full: len(shape) == 1),
+    **_table(_mask_or_bias(_repeats_rows_or_keys), ("ort-attention-broadcast-1", "ort-attention-broadcast-2")),
+    "onnx-reference-one-key": _mask_or_bias(_repeats_keys),
+    **_table(
+        _always,
+        (
+            "jax-nn-float64",
+            "export-float64-scalars-1",
+            "export-float64-scalars-2",
+            "onnx-reference-bfloat16",
+        ),
+    ),
+    "jax-nn-lse-dtype": _returns_lse,
+    "onnx-reference-causal-one-row": _causal_one_row,
+    "onnx-reference-causal-rank-1": _causal_rank_1,
+    "ort-gqa-length-zero": _length_zero,
+    "jax-nn-bfloat16-vector": _vectors,
+    "ort-attention-past-one-query": _one_query,
+    "ort-attention-past-only": _no_new_key,
+    # Of layers: ``expected`` is what the reference says of their heads.
+    "torch-mha-fast-empty-row": _fully_masked_row,
+    "torch-mha-slow-empty-row": _fully_masked_row_of_weights,
+    "ort-mha-layer-causal": _last_row_causal,
+    "ort-layer-fill": _within_fill,
+    "ort-layer-bias-minus-inf": _row_of_minus_inf,
+    "ort-attention-layer-no-bias": _no_bias,
+    "torch-mha-gradients-empty-row": _any_fully_masked_row,
+}
