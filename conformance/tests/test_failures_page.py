@@ -45,4 +45,4 @@ def test_the_number_of_faults_is_right() -> None:
     """The page and the README say how many faults there are."""
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     assert f"holds {len(FAULTS)} known wrong ways" in PAGE
-    assert f"{len(FAULTS)} [known wrong ways to compute\nattention]" in readme
+    assert f"{len(FAULTS)} [known faults]" in readme

@@ -221,7 +221,7 @@ def test_the_readme_shows_what_happens(tmp_path: Path) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     (kernel,) = re.findall(r"```python\n# mykernels\.py\n(.*?)```", readme, re.DOTALL)
     (shown,) = re.findall(r"```text\n(.*?)```", readme, re.DOTALL)
-    assert "$ pytest conformance --impl mykernels.py:attention --dtype float32 " in readme
+    assert "$ attention-conformance check mykernels.py:attention --dtype float32\n" in readme
     done = run(plug_in(tmp_path, kernel), "--impl", "mykernels.py:attention", "--dtype", "float32")
     assert done.returncode == 1
     assert rounded(shown) in rounded(done.stdout)

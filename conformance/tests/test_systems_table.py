@@ -1,4 +1,4 @@
-"""The README's table of systems: every implementation in every row passes the cases of the row."""
+"""The table of systems in SOURCES.md: every implementation in every row passes the cases of the row."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from attention_conformance.conformance.ledger.load import read
 from attention_conformance.conformance.run.targets import choose
 from attention_conformance.impls.process.pool import Pool
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-ROWS = re.findall(r"^\| (\d{3}) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", README, re.MULTILINE)
+PAGE = (Path(__file__).parents[1] / "SOURCES.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| (\d{3}) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", PAGE, re.MULTILINE)
 PAIRS = [
     (article, name, pattern)
     for article, _, implementations, cases in ROWS
