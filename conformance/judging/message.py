@@ -34,7 +34,7 @@ def failure_message(result: Result, case: AnyCase, details: Sequence[str]) -> st
     lines.append(f"The case: {case.why}")
     lines.append(f"Inputs:   {inputs_line(case, result.dtype)}")
     lines += details
-    lines.append(f"Rerun:    {rerun(result)}")
+    lines.append(f"Rerun:    {rerun(result, f'--case {result.case}')}")
     return "\n".join(lines)
 
 
@@ -44,12 +44,10 @@ def with_lines(message: str, lines: Sequence[str]) -> str:
     return "\n".join([head, *lines]) + separator + rerun_line if lines else message
 
 
-def rerun(result: Result) -> str:
-    """The command that runs this one case again."""
-    return (
-        f"pytest conformance --impl {shlex.quote(result.implementation)} --device {result.device}"
-        f" --dtype {result.dtype} --case {result.case}"
-    )
+def rerun(result: Result, what: str) -> str:
+    """The command that judges the implementation of a result again, with the options of ``what``."""
+    target = f"{shlex.quote(result.implementation)} --device {result.device} --dtype {result.dtype}"
+    return f"attention-conformance check {target} {what}"
 
 
 def inputs_line(case: AnyCase, dtype: str) -> str:

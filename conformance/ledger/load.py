@@ -149,14 +149,18 @@ class Deviation:
         """Whether the record is about this implementation at all."""
         return any(fnmatch(implementation, pattern) for pattern in self.implementations)
 
-    def covers(self, implementation: str, device: str, dtype: str, case: str) -> bool:
-        """Whether the record speaks of this implementation, device, dtype and case, in any version."""
+    def concerns(self, implementation: str, device: str, dtype: str) -> bool:
+        """Whether the record speaks of this implementation, device and dtype, in any version."""
         return (
             self.speaks_of(implementation)
-            and any(fnmatch(case, pattern) for pattern in self.cases)
             and (not self.dtypes or dtype in self.dtypes)
             and (not self.devices or device in self.devices)
         )
+
+    def covers(self, implementation: str, device: str, dtype: str, case: str) -> bool:
+        """Whether it speaks of a case of them, too."""
+        named = any(fnmatch(case, pattern) for pattern in self.cases)
+        return named and self.concerns(implementation, device, dtype)
 
     def in_force(self, versions: Mapping[str, str]) -> bool:
         """Whether the installed version of the package is one the record speaks of."""

@@ -39,7 +39,7 @@ def records(
     return tuple(
         record
         for record in ledger.deviations
-        if record.id in SPOILS and _speaks_of(record, implementation, device, dtype) and record.in_force(versions)
+        if record.id in SPOILS and record.concerns(implementation, device, dtype) and record.in_force(versions)
     )
 
 
@@ -51,14 +51,6 @@ def triggered(chosen: Iterable[Deviation], inputs: Inputs, expected: Expected) -
         if np.any(rows):
             found.append(Triggered(record, np.broadcast_to(rows, expected.allowed.shape[:3])))
     return tuple(found)
-
-
-def _speaks_of(record: Deviation, implementation: str, device: str, dtype: str) -> bool:
-    return (
-        record.speaks_of(implementation)
-        and (not record.dtypes or dtype in record.dtypes)
-        and (not record.devices or device in record.devices)
-    )
 
 
 def _always(x: Inputs, expected: Expected) -> bool:

@@ -5,7 +5,6 @@ Only makes text; nothing is decided here.
 
 from __future__ import annotations
 
-import shlex
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from attention_conformance.conformance.bounds.sdpa import UNIT_ROUNDOFF
 from attention_conformance.conformance.cases import Case
 from attention_conformance.conformance.cases.base import reference_of
 from attention_conformance.conformance.judging.compare import compare
-from attention_conformance.conformance.judging.message import inputs_line, share_text
+from attention_conformance.conformance.judging.message import inputs_line, rerun, share_text
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.properties.problem import Problem
 from attention_conformance.conformance.properties.properties import AS_DRAWN, Property, agrees_with_reference
@@ -30,7 +29,7 @@ from attention_conformance.conformance.spec.clauses import clauses
 
 
 def failure_message(
-    result: Result, sentence: str, case: Case, calls: Sequence[Answer], details: Sequence[str], rerun: str, paste: str
+    result: Result, sentence: str, case: Case, calls: Sequence[Answer], details: Sequence[str], again: str, paste: str
 ) -> str:
     """The whole message; ``case`` is the shrunk problem's, ``paste`` its line or "" if it does not fail by itself."""
     kind = result.failure.value if result.failure else ""
@@ -44,7 +43,7 @@ def failure_message(
     heads = ["Calls:   ", *["         "] * (len(calls) - 1)]
     lines += [f"{head} {against_reference(answer)}" for head, answer in zip(heads, calls, strict=True)]
     lines += details
-    lines.append(f"Rerun:    {rerun}")
+    lines.append(f"Rerun:    {again}")
     if paste:
         lines += ["Paste:    into a file of conformance/cases, as a case that fails in the same implementation:", paste]
     else:
@@ -67,15 +66,6 @@ def _stored(name: str, answer: Answer) -> str:
     """A dtype that holds the result, whose range decides what may overflow."""
     dtype = str(answer.reply.results[name].dtype)
     return dtype if dtype in UNIT_ROUNDOFF else "float64"
-
-
-def rerun_line(result: Result, examples: int, seed: int) -> str:
-    """The command that draws the same examples for this property and target again."""
-    name = result.case.partition("/")[2]
-    return (
-        f"pytest conformance --impl {shlex.quote(result.implementation)} --device {result.device}"
-        f" --dtype {result.dtype} -k 'test_fuzz and {name}' --fuzz {examples} --fuzz-seed {seed}"
-    )
 
 
 def paste_line(problem: Problem, clause: str, dtype: str) -> str:
@@ -147,8 +137,9 @@ def _failed(blank: Result, prop: Property, context: Context, setting: Setting, w
         error_pattern=finding.error_pattern,
     )
     paste = paste_line(wrong.problem, prop.clause, dtype) if _fails_alone(context, wrong) else ""
-    rerun = rerun_line(result, setting.examples, setting.seed)
-    message = failure_message(result, prop.sentence, wrong.problem.case(), wrong.calls, finding.details, rerun, paste)
+    name = result.case.partition("/")[2]
+    again = rerun(result, f"-k 'test_fuzz and {name}' --fuzz {setting.examples} --fuzz-seed {setting.seed}")
+    message = failure_message(result, prop.sentence, wrong.problem.case(), wrong.calls, finding.details, again, paste)
     return replace(result, message=message)
 
 

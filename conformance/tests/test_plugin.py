@@ -80,7 +80,7 @@ def test_a_peek_of_one_key_fails_with_its_clause(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "SDPA-9 · Causal (MUST): With `is_causal`, query row i may attend to key j only if" in done.stdout
     assert "Worst:    output[" in done.stdout
-    assert "Rerun:    pytest conformance --impl mykernels.py:attention --device cpu" in done.stdout
+    assert "Rerun:    attention-conformance check mykernels.py:attention --device cpu" in done.stdout
 
 
 def test_a_module_of_the_folder_is_found(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.results import read
 from attention_conformance.conformance.tests.interrupts import interrupt, interruptible
 from attention_conformance.conformance.tests.test_plugin import RIGHT, plug_in, run
+from attention_conformance.impls.tests import commands
 from attention_conformance.reports.input import read as reading
 
 pytestmark = pytest.mark.slow
@@ -55,11 +57,10 @@ def test_a_failure_can_be_run_again_as_it_says(tmp_path: Path) -> None:
     """The printed command finds the same counterexample; the seed stands in it and at the end of the run."""
     first = run(plug_in(tmp_path, TAIL), *MINE, "--fuzz", "60", *FUZZ_ONLY, "-k", "agrees-with-reference")
     assert first.returncode == 1, first.stdout
-    (rerun,) = re.findall(r"^Rerun: +pytest conformance (.*)$", first.stdout, re.MULTILINE)
+    (rerun,) = re.findall(r"^Rerun: +attention-conformance check (.*)$", first.stdout, re.MULTILINE)
     (seed,) = re.findall(r"^fuzz seed (\d+): --fuzz 60 --fuzz-seed \d+ repeats it$", first.stdout, re.MULTILINE)
     assert rerun.endswith(f"--fuzz 60 --fuzz-seed {seed}")
-    arguments = re.findall(r"'([^']*)'|(\S+)", rerun)
-    again = run(tmp_path, *(a or b for a, b in arguments))
+    again = commands.run([sys.executable, "-m", "attention_conformance", "check", *shlex.split(rerun)], cwd=tmp_path)
     problem = re.compile(r"^(?:Problem|Worst|Wrong|yield case).*$", re.MULTILINE)
     assert problem.findall(again.stdout) == problem.findall(first.stdout) != []
 

@@ -92,7 +92,7 @@ def test_a_failure_says_everything() -> None:
         r"Calls:    the problem as drawn: .* the bound away from its reference",
         r"          its keys in the order \[1, 0\]: ",
         r"Worst:    \w+\[.*\] expected .*, got .*: error .*, bound ",
-        r"Rerun:    pytest conformance --impl recency --device cpu --dtype float32"
+        r"Rerun:    attention-conformance check recency --device cpu --dtype float32"
         r" -k 'test_fuzz and keys-permuted' --fuzz 150 --fuzz-seed 7",
     ):
         assert re.search(f"^{line}", message, re.MULTILINE), line

@@ -81,7 +81,7 @@ def test_a_wrong_scale_in_c_is_diagnosed(compiled: Path) -> None:
     assert done.returncode == 1
     assert "Script:   scripts/wrong-" in done.stdout
     assert "3 of 3 failures equal “the default scale applied twice: 1/D”" in done.stdout
-    assert "Rerun:    pytest conformance --impl ./wrong --device cpu" in done.stdout
+    assert "Rerun:    attention-conformance check ./wrong --device cpu" in done.stdout
 
 
 def test_the_script_of_a_program_fails_until_it_is_mended(compiled: Path, tmp_path: Path) -> None:
