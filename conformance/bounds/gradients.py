@@ -124,7 +124,7 @@ def _powers(f: Expected, r: Rounding) -> Array:
 
 
 def _denominators(f: Expected, epsilon: Array) -> tuple[Array, Array]:
-    """Σ p exp(−ε) and Σ p exp(ε), 1 in rows without a key."""
+    """Σ p exp(−ε) and Σ p exp(ε), 1 in fully masked rows."""
     low, high = (bounds._weights_moved(f, sign * epsilon).sum(axis=3, keepdims=True) for sign in (-1, 1))
     some = f.allowed.any(axis=3, keepdims=True)
     return np.where(some, low, 1.0), np.where(some, high, 1.0)

@@ -42,14 +42,14 @@ def _masked_values() -> Iterator[Case]:
     yield case("masked-largest-values", "SDPA-21", "Masked keys and values of 3e38: their scores overflow and still change nothing.", SMALL, mask=off, edit=_poison("kv", 3e38, POISONED))
     yield case("masked-large-causal", "SDPA-21 SDPA-9", "Keys above the diagonal hold 1e4.", SQUARE, is_causal=True, data=numbered, edit=_poison("kv", 1e4, slice(6, 7)), dtypes=("float32", *HALVES), stays="stale memory above the diagonal")
     yield case("masked-large-lengths", "SDPA-21 SDPA-12", "Keys behind the lengths hold 1e4, as a reused cache does.", SMALL, kv_lengths=lengths(5, 5), edit=_poison("kv", 1e4, slice(5, 7)), data=numbered, dtypes=("float32", *HALVES))
-    yield case("masked-large-empty-row", "SDPA-21 SDPA-15", "A row without a key, with values of 1e4: zeros.", SMALL, mask=mask_without(rows=slice(1, 2)), data=constant_values(1e4))
+    yield case("masked-large-empty-row", "SDPA-21 SDPA-15", "A fully masked row, with values of 1e4: zeros.", SMALL, mask=mask_without(rows=slice(1, 2)), data=constant_values(1e4))
     for what, text in (("k", "keys"), ("v", "values")):
         for value in (np.nan, np.inf):
             yield case(f"masked-{value}-{text}", "SDPA-22", f"Masked {text} of {value} do not reach the output.", SMALL, mask=off, data=numbered, edit=_poison(what, value, POISONED), stays="a SHOULD, which no fault can fail")
     yield case("masked-nan-causal", "SDPA-22 SDPA-9", "NaN in the last key and value reaches only the last row.", SQUARE, is_causal=True, data=numbered, edit=_poison("kv", np.nan, slice(6, 7)), stays="a SHOULD, which no fault can fail")
     yield case("masked-nan-lengths", "SDPA-22 SDPA-12", "NaN behind the lengths, as in an uninitialised cache.", SMALL, kv_lengths=lengths(5, 5), data=numbered, edit=_poison("kv", np.nan, slice(5, 7)), stays="a SHOULD, which no fault can fail")
     yield case("masked-nan-bias", "SDPA-22 SDPA-6", "NaN in the bias of masked keys.", SMALL, mask=off, bias=random_bias(), edit=_poison_bias(np.nan, POISONED), stays="a SHOULD, which no fault can fail")
-    yield case("masked-nan-empty-row", "SDPA-22 SDPA-15", "NaN in every value, and a row without a key: that row is zero.", SMALL, mask=mask_without(rows=slice(1, 2)), edit=_poison("v", np.nan, slice(None)), stays="a SHOULD, which no fault can fail")
+    yield case("masked-nan-empty-row", "SDPA-22 SDPA-15", "NaN in every value, and a fully masked row: that row is zero.", SMALL, mask=mask_without(rows=slice(1, 2)), edit=_poison("v", np.nan, slice(None)), stays="a SHOULD, which no fault can fail")
 
 
 def _nan() -> Iterator[Case]:

@@ -151,10 +151,10 @@ def _masks() -> Iterator[GradientCase]:
     yield case("lengths-one-causal", "GRAD-7", "More queries than keys, causal, and one valid key in a sample (flash-attention 443).", TALL, is_causal=True, kv_lengths=lengths(1, 4))
     yield case("window", "GRAD-7", "Two keys to the left, one to the right.", SQUARE, window=(2, 1))
     yield case("window-right", "GRAD-7", "An open left side, no key to the right.", TALL, window=(None, 0))
-    yield case("empty-row", "GRAD-8", "A row without a key among others: zeros, not NaN.", mask=row, dtypes=("float32", *HALVES))
-    yield case("empty-rows-batch", "GRAD-8", "Rows without a key in one batch: the other one is left alone.", mask=batch, stays="NaN of one sample must not reach another")
+    yield case("empty-row", "GRAD-8", "A fully masked row among others: zeros, not NaN.", mask=row, dtypes=("float32", *HALVES))
+    yield case("empty-rows-batch", "GRAD-8", "Fully masked rows in one batch: the other one is left alone.", mask=batch, stays="NaN of one sample must not reach another")
     yield case("empty-all", "GRAD-8", "No row has a key: all gradients are zero.", mask=full_mask(False), zeros=True)
-    yield case("empty-row-bias", "GRAD-8 GRAD-5", "A row of −inf, by bias.", bias=bias_from(row, -np.inf), stays="a row without a key, as a bias")
+    yield case("empty-row-bias", "GRAD-8 GRAD-5", "A row of −inf, by bias.", bias=bias_from(row, -np.inf), stays="a fully masked row, as a bias")
     yield case("empty-batch-lengths", "GRAD-8", "A padded sample of length 0.", kv_lengths=lengths(0, 5))
 
 

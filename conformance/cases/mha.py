@@ -91,9 +91,9 @@ def _masks() -> Iterator[MhaCase]:
     yield case("causal-padding", "MHA-9 MHA-10", "Causal, and padded keys at the end.", is_causal=True, kv_lengths=_lengths(5, 3), **FULL)
     yield case("lengths", "MHA-10", "Five and three valid keys; a padded key is not zero, as keys have a bias.", kv_lengths=_lengths(5, 3), dtypes=("float32", *HALVES), **FULL)
     yield case("lengths-cross", "MHA-10 MHA-4", "Four and six of seven keys of another input.", CROSS, x_kv=x_kv, kv_lengths=_lengths(4, 6), **FULL)
-    yield case("empty-row", "MHA-13", "A row without a key: its output is b_o.", mask=_row_off, dtypes=("float32", *HALVES), **FULL)
-    yield case("empty-row-no-bias", "MHA-13", "A row without a key and no biases: its output is 0.", mask=_row_off, w_o=w_o, stays="the only empty row whose output is 0")
-    yield case("empty-head", "MHA-13", "Rows without a key in one of two heads: the other one is left.", mask=_head_off, **FULL)
+    yield case("empty-row", "MHA-13", "A fully masked row: its output is b_o.", mask=_row_off, dtypes=("float32", *HALVES), **FULL)
+    yield case("empty-row-no-bias", "MHA-13", "A fully masked row and no biases: its output is 0.", mask=_row_off, w_o=w_o, stays="the only fully masked row whose output is 0")
+    yield case("empty-head", "MHA-13", "Fully masked rows in one of two heads: the other one is left.", mask=_head_off, **FULL)
     yield case("empty-batch", "MHA-13 MHA-10", "A padded sample of length 0.", kv_lengths=_lengths(0, 4), **FULL)
 
 
@@ -113,9 +113,9 @@ def _combining() -> Iterator[MhaCase]:
 
 def _results() -> Iterator[MhaCase]:
     yield case("weights", "MHA-14", "Weights of every head.", return_weights=True, dtypes=("float32", *HALVES), **FULL)
-    yield case("weights-mask", "MHA-14 MHA-13", "Weights under a mask, with a row without a key: zeros.", return_weights=True, mask=_row_off, **FULL)
+    yield case("weights-mask", "MHA-14 MHA-13", "Weights under a mask, with a fully masked row: zeros.", return_weights=True, mask=_row_off, **FULL)
     yield case("weights-cross", "MHA-14 MHA-4", "Weights over another input.", CROSS, x_kv=x_kv, return_weights=True, stays="weights that are not square", **FULL)
-    yield case("weights-empty-head", "MHA-14 MHA-13", "Weights with rows without a key in one of two heads.", return_weights=True, mask=_head_off, **FULL)
+    yield case("weights-empty-head", "MHA-14 MHA-13", "Weights with fully masked rows in one of two heads.", return_weights=True, mask=_head_off, **FULL)
     yield case("weights-causal-padding", "MHA-14 MHA-9", "Weights, causal, with padded keys.", return_weights=True, is_causal=True, kv_lengths=_lengths(5, 3), **FULL)
     yield case("weights-averaged", "MHA-15", "Weights averaged over four heads.", replace(PLAIN, heads=4, d=2, dv=2), return_weights=True, average_weights=True, dtypes=("float32", *HALVES), **FULL)
     yield case("weights-averaged-causal", "MHA-15 MHA-9", "Averaged weights, causal.", return_weights=True, average_weights=True, is_causal=True, **FULL)

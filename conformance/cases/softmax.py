@@ -1,4 +1,4 @@
-"""Softmax, rows without a key, weights and lse, accuracy and range: SDPA-14, 15, 18, 19, 25, 26."""
+"""Softmax, fully masked rows, weights and lse, accuracy and range: SDPA-14, 15, 18, 19, 25, 26."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ def _softmax() -> Iterator[Case]:
 
 def _empty_rows() -> Iterator[Case]:
     row = mask_without(rows=slice(1, 2))
-    yield case("empty-row", "SDPA-15", "One row without a key, among others: zeros, not NaN and not the mean of v.", SMALL, mask=row, dtypes=ALL_DTYPES)
-    yield case("empty-row-one-batch", "SDPA-15", "A row without a key in the second batch only.", SMALL, mask=mask_without(rows=slice(1, 2), batch=slice(1, 2)))
-    yield case("empty-row-last", "SDPA-15", "The last row without a key.", SMALL, mask=mask_without(rows=slice(-1, None)))
+    yield case("empty-row", "SDPA-15", "One fully masked row, among others: zeros, not NaN and not the mean of v.", SMALL, mask=row, dtypes=ALL_DTYPES)
+    yield case("empty-row-one-batch", "SDPA-15", "A fully masked row in the second batch only.", SMALL, mask=mask_without(rows=slice(1, 2), batch=slice(1, 2)))
+    yield case("empty-row-last", "SDPA-15", "The last row fully masked.", SMALL, mask=mask_without(rows=slice(-1, None)))
     yield case("empty-all", "SDPA-15", "No row has a key.", SMALL, mask=full_mask(False), zeros=True, dtypes=("float32", *HALVES))
     yield case("empty-one-query", "SDPA-15", "One query without a key.", replace(SMALL, sq=1), mask=full_mask(False), zeros=True)
     yield case("empty-row-broadcast", "SDPA-15 SDPA-8", "A key mask (B, 1, 1, Sk) that is False throughout for the second batch: a padded sample of length 0.", SMALL, mask=_no_keys_in_second_batch)
-    yield case("empty-row-tiles", "SDPA-15", "Rows without a key over several tiles.", TILES, mask=mask_without(rows=slice(3, 6)), dtypes=("float32", *HALVES))
-    yield case("empty-row-grouped", "SDPA-15 SDPA-17", "A row without a key with grouped heads.", GROUPED, mask=row)
-    yield case("empty-row-constant-values", "SDPA-15", "A row without a key where v is 1.5 everywhere: the mean of v would stand out.", SMALL, mask=row, data=constant_values(1.5))
-    yield case("empty-row-bias", "SDPA-15 SDPA-6", "A row without a key and a bias.", SMALL, mask=row, bias=random_bias())
-    yield case("empty-row-lse", "SDPA-15 SDPA-19", "lse of a row without a key is −inf, not a large negative number (flashinfer 4452).", SMALL, mask=row, return_lse=True)
-    yield case("empty-row-weights", "SDPA-15 SDPA-18", "Weights of a row without a key are zero, not 1/Sk.", SMALL, mask=row, return_weights=True)
+    yield case("empty-row-tiles", "SDPA-15", "Fully masked rows over several tiles.", TILES, mask=mask_without(rows=slice(3, 6)), dtypes=("float32", *HALVES))
+    yield case("empty-row-grouped", "SDPA-15 SDPA-17", "A fully masked row with grouped heads.", GROUPED, mask=row)
+    yield case("empty-row-constant-values", "SDPA-15", "A fully masked row where v is 1.5 everywhere: the mean of v would stand out.", SMALL, mask=row, data=constant_values(1.5))
+    yield case("empty-row-bias", "SDPA-15 SDPA-6", "A fully masked row and a bias.", SMALL, mask=row, bias=random_bias())
+    yield case("empty-row-lse", "SDPA-15 SDPA-19", "lse of a fully masked row is −inf, not a large negative number (flashinfer 4452).", SMALL, mask=row, return_lse=True)
+    yield case("empty-row-weights", "SDPA-15 SDPA-18", "Weights of a fully masked row are zero, not 1/Sk.", SMALL, mask=row, return_weights=True)
     yield case("empty-row-causal-weights", "SDPA-15 SDPA-18 SDPA-10", "Weights with a negative offset.", SMALL, is_causal=True, causal_offset=-2, return_weights=True)
     yield case("empty-row-causal-lse", "SDPA-15 SDPA-19 SDPA-10", "lse with a negative offset.", SMALL, is_causal=True, causal_offset=-2, return_lse=True)
 

@@ -57,7 +57,7 @@ def cases() -> Iterator[SublayerCase]:
     yield case("causal", "SUB-8", "Causal.", is_causal=True)
     yield case("causal-pre-norm", "SUB-8 SUB-2", "Causal in pre-norm.", is_causal=True, pre_norm=True)
     yield case("lengths", "SUB-8", "Padded keys, and a sample of length 0: LayerNorm(x + b_o).", kv_lengths=_lengths)
-    yield case("mask-pre-norm", "SUB-8", "A row without a key in pre-norm: x + b_o.", mask=_row_off, pre_norm=True)
+    yield case("mask-pre-norm", "SUB-8", "A fully masked row in pre-norm: x + b_o.", mask=_row_off, pre_norm=True)
     yield case("accuracy-offset", "SUB-9", "Pre-norm of rows around 1000 that vary by 1: mean(z²) − mean(z)² loses most digits.", data=normal(1.0, 1000.0), dtypes=("float32", "float64"), pre_norm=True)
     yield case("accuracy-offset-sum", "SUB-9", "Post-norm of a sum around 1000 that varies by 1: a bias of the output lifts it.", b_o=_lifted, dtypes=("float32", "float64"))
     yield case("accuracy-columns", "SUB-9", "512 columns of ±0.95, and a layer that adds 0: a variance summed in half precision stops half-way.", COLUMNS, data=_signs, dtypes=HALVES, b_v=_zeros("b_v"), b_o=_zeros("b_o"))

@@ -1,7 +1,7 @@
-"""Known wrong ways to compute attention, each a few lines over a correct one, each from a real bug.
+"""Faults: attention computed wrongly in one known way, each a few lines over a correct model, each from a real bug.
 
-They prove the suite (every one fails at least two cases, kills.py) and name mistakes (diagnosis.py).  Each can be
-plugged in like a user's function: ``pytest conformance --impl attention_conformance.conformance.faults:causal_bottom_right``.
+They prove the suite (each fails at least two cases, kill_matrix.py) and name mistakes (diagnosis/match.py).  Each can be
+plugged in like a user's function: ``--impl attention_conformance.conformance.faults:causal_bottom_right``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from attention_conformance.conformance.faults.registry import FAULTS, Fault
 
 __all__ = ["FAULTS", "GROUPS", "Fault"]
 
-#: The modules that hold faults, one class of mistakes each, in the order of tables.
+#: The modules that hold faults, one class of mistakes each, in the order of the kill matrix.
 GROUPS = (
     "sdpa/fully_masked_rows",
     "sdpa/fills",
@@ -54,7 +54,7 @@ _INSTANCES: dict[str, Anatomy] = {}
 
 
 def __getattr__(attribute: str) -> Anatomy:
-    """The instance of a fault, made once: ``attention_conformance.conformance.faults.causal_bottom_right``."""
+    """The instance of a fault, made once: ``faults.causal_bottom_right``."""
     name = attribute.replace("_", "-")
     if attribute.startswith("_") or name not in registry.FAULTS:
         raise AttributeError(f"module {__name__!r} has no fault {attribute!r}")

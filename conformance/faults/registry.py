@@ -1,4 +1,4 @@
-"""The register of faults: what each is called, which clause it breaks, and where it really happened."""
+"""Registry of faults: the name of each, the clause that it breaks, and where it really happened."""
 
 from __future__ import annotations
 
@@ -214,9 +214,9 @@ TRACKERS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """A known wrong way to compute an operator."""
+    """A fault: an operator computed wrongly in one known way."""
 
-    #: Its name in tables: "causal-bottom-right".
+    #: Its name in the kill matrix: "causal-bottom-right".
     name: str
     #: The clause that it breaks.
     clause: str
@@ -229,7 +229,7 @@ class Fault:
 
     @property
     def operator(self) -> str:
-        """The operator that it is a wrong way to compute."""
+        """The operator that it computes wrongly."""
         return self.make.operator
 
     @property
@@ -239,7 +239,7 @@ class Fault:
 
     @property
     def group(self) -> str:
-        """The class of mistakes that it belongs to: its module."""
+        """The class of mistakes that it belongs to, by its module: "sdpa/causal"."""
         return self.make.__module__.partition(".faults.")[2].replace(".", "/")
 
     @property
@@ -270,7 +270,7 @@ def fault(clause: str, title: str, *sources: str) -> Callable[[Class], Class]:
 
 
 def faults_of(operator: str) -> list[Fault]:
-    """The faults of one operator, in the order of tables."""
+    """The faults of one operator, in the order of the kill matrix."""
     return [fault for fault in FAULTS.values() if fault.operator == operator]
 
 

@@ -22,12 +22,12 @@ class Question:
 
 
 QUESTIONS = (
-    # Rows without a key.
-    Question("row without a key, boolean mask", "empty-row", "zeros"),
-    Question("row without a key, bias of −inf", "bias-minus-inf-row", "zeros"),
-    Question("row without a key, bias of −inf and mask", "combined-mask-bias-minus-inf", "zeros"),
-    Question("row without a key, kv_lengths of 0", "lengths-zero", "zeros"),
-    Question("row without a key, kv_lengths of 0, Sq = Sk", "lengths-square-zero", "zeros"),
+    # Fully masked rows.
+    Question("fully masked row, boolean mask", "empty-row", "zeros"),
+    Question("fully masked row, bias of −inf", "bias-minus-inf-row", "zeros"),
+    Question("fully masked row, bias of −inf and mask", "combined-mask-bias-minus-inf", "zeros"),
+    Question("fully masked row, kv_lengths of 0", "lengths-zero", "zeros"),
+    Question("fully masked row, kv_lengths of 0, Sq = Sk", "lengths-square-zero", "zeros"),
     Question("row of the smallest finite bias", "bias-smallest-all", "mean of v"),
     # Masks.
     Question("mask together with is_causal", "combined-mask-causal", "both hold"),
@@ -45,7 +45,7 @@ QUESTIONS = (
     Question("scale = 0 with is_causal", "scale-zero-causal", "ok"),
     Question("scale < 0 with softcap", "softcap-negative-scale", "ok"),
     Question("sinks", "sinks", "ok"),
-    Question("sink of a row without a key", "sinks-empty-row", "zeros"),
+    Question("sink of a fully masked row", "sinks-empty-row", "zeros"),
     # Shapes.
     Question("Sk = 0", "empty-keys", "zeros"),
     Question("Sk = 0 with grouped heads", "empty-keys-grouped", "zeros"),
@@ -73,16 +73,16 @@ QUESTIONS = (
     Question("decoding, a past of another dtype", "decode-invalid-dtype", "refused"),
     Question("scale = 0 with a past", "decode-scale-zero", "ok"),
     # Gradients of attention.
-    Question("row without a key, boolean mask", "grad-empty-row", "zeros"),
-    Question("row without a key, bias of −inf", "grad-empty-row-bias", "zeros"),
+    Question("fully masked row, boolean mask", "grad-empty-row", "zeros"),
+    Question("fully masked row, bias of −inf", "grad-empty-row-bias", "zeros"),
     Question("is_causal, Sq < Sk", "grad-causal-more-keys", "top left"),
     Question("scale < 0", "grad-scale-negative", "ok"),
     Question("bias of shape (1, 1, Sq, Sk)", "grad-bias-qk", "summed"),
     Question("Sk = 0", "grad-empty-keys", "zeros"),
     # The layer.
-    Question("row without a key, boolean mask", "mha-empty-row", "b_o"),
-    Question("row without a key, weights asked for", "mha-weights-mask", "b_o"),
-    Question("row without a key, bias of −inf", "mha-bias-minus-inf", "b_o"),
+    Question("fully masked row, boolean mask", "mha-empty-row", "b_o"),
+    Question("fully masked row, weights requested", "mha-weights-mask", "b_o"),
+    Question("fully masked row, bias of −inf", "mha-bias-minus-inf", "b_o"),
     Question("sample of length 0", "mha-empty-batch", "b_o"),
     Question("padded keys", "mha-lengths", "ok"),
     Question("is_causal, Sq < Sk", "mha-causal-cross", "top left"),
@@ -90,8 +90,8 @@ QUESTIONS = (
     Question("scale = 0", "mha-scale-zero", "ok"),
     Question("Sk = 0", "mha-no-keys", "b_o"),
     # Gradients of the layer.
-    Question("row without a key, boolean mask", "mha-grad-empty-row", "b_o alone"),
-    Question("row without a key, bias of −inf", "mha-grad-bias-minus-inf", "b_o alone"),
+    Question("fully masked row, boolean mask", "mha-grad-empty-row", "b_o alone"),
+    Question("fully masked row, bias of −inf", "mha-grad-bias-minus-inf", "b_o alone"),
     Question("sample of length 0", "mha-grad-empty-batch", "b_o alone"),
     Question("Sk = 0", "mha-grad-no-keys", "b_o alone"),
 )

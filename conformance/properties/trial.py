@@ -87,7 +87,7 @@ ROUNDINGS = 16 * UNIT_ROUNDOFF["float64"]
 
 def merged(o1: Measured, l1: Measured, o2: Measured, l2: Measured) -> tuple[Measured, Measured]:
     """Output (B, Hq, Sq, Dv) and lse (B, Hq, Sq) over both parts."""
-    with np.errstate(all="ignore"):  # −inf − (−inf) in rows without a key
+    with np.errstate(all="ignore"):  # −inf − (−inf) in fully masked rows
         lse = Measured(
             np.logaddexp(l1.value, l2.value),
             np.logaddexp(l1.exact, l2.exact),

@@ -53,7 +53,7 @@ class Problem:
 
 
 def problem(seed: int, dtype: str, *, keys: int = 200, empty: bool = True, **given: Any) -> Problem:
-    """The problem of a seed; ``keys`` is the largest Sk, ``empty`` allows rows without a key.
+    """The problem of a seed; ``keys`` is the largest Sk, ``empty`` allows fully masked rows.
 
     ``given`` replaces options; those given as None are left out.
     """

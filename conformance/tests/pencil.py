@@ -176,7 +176,7 @@ def _multiply(a: Number, b: Number) -> Number:
 
 
 def _divide(a: Number, b: Number) -> Number:
-    if a == ZERO:  # also 0/0: a row without a key has weights 0
+    if a == ZERO:  # also 0/0: a fully masked row has weights 0
         return ZERO
     if a == b:  # the only key: exactly 1, also where the powers are irrational
         return Exact(Fraction(1))

@@ -86,7 +86,7 @@ class _WrongScale(Attention):
 
 
 class _MeanOfRows(Attention):
-    """A row without a key gives the mean of v."""
+    """A fully masked row gives the mean of v."""
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         weights = super().normalized(x, powers, total, allowed)
@@ -94,7 +94,7 @@ class _MeanOfRows(Attention):
 
 
 class _MeanAndScale(_MeanOfRows):
-    """Two mistakes: the mean of v in a row without a key, and a wrong scale everywhere."""
+    """Two mistakes: the mean of v in a fully masked row, and a wrong scale everywhere."""
 
     def default_scale(self, x: Inputs) -> float:
         return 1 / x.q.shape[3]

@@ -122,7 +122,7 @@ def test_one_part_in_ten_thousand_is_caught_in_float32(what: str) -> None:
 
 
 def test_rows_without_a_key_must_be_zero_exactly_or_underflow() -> None:
-    """The bound of a row without a key is the smallest number of the dtype, nothing more."""
+    """The bound of a fully masked row is the smallest number of the dtype, nothing more."""
     case = all_cases()["empty-row"]
     limit = case.bound("float32", Profile.WIDE)
     assert limit.output[0, 0, 1].max() <= 2 * bounds.UNDERFLOW["float32"]

@@ -223,6 +223,6 @@ def test_nan_alone_is_no_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nan_that_explains_most_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NaN in rows without a key is a mistake that shows in nothing else."""
+    """NaN in fully masked rows is a mistake that shows in nothing else."""
     (best, *_) = judged(FAULTS["empty-row-nan"].make, ("plain", "empty-row", "empty-all", "lengths-zero"), monkeypatch)
     assert not any(failed.telling for failed in best.fits)

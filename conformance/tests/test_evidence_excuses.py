@@ -79,7 +79,7 @@ nan_gradients.operator = "sdpa_grad"  # type: ignore[attr-defined]
 
 
 def test_a_record_excuses_its_own_rows_of_a_layer(pool: Pool) -> None:
-    """The ledger knows torch-mha-fast to give NaN in rows without a key, which the first sample consists of."""
+    """The ledger knows torch-mha-fast to give NaN in fully masked rows, which the first sample consists of."""
     got = verdict(pool, "first_sample_nan", EMPTY, "torch-mha-fast")
     assert (got.kind, got.why) == (Kind.KNOWN, "torch-mha-fast-empty-row")
 
@@ -92,7 +92,7 @@ def test_a_record_excuses_no_other_rows_of_a_layer(pool: Pool) -> None:
 
 
 def test_a_record_excuses_no_other_layer(pool: Pool) -> None:
-    """The same failure of another implementation, and without a row without a key."""
+    """The same failure of another implementation, and without a fully masked row."""
     assert verdict(pool, "first_sample_nan", EMPTY, "numpy-layer").kind is Kind.ALARM
     full = replace(EMPTY, kv_lengths=(1, 4))
     assert verdict(pool, "first_sample_nan", full, "torch-mha-fast", "float64").kind is Kind.ALARM

@@ -56,7 +56,7 @@ def test_what_is_not_computed_is_the_same(name: str) -> None:
 
 
 def test_most_calls_are_not_made() -> None:
-    """A fault of rows without a key changes nothing where every row has one, and is seen where one has none."""
+    """A fault of fully masked rows changes nothing where every row has one, and is seen where one has none."""
     make = FAULTS["empty-row-nan"].make
     assert unchanged(make, every_case()["plain"], "float32") is not None
     assert unchanged(make, every_case()["empty-row"], "float32") is None

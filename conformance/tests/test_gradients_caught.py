@@ -98,7 +98,7 @@ def broadcast(p: Problem) -> bool:
 
 
 def emptied(p: Problem) -> bool:
-    """A row without a key."""
+    """A fully masked row."""
     return not bool(p.expected().forward.allowed.any(axis=3).all())
 
 

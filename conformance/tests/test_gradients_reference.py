@@ -52,7 +52,7 @@ HIDING[0, 1, 1], HIDING[1, :, :, 2] = False, False
 OPTIONS: dict[str, dict[str, Any]] = {
     "nothing": {},
     "mask": {"mask": RNG.random(SMALL) < 0.6},
-    "a row without a key in a batch": {"mask": HIDING},
+    "a fully masked row in a batch": {"mask": HIDING},
     "no key at all": {"mask": np.zeros((1, 1, 1, 1), bool)},
     "causal": {"is_causal": True},
     "causal at the bottom right": {"is_causal": True, "causal_offset": 1},
@@ -125,7 +125,7 @@ def test_options_together(seed: int) -> None:
     assert agree(sdpa_grad(*data(seed), **chosen), complex_step.sdpa_grad(*data(seed), **chosen))
 
 
-@pytest.mark.parametrize("name", ["nothing", "softcap and bias", "a row without a key in a batch"])
+@pytest.mark.parametrize("name", ["nothing", "softcap and bias", "a fully masked row in a batch"])
 def test_high_precision_differences(name: str) -> None:
     """Central differences of a 50-digit evaluation, by every third element of every input."""
     shape, step, options = (1, 2, 2, 3), mpmath.mpf(10) ** -15, OPTIONS[name]

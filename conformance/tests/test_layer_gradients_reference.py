@@ -62,7 +62,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "the bias of values": {"biases": "v"},
     "the bias of the output": {"biases": "o"},
     "mask": {"mask": RNG.random(SQUARE) < 0.6, "biases": "qkvo"},
-    "rows without a key": {"mask": HIDING, "biases": "qkvo"},
+    "fully masked rows": {"mask": HIDING, "biases": "qkvo"},
     "no key at all": {"mask": np.zeros((1, 1, 1, 1), bool), "biases": "o"},
     "causal": {"is_causal": True},
     "causal with more keys": {"is_causal": True, "cross": True},

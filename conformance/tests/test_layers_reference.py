@@ -160,7 +160,7 @@ def test_rows_without_a_key_give_the_output_bias() -> None:
 
 
 def test_no_keys_at_all_give_the_output_bias() -> None:
-    """Sk = 0 is a row without a key, for every row."""
+    """Sk = 0 is a fully masked row, for every row."""
     named = layer(x_kv=np.zeros((2, 0, 3)))
     assert np.array_equal(reference.mha(**named).output, np.broadcast_to(named["b_o"], (2, 4, 6)))
 

@@ -61,7 +61,7 @@ def test_plain_problems_trigger_only_what_always_holds() -> None:
 
 
 def test_a_row_without_a_key_is_that_row() -> None:
-    """Negative offsets leave the first two rows without a key, and no other."""
+    """Negative offsets leave the first two rows fully masked, and no other."""
     spoiled = rows("jax-nn-empty-row-1", Problem("rows", Shape(sq=4, sk=4), is_causal=True, causal_offset=-2))
     np.testing.assert_array_equal(spoiled[0, 0], [True, True, False, False])
 

@@ -61,7 +61,7 @@ def test_the_pasted_case_fails_in_the_same_way(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("offset", [0, -1])
 def test_a_pasted_case_says_whether_it_expects_zeros(offset: int) -> None:
-    """A case whose whole output is zero has to say so: a counterexample of rows without a key does."""
+    """A case whose whole output is zero has to say so: a counterexample of fully masked rows does."""
     problem = Problem("fuzz-zeros", Shape(1, 1, 1, 1, 1, 1, 1), is_causal=True, causal_offset=offset)
     case = pasted(paste_line(problem, "SDPA-15", "float16"))
     assert case.zeros == (offset < 0) == (not case.expected("float16").output.any())
@@ -130,7 +130,7 @@ def test_another_seed_gives_other_examples() -> None:
 
 
 def test_a_recorded_deviation_is_not_a_failure() -> None:
-    """The mean of v in a row without a key, where the ledger says so, is a deviation, and names its record."""
+    """The mean of v in a fully masked row, where the ledger says so, is a deviation, and names its record."""
     result = run(REFERENCE, context("mean_of_rows", records=(EMPTY_ROWS,)))
     assert (result.outcome, result.failure, result.broken) == (Outcome.KNOWN_DEVIATION, Failure.VALUE, "SDPA-15")
     assert "jax-nn-empty-row-1" in result.reason
@@ -138,7 +138,7 @@ def test_a_recorded_deviation_is_not_a_failure() -> None:
 
 
 def test_a_recorded_deviation_excuses_nothing_else() -> None:
-    """A wrong scale fails although rows without a key are excused, and the worst element is one that is not."""
+    """A wrong scale fails although fully masked rows are excused, and the worst element is one that is not."""
     result = run(REFERENCE, context("mean_and_scale", records=(EMPTY_ROWS,)))
     assert result.outcome is Outcome.FAILED
     assert judged(pasted(result.message), context("mean_of_rows")).outcome is Outcome.PASSED

@@ -166,7 +166,7 @@ def test_limit_is_tight() -> None:
 
 
 def test_random_cases_cover_the_options() -> None:
-    """Every option, every pair of axes that may differ, empty axes and empty rows occur among the cases."""
+    """Every option, every pair of axes that may differ, empty axes and fully masked rows occur among the cases."""
     seen: Counter[str] = Counter()
     for seed in SEEDS:
         (q, k, v), options, _ = _case(seed)

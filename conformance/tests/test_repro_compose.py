@@ -246,6 +246,6 @@ def test_nothing_is_wrong_with_exact_results() -> None:
 
 
 def test_an_expected_infinity_has_no_bound() -> None:
-    """Lse of a row without a key is −inf, and a large negative number is not."""
+    """Lse of a fully masked row is −inf, and a large negative number is not."""
     (element,) = [each for each in worst("empty-keys-lse", lse=-1e30) if each.got == -1e30]
     assert (element.expected, element.bound) == (-np.inf, 0.0)

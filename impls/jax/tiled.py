@@ -171,7 +171,7 @@ class _Call:
         allowed = reduce(and_, self._tests(start, q.shape[2], at, index, size, bias))
         scores = jnp.where(allowed, scores, -jnp.inf)
         highest = jnp.maximum(top, scores.max(axis=3, keepdims=True))
-        base = jnp.where(jnp.isneginf(highest), 0, highest)  # −inf − (−inf) is NaN; a row without a key keeps its zeros
+        base = jnp.where(jnp.isneginf(highest), 0, highest)  # −inf − (−inf) is NaN; a fully masked row keeps its zeros
         powers, shrink = jnp.exp(scores - base), jnp.exp(top - base)
         total = total * shrink + powers.sum(axis=3, keepdims=True)
         output = output * shrink + _product("bhgij,bhjd->bhgid", powers, values)

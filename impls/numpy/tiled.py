@@ -343,7 +343,7 @@ class _Block:
                 special.append((~np.isneginf(scores), values))
                 values = finite_part(values)
             highest = np.maximum(top, scores.max(axis=1, keepdims=True))
-            # −inf − (−inf) is NaN; a row without a key keeps its zeros
+            # −inf − (−inf) is NaN; a fully masked row keeps its zeros
             scores -= np.where(np.isneginf(highest), 0, highest)
             np.exp(scores, out=scores)
             shrink = np.exp(top - np.where(np.isneginf(highest), 0, highest))

@@ -63,7 +63,7 @@ def plus(a: Near, b: Near, unit: Unit) -> Near:
 def softmax(s: Near, allowed: np.ndarray, unit: Unit) -> tuple[Near, np.ndarray]:
     """Weights of the rows of s (Sq, Sk), stored, and how far the argument of each power may be off.
 
-    A row without an allowed key has zeros.  Score less maximum and its power are each stored once at most.
+    A fully masked row has zeros.  Score less maximum and its power are each stored once at most.
     """
     value, off = np.zeros_like(s.value), np.zeros_like(s.value)
     for i, keys in enumerate(allowed):

@@ -160,7 +160,7 @@ def test_nn_is_within_its_bound(case_name: str) -> None:
 
 
 def test_nn_is_not_repaired() -> None:
-    """A row without a key is the mean of the values in jax.nn, and the adapter leaves it."""
+    """A fully masked row is the mean of the values in jax.nn, and the adapter leaves it."""
     v = np.arange(6, dtype=np.float32).reshape(1, 1, 3, 2)
     got = calls.call(BY_NAME["jax-nn"], calls.Request.qkv("cpu", v, v, v, {"mask": np.zeros((1, 1, 3, 3), bool)}))
     assert np.array_equal(got.results["output"][0, 0], np.broadcast_to(v[0, 0].mean(axis=0), (3, 2)))

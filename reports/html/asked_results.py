@@ -14,11 +14,11 @@ from attention_conformance.reports.html.answers import BOLD
 from attention_conformance.reports.html.views import Answer, Cell, Group, link
 from attention_conformance.reports.model import tables
 
-#: The clause of each operator that says what a row without an allowed key gives.
+#: The clause of each operator that says what a fully masked row gives.
 EMPTY_ROWS = {"sdpa": "SDPA-15", "mha": "MHA-13", "sdpa_grad": "GRAD-8", "mha_grad": "GRAD-24"}
 
 #: How the questions about such rows begin.
-BEGINS = "row without a key, "
+BEGINS = "fully masked row, "
 
 _BAD = [Outcome.FAILED.value, Outcome.KNOWN_DEVIATION.value, Outcome.ADVISORY.value]
 

@@ -78,7 +78,7 @@ def test_the_clauses_on_masked_rows_are_those_of_the_spec() -> None:
     """Their titles say so, and so do the questions."""
     titles = {clauses()[clause].title for clause in EMPTY_ROWS.values()}
     assert all(title.startswith("Rows without a key") for title in titles)
-    assert BEGINS == "row without a key, "
+    assert BEGINS == "fully masked row, "
 
 
 def test_conforming_is_neither_failing_nor_deviating(tmp_path: Path) -> None:

@@ -69,13 +69,13 @@ class PaddedQueriesDropped(LayerBackward):
 
 
 def _empty(found: LayerExpected) -> Array:
-    """Rows without a key by head, (B, H, Sq, 1)."""
+    """Fully masked rows by head, (B, H, Sq, 1)."""
     return np.logical_not(found.heads.allowed.any(axis=3, keepdims=True))
 
 
 @fault(
     "GRAD-24",
-    "one row without a key makes the gradients of all inner weights NaN",
+    "one fully masked row makes the gradients of all inner weights NaN",
     "pytorch 41508",
     "pytorch PR 196170",
 )
@@ -97,7 +97,7 @@ class EmptyHeadGradientNan(LayerBackward):
         return {**grads, "q": np.where(rows, x.work(np.nan), grads["q"])}
 
 
-@fault("GRAD-24", "rows without a key left out of the gradient of b_o", "cf. pytorch PR 42323")
+@fault("GRAD-24", "fully masked rows left out of the gradient of b_o", "cf. pytorch PR 42323")
 class EmptyRowsLeftOutOfOutputBias(LayerBackward):
     """Their outputs are cut out of the loss, although they are b_o and not nothing."""
 
@@ -107,7 +107,7 @@ class EmptyRowsLeftOutOfOutputBias(LayerBackward):
         return {**super().gradients(x, dy), "b_o": self.of_bias(x, "o", np.where(rows, x.work(0), dy))}
 
 
-@fault("GRAD-24", "rows without a key give values the gradient of a mean", "cf. onnxruntime 28904")
+@fault("GRAD-24", "fully masked rows give values the gradient of a mean", "cf. onnxruntime 28904")
 class EmptyRowsMeanBackward(LayerBackward):
     """Filled with a finite number in the backward pass, equal weights come out, where the forward pass has none."""
 

@@ -1,4 +1,4 @@
-"""Masks and rows without a key in the backward pass, over a forward pass that is right: GRAD-7, GRAD-8."""
+"""Masks and fully masked rows in the backward pass, over a forward pass that is right: GRAD-7, GRAD-8."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attention_conformance.conformance.faults.registry import fault
 from attention_conformance.conformance.spec.sdpa import Expected
 
 
-@fault("GRAD-8", "a NaN gradient of q in rows without a key", "cf. pytorch 41508", "cf. pytorch PR 189045")
+@fault("GRAD-8", "a NaN gradient of q in fully masked rows", "cf. pytorch 41508", "cf. pytorch PR 189045")
 class EmptyRowGradientNan(Backward):
     """0/0 of that row alone; k and v are right."""
 
@@ -21,7 +21,7 @@ class EmptyRowGradientNan(Backward):
         return np.where(np.isneginf(found.lse)[..., None], x.work(np.nan), super().grad_q(x, found, d_raw))
 
 
-@fault("GRAD-8", "a row without a key makes the gradients of q and all keys of its head NaN", "tilelang PR 2461")
+@fault("GRAD-8", "a fully masked row makes the gradients of q and all keys of its head NaN", "tilelang PR 2461")
 class EmptyRowGradientSpreads(Backward):
     """0 · NaN: what δ holds for the row is never written, and its weights of 0 do not hide it."""
 
@@ -29,7 +29,7 @@ class EmptyRowGradientSpreads(Backward):
         return np.where(np.isneginf(found.lse)[..., None], x.work(np.nan), super().delta(x, found, g))
 
 
-@fault("GRAD-8", "one row without a key makes every gradient NaN", "pytorch 41508", "brevitas PR 1591")
+@fault("GRAD-8", "one fully masked row makes every gradient NaN", "pytorch 41508", "brevitas PR 1591")
 class EmptyRowGradientNanBatch(Backward):
     """The NaN of a forward pass that was zeroed after the softmax, through everything that shares inputs."""
 

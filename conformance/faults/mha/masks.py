@@ -1,4 +1,4 @@
-"""Masks, padding, rows without a key and dropout within a layer: MHA-8 to MHA-10, MHA-13, MHA-23."""
+"""Masks, padding, fully masked rows and dropout within a layer: MHA-8 to MHA-10, MHA-13, MHA-23."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class LayerLengthsCutQueries(Layer):
     attention = LengthsCutQueries
 
 
-@fault("MHA-13", "NaN in rows without a key, after the output projection", "pytorch 41508", "pytorch 27968")
+@fault("MHA-13", "NaN in fully masked rows, after the output projection", "pytorch 41508", "pytorch 27968")
 class LayerEmptyRowNan(Layer):
     """One empty head is enough: the projection mixes all of them."""
 
@@ -126,14 +126,14 @@ class LayerEmptyRowNan(Layer):
 
 @fault("MHA-13", "masked scores of a layer filled with −1e9", "source 001", "annotated-transformer PR 67")
 class LayerFillMinus1e9(Layer):
-    """Rows without a key give the mean of v."""
+    """Fully masked rows give the mean of v."""
 
     attention = FillMinus1e9
 
 
 @fault("MHA-13", "masked scores of a layer filled with −1e20", "source 004", "flax 982")
 class LayerFillMinus1e20(Layer):
-    """The mean of v in rows without a key; NaN in float16, which cannot hold the fill."""
+    """The mean of v in fully masked rows; NaN in float16, which cannot hold the fill."""
 
     attention = FillMinus1e20
 
@@ -143,7 +143,7 @@ def rows_with_a_key(found: LayerExpected) -> Array:
     return np.any(found.heads.allowed, axis=(1, 3))[:, :, None]
 
 
-@fault("MHA-13", "the whole output of a row without a key is 0, without b_o", "cf. transformers 27050")
+@fault("MHA-13", "the whole output of a fully masked row is 0, without b_o", "cf. transformers 27050")
 class EmptyRowWithoutBias(Layer):
     """Rows are left out before the layer and put back as zeros behind it; without b_o that is right."""
 
@@ -155,9 +155,9 @@ class EmptyRowWithoutBias(Layer):
         return replace(found, output=self.returned(x, out.result), out=out)
 
 
-@fault("MHA-13", "rows without a key in one head are emptied in all heads", "cf. pytorch 41508")
+@fault("MHA-13", "fully masked rows in one head are emptied in all heads", "cf. pytorch 41508")
 class EmptyHeadEmptiesRow(Layer):
-    """The test for an empty row takes all heads together."""
+    """The test for a fully masked row takes all heads together."""
 
     def heads(self, x: LayerCall, q: Array, k: Array, v: Array) -> Expected:
         found = super().heads(x, q, k, v)

@@ -126,14 +126,14 @@ class MaskDroppedInPreNorm(Sublayer):
         return super().inputs_of_heads(replace(x, mask=None) if x.pre_norm else x, q, k, v)
 
 
-@fault("SUB-8", "NaN in rows without a key, after the norm", "pytorch 41508", "pytorch PR 190486")
+@fault("SUB-8", "NaN in fully masked rows, after the norm", "pytorch 41508", "pytorch PR 190486")
 class SublayerEmptyRowNan(Sublayer):
     """The norm spreads it over the row, and no further."""
 
     attention = EmptyRowNan
 
 
-@fault("SUB-8", "rows without a key attend to the mean of all values", "source 001", "annotated-transformer PR 67")
+@fault("SUB-8", "fully masked rows attend to the mean of all values", "source 001", "annotated-transformer PR 67")
 class SublayerEmptyRowMean(Sublayer):
     """Masked scores filled with −1e9."""
 
@@ -185,7 +185,7 @@ class Adding(Sublayer):
         return np.where(self.lost(x, layer), x.work(0), super().added(x, layer))
 
 
-@fault("SUB-8", "rows without a key skip the layer: b_o is not added", "cf. transformers 27050")
+@fault("SUB-8", "fully masked rows skip the layer: b_o is not added", "cf. transformers 27050")
 class EmptyRowSkipped(Adding):
     """Padded rows are left out before the layer and put back as zeros."""
 

@@ -260,7 +260,7 @@ class Attention(Anatomy):
         return self.normalized(x, powers, total, allowed), self.lse(x, top, total, allowed)[..., 0]
 
     def top(self, x: Inputs, s: Array) -> Array:
-        """What is taken off before exp: the largest score of the row, 0 for a row without a key."""
+        """What is taken off before exp: the largest score of the row, 0 for a fully masked row."""
         top = self.sink_top(x, s.max(axis=3, keepdims=True, initial=-np.inf))
         return np.where(np.isneginf(top), x.work(0), top)
 
@@ -282,7 +282,7 @@ class Attention(Anatomy):
         return np.where(np.isneginf(sinks), x.work(0), np.exp(sinks - top))
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
-        """The weights; zeros in a row without a key (SDPA-15)."""
+        """The weights; zeros in a fully masked row (SDPA-15)."""
         return powers / np.where(total == 0, x.work(1), total)
 
     def lse(self, x: Inputs, top: Array, total: Array, allowed: Array) -> Array:

@@ -22,7 +22,7 @@ class Filled(Attention):
 
 @fault("SDPA-7", "masked scores filled with −1e4", "onnxruntime 14363", "lattice 361", "transformers 14859")
 class FillMinus1e4(Filled):
-    """Right while the allowed scores are far above −1e4; an empty row gives the mean of v."""
+    """Right while the allowed scores are far above −1e4; a fully masked row gives the mean of v."""
 
     def value(self, x: Inputs) -> float:
         return -1e4
@@ -30,7 +30,7 @@ class FillMinus1e4(Filled):
 
 @fault("SDPA-7", "masked scores filled with −1e9", "source 001", "annotated-transformer PR 67")
 class FillMinus1e9(Filled):
-    """Right but for rows without a key, which give the mean of v."""
+    """Right but for fully masked rows, which give the mean of v."""
 
     def value(self, x: Inputs) -> float:
         return -1e9
@@ -44,7 +44,7 @@ class FillMinus1e9(Filled):
     "linformer-pytorch PR 19",
 )
 class FillMinus1e20(Filled):
-    """NaN in rows without a key in float16, where the fill is −inf, and the mean of v in all others."""
+    """NaN in fully masked rows in float16, where the fill is −inf, and the mean of v in all others."""
 
     def value(self, x: Inputs) -> float:
         return -np.inf if x.dtype == np.float16 else -1e20
@@ -60,7 +60,7 @@ class FillMinus1e20(Filled):
     "SDPA-7", "masked scores filled with the smallest number of the dtype", "reformer-pytorch PR 26", "darts PR 3087"
 )
 class FillSmallest(Filled):
-    """−65504 in float16 is not far below scores that overflowed downwards, and empty rows give the mean of v."""
+    """−65504 in float16 is not far below scores that overflowed downwards, and fully masked rows give the mean of v."""
 
     def value(self, x: Inputs) -> float:
         return float(ml_dtypes.finfo(x.dtype).min)
@@ -86,7 +86,7 @@ class FillPlusInf(Filled):
 
 @fault("SDPA-15", "a float64 fill of −1e308 that float32 turns into −inf", "jax PR 34114")
 class FillFloat64(Filled):
-    """Rows without a key: the mean of v in float64, NaN in narrower dtypes."""
+    """Fully masked rows: the mean of v in float64, NaN in narrower dtypes."""
 
     def value(self, x: Inputs) -> float:
         return -1e308 if x.work is np.float64 else -np.inf
@@ -100,7 +100,7 @@ class FillFloat64(Filled):
 
 @fault("SDPA-13", "fills of mask and causal add up: −1e4 or −2e4", "onnxruntime 14363")
 class FillsAddUp(Attention):
-    """In a row without a key the keys masked once win over the keys masked twice."""
+    """In a fully masked row the keys masked once win over the keys masked twice."""
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
         for mask in (self.mask_allows(x), self.causal_allows(x), self.lengths_allow(x) & self.window_allows(x)):

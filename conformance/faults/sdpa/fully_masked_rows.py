@@ -1,4 +1,4 @@
-"""Rows without a key: NaN, the mean of v, the row before, and only where some options meet (SDPA-15, SDPA-20)."""
+"""Fully masked rows: NaN, the mean of v, the row before, and only where some options meet (SDPA-15, SDPA-20)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from attention_conformance.conformance.faults.registry import fault
 
 
 def empty(allowed: Array) -> Array:
-    """Rows without a key, (B, Hq, Sq, 1)."""
+    """Fully masked rows, (B, Hq, Sq, 1)."""
     return np.logical_not(allowed.any(axis=3, keepdims=True))
 
 
@@ -28,7 +28,7 @@ class NanRow(Attention):
         return np.where(self.hit(x, allowed), x.work(np.nan), super().lse(x, top, total, allowed))
 
 
-@fault("SDPA-15", "NaN in rows without a key", "pytorch 103963", "openvino 35959", "iree 24175", "rten PR 1321")
+@fault("SDPA-15", "NaN in fully masked rows", "pytorch 103963", "openvino 35959", "iree 24175", "rten PR 1321")
 class EmptyRowNan(NanRow):
     """The largest score of such a row is −inf, and −inf − (−inf) is NaN."""
 
@@ -66,7 +66,7 @@ class EmptyRowNanCombined(NanRow):
         return empty(self.mask_allows(x) & self.causal_allows(x)) & ~empty(self.mask_allows(x)) & ~causal
 
 
-@fault("SDPA-15", "NaN in every row of a batch that has a row without a key", "pytorch 41508")
+@fault("SDPA-15", "NaN in every row of a batch that has a fully masked row", "pytorch 41508")
 class EmptyRowPoisonsBatch(NanRow):
     """The whole sample turns NaN, not the one row."""
 
@@ -76,7 +76,7 @@ class EmptyRowPoisonsBatch(NanRow):
 
 @fault(
     "SDPA-15",
-    "the mean of v in rows without a key",
+    "the mean of v in fully masked rows",
     "onnxruntime 28904",
     "onnxscript PR 2654",
     "apex 1390",
@@ -100,7 +100,7 @@ class EmptyRowMeanCombined(Attention):
         return np.where(empty(allowed) & ~alone, x.work(1 / max(1, x.shape[3])), weights)
 
 
-@fault("SDPA-15", "rows without a key are not written: they hold the row before", "mlx 2395")
+@fault("SDPA-15", "fully masked rows are not written: they hold the row before", "mlx 2395")
 class EmptyRowNotWritten(Attention):
     """The output buffer keeps what was there; here the row before, or ones in the first row."""
 
@@ -110,7 +110,7 @@ class EmptyRowNotWritten(Attention):
         return np.where(empty(allowed), before, output)
 
 
-@fault("SDPA-15", "a finite lse in rows without a key", "flashinfer 4452")
+@fault("SDPA-15", "a finite lse in fully masked rows", "flashinfer 4452")
 class EmptyRowLseFinite(Attention):
     """−5e4 instead of −inf: merged with another part of the keys it still looks like a part."""
 
@@ -118,7 +118,7 @@ class EmptyRowLseFinite(Attention):
         return np.where(empty(allowed), x.work(-5e4), super().lse(x, top, total, allowed))
 
 
-@fault("SDPA-18", "NaN weights in rows without a key, beside a right output", "pytorch 41508")
+@fault("SDPA-18", "NaN weights in fully masked rows, beside a right output", "pytorch 41508")
 class EmptyRowWeightsNan(Attention):
     """The output is mended after the fact, the returned weights are not."""
 

@@ -11,7 +11,7 @@ from attention_conformance.conformance.faults.registry import fault
 
 @fault("SDPA-23", "a NaN query gives zeros", "pytorch 141128", "pytorch PR 188147")
 class NanQueryZero(Attention):
-    """A guard for rows without a key takes NaN for one."""
+    """A guard for fully masked rows takes NaN for one."""
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         weights = super().normalized(x, powers, total, allowed)
@@ -29,7 +29,7 @@ class NanKeyDropped(Attention):
 
 @fault("SDPA-23", "NaN replaced by 0 in the output", "rten PR 1321")
 class NanToZero(Attention):
-    """The mend for empty rows, laid over everything."""
+    """The mend for fully masked rows, laid over everything."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         return super().stored(x, np.nan_to_num(output, nan=0.0))

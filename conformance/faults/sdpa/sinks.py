@@ -64,7 +64,7 @@ class SinksCapped(Attention):
 
 @fault("SDPA-38", "a sink is left out of the maximum", "flash-attention PR 2752", "sgl-kernel-npu PR 216")
 class SinkNotInMaximum(Attention):
-    """exp(sink − m) overflows for a sink far above the keys; a row without a key has lse NaN, and weights of 0."""
+    """exp(sink − m) overflows for a sink far above the keys; a fully masked row has lse NaN, and weights of 0."""
 
     def sink_top(self, x: Inputs, top: Array) -> Array:
         return top
@@ -154,7 +154,7 @@ class LseWithoutSink(Attention):
         return super().lse(x, top, total - self.sink_power(x, top), allowed)
 
 
-@fault("SDPA-38", "lse is −inf in a row without a key", "flash-attention PR 2706")
+@fault("SDPA-38", "lse is −inf in a fully masked row", "flash-attention PR 2706")
 class LseOfEmptyRowWithoutSink(Attention):
     """The early exit for a row without work knows of no sink."""
 
