@@ -220,7 +220,11 @@ def _pytest(room: str, what: Sequence[str], forwarded: Sequence[str]) -> int:
     """Run pytest on a room with the suite's plugins alone: no conftest, settings or plugins of the current folder."""
     import pytest
 
-    from attention_conformance.pytest_entry import ROOMS
+    from attention_conformance.pytest_entry import ROOMS, lacking
+
+    if lacking(room):
+        print(f"error: {lacking(room)}", file=sys.stderr)
+        return UNUSABLE
 
     folder = Path(importlib.import_module(f"{__package__}.{room}").__file__ or "").resolve().parent
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"

@@ -6,6 +6,7 @@ no option, no hook and no import of NumPy from here.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,9 @@ ROOMS = {
     "conformance": ("attention_conformance.conformance.plugin",),
     "bench": ("attention_conformance.conformance.plugin", "attention_conformance.bench.plugin"),
 }
+
+#: What a room needs beyond the core; the extra that brings it has the room's name.
+NEEDS = {"bench": ("pytest_benchmark", "rich", "scipy")}
 
 #: Options of the suite without a value, after which a room's name is not taken for a value.
 FLAGS = ("--in-process", "--memory", "--no-memory", "--resume")
@@ -60,6 +64,12 @@ def suite_arguments(arguments: Sequence[str], unknown: Sequence[str], root: Path
     return found
 
 
+def lacking(room: str) -> str:
+    """The sentence that says what a room needs and is not installed; "" if all is."""
+    absent = [name for name in NEEDS.get(room, ()) if importlib.util.find_spec(name) is None]
+    return f"{room} needs {', '.join(absent)}: pip install 'attention-conformance[{room}]'" if absent else ""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
     """Register the suite's plugins in a run that names the suite."""
@@ -75,14 +85,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
         for plugin in ROOMS.get(_room(path), ()):
             if early_config.pluginmanager.has_plugin(plugin):
                 continue
-            try:
-                early_config.pluginmanager.import_plugin(plugin)
-            except ImportError as error:
-                missing = error.__cause__ or error  # pytest wraps what went wrong
-                if not isinstance(missing, ModuleNotFoundError) or str(missing.name).startswith(__package__ or ""):
-                    raise
-                what = f"pytest {_room(path)} needs {missing.name}"
-                raise pytest.UsageError(f"{what}: pip install 'attention-conformance[{_room(path)}]'") from None
+            if lacking(_room(path)):
+                raise pytest.UsageError(lacking(_room(path)))
+            early_config.pluginmanager.import_plugin(plugin)
 
 
 def _room(path: str) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from attention_conformance import pytest_entry
 from attention_conformance.pytest_entry import suite_arguments
 
 ROOT = Path("/suite")
@@ -49,3 +50,10 @@ def test_a_path_into_the_suite_names_it(elsewhere: Path) -> None:
     (elsewhere / "conformance").mkdir()
     path = str(elsewhere / "conformance")
     assert suite_arguments([path], [], elsewhere) == {0: path}
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one sentence, with what to install."""
+    monkeypatch.setitem(pytest_entry.NEEDS, "bench", ("pytest", "no_such_package"))
+    assert pytest_entry.lacking("bench") == "bench needs no_such_package: pip install 'attention-conformance[bench]'"
+    assert pytest_entry.lacking("conformance") == ""
