@@ -196,7 +196,7 @@ def _pytest_options(parser: argparse.ArgumentParser, *sources: str) -> None:
 
 def check_options(parser: argparse.ArgumentParser) -> None:
     """Options of ``check``: those of ``pytest conformance``."""
-    _pytest_options(parser, "conformance.options:add", "conformance.properties.plugin:add")
+    _pytest_options(parser, "conformance.options:add", "conformance.options:add_fuzz")
 
 
 def bench_options(parser: argparse.ArgumentParser) -> None:

@@ -73,6 +73,17 @@ def add(add: Callable[..., Any]) -> None:
     )
 
 
+def add_fuzz(add: Callable[..., Any]) -> None:
+    """Add the options of the property tests, in the same way."""
+    add(
+        "--fuzz",
+        type=int,
+        metavar="N",
+        help="also check every property of sdpa on N random problems per target; with -k test_fuzz nothing else",
+    )
+    add("--fuzz-seed", type=int, metavar="SEED", help="repeat the problems of the run that printed this")
+
+
 def _shard(text: str) -> sharding.Shard:
     try:
         return sharding.parse(text)

@@ -23,7 +23,7 @@ from attention_conformance.conformance.run.recorder import Recorder
 from attention_conformance.impls.contract import ImplementationError
 from attention_conformance.impls.loading import nearest
 
-#: Options and tests of ``--fuzz N``.
+#: Tests of ``--fuzz N``.
 pytest_plugins = ["attention_conformance.conformance.properties.plugin"]
 
 HERE = Path(conformance.__file__).resolve().parent
@@ -36,7 +36,9 @@ _RECORDER = pytest.StashKey["Recorder"]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of ``pytest conformance`` and ``pytest bench``."""
-    options.add(parser.getgroup("attention-conformance").addoption)
+    group = parser.getgroup("attention-conformance")
+    options.add(group.addoption)
+    options.add_fuzz(group.addoption)
 
 
 @pytest.hookimpl(trylast=True)

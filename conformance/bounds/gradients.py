@@ -1,7 +1,48 @@
-"""Errors of what a backward pass computes on its way to the gradients: weights, δ, the gradients of the scores.
+r"""(GRAD-9) Error bounds of the gradients of sdpa, element by element; continues the derivation of bounds/sdpa.py.
 
-Steps 1 to 5 of the derivation in ``conformance.bounds.gradients``, whose notation the comments use, with the errors of
-operands of its step 8.
+Notation as there, for one query row: p_j the weights, ε_j ≥ |δs_j| the error of a score, w and u the unit roundoffs
+of the accumulator and of the storage dtype, g(n) the error of a sum of n terms, η what underflow takes; further g the
+row of ``grad_output``, a_j = dP_j = Σ_d g_d v_jd, δ = Σ_m p_m a_m = Σ_d g_d o_d, and dS_j = p_j (a_j − δ). p̂ is a
+perturbed weight.
+
+1. *Weights.* A backward pass keeps the weights, or recomputes them as exp(s_j − L) from the stored log-sum-exp L.
+   Then a score is computed twice and L has an error of its own, so that with ε'_j = ε_j + 6 w (1 + |L| + max |s|)
+
+       p_j exp(−ε'_j) / Σ p_m exp(ε_m) ≤ p̂_j ≤ p_j exp(ε'_j) / Σ p_m exp(−ε_m);
+
+   with n w for the sum of powers, and what underflow takes, this gives π_j ≥ |δp_j|.  Recomputed weights need not add
+   up to 1 and may exceed it, so π_j ≤ max(p_j, 1 − p_j) in ``storage`` only, where weights are kept.
+2. *dP.* A product of Dv terms: |δa_j| ≤ (g(Dv) + 2 · operand) Σ_d |g_d v_jd|, and one rounding where it is stored.
+3. *δ.* Perturbed scores move both of its forms, as Σ p_m (a_m − δ) = 0, by at most Σ p_m (exp(ε_m) − 1) |a_m − δ| /
+   Σ p_m exp(−ε_m), and never by more than max |a_m − δ|.  To this comes the larger of two errors:
+   As Σ p̂_m â_m: Σ p̂_m |δa_m|, the sum, g(n) Σ p̂_m |a_m|, and where weights do not add up to 1, (n w + …) |δ|.
+   As Σ g_d ô_d, as flash kernels compute it, with the output *as it was stored*: Σ_d |g_d| times the error of o_d by
+   step 3 of BOUNDS.md, with one rounding to storage in ``fused`` and ``storage`` (w in ``wide``), and g(Dv) Σ_d |g_d
+   o_d|.  Rounded weights enter every o_d alike, so that they give u Σ_m p̂_m |a_m| and not u Σ_d |g_d| Σ_m p̂_m
+   |v_md|.
+4. *dS.* |δdS_j| ≤ π_j |a_j − δ| + p̂_j (|δa_j| + |δδ|) + 6 w p̂_j (|a_j| + |δ|): p (a − δ) and p a − p δ are both in
+   use.  ``fused`` rounds it before the products; ``storage`` rounds every array, 4 u instead of 6 w.  A program that
+   differentiates exp(s − max s) as it stands adds the derivative of the shift, −Σ_j dS_j, at the largest score.  It is
+   0 but for roundings, those of all elements of the row, of δ, and g(n) Σ_j |dS_j| of its own sum.
+5. *Softcap.* The slope t = 1 − tanh² falls as |raw| grows, so its error is the larger of its changes to |raw| ± e;
+   computed from tanh it has an absolute error of 2 tanh² times the relative one of tanh, and one rounding.
+6. *Sums.* dQ = scale Σ_j dS_j k_j with errors E_j of dS_j: scale Σ_j E_j |k_j|, (g(n) + 3 w + 2 · operand) Σ |terms|,
+   and n w |dQ|, since terms of one sign may all be rounded one way (BOUNDS.md, step 3). dK, dV and dbias likewise; n
+   is the number of pairs that are summed, of key, row and query head.  What is summed over a group may have been
+   stored for each query head: u Σ_h |dK_h|.  Where n = 0 the gradient is exactly zero, and so is its bound (GRAD-7,
+   GRAD-8).
+7. *Storing.* One rounding, and η; in ``storage`` also of the product before and after it is scaled.
+8. *Operands that are results*, as q, k, v and ``grad_output`` are in a layer, with errors |δq|, |δk|, |δv| and |δg|.
+   Scores take those of q and k into ε (BOUNDS.md, step 5). dP moves by
+   μ_j = Σ_d |δg_d||v_jd| + (|g_d| + |δg_d|)|δv_jd|, and δ, in both of its forms, by Σ p̂_m μ_m, for
+   Σ_d ĝ_d Σ_m p̂_m v̂_md and Σ_m p̂_m Σ_d ĝ_d v̂_md are one sum. The derivative of the shift does not see this: Σ_j dS_j
+   is 0 for any operands. In the sums of step 6 each term is the product of dS_j + E_j with k_j + δk_j, off by
+   E_j |k_j| + (|dS_j| + E_j) |δk_j|; with q and g likewise. These errors need not be small against what they are
+   errors of, so every rounding is relative to the sum of both.
+
+Profiles: ``wide`` rounds nothing but results; ``fused`` the output before δ, the weights before Pᵀ dO, and dS before
+its products; ``storage``, a backward pass in the storage precision, every array between two operations.  The
+reference's own error, the same bound with float64's roundoff, is added.  In longer words: BOUNDS.md, "Gradients".
 """
 
 from __future__ import annotations
@@ -214,12 +255,6 @@ def _through_softcap(
     found = (t + error) * d_scores + error * np.abs(x.d_scores) + 3 * (r.accumulator + r.score) * np.abs(x.d_raw)
     found += r.flushed + (r.underflow * (1 + 2 / cap) if r.score else 0.0)
     return np.where(x.forward.allowed, np.nan_to_num(found, nan=np.inf), 0.0)
-
-
-# How far a gradient may be from the reference, element by element (GRAD-9); continues the derivation of BOUNDS.md.
-
-
-Array = np.ndarray
 
 
 def bound(expected: GradExpected, options: Options, dtype: str, profile: Profile) -> dict[str, Array]:

@@ -1,8 +1,8 @@
-r"""How far the result of a layer may be from the reference: its operators' bounds, each fed with the error of the last.
+r"""(MHA-18, SUB-9) Error bounds of the layers: its operators' bounds, each fed with the error of the last.
 
 A layer is a sequence of operators, so in every profile what one hands to the next is stored in the storage dtype: the
 projected q, k and v, the combined heads, the result of the layer, the residual sum, a normalised input.  Profiles
-differ in what they store within an operator.  Notation as in ``conformance.bounds.sdpa``: u and w are the unit roundoffs
+differ in what they store within an operator.  Notation as in ``bounds/sdpa.py``: u and w are the unit roundoffs
 of the storage dtype and of the accumulator, g(n) is the error of a sum of n terms, η is what underflow may take;
 *stored* is u in the profile ``storage`` and 0 in the others.  |δx| is the error that an operand arrives with, bounded
 element by element, and X = |x| + |δx| the size that it may have.
@@ -24,7 +24,7 @@ element by element, and X = |x| + |δx| the size that it may have.
 
    The mean is linear: |δm| ≤ mean |δz| + (n + 1) w mean Z + stored (|m| + |δm|).  The terms may be nearly equal, and
    then their roundings are not mean-independent, so that the sum has the certain bound n w (as in step 3 of
-   ``attention_conformance.conformance.bounds.sdpa``).  So
+   ``bounds/sdpa.py``).  So
 
        |δc| ≤ |δz| + |δm| + (w + stored)(|c| + |δz| + |δm|).
 

@@ -1,14 +1,14 @@
-r"""How far the gradients of a layer may be from the reference: its operators' bounds, each fed with the last's error.
+r"""(GRAD-26) Error bounds of the gradients of a layer: its operators' bounds, each fed with the last's error.
 
-As in ``conformance.bounds.mha``, in every profile what one operator hands to the next is stored in the storage
+As in ``bounds/mha.py``, in every profile what one operator hands to the next is stored in the storage
 dtype, here going forth (q, k, v and the combined heads C) and back (dC, dQ, dK, dV, and the parts of the gradient of an
 input).  Notation as there: u and w are the unit roundoffs of storage dtype and accumulator, g(n) the error of a sum of
 n terms, η what underflow takes, *stored* is u in ``storage`` and 0 in the other profiles; |δx| is the error that x
 arrives with and |x| + |δx| its size.
 
-1. *Forward pass*: |δq|, |δk|, |δv| and |δC| are steps 1 and 2 of ``attention_conformance.conformance.bounds.mha``.
+1. *Forward pass*: |δq|, |δk|, |δv| and |δC| are steps 1 and 2 of ``bounds/mha.py``.
 2. *dC* = dY w_oᵀ, of exact dY and w_o, is a projection without a bias: step 1 there.  Without w_o it is dY, exact.
-3. *Heads*: ``conformance.bounds.gradients`` with |δq|, |δk|, |δv| and |δdC| as the errors of operands (its step 8)
+3. *Heads*: ``bounds/gradients.py`` with |δq|, |δk|, |δv| and |δdC| as the errors of operands (its step 8)
    gives |δdQ|, |δdK|, |δdV| and the bound of the gradient of bias.
 4. *Weights*: the gradient Σ_r x_r y_r over the n = B · S rows of all samples, of a column x of X and y of dQ, dK, dV or
    dY.  With c = Σ |δx||y| + (|x| + |δx|)|δy|,

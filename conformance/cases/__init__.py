@@ -20,8 +20,9 @@ from attention_conformance.conformance.cases import (
     softmax,
     sublayer,
 )
-from attention_conformance.conformance.cases.base import AnyCase, Case, Inputs
+from attention_conformance.conformance.cases.base import AnyCase, Case
 from attention_conformance.conformance.cases.data import Shape
+from attention_conformance.conformance.spec.inputs import Inputs
 
 __all__ = ["AnyCase", "Case", "Inputs", "Shape", "all_cases", "every_case"]
 

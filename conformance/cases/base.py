@@ -1,4 +1,4 @@
-"""What the cases of every operator have in common: a name, a reason, inputs from a seed, an expected result and its bound."""
+"""Cases: one named input with its reason, made from its own seed, its expected result and bound; and those of sdpa."""
 
 from __future__ import annotations
 
@@ -147,11 +147,6 @@ def arguments_of(
         }
     return arrays, keywords
 
-
-# A case of sdpa: one named input with its options and what is expected of it, made from its own seed.
-
-
-__all__ = ["ALL_DTYPES", "FLOAT32", "HALVES", "NUMPY_DTYPES", "Case", "Inputs", "bound_of", "case", "reference_of"]
 
 _AXES = {
     "output": ("batch", "head", "row", "column"),

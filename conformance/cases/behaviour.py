@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES, Case, Inputs, case
+from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES, Case, case
 from attention_conformance.conformance.cases.data import (
     SMALL,
     SQUARE,
@@ -21,6 +21,7 @@ from attention_conformance.conformance.cases.data import (
     random_mask,
     repeated_keys,
 )
+from attention_conformance.conformance.spec.inputs import Inputs
 
 #: Keys that the poisoned cases mask in every row.
 POISONED = slice(2, 5)

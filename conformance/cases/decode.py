@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES, Case, Inputs, case
+from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES, Case, case
 from attention_conformance.conformance.cases.data import (
     GROUPED,
     LONG,
@@ -23,6 +23,7 @@ from attention_conformance.conformance.cases.data import (
     random_bias,
     random_mask,
 )
+from attention_conformance.conformance.spec.inputs import Inputs
 
 #: A step of one token, and one of three, over a past of six and of four keys.
 STEP, STEPS = ONE_QUERY, replace(SMALL, sq=3)

@@ -1,4 +1,4 @@
-"""What ``--fuzz N`` adds to the pytest plugin: its options, one test per target and property, and the seed in print.
+"""The part of the pytest plugin for ``--fuzz N``: one test per target and property, and the seed in print.
 
 Nothing of hypothesis is imported unless the option is given.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import secrets
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,23 +29,6 @@ TESTS = Path(__file__).resolve().parent.parent / "test_properties.py"
 SEEDS = 2**32
 
 _SETTING = pytest.StashKey["Setting"]()
-
-
-def add(add: Callable[..., Any]) -> None:
-    """Add the options by ``add``, as ``conformance.options.add`` does."""
-    add(
-        "--fuzz",
-        type=int,
-        metavar="N",
-        help="also check every property of sdpa on N random problems per target; 'pytest conformance --fuzz N"
-        " -k test_fuzz' does nothing else",
-    )
-    add("--fuzz-seed", type=int, metavar="SEED", help="repeat the problems of the run that printed this")
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of the property tests."""
-    add(parser.getgroup("attention-conformance").addoption)
 
 
 def pytest_configure(config: pytest.Config) -> None:

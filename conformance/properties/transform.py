@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from attention_conformance.conformance.cases.base import Inputs
+from attention_conformance.conformance.spec.inputs import Inputs
 
 #: What a shift of scores is: the inputs before and after, the number by row (B, Hq, Sq), and what was done.
 Shift = tuple[Inputs, Inputs, np.ndarray, str]

@@ -17,7 +17,7 @@ import hypothesis
 import numpy as np
 
 from attention_conformance.conformance.bounds.sdpa import UNIT_ROUNDOFF
-from attention_conformance.conformance.cases.base import Case, Inputs
+from attention_conformance.conformance.cases.base import Case
 from attention_conformance.conformance.cases.store import RANDOM
 from attention_conformance.conformance.judging import judge
 from attention_conformance.conformance.judging.compare import Comparison, compare
@@ -30,6 +30,7 @@ from attention_conformance.conformance.ledger.load import Deviation
 from attention_conformance.conformance.properties.problem import Problem
 from attention_conformance.conformance.properties.strategies import pays_for_shapes
 from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.spec.inputs import Inputs
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,7 +12,6 @@ from attention_conformance import conformance
 from attention_conformance.conformance import results as result_file
 from attention_conformance.conformance.adapter import adapter_lines
 from attention_conformance.conformance.cases import AnyCase
-from attention_conformance.conformance.diagnosis.explain import Diagnosis, explain, scripts
 from attention_conformance.conformance.judging.message import FailureText, with_lines
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.judging.run_case import Judged, judge_case
@@ -23,6 +22,9 @@ from attention_conformance.conformance.run.parallel import Parallel
 from attention_conformance.conformance.run.run_checks import Adapters, Conclusion, check_adapters, conclude
 from attention_conformance.conformance.run.terminal import executed, print_report
 from attention_conformance.conformance.run.xdist import Sender, costly_first, works
+
+if TYPE_CHECKING:
+    from attention_conformance.conformance.diagnosis.explain import Diagnosis
 
 HERE = Path(conformance.__file__).resolve().parent
 
@@ -157,6 +159,8 @@ class Recorder:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _complete_messages(self) -> None:
+        from attention_conformance.conformance.diagnosis.explain import explain, scripts  # runs that fail pay for it
+
         selection, pool = targets.selection(self._config), targets.pool(self._config)
         timeout = self._config.getoption("case_timeout")
         lines, self._diagnoses = explain(self._judged, pool, selection.keywords, timeout)

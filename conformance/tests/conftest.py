@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from attention_conformance.conformance.tests.vectors import two
-
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Vectors of two cases, and right results of them."""
+    from attention_conformance.conformance.tests.vectors import two  # pytest loads this file in every run
+
     return two(tmp_path_factory.mktemp("made"))
 
 

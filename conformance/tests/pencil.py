@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from attention_conformance.conformance.spec.examples import MINUS_INFINITY, ZERO, Exact, Example, NotExact, Table
+from attention_conformance.conformance.spec.exact import MINUS_INFINITY, ZERO, Exact, NotExact
+from attention_conformance.conformance.spec.examples import Example, Table
 
 Number = Exact | float
 Index = tuple[int, ...]

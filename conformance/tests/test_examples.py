@@ -10,12 +10,12 @@ import pytest
 
 from attention_conformance.conformance.spec import examples as examples_page
 from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.conformance.spec.exact import Exact
 from attention_conformance.conformance.spec.examples import (
     OPTIONS,
     RESULTS,
     STEPS,
     UNIT,
-    Exact,
     Example,
     MalformedExample,
     Table,
@@ -79,7 +79,7 @@ def test_every_option_and_step_has_an_example() -> None:
 
 @pytest.mark.documents
 def test_page_is_up_to_date() -> None:
-    """EXAMPLES.md is what the data gives; run ``python -m conformance.spec.examples`` after a change."""
+    """EXAMPLES.md is what the data gives; run ``attention-conformance pages`` after a change."""
     assert examples_page.PAGE.read_text(encoding="utf-8") == examples_page.render()
 
 

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from attention_conformance.conformance.cases.base import Inputs, reference_of
+from attention_conformance.conformance.cases.base import reference_of
 from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.properties import transform
 from attention_conformance.conformance.properties.problem import Problem, RandomBias, RandomMask
 from attention_conformance.conformance.properties.strategies import PALETTE, Space, pays_for_shapes, problems
 from attention_conformance.conformance.properties.trial import Measured, constant, merged
 from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.conformance.spec.inputs import Inputs
 from attention_conformance.impls.contract import Implementation
 
 RNG = np.random.default_rng(5)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.cases import AnyCase, Case, all_cases, every_case
-from attention_conformance.conformance.cases.base import Inputs
 from attention_conformance.conformance.cases.data import LONG, SMALL, Rng, Shape, normal, peak, random_bias, random_mask
 from attention_conformance.conformance.properties.problem import Problem, RandomBias, RandomMask
 from attention_conformance.conformance.repro import inputs
@@ -26,6 +25,7 @@ from attention_conformance.conformance.repro.inputs import (
     seeded,
     statements,
 )
+from attention_conformance.conformance.spec.inputs import Inputs
 from attention_conformance.impls.script import WIDTH
 
 #: Beyond this, making the inputs takes longer than it shows.
