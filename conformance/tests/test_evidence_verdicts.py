@@ -25,6 +25,8 @@ from attention_conformance.impls.numpy import eager
 from attention_conformance.impls.process.pool import Pool
 from attention_conformance.impls.select import builtin, plug_in
 
+pytestmark = pytest.mark.slow
+
 HERE = "attention_conformance.conformance.tests.test_evidence_verdicts:"
 RANK_1 = RandomMask(0.5, (None,))
 SMALL = Shape(b=1, hq=2, hkv=1, sq=3, sk=5, d=4, dv=4)
