@@ -71,7 +71,7 @@ class Reply:
     run_seconds: float = 0.0
     #: What the call left changed in its process, "name: from → to" each; and what of the kind does no harm.
     changed: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
+    side_effects: tuple[str, ...] = ()
     #: What changed could not be put back, so that this process is of no more use.
     spoilt: bool = False
     #: Bytes of memory that the process holds after the call.
@@ -127,8 +127,10 @@ def call(implementation: Implementation, request: Request, function: Function | 
         return _replied(implementation, request, function, ())
     watch, noise = Watch((*state.settings(), *backend(implementation.framework).settings())), Noise()
     reply = _replied(implementation, request, None, (watch, noise))
-    remarks = (*noise.remarks, *watch.remarks)
-    return replace(reply, changed=watch.changed, remarks=remarks, spoilt=bool(watch.stuck), resident=resident())
+    side_effects = (*noise.side_effects, *watch.side_effects)
+    return replace(
+        reply, changed=watch.changed, side_effects=side_effects, spoilt=bool(watch.stuck), resident=resident()
+    )
 
 
 #: Context managers that the call itself runs in, its preparation not.

@@ -1,6 +1,6 @@
-"""What an implementation is: one function, the keywords it accepts, and a record that describes it.
+"""Implementation: one function, the keywords that it accepts, and a record that describes it.
 
-The function is one of an operator (impls.operators); here is ``sdpa``.  It takes ``q (B, Hq, Sq, D)``,
+The function is one of an operator (``operators.py``); here is ``sdpa``.  It takes ``q (B, Hq, Sq, D)``,
 ``k (B, Hkv, Sk, D)`` and ``v (B, Hkv, Sk, Dv)`` as arrays of its framework and returns the output
 ``(B, Hq, Sq, Dv)``; with ``return_weights`` or ``return_lse`` it returns the tuple (output, weights, lse),
 in that order, without the ones not asked for; with ``past_key`` and ``past_value`` the keys and values that the next
@@ -88,9 +88,9 @@ class Call:
         return OPERATORS[self.operator].returned({**given, **dict.fromkeys(self.arrays)})
 
 
-#: ``prepare(function, call)`` does what is done once (partial, jit, compile, export, session) and returns
-#: ``run(q, k, v, **arrays)``, which is what is timed.
-Prepare = Callable[[Function, Call], Function]
+def partial(function: Function, call: Call) -> Function:
+    """Prepare a call in the plainest way, by binding its plain keywords; nothing is compiled, nothing is cached."""
+    return functools.partial(function, **call.static)
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,8 @@ class Implementation:
     target: str
     operator: str = SDPA.name
     framework: Framework = Framework.NUMPY
+    #: ``prepare(function, call)`` does what is done once (partial, jit, compile, export, session) and returns
+    #: ``run(q, k, v, **arrays)``, which is what is timed.
     prepare: str = "attention_conformance.impls.contract:partial"
     layout: Layout = Layout.BHSD
     #: Axis order of past and present keys and values, where it is another one.
@@ -157,11 +159,3 @@ class InputError(Exception):
 
 class ImplementationError(InputError):
     """A selection, path or signature that cannot be used; its text is one sentence for the user."""
-
-
-# The plainest way to prepare a call: bind its options.
-
-
-def partial(function: Function, call: Call) -> Function:
-    """Bind the plain keywords; nothing is compiled, nothing is cached."""
-    return functools.partial(function, **call.static)

@@ -1,4 +1,4 @@
-"""What every implementation of attention has to refuse (SDPA-31 to SDPA-36, DEC-7), for arrays of any framework.
+"""(SDPA-31 to SDPA-36, DEC-7) Inputs that every written-out implementation refuses, for arrays of any framework.
 
 Only ``.ndim``, ``.shape`` and ``.dtype`` are read, so NumPy arrays, torch tensors, JAX arrays and their
 tracers will do.  No value is looked at, so the checks cost nothing when a call is compiled or exported.
@@ -11,6 +11,23 @@ from typing import Any
 
 #: Axes of q, k and v: batch, heads, sequence, width.
 RANK = 4
+
+#: Projection weights are y = x @ w + b, so the rows of a weight are its inputs.
+_AXES: dict[str, tuple[str, ...]] = {
+    "w_q": ("E", "H·D"),
+    "w_k": ("Ekv", "H·D"),
+    "w_v": ("Ekv", "H·Dv"),
+    "w_o": ("H·Dv", "Eo"),
+    "b_q": ("H·D",),
+    "b_k": ("H·D",),
+    "b_v": ("H·Dv",),
+    "b_o": ("Eo",),
+    "gamma": ("E",),
+    "beta": ("E",),
+}
+
+#: Ranks of x_q and x_kv: unbatched and batched.
+_RANKS = (2, 3)
 
 
 def check_inputs(q: Any, k: Any, v: Any, mask: Any = None, bias: Any = None, sinks: Any = None) -> None:
@@ -70,27 +87,6 @@ def _check_broadcast(name: str, shape: tuple[int, ...], target: tuple[int, ...])
     fits = len(shape) <= len(target) and all(a in (1, t) for a, t in zip(shape, aligned, strict=True))
     if not fits:
         raise ValueError(f"{name} of shape {shape} does not broadcast to (B, Hq, Sq, Sk) = {target}")
-
-
-# What every written-out multi-head layer has to refuse, for arrays of any framework.
-
-
-#: Projection weights are y = x @ w + b, so the rows of a weight are its inputs.
-_AXES: dict[str, tuple[str, ...]] = {
-    "w_q": ("E", "H·D"),
-    "w_k": ("Ekv", "H·D"),
-    "w_v": ("Ekv", "H·Dv"),
-    "w_o": ("H·Dv", "Eo"),
-    "b_q": ("H·D",),
-    "b_k": ("H·D",),
-    "b_v": ("H·Dv",),
-    "b_o": ("Eo",),
-    "gamma": ("E",),
-    "beta": ("E",),
-}
-
-#: Ranks of x_q and x_kv: unbatched and batched.
-_RANKS = (2, 3)
 
 
 def check_layer(heads: int, x_q: Any, x_kv: Any = None, **arrays: Any) -> None:

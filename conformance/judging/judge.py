@@ -50,7 +50,7 @@ def judge(reply: Reply, case: AnyCase, blank: Result) -> Result:
         What is known before: whose reply it is, and the dtype and the precision profile that decide its bound.
     """
     blank = replace(
-        blank, run_seconds=reply.run_seconds, prepare_seconds=reply.prepare_seconds, side_effects=reply.remarks
+        blank, run_seconds=reply.run_seconds, prepare_seconds=reply.prepare_seconds, side_effects=reply.side_effects
     )
     if reply.status == "unsupported":
         result = replace(blank, outcome=Outcome.UNSUPPORTED, reason=reply.text)

@@ -98,5 +98,5 @@ def ask(target: Target, asked: Request, pool: Pool, timeout: float | None) -> Re
     if pool.memory is not None and reply.resident > KEPT * pool.memory:
         pool.end(target.implementation)
         kept = f"memory kept: {size_text(reply.resident)} after the call, so the next one gets a fresh process"
-        return replace(reply, remarks=(*reply.remarks, kept))
+        return replace(reply, side_effects=(*reply.side_effects, kept))
     return reply

@@ -16,7 +16,7 @@ from attention_conformance.impls.operators import OPERATORS, SDPA
 
 @dataclass(frozen=True)
 class Declared:
-    """What is declared; ``attention_conformance.impls.select.with_attributes`` looks at dtypes, profiles and layout."""
+    """What is declared; ``impls.select.with_attributes`` looks at dtypes, profiles and layout."""
 
     operator: str = SDPA.name
     keywords: frozenset[str] = frozenset()
@@ -45,7 +45,7 @@ class Foreign:
 
 
 def prepare(function: Foreign, call: Call) -> Function:
-    """What runs a call: the same as ``attention_conformance.impls.contract.partial``, for what is foreign."""
+    """What runs a call: the same as ``impls.contract.partial``, for what is foreign."""
     return function.prepared(call)
 
 

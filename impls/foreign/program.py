@@ -1,8 +1,8 @@
-"""The two files that are exchanged with a program: safetensors, which every language reads with a few lines.
+"""Program in any language as an implementation: one process per call, with two safetensors files exchanged.
 
-``input.safetensors`` holds the arrays under the names of the contract, and in the metadata of its header, as texts, the
-operator and every option that is given: ``true``, ``0.125``, ``[3, null]``, each value written as JSON.
-``result.safetensors`` holds the results under theirs.
+Every language reads safetensors with a few lines.  ``input.safetensors`` holds the arrays under the names of the
+contract, and in the metadata of its header, as texts, the operator and every option that is given: ``true``, ``0.125``,
+``[3, null]``, each value written as JSON.  ``result.safetensors`` holds the results under theirs.
 """
 
 from __future__ import annotations
@@ -43,6 +43,31 @@ _DTYPES = {
     "BOOL": np.dtype(np.bool_),
 }
 
+#: The status of a call that the program does not support; for GNU's tools it is the status of a skipped test.
+UNSUPPORTED = 77
+
+#: Seconds that ``--describe`` may take.
+DESCRIBE_TIMEOUT = 30.0
+
+#: What ``--describe`` may say.
+_KEYS = ("operator", "keywords", "dtypes", "profiles", "layout")
+
+#: Signals of programs that broke down, which a shell tells as 128 + the number: no program says with them that it
+#: refuses its input.
+_BROKEN = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGKILL)
+
+#: What an implementation that is a program has as its target.
+_TARGET = "attention_conformance.impls.foreign.program:program"
+
+#: Imports of a script that calls a program.
+_IMPORTS = (
+    "import json",
+    "import subprocess",
+    "import tempfile",
+    "import numpy as np",
+    "from safetensors.numpy import load_file, save_file",
+)
+
 
 def metadata(call: Call) -> dict[str, str]:
     """The operator and the options that a call gives; one that is None is not given."""
@@ -81,23 +106,6 @@ def _array(name: str, found: Mapping[str, Any]) -> np.ndarray:
         raise ValueError(f"{name} in {RESULT} has dtype {found['dtype']}, known are {', '.join(_DTYPES)}")
     flat = np.frombuffer(bytes(found["data"]), _DTYPES[found["dtype"]])
     return flat.reshape(found["shape"]).copy()
-
-
-# A program in any language as an implementation: one process for each call, and files between.
-
-
-#: The status of a call that the program does not support; test programs say "skipped" with it in GNU's tools.
-UNSUPPORTED = 77
-
-#: Seconds that ``--describe`` may take.
-DESCRIBE_TIMEOUT = 30.0
-
-#: What ``--describe`` may say.
-_KEYS = ("operator", "keywords", "dtypes", "profiles", "layout")
-
-#: Signals of programs that broke down, which a shell tells as 128 + the number: no program says with them that it
-#: refuses its input.
-_BROKEN = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGKILL)
 
 
 class Program(Foreign):
@@ -196,22 +204,8 @@ def _judge(status: int, printed: str, who: str) -> None:
         raise RuntimeError(f"{who} ended with exit status {status}: {last or 'it printed nothing'}\n{rest}".strip())
 
 
-# The call of a program as a script of its own makes it: the two files, and the program between them.
-
-
-_TARGET = "attention_conformance.impls.foreign.program:program"
-
-_IMPORTS = (
-    "import json",
-    "import subprocess",
-    "import tempfile",
-    "import numpy as np",
-    "from safetensors.numpy import load_file, save_file",
-)
-
-
 def called(implementation: Implementation, call: Call) -> Snippet:
-    """The call of something foreign.  Raises NotImplementedError if it is no program, or for bfloat16."""
+    """The call of a program in a script of its own.  Raises NotImplementedError for a model, and for bfloat16."""
     if implementation.target != _TARGET:
         raise NotImplementedError("no script of a model in a file")
     if call.dtype == "bfloat16":

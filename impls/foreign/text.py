@@ -1,7 +1,8 @@
-"""What is said of a model behind its name: ``query=q,attn_out=output,is_causal=True,layout=BSHD``.
+"""Foreign targets of ``--impl``: ``model.onnx:query=q,attn_out=output,is_causal=True``, and ``./program --flag``.
 
-A name of ours on the right says which input or output of the model is meant, the model's name being on the left.
-Otherwise an option of ours stands on the left, with the value that the graph holds; or layout, operator or profile.
+Behind a model's name stands which of its names are ours.  A name of ours on the right says which input or output of the
+model is meant, the model's name being on the left.  Otherwise an option of ours stands on the left, with the value that
+the graph holds; or layout, operator or profile.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ _WHOLE = ("layout", "operator", "profile")
 
 #: Commas that are not inside parentheses: ``window=(3,0)`` is one item.
 _COMMAS = re.compile(r",(?![^(]*\))")
+
+#: A model, and behind the colon what is said of it.  No shell reads anything into letters, colons, commas and equals.
+_MODEL = re.compile(r"(?P<path>.*?\.onnx)(?::(?P<said>.*))?")
+#: A function in a file, as ``impls.select`` reads it; the path may have spaces.
+_FUNCTION = re.compile(r".*\.py:[A-Za-z_][\w.]*(@\w*)?(\+gradients)?")
 
 #: Names of inputs and outputs that other people give, for hints alone.
 ALIASES = {
@@ -103,15 +109,6 @@ def _value(who: str, item: str, text: str) -> Any:
         return ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(text.lower(), text))
     except (ValueError, SyntaxError):
         raise ImplementationError(f"{who}: {item}: {text!r} is neither a value nor a name of ours") from None
-
-
-# What ``--impl`` may say of something foreign: ``model.onnx:name=ours,option=value``, and ``./program --flag``.
-
-
-#: A model, and behind the colon what is said of it.  No shell reads anything into letters, colons, commas and equals.
-_MODEL = re.compile(r"(?P<path>.*?\.onnx)(?::(?P<said>.*))?")
-#: A function in a file, as ``attention_conformance.impls.select`` reads it; the path may have spaces.
-_FUNCTION = re.compile(r".*\.py:[A-Za-z_][\w.]*(@\w*)?(\+gradients)?")
 
 
 def foreign(text: str) -> Implementation | None:

@@ -16,17 +16,17 @@ from attention_conformance.impls.operators import OPERATORS, SDPA_GRAD
 
 
 def prepare(function: Function, call: Call) -> Function:
-    """As ``attention_conformance.impls.jax.prepare.eager``, for ``gradient(function)``."""
+    """As ``impls.jax.prepare.eager``, for ``gradient(function)``."""
     return forward_only.eager(gradient(function, call.operator), call)
 
 
 def jitted(function: Function, call: Call) -> Function:
-    """As ``attention_conformance.impls.jax.prepare.jitted``, for ``gradient(function)``."""
+    """As ``impls.jax.prepare.jitted``, for ``gradient(function)``."""
     return forward_only.jitted(gradient(function, call.operator), call)
 
 
 def jitted_static(function: Function, call: Call) -> Function:
-    """As ``attention_conformance.impls.jax.prepare.jitted_static``, for ``gradient(function)``."""
+    """As ``impls.jax.prepare.jitted_static``, for ``gradient(function)``."""
     return forward_only.jitted_static(gradient(function, call.operator), call)
 
 

@@ -94,7 +94,7 @@ def _attention(
 
 
 def prepare(function: Function, call: Call) -> Function:
-    """As ``attention_conformance.impls.jax.prepare.jitted``.
+    """As ``impls.jax.prepare.jitted``.
 
     The library asks for products of half precision with sums in float32 by name, which not every device has.  Its
     fallback is a ``try`` around the operation, but a jitted program finds out only when it is compiled, so on the

@@ -88,7 +88,7 @@ def differentiated(inner: Snippet, call: Call) -> Snippet:
 
 
 def library(implementation: str) -> Writer:
-    """``jax.nn.dot_product_attention`` by one of its implementations, jitted (attention_conformance.impls.jax.nn)."""
+    """``jax.nn.dot_product_attention`` by one of its implementations, jitted (impls.jax.nn)."""
 
     def write(call: Call) -> Snippet:
         q, k, v = (call.shape(name) for name in ("q", "k", "v"))

@@ -84,5 +84,5 @@ def versions() -> dict[str, str]:
 
 
 def settings() -> tuple[Setting, ...]:
-    """None but those of every process, which has NumPy's (attention_conformance.impls.process)."""
+    """None but those of every process, which has NumPy's (impls.process)."""
     return ()

@@ -1,7 +1,7 @@
-"""The gradients of attention written out in NumPy, as a user would write a backward pass: no framework, no autograd.
+"""(GRAD-2 to GRAD-8, GRAD-16) Gradients of attention and of the multi-head layer, written out in NumPy.
 
-Source: the clauses GRAD-2 to GRAD-8.  Half precision is computed in float32 and rounded once at the end.  It
-expresses every keyword; its memory is a few arrays of B · Hq · Sq · Sk elements.
+As a user would write a backward pass, without autograd.  Half precision is computed in float32 and rounded once at the
+end.  Every keyword is there; the memory is a few arrays of B · Hq · Sq · Sk elements.
 """
 
 from __future__ import annotations
@@ -90,13 +90,6 @@ def _sum_to(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return array.sum(axis=axes, keepdims=True).reshape(shape)
 
 
-#: Which operator the function is of, as a plug-in says it.
-gradients.operator = "sdpa_grad"  # type: ignore[attr-defined]
-
-
-# The gradients of the multi-head layer written out in NumPy, the chain rule through ``impls.numpy.layer``.
-
-
 def layer_gradients(
     x_q: np.ndarray,
     w_q: np.ndarray,
@@ -118,10 +111,10 @@ def layer_gradients(
     scale: float | None = None,
     sequence_first: bool = False,
 ) -> Any:
-    """The gradients of x_q, w_q, w_k and w_v in their shapes, then of each other array that is given (GRAD-16).
+    """(GRAD-16) The gradients of x_q, w_q, w_k and w_v in their shapes, then of each other array that is given.
 
-    ``grad_output`` is the gradient of the output of ``mha``, in its shape; keywords as there.  Raises ValueError or
-    TypeError for what does not fit together.
+    By the chain rule through ``mha``.  ``grad_output`` is the gradient of the output of ``mha``, in its shape; keywords
+    as there.  Raises ValueError or TypeError for what does not fit together.
     """
     check_layer(heads, x_q, x_kv, w_q=w_q, w_k=w_k, w_v=w_v, w_o=w_o, b_q=b_q, b_k=b_k, b_v=b_v, b_o=b_o)
     dtype, work, batched, source = x_q.dtype, working_dtype(x_q.dtype), x_q.ndim == 3, x_q if x_kv is None else x_kv
@@ -166,5 +159,6 @@ def _returned(d: np.ndarray, batched: bool, sequence_first: bool) -> np.ndarray:
     return _batch_first(d, sequence_first) if batched else d[0]
 
 
-#: Which operator the function is of, as a plug-in says it.
+# Which operators the functions are of, as plug-ins have it.
+gradients.operator = "sdpa_grad"  # type: ignore[attr-defined]
 layer_gradients.operator = "mha_grad"  # type: ignore[attr-defined]

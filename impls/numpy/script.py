@@ -17,7 +17,7 @@ def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
 
 
 def laid_out(arrays: Sequence[Given], memory: str) -> list[str]:
-    """The statements that lay arrays out as attention_conformance.impls.memory_layouts does, for what it changes."""
+    """The statements that lay arrays out as impls.memory_layouts does, for what it changes."""
     expressions: dict[str, list[str]] = {}
     for each in arrays:
         expression = _layout(each, memory)

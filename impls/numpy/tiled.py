@@ -1,4 +1,9 @@
-"""Which keys a block of query rows sees: those between its diagonals, up to the length of its sequence."""
+"""Attention in NumPy over tiles: no array as large as the score matrix, on as many threads as NumPy's BLAS has.
+
+A call is cut into blocks of query rows and heads (``plan``), which threads share, each with a BLAS of one thread
+meanwhile (``share_out``).  A block goes over its keys tile by tile (``attend``): scores, softmax and output in memory
+of one tile.  Its matrix products are cut into pieces that the BLAS multiplies without packing them first (``product``).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +22,54 @@ from threadpoolctl import ThreadpoolController
 
 from attention_conformance.impls.numpy.parts import add_special, finite_part, split_scale, with_past, working_dtype
 from attention_conformance.impls.validate import check_inputs
+
+#: Where a block lies: its batch entry, its key/value heads, its query rows.
+Place = tuple[int, slice, slice]
+
+Job = TypeVar("Job")
+
+#: Scores of a tile: 1.5 MiB in float32.  From product to softmax to product they stay in a cache of the second or third
+#: level.
+TILE = 3 * 2**17
+
+#: Rows of a block, over all heads of its group: the more, the less often keys and values are read.
+ROWS = 1024
+
+#: Rows of a block along a diagonal at least, where a block computes a triangle of hidden scores.  Not less: Python lets
+#: one thread go on at a time, and between products each needs Python.
+DIAGONAL_ROWS = 256
+
+#: Keys for each row of a block under a long diagonal: its hidden triangles are a sixteenth of a call.
+DIAGONAL_KEYS = 16
+
+#: Blocks of a call at least, as long as they have LEAST_ROWS, from so many multiply-adds on: threads need something to
+#: share, but with small blocks they mostly wait for each other in Python.  Not by the number of threads, on which no
+#: bit of a result may depend.
+BLOCKS = ((8, 2**29), (4, 2**27), (2, 2**25))
+
+#: Rows from which on matrix products are near their full speed.
+LEAST_ROWS = 128
+
+#: Keys of a tile at most.
+KEYS = 768
+
+#: Least Σ exp(s) of a row for which nothing has to be subtracted.  Numbers below 2⁻¹²⁶ are lost: of such a sum over n
+#: keys n · 2⁻¹⁰⁶, and of the products with values of size |v| n · 2⁻¹³⁰ ÷ |v|.  The first rows of causal attention have
+#: few keys, so that half of them have sums below 1.
+LEAST = 2.0**-20
+
+#: Multiply-adds of a product up to which OpenBLAS packs nothing, by the kernels that it has chosen.
+UNPACKED = {"SkylakeX": 10**6}
+
+#: Rows of a piece are a multiple of this, so that the kernels are full and the usual blocks leave no rows over.
+PIECE = 8
+
+#: Rows from which on a transposed copy of the keys takes no longer than what it saves; what both take where there are
+#: many stands in impls/SPEED.md.
+MANY = 128
+
+#: The number of threads of a BLAS belongs to the process, so only one call at a time may change it.
+_ONE_AT_A_TIME = Lock()
 
 
 @dataclass(frozen=True)
@@ -78,35 +131,6 @@ def visible(
     return Visible(keys, left, right, offsets, lengths)
 
 
-# Which blocks a call of ``numpy-tiled`` is cut into: query rows and heads of each, and the threads that share them.
-
-
-#: Where a block lies: its batch entry, its key/value heads, its query rows.
-Place = tuple[int, slice, slice]
-
-#: Scores of a tile: 1.5 MiB in float32.  From product to softmax to product they stay in a cache of the second or third
-#: level.
-TILE = 3 * 2**17
-
-#: Rows of a block, over all heads of its group: the more, the less often keys and values are read.
-ROWS = 1024
-
-#: Rows of a block along a diagonal at least, where a block computes a triangle of hidden scores.  Not less: Python lets
-#: one thread go on at a time, and between products each needs Python.
-DIAGONAL_ROWS = 256
-
-#: Keys for each row of a block under a long diagonal: its hidden triangles are a sixteenth of a call.
-DIAGONAL_KEYS = 16
-
-#: Blocks of a call at least, as long as they have LEAST_ROWS, from so many multiply-adds on: threads need something to
-#: share, but with small blocks they mostly wait for each other in Python.  Not by the number of threads, on which no
-#: bit of a result may depend.
-BLOCKS = ((8, 2**29), (4, 2**27), (2, 2**25))
-
-#: Rows from which on matrix products are near their full speed.
-LEAST_ROWS = 128
-
-
 @dataclass(frozen=True)
 class Plan:
     """The blocks in the order in which they are done, the scores of a thread's tile, and how many threads there are."""
@@ -144,20 +168,6 @@ def _rows(seen: Visible) -> int:
     return ROWS if seen.right is None else max(DIAGONAL_ROWS, min(ROWS, seen.keys // DIAGONAL_KEYS))
 
 
-# The two matrix products of a tile, cut into pieces that NumPy's BLAS multiplies without packing them first.
-
-
-#: Multiply-adds of a product up to which OpenBLAS packs nothing, by the kernels that it has chosen.
-UNPACKED = {"SkylakeX": 10**6}
-
-#: Rows of a piece are a multiple of this, so that the kernels are full and the usual blocks leave no rows over.
-PIECE = 8
-
-#: Rows from which on a transposed copy of the keys takes no longer than what it saves; what both take where there are
-#: many stands in impls/SPEED.md.
-MANY = 128
-
-
 def product(left: np.ndarray, right: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """``left`` (N · R, K) @ ``right`` (N, K, C), R rows with each of those, into ``out`` (N · R, C).
 
@@ -188,15 +198,6 @@ def transposed(keys: np.ndarray, rows: int) -> np.ndarray:
 def unpacked() -> int:
     """Multiply-adds up to which no BLAS that NumPy may have packs a product; 0 where that is not known."""
     return min((UNPACKED.get(each.get("architecture", ""), 0) for each in blas().info()), default=0)
-
-
-# Jobs in NumPy on as many threads as its BLAS is set to, each with a BLAS of one thread meanwhile.
-
-
-Job = TypeVar("Job")
-
-#: The number of threads of a BLAS belongs to the process, so only one call at a time may change it.
-_ONE_AT_A_TIME = Lock()
 
 
 @functools.cache
@@ -243,18 +244,6 @@ def _helpers() -> ThreadPoolExecutor:
 
 
 os.register_at_fork(after_in_child=_helpers.cache_clear)  # a child has none of its parent's threads
-
-
-# One block of query rows against its keys, tile after tile: scores, softmax and output in memory of one tile.
-
-
-#: Keys of a tile at most.
-KEYS = 768
-
-#: Least Σ exp(s) of a row for which nothing has to be subtracted.  Numbers below 2⁻¹²⁶ are lost: of such a sum over n
-#: keys n · 2⁻¹⁰⁶, and of the products with values of size |v| n · 2⁻¹³⁰ ÷ |v|.  The first rows of causal attention have
-#: few keys, so that half of them have sums below 1.
-LEAST = 2.0**-20
 
 
 @dataclass(frozen=True)
@@ -421,9 +410,6 @@ def slices(start: int, stop: int, size: int) -> Iterator[slice]:
     """Consecutive slices of at most ``size`` from start to stop."""
     for first in range(start, stop, size):
         yield slice(first, min(first + size, stop))
-
-
-# Attention in NumPy over tiles: no array as large as the score matrix, on as many threads as NumPy's BLAS has.
 
 
 def attention(

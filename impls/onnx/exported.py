@@ -1,8 +1,9 @@
-"""Exported models on disk, so that a second run of the suite does not export them again.
+"""Models exported from torch functions by ``torch.onnx.export``, kept on disk, and run by ONNX Runtime.
 
-A model depends on the packages that made it and on the sources that it was made from; both are part of its
-key, so a stale one is never found.  The folder is ``attention-conformance/onnx`` under the user's cache
-directory; the environment variable ATTENTION_CONFORMANCE_CACHE names another place, and "" turns it off.
+A second run of the suite does not export them again.  A model depends on the packages that made it and on the sources
+that it was made from; both are part of its key, so a stale one is never found.  The folder is
+``attention-conformance/onnx`` under the user's cache directory; the environment variable ATTENTION_CONFORMANCE_CACHE
+names another place, and "" turns it off.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ _PACKAGES = ("torch", "onnx", "onnxscript", "onnx-ir")
 
 #: The sources that decide it, under impls/: what is exported, and how.
 _SOURCES = (
-    "layers.py",
     "validate.py",
     "torch/eager.py",
     "torch/layer.py",
@@ -35,6 +35,28 @@ _SOURCES = (
     "onnx/exported.py",
     "onnx/exporting.py",
 )
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+
+#: The lengths with which open axes are exported: all different, so that no two are equal by accident.
+BATCH, QUERIES, KEYS, PAST = 3, 5, 7, 11
+
+#: The open axes of each array, counted from its end.  An axis is open where it is longer than 1.
+OPEN = {
+    "q": {-4: BATCH, -2: QUERIES},
+    "k": {-4: BATCH, -2: KEYS},
+    "v": {-4: BATCH, -2: KEYS},
+    "mask": {-4: BATCH, -2: QUERIES, -1: KEYS},
+    "bias": {-4: BATCH, -2: QUERIES, -1: KEYS},
+    "kv_lengths": {-1: BATCH},
+    "causal_offset": {-1: BATCH},
+    "sinks": {},
+    "past_key": {-4: BATCH, -2: PAST},
+    "past_value": {-4: BATCH, -2: PAST},
+}
+
+#: Names of what was exported by this process, in order (what came from disk is not among it).
+exports: list[str] = []
 
 
 def cache_folder() -> Path | None:
@@ -83,36 +105,9 @@ def _surroundings() -> str:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             digest.update(f"{package}={importlib.metadata.version(package)};".encode())
     here = Path(__file__).resolve().parent.parent
-    for pattern in _SOURCES:
-        for path in sorted(here.glob(pattern)):
-            digest.update(path.read_bytes())
+    for name in _SOURCES:
+        digest.update((here / name).read_bytes())
     return digest.hexdigest()
-
-
-# Models exported from torch functions by ``torch.onnx.export``, run by ONNX Runtime.
-
-
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
-
-#: The lengths with which open axes are exported: all different, so that no two are equal by accident.
-BATCH, QUERIES, KEYS, PAST = 3, 5, 7, 11
-
-#: The open axes of each array, counted from its end.  An axis is open where it is longer than 1.
-OPEN = {
-    "q": {-4: BATCH, -2: QUERIES},
-    "k": {-4: BATCH, -2: KEYS},
-    "v": {-4: BATCH, -2: KEYS},
-    "mask": {-4: BATCH, -2: QUERIES, -1: KEYS},
-    "bias": {-4: BATCH, -2: QUERIES, -1: KEYS},
-    "kv_lengths": {-1: BATCH},
-    "causal_offset": {-1: BATCH},
-    "sinks": {},
-    "past_key": {-4: BATCH, -2: PAST},
-    "past_value": {-4: BATCH, -2: PAST},
-}
-
-#: Names of what was exported by this process, in order (what came from disk is not among it).
-exports: list[str] = []
 
 
 def prepare18(function: Function, call: Call) -> Function:

@@ -1,7 +1,8 @@
-"""From a call's arrays to the inputs of a model in a file: what fits as it is, what is converted, and what does not.
+"""Model in a file as an implementation: its inputs and outputs are arguments, keywords and results by their names.
 
-A keyword that a call does not give and the model always takes is given the value that changes nothing, where there is
-one: every key allowed, a bias of zero, every key valid.
+An array of a call fits an input as it is, is converted, or does not fit.  A keyword that a call does not give and the
+model always takes is given the value that changes nothing, where there is one: every key allowed, a bias of zero, every
+key valid.
 """
 
 from __future__ import annotations
@@ -180,9 +181,6 @@ def _converted(value: Any, declared: Declaration, shape: tuple[int, ...] | None,
     array = ort.get(value)
     array = array if exact else array.astype(_numpy(declared.type))
     return ort.put(array.reshape(shape or array.shape), device)
-
-
-# A model in a file as an implementation: its inputs and outputs are arguments, keywords and results by their names.
 
 
 class Model(Foreign):

@@ -1,4 +1,4 @@
-"""Offsets of the diagonal that an operator computes by itself: compared when the model is run, and not passed on."""
+"""Models built node by node: what a builder is told of each input, and what it hands back."""
 
 from __future__ import annotations
 
@@ -10,27 +10,6 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from attention_conformance.impls.contract import Call, Function
-
-
-def compared(run: Function, call: Call, get: Callable[[Any], np.ndarray]) -> Function:
-    """A model's function for calls with an offset for each batch, of which it is no input; ``get`` gives a NumPy array.
-
-    The function raises NotImplementedError if the offsets are not kv_lengths − Sq, which is what the operator has.
-    """
-    if "causal_offset" not in call.arrays:
-        return run
-    queries = call.shape("q")[2]
-
-    def checked(causal_offset: Any, **arrays: Any) -> Any:
-        if call.static.get("is_causal") and (get(causal_offset) != get(arrays["kv_lengths"]) - queries).any():
-            raise NotImplementedError("the operator's offset is nonpad_kv_seqlen - Sq, and cannot be given")
-        return run(**arrays)
-
-    return checked
-
-
-# Models built node by node: what a builder is told of each input, and what it has to hand back.
-
 
 _TYPES = {
     "float64": TensorProto.DOUBLE,
@@ -100,3 +79,20 @@ def float_attribute(name: str, value: float | None, dtype: str) -> dict[str, Any
     if dtype == "float64" and float(np.float32(value)) != value:
         raise NotImplementedError(f"{name} is a float32 attribute of the operator and cannot hold {value!r}")
     return {name: float(value)}
+
+
+def compared(run: Function, call: Call, get: Callable[[Any], np.ndarray]) -> Function:
+    """A model's function for calls with an offset for each batch, of which it is no input; ``get`` gives a NumPy array.
+
+    The function raises NotImplementedError if the offsets are not kv_lengths − Sq, which is what the operator has.
+    """
+    if "causal_offset" not in call.arrays:
+        return run
+    queries = call.shape("q")[2]
+
+    def checked(causal_offset: Any, **arrays: Any) -> Any:
+        if call.static.get("is_causal") and (get(causal_offset) != get(arrays["kv_lengths"]) - queries).any():
+            raise NotImplementedError("the operator's offset is nonpad_kv_seqlen - Sq, and cannot be given")
+        return run(**arrays)
+
+    return checked

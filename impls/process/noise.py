@@ -27,10 +27,10 @@ _C: Any = ctypes.CDLL(None)
 
 
 class Noise:
-    """A context manager around a call; ``remarks`` are there when it is left."""
+    """A context manager around a call; ``side_effects`` are there when it is left."""
 
     def __init__(self) -> None:
-        self.remarks: tuple[str, ...] = ()
+        self.side_effects: tuple[str, ...] = ()
         self._warned = 0
         self._first = ""
         self._sizes: dict[tuple[int, int], tuple[int, int]] = {}
@@ -49,7 +49,7 @@ class Noise:
         self._filters.__exit__(kind, value, trace)
         printed = self._printed()
         storm = f"{self._warned} in one call, the first {self._first!r}"
-        self.remarks = (
+        self.side_effects = (
             *([f"prints: {printed}"] if printed else []),
             *([f"warnings: {storm}"] if self._warned >= STORM else []),
         )

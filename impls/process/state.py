@@ -80,7 +80,7 @@ class Watch:
         self._before: list[Any] = []
         #: What changed and matters, and what changed besides, "name: from → to" each.
         self.changed: tuple[str, ...] = ()
-        self.remarks: tuple[str, ...] = ()
+        self.side_effects: tuple[str, ...] = ()
         #: Names of settings that could not be put back.
         self.stuck: tuple[str, ...] = ()
 
@@ -94,7 +94,7 @@ class Watch:
         after = [_read(setting) for setting in self._settings]
         found = [each for each in zip(self._settings, self._before, after, strict=True) if each[1] != each[2]]
         self.changed = tuple(f"{s.name}: {s.words(was, now)}" for s, was, now in found if not s.harmless)
-        self.remarks = tuple(f"{s.name}: {s.words(was, now)}" for s, was, now in found if s.harmless)
+        self.side_effects = tuple(f"{s.name}: {s.words(was, now)}" for s, was, now in found if s.harmless)
         self.stuck = tuple(setting.name for setting, was, _ in found if not _put_back(setting, was))
 
 

@@ -1,11 +1,11 @@
-"""Threads and cores: how many threads a library may use, the cores that this process may, and where a turn begins.
+"""Threads and cores: how many threads a library may use, the cores this process may use, and where a round begins.
 
-The number of threads is equal for all, and is said by the environment of the process that a library is imported in.
+The number of threads is equal for all, and is set by the environment of the process that a library is imported in.
 
-A thread stays on the core that it was on, turn after turn, and on a shared machine one core may be slower than another
-by half for seconds, while a neighbour works on its other hardware thread.  Then one process is slow and another is not,
-by the core that they happened to be on.  So turns begin on the cores by their numbers; ``python -m studies.cores``
-shows what that is about.
+A thread stays on the core that it was on, round after round, and on a shared machine one core may be slower than
+another by half for seconds, while a neighbour works on its other hardware thread.  Then one process is slow and another
+is not, by the core that they happened to be on.  So rounds begin on the cores by their numbers; ``python -m
+studies.cores`` measures the difference.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def usable_cores() -> int:
 
 
 def begin_on(number: int) -> None:
-    """Move the calling thread to the core whose turn it is by ``number``, and the others off it.
+    """Move the calling thread to the core that comes next by ``number``, and the others off it.
 
     The system may then place them all as it likes.  The cores are those that this process may use and that share the
     last cache with the first of them, so that a move never takes a thread away from its memory.  A thread that spins on
@@ -82,7 +82,7 @@ def _through(thread: int, wanted: Callable[[set[int]], set[int]]) -> None:
 
 
 def _others() -> list[int]:
-    """The other threads of this process; none where that is not told.  psutil reads a file of each, for every turn."""
+    """The other threads of this process; none where that is not told.  psutil reads a file of each, in every round."""
     try:
         return [int(name) for name in os.listdir("/proc/self/task") if int(name) != threading.get_native_id()]
     except OSError:
@@ -90,13 +90,13 @@ def _others() -> list[int]:
 
 
 def near() -> tuple[int, ...]:
-    """The cores that turns begin on, in order; none where the system does not let a thread be moved."""
+    """The cores that rounds begin on, in order; none where the system does not let a thread be moved."""
     usable = affinity()
     return _near(usable) if usable else ()
 
 
 def description() -> str:
-    """Where turns begin, for the record of a run."""
+    """Where rounds begin, for the record of a run."""
     return "on each core in turn" if len(near()) > 1 else "where the system likes"
 
 

@@ -1,7 +1,7 @@
 """Worker process, the process's side: takes jobs from its parent one by one until the parent is gone.
 
 A job is the name of a function (``module:function``) and its arguments; the answer is its result or its exception.
-``impls.process.pool`` runs this file by its path, as ``python -P worker.py DESCRIPTOR SETTINGS``.  The suite's packages
+``pool.py`` runs this file by its path, as ``python -P worker.py DESCRIPTOR SETTINGS``.  The suite's packages
 are imported from where SETTINGS say, before anything else is, so that neither the folder that the worker runs in nor
 PYTHONPATH can put others in their place.  So this file's top imports nothing but the standard library.
 """

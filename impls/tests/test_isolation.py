@@ -17,6 +17,8 @@ from attention_conformance.impls.process.pool import Crashed, InProcess, Place, 
 
 pytestmark = pytest.mark.slow
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:
@@ -99,8 +101,10 @@ def test_in_process_runs_here() -> None:
     assert InProcess().call("os:getpid") == os.getpid()
 
 
-#: Packages of a user's repository with the names of the suite's, and one that is the user's own.
-THEIRS = (*packages(), "attention_conformance", "theirs")
+#: The suite's package and its rooms; a user's repository may have packages of these names, and has one of its own.
+ROOMS = ("impls", "conformance", "bench", "reports")
+OURS = ("attention_conformance", *(f"attention_conformance.{room}" for room in ROOMS))
+THEIRS = ("attention_conformance", *ROOMS, "theirs")
 
 
 @pytest.fixture(params=[False, True], ids=["working folder", "PYTHONPATH"])
@@ -109,8 +113,12 @@ def repository(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     for name in THEIRS:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("OURS = False\n")
-        (tmp_path / name / "contract.py").write_text("raise ImportError('this is the user's')\n")
-    (tmp_path / "kernels.py").write_text("import theirs\n\ndef attention(q, k, v):\n    return theirs.OURS\n")
+        (tmp_path / name / "contract.py").write_text("raise ImportError('this is the user\\'s')\n")
+    # The names of the rooms are the user's, too: the suite has them inside its package only.
+    listed = ", ".join(("theirs", *ROOMS))
+    (tmp_path / "kernels.py").write_text(
+        f"import {listed}\n\ndef attention(q, k, v):\n    return any(each.OURS for each in ({listed}))\n"
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
     if request.param:
@@ -118,11 +126,14 @@ def repository(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     return tmp_path
 
 
-@pytest.mark.parametrize("name", packages())
+@pytest.mark.parametrize("name", OURS)
 def test_a_user_s_folder_shadows_no_package_of_the_suite(repository: Path, worker: Worker, name: str) -> None:
     """Neither the working folder, nor PYTHONPATH, nor the folder of a plug-in that was imported before."""
     target = f"{repository / 'kernels.py'}:attention"
-    assert worker.call(f"{__name__}:imported", target, str(repository), name) == packages()[name]
+    here = list(importlib.import_module(name).__path__)
+    assert (
+        worker.call("attention_conformance.impls.tests.test_isolation:imported", target, str(repository), name) == here
+    )
 
 
 def imported(target: str, folder: str, name: str) -> list[str]:
@@ -151,18 +162,19 @@ def test_modules_of_the_working_folder_and_of_pythonpath_are_found(
 
 
 def test_a_worker_of_another_checkout_runs_its_packages(tmp_path: Path) -> None:
-    """As the base of a paired comparison does; one that lacks a package says so."""
+    """As the base of a paired comparison does; one that lacks the package says so."""
     checkout = tmp_path / "checkout"
-    for name, (folder,) in packages().items():
-        shutil.copytree(folder, checkout / name, ignore=lambda at, names: [n for n in names if n.startswith("test")])
+    for name in ("api", "impls"):
+        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("tests", "__pycache__"))
     other = Worker(place=Place(sys.executable, checkout, tmp_path))
     try:
         assert other.call("attention_conformance.impls.process.pool:packages") == packages(checkout)
-        shutil.rmtree(checkout / "impls")
+        assert other.call("inspect:getfile", Crashed) == str(checkout / "impls" / "process" / "pool.py")
+        shutil.rmtree(checkout / "api")
         other.close()
         with pytest.raises(Crashed) as caught:
             other.call("os:getpid")
-        assert "no package impls in" in caught.value.stderr
+        assert "no package attention_conformance in" in caught.value.stderr
     finally:
         other.close()
 

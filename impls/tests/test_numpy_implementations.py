@@ -11,10 +11,7 @@ from attention_conformance.conformance.cases import AnyCase, every_case
 from attention_conformance.conformance.judging.compare import compare
 from attention_conformance.impls.calls import Request, call, describe
 from attention_conformance.impls.contract import Implementation
-from attention_conformance.impls.numpy import IMPLEMENTATIONS
-from attention_conformance.impls.numpy import tiled as tiled_block
-from attention_conformance.impls.numpy import tiled as tiled_plan
-from attention_conformance.impls.numpy.tiled import attention as tiled
+from attention_conformance.impls.numpy import IMPLEMENTATIONS, tiled
 from attention_conformance.impls.tests.within import assert_within
 
 
@@ -50,7 +47,7 @@ def test_tiled_allocates_no_score_matrix(options: dict[str, object]) -> None:
     q, k, v = (rng.standard_normal((1, 2, 2048, 64), dtype=np.float32) for _ in range(3))
     tracemalloc.start()
     try:
-        tiled(q, k, v, **options)  # type: ignore[arg-type]
+        tiled.attention(q, k, v, **options)  # type: ignore[arg-type]
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -68,18 +65,18 @@ TILES = {
 }
 
 
-@pytest.mark.parametrize("limit", [(tiled_block, "KEYS", 3), (tiled_plan, "TILE", 12)], ids=["keys", "scores"])
+@pytest.mark.parametrize("limit", [(tiled, "KEYS", 3), (tiled, "TILE", 12)], ids=["keys", "scores"])
 @pytest.mark.parametrize("options", TILES.values(), ids=TILES)
 def test_tiled_across_many_tiles(
     options: dict[str, object], limit: tuple[object, str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks of 4 query rows and tiles of 3 keys give the reference's output and lse, to rounding in float64."""
-    monkeypatch.setattr(tiled_plan, "ROWS", 4)
-    monkeypatch.setattr(tiled_plan, "DIAGONAL_ROWS", 4)
+    monkeypatch.setattr(tiled, "ROWS", 4)
+    monkeypatch.setattr(tiled, "DIAGONAL_ROWS", 4)
     monkeypatch.setattr(*limit)
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal(shape) for shape in ((2, 4, 17, 8), (2, 2, 13, 8), (2, 2, 13, 5)))
-    output, lse = tiled(q, k, v, return_lse=True, **options)  # type: ignore[arg-type]
+    output, lse = tiled.attention(q, k, v, return_lse=True, **options)  # type: ignore[arg-type]
     assert_within({"output": output, "lse": lse}, q, k, v, options)
 
 
@@ -90,9 +87,9 @@ def test_tiled_heads_together_are_as_apart(options: dict[str, object], monkeypat
     q, k, v = (rng.standard_normal(shape) for shape in ((2, 6, 17, 8), (2, 3, 13, 8), (2, 3, 13, 5)))
     v[0, 1, 4, 2] = np.nan
     for sinks in (None, rng.standard_normal(6)):
-        together = tiled(q, k, v, return_lse=True, sinks=sinks, **options)  # type: ignore[arg-type]
-        monkeypatch.setattr(tiled_plan, "ROWS", 17)
-        apart = tiled(q, k, v, return_lse=True, sinks=sinks, **options)  # type: ignore[arg-type]
+        together = tiled.attention(q, k, v, return_lse=True, sinks=sinks, **options)  # type: ignore[arg-type]
+        monkeypatch.setattr(tiled, "ROWS", 17)
+        apart = tiled.attention(q, k, v, return_lse=True, sinks=sinks, **options)  # type: ignore[arg-type]
         monkeypatch.undo()
         assert np.isfinite(together[0][0, :2]).all()
         for one, other in zip(together, apart, strict=True):
@@ -101,13 +98,13 @@ def test_tiled_heads_together_are_as_apart(options: dict[str, object], monkeypat
 
 def test_tiled_sees_nan_in_its_tile_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """NaN in v reaches the rows that see its key, however small its weight, and no row that does not (SDPA-22, -23)."""
-    monkeypatch.setattr(tiled_plan, "ROWS", 4)
-    monkeypatch.setattr(tiled_plan, "DIAGONAL_ROWS", 4)
-    monkeypatch.setattr(tiled_block, "KEYS", 3)
+    monkeypatch.setattr(tiled, "ROWS", 4)
+    monkeypatch.setattr(tiled, "DIAGONAL_ROWS", 4)
+    monkeypatch.setattr(tiled, "KEYS", 3)
     q, k, v = (np.ones((1, 1, 10, 4)) for _ in range(3))
     k[0, 0, 5] = -4000  # its weight underflows to zero
     v[0, 0, 5, 2] = np.nan
-    output = tiled(q, k, v, is_causal=True)
+    output = tiled.attention(q, k, v, is_causal=True)
     assert np.isnan(output[0, 0, 5:, 2]).all()
     assert np.isfinite(output).sum() == output.size - 5
 
@@ -118,7 +115,7 @@ def test_tiled_is_as_accurate_however_the_scores_are_shifted(shift: float) -> No
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((1, 2, 40, 8), dtype=np.float32) for _ in range(3))
     q[..., 0], k[..., 0] = 1.0, shift
-    output, lse = tiled(q, k, v, return_lse=True)
+    output, lse = tiled.attention(q, k, v, return_lse=True)
     assert_within({"output": output, "lse": lse}, q, k, v, {})
 
 
@@ -132,8 +129,8 @@ def test_tiled_is_right_with_either_power(
     power: tuple[np.ufunc, float], options: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a machine without a vector loop for 2^x it is e^x, and the results are as right."""
-    monkeypatch.setattr(tiled_block, "_power", lambda: power)
+    monkeypatch.setattr(tiled, "_power", lambda: power)
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((1, 2, 40, 8)) for _ in range(3))
-    output, lse = tiled(q, k, v, return_lse=True, **options)  # type: ignore[arg-type]
+    output, lse = tiled.attention(q, k, v, return_lse=True, **options)  # type: ignore[arg-type]
     assert_within({"output": output, "lse": lse}, q, k, v, options)

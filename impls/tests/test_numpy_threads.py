@@ -73,9 +73,9 @@ def test_each_job_is_done_once_by_threads_of_which_one_is_the_callers() -> None:
 COPIED = """
 import os
 import numpy as np
-from attention_conformance.impls.numpy import tiled, tiled_plan
+from attention_conformance.impls.numpy import tiled
 
-tiled_plan.BLOCKS, tiled_plan.available = ((8, 0),), lambda: 3
+tiled.BLOCKS, tiled.available = ((8, 0),), lambda: 3
 q = k = v = np.random.default_rng(0).standard_normal((2, 3, 300, 16), dtype=np.float32)
 expected = tiled.attention(q, k, v).tobytes()
 copy = os.fork()

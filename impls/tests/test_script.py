@@ -25,7 +25,7 @@ SHAPES = (("q", (2, 4, 5, 8)), ("k", (2, 2, 7, 8)), ("v", (2, 2, 7, 8)))
 
 def room(name: str) -> Any:
     """The module ``script`` of a room."""
-    return importlib.import_module(f"impls.{name}.script")
+    return importlib.import_module(f"attention_conformance.impls.{name}.script")
 
 
 def call(*arrays: str, dtype: str = "float32", **options: Any) -> Call:
@@ -53,7 +53,7 @@ def test_every_builtin_implementation_can_be_written() -> None:
 
 def test_no_framework_is_imported_to_write() -> None:
     """The rooms' scripts are text, so that a process without a framework can write them."""
-    names = ", ".join(f"impls.{each}.script" for each in ROOMS)
+    names = ", ".join(f"attention_conformance.impls.{each}.script" for each in ROOMS)
     code = f"import sys, {names}; print([n for n in ('torch', 'jax', 'onnx', 'onnxruntime') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -293,7 +293,7 @@ def test_a_model_is_written_as_it_is_built(builder: str, given: Call) -> None:
     pytest.importorskip("onnx")
     from attention_conformance.impls.loading import load
     from attention_conformance.impls.onnx.graph import build
-    from attention_conformance.impls.onnx.script import indented, statements
+    from attention_conformance.impls.onnx.model_source import indented, statements
 
     built = build(load(builder), given)
     source = "\n".join(["def model():", *indented(statements(built))])

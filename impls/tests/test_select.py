@@ -109,9 +109,9 @@ def test_undeclared_profiles_have_a_default() -> None:
 def test_gradients_of_a_plug_in_are_those_of_its_framework() -> None:
     """+gradients makes an implementation of sdpa_grad of a function of sdpa, by autograd or vjp."""
     for framework in ("torch", "jax"):
-        plugged = select.plug_in(f"impls.{framework}.eager:attention@{framework}+gradients")
+        plugged = select.plug_in(f"attention_conformance.impls.{framework}.eager:attention@{framework}+gradients")
         assert (plugged.operator, plugged.function_of) == ("sdpa_grad", "sdpa")
-        assert plugged.prepare == f"impls.{framework}.gradients:prepare"
+        assert plugged.prepare == f"attention_conformance.impls.{framework}.gradients:prepare"
 
 
 def test_gradients_of_a_plugged_in_layer_are_those_of_the_layer() -> None:

@@ -37,7 +37,7 @@ def test_a_change_is_said_and_put_back() -> None:
     box = Box()
     with Watch([Setting("box", box.get, box.put)]) as watch:
         box.value = 2
-    assert (watch.changed, watch.remarks, watch.stuck) == (("box: 1 → 2",), (), ())
+    assert (watch.changed, watch.side_effects, watch.stuck) == (("box: 1 → 2",), (), ())
     assert box.value == 1
 
 
@@ -46,7 +46,7 @@ def test_a_change_that_harms_nothing_is_a_remark() -> None:
     box = Box()
     with Watch([Setting("box", box.get, box.put, harmless=True)]) as watch:
         box.value = 2
-    assert (watch.changed, watch.remarks, box.value) == ((), ("box: 1 → 2",), 1)
+    assert (watch.changed, watch.side_effects, box.value) == ((), ("box: 1 → 2",), 1)
 
 
 def test_what_is_as_before_is_not_mentioned() -> None:
@@ -55,7 +55,7 @@ def test_what_is_as_before_is_not_mentioned() -> None:
     with Watch([Setting("box", box.get, box.put)]) as watch:
         box.value = 2
         box.value = 1
-    assert (watch.changed, watch.remarks, watch.stuck) == ((), (), ())
+    assert (watch.changed, watch.side_effects, watch.stuck) == ((), (), ())
 
 
 def test_what_cannot_be_put_back_is_named() -> None:
@@ -112,7 +112,7 @@ def test_secrets_of_the_environment_are_not_told(monkeypatch: pytest.MonkeyPatch
         os.environ["ATTENTION_TEST_A"] = "another secret"
         del os.environ["ATTENTION_TEST_B"]
         os.environ["ATTENTION_TEST_C"] = "a third one"
-    (said,) = watch.remarks
+    (said,) = watch.side_effects
     assert said == "environment: ATTENTION_TEST_A changed, ATTENTION_TEST_B removed, ATTENTION_TEST_C added"
     assert os.environ["ATTENTION_TEST_A"] == os.environ["ATTENTION_TEST_B"] == "secret"
     assert "ATTENTION_TEST_C" not in os.environ

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from attention_conformance.impls.contract import DTYPES, Framework, Implementation, Profile
 
 #: The composition computes half precision in float32 throughout (unless torch.backends.cuda is told to reduce in it).
@@ -12,24 +14,36 @@ _FUSED = dict.fromkeys(("float16", "bfloat16"), Profile.FUSED)
 _STORAGE = dict.fromkeys(("float16", "bfloat16"), Profile.STORAGE)
 
 
-def _entry(
-    name: str,
-    target: str,
-    summary: str,
-    profiles: dict[str, Profile],
-    devices: tuple[str, ...] = ("cpu", "cuda"),
-    operator: str = "sdpa",
-) -> Implementation:
+def _entry(name: str, target: str, summary: str, profiles: dict[str, Profile], **fields: Any) -> Implementation:
     """A record with what all of PyTorch's have in common; ``target`` is relative to this folder."""
     return Implementation(
         name=name,
         target=f"attention_conformance.impls.torch.{target}",
-        operator=operator,
         framework=Framework.TORCH,
         requires=("torch", "ml_dtypes"),
-        devices=devices,
         profiles=profiles,
         summary=summary,
+        **fields,
+    )
+
+
+def _gradients(
+    name: str,
+    target: str,
+    operator: str,
+    profiles: dict[str, Profile],
+    dtypes: tuple[str, ...] = DTYPES,
+    prepare: str = "prepare",
+) -> Implementation:
+    return _entry(
+        f"{name}-gradients",
+        target,
+        f"{name} and its backward pass, by autograd",
+        profiles,
+        operator=f"{operator}_grad",
+        function_of=operator,
+        prepare=f"attention_conformance.impls.torch.gradients:{prepare}",
+        dtypes=dtypes,
     )
 
 
@@ -43,18 +57,23 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "sdpa:efficient",
         "scaled_dot_product_attention, memory-efficient kernel forced",
         _FUSED,
-        ("cuda",),
+        devices=("cuda",),
     ),
-    _entry("torch-sdpa-cudnn", "sdpa:cudnn", "scaled_dot_product_attention, cuDNN kernel forced", _FUSED, ("cuda",)),
+    _entry(
+        "torch-sdpa-cudnn",
+        "sdpa:cudnn",
+        "scaled_dot_product_attention, cuDNN kernel forced",
+        _FUSED,
+        devices=("cuda",),
+    ),
     _entry("torch-flex", "flex:attention", "flex_attention, not compiled", _FUSED),
-    Implementation(
-        name="torch-compile",
-        target="attention_conformance.impls.torch.compiled:attention",
-        framework=Framework.TORCH,
+    _entry(
+        "torch-compile",
+        "compiled:attention",
+        "torch-eager under torch.compile; three keywords and float32 alone, as each form compiles for seconds",
+        {},
         prepare="attention_conformance.impls.torch.compiled:compiled",
-        requires=("torch", "ml_dtypes"),
         dtypes=("float32",),
-        summary="torch-eager under torch.compile; three keywords and float32 alone, as each form compiles for seconds",
     ),
     _entry(
         "torch-layer",
@@ -63,30 +82,14 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         _STORAGE,
         operator="mha",
     ),
-    *(
-        Implementation(
-            name=f"{name}-gradients",
-            target=f"attention_conformance.impls.torch.{target}",
-            operator=f"{operator}_grad",
-            function_of=operator,
-            framework=Framework.TORCH,
-            prepare=f"attention_conformance.impls.torch.gradients:{prepare}",
-            requires=("torch", "ml_dtypes"),
-            dtypes=dtypes,
-            profiles=profiles,
-            summary=f"{name} and its backward pass, by autograd",
-        )
-        for name, target, operator, prepare, profiles, dtypes in (
-            ("torch-eager", "eager:attention", "sdpa", "prepare", _STORAGE, DTYPES),
-            ("torch-sdpa", "sdpa:attention", "sdpa", "prepare", _FUSED, DTYPES),
-            ("torch-sdpa-math", "sdpa:math", "sdpa", "prepare", _WIDE, DTYPES),
-            ("torch-sdpa-flash", "sdpa:flash", "sdpa", "prepare", _FUSED, DTYPES),
-            ("torch-compile", "compiled:attention", "sdpa", "compiled", {}, ("float32",)),
-            ("torch-layer", "layer:mha", "mha", "prepare", _STORAGE, DTYPES),
-            ("torch-mha", "modules:functional", "mha", "prepare", _STORAGE, DTYPES),
-            ("torch-mha-composed", "modules:composed", "mha", "prepare", _STORAGE, DTYPES),
-        )
-    ),
+    _gradients("torch-eager", "eager:attention", "sdpa", _STORAGE),
+    _gradients("torch-sdpa", "sdpa:attention", "sdpa", _FUSED),
+    _gradients("torch-sdpa-math", "sdpa:math", "sdpa", _WIDE),
+    _gradients("torch-sdpa-flash", "sdpa:flash", "sdpa", _FUSED),
+    _gradients("torch-compile", "compiled:attention", "sdpa", {}, ("float32",), "compiled"),
+    _gradients("torch-layer", "layer:mha", "mha", _STORAGE),
+    _gradients("torch-mha", "modules:functional", "mha", _STORAGE),
+    _gradients("torch-mha-composed", "modules:composed", "mha", _STORAGE),
     _entry("torch-mha-fast", "modules:fast", "nn.MultiheadAttention, fast path", _STORAGE, operator="mha"),
     _entry("torch-mha-slow", "modules:slow", "nn.MultiheadAttention, slow path", _STORAGE, operator="mha"),
     _entry(

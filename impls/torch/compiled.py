@@ -1,4 +1,6 @@
-"""``torch.compile`` as a way to prepare a call: one compiled function for all calls, with dynamic shapes.
+"""``torch.compile`` as a way to prepare a call, and ``eager.attention`` with the commonest keywords to compile.
+
+There is one compiled function for all calls, with dynamic shapes.
 
 torch compiles anew whenever the pattern of the call changes (which keywords are given, which axes have length 0 or
 1, ranks of a mask); lengths and plain numbers are inputs of the compiled code.  torch keeps compiled code on disk
@@ -17,6 +19,10 @@ from attention_conformance.impls.torch import eager
 
 #: Compiled forms that one function may have.  Beyond torch's own limit (8) it would silently run uncompiled.
 FORMS = 512
+
+torch._dynamo.config.recompile_limit = FORMS
+torch._dynamo.config.accumulated_recompile_limit = FORMS
+torch._dynamo.config.fail_on_recompile_limit_hit = True
 
 _ARRAY_DTYPES = {"mask": torch.bool, "kv_lengths": torch.int64, "causal_offset": torch.int64}
 
@@ -37,14 +43,6 @@ def compiled(function: Function, call: Call) -> Function:
 @functools.cache
 def _compile(function: Function) -> Function:
     return torch.compile(function, dynamic=True, fullgraph=True)
-
-
-torch._dynamo.config.recompile_limit = FORMS
-torch._dynamo.config.accumulated_recompile_limit = FORMS
-torch._dynamo.config.fail_on_recompile_limit_hit = True
-
-
-# The written-out attention of ``impls.torch.eager`` under ``torch.compile``, with the commonest keywords.
 
 
 def attention(

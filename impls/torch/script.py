@@ -1,6 +1,7 @@
-"""``torch.nn.MultiheadAttention`` in a script: the module with its parameters set, and the masks as it wants them.
+"""Scripts in PyTorch: tensors, the library's attention and its modules called as the adapters here call them.
 
-Writes what attention_conformance.impls.torch.modules does for one call, with its shapes known.  Only text: torch is not imported.
+Only text: torch is not imported.  Of a module a script has what ``modules.py`` does for one call, whose shapes are
+known.
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ _BIASES = ("b_q", "b_k", "b_v", "b_o")
 #: On these paths the weights are inputs of the module; on the others they are parameters.
 _COMPOSED = "composed"
 _FUNCTIONAL = ("functional", _COMPOSED)
+
+#: Array keywords of a step of decoding.
+_PAST = ["past_key", "past_value"]
+
+#: Where the name of a kernel comes from.
+_KERNELS = "from torch.nn.attention import SDPBackend, sdpa_kernel"
 
 
 @dataclass(frozen=True)
@@ -136,7 +143,7 @@ def _state(call: Call) -> list[str]:
 def _masks(call: Call, sizes: _Sizes) -> tuple[list[str], dict[str, str]]:
     """The statements that make key_padding_mask and attn_mask, and these and the hint as the module's keywords.
 
-    As in attention_conformance.impls.torch.modules: a mask (B, 1, 1, Sk) and the lengths are the first, any other mask, the bias and the
+    As in impls.torch.modules: a mask (B, 1, 1, Sk) and the lengths are the first, any other mask, the bias and the
     triangle the second.
     """
     device = "" if call.device == "cpu" else f', device="{call.device}"'
@@ -189,16 +196,6 @@ def _either(parts: Sequence[str]) -> str:
 def _aligned(shape: tuple[int, ...]) -> tuple[int, ...]:
     """With axes of length 1 in front, as broadcasting to (B, H, Sq, Sk) puts them."""
     return (1,) * (4 - len(shape)) + shape
-
-
-# Scripts in PyTorch: tensors, the library's attention called as the adapters here call it, and the composition.
-
-
-#: Array keywords of a step of decoding.
-_PAST = ["past_key", "past_value"]
-
-#: Where the name of a kernel comes from.
-_KERNELS = "from torch.nn.attention import SDPBackend, sdpa_kernel"
 
 
 def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
@@ -386,7 +383,7 @@ def written_out(function: str) -> Writer:
 
 
 def differentiated(inner: Snippet, call: Call) -> Snippet:
-    """The gradients of what ``inner`` calls, by autograd (attention_conformance.impls.torch.gradients)."""
+    """The gradients of what ``inner`` calls, by autograd (impls.torch.gradients)."""
     names, listed = tuple(name for name, _ in call.shapes), ", ".join(leaves(call))
     lines = [inner.definitions, "", ""] if inner.definitions else []
     lines += [
@@ -400,7 +397,7 @@ def differentiated(inner: Snippet, call: Call) -> Snippet:
 
 
 def module(path: str) -> Writer:
-    """``torch.nn.MultiheadAttention`` on a path of attention_conformance.impls.torch.modules: fast, slow, functional, or composed."""
+    """``torch.nn.MultiheadAttention`` on a path of impls.torch.modules: fast, slow, functional, or composed."""
 
     def write(call: Call) -> Snippet:
         names = (*OPERATORS[call.operator].arguments, *call.arrays)
@@ -410,7 +407,7 @@ def module(path: str) -> Writer:
 
 
 def compiled(call: Call) -> Snippet:
-    """The same under ``torch.compile`` (attention_conformance.impls.torch.compiled)."""
+    """The same under ``torch.compile`` (impls.torch.compiled)."""
     lines = "compiled = torch.compile(attention, dynamic=True, fullgraph=True)"
     source = ("attention_conformance.impls.torch.eager:attention",)
     return Snippet("compiled", by_contract(call), TERMS, definitions=lines, sources=source)
