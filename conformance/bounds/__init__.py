@@ -1,1 +1,1 @@
-"""What the spec says of multi-head attention (MHA-…) and its sub-layer (SUB-…), and their error bounds."""
+"""Error bounds: how far a correct result may be from the reference, element by element, operator by operator."""

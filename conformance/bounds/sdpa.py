@@ -1,4 +1,4 @@
-r"""(SDPA-25) Error bounds: how far a result may be from the reference, the one tolerance of this project, element by element.
+r"""(SDPA-25) Error bounds of sdpa: how far a result may be from the reference, element by element.
 
 The bound follows the computation of one query row, with the unit roundoffs of the places where a correct
 program of the declared profile rounds (SDPA-25).  Write s_j for the exact score of key j, p_j for its weight,

@@ -1,4 +1,4 @@
-"""NaN and infinity, inputs, repetition, memory layout, and what must be refused: SDPA-21 to 23 and 27 to 36."""
+"""(SDPA-21 to 23, 27 to 36) Cases of NaN and infinity, inputs, repetition, memory layout, and what must be refused."""
 
 from __future__ import annotations
 

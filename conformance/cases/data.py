@@ -1,4 +1,4 @@
-"""What cases are made of: shapes, data with a purpose, masks, biases and lengths, each from a random generator."""
+"""Data of cases: shapes, numbers with a purpose, masks, biases and lengths, each from a random generator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoding: past keys and values, and caches of fixed size.  DEC-1 to DEC-7."""
+"""(DEC-1 to 7) Cases of decoding: past keys and values, and caches of fixed size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of sdpa: GRAD-1 to GRAD-14.  Cases are inputs of sdpa with a gradient of the output."""
+"""(GRAD-1 to 14) Cases of the gradients of sdpa: inputs of sdpa with a gradient of the output."""
 
 from __future__ import annotations
 

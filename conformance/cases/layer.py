@@ -1,4 +1,4 @@
-"""A case of mha or sublayer: its shape, its data, and what the spec says of it."""
+"""Cases of mha and sublayer: their shape, their data, and what the spec says of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks, biases, and how they broadcast: SDPA-6, SDPA-7, SDPA-8, SDPA-24."""
+"""(SDPA-6 to 8, 24) Cases of masks, biases, and how they broadcast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The multi-head layer: MHA-1 to MHA-23."""
+"""(MHA-1 to 23) Cases of the multi-head layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of the multi-head layer: GRAD-16 to GRAD-28.  Cases are inputs of mha with a gradient of the output."""
+"""(GRAD-16 to 28) Cases of the gradients of the multi-head layer: inputs of mha with a gradient of the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Causal, offsets, windows, key lengths, and all of them together: SDPA-9 to SDPA-13."""
+"""(SDPA-9 to 13) Cases of causal masks, offsets, windows, key lengths, and all of them together."""
 
 from __future__ import annotations
 

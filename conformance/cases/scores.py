@@ -1,4 +1,4 @@
-"""Scale and softcap: SDPA-2 to SDPA-5."""
+"""(SDPA-2 to 5) Cases of scale and softcap."""
 
 from __future__ import annotations
 

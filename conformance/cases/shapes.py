@@ -1,4 +1,4 @@
-"""Lengths, widths, heads and empty axes: SDPA-1, SDPA-16, SDPA-17, SDPA-20."""
+"""(SDPA-1, 16, 17, 20) Cases of lengths, widths, heads and empty axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention sinks: SDPA-38."""
+"""(SDPA-38) Cases of attention sinks."""
 
 from __future__ import annotations
 

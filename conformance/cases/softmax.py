@@ -1,4 +1,4 @@
-"""Softmax, fully masked rows, weights and lse, accuracy and range: SDPA-14, 15, 18, 19, 25, 26."""
+"""(SDPA-14, 15, 18, 19, 25, 26) Cases of softmax, fully masked rows, weights and lse, accuracy and range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The residual sub-layer: SUB-1 to SUB-10."""
+"""(SUB-1 to 10) Cases of the residual sub-layer."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def stored(p: Call) -> Kept:
     return lambda array: array.astype(p.q.dtype).astype(array.dtype)
 
 
-#: By name: the profile that it uses up is in test_gradients_bounds.
+#: By name: the profile that it uses up is in test_bounds_gradients.
 VARIANTS: dict[str, Callable[[Call], dict[str, Array]]] = {
     "flash": lambda p: recomputed(p, stored(p)),
     "flash, one by one": lambda p: recomputed(p, matmul=one_by_one),

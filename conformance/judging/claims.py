@@ -1,4 +1,4 @@
-"""The words for what implementations may call themselves, and what ``--require`` makes of them.
+"""Claims: what implementations may call themselves, in words, and what ``--require`` makes of them.
 
 A few implementations get a sentence each; many get a table.  A feature of which a run left cases out is not claimed.
 """

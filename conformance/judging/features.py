@@ -1,4 +1,4 @@
-"""What an implementation may call itself: groups of cases with a name, and how many of them it keeps.
+"""Features: what an implementation may call itself, groups of cases with a name, and how many of them it keeps.
 
 A feature is what a user asks for: causal masks, windows, decoding.  Every case is of exactly one feature, found from
 what the case needs: its keywords, grouped heads, a memory layout, an input that must be refused.  Cases that need two

@@ -178,7 +178,7 @@ def _wrong_value(worst: Comparison, reply: Reply, case: AnyCase, expected: Any, 
 
 
 def failed(blank: Result, case: AnyCase, finding: Finding) -> Result:
-    """The result of a finding: a failure, or an advice where the case's own clause only says SHOULD."""
+    """The result of a finding: a failure, or an advisory where the case's own clause only says SHOULD."""
     should = clauses()[case.clauses[0]].level is Level.SHOULD and finding.failure is Failure.VALUE
     result = replace(
         blank,

@@ -1,4 +1,4 @@
-"""What can become of a case: one outcome per implementation, device, dtype and case, as an immutable record."""
+"""Outcomes: what became of a case, one per implementation, device, dtype and case, as an immutable record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A case on a target: run in its process, judged, and held against the ledger."""
+"""Run of a case on a target: in its process, judged, and held against the ledger."""
 
 from __future__ import annotations
 

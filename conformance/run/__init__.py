@@ -1,1 +1,1 @@
-"""A run under pytest: planned, judged in parallel or spread over processes and machines, recorded and reported."""
+"""A run under pytest: selected, judged in parallel or spread over processes and machines, recorded and reported."""

@@ -1,4 +1,4 @@
-"""A run over several machines: ``--shard I/N`` takes a part of it, and ``merge`` joins the result files of all parts.
+"""Sharding: ``--shard I/N`` runs a part on one of several machines, and ``merge`` joins the result files of all parts.
 
 A part has whole implementations, as a diagnosis looks at all of an implementation's failures.
 """

@@ -1,4 +1,4 @@
-"""What a run judges or times: implementation × device × dtype, and the processes that they run in."""
+"""Targets: what a run judges or times, implementation × device × dtype, and the processes that they run in."""
 
 from __future__ import annotations
 

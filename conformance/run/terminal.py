@@ -12,7 +12,13 @@ from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome, Result
 from attention_conformance.conformance.run.run_checks import Conclusion
 
-HEADERS = ("implementation", "device", *(outcome.value for outcome in Outcome), "worst share", "meets")
+HEADERS = (
+    "implementation",
+    "device",
+    *(outcome.value.replace("-", " ") for outcome in Outcome),
+    "worst share",
+    "meets",
+)
 
 
 def print_report(

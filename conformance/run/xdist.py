@@ -1,4 +1,4 @@
-"""Runs that pytest-xdist spreads over processes (``-n``): their scheduling, and how the parts become one result file.
+"""Spreading over processes (``-n``, pytest-xdist): the scheduling, and how the parts become one result file.
 
 A worker judges its share and sends each result with the report of its test; at its end it sends what completes the
 messages of its failures.  All cases of an implementation go to one worker, as a diagnosis looks at all of its failures.

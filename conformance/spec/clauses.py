@@ -1,4 +1,4 @@
-"""The clauses of SPEC.md as records, so that cases, messages and reports quote the page itself."""
+"""Clauses of SPEC.md as records, so that cases, messages and reports quote the page itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gradients of sdpa in float64 NumPy, by the closed formula over the intermediates of the reference.
+"""(GRAD-1 to 14) Gradients of sdpa in float64 NumPy, by the closed formula over the intermediates of the reference.
 
 Backpropagation through SPEC.md written out by hand: no array is differentiated by a program.  With P for the
 weights, dO for ``grad_output``, and every sum over the allowed keys only:

@@ -1,4 +1,4 @@
-"""What an implementation is called with: the arguments of its operator, and keywords."""
+"""Inputs of an implementation: the arguments of its operator, and keywords."""
 
 from __future__ import annotations
 

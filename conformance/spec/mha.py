@@ -1,4 +1,4 @@
-"""The spec of the layers in code: multi-head attention and its sub-layer in float64, over the reference of ``sdpa``.
+"""(MHA-…, SUB-…) Multi-head attention and its sub-layer in float64 NumPy, over the reference of ``sdpa``.
 
 Written to be read beside SPEC.md (MHA-…, SUB-…), one function per group of clauses.  Every intermediate result that an
 error analysis needs is kept.

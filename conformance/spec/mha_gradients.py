@@ -1,4 +1,4 @@
-"""The gradients of the multi-head layer in float64 NumPy, by the closed formula over its reference and that of a head.
+"""(GRAD-16 to 28) Gradients of the multi-head layer in float64 NumPy, by the closed formula over its reference.
 
 The chain rule written out, with dY for ``grad_output``, C for the combined heads and X for what is projected:
 

@@ -1,4 +1,4 @@
-"""The spec in code: scaled dot-product attention in float64 NumPy, one function per group of clauses.
+"""(SDPA-…, DEC-…) Scaled dot-product attention in float64 NumPy, one function per group of clauses.
 
 Written to be read beside SPEC.md, not to be fast.  It is not trusted: tests check it against examples
 computed by hand, a 50-digit evaluation, and the ONNX node tests.

@@ -257,7 +257,9 @@ def package(name: str) -> ModuleType:
     try:
         return import_module(name)
     except ImportError:
-        raise MissingPackage("test vectors need the package safetensors: pip install 'attention-conformance[vectors]'") from None
+        raise MissingPackage(
+            "test vectors need the package safetensors: pip install 'attention-conformance[vectors]'"
+        ) from None
 
 
 def _header(data: bytes, name: str) -> tuple[dict[str, Any], bytes]:
