@@ -1,8 +1,8 @@
 """Which failures of a random problem are no false alarm: what the ledger knows, and what is out of the dtype's range.
 
-A record excuses a failure of its own kind in the rows that it spoils (conformance.ledger.triggers), and nothing else.  A row of a
-layer is spoiled with any of its heads.  A gradient sums over rows, so that one that is spoiled spoils all gradients;
-and gradients by differentiation have the deviations of the function that is differentiated.
+A record excuses a failure of its own kind in the rows that it spoils (conformance.ledger.triggers), and nothing else.
+A row of a layer is spoiled with any of its heads.  A gradient sums over rows, so that one that is spoiled spoils all
+gradients; and gradients by differentiation have the deviations of the function that is differentiated.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def test_a_part_without_a_key_changes_nothing() -> None:
     none = float("-inf")
     for l1, l2, wanted in ((none, 2.0, 5.0), (2.0, none, 0.0), (none, none, 0.0)):
         output, lse = merged_from(l1, l2, 0.0, 0.0 if l2 == none else 5.0, (0.0,) * 4, (1.0,) * 4)
-        assert output.value.item() == output.transform.item() == wanted
+        assert output.value.item() == output.exact.item() == wanted
         assert lse.value.item() == max(l1, l2)
         assert np.isfinite(output.bound).all()
 

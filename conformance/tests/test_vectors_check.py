@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from attention_conformance.cli import main
-from attention_conformance.cli import main as report
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
@@ -259,7 +258,7 @@ def test_a_profile_is_for_the_dtypes_that_have_it() -> None:
 
 
 def test_the_result_file_is_that_of_a_run(vectors: Path, results: Path, tmp_path: Path) -> None:
-    """The JSON lines follow the schema, say that versions are from elsewhere, and ``attention-conformance report`` reads them."""
+    """The JSON lines follow the schema, say that versions are from elsewhere, and the reports read them."""
     path = tmp_path / "mine.jsonl"
     change(results / "sdpa" / "float32" / "plain.safetensors", one_element(np.nan))
     options = ["--name", "mine", "--device", "moon", "--conformance-json", str(path)]
@@ -271,7 +270,7 @@ def test_the_result_file_is_that_of_a_run(vectors: Path, results: Path, tmp_path
     assert run.header.versions == {"mine": "elsewhere"}
     assert run.header.machine == "elsewhere"
     assert {(result.implementation, result.device) for result in run.results} == {("mine", "moon")}
-    assert report([str(path), "-o", str(tmp_path / "report")]) == 0
+    assert main(["report", str(path), "-o", str(tmp_path / "report")]) == 0
     assert "1 failed" in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
 
 

@@ -17,7 +17,7 @@ import safetensors
 from attention_conformance.cli import main
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.cases import every_case
-from attention_conformance.conformance.vectors import files as errors
+from attention_conformance.conformance.vectors import files
 from attention_conformance.conformance.vectors.commands import export
 from attention_conformance.conformance.vectors.files import parse
 from attention_conformance.conformance.vectors.index import Chosen, read_index, read_vector
@@ -149,7 +149,7 @@ def test_options_that_name_nothing_are_refused(
     assert said in capsys.readouterr().err
     given = dict(zip(options[::2], options[1::2], strict=True))
     chosen = Chosen(*([given[name]] if name in given else [] for name in ("--operator", "--case", "--dtype")))
-    with pytest.raises(errors.NothingSelected):
+    with pytest.raises(files.NothingSelected):
         export(tmp_path / "none", chosen)
     assert not (tmp_path / "none").exists()
 
@@ -159,7 +159,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "mine.txt").write_text("mine")
     assert main(["export", str(tmp_path), "--case", "plain"]) == 2
     assert "is not empty" in capsys.readouterr().err
-    with pytest.raises(errors.NotEmpty):
+    with pytest.raises(files.NotEmpty):
         export(tmp_path, Chosen(cases=["plain"]))
 
 

@@ -1,4 +1,4 @@
-"""VECTORS.md: its checker, run as printed and without this suite, says what ``attention-conformance check-vectors`` says."""
+"""VECTORS.md: its checker, run as printed and without this suite, says what ``check-vectors`` says."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import fields
 
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.tests.test_judge import half_weights

@@ -100,7 +100,9 @@ class Recorded(AnyCase):
     def make_expected(self, inputs: Any) -> Any:
         """The recorded results; of sdpa also v with one head per query head, to tell what a wrong output looks like."""
         results = self._arrays("expected")
-        values = {"v": _values(self._arrays("input"), results["output"])} if self.operator == Case.operator else {}
+        values = (
+            {"v": _values(inputs.arrays | inputs.keywords, results["output"])} if self.operator == Case.operator else {}
+        )
         return SimpleNamespace(**results, **values)
 
     def make_bound(self, inputs: Any, expected: Any, dtype: str, profile: Profile) -> Any:
@@ -283,7 +285,7 @@ def _result(vectors: Path, answers: Path, entry: Entry, origin: Origin) -> Resul
         profile=origin.profile(entry.dtype).value,
     )
     result = judge(reply, case, blank)
-    given = ["check", str(vectors), str(answers), "--case", entry.case, "--dtype", entry.dtype]
+    given = ["check-vectors", str(vectors), str(answers), "--case", entry.case, "--dtype", entry.dtype]
     given += [part for profile in origin.profiles for part in ("--profile", profile.value)]
     command = f"attention-conformance {shlex.join(given)}"
     message = result.message.replace(UNSUPPORTED_HINT, HINT)

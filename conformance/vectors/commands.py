@@ -56,7 +56,7 @@ def _file(folder: Path, name: str, data: bytes) -> File:
     return File(name, hashlib.sha256(data).hexdigest())
 
 
-# The commands ``export`` and ``check``: their options, what they print, and how they end.
+# The commands ``export`` and ``check-vectors``: their options, what they print, and how they end.
 
 
 def run_export(folder: Path, operator: list[str], case: list[str], dtype: list[str]) -> str:
@@ -90,7 +90,7 @@ def export_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_options(parser: argparse.ArgumentParser) -> None:
-    """Options of ``check``."""
+    """Options of ``check-vectors``."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="vectors, as export writes them")
     parser.add_argument("results", type=Path, metavar="RESULTS", help="results, in files named as the vectors")
     _chosen(parser)
