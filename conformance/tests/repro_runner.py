@@ -1,7 +1,7 @@
 """Runs scripts one after the other, without this suite: what a fresh process each would do, for the price of one.
 
-``python -I repro_runner.py SCRIPT…`` prints a line of JSON for each: its exit code (1 for an exception, as Python's own)
-and what it printed.
+``python -I repro_runner.py SCRIPT…`` prints a line of JSON for each: its exit code (1 for an exception, as Python's
+own) and what it printed.
 """
 
 from __future__ import annotations

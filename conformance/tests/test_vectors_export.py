@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def files(folder: Path) -> dict[str, str]:
+def digests(folder: Path) -> dict[str, str]:
     """A digest of every file by its name from the folder: a difference of bytes would fill pages."""
     found = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
@@ -46,7 +46,7 @@ def test_every_case_is_there_in_every_dtype(folder: Path) -> None:
     assert [entry.key for entry in entries] == [
         (c.operator, c.name, d) for c in every_case().values() for d in c.dtypes
     ]
-    assert set(files(folder)) == {"index.json"} | {f.file for entry in entries for f in (entry.about, entry.tensors)}
+    assert set(digests(folder)) == {"index.json"} | {f.file for entry in entries for f in (entry.about, entry.tensors)}
 
 
 def test_another_process_writes_the_same_bytes(folder: Path, tmp_path: Path) -> None:
@@ -54,8 +54,8 @@ def test_another_process_writes_the_same_bytes(folder: Path, tmp_path: Path) -> 
     command = [sys.executable, "-m", "attention_conformance", "export", str(tmp_path / "there"), "--dtype", "float16"]
     subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": "7"}, capture_output=True)
     export(tmp_path / "here", Chosen(dtypes=("float16",)))
-    there, everything = files(tmp_path / "there"), files(folder)
-    assert there == files(tmp_path / "here")
+    there, everything = digests(tmp_path / "there"), digests(folder)
+    assert there == digests(tmp_path / "here")
     assert len(there) > 100
     del there["index.json"]  # which lists what was chosen
     assert there.items() <= everything.items()
