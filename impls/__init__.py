@@ -1,1 +1,1 @@
-"""What is tested: the contract, the frameworks' arrays, and one small file per implementation."""
+"""Implementations: the contract, the frameworks' arrays, worker processes, and a file per built-in."""

@@ -1,4 +1,4 @@
-"""The frameworks' arrays: how each takes an array from NumPy, gives it back, and waits for its device.
+"""Backends, the frameworks' arrays: how each takes an array from NumPy, gives it back, and waits for its device.
 
 Each framework's folder has a module ``arrays`` that is a Backend; it is imported only when one of the
 framework's implementations is used.

@@ -140,14 +140,14 @@ Around = tuple[AbstractContextManager[object], ...]
 def _replied(implementation: Implementation, request: Request, other: Function | None, around: Around) -> Reply:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a library's remarks are not results
+            warnings.simplefilter("ignore")  # a library's warnings are not results
             return _called(implementation, request, other, around)
     except Crashed:  # of a program that was run here: an outcome of its own, as if this process had died
         raise
     except NotImplementedError as error:
         return Reply("unsupported", text=_text(error))
     except Exception as error:
-        trace = _said(error) if implementation.source else _trace(error)
+        trace = _rest_of_message(error) if implementation.source else _trace(error)
         return Reply("raised", text=_text(error), trace=trace)
 
 
@@ -257,8 +257,8 @@ def _trace(error: BaseException) -> str:
     return trace.replace(os.getcwd() + os.sep, "")  # as the user would name the files
 
 
-def _said(error: BaseException) -> str:
-    """What else there is of a message: the frames of something foreign are not its own."""
+def _rest_of_message(error: BaseException) -> str:
+    """The message behind its first line: the frames of something foreign are not its own."""
     return "\n".join(str(error).strip().splitlines()[1:][:TRACEBACK_LINES])
 
 

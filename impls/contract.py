@@ -3,7 +3,7 @@
 The function is one of an operator (``operators.py``); here is ``sdpa``.  It takes ``q (B, Hq, Sq, D)``,
 ``k (B, Hkv, Sk, D)`` and ``v (B, Hkv, Sk, Dv)`` as arrays of its framework and returns the output
 ``(B, Hq, Sq, Dv)``; with ``return_weights`` or ``return_lse`` it returns the tuple (output, weights, lse),
-in that order, without the ones not asked for; with ``past_key`` and ``past_value`` the keys and values that the next
+in that order, without the ones not requested; with ``past_key`` and ``past_value`` the keys and values that the next
 step is given as its past come last.  A keyword that the function does not accept is a feature it
 does not have.  ``NotImplementedError`` says "unsupported"; any other exception on a valid input is a failure.
 """

@@ -1,4 +1,4 @@
-"""From ``module:function`` or ``file.py:function`` to the function, with one clear sentence when that fails."""
+"""Loading of functions, from ``module:function`` or ``file.py:function``, with one clear sentence when that fails."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def load(target: str, folder: str = "") -> Any:
 
 
 class Deferred:
-    """A function that is loaded when it is called, or asked for anything but its name."""
+    """A function that is loaded when it is called, or read for anything but its name."""
 
     def __init__(self, target: str, folder: str) -> None:
         self._target, self._folder = target, folder

@@ -1,6 +1,6 @@
-"""A look at what a function really returns, before anything is read into it: what a worker does for the adapter check.
+"""Probe of what a function really returns, whatever it is: what a worker does for the adapter check.
 
-``impls.calls`` wants arrays of the framework and as many as were asked for; here anything is described instead.
+``calls.py`` wants arrays of the framework and as many as were requested; here anything is described instead.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _returned(implementation: Implementation, request: Request, renamed: Mapping
                 returned = run(**native)
             values = returned if isinstance(returned, tuple) else (returned,)
             names = specification.results()
-            # What was not asked for has no name.
+            # What was not requested has no name.
             named = [*zip(values, (*names, *[""] * len(values)), strict=False)]
             first = [_value(implementation, *each) for each in named]
             time.sleep(SETTLES)

@@ -1,8 +1,8 @@
-"""How a call is written down as a script of its own: what the frameworks' rooms tell of their arrays and their calls.
+"""Calls as scripts: what each framework's folder contributes about its arrays and its calls.
 
-Each room has a module ``script`` with ``TERMS`` and with ``CALLS``, by the name of the implementation.  They hold text
-and import no framework, so a script can be written by a process that has none.  The scripts are put together in
-conformance/script.
+Each folder has a module ``script`` with ``TERMS`` and with ``CALLS``, by the name of the implementation.  They hold
+text and import no framework, so a script can be written by a process that has none.  The scripts are put together in
+conformance/repro.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ INDENT = " " * 4
 class Given:
     """An array that a script starts from, in NumPy and in the implementation's layout.
 
-    bfloat16 stands in float32, in which its numbers are exact, until it becomes an array of the framework.
+    bfloat16 is held in float32, in which its numbers are exact, until it becomes an array of the framework.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Terms:
     method: str = ""
     #: The statement that waits until ``results`` are computed on a device, "" where a call waits.
     wait: Callable[[str], str] = lambda device: ""
-    #: Packages whose versions belong in a report, besides those that the implementation requires.
+    #: Packages whose versions belong in a report, beside those that the implementation requires.
     packages: tuple[str, ...] = ()
 
 

@@ -1,4 +1,4 @@
-"""From what a user names with ``--impl`` to implementations: built-ins, entry points, files and modules."""
+"""Selection of implementations by what ``--impl`` names: built-ins, entry points, files and modules."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What something foreign says of itself, in the form of a function: its signature, and the attributes of a plug-in.
+"""Declarations of foreign implementations as those of a function: its signature, and the attributes of a plug-in.
 
-So everything that looks at a plug-in's function looks at these as well.
+So everything that reads a plug-in's function reads these as well.
 """
 
 from __future__ import annotations

@@ -156,26 +156,28 @@ def _described(words: tuple[str, ...]) -> Declared:
     except subprocess.TimeoutExpired:
         raise ImplementationError(f"{who} --describe did not end within {DESCRIBE_TIMEOUT:g} s") from None
     try:
-        said = json.loads(done.stdout) if done.returncode == 0 else None
+        described = json.loads(done.stdout) if done.returncode == 0 else None
     except ValueError:
-        said = None
-    return _declared(f"{who} --describe", said) if isinstance(said, dict) else Declared()
+        described = None
+    return _declared(f"{who} --describe", described) if isinstance(described, dict) else Declared()
 
 
-def _declared(who: str, said: dict[str, Any]) -> Declared:
-    for key in said:
+def _declared(who: str, described: dict[str, Any]) -> Declared:
+    for key in described:
         if key not in _KEYS:
             raise ImplementationError(f"{who}: {key!r} is not known{nearest(key, _KEYS)}")
-    operator = known_operator(who, str(said.get("operator", "sdpa")))
+    operator = known_operator(who, str(described.get("operator", "sdpa")))
     for key in ("keywords", "dtypes"):
-        if not isinstance(said.get(key, []), list) or not all(isinstance(each, str) for each in said.get(key, [])):
-            raise ImplementationError(f"{who}: {key} is {said[key]!r}, expected a list of texts")
+        if not isinstance(described.get(key, []), list) or not all(
+            isinstance(each, str) for each in described.get(key, [])
+        ):
+            raise ImplementationError(f"{who}: {key} is {described[key]!r}, expected a list of texts")
     return Declared(
         operator,
-        known_keywords(who, operator, said.get("keywords", [])),
-        tuple(said.get("dtypes", Declared.dtypes)),
-        said.get("profiles", {}),
-        said.get("layout", Declared.layout),
+        known_keywords(who, operator, described.get("keywords", [])),
+        tuple(described.get("dtypes", Declared.dtypes)),
+        described.get("profiles", {}),
+        described.get("layout", Declared.layout),
     )
 
 

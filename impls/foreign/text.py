@@ -22,14 +22,14 @@ from attention_conformance.impls.foreign.declared import known_operator
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.operators import OPERATORS, SDPA, Operator
 
-#: What is said of the model as a whole.
+#: Items that are of the model as a whole.
 _WHOLE = ("layout", "operator", "profile")
 
 #: Commas that are not inside parentheses: ``window=(3,0)`` is one item.
 _COMMAS = re.compile(r",(?![^(]*\))")
 
-#: A model, and behind the colon what is said of it.  No shell reads anything into letters, colons, commas and equals.
-_MODEL = re.compile(r"(?P<path>.*?\.onnx)(?::(?P<said>.*))?")
+#: A model, and its specification behind the colon.  No shell reads anything into letters, colons, commas and equals.
+_MODEL = re.compile(r"(?P<path>.*?\.onnx)(?::(?P<spec>.*))?")
 #: A function in a file, as ``impls.select`` reads it; the path may have spaces.
 _FUNCTION = re.compile(r".*\.py:[A-Za-z_][\w.]*(@\w*)?(\+gradients)?")
 
@@ -51,8 +51,8 @@ ALIASES = {
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a user says of a model."""
+class ModelSpec:
+    """A user's specification of a model: which of its names are ours, and the options that it holds."""
 
     operator: Operator
     #: Names of the model by ours.
@@ -74,8 +74,8 @@ def asks(operator: Operator, keyword: str) -> bool:
     return keyword.startswith("return_") or (keyword == "average_weights" and keyword in operator.keywords)
 
 
-def read(who: str, text: str) -> Said:
-    """What the text says.  Raises ImplementationError for an item that says nothing."""
+def read(who: str, text: str) -> ModelSpec:
+    """The specification in a text.  Raises ImplementationError for an item that specifies nothing."""
     items = [item.strip() for item in _COMMAS.split(text) if item.strip()]
     whole = dict.fromkeys(_WHOLE, "")
     pairs = [(item, *_sides(who, item)) for item in items]
@@ -94,7 +94,7 @@ def read(who: str, text: str) -> Said:
         else:
             hint = nearest(right, ours(operator))
             raise ImplementationError(f"{who}: {item}: {right!r} is no name of ours{hint}")
-    return Said(operator, names, fixed, whole["layout"] or Said.layout, whole["profile"])
+    return ModelSpec(operator, names, fixed, whole["layout"] or ModelSpec.layout, whole["profile"])
 
 
 def _sides(who: str, item: str) -> tuple[str, str]:
@@ -116,10 +116,10 @@ def foreign(text: str) -> Implementation | None:
     if _FUNCTION.fullmatch(text):
         return None
     model = _MODEL.fullmatch(text)
-    return _model(text, model["path"], model["said"] or "") if model else _program(text)
+    return _model(text, model["path"], model["spec"] or "") if model else _program(text)
 
 
-def _model(text: str, place: str, said: str) -> Implementation:
+def _model(text: str, place: str, spec: str) -> Implementation:
     path = Path(place).resolve()
     if not path.is_file():
         raise ImplementationError(f"--impl {text}: no file {place}, looked for at {path}{_near(path)}")
@@ -129,7 +129,7 @@ def _model(text: str, place: str, said: str) -> Implementation:
         framework=Framework.ONNXRUNTIME,
         prepare="attention_conformance.impls.foreign.declared:prepare",
         requires=("onnxruntime", "onnx"),
-        source=f"{path}:{said}",
+        source=f"{path}:{spec}",
         folder=os.getcwd(),
         summary="a model, plugged in",
     )

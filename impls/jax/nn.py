@@ -7,6 +7,7 @@ softcap, no weights, and no values of another width than the keys.  Validation i
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -32,49 +33,12 @@ def attention(
     kv_lengths: jax.Array | None = None,
     scale: Any = None,
     return_lse: bool = False,
+    implementation: Any = "xla",
 ) -> Any:
-    """The output (B, Sq, Hq, Dv) of the XLA implementation, and on request the lse (B, Hq, Sq).
+    """The output (B, Sq, Hq, Dv) of one of the library's implementations, and on request the lse (B, Hq, Sq).
 
     q (B, Sq, Hq, D), k (B, Sk, Hkv, D), v (B, Sk, Hkv, D).  Raises what the library raises.
     """
-    return _attention("xla", q, k, v, mask, bias, is_causal, window, kv_lengths, scale, return_lse)
-
-
-def cudnn_attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    *,
-    mask: jax.Array | None = None,
-    bias: jax.Array | None = None,
-    is_causal: bool = False,
-    window: Window | None = None,
-    kv_lengths: jax.Array | None = None,
-    scale: float | None = None,
-    return_lse: bool = False,
-) -> Any:
-    """As ``attention``, in cuDNN's flash kernel; scale and window have to be Python numbers.
-
-    Raises NotImplementedError for a window that cuDNN has not: it has a left side, under a causal right side.
-    """
-    if window is not None and not (window[1] == 0 or (is_causal and kv_lengths is None)):
-        raise NotImplementedError("cuDNN has a window to the right only as is_causal")
-    return _attention("cudnn", q, k, v, mask, bias, is_causal, window, kv_lengths, scale, return_lse)
-
-
-def _attention(
-    implementation: Any,
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    mask: jax.Array | None,
-    bias: jax.Array | None,
-    is_causal: bool,
-    window: Window | None,
-    kv_lengths: jax.Array | None,
-    scale: Any,
-    return_lse: bool,
-) -> Any:
     if q.shape[-1] == k.shape[-1] != v.shape[-1] and k.shape[:-1] == v.shape[:-1]:
         raise NotImplementedError("jax.nn.dot_product_attention wants values as wide as the keys")
     options: dict[str, Any] = {"is_causal": is_causal, "scale": scale, "implementation": implementation}
@@ -91,6 +55,18 @@ def _attention(
         return result
     output, lse = result
     return output, lse.swapaxes(1, 2)
+
+
+@functools.wraps(attention, assigned=("__module__", "__annotations__"))
+def cudnn_attention(*arguments: jax.Array, **keywords: Any) -> Any:
+    """As ``attention``, in cuDNN's flash kernel; scale and window have to be Python numbers.
+
+    Raises NotImplementedError for a window that cuDNN has not: it has a left side, under a causal right side.
+    """
+    window, is_causal = keywords.get("window"), keywords.get("is_causal", False)
+    if window is not None and not (window[1] == 0 or (is_causal and keywords.get("kv_lengths") is None)):
+        raise NotImplementedError("cuDNN has a window to the right only as is_causal")
+    return attention(*arguments, **keywords, implementation="cudnn")
 
 
 def prepare(function: Function, call: Call) -> Function:

@@ -1,4 +1,4 @@
-"""What the written-out JAX implementations share: precision, scale, allowed keys, values that are not finite.
+"""Parts that the written-out JAX implementations share: precision, scale, allowed keys, values that are not finite.
 
 Numbers given as options may be Python numbers or traced scalars, so nothing here branches on their value.
 """

@@ -1,4 +1,4 @@
-"""How a JAX call is prepared: jitted once per function, so that calls that differ in numbers alone share a compilation.
+"""Preparation of JAX calls: jitted once per function, so that calls that differ in numbers alone share a compilation.
 
 Compiling takes longer than everything else that a small call does, so compiled programs are kept on disk, in
 ``$JAX_COMPILATION_CACHE_DIR`` or else in ``attention-conformance/jax`` in the user's cache folder.

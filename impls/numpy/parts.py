@@ -1,4 +1,4 @@
-"""What the written-out NumPy implementations share: the precision they work in, and values that are not finite."""
+"""Parts that the written-out NumPy implementations share: working precision, and values that are not finite."""
 
 from __future__ import annotations
 

@@ -7,12 +7,10 @@ float32 and float16, no type for float64, and no CPU kernel for bfloat16.  A mod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto
 
-from attention_conformance.impls.onnx.graph import MICROSOFT, Input, float_attribute, model
+from attention_conformance.impls.onnx.graph import MICROSOFT, Graph, Input, float_attribute
 
 #: The standard opset for the few nodes around the operator.
 OPSET = 21
@@ -44,32 +42,25 @@ def multi_head(
     _refuse_repeated(bias, q.shape[1], k.shape[1])
     if mask is not None and kv_lengths is not None:
         raise NotImplementedError("the operator has one key_padding_mask input for masks and lengths")
-    nodes: list[NodeProto] = []
-    constants: list[TensorProto] = []
-    _flatten(nodes, constants, (q, k, v))
-    padding = ""
+    graph = Graph()
+    flat = _flatten(graph, q, k, v)
+    allowed = ""
     if mask is not None:
-        padding = "padding"
-        _reshape(nodes, constants, "mask", "mask_2d", _padding_shape(mask, q, k))
-        nodes.append(helper.make_node("Cast", ["mask_2d"], [padding], to=TensorProto.INT32))
+        allowed = graph.reshape("mask", "mask_2d", _padding_shape(mask, q, k))
     if kv_lengths is not None:
-        padding = "padding"
-        nodes.append(helper.make_node("Cast", ["kv_lengths"], [padding], to=TensorProto.INT32))
-    given = ["q_flat", "k_flat", "v_flat", "", padding, "bias" if bias else ""]
-    attributes = float_attribute("scale", scale, q.dtype)
-    nodes.append(
-        helper.make_node(
-            "MultiHeadAttention",
-            _without_tail(given),
-            ["flat"],
-            domain=MICROSOFT,
-            num_heads=q.shape[2],
-            unidirectional=int(is_causal),
-            **attributes,
-        )
+        allowed = "kv_lengths"
+    padding = graph.node("Cast", [allowed], "padding", to=TensorProto.INT32) if allowed else ""
+    graph.node(
+        "MultiHeadAttention",
+        [*flat, "", padding, "bias" if bias else ""],
+        "flat",
+        domain=MICROSOFT,
+        num_heads=q.shape[2],
+        unidirectional=int(is_causal),
+        **float_attribute("scale", scale, q.dtype),
     )
-    _reshape(nodes, constants, "flat", "output", (*q.shape[:3], v.shape[3]))
-    return model(nodes, (q, k, v, mask, bias, kv_lengths), ("output",), OPSET, constants)
+    graph.reshape("flat", "output", (*q.shape[:3], v.shape[3]))
+    return graph.model((q, k, v, mask, bias, kv_lengths), ("output",), OPSET)
 
 
 def group_query(
@@ -109,20 +100,16 @@ def group_query(
     total = k.shape[1] + (past_key.shape[2] if past_key else 0)
     _refuse_repeated(bias, q.shape[1], total)
     left = _local_window(window, is_causal)
-    nodes: list[NodeProto] = []
-    constants: list[TensorProto] = [
-        numpy_helper.from_array(np.array(1, np.int32), "one"),
-        numpy_helper.from_array(np.array(total, np.int32), "total"),
-    ]
-    _flatten(nodes, constants, (q, k, v))
+    graph = Graph()
+    one, count = graph.constant("one", 1, np.int32), graph.constant("total", total, np.int32)
+    flat = _flatten(graph, q, k, v)
     if kv_lengths is not None:
-        nodes.append(helper.make_node("Cast", ["kv_lengths"], ["lengths"], to=TensorProto.INT32))
-        nodes.append(helper.make_node("Sub", ["lengths", "one"], ["last"]))
+        lengths = graph.node("Cast", ["kv_lengths"], "lengths", to=TensorProto.INT32)
+        last = graph.node("Sub", [lengths, one], "last")
     else:
-        constants.append(numpy_helper.from_array(np.full(q.shape[0], total - 1, np.int32), "last"))
+        last = graph.constant("last", [total - 1] * q.shape[0], np.int32)
     extra = ["bias" if bias else "", "sinks" if sinks else ""]
     past = ["past_key" if past_key else "", "past_value" if past_value else ""]
-    given = ["q_flat", "k_flat", "v_flat", *past, "last", "total", "", "", "", *extra]
     outputs = ["flat", "present_key", "present_value"]
     attributes = float_attribute("scale", scale, q.dtype) | float_attribute("softcap", softcap, q.dtype)
     if return_weights:
@@ -130,23 +117,21 @@ def group_query(
         attributes["qk_output"] = AFTER_SOFTMAX
     if not is_causal:  # an attribute that older versions do not have
         attributes["causal"] = 0
-    nodes.append(
-        helper.make_node(
-            "GroupQueryAttention",
-            _without_tail(given),
-            outputs,
-            domain=MICROSOFT,
-            num_heads=q.shape[2],
-            kv_num_heads=k.shape[2],
-            local_window_size=left,
-            **attributes,
-        )
+    graph.node(
+        "GroupQueryAttention",
+        [*flat, *past, last, count, "", "", "", *extra],
+        *outputs,
+        domain=MICROSOFT,
+        num_heads=q.shape[2],
+        kv_num_heads=k.shape[2],
+        local_window_size=left,
+        **attributes,
     )
-    _reshape(nodes, constants, "flat", "output", (*q.shape[:3], v.shape[3]))
+    graph.reshape("flat", "output", (*q.shape[:3], v.shape[3]))
     results = ["output", *(["weights"] if return_weights else [])]
     if past_key or past_value:
         results += ["present_key", "present_value"]
-    return model(nodes, (q, k, v, bias, kv_lengths, sinks, past_key, past_value), results, OPSET, constants)
+    return graph.model((q, k, v, bias, kv_lengths, sinks, past_key, past_value), results, OPSET)
 
 
 def _refuse_repeated(bias: Input | None, queries: int, keys: int) -> None:
@@ -178,23 +163,6 @@ def _local_window(window: tuple[int | None, int | None] | None, is_causal: bool)
     return -1 if left is None else left + 1
 
 
-def _flatten(nodes: list[NodeProto], constants: list[TensorProto], inputs: Sequence[Input]) -> None:
+def _flatten(graph: Graph, *inputs: Input) -> list[str]:
     """(B, S, H, D) to (B, S, H · D) for each input."""
-    for each in inputs:
-        batch, length, heads, width = each.shape
-        _reshape(nodes, constants, each.name, f"{each.name}_flat", (batch, length, heads * width))
-
-
-def _reshape(
-    nodes: list[NodeProto], constants: list[TensorProto], source: str, target: str, shape: tuple[int, ...]
-) -> None:
-    """Add a Reshape node to this very shape, in which a 0 is a length."""
-    constants.append(numpy_helper.from_array(np.array(shape, np.int64), f"{target}_shape"))
-    nodes.append(helper.make_node("Reshape", [source, f"{target}_shape"], [target], allowzero=1))
-
-
-def _without_tail(names: list[str]) -> list[str]:
-    """The names of a node's inputs without the absent ones at the end."""
-    while names and not names[-1]:
-        names = names[:-1]
-    return names
+    return [graph.reshape(i.name, f"{i.name}_flat", (*i.shape[:2], i.shape[2] * i.shape[3])) for i in inputs]

@@ -1,4 +1,4 @@
-"""What ``torch.onnx.export`` makes of a torch function: the only place of the ONNX implementations that needs torch."""
+"""Export of a torch function by ``torch.onnx.export``: the only ONNX implementation file that needs torch."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _registry() -> tuple[Any, Any, Any] | None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's remarks: logged, warned or printed.  What matters is raised as well."""
+    """Without the exporter's messages: logged, warned or printed.  What matters is raised as well."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

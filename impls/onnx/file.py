@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from attention_conformance.impls.contract import Call, Function, ImplementationError
 from attention_conformance.impls.foreign import text as naming
 from attention_conformance.impls.foreign.declared import Declared, Foreign
-from attention_conformance.impls.foreign.text import Said
+from attention_conformance.impls.foreign.text import ModelSpec
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.onnx import arrays as ort
 from attention_conformance.impls.onnx.sessions import bound, session
@@ -64,10 +64,10 @@ class Declaration:
 class Fitting:
     """What is known of a model's inputs, by our names."""
 
-    def __init__(self, said: Said, inputs: dict[str, Declaration]) -> None:
-        self._said = said
+    def __init__(self, spec: ModelSpec, inputs: dict[str, Declaration]) -> None:
+        self._spec = spec
         self._inputs = inputs
-        first = inputs[said.operator.arguments[0]]
+        first = inputs[spec.operator.arguments[0]]
         self._floats = {first.type: None} if first.type in DTYPES else {}
         self._first = first
 
@@ -75,7 +75,7 @@ class Fitting:
         """Half a sentence on the first input whose type says something else than ours, "" if there is none."""
         if not self._floats:
             return f"its input {self._first.name} is {self._first.type}, expected one of {', '.join(DTYPES)}"
-        arrays = (*self._said.operator.arguments, *self._said.operator.arrays)
+        arrays = (*self._spec.operator.arguments, *self._spec.operator.arrays)
         for name, declared in self._inputs.items():
             types = _TYPES.get(name, self._floats) if name in arrays else {**DTYPES, **_INTEGERS, **_BOOLEAN}
             if declared.type not in types:
@@ -112,7 +112,7 @@ class Fitting:
 
     def _check_options(self, call: Call) -> None:
         """Refuse a call whose options the graph does not hold."""
-        for name, value in self._said.fixed.items():
+        for name, value in self._spec.fixed.items():
             if not _same(value, _given(name, call), call.dtype):
                 raise NotImplementedError(f"the model is fixed to {name}={value!r}")
 
@@ -125,7 +125,7 @@ class Fitting:
             value = _given(name, call)
             if name in ("mask", "bias", "kv_lengths", "causal_offset") and {"q", "k"} <= dict(call.shapes).keys():
                 made[name] = self._neutral(name, declared, call, value)
-            elif value is None or name in self._said.operator.arrays:
+            elif value is None or name in self._spec.operator.arrays:
                 raise NotImplementedError(f"the model takes {name} in every call")
             else:
                 made[name] = np.full((1,) * len(declared.shape), value, _numpy(declared.type))
@@ -133,7 +133,7 @@ class Fitting:
 
     def _neutral(self, name: str, declared: Declaration, call: Call, value: Any) -> np.ndarray:
         """What means the same as nothing, or, of an offset, the one number that is given or is the default."""
-        sequence, heads = (1, 2) if self._said.layout == "BSHD" else (2, 1)
+        sequence, heads = (1, 2) if self._spec.layout == "BSHD" else (2, 1)
         q, k = call.shape("q"), call.shape("k")
         past = call.shape("past_key") if "past_key" in call.arrays else (0,) * _AXES
         if not len(q) == len(k) == len(past) == _AXES:  # what is wrong here is the model's to say
@@ -186,18 +186,18 @@ def _converted(value: Any, declared: Declaration, shape: tuple[int, ...] | None,
 class Model(Foreign):
     """A model's file, and which of its inputs and outputs are which of ours."""
 
-    def __init__(self, path: Path, said: Said, inputs: dict[str, Declaration], outputs: dict[str, str]) -> None:
-        dtype = DTYPES[inputs[said.operator.arguments[0]].type]
-        given = {name for name in inputs if name not in said.operator.arguments}
-        asked = {
-            keyword for name, keyword in said.operator.results if keyword.startswith("return_") and name in outputs
+    def __init__(self, path: Path, spec: ModelSpec, inputs: dict[str, Declaration], outputs: dict[str, str]) -> None:
+        dtype = DTYPES[inputs[spec.operator.arguments[0]].type]
+        given = {name for name in inputs if name not in spec.operator.arguments}
+        requested = {
+            keyword for name, keyword in spec.operator.results if keyword.startswith("return_") and name in outputs
         }
-        profiles = {dtype: said.profile} if said.profile else {}
-        keywords = frozenset(given | asked | said.fixed.keys())
-        super().__init__(Declared(said.operator.name, keywords, (dtype,), profiles, said.layout))
+        profiles = {dtype: spec.profile} if spec.profile else {}
+        keywords = frozenset(given | requested | spec.fixed.keys())
+        super().__init__(Declared(spec.operator.name, keywords, (dtype,), profiles, spec.layout))
         self.path = path
         self.outputs = outputs
-        self.fitting = Fitting(said, inputs)
+        self.fitting = Fitting(spec, inputs)
 
     def prepared(self, call: Call) -> Function:
         """Opens the session.  Raises NotImplementedError for a call that the model does not fit."""
@@ -210,40 +210,40 @@ class Model(Foreign):
 
 
 def model(source: str) -> Model:
-    """The model of ``path.onnx:what is said of it``.  Raises ImplementationError in one sentence."""
+    """The model of ``path.onnx:specification``.  Raises ImplementationError in one sentence."""
     place, _, text = source.partition(".onnx:")
     path = Path(f"{place}.onnx")
     who = path.name
-    said = naming.read(who, text)
+    spec = naming.read(who, text)
     _check_file(path)
     try:
         opened = session(str(path), "cpu")
     except Exception as error:  # ONNX Runtime has a class for each status
         raise ImplementationError(f"ONNX Runtime does not open {who}: {str(error).splitlines()[0][:300]}") from None
     inputs = {each.name: Declaration(each.name, each.type, tuple(each.shape)) for each in opened.get_inputs()}
-    named = _Names(who, said, tuple(inputs), tuple(each.name for each in opened.get_outputs()))
+    named = _Names(who, spec, tuple(inputs), tuple(each.name for each in opened.get_outputs()))
     ours = {name: inputs[theirs] for name, theirs in named.inputs().items()}
-    found = Fitting(said, ours).unfit()
+    found = Fitting(spec, ours).unfit()
     if found:
         raise ImplementationError(f"{who}: {found}")
-    return Model(path, said, ours, named.outputs())
+    return Model(path, spec, ours, named.outputs())
 
 
 @dataclass(frozen=True)
 class _Names:
-    """The names of a model, and what is said of them."""
+    """The names of a model, and the user's specification of them."""
 
     who: str
-    said: Said
+    spec: ModelSpec
     ins: tuple[str, ...]
     outs: tuple[str, ...]
 
     def inputs(self) -> dict[str, str]:
         """The model's inputs by our names.  Raises ImplementationError if one is missing or is none of ours."""
-        operator = self.said.operator
+        operator = self.spec.operator
         results = [name for name, _ in operator.results]
         expected = [name for name in naming.ours(operator) if name not in results]
-        for mine, theirs in self.said.names.items():
+        for mine, theirs in self.spec.names.items():
             there, kind = (self.outs, "output") if mine in results else (self.ins, "input")
             if theirs not in there:
                 raise ImplementationError(f"{self.who} has no {kind} {theirs!r}{nearest(theirs, there)}")
@@ -251,18 +251,18 @@ class _Names:
         stray = [name for name in self.ins if name not in found.values()]
         required = [*operator.arguments, *(name for name in operator.always if name in operator.arrays)]
         missing = [name for name in required if name not in found]
-        missing += [n for n in operator.always if n not in found and n not in self.said.fixed and n not in required]
+        missing += [n for n in operator.always if n not in found and n not in self.spec.fixed and n not in required]
         if missing or stray:
             what = f"no input for {', '.join(missing)}" if missing else f"an input {stray[0]!r} that is none of ours"
             fixed = [f"{name}=…" for name in missing if name not in required]
             raise ImplementationError(f"{self.who} has {what}; {self._real()}{self._hint(fixed)}")
-        for name in found.keys() & self.said.fixed.keys():
+        for name in found.keys() & self.spec.fixed.keys():
             raise ImplementationError(f"{self.who}: {name} is an input, so it has no fixed value")
         return found
 
     def outputs(self) -> dict[str, str]:
         """The model's outputs by our names; the only output of a model is the first result."""
-        results = [name for name, _ in self.said.operator.results]
+        results = [name for name, _ in self.spec.operator.results]
         found = self._found(self.outs, results)
         if len(self.outs) == 1 and not found:
             return {results[0]: self.outs[0]}
@@ -272,24 +272,24 @@ class _Names:
 
     def _found(self, theirs: tuple[str, ...], ours: list[str]) -> dict[str, str]:
         """Those of our names that the model has or that are said of one of its names."""
-        said = {mine: name for mine, name in self.said.names.items() if mine in ours}
-        same = {name: name for name in ours if name in theirs and name not in said.values()}
-        for name in same.keys() & said.keys():
-            raise ImplementationError(f"{self.who}: {said[name]} is said to be {name}, and it has another {name}")
-        return {**same, **said}
+        spec = {mine: name for mine, name in self.spec.names.items() if mine in ours}
+        same = {name: name for name in ours if name in theirs and name not in spec.values()}
+        for name in same.keys() & spec.keys():
+            raise ImplementationError(f"{self.who}: {spec[name]} is said to be {name}, and it has another {name}")
+        return {**same, **spec}
 
     def _real(self) -> str:
         return f"its inputs are {', '.join(self.ins)}, its outputs {', '.join(self.outs)}"
 
     def _hint(self, fixed: Sequence[str] = ()) -> str:
         """What to type, for names that are usual or near, and for options that the graph has to hold."""
-        taken = {*self.said.names.values(), *naming.ours(self.said.operator)}
+        taken = {*self.spec.names.values(), *naming.ours(self.spec.operator)}
         pairs = list(fixed)
         for name in (*self.ins, *self.outs):
             guess = naming.ALIASES.get(
-                name.lower(), name.lower() if name.lower() in naming.ours(self.said.operator) else ""
+                name.lower(), name.lower() if name.lower() in naming.ours(self.spec.operator) else ""
             )
-            if name not in taken and guess and guess not in self.said.names:
+            if name not in taken and guess and guess not in self.spec.names:
                 pairs.append(f"{name}={guess}")
         return f"; say which is which, as in {self.who}:{','.join(pairs) or 'name=q'}"
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from attention_conformance.impls.contract import Call, Function
 
@@ -52,21 +52,42 @@ def build(function: Function, call: Call) -> ModelProto:
     return function(**inputs, **call.static)
 
 
-def model(
-    nodes: Sequence[NodeProto],
-    inputs: Sequence[Input | None],
-    outputs: Sequence[str],
-    opset: int,
-    constants: Sequence[TensorProto] = (),
-) -> ModelProto:
-    """A model of these nodes.  Outputs have the dtype of the first input; inputs that are None are left out."""
-    given = [each for each in inputs if each is not None]
-    results = [helper.make_tensor_value_info(name, given[0].type, None) for name in outputs]
-    graph = helper.make_graph(
-        list(nodes), "attention", [each.info for each in given], results, initializer=list(constants)
-    )
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+def without_tail(names: list[str]) -> list[str]:
+    """The names of a node's inputs or outputs without the absent ones at the end."""
+    while names and not names[-1]:
+        names = names[:-1]
+    return names
+
+
+@dataclass
+class Graph:
+    """Nodes and constants of a model; every method adds some and returns the name of what they give."""
+
+    nodes: list[NodeProto] = field(default_factory=list)
+    constants: list[TensorProto] = field(default_factory=list)
+
+    def node(self, operator: str, inputs: list[str], *outputs: str, **attributes: Any) -> str:
+        """A node; absent inputs at the end are left out."""
+        self.nodes.append(helper.make_node(operator, without_tail(inputs), list(outputs), **attributes))
+        return outputs[0]
+
+    def constant(self, name: str, numbers: Any, dtype: Any = np.int64) -> str:
+        """An array of constants."""
+        self.constants.append(numpy_helper.from_array(np.array(numbers, dtype), name))
+        return name
+
+    def reshape(self, source: str, target: str, shape: tuple[int, ...]) -> str:
+        """A Reshape to this very shape, in which a 0 is a length."""
+        return self.node("Reshape", [source, self.constant(f"{target}_shape", shape)], target, allowzero=1)
+
+    def model(self, inputs: Sequence[Input | None], outputs: Sequence[str], opset: int) -> ModelProto:
+        """The model.  Outputs have the dtype of the first input; inputs that are None are left out."""
+        given = [each for each in inputs if each is not None]
+        results = [helper.make_tensor_value_info(name, given[0].type, None) for name in outputs]
+        declared = [each.info for each in given]
+        graph = helper.make_graph(self.nodes, "attention", declared, results, initializer=self.constants)
+        opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
 
 
 def float_attribute(name: str, value: float | None, dtype: str) -> dict[str, Any]:

@@ -7,13 +7,12 @@ float32 and float16; the value of a masked score is their default, −10000.  No
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto
 
-from attention_conformance.impls.onnx.graph import MICROSOFT, Input, float_attribute, model
+from attention_conformance.impls.onnx.graph import MICROSOFT, Graph, Input, float_attribute
 
 #: The standard opset for the nodes around the operator.
 OPSET = 21
@@ -45,7 +44,7 @@ def multi_head(
     attention_bias.  Raises NotImplementedError for other masks, for a mask beside lengths, and for a bias that repeats
     rows or keys.
     """
-    graph = _Graph()
+    graph = _Layer()
     sizes = _sizes(x_q, x_kv, sequence_first)
     source = graph.batch_first(x_q, sequence_first)
     target = source if x_kv is None else graph.batch_first(x_kv, sequence_first)
@@ -92,7 +91,7 @@ def packed(
     NotImplementedError as that, and for one or two of the three biases.  Without any, the operator's optional input is
     left out, on which ONNX Runtime 1.31 crashes on the CPU (microsoft/onnxruntime issue 25005).
     """
-    graph = _Graph()
+    graph = _Layer()
     sizes = _sizes(x_q, None, sequence_first)
     given = [b for b in (b_q, b_k, b_v) if b is not None]
     if len(given) not in (0, 3):
@@ -120,22 +119,8 @@ class _Sizes:
     keys: int
 
 
-@dataclass
-class _Graph:
-    """Nodes and constants of a model; every method adds some and returns the name of what they give, "" for nothing."""
-
-    nodes: list[NodeProto] = field(default_factory=list)
-    constants: list[TensorProto] = field(default_factory=list)
-
-    def node(self, operator: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        while inputs and not inputs[-1]:  # absent inputs at the end are left out
-            inputs = inputs[:-1]
-        self.nodes.append(helper.make_node(operator, inputs, [output], **attributes))
-        return output
-
-    def constant(self, name: str, numbers: tuple[int, ...]) -> str:
-        self.constants.append(numpy_helper.from_array(np.array(numbers, np.int64), name))
-        return name
+class _Layer(Graph):
+    """The nodes of a layer; a method returns "" for nothing."""
 
     def batch_first(self, x: Input, sequence_first: bool) -> str:
         """(B, S, E) of an input."""
@@ -165,7 +150,7 @@ class _Graph:
         shape = shapes.get(_aligned(mask))
         if shape is None:
             raise NotImplementedError("the operator's mask is (B, Sk) or (B, Sq, Sk), the same for all heads")
-        reshaped = self.node("Reshape", ["mask", self.constant("mask_shape", shape)], "mask_reshaped", allowzero=1)
+        reshaped = self.reshape("mask", "mask_reshaped", shape)
         return self.node("Cast", [reshaped], "padding", to=TensorProto.INT32)
 
     def additive(self, bias: Input | None, sizes: _Sizes) -> str:
@@ -175,7 +160,7 @@ class _Graph:
         shape = _aligned(bias)
         if any(n == 1 != full for n, full in zip(shape[2:], (sizes.queries, sizes.keys), strict=True)):
             raise NotImplementedError("attention_bias is (B or 1, H or 1, Sq, Sk)")
-        return self.node("Reshape", ["bias", self.constant("bias_shape", shape)], "bias_reshaped", allowzero=1)
+        return self.reshape("bias", "bias_reshaped", shape)
 
     def operator(self, name: str, inputs: list[str], heads: int, is_causal: bool, attributes: dict[str, Any]) -> None:
         """The contrib operator; its output is called "combined"."""
@@ -194,7 +179,7 @@ class _Graph:
             self.node("Transpose", [output], "output", perm=[1, 0, 2])
         else:
             self.node("Identity", [output], "output")
-        return model(self.nodes, inputs, ("output",), OPSET, self.constants)
+        return self.model(inputs, ("output",), OPSET)
 
 
 def _sizes(x_q: Input, x_kv: Input | None, sequence_first: bool) -> _Sizes:

@@ -1,9 +1,9 @@
-"""Memory that was freed stays with a process that timings are made in, and is not asked of the system again.
+"""Allocator retention: freed memory stays with a process that timings are made in, and is not requested again.
 
 By itself glibc gives freed memory back when the last block of its heap is free, or when a block is a large one.  The
-next call then takes it anew, page by page, which may cost more than the call computes.  Whether it does depends on what
-else lies in the heap, so on chance that stays the same as long as a process lives: of one and the same function some
-processes would be slower than others by half.  Programs that call attention often are advised to keep their memory
+next call then takes it again, page by page, which may cost more than the call computes.  Whether it does depends on
+what else lies in the heap, so on chance that stays the same as long as a process lives: of one and the same function
+some processes would be slower than others by half.  Programs that call attention often are advised to keep their memory
 (https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html, "Switch memory allocator").
 """
 
@@ -25,7 +25,7 @@ def environment() -> dict[str, str]:
 
 
 def description() -> str:
-    """What becomes of freed memory in a process with ``environment``, for the record of a run."""
+    """Allocator retention in a process with ``environment``, for the record of a run."""
     if platform.libc_ver()[0] != "glibc":
         return "as the system does"
     if os.environ.get("LD_PRELOAD"):

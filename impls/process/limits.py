@@ -1,4 +1,4 @@
-"""Limits of a job besides time: memory, and room for what it prints; and the memory that there is, and that is held.
+"""Limits of a job: its memory, and room for what it prints; and the memory that is available, and that is held.
 
 The parent looks at the memory of the worker, and of the programs that it started, while it waits for the answer.  A
 limit that the system keeps (RLIMIT_AS, RLIMIT_DATA) counts address space, of which frameworks reserve far more than
@@ -131,7 +131,7 @@ def _process(number: int) -> psutil.Process:
 
 
 def restart_peak() -> None:
-    """Have ``peak`` begin anew at what this process holds (proc(5): 5).  Raises OSError where the system cannot."""
+    """Restart ``peak`` at what this process holds (proc(5): 5).  Raises OSError where the system cannot."""
     (PROC / "clear_refs").write_text("5")
 
 

@@ -1,4 +1,4 @@
-"""What a call says that is no result: how much it prints, and how often it warns.
+"""Noise of a call: how much it prints, and how often it warns.
 
 A worker's standard streams are a file (impls.process.pool), so what is printed is what the file grows by.
 """
@@ -14,7 +14,7 @@ import warnings
 from types import TracebackType
 from typing import Any
 
-#: Warnings of one call that are worth a remark.  NumPy warns once per operation, and a loop over blocks has dozens.
+#: Warnings of one call that are reported.  NumPy warns once per operation, and a loop over blocks has dozens.
 STORM = 100
 
 #: Bytes of what was printed that are quoted.

@@ -78,7 +78,7 @@ class Watch:
     def __init__(self, settings: Sequence[Setting]) -> None:
         self._settings = settings
         self._before: list[Any] = []
-        #: What changed and matters, and what changed besides, "name: from → to" each.
+        #: What changed and matters, and what changed and does no harm, "name: from → to" each.
         self.changed: tuple[str, ...] = ()
         self.side_effects: tuple[str, ...] = ()
         #: Names of settings that could not be put back.
@@ -147,7 +147,7 @@ def _set_float_mode(mode: FloatMode) -> None:
 
 @dataclass
 class _NumpyRandom:
-    """NumPy's global random numbers.  Asking for their state takes 50 µs, so it is asked for where memory changed."""
+    """NumPy's global random numbers.  Reading their state takes 50 µs, so it is read where memory changed."""
 
     _memory: bytes = b""
     _state: tuple[Any, ...] = ()

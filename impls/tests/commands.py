@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 #: What nearly every command imports; the frameworks are not among it.
-AHEAD = (
+PRELOADED = (
     "numpy",
     "ml_dtypes",
     "pytest",
@@ -49,8 +49,8 @@ def run(
         return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout, check=False)
     with tempfile.TemporaryDirectory() as folder:
         names = {"out": f"{folder}/out", "err": f"{folder}/err"}
-        asked = {"words": [*command[2:]], "cwd": str(cwd), "env": environment, **names}
-        status = _asked(asked, command, timeout)
+        request = {"words": [*command[2:]], "cwd": str(cwd), "env": environment, **names}
+        status = _status_of(request, command, timeout)
         out, err = (Path(names[name]).read_text(encoding="utf-8", errors="replace") for name in ("out", "err"))
     return subprocess.CompletedProcess(command, status, out, err)
 
@@ -64,11 +64,11 @@ def _forked(command: Sequence[str], environment: Mapping[str, str]) -> bool:
     return all(environment.get(name) == _STARTED_WITH.get(name) for name in names)
 
 
-def _asked(asked: Mapping[str, Any], command: Sequence[str], timeout: float) -> int:
+def _status_of(request: Mapping[str, Any], command: Sequence[str], timeout: float) -> int:
     server = _server()
     assert server.stdin is not None
     assert server.stdout is not None
-    server.stdin.write(json.dumps({**asked, "timeout": timeout}) + "\n")
+    server.stdin.write(json.dumps({**request, "timeout": timeout}) + "\n")
     server.stdin.flush()
     status = int(server.stdout.readline() or -1)
     if status == _LATE:
@@ -96,15 +96,15 @@ _LATE = 1000
 def serve() -> None:
     """Fork a process for each line of JSON on standard input, and answer its exit status."""
     path = [each for each in sys.path if each != str(Path(__file__).parents[2]) and each]
-    for name in AHEAD:
+    for name in PRELOADED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         child = os.fork()
         if not child:
-            _become(asked, path)
-        print(_ended(child, asked["timeout"]), flush=True)
+            _become(request, path)
+        print(_ended(child, request["timeout"]), flush=True)
 
 
 def _ended(child: int, timeout: float) -> int:
@@ -122,20 +122,20 @@ def _ended(child: int, timeout: float) -> int:
         time.sleep(pause := min(2 * pause, 0.02))
 
 
-def _become(asked: Mapping[str, Any], path: Sequence[str]) -> NoReturn:
+def _become(request: Mapping[str, Any], path: Sequence[str]) -> NoReturn:
     """Be ``python -m MODULE …`` in the folder."""
     os.setpgid(0, 0)
-    os.chdir(asked["cwd"])
+    os.chdir(request["cwd"])
     os.environ.clear()
-    os.environ.update(asked["env"])
-    for number, name in ((0, os.devnull), (1, asked["out"]), (2, asked["err"])):
+    os.environ.update(request["env"])
+    for number, name in ((0, os.devnull), (1, request["out"]), (2, request["err"])):
         os.dup2(os.open(name, os.O_RDONLY if not number else os.O_WRONLY | os.O_CREAT), number)
     modes = ((0, "r"), (1, "w"), (2, "w"))
     sys.stdin, sys.stdout, sys.stderr = (open(n, mode, encoding="utf-8", closefd=False) for n, mode in modes)  # noqa: SIM115
-    module, *arguments = asked["words"]
+    module, *arguments = request["words"]
     if module == "pytest":  # what is imported before it cannot be rewritten, and need not be
         arguments = ["-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments]
-    sys.argv, sys.path[:] = ["-m", *arguments], [asked["cwd"], *path]
-    sys.orig_argv = [sys.executable, "-m", *asked["words"]]
+    sys.argv, sys.path[:] = ["-m", *arguments], [request["cwd"], *path]
+    sys.orig_argv = [sys.executable, "-m", *request["words"]]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     sys.exit(0)

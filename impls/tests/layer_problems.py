@@ -69,37 +69,37 @@ _DRAWING = ("batch", "cross", "wide", "parts", "mask", "bias", "kv_lengths", "w_
 
 def problem(name: str, dtype: str) -> tuple[Arrays, dict[str, Any]]:
     """The arrays and the plain keywords of a problem; every row has a key."""
-    asked = (PROBLEMS | NORMS)[name]
+    wanted = (PROBLEMS | NORMS)[name]
     rng = np.random.default_rng(0)
-    batch, cross = asked.get("batch", B), asked.get("cross", False)
-    inner, value = (3 * 4, 5 * 4) if asked.get("wide") else (E, E)
-    source, out = EKV if cross else E, E if asked.get("w_o", True) else value
+    batch, cross = wanted.get("batch", B), wanted.get("cross", False)
+    inner, value = (3 * 4, 5 * 4) if wanted.get("wide") else (E, E)
+    source, out = EKV if cross else E, E if wanted.get("w_o", True) else value
     keys = SK if cross else SQ
 
     def draw(*shape: int) -> np.ndarray:
         return (rng.standard_normal(shape) * 0.7).astype(dtype)
 
     def inputs(length: int, width: int) -> np.ndarray:
-        order = (length, batch) if asked.get("sequence_first") else (batch, length)
+        order = (length, batch) if wanted.get("sequence_first") else (batch, length)
         return draw(length, width) if batch is None else draw(*order, width)
 
     arrays = {"x_q": inputs(SQ, E), "w_q": draw(E, inner), "w_k": draw(source, inner), "w_v": draw(source, value)}
     if cross:
         arrays["x_kv"] = inputs(SK, source)
-    if asked.get("w_o", True):
+    if wanted.get("w_o", True):
         arrays["w_o"] = draw(value, out)
     biases = {"q": inner, "k": inner, "v": value, **({"o": out} if "w_o" in arrays else {})}
-    arrays |= {f"b_{part}": draw(width) for part, width in biases.items() if part in asked.get("parts", "qkvo")}
-    if "mask" in asked:
-        arrays["mask"] = rng.random(asked["mask"]) < 0.6
+    arrays |= {f"b_{part}": draw(width) for part, width in biases.items() if part in wanted.get("parts", "qkvo")}
+    if "mask" in wanted:
+        arrays["mask"] = rng.random(wanted["mask"]) < 0.6
         arrays["mask"][..., 0] = True
-    if "bias" in asked:
-        arrays["bias"] = draw(*asked["bias"])
+    if "bias" in wanted:
+        arrays["bias"] = draw(*wanted["bias"])
         arrays["bias"][..., -1:] = -np.inf
-    if asked.get("kv_lengths"):
+    if wanted.get("kv_lengths"):
         arrays["kv_lengths"] = np.array([keys - 2, 1])
-    options = {"heads": H} | {n: each for n, each in asked.items() if n not in _DRAWING}
-    if asked.get("norm"):
+    options = {"heads": H} | {n: each for n, each in wanted.items() if n not in _DRAWING}
+    if wanted.get("norm"):
         arrays |= {"gamma": draw(E), "beta": draw(E)}
         options = {"epsilon": 1e-5} | options
     return arrays, options

@@ -1,4 +1,4 @@
-"""Memory that was freed stays with a process that timings are made in."""
+"""Allocator retention: freed memory stays with a process that timings are made in."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ COMBINATIONS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
 }
 
 #: What the operator refuses or computes otherwise; these are recorded as deviations elsewhere.
-DEVIATES = {
+KNOWN_DEVIATIONS = {
     ("onnx-attention23", "mask of keys"),
     ("onnx-attention24", "mask of keys"),
 }
@@ -93,7 +93,7 @@ PAIRS = [
     (name, combination)
     for name in OPERATORS
     for combination, (keywords, _) in COMBINATIONS.items()
-    if keywords.keys() <= describe(BY_NAME[name]).keywords and (name, combination) not in DEVIATES
+    if keywords.keys() <= describe(BY_NAME[name]).keywords and (name, combination) not in KNOWN_DEVIATIONS
 ]
 
 

@@ -29,7 +29,7 @@ BY_NAME = {each.name: each for each in IMPLEMENTATIONS}
 
 @pytest.fixture(autouse=True)
 def _own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty cache on disk, and nothing remembered by this process, for the time of one test."""
+    """An empty cache on disk, and no cached model in this process, for the time of one test."""
     monkeypatch.setenv("ATTENTION_CONFORMANCE_CACHE", str(tmp_path))
     forget(monkeypatch)
 
@@ -97,7 +97,7 @@ def test_one_query_has_an_export_of_its_own() -> None:
 
 
 def test_an_export_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    """The exporter's remarks do not reach the terminal."""
+    """The exporter's messages do not reach the terminal."""
     agrees("onnx-export18-torch-sdpa", (2, 2, 2, 5, 7))
     assert capfd.readouterr() == ("", "")
 
@@ -112,7 +112,7 @@ def test_second_process_finds_the_model_on_disk(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_log_works_after_an_export() -> None:
-    """The exporter's remarks are kept from the log, nobody else's."""
+    """The exporter's messages are kept from the log, nobody else's."""
     agrees("onnx-export18-torch-sdpa", (2, 2, 2, 5, 7), scale=0.4)
     assert logging.root.manager.disable == logging.NOTSET
 

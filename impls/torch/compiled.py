@@ -24,7 +24,8 @@ torch._dynamo.config.recompile_limit = FORMS
 torch._dynamo.config.accumulated_recompile_limit = FORMS
 torch._dynamo.config.fail_on_recompile_limit_hit = True
 
-_ARRAY_DTYPES = {"mask": torch.bool, "kv_lengths": torch.int64, "causal_offset": torch.int64}
+#: Array keywords that do not have the dtype of q.
+OTHER_DTYPES = {"mask": torch.bool, "kv_lengths": torch.int64, "causal_offset": torch.int64}
 
 
 def compiled(function: Function, call: Call) -> Function:
@@ -33,15 +34,19 @@ def compiled(function: Function, call: Call) -> Function:
     Inputs with other strides may need another compilation when it runs.  Code that cannot be compiled as a whole
     raises, as does a function with more than FORMS forms.
     """
-    run = functools.partial(_compile(function), **call.static)
-    dtype = getattr(torch, call.dtype)
-    shapes = call.shapes
-    run(**{name: torch.zeros(s, dtype=_ARRAY_DTYPES.get(name, dtype), device=call.device) for name, s in shapes})
+    return warmed(compile_function(function), call)
+
+
+def warmed(function: Function, call: Call) -> Function:
+    """The function with the plain keywords bound, after a call with zeros, so that running is only running."""
+    run, dtype = functools.partial(function, **call.static), getattr(torch, call.dtype)
+    run(**{n: torch.zeros(s, dtype=OTHER_DTYPES.get(n, dtype), device=call.device) for n, s in call.shapes})
     return run
 
 
 @functools.cache
-def _compile(function: Function) -> Function:
+def compile_function(function: Function) -> Function:
+    """The one compiled form of a function."""
     return torch.compile(function, dynamic=True, fullgraph=True)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from attention_conformance.impls.contract import Call, Function
 from attention_conformance.impls.operators import OPERATORS, SDPA_GRAD
-from attention_conformance.impls.torch import compiled as forward_only
+from attention_conformance.impls.torch.compiled import compile_function, warmed
 
 #: How PyTorch says that a kernel has no backward pass for a combination: start of the exception's text.
 REFUSALS = ("derivative for aten::",)
@@ -30,16 +30,7 @@ def compiled(function: Function, call: Call) -> Function:
     Compiled here, forwards and backwards, by a call with zeros, so that running is only running.  Code that cannot be
     compiled as a whole raises.
     """
-    run = functools.partial(gradient(forward_only._compile(function), call.operator), **call.static)
-    dtype = getattr(torch, call.dtype)
-    shapes = call.shapes
-    run(
-        **{
-            name: torch.zeros(s, dtype=forward_only._ARRAY_DTYPES.get(name, dtype), device=call.device)
-            for name, s in shapes
-        }
-    )
-    return run
+    return warmed(gradient(compile_function(function), call.operator), call)
 
 
 @functools.cache

@@ -88,53 +88,31 @@ def slow(
     sequence_first: bool = False,
     return_weights: bool = False,
     average_weights: bool = False,
+    as_inputs: bool = False,
 ) -> Any:
     """The output (B, Sq, E), and on request the weights, from ``torch.nn.functional.multi_head_attention_forward``.
 
     With weights asked for that is a composition of products and a softmax, without it is scaled_dot_product_attention.
-    Raises NotImplementedError for what the module cannot express.
+    The module's parameters are inputs of the call with ``as_inputs``.  Raises NotImplementedError for what the module
+    cannot express.
     """
     weights = (w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o)
     x_kv = x_q if x_kv is None else x_kv
     padding, attending, hint = _masks(x_q, x_kv, heads, sequence_first, mask, bias, is_causal, kv_lengths)
-    module = _module(heads, not sequence_first, _versions(weights), *weights)
-    with _fast_path_disabled():
-        found = module(
-            x_q, x_kv, x_kv, padding, return_weights, attending, average_attn_weights=average_weights, is_causal=hint
-        )
-    return found if return_weights else found[0]
-
-
-def functional(
-    x_q: torch.Tensor,
-    w_q: torch.Tensor,
-    w_k: torch.Tensor,
-    w_v: torch.Tensor,
-    *,
-    heads: int,
-    x_kv: torch.Tensor | None = None,
-    w_o: torch.Tensor | None = None,
-    b_q: torch.Tensor | None = None,
-    b_k: torch.Tensor | None = None,
-    b_v: torch.Tensor | None = None,
-    b_o: torch.Tensor | None = None,
-    mask: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    is_causal: bool = False,
-    kv_lengths: torch.Tensor | None = None,
-    sequence_first: bool = False,
-    return_weights: bool = False,
-    average_weights: bool = False,
-) -> Any:
-    """``slow`` with the weights as inputs of the module instead of its parameters, for export and for gradients."""
-    weights = (w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o)
-    x_kv = x_q if x_kv is None else x_kv
-    padding, attending, hint = _masks(x_q, x_kv, heads, sequence_first, mask, bias, is_causal, kv_lengths)
-    module = _shape(heads, not sequence_first, weights)
     arguments = (x_q, x_kv, x_kv, padding, return_weights, attending, average_weights, hint)
     with _fast_path_disabled():
-        found = torch.func.functional_call(module, _state(weights), arguments)
+        if as_inputs:
+            module = _shape(heads, not sequence_first, weights)
+            found = torch.func.functional_call(module, _state(weights), arguments)
+        else:
+            found = _module(heads, not sequence_first, _versions(weights), *weights)(*arguments)
     return found if return_weights else found[0]
+
+
+@functools.wraps(slow, assigned=("__module__", "__annotations__"))
+def functional(*arguments: torch.Tensor, **keywords: Any) -> Any:
+    """``slow`` with the weights as inputs of the module instead of its parameters, for export and for gradients."""
+    return slow(*arguments, **keywords, as_inputs=True)
 
 
 def composed(
@@ -159,7 +137,7 @@ def composed(
     """The output of ``functional`` with weights asked for, as the module does by default, and then left aside."""
     given: dict[str, Any] = {"x_kv": x_kv, "w_o": w_o, "b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o, "bias": bias}
     given |= {"mask": mask, "is_causal": is_causal, "kv_lengths": kv_lengths, "sequence_first": sequence_first}
-    return functional(x_q, w_q, w_k, w_v, heads=heads, return_weights=True, **given)[0]
+    return slow(x_q, w_q, w_k, w_v, heads=heads, return_weights=True, as_inputs=True, **given)[0]
 
 
 @functools.lru_cache(maxsize=KEPT)

@@ -1,4 +1,4 @@
-"""On which core a turn begins."""
+"""Cores: on which one a round begins."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def here() -> int:
 
 
 @linux
-def test_turns_begin_on_the_cores_by_their_numbers() -> None:
+def test_rounds_begin_on_the_cores_by_their_numbers() -> None:
     """One after the other, and the first again; afterwards the thread may use all of them, as may those it starts."""
     usable = os.sched_getaffinity(0)
     found = threads.near()

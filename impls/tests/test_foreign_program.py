@@ -18,7 +18,7 @@ from attention_conformance.impls.foreign.program import program
 from attention_conformance.impls.process.pool import Crashed, TimedOut, Worker
 from attention_conformance.impls.process.worker import SCRATCH
 from attention_conformance.impls.tests.foreign import ask, implementation, judge, keywords, qkv
-from attention_conformance.impls.tests.test_isolation import alive
+from attention_conformance.impls.tests.test_pool import alive
 from attention_conformance.impls.tests.within import assert_within
 
 pytestmark = pytest.mark.slow

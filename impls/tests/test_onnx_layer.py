@@ -26,7 +26,9 @@ from attention_conformance.impls.tests.layer_problems import (
 pytestmark = pytest.mark.slow
 
 #: What neither operator does: weights, a mask that differs between heads or repeats rows, causal rows with Sq ≠ Sk.
-BEYOND = {"mask", "mask-rows", "causal-cross"} | {name for name, asked in PROBLEMS.items() if "return_weights" in asked}
+BEYOND = {"mask", "mask-rows", "causal-cross"} | {
+    name for name, problem in PROBLEMS.items() if "return_weights" in problem
+}
 MULTI_HEAD = sorted(PROBLEMS.keys() - BEYOND)
 #: And Attention has one input, and one bias for all three projections, without which it crashes.
 PACKED = [name for name in MULTI_HEAD if not PROBLEMS[name].get("cross") and "parts" not in PROBLEMS[name]]

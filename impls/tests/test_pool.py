@@ -131,9 +131,7 @@ def test_a_user_s_folder_shadows_no_package_of_the_suite(repository: Path, worke
     """Neither the working folder, nor PYTHONPATH, nor the folder of a plug-in that was imported before."""
     target = f"{repository / 'kernels.py'}:attention"
     here = list(importlib.import_module(name).__path__)
-    assert (
-        worker.call("attention_conformance.impls.tests.test_isolation:imported", target, str(repository), name) == here
-    )
+    assert worker.call("attention_conformance.impls.tests.test_pool:imported", target, str(repository), name) == here
 
 
 def imported(target: str, folder: str, name: str) -> list[str]:
