@@ -16,10 +16,9 @@ from attention_conformance import conformance
 from attention_conformance.conformance import options
 from attention_conformance.conformance.cases import AnyCase, every_case
 from attention_conformance.conformance.judging.claims import required
-from attention_conformance.conformance.ledger import load
 from attention_conformance.conformance.ledger.load import LedgerError
 from attention_conformance.conformance.run import sharding, targets, xdist
-from attention_conformance.conformance.run.recorder import Recorder
+from attention_conformance.conformance.run.recorder import Recorder, check_ledger
 from attention_conformance.impls.contract import ImplementationError
 from attention_conformance.impls.loading import nearest
 
@@ -120,8 +119,7 @@ def pytest_collection(session: pytest.Session) -> None:
         try:
             required(config.getoption("require"))
             chosen_cases(config.getoption("case"))
-            load.ledger(config)
-            load.checked(config, targets.selection(config))
+            check_ledger(config)
         except (ImplementationError, LedgerError) as error:
             raise pytest.UsageError(str(error)) from None
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.faults.models.mha import Layer
-from attention_conformance.conformance.faults.models.sdpa import Anatomy, Attention
+from attention_conformance.conformance.faults.models.sdpa import Attention, Model
 from attention_conformance.conformance.faults.registry import Fault, faults_of
 from attention_conformance.conformance.faults.trials import KEPT, Failed, explains, fails
 from attention_conformance.conformance.judging.outcomes import Failure
@@ -174,8 +174,8 @@ def _contradictions(faults: tuple[Fault, ...], passed: Sequence[Passed]) -> int:
     return sum(fails(make, p.case, p.dtype, p.profile) for p in passed[:WITNESSES])
 
 
-def combined(faults: Sequence[Fault]) -> type[Anatomy] | None:
-    """An anatomy with all these faults, or None where one is a form of the other, or is of another operator."""
+def combined(faults: Sequence[Fault]) -> type[Model] | None:
+    """A model with all these faults, or None where one is a form of the other, or is of another operator."""
     made = [fault.make for fault in faults]
     if len(made) == 1:
         return made[0]

@@ -1,8 +1,8 @@
 """Stage errors: masks, scores, softmax or weighted sum, whichever spent the bound, read off returned weights and lse.
 
-Each stage is held to its own part of the error analysis in bounds.py.  Weights w tell the masks (a weight that must be
-zero, or must not be), the scores up to a common shift (log w_j − log w_m = s_j − s_m) and the softmax (Σ w = 1);
-output against Σ w v tells the weighted sum.  lse alone tells the scores from what comes after them.
+Each stage is held to its own part of the error analysis in bounds/sdpa.py.  Weights w tell the masks (a weight that
+must be zero, or must not be), the scores up to a common shift (log w_j − log w_m = s_j − s_m) and the softmax
+(Σ w = 1); output against Σ w v tells the weighted sum.  lse alone tells the scores from what comes after them.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from attention_conformance.conformance.spec.mha import LayerExpected
 
 
 class Plain(LayerBackward):
-    """The anatomy as it is."""
+    """The model as it is."""
 
     profiles = WIDE
 

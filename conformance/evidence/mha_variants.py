@@ -22,7 +22,7 @@ WIDE = dict.fromkeys(HALVES, "wide")
 
 
 class Plain(Layer):
-    """The anatomy as it is."""
+    """The model as it is."""
 
     profiles = WIDE
 
@@ -148,7 +148,7 @@ class Sequential(Handed):
 
 
 class PlainSublayer(Plain, Sublayer):
-    """The anatomy as it is."""
+    """The model as it is."""
 
 
 class HandedSublayer(Handed, Sublayer):

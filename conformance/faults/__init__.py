@@ -1,7 +1,7 @@
 """Faults: attention computed wrongly in one known way, each a few lines over a correct model, each from a real bug.
 
-They prove the suite (each fails at least two cases, kill_matrix.py) and name mistakes (diagnosis/match.py).  Each can be
-plugged in like a user's function: ``--impl attention_conformance.conformance.faults:causal_bottom_right``.
+They prove the suite (each fails at least two cases, kill_matrix.py) and name mistakes (diagnosis/match.py).  Each can
+be plugged in like a user's function: ``--impl attention_conformance.conformance.faults:causal_bottom_right``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 
 from attention_conformance.conformance.faults import registry
-from attention_conformance.conformance.faults.models.sdpa import Anatomy
+from attention_conformance.conformance.faults.models.sdpa import Model
 from attention_conformance.conformance.faults.registry import FAULTS, Fault
 
 __all__ = ["FAULTS", "GROUPS", "Fault"]
@@ -50,10 +50,10 @@ GROUPS = (
 for _group in GROUPS:
     importlib.import_module(f"{__name__}.{_group.replace('/', '.')}")
 
-_INSTANCES: dict[str, Anatomy] = {}
+_INSTANCES: dict[str, Model] = {}
 
 
-def __getattr__(attribute: str) -> Anatomy:
+def __getattr__(attribute: str) -> Model:
     """The instance of a fault, made once: ``faults.causal_bottom_right``."""
     name = attribute.replace("_", "-")
     if attribute.startswith("_") or name not in registry.FAULTS:

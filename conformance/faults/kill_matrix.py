@@ -1,64 +1,27 @@
-"""The judge's verdicts on faults, each given once: most faults return the same bits on most cases."""
+"""Kill matrix: which cases catch which fault, and which cases nothing needs."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from attention_conformance.conformance.cases import AnyCase, every_case
 from attention_conformance.conformance.faults.models.steps import unchanged
 from attention_conformance.conformance.faults.registry import FAULTS, Fault, link
-from attention_conformance.conformance.judging.judge import judge
-from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.faults.trials import verdict
+from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.judging.run_case import blank_of, run_case
 from attention_conformance.conformance.ledger.load import Ledger, read
 from attention_conformance.conformance.ledger.questions import QUESTIONS
 from attention_conformance.conformance.run.targets import Target
-from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.process.pool import Crashed, Pool
 from attention_conformance.impls.select import plug_in
-
-
-class Verdict(NamedTuple):
-    """What a result says, without its words."""
-
-    outcome: Outcome
-    failure: Failure | None
-
-
-#: By case, dtype, profile, and a digest of the reply.
-_GIVEN: dict[tuple[str, str, str | None, bytes], Verdict] = {}
-
-
-def verdict(reply: Reply, case: AnyCase, blank: Result) -> Verdict:
-    """What the judge says of a reply to a case; it depends on what is in the key, and on nothing else."""
-    key = (case.name, blank.dtype, blank.profile, _digest(reply))
-    if key not in _GIVEN:
-        result = judge(reply, case, blank)
-        _GIVEN[key] = Verdict(result.outcome, result.failure)
-    return _GIVEN[key]
-
-
-def _digest(reply: Reply) -> bytes:
-    """All of a reply that a verdict may depend on."""
-    digest = hashlib.blake2b(digest_size=16)
-    words = (reply.status, reply.modified, reply.unequal, reply.changed)
-    arrays = {name: (str(array.dtype), array.shape) for name, array in reply.results.items()}
-    digest.update(repr((words, arrays)).encode())
-    for array in reply.results.values():
-        digest.update(array.tobytes())
-    return digest.digest()
-
-
-# The kill table: which cases catch which fault, and which cases nothing needs.
-
 
 #: Cases that have to catch a fault: one could be an accident of its data.
 LEAST = 2
@@ -89,21 +52,21 @@ def implementation(fault: Fault) -> Implementation:
     return replace(plugged, name=fault.name, worker="faults", operator=fault.operator)
 
 
-def table(pool: Pool, faults: Iterable[str] = ()) -> tuple[Kill, ...]:
+def judge_faults(pool: Pool, faults: Iterable[str] = ()) -> tuple[Kill, ...]:
     """Judge faults (all of them by default) on every case and dtype of their operators, on the CPU.
 
-    Case by case, as what the faults of an operator have in common on a case is computed once (steps.py).
+    Case by case, as what the faults of an operator have in common on a case is computed once (models/steps.py).
     """
-    tried = [_Tried(FAULTS[name], pool) for name in faults or FAULTS]
+    rows = [_Row(FAULTS[name], pool) for name in faults or FAULTS]
     for case in sorted(every_case().values(), key=lambda case: case.size):
-        for each in tried:
-            if each.fault.operator == case.operator and not case.keywords - each.keywords:  # else unsupported
-                each.judge(case)
-    return tuple(Kill(each.fault.name, each.caught) for each in tried)
+        for row in rows:
+            if row.fault.operator == case.operator and not case.keywords - row.keywords:  # else unsupported
+                row.judge(case)
+    return tuple(Kill(row.fault.name, row.caught) for row in rows)
 
 
-class _Tried:
-    """A fault that is tried on one case after the other."""
+class _Row:
+    """A fault that is judged on one case after the other."""
 
     def __init__(self, fault: Fault, pool: Pool) -> None:
         self.fault, self.plugged, self.pool = fault, implementation(fault), pool
@@ -146,7 +109,7 @@ def _own_reason(case: AnyCase, ledger: Ledger) -> str:
 
 
 def as_json(kills: Iterable[Kill]) -> dict[str, Any]:
-    """The table as plain data, for the report."""
+    """The kill matrix as plain data, for the report."""
     return {
         "format": "attention-conformance faults 1",
         "cases": len(every_case()),
@@ -168,8 +131,8 @@ def as_json(kills: Iterable[Kill]) -> dict[str, Any]:
 
 
 def write(path: Path) -> str:
-    """Make the table and write it to a file; says how it went in one line."""
-    kills = table(Pool(in_process=True))  # faults are this project's own code, and do not crash
+    """Compute the kill matrix and write it to a file; returns how it went in one line."""
+    kills = judge_faults(Pool(in_process=True))  # faults are this project's own code, and do not crash
     path.write_text(json.dumps(as_json(kills), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     survivors = [kill.fault for kill in kills if len(kill.caught) < LEAST]
     return f"{len(kills)} faults, {len(survivors)} caught by fewer than {LEAST} cases {' '.join(survivors)}: {path}"

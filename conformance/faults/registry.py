@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from attention_conformance.conformance.faults.models.sdpa import Anatomy
+from attention_conformance.conformance.faults.models.sdpa import Model
 
 #: Where a tracker's short name leads; the sources of a fault begin with one of these names.
 TRACKERS = {
@@ -225,7 +225,7 @@ class Fault:
     #: Threads ("pytorch 103963", "onnx PR 8068"), or "source 001" of the five articles; "cf." before one that tells
     #: of the same mechanism in another place.
     sources: tuple[str, ...]
-    make: type[Anatomy] = field(repr=False)
+    make: type[Model] = field(repr=False)
 
     @property
     def operator(self) -> str:
@@ -250,11 +250,11 @@ class Fault:
 
 FAULTS: dict[str, Fault] = {}
 
-Class = TypeVar("Class", bound=type[Anatomy])
+Class = TypeVar("Class", bound=type[Model])
 
 
 def fault(clause: str, title: str, *sources: str) -> Callable[[Class], Class]:
-    """Register a subclass of an anatomy that overrides a step; its name in kebab case is the fault's.
+    """Register a subclass of a model that overrides a step; its name in kebab case is the fault's.
 
     Raises ValueError for a second fault of the same name or one without a source.
     """

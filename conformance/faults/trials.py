@@ -1,4 +1,4 @@
-"""What a fault gives on a case, and whether a failed result equals that.
+"""Trials of faults on cases: the reply, the verdict on it, and whether a failed result equals it.
 
 "Equals" is decided by error bounds alone: both results are within the bound of what the fault computes exactly, so they
 differ by at most twice that bound.  The bound of a fault's result comes from its own intermediate results in float64,
@@ -8,21 +8,21 @@ for a layer from those of every operator within; where they have no bound, from 
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.bounds.mha import bound as bound_of_layer
 from attention_conformance.conformance.cases import AnyCase, every_case
-from attention_conformance.conformance.faults.kill_matrix import verdict
 from attention_conformance.conformance.faults.models.mha import Layer, LayerCall
-from attention_conformance.conformance.faults.models.sdpa import Anatomy, Attention, Inputs
+from attention_conformance.conformance.faults.models.sdpa import Attention, Inputs, Model
 from attention_conformance.conformance.faults.models.steps import unchanged
 from attention_conformance.conformance.judging.compare import compare
-from attention_conformance.conformance.judging.judge import comparisons
+from attention_conformance.conformance.judging.judge import comparisons, judge
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.judging.run_case import request
 from attention_conformance.conformance.spec.mha import SublayerExpected
@@ -40,6 +40,17 @@ COARSE_BOUNDS, COARSE_SIZE = 16.0, 2.0**-6
 
 #: Trials that are kept, and the elements of q, k and v above which one is not: a few hundred MB at most.
 TRIALS, KEPT = 30_000, 20_000
+
+
+class Verdict(NamedTuple):
+    """What a result says, without its words."""
+
+    outcome: Outcome
+    failure: Failure | None
+
+
+#: Verdicts by case, dtype, profile and a digest of the reply: most faults return the same bits on most cases.
+_GIVEN: dict[tuple[str, str, str | None, bytes], Verdict] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +77,27 @@ class Failed:
         return any((c.outside & np.isfinite(self.reply.results[c.name].astype(np.float64))).any() for c in compared)
 
 
-def trial(make: type[Anatomy], case: AnyCase, dtype: str, profile: Profile) -> tuple[Reply, Failure | None]:
+def verdict(reply: Reply, case: AnyCase, blank: Result) -> Verdict:
+    """What the judge says of a reply to a case; it depends on what is in the key, and on nothing else."""
+    key = (case.name, blank.dtype, blank.profile, _digest(reply))
+    if key not in _GIVEN:
+        result = judge(reply, case, blank)
+        _GIVEN[key] = Verdict(result.outcome, result.failure)
+    return _GIVEN[key]
+
+
+def _digest(reply: Reply) -> bytes:
+    """All of a reply that a verdict may depend on."""
+    digest = hashlib.blake2b(digest_size=16)
+    words = (reply.status, reply.modified, reply.unequal, reply.changed)
+    arrays = {name: (str(array.dtype), array.shape) for name, array in reply.results.items()}
+    digest.update(repr((words, arrays)).encode())
+    for array in reply.results.values():
+        digest.update(array.tobytes())
+    return digest.digest()
+
+
+def trial(make: type[Model], case: AnyCase, dtype: str, profile: Profile) -> tuple[Reply, Failure | None]:
     """What a new instance of a fault replies to a case of its operator, and in which way that fails it, if it does.
 
     The case that comes before it, if there is one, is called first.
@@ -76,7 +107,7 @@ def trial(make: type[Anatomy], case: AnyCase, dtype: str, profile: Profile) -> t
     return _kept_trial(make, case, dtype, profile)  # type: ignore[arg-type]  # a class is hashable
 
 
-def _trial(make: type[Anatomy], case: AnyCase, dtype: str, profile: Profile) -> tuple[Reply, Failure | None]:
+def _trial(make: type[Model], case: AnyCase, dtype: str, profile: Profile) -> tuple[Reply, Failure | None]:
     reply = unchanged(make, case, dtype)
     if reply is None:
         function = make()
@@ -90,12 +121,12 @@ def _trial(make: type[Anatomy], case: AnyCase, dtype: str, profile: Profile) -> 
 _kept_trial = functools.lru_cache(maxsize=TRIALS)(_trial)
 
 
-def fails(make: type[Anatomy], case: AnyCase, dtype: str, profile: Profile) -> bool:
+def fails(make: type[Model], case: AnyCase, dtype: str, profile: Profile) -> bool:
     """Whether the fault shows on a case; one of another operator never does."""
     return make.operator == case.operator and trial(make, case, dtype, profile)[1] is not None
 
 
-def explains(make: type[Anatomy], failed: Failed) -> bool:
+def explains(make: type[Model], failed: Failed) -> bool:
     """Whether a fault, of the case's operator, fails the case in the same way, with equal results."""
     if make.operator != failed.case.operator:
         return False
@@ -128,7 +159,7 @@ def _near(reply: Reply, failed: Failed) -> bool:
     return True
 
 
-def _equal_values(reply: Reply, failed: Failed, make: type[Anatomy]) -> bool:
+def _equal_values(reply: Reply, failed: Failed, make: type[Model]) -> bool:
     own, of_fault = failed.case.bound(failed.dtype, failed.profile), _bound(make, failed)
     for name, array in reply.results.items():
         got, wrong = failed.reply.results[name].astype(np.float64), array.astype(np.float64)
@@ -140,7 +171,7 @@ def _equal_values(reply: Reply, failed: Failed, make: type[Anatomy]) -> bool:
     return True
 
 
-def _bound(make: type[Anatomy], failed: Failed) -> Any:
+def _bound(make: type[Model], failed: Failed) -> Any:
     """The error bound of what the fault computes, results as attributes."""
     inputs = failed.case.inputs(failed.dtype)
     options = {n: inputs.keywords[n] for n in ("scale", "softcap", "bias") if n in inputs.keywords}

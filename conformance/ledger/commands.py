@@ -20,8 +20,9 @@ from attention_conformance.conformance import results
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.ledger import page
-from attention_conformance.conformance.ledger.load import LEDGER, Deviation, Ledger, dtypes, read, series
+from attention_conformance.conformance.ledger.load import LEDGER, Deviation, Ledger, dtypes, read
 from attention_conformance.conformance.ledger.stale import Standing, stale
+from attention_conformance.conformance.ledger.versions import series
 from attention_conformance.conformance.results import Run
 from attention_conformance.conformance.results.strict import plain
 from attention_conformance.impls.select import builtin

@@ -1,122 +1,51 @@
-"""Versions and ranges of them (PEP 440): which version a range names, and whether two ranges have one in common."""
+"""The deviation ledger: where a named implementation is known not to follow a clause, as strict expected failures.
+
+A ledger file is read whole or not at all: each way in which a record can be broken is told in one sentence with the
+file and the record.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import tomllib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import filter as matching
 from fnmatch import fnmatch
 from importlib import metadata
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import pytest
 from msgspec import Meta
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
 
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.judging.outcomes import Failure
+from attention_conformance.conformance.ledger.versions import common_version, in_range
 from attention_conformance.conformance.results.strict import WrongType, convert
-from attention_conformance.conformance.run.targets import DEVICES, Selection
+from attention_conformance.conformance.run.targets import DEVICES
 from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.impls.contract import DTYPES, InputError
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.select import ENTRY_POINTS, builtin
 
-#: A number that no part of a version reaches.
-BEYOND = 999_999
-
-
-def counted(version: str) -> Version | None:
-    """The version that an installed one counts as; None for a text that is no version.
-
-    A local part such as +cpu does not count, and a pre-release or nightly build counts as the release that it leads
-    to: what is known of 2.14 is known of 2.14.0.dev20261101+cu130.  A post-release stays one.
-    """
-    try:
-        found = Version(version)
-    except InvalidVersion:
-        return None
-    post = f".post{found.post}" if found.post is not None else ""
-    return Version(f"{found.base_version}{post}")
-
-
-def names(versions: str, version: str) -> bool:
-    """Whether a range names an installed version; an empty range names every version."""
-    found = counted(version)
-    return found is not None and SpecifierSet(versions).contains(found, prereleases=True)
-
-
-def common(*ranges: str) -> str | None:
-    """A version that all ranges name, None if there is none.
-
-    The ends of the ranges cut the versions into intervals; one version of each interval, and each end, is tried.
-    """
-    sets = [SpecifierSet(each) for each in ranges]
-    ends = [end for each in sets for one in each for end in _ends(one.version)]
-    tried = sorted({Version("0"), Version(str(BEYOND)), *(v for end in ends for v in _around(end))})
-    return next((str(v) for v in tried if all(each.contains(v, prereleases=True) for each in sets)), None)
-
-
-def series(version: str) -> str:
-    """The range of the releases that share the first two numbers of a version: 2.13.0+cpu is one of >=2.13,<2.14.
-
-    Raises ValueError for a text that is no version.
-    """
-    found = counted(version)
-    if found is None:
-        raise ValueError(f"{version!r} is not a version")
-    epoch = f"{found.epoch}!" if found.epoch else ""
-    first = found.release[:2]
-    return f">={epoch}{_text(first)},<{epoch}{_text((*first[:-1], first[-1] + 1))}"
-
-
-def _ends(text: str) -> Iterator[Version]:
-    """The version of a specifier, and where its prefixes end: ``==2.13.*`` ends at 2.14, ``~=2.13`` at 3."""
-    try:
-        version = Version(text.removesuffix(".*"))
-    except InvalidVersion:  # ===, which compares texts
-        return
-    yield version
-    for length in range(1, len(version.release) + 1):
-        *head, last = version.release[:length]
-        yield Version(f"{version.epoch}!{_text((*head, last + 1))}")
-
-
-def _around(end: Version) -> Iterator[Version]:
-    """The version itself, one just behind it, and one just before it, as releases."""
-    yield Version(str(counted(str(end))))
-    yield Version(f"{end.epoch}!{_text((*end.release, 0, 0, 1))}")
-    release = list(end.release)
-    while release and release[-1] == 0:
-        release.pop()
-    if release:
-        yield Version(f"{end.epoch}!{_text((*release[:-1], release[-1] - 1, BEYOND))}")
-
-
-def _text(release: Iterable[int]) -> str:
-    return ".".join(map(str, release))
-
-
-# A record of the deviation ledger, and the ledger that finds the one for a case.
-
-
 #: The ledger of the suite itself, and how a result file names it.
 LEDGER = Path(__file__).parents[1] / "deviations.toml"
 OURS = "conformance/deviations.toml"
 
+#: How a record may fail: a stale record is what the ledger is strict about, not what it excuses.
+FAILURES = tuple(failure.value for failure in Failure if failure is not Failure.STALE)
 
-class LedgerError(InputError, ValueError):
-    """A ledger that cannot be used; the text is one sentence with the file and the record."""
-
+#: Where a plug-in's name is told from a built-in's: ``mykernels.py:attention``.
+PLUGGED = ":"
 
 #: Texts, of which a file that names any has one at least.
 Some = Annotated[tuple[str, ...], Meta(min_length=1)]
+
+
+class LedgerError(InputError, ValueError):
+    """A ledger that cannot be used; the text is one sentence with the file and the record."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +66,7 @@ class Deviation:
     upstream: str
     dtypes: Some = ()
     devices: Some = ()
-    #: The ledger that it stands in, as it was named.
+    #: The file of the ledger, as it was named.
     file: str = OURS
 
     @property
@@ -164,7 +93,7 @@ class Deviation:
 
     def in_force(self, versions: Mapping[str, str]) -> bool:
         """Whether the installed version of the package is one the record speaks of."""
-        return self.package in versions and names(self.versions, versions[self.package])
+        return self.package in versions and in_range(self.versions, versions[self.package])
 
 
 @dataclass(frozen=True)
@@ -206,109 +135,8 @@ class Ledger:
         return found
 
 
-# What a ledger may hold: each way in which a record can be broken is told in one sentence that names it.
-
-
 #: The keys of a record.
 KEYS = tuple(field.name for field in fields(Deviation) if field.name != "file")
-
-#: How a record may fail: a stale record is what the ledger is strict about, not what it excuses.
-FAILURES = tuple(failure.value for failure in Failure if failure is not Failure.STALE)
-
-#: Where a plug-in's name is told from a built-in's: ``mykernels.py:attention``.
-PLUGGED = ":"
-
-
-def record(place: str, data: object, file: str) -> Deviation:
-    """A record, from what stands in the file.  Raises LedgerError; ``place`` says where it stands."""
-    if isinstance(data, dict):
-        for key in data:
-            if key not in KEYS:
-                raise LedgerError(f"{place}: unknown key {key!r}{nearest(key, KEYS)}")
-        _known(place, "failure", [f for f in [data.get("failure")] if isinstance(f, str)], FAILURES)
-    try:
-        found = replace(convert(data, Deviation), file=file)
-        SpecifierSet(found.versions)
-    except WrongType as error:
-        raise LedgerError(f"{place}: {error}") from None
-    except InvalidSpecifier:
-        raise LedgerError(f"{place}: versions {found.versions!r} is not a version range (PEP 440)") from None
-    _known(place, "clause", [found.clause], clauses())
-    _known(place, "dtype", found.dtypes, DTYPES)
-    _known(place, "device", found.devices, DEVICES)
-    _patterns(place, "case", found.cases, every_case())
-    _patterns(
-        place, "implementation", [each for each in found.implementations if PLUGGED not in each], names_in_force()
-    )
-    if found.upstream != "unreported" and not found.upstream.startswith("https://"):
-        raise LedgerError(f'{place}: upstream {found.upstream!r} is neither a https:// link nor "unreported"')
-    return found
-
-
-def _known(place: str, what: str, given: Iterable[str], known: Iterable[str]) -> None:
-    for name in given:
-        if name not in known:
-            raise LedgerError(f"{place}: unknown {what} {name!r}{nearest(name, known)}")
-
-
-def _patterns(place: str, what: str, given: Iterable[str], known: Iterable[str]) -> None:
-    for pattern in given:
-        if not matching(known, pattern):
-            raise LedgerError(f"{place}: unknown {what} {pattern!r}{nearest(pattern, known)}")
-
-
-def names_in_force() -> tuple[str, ...]:
-    """The implementations that a record may name, besides plug-ins: built-in ones and those of installed packages."""
-    return (*builtin(), *(entry.name for entry in metadata.entry_points(group=ENTRY_POINTS)))
-
-
-def together(deviations: Sequence[Deviation], others: Iterable[str] = ()) -> None:
-    """What holds of all records: an id names one of them, and a case has one in any version.
-
-    ``others`` are names of implementations that globs may meet besides the known ones.  Raises LedgerError.
-    """
-    seen: dict[str, Deviation] = {}
-    for each in deviations:
-        if each.id in seen:
-            first = seen[each.id].file
-            where = f"twice in {first}" if first == each.file else f"in {first} and in {each.file}"
-            raise LedgerError(f"two records have the id {each.id}: it stands {where}")
-        seen[each.id] = each
-    written = {pattern for each in deviations for pattern in each.implementations if PLUGGED in pattern}
-    universe = sorted({*names_in_force(), *written, *others})
-    spoken: dict[tuple[str, str], list[Deviation]] = {}
-    for each in deviations:
-        for name in dict.fromkeys(n for pattern in each.implementations for n in matching(universe, pattern)):
-            for case in dict.fromkeys(c for pattern in each.cases for c in matching(every_case(), pattern)):
-                spoken.setdefault((name, case), []).append(each)
-    for (name, case), records in spoken.items():
-        for one, other in combinations(records, 2):
-            _apart(one, other, name, case)
-
-
-def _apart(one: Deviation, other: Deviation, name: str, case: str) -> None:
-    """Two records that name one case have no dtype, device or version in common."""
-    possible = dtypes(name, case)
-    shared = [d for d in possible if d in (one.dtypes or possible) and d in (other.dtypes or possible)]
-    devices = [d for d in DEVICES if d in (one.devices or DEVICES) and d in (other.devices or DEVICES)]
-    version = common(one.versions, other.versions) if one.package == other.package else ""
-    if shared and devices and version is not None:
-        at = f", {one.package} {version}" if version else ""
-        raise LedgerError(f"records {one.name} and {other.name} both speak of {name}, {shared[0]}, case {case}{at}")
-
-
-def dtypes(implementation: str, case: str) -> tuple[str, ...]:
-    """The dtypes in which an implementation is judged on a case; none if they are of two operators."""
-    known, asked = builtin().get(implementation), every_case()[case]
-    if known is None:
-        return asked.dtypes
-    return tuple(d for d in asked.dtypes if d in known.dtypes) if known.operator == asked.operator else ()
-
-
-# The deviation ledger: where a named implementation is known not to follow a clause, as strict expected failures.
-
-
-__all__ = ["LEDGER", "Deviation", "Ledger", "LedgerError", "read"]
 
 
 def read(paths: Sequence[Path] = (LEDGER,)) -> Ledger:
@@ -328,9 +156,9 @@ def read(paths: Sequence[Path] = (LEDGER,)) -> Ledger:
         records = data.get("deviation", [])
         if not isinstance(records, list):
             raise LedgerError(f"{file}: deviation is one table, expected [[deviation]] in double brackets")
-        deviations += [record(_place(file, number, each), each, file) for number, each in enumerate(records, 1)]
+        deviations += [_record(_place(file, number, each), each, file) for number, each in enumerate(records, 1)]
         sources.append(Source(file, len(records), f"{zlib.crc32(content):08x}"))
-    together(deviations)
+    check_records(deviations)
     return Ledger(tuple(deviations), tuple(sources))
 
 
@@ -338,31 +166,85 @@ def _place(file: str, number: int, data: object) -> str:
     return f"{file}, record {data.get('id', number) if isinstance(data, dict) else number}"
 
 
-# The ledger of a run: the suite's own, and those that ``--deviations FILE`` adds.
-
-
-_LEDGER = pytest.StashKey[Ledger]()
-
-
-def ledger(config: pytest.Config) -> Ledger:
-    """The ledger in force, read once.  Raises LedgerError for the first thing wrong in it."""
-    if _LEDGER not in config.stash:
-        config.stash[_LEDGER] = read([LEDGER, *map(Path, config.getoption("deviations"))])
-    return config.stash[_LEDGER]
-
-
-def checked(config: pytest.Config, selection: Selection) -> Ledger:
-    """The same, when it is known which plug-ins its globs meet.  Raises LedgerError if two records meet on a case."""
-    found = ledger(config)
-    together(found.deviations, {target.implementation.name for target in selection.targets})
+def _record(place: str, data: object, file: str) -> Deviation:
+    """A record, from what stands in the file.  Raises LedgerError; ``place`` says where it stands."""
+    if isinstance(data, dict):
+        for key in data:
+            if key not in KEYS:
+                raise LedgerError(f"{place}: unknown key {key!r}{nearest(key, KEYS)}")
+        _known(place, "failure", [f for f in [data.get("failure")] if isinstance(f, str)], FAILURES)
+    try:
+        found = replace(convert(data, Deviation), file=file)
+        SpecifierSet(found.versions)
+    except WrongType as error:
+        raise LedgerError(f"{place}: {error}") from None
+    except InvalidSpecifier:
+        raise LedgerError(f"{place}: versions {found.versions!r} is not a version range (PEP 440)") from None
+    _known(place, "clause", [found.clause], clauses())
+    _known(place, "dtype", found.dtypes, DTYPES)
+    _known(place, "device", found.devices, DEVICES)
+    _patterns(place, "case", found.cases, every_case())
+    _patterns(place, "implementation", [each for each in found.implementations if PLUGGED not in each], _known_names())
+    if found.upstream != "unreported" and not found.upstream.startswith("https://"):
+        raise LedgerError(f'{place}: upstream {found.upstream!r} is neither a https:// link nor "unreported"')
     return found
 
 
-def versions(found: Ledger, selection: Selection) -> dict[str, str]:
-    """Versions of the packages that took part, and of those that records about what is judged name."""
-    return {**found.installed({t.implementation.name for t in selection.targets}), **selection.versions}
+def _known(place: str, what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise LedgerError(f"{place}: unknown {what} {name!r}{nearest(name, known)}")
 
 
-def as_json(found: Ledger) -> list[dict[str, Any]]:
-    """Which ledgers are in force, for a result file's header."""
-    return [dataclasses.asdict(source) for source in found.sources]
+def _patterns(place: str, what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    for pattern in given:
+        if not matching(known, pattern):
+            raise LedgerError(f"{place}: unknown {what} {pattern!r}{nearest(pattern, known)}")
+
+
+def _known_names() -> tuple[str, ...]:
+    """The implementations that a record may name, besides plug-ins: built-in ones and those of installed packages."""
+    return (*builtin(), *(entry.name for entry in metadata.entry_points(group=ENTRY_POINTS)))
+
+
+def check_records(deviations: Sequence[Deviation], others: Iterable[str] = ()) -> None:
+    """What holds of all records: an id names one of them, and a case has one in any version.
+
+    ``others`` are names of implementations that globs may meet besides the known ones.  Raises LedgerError.
+    """
+    seen: dict[str, Deviation] = {}
+    for each in deviations:
+        if each.id in seen:
+            first = seen[each.id].file
+            where = f"twice in {first}" if first == each.file else f"in {first} and in {each.file}"
+            raise LedgerError(f"two records have the id {each.id}: it is {where}")
+        seen[each.id] = each
+    written = {pattern for each in deviations for pattern in each.implementations if PLUGGED in pattern}
+    universe = sorted({*_known_names(), *written, *others})
+    spoken: dict[tuple[str, str], list[Deviation]] = {}
+    for each in deviations:
+        for name in dict.fromkeys(n for pattern in each.implementations for n in matching(universe, pattern)):
+            for case in dict.fromkeys(c for pattern in each.cases for c in matching(every_case(), pattern)):
+                spoken.setdefault((name, case), []).append(each)
+    for (name, case), records in spoken.items():
+        for one, other in combinations(records, 2):
+            _apart(one, other, name, case)
+
+
+def _apart(one: Deviation, other: Deviation, name: str, case: str) -> None:
+    """Two records that name one case have no dtype, device or version in common."""
+    possible = dtypes(name, case)
+    shared = [d for d in possible if d in (one.dtypes or possible) and d in (other.dtypes or possible)]
+    devices = [d for d in DEVICES if d in (one.devices or DEVICES) and d in (other.devices or DEVICES)]
+    version = common_version(one.versions, other.versions) if one.package == other.package else ""
+    if shared and devices and version is not None:
+        at = f", {one.package} {version}" if version else ""
+        raise LedgerError(f"records {one.name} and {other.name} both speak of {name}, {shared[0]}, case {case}{at}")
+
+
+def dtypes(implementation: str, case: str) -> tuple[str, ...]:
+    """The dtypes in which an implementation is judged on a case; none if they are of two operators."""
+    known, asked = builtin().get(implementation), every_case()[case]
+    if known is None:
+        return asked.dtypes
+    return tuple(d for d in asked.dtypes if d in known.dtypes) if known.operator == asked.operator else ()

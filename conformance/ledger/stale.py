@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
-from attention_conformance.conformance.ledger.load import Deviation, Ledger, counted
+from attention_conformance.conformance.ledger.load import Deviation, Ledger
+from attention_conformance.conformance.ledger.versions import counted
 from attention_conformance.conformance.results import Run
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,7 @@ from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.judging.message import FailureText, with_lines
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.judging.run_case import Judged, judge_case
-from attention_conformance.conformance.ledger import load
-from attention_conformance.conformance.ledger.load import Ledger
+from attention_conformance.conformance.ledger.load import LEDGER, Ledger, check_records, read
 from attention_conformance.conformance.run import targets
 from attention_conformance.conformance.run.parallel import Parallel
 from attention_conformance.conformance.run.run_checks import Adapters, Conclusion, check_adapters, conclude
@@ -29,6 +29,26 @@ if TYPE_CHECKING:
 HERE = Path(conformance.__file__).resolve().parent
 
 Key = tuple[targets.Target, AnyCase]
+
+_LEDGER = pytest.StashKey[Ledger]()
+
+
+def ledger_of(config: pytest.Config) -> Ledger:
+    """The suite's records and those of ``--deviations FILE``, read once.  Raises LedgerError."""
+    if _LEDGER not in config.stash:
+        config.stash[_LEDGER] = read([LEDGER, *map(Path, config.getoption("deviations"))])
+    return config.stash[_LEDGER]
+
+
+def check_ledger(config: pytest.Config) -> None:
+    """Check the records once more, with the plug-ins that globs meet.  Raises LedgerError if two meet on a case."""
+    records = ledger_of(config).deviations
+    check_records(records, {target.implementation.name for target in targets.targets(config)})
+
+
+def _versions(ledger: Ledger, selection: targets.Selection) -> dict[str, str]:
+    """Versions of the packages that took part, and of those that records about what is judged name."""
+    return {**ledger.installed({t.implementation.name for t in selection.targets}), **selection.versions}
 
 
 class Recorder:
@@ -66,8 +86,8 @@ class Recorder:
         if not pairs or self._config.getoption("collectonly"):
             return
         self._order = [_place(p["target"], p["case"].name if "case" in p else f"fuzz/{p['prop'].name}") for p in pairs]
-        selection, pool, ledger = targets.selection(self._config), targets.pool(self._config), self._ledger()
-        versions = load.versions(ledger, selection)
+        selection, pool, ledger = targets.selection(self._config), targets.pool(self._config), ledger_of(self._config)
+        versions = _versions(ledger, selection)
         timeout = self._config.getoption("case_timeout")
 
         def compute(key: Key) -> Judged:
@@ -91,16 +111,13 @@ class Recorder:
         judged = self._judged[target, case] = self._judging.get((target, case))
         return judged.result
 
-    def _ledger(self) -> Ledger:
-        return load.ledger(self._config)
-
     def _header(self) -> dict[str, Any]:
-        selection = targets.selection(self._config)
+        selection, ledger = targets.selection(self._config), ledger_of(self._config)
         return {
             **result_file.fingerprint(),
             **({} if self._config.getoption("shard") is None else {"shard": str(self._config.getoption("shard"))}),
-            "versions": load.versions(self._ledger(), selection),
-            "ledgers": load.as_json(self._ledger()),
+            "versions": _versions(ledger, selection),
+            "ledgers": [dataclasses.asdict(source) for source in ledger.sources],
             "not_installed": sorted(selection.not_installed),
             "profiles": {
                 f"{t.implementation.name}/{t.dtype}": t.implementation.profile(t.dtype).value for t in selection.targets

@@ -44,5 +44,5 @@ def test_the_page_shows_what_happens(file: str, source: str, options: str, shown
 def test_the_number_of_faults_is_right() -> None:
     """The page and the README say how many faults there are."""
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    assert f"holds {len(FAULTS)} known wrong ways" in PAGE
+    assert f"holds {len(FAULTS)} faults," in PAGE
     assert f"{len(FAULTS)} [known faults]" in readme

@@ -11,7 +11,7 @@ from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.faults import FAULTS
 from attention_conformance.conformance.faults.models import steps
 from attention_conformance.conformance.faults.models.mha import Layer
-from attention_conformance.conformance.faults.models.sdpa import Anatomy, Array, Attention, Inputs
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
 from attention_conformance.conformance.faults.models.steps import correct, unchanged
 from attention_conformance.conformance.judging.run_case import request
 from attention_conformance.impls.calls import Reply, call, same_bits
@@ -27,7 +27,7 @@ CASES = {
 }
 
 
-def computed(make: type[Anatomy], name: str) -> Reply:
+def computed(make: type[Model], name: str) -> Reply:
     """The reply of a new instance to a case, every step computed."""
     case = every_case()[name]
     return call(Implementation("whole", "none:none", operator=case.operator), request(case, "float32", "cpu"), make())
@@ -63,7 +63,7 @@ def test_most_calls_are_not_made() -> None:
 
 
 def test_a_fault_of_the_attention_in_a_layer_is_seen() -> None:
-    """A step of an anatomy within another one counts as one of its own."""
+    """A step of a model within another one counts as one of its own."""
 
     class Louder(Attention):
         """Another scale."""
@@ -117,7 +117,7 @@ class Whole(Attention):
 
 
 @pytest.mark.parametrize("make", [Writes, Keeps, Reorders, Whole])
-def test_what_does_more_than_return_is_computed(make: type[Anatomy]) -> None:
+def test_what_does_more_than_return_is_computed(make: type[Model]) -> None:
     """What writes to its arguments, keeps a state or is no step is never said to be unchanged."""
     assert unchanged(make, every_case()["plain"], "float32") is None
 
@@ -128,6 +128,6 @@ def test_faults_by_their_effects_are_always_computed(name: str) -> None:
     assert unchanged(FAULTS[name].make, every_case()["plain"], "float32") is None
 
 
-def test_every_fault_is_a_form_of_a_correct_anatomy() -> None:
+def test_every_fault_is_a_form_of_a_correct_model() -> None:
     """Of its own operator."""
     assert all(correct(fault.make).operator == fault.operator for fault in FAULTS.values())

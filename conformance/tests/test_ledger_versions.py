@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attention_conformance.conformance.ledger.load import common, counted, names, series
+from attention_conformance.conformance.ledger.versions import common_version, counted, in_range, series
 
 
 @pytest.mark.parametrize(
@@ -26,8 +26,8 @@ def test_what_an_installed_version_counts_as(installed: str, counts_as: str | No
 
 def test_an_empty_range_names_every_version_and_no_other_text() -> None:
     """Without a range every version is meant, and only versions."""
-    assert names("", "0.1")
-    assert not names("", "unknown")
+    assert in_range("", "0.1")
+    assert not in_range("", "unknown")
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_an_empty_range_names_every_version_and_no_other_text() -> None:
 def test_ranges_that_meet(ranges: tuple[str, str]) -> None:
     """A version is found that both name, in either order."""
     for pair in (ranges, ranges[::-1]):
-        version = common(*pair)
+        version = common_version(*pair)
         assert version is not None
-        assert all(names(each, version) for each in pair)
+        assert all(in_range(each, version) for each in pair)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_ranges_that_meet(ranges: tuple[str, str]) -> None:
 )
 def test_ranges_that_do_not_meet(ranges: tuple[str, str]) -> None:
     """No version is found where none is in both."""
-    assert common(*ranges) is None
-    assert common(*ranges[::-1]) is None
+    assert common_version(*ranges) is None
+    assert common_version(*ranges[::-1]) is None
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_ranges_that_do_not_meet(ranges: tuple[str, str]) -> None:
 def test_the_series_of_a_version(version: str, named: str) -> None:
     """The releases with the same first two numbers, the version among them and the next series not."""
     assert series(version) == named
-    assert names(named, version)
-    assert not names(named, "99")
+    assert in_range(named, version)
+    assert not in_range(named, "99")
 
 
 def test_a_text_has_no_series() -> None:

@@ -101,7 +101,10 @@ def test_a_run_that_executed_nothing_fails(tmp_path: Path) -> None:
         ),
         ("test_conformance.py::test_sdpa[my-cpu-kernels.py:f-cuda-bfloat16-plain]", "my-cpu-kernels.py:f"),
         ("conformance/test_properties.py::test_fuzz[jax-jit-cpu-float32-keys-split]", "jax-jit"),
-        ("conformance/tests/test_kills.py::test_every_fault_is_caught_twice", "conformance/tests/test_kills.py"),
+        (
+            "conformance/tests/test_kill_matrix.py::test_every_fault_is_caught_twice",
+            "conformance/tests/test_kill_matrix.py",
+        ),
         ("conformance/tests/test_x.py::test_y[float32-a]", "conformance/tests/test_x.py"),
     ],
 )

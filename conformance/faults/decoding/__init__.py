@@ -1,1 +1,1 @@
-"""decoding."""
+"""Faults of decoding, with past keys and values: DEC."""

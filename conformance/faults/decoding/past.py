@@ -1,4 +1,4 @@
-"""Steps of decoding that see the wrong keys, or stand at the wrong place among them: DEC-1, DEC-2, DEC-5."""
+"""(DEC-1, DEC-2, DEC-5) Steps of decoding that see the wrong keys, or stand at the wrong place among them."""
 
 from __future__ import annotations
 

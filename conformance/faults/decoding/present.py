@@ -1,4 +1,4 @@
-"""A present that the next step cannot use, a past that is written to or not looked at: DEC-3, DEC-6, DEC-7."""
+"""(DEC-3, DEC-6, DEC-7) A present that the next step cannot use, a past that is written to or not looked at."""
 
 from __future__ import annotations
 

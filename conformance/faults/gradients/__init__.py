@@ -1,1 +1,1 @@
-"""gradients."""
+"""Faults of backward passes, of attention and of the layer: GRAD."""

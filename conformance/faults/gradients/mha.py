@@ -1,4 +1,4 @@
-"""Mistakes of the chain rule around the heads: projections, their inputs, the output projection: GRAD-16 to GRAD-21."""
+"""(GRAD-16 to GRAD-21) The chain rule around the heads: projections, their inputs, the output projection."""
 
 from __future__ import annotations
 

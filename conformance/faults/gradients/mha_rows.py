@@ -1,4 +1,4 @@
-"""Rows, masks, forms and sums in the gradients of a layer: GRAD-10, GRAD-13, GRAD-14 and GRAD-22 to GRAD-28."""
+"""(GRAD-10, GRAD-13, GRAD-14 and GRAD-22 to GRAD-28) Rows, masks, forms and sums in the gradients of a layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes of the backward pass over a forward pass that is right: GRAD-2 to GRAD-6 and GRAD-10 to GRAD-14."""
+"""(GRAD-2 to GRAD-6 and GRAD-10 to GRAD-14) Mistakes of the backward pass over a forward pass that is right."""
 
 from __future__ import annotations
 

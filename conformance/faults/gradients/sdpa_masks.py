@@ -1,4 +1,4 @@
-"""Masks and fully masked rows in the backward pass, over a forward pass that is right: GRAD-7, GRAD-8."""
+"""(GRAD-7, GRAD-8) Masks and fully masked rows in the backward pass, over a forward pass that is right."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""mha."""
+"""Faults of the multi-head layer and its sub-layer: MHA, SUB."""

@@ -1,4 +1,4 @@
-"""Masks, padding, fully masked rows and dropout within a layer: MHA-8 to MHA-10, MHA-13, MHA-23."""
+"""(MHA-8 to MHA-10, MHA-13, MHA-23) Masks, padding, fully masked rows and dropout within a layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layer normalisation: over another axis, with another variance, epsilon, gamma and beta (SUB-3 to SUB-6, SUB-9)."""
+"""(SUB-3 to SUB-6, SUB-9) Layer normalisation: over another axis, with another variance, epsilon, gamma and beta."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Projections of a layer: their weights, biases and inputs taken for others (MHA-2 to MHA-4, MHA-12)."""
+"""(MHA-2 to MHA-4, MHA-12) Projections of a layer: their weights, biases and inputs taken for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splitting into heads, their scale, combining them, and the forms of a call: MHA-5, MHA-7, MHA-11, MHA-16, MHA-17."""
+"""(MHA-5, MHA-7, MHA-11, MHA-16, MHA-17) Splitting into heads, their scale, combining them, and the forms of a call."""
 
 from __future__ import annotations
 

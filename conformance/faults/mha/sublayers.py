@@ -1,4 +1,4 @@
-"""Where a sub-layer adds and normalises, and what its layer is given: SUB-1, SUB-2, SUB-8."""
+"""(SUB-1, SUB-2, SUB-8) Where a sub-layer adds and normalises, and what its layer is given."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""models."""
+"""Operators in steps, all correct, of which faults are subclasses."""

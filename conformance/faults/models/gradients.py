@@ -1,4 +1,4 @@
-"""A correct backward pass of attention taken apart, as anatomy.py does it for the forward pass.
+"""Backward pass of attention in steps, all correct, over the forward pass of sdpa.py.
 
 As flash kernels do it (Dao et al. 2022, appendix B.2): the weights are computed again, from the scores and the
 log-sum-exp that the forward pass left, and δ is taken from its output.  What is forgotten the second time is then a
@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from attention_conformance.conformance.faults.models.sdpa import Anatomy, Array, Attention, Inputs
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
 from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.impls.numpy.parts import working_dtype
 from attention_conformance.impls.validate import check_inputs
 
 
-class Backward(Anatomy):
+class Backward(Model):
     """The steps of sdpa_grad, each correct; ``x`` is the call, ``found`` the forward pass, ``g`` the given gradient.
 
     Score arrays are (B, Hq, Sq, Sk); k and v of ``found`` have one head per query head.

@@ -1,8 +1,7 @@
-"""A correct multi-head layer and its sub-layer taken apart, as anatomy.py does it for attention.
+"""Multi-head layer and sub-layer in steps, all correct, around the attention of sdpa.py.
 
-The attention within is one of anatomy.py, so a fault of a layer is either a step of the layer done wrongly or a
-layer with another attention.  What ``attend`` returns are the records of the layers' reference, so that the layers'
-error bounds can be fed with what a fault computes.
+A fault of a layer is either a step of the layer done wrongly or a layer with another attention.  What ``attend``
+returns are the records of the layers' reference, so that the layers' error bounds apply to what a fault computes.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from attention_conformance.conformance.faults.models.sdpa import Anatomy, Array, Attention, Inputs
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
 from attention_conformance.conformance.spec.mha import Form, LayerExpected, Norm, Projection, SublayerExpected
 from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.impls.numpy.parts import working_dtype
@@ -59,7 +58,7 @@ class LayerCall:
         return self.x_q.ndim == 2
 
 
-class Layer(Anatomy):
+class Layer(Model):
     """The steps of mha, each correct; ``x`` is the call, and what is between them is batch-first, (B, S, …)."""
 
     operator: ClassVar[str] = "mha"

@@ -1,6 +1,6 @@
-"""A correct backward pass of the multi-head layer taken apart, over the layer of layers.py and heads of backward.py.
+"""Backward pass of the multi-head layer in steps, all correct, over the layer of mha.py and the heads of gradients.py.
 
-So a fault is a step of the chain rule around the heads done wrongly, or a layer whose heads have another backward pass.
+A fault is a step of the chain rule around the heads done wrongly, or a layer whose heads have another backward pass.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from attention_conformance.conformance.faults.models.gradients import Backward
 from attention_conformance.conformance.faults.models.mha import Layer, LayerCall
-from attention_conformance.conformance.faults.models.sdpa import Anatomy, Array
+from attention_conformance.conformance.faults.models.sdpa import Array, Model
 from attention_conformance.conformance.spec.mha import LayerExpected
 from attention_conformance.impls.numpy.parts import working_dtype
 from attention_conformance.impls.operators import MHA_GRAD
@@ -21,7 +21,7 @@ from attention_conformance.impls.operators import MHA_GRAD
 Gradients = dict[str, Array]
 
 
-class LayerBackward(Anatomy):
+class LayerBackward(Model):
     """The steps of mha_grad, each correct; ``x`` is the call, ``found`` the forward pass.
 
     What is between the steps is batch-first, (B, S, …); ``name`` is that of a projection, of q, k, v or o.

@@ -1,4 +1,7 @@
-"""What an attention taken apart works on: one call of sdpa with its options."""
+"""Attention in steps: one small method for each, all correct, so that a fault overrides one of them and nothing else.
+
+A model is the operator written so; its faults are subclasses of it.
+"""
 
 from __future__ import annotations
 
@@ -60,23 +63,17 @@ class Inputs:
         return self.q.shape[1] // self.k.shape[1]
 
 
-# A correct attention taken apart: one small method per step, so that a fault overrides one of them and nothing else.
-
-
-__all__ = ["Anatomy", "Array", "Attention", "Inputs"]
-
-
-class Anatomy:
-    """An operator taken apart; a fault is a subclass, and is called as the operator is."""
+class Model:
+    """An operator in steps; a fault is a subclass, and is called as the operator is."""
 
     operator: ClassVar[str]
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """The results that were asked for."""
+        """The results that are requested."""
         raise NotImplementedError
 
 
-class Attention(Anatomy):
+class Attention(Model):
     """The steps of sdpa in the order of SDPA-13, each correct; ``x`` is the call, ``s`` the scores so far.
 
     Score arrays are (B, Hq, Sq, Sk).  An instance may keep state between calls, as the implementation it
@@ -299,7 +296,7 @@ class Attention(Anatomy):
     # What is returned.
 
     def results(self, x: Inputs, found: Expected) -> Any:
-        """The output in the dtype of q, and the extra results that were asked for (SDPA-27)."""
+        """The output in the dtype of q, and the extra results that are requested (SDPA-27)."""
         results = [self.stored(x, found.output)]
         if x.return_weights:
             results.append(self.stored_weights(x, found.weights))

@@ -1,6 +1,6 @@
-"""Steps of a fault: whether any step that it does wrongly differs on a case, without computing the rest again.
+"""Steps of a fault: whether any that it does wrongly differs on a case, without computing the rest again.
 
-A fault overrides a few methods of a correct anatomy.  The correct one is run once a case, and what each of its methods
+A fault overrides a few methods of a correct model.  The correct one is run once a case, and what each of its methods
 was given and returned is kept.  Where the fault's own methods return the same bits for the same arguments, its whole
 result is the correct one: most faults show on few cases, so that most calls need not be made.
 """
@@ -20,14 +20,14 @@ from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.faults.models.gradients import Backward
 from attention_conformance.conformance.faults.models.mha import Layer, Sublayer
 from attention_conformance.conformance.faults.models.mha_gradients import LayerBackward
-from attention_conformance.conformance.faults.models.sdpa import Anatomy, Attention
+from attention_conformance.conformance.faults.models.sdpa import Attention, Model
 from attention_conformance.conformance.faults.models.tiles import Tiled
 from attention_conformance.conformance.judging.run_case import request
 from attention_conformance.impls.calls import Reply, call
 from attention_conformance.impls.contract import Implementation
 
-#: The correct anatomies that faults are forms of.
-CORRECT: tuple[type[Anatomy], ...] = (Tiled, Attention, Sublayer, Layer, Backward, LayerBackward)
+#: The correct models that faults are forms of.
+CORRECT: tuple[type[Model], ...] = (Tiled, Attention, Sublayer, Layer, Backward, LayerBackward)
 
 #: Faults that are about more than what their methods return: what stays behind, what is written to.
 _EFFECTS = (
@@ -41,7 +41,7 @@ LARGE, SMALL_KEPT, LARGE_KEPT = 20_000, 300, 16
 
 @dataclass(frozen=True)
 class Steps:
-    """The correct call of a case: its reply, and the calls of each method, by the part of the anatomy and its name."""
+    """The correct call of a case: its reply, and the calls of each method, by the part of the model and its name."""
 
     reply: Reply
     calls: dict[tuple[str, str], list[tuple[tuple, dict, Any]]]
@@ -53,12 +53,12 @@ class _Raised:
     text: str
 
 
-def correct(make: type[Anatomy]) -> type[Anatomy]:
-    """The correct anatomy that a fault is a form of."""
+def correct(make: type[Model]) -> type[Model]:
+    """The correct model that a fault is a form of."""
     return next(each for each in make.__mro__ if each in CORRECT)
 
 
-def unchanged(make: type[Anatomy], case: AnyCase, dtype: str) -> Reply | None:
+def unchanged(make: type[Model], case: AnyCase, dtype: str) -> Reply | None:
     """The correct reply to a case if a fault of its operator gives the same, bit by bit; None if that is not sure."""
     if any(each.__module__ in _EFFECTS for each in make.__mro__):
         return None
@@ -70,7 +70,7 @@ def unchanged(make: type[Anatomy], case: AnyCase, dtype: str) -> Reply | None:
         return found.reply if _agrees(fault, correct(make)(), "", found) else None
 
 
-def _agrees(fault: Anatomy, base: Anatomy, path: str, steps: Steps) -> bool:
+def _agrees(fault: Model, base: Model, path: str, steps: Steps) -> bool:
     parts, own = _parts(fault), _parts(base)
     names = _overridden(type(fault), type(base))  # type: ignore[arg-type]
     if parts is None or own is None or names is None or parts.keys() != own.keys():
@@ -85,15 +85,15 @@ def _agrees(fault: Anatomy, base: Anatomy, path: str, steps: Steps) -> bool:
     return all(_agrees(parts[name], own[name], f"{path}.{name}", steps) for name in parts)
 
 
-def _parts(anatomy: Anatomy) -> dict[str, Anatomy] | None:
-    """The anatomies that one is made of, by name; None if it holds anything else."""
-    held = vars(anatomy)
-    return held if all(isinstance(each, Anatomy) for each in held.values()) else None
+def _parts(model: Model) -> dict[str, Model] | None:
+    """The models that one is made of, by name; None if it holds anything else."""
+    held = vars(model)
+    return held if all(isinstance(each, Model) for each in held.values()) else None
 
 
 @functools.cache
-def _overridden(make: type[Anatomy], base: type[Anatomy]) -> tuple[str, ...] | None:
-    """The methods of the correct anatomy that a form of it has of its own; None if it differs in anything else."""
+def _overridden(make: type[Model], base: type[Model]) -> tuple[str, ...] | None:
+    """The methods of the correct model that a form of it has of its own; None if it differs in anything else."""
     if base not in make.__mro__:
         return None
     names: dict[str, None] = {}
@@ -111,12 +111,12 @@ def _overridden(make: type[Anatomy], base: type[Anatomy]) -> tuple[str, ...] | N
     return tuple(names)
 
 
-def _steps(base: type[Anatomy], case: AnyCase, dtype: str) -> Steps:
+def _steps(base: type[Model], case: AnyCase, dtype: str) -> Steps:
     """The correct call of a case, every step of it recorded; arrays are read-only from then on."""
     calls: dict[tuple[str, str], list[tuple[tuple, dict, Any]]] = {}
-    anatomy = base()
-    _record(anatomy, "", calls)
-    reply = call(Implementation("steps", "steps:none", operator=case.operator), request(case, dtype, "cpu"), anatomy)
+    model = base()
+    _record(model, "", calls)
+    reply = call(Implementation("steps", "steps:none", operator=case.operator), request(case, dtype, "cpu"), model)
     _freeze(calls, set())
     return Steps(reply, calls)
 
@@ -125,12 +125,12 @@ _steps_of_small = functools.lru_cache(maxsize=SMALL_KEPT)(_steps)
 _steps_of_large = functools.lru_cache(maxsize=LARGE_KEPT)(_steps)
 
 
-def _record(anatomy: Anatomy, path: str, calls: dict[tuple[str, str], list[tuple[tuple, dict, Any]]]) -> None:
-    for name, part in tuple(vars(anatomy).items()):
+def _record(model: Model, path: str, calls: dict[tuple[str, str], list[tuple[tuple, dict, Any]]]) -> None:
+    for name, part in tuple(vars(model).items()):
         _record(part, f"{path}.{name}", calls)
-    for name in dir(anatomy):
-        if not name.startswith("__") and isinstance(method := getattr(anatomy, name), types.MethodType):
-            setattr(anatomy, name, _recording(method, calls.setdefault((path, name), [])))
+    for name in dir(model):
+        if not name.startswith("__") and isinstance(method := getattr(model, name), types.MethodType):
+            setattr(model, name, _recording(method, calls.setdefault((path, name), [])))
 
 
 def _recording(method: Callable[..., Any], calls: list[tuple[tuple, dict, Any]]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""The same attention, tile after tile with the online softmax, for faults that only tiles can have.
+"""Attention tile after tile with the online softmax, for faults that only tiles can have.
 
 Source: Milakov & Gimelshein 2018, Dao et al. 2022 (FlashAttention).  A running maximum, sum and output meet one tile
 of keys after the other; a tile that reaches past the last key is padded with keys of score −inf and value 0.
@@ -45,7 +45,7 @@ class Tiled(Attention):
         return -np.inf
 
     def first_keys(self, x: Inputs, keys: int) -> list[int]:
-        """First key of each tile, in the order of the visits."""
+        """First key of each tile, in the order in which they are met."""
         return list(range(0, keys, self.tile))
 
     def start(self, x: Inputs, shape: tuple[int, ...], width: int) -> State:

@@ -1,1 +1,1 @@
-"""sdpa."""
+"""Faults of attention: SDPA."""

@@ -1,4 +1,4 @@
-"""Masks and biases of smaller shapes: every axis can be read wrongly (SDPA-8)."""
+"""(SDPA-8) Masks and biases of smaller shapes: every axis can be read wrongly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The causal diagonal in the wrong place: SDPA-9, SDPA-10."""
+"""(SDPA-9, SDPA-10) The causal diagonal in the wrong place."""
 
 from __future__ import annotations
 

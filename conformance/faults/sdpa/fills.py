@@ -1,4 +1,4 @@
-"""What is written at masked keys, and sentinels that stand for infinity: SDPA-7, SDPA-14, SDPA-24."""
+"""(SDPA-7, SDPA-14, SDPA-24) What is written at masked keys, and sentinels that stand for infinity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fully masked rows: NaN, the mean of v, the row before, and only where some options meet (SDPA-15, SDPA-20)."""
+"""(SDPA-15, SDPA-20) Fully masked rows: NaN, the mean of v, the row before, and only where some options meet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads paired wrongly, split wrongly, merged wrongly: SDPA-1, SDPA-17."""
+"""(SDPA-1, SDPA-17) Heads paired wrongly, split wrongly, merged wrongly."""
 
 from __future__ import annotations
 

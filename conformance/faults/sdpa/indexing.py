@@ -1,4 +1,4 @@
-"""Indices too narrow for the input, and grids too small for it: SDPA-1, SDPA-9."""
+"""(SDPA-1, SDPA-9) Indices too narrow for the input, and grids too small for it."""
 
 from __future__ import annotations
 

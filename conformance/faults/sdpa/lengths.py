@@ -1,4 +1,4 @@
-"""Key lengths ignored, off by one, rounded to a tile, or of another sample: SDPA-12."""
+"""(SDPA-12) Key lengths ignored, off by one, rounded to a tile, or of another sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks and biases read the wrong way: polarity, dtype, order, and options that drop one another (SDPA-6, 7, 13)."""
+"""(SDPA-6, SDPA-7, SDPA-13) Masks and biases misread: polarity, dtype, order, and options that drop one another."""
 
 from __future__ import annotations
 

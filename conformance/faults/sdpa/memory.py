@@ -1,4 +1,4 @@
-"""Strides ignored, memory behind the inputs read, inputs written to: SDPA-28, SDPA-30."""
+"""(SDPA-28, SDPA-30) Strides ignored, memory behind the inputs read, inputs written to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NaN that is hidden, or that spreads: SDPA-21, SDPA-23."""
+"""(SDPA-21, SDPA-23) NaN that is hidden, or that spreads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only tiles can get wrong: their tails, their maximum, their rescaling, and merging parts (SDPA-1, SDPA-14)."""
+"""(SDPA-1, SDPA-14) What only tiles can get wrong: their tails, their maximum, their rescaling, and merging parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dtype, shape and axis order of what is returned: SDPA-1, SDPA-18, SDPA-19, SDPA-27."""
+"""(SDPA-1, SDPA-18, SDPA-19, SDPA-27) Dtype, shape and axis order of what is returned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages computed in too few bits: SDPA-25, SDPA-26."""
+"""(SDPA-25, SDPA-26) Stages computed in too few bits."""
 
 from __future__ import annotations
 

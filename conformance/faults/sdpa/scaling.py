@@ -1,4 +1,4 @@
-"""The scale of another width, given twice, not at all, or at the wrong step: SDPA-2, SDPA-3, SDPA-4."""
+"""(SDPA-2, SDPA-3, SDPA-4) The scale of another width, given twice, not at all, or at the wrong step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The logit of a sink in the wrong place, too often, or not at all: SDPA-38."""
+"""(SDPA-38) The logit of a sink in the wrong place, too often, or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The softcap dropped, or at the wrong step: SDPA-5."""
+"""(SDPA-5) The softcap dropped, or at the wrong step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stays behind after a call, and what differs between equal calls: SDPA-29."""
+"""(SDPA-29) What stays behind after a call, and what differs between equal calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs that do not fit together, taken without an error: SDPA-31 to SDPA-36."""
+"""(SDPA-31 to SDPA-36) Inputs that do not fit together, taken without an error."""
 
 from __future__ import annotations
 

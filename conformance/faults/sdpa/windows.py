@@ -1,4 +1,4 @@
-"""Windows one key too wide or too narrow, on the wrong diagonal, or lost: SDPA-11."""
+"""(SDPA-11) Windows one key too wide or too narrow, on the wrong diagonal, or lost."""
 
 from __future__ import annotations
 

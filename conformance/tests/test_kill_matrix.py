@@ -1,4 +1,4 @@
-"""The kill table: every fault is caught, every case has a reason, and the published table is the one of today."""
+"""Kill matrix: every fault is caught, every case has a reason, and the published one is that of today."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def table() -> tuple[Kill, ...]:
+def kills() -> tuple[Kill, ...]:
     """Every fault on every case."""
-    return kill_matrix.table(Pool(in_process=True))
+    return kill_matrix.judge_faults(Pool(in_process=True))
 
 
-def test_every_fault_is_caught_twice(table: tuple[Kill, ...]) -> None:
+def test_every_fault_is_caught_twice(kills: tuple[Kill, ...]) -> None:
     """No fault fails fewer than two of the ordinary cases, as a user's function would."""
-    assert len(table) == len(FAULTS) >= 80
-    assert {kill.fault: len(kill.caught) for kill in table if len(kill.caught) < LEAST} == {}
+    assert len(kills) == len(FAULTS) >= 80
+    assert {kill.fault: len(kill.caught) for kill in kills if len(kill.caught) < LEAST} == {}
 
 
-def test_a_fault_is_tried_on_the_cases_of_its_operator(table: tuple[Kill, ...]) -> None:
+def test_a_fault_is_tried_on_the_cases_of_its_operator(kills: tuple[Kill, ...]) -> None:
     """A wrong layer is not called as attention is, nor the other way round."""
-    for kill in table:
+    for kill in kills:
         assert {every_case()[name].operator for name in kill.caught} == {FAULTS[kill.fault].operator}
 
 
-def test_every_case_is_needed_or_says_why_it_stays(table: tuple[Kill, ...]) -> None:
+def test_every_case_is_needed_or_says_why_it_stays(kills: tuple[Kill, ...]) -> None:
     """A case is among the smallest that catch a fault, fails in a deviation, cites its bug, or has a reason."""
-    assert [name for name, reason in kill_matrix.needed(table).items() if not reason] == []
+    assert [name for name, reason in kill_matrix.needed(kills).items() if not reason] == []
 
 
-def test_each_class_has_a_subtle_fault(table: tuple[Kill, ...]) -> None:
+def test_each_class_has_a_subtle_fault(kills: tuple[Kill, ...]) -> None:
     """In each class some fault shows only at some lengths, dtypes or values, or only where two options meet."""
     fewest: dict[str, int] = defaultdict(lambda: len(every_case()))
-    for kill in table:
+    for kill in kills:
         group = FAULTS[kill.fault].group
         fewest[group] = min(fewest[group], len(kill.caught))
     assert set(fewest) == set(GROUPS)
@@ -63,17 +63,17 @@ def test_each_class_has_a_subtle_fault(table: tuple[Kill, ...]) -> None:
 
 
 @pytest.mark.documents
-def test_the_published_table_is_todays(table: tuple[Kill, ...]) -> None:
+def test_the_published_kill_matrix_is_todays(kills: tuple[Kill, ...]) -> None:
     """`attention-conformance kill-matrix` gives what is published."""
-    assert json.loads(compressed.read(PUBLISHED, 1 << 24)) == kill_matrix.as_json(table)
+    assert json.loads(compressed.read(PUBLISHED, 1 << 24)) == kill_matrix.as_json(kills)
 
 
 def test_a_survivor_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault that does nothing wrong, computed in full or by its steps, is caught by no case."""
     monkeypatch.setitem(FAULTS, "none", replace(FAULTS["scale-twice"], name="none", make=Attention))
-    (by_steps,) = kill_matrix.table(Pool(in_process=True), ["none"])
+    (by_steps,) = kill_matrix.judge_faults(Pool(in_process=True), ["none"])
     monkeypatch.setattr(kill_matrix, "unchanged", lambda *_: None)
-    (in_full,) = kill_matrix.table(Pool(in_process=True), ["none"])
+    (in_full,) = kill_matrix.judge_faults(Pool(in_process=True), ["none"])
     for survivor in (by_steps, in_full):
         assert survivor == Kill("none", {})
         assert len(survivor.caught) < LEAST

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.cases import AnyCase, every_case
-from attention_conformance.conformance.faults import kill_matrix
+from attention_conformance.conformance.faults import trials
 from attention_conformance.conformance.faults.models.sdpa import Attention
 from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
@@ -53,8 +53,8 @@ WRONG: dict[Failure, Callable[[Reply], Reply]] = {
 def test_a_wrong_reply_is_no_right_one(failure: Failure) -> None:
     """What differs from a reply that passed in one respect fails by that, though both are of one case."""
     reply = right()
-    assert kill_matrix.verdict(reply, CASE, BLANK) == (Outcome.PASSED, None)
-    assert kill_matrix.verdict(WRONG[failure](reply), CASE, BLANK) == (Outcome.FAILED, failure)
+    assert trials.verdict(reply, CASE, BLANK) == (Outcome.PASSED, None)
+    assert trials.verdict(WRONG[failure](reply), CASE, BLANK) == (Outcome.FAILED, failure)
 
 
 def test_a_verdict_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,8 +65,8 @@ def test_a_verdict_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
         judged.append(blank.profile)
         return judge(reply, case, blank)
 
-    monkeypatch.setattr(kill_matrix, "_GIVEN", {})
-    monkeypatch.setattr(kill_matrix, "judge", counted)
+    monkeypatch.setattr(trials, "_GIVEN", {})
+    monkeypatch.setattr(trials, "judge", counted)
     for profile in (Profile.WIDE, Profile.WIDE, Profile.TF32):
-        kill_matrix.verdict(right(), CASE, replace(BLANK, profile=profile))
+        trials.verdict(right(), CASE, replace(BLANK, profile=profile))
     assert judged == [Profile.WIDE, Profile.TF32]

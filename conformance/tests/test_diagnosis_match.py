@@ -16,7 +16,7 @@ from attention_conformance.conformance.diagnosis.match import Explanation, Passe
 from attention_conformance.conformance.faults import FAULTS
 from attention_conformance.conformance.faults.models import mha, sdpa
 from attention_conformance.conformance.faults.models.mha import Layer, LayerCall
-from attention_conformance.conformance.faults.models.sdpa import Anatomy, Array, Attention, Inputs
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
 from attention_conformance.conformance.faults.trials import Failed, explains
 from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
@@ -36,7 +36,7 @@ FAILURES, PASSES = 5, 20
 PLUGGED = Implementation("plugged", "none:none")
 
 
-def called(make: Anatomy, case: AnyCase, dtype: str) -> Reply:
+def called(make: Model, case: AnyCase, dtype: str) -> Reply:
     """The reply of a function that is plugged in, after the call that comes before the case, if there is one."""
     plugged = replace(PLUGGED, operator=case.operator)
     before = [every_case()[case.after]] if case.after else []
@@ -48,7 +48,7 @@ def profile_of(dtype: str) -> Profile:
     return PLUGGED.profile(dtype)
 
 
-def replies(make: type[Anatomy], names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+def replies(make: type[Model], names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     """Replies of one instance to cases, in float64 where that changes no dtype: other roundings than a trial's."""
     instance, found = make(), []
     for name in names:
@@ -110,14 +110,14 @@ def test_the_true_fault_is_ranked_first_in_95_percent(
     assert len(missed) <= 0.05 * len(FAULTS), missed
 
 
-def both(*names: str) -> type[Anatomy]:
-    """Several faults in one anatomy."""
+def both(*names: str) -> type[Model]:
+    """Several faults in one model."""
     made = combined([FAULTS[name] for name in names])
     assert made is not None
     return made
 
 
-def judged(make: type[Anatomy], names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> list[Explanation]:
+def judged(make: type[Model], names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> list[Explanation]:
     """What is said of an implementation on some cases."""
     failed, passed = sorted_out(replies(make, names, monkeypatch))
     assert failed

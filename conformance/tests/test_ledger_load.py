@@ -9,7 +9,7 @@ import pytest
 
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.judging.outcomes import Failure
-from attention_conformance.conformance.ledger.load import LEDGER, Deviation, Ledger, LedgerError, read, together
+from attention_conformance.conformance.ledger.load import LEDGER, Deviation, Ledger, LedgerError, check_records, read
 from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.impls.select import builtin
 
@@ -108,7 +108,7 @@ def test_records_that_globs_of_plug_ins_bring_together_are_refused(tmp_path: Pat
         ledger(tmp_path, text)
     apart = ledger(tmp_path, text.replace('"my.py:f"', '"m*:f"'))
     with pytest.raises(LedgerError, match=r"both speak of my\.py:f"):
-        together(apart.deviations, ["my.py:f"])
+        check_records(apart.deviations, ["my.py:f"])
 
 
 def test_two_records_found_for_one_case_are_an_error() -> None:
@@ -158,11 +158,11 @@ def test_a_missing_ledger_is_refused(tmp_path: Path) -> None:
 
 def test_equal_ids_are_refused(tmp_path: Path) -> None:
     """An id names one record, and the files that it stands in are named."""
-    with pytest.raises(LedgerError, match="two records have the id a: it stands twice in "):
+    with pytest.raises(LedgerError, match="two records have the id a: it is twice in "):
         ledger(tmp_path, RECORD + RECORD)
     for name in ("one.toml", "two.toml"):
         (tmp_path / name).write_text(RECORD)
-    with pytest.raises(LedgerError, match=r"the id a: it stands in .*one\.toml and in .*two\.toml"):
+    with pytest.raises(LedgerError, match=r"the id a: it is in .*one\.toml and in .*two\.toml"):
         read([tmp_path / "one.toml", tmp_path / "two.toml"])
 
 
