@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import gc
-import sys
 from pathlib import Path
 
 from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.reports import outputs, schemas
 from attention_conformance.reports.compare import command as compare
-from attention_conformance.reports.compare import compare as comparing
-from attention_conformance.reports.compare import rules as rulebook
+from attention_conformance.reports.compare.compare import compare as compared
+from attention_conformance.reports.compare.rules import read as read_rules
 from attention_conformance.reports.input.read import ReportError, read
 from attention_conformance.reports.model import model
 
@@ -33,7 +32,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         choices=list(outputs.FORMATS),
         help=f"what to write; repeatable (default: {', '.join(outputs.DEFAULT)})",
     )
-    parser.add_argument("--base", metavar="BASE", help="a run to compare with, as `python -m reports compare` has it")
+    parser.add_argument("--base", metavar="BASE", help="a run to compare with, as `compare` has it")
     parser.add_argument(
         "--rules", type=Path, metavar="FILE", help="thresholds and what to ignore in that, as TOML; needs --base"
     )
@@ -44,15 +43,11 @@ def run(files: list[Path], output: Path, formats: list[str] | None, base: str | 
     gc.disable()  # files become millions of small objects without cycles: looking for those took a third of the time
     if rules and not base:
         raise ReportError("--rules is about a comparison: it needs --base")
-    known = rulebook.read(rules) if rules else None
+    known = read_rules(rules) if rules else None
     records = read(files)
-    since = comparing.compare(compare.records(base), records, known) if base else None
+    since = compared(compare.records(base), records, known) if base else None
     whole = model.Model(records, clauses(), since)
-    chosen = formats or outputs.DEFAULT
-    if not formats and outputs.left_out():
-        print(outputs.left_out(), file=sys.stderr)
-        chosen = [name for name in chosen if name != "html"]
-    return "\n".join(map(str, outputs.written(whole, output, chosen)))
+    return "\n".join(map(str, outputs.written(whole, output, formats or outputs.DEFAULT)))
 
 
 def schema_options(parser: argparse.ArgumentParser) -> None:

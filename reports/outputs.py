@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from attention_conformance.reports import badge
-from attention_conformance.reports.input.source import ReportError
+from attention_conformance.reports.input.records import ReportError
 from attention_conformance.reports.markdown import page as markdown
 from attention_conformance.reports.markdown import summary
 from attention_conformance.reports.model import model
@@ -18,6 +17,8 @@ from attention_conformance.reports.model.model import Model
 
 def written(given: Model, folder: Path, formats: Sequence[str]) -> list[Path]:
     """Write these formats of a report, in the order of FORMATS; the paths, the page last.  Raises ReportError."""
+    if "html" in formats:
+        import attention_conformance.reports.html.page  # noqa: F401 (nothing is written where a library is missing)
     folder.mkdir(parents=True, exist_ok=True)
     return [path for name, write in FORMATS.items() if name in formats for path in write(given, folder)]
 
@@ -66,17 +67,9 @@ def _markdown(given: Model, folder: Path) -> list[Path]:
 
 
 def _html(given: Model, folder: Path) -> list[Path]:
-    try:
-        from attention_conformance.reports.html.page import page
-    except ImportError:
-        raise ReportError("The HTML page needs its extra: pip install 'attention-conformance[html]'") from None
+    from attention_conformance.reports.html.page import page  # Altair takes half a second
+
     return [_text(page(given), folder / "report.html")]
-
-
-def left_out(page: str = "report.html") -> str:
-    """Why an HTML page cannot be made here, "" if it can."""
-    missing = [name for name in HTML_NEEDS if importlib.util.find_spec(name) is None]
-    return f"{page} was left out, for want of {', '.join(missing)}: see the extra html" if missing else ""
 
 
 def _text(text: str, path: Path) -> Path:
@@ -97,6 +90,3 @@ FORMATS: Mapping[str, Callable[[Model, Path], list[Path]]] = {
 
 #: What is written unless a format is named.
 DEFAULT = ("csv", "badges", "html", "markdown")
-
-#: What the HTML page is made with.
-HTML_NEEDS = ("altair", "jinja2", "markupsafe", "vl_convert")

@@ -19,7 +19,7 @@ from attention_conformance.impls import compressed
 from attention_conformance.reports.compare.command import records
 from attention_conformance.reports.compare.compare import compare
 from attention_conformance.reports.input.read import read
-from attention_conformance.reports.input.source import ReportError, text_of
+from attention_conformance.reports.input.records import ReportError, text_of
 from attention_conformance.reports.model.model import Model
 from attention_conformance.reports.outputs import written
 

@@ -36,7 +36,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     """A result file; read = used + the sum of ``refused``, the numbers of records by why they were not used."""
 
     name: str
-    kind: Literal["conformance", "benchmark", "kill table"]
+    kind: Literal["conformance", "benchmark", "kill matrix"]
     environment: dict[str, Any]
     read: Count
     used: Count

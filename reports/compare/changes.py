@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 
 from attention_conformance.bench.analysis.statistics import Interval, Verdict
-from attention_conformance.reports.input.source import Source
+from attention_conformance.reports.input.records import Source
 
 
 class Level(StrEnum):

@@ -10,8 +10,7 @@ from attention_conformance.reports.compare import pages
 from attention_conformance.reports.compare import rules as rulebook
 from attention_conformance.reports.compare.compare import compare
 from attention_conformance.reports.input.read import read
-from attention_conformance.reports.input.records import Records
-from attention_conformance.reports.input.source import ReportError
+from attention_conformance.reports.input.records import Records, ReportError
 
 #: What result files end with, compressed or not; a folder is all of them.
 ENDINGS = (".json", ".jsonl")

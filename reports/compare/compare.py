@@ -6,8 +6,7 @@ from attention_conformance.reports.compare import machines, results, speed
 from attention_conformance.reports.compare import speed as cells
 from attention_conformance.reports.compare.changes import Allowance, Comparison, Speed
 from attention_conformance.reports.compare.rules import Rules
-from attention_conformance.reports.input.records import Records
-from attention_conformance.reports.input.source import Source
+from attention_conformance.reports.input.records import Records, Source
 
 #: What to do about two machines.
 REMEDY = "measure again on one machine, or name an implementation that both timed: --across-machines NAME"

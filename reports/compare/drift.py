@@ -3,7 +3,7 @@
 Such runs drift by 3 to 10 % on a shared machine, for two reasons with a remedy each.  The whole machine is faster or
 slower in one run: the interval of every cell is widened by how far *yardsticks* moved that are the same code in both
 runs - the measured peak and bandwidth, and the factor that is common to the implementations where there are several.
-And each cell has luck of its own, with its memory or its minute, of which the few visits of one run may show nothing:
+And each cell has luck of its own, with its memory or its minute, of which its few process runs may show nothing:
 no cell is taken to scatter less than the cells of one implementation lie apart, most of which change alike.
 
 Nothing is ever corrected: a ratio stays what was measured, and only what is certain about it shrinks.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from attention_conformance.reports.input.bench import CACHE, CLOCK, BenchRun, key_of
-from attention_conformance.reports.input.records import Records
+from attention_conformance.reports.input.bench import CACHE, CLOCK, key_of
+from attention_conformance.reports.input.records import BenchRun, Records
 
 #: What has to be equal where there is no fingerprint: entries of ``machine_info``, with the way to them.
 OLD = {

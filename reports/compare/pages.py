@@ -1,4 +1,4 @@
-"""What a comparison says, as sentences and frames of text, for the terminal and the page alike."""
+"""A comparison as text: sentences and tables, for the terminal, a comment on a pull request, JSON and the pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tabulate import tabulate
 from attention_conformance.bench.analysis.statistics import Interval, Verdict
 from attention_conformance.reports.compare.changes import SLOWER, Allowance, Change, Comparison, Kind, Level, Status
 from attention_conformance.reports.compare.drift import FALSE_ALARMS
-from attention_conformance.reports.input.source import Source
+from attention_conformance.reports.input.records import Source
 from attention_conformance.reports.markdown.text import NONE, digits, fold, inert, printable, shortened, table
 
 #: The first words.
@@ -24,6 +24,25 @@ WORDS = {Status.NOTHING_WORSE: "NOTHING WORSE", Status.WORSE: "WORSE", Status.CA
 
 #: Names of cases or workloads that a row of grouped changes shows.
 NAMED = 3
+
+_COUNTED = ["file", "kind", "complete", "read", "used", "refused", "why refused"]
+
+#: What the JSON calls itself, and its version.
+KIND = "attention-conformance comparison"
+
+VERSION = 2
+
+#: Characters of a comment: GitHub takes 2¹⁶ bytes.
+LONGEST = 60_000
+
+#: Rows of a table in a terminal, and of one in a comment that is not folded.
+LINES = 30
+
+SHOWN = 10
+
+_CHANGED = (Verdict.SLOWER, Verdict.FASTER)
+
+_SIGNS = {Status.NOTHING_WORSE: "✅", Status.WORSE: "❌", Status.CANNOT_TELL: "❔"}
 
 
 def headline(found: Comparison) -> str:
@@ -120,9 +139,6 @@ def files(found: Comparison) -> pd.DataFrame:
     return pd.DataFrame([(side, *_counted(one)) for side, one in both], columns=["run", *_COUNTED])
 
 
-_COUNTED = ["file", "kind", "complete", "read", "used", "refused", "why refused"]
-
-
 def _counted(one: Source) -> tuple[str, str, str, int, int, int, str]:
     why = "; ".join(f"{count} {reason}" for reason, count in one.refused.items())
     complete = "yes" if one.complete else "no: cut off"
@@ -135,24 +151,6 @@ def _time(one: Interval, yardstick: str) -> str:
 
 def _ends(one: Interval) -> str:
     return f"{digits(one.low)} to {digits(one.high)}"
-
-
-# A comparison as a terminal's text, as a comment on a pull request, and as JSON.
-
-
-#: What the JSON calls itself, and its version.
-KIND = "attention-conformance comparison"
-VERSION = 2
-
-#: Characters of a comment: GitHub takes 2¹⁶ bytes.
-LONGEST = 60_000
-
-#: Rows of a table in a terminal, and of one in a comment that is not folded.
-LINES = 30
-SHOWN = 10
-
-_CHANGED = (Verdict.SLOWER, Verdict.FASTER)
-_SIGNS = {Status.NOTHING_WORSE: "✅", Status.WORSE: "❌", Status.CANNOT_TELL: "❔"}
 
 
 def terminal(found: Comparison) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 
 from attention_conformance.bench.analysis.statistics import LEAST, MARGIN
 from attention_conformance.reports.compare.changes import SLOWER, Kind
-from attention_conformance.reports.input.source import ReportError
+from attention_conformance.reports.input.records import ReportError
 
 #: Allocators hand out whole pages and arenas: a tenth more is no finding.
 MEMORY = 1.10

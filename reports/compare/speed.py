@@ -13,8 +13,8 @@ from attention_conformance.reports.compare.changes import SLOWER, Allowance, Cha
 from attention_conformance.reports.compare.drift import allowance, allowed, among, verdict
 from attention_conformance.reports.compare.results import counted, drift
 from attention_conformance.reports.compare.rules import Rules
-from attention_conformance.reports.input.bench import CELL, Samples, key_of
-from attention_conformance.reports.input.records import Records
+from attention_conformance.reports.input.bench import CELL, key_of
+from attention_conformance.reports.input.records import Records, Samples
 
 #: Bytes that a call may need more without it being said: what an allocator takes at once.
 LEAST_BYTES = 1 << 20
@@ -32,6 +32,18 @@ STEPS = {
     (SKIPPED, TIMED): (Kind.NEW_CELL, Level.NOTE),
     (INVALID, TIMED): (Kind.PASS, Level.BETTER),
 }
+
+#: Calls of files that do not say how they were made in chunks are taken as this many runs of consecutive calls.
+CHUNKS = 20
+
+#: Fewer calls say nothing of their scatter.
+CALLS = 5
+
+Key = tuple[str, str, str, str]
+
+#: Across machines the yardstick takes the place of the machine's factor, but no two machines prefer the same code:
+#: the scatter is estimated, and the ratio of a machine is not known to drift by anything else.
+NO_DRIFT = 1.0
 
 
 def changes(base: Records, new: Records, rules: Rules) -> list[Change]:
@@ -75,22 +87,6 @@ def _told(cell: Mapping[str, Any] | None) -> str:
         return "not there"
     why = " ".join(text for text in (cell["clause"], cell["reason"]) if text)
     return f"{cell['outcome']}: {why}" if why else cell["outcome"]
-
-
-# The cells that both runs timed: their ratios with intervals, what the machine may have done, and the verdicts.
-
-
-#: Calls of files that do not say how they were made in chunks are taken as this many runs of consecutive calls.
-CHUNKS = 20
-
-#: Fewer calls say nothing of their scatter.
-CALLS = 5
-
-Key = tuple[str, str, str, str]
-
-#: Across machines the yardstick takes the place of the machine's factor, but no two machines prefer the same code:
-#: the scatter is estimated, and the ratio of a machine is not known to drift by anything else.
-NO_DRIFT = 1.0
 
 
 def speeds(

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
-from attention_conformance.reports import outputs
+from attention_conformance.reports.history import html
 from attention_conformance.reports.history.pages import changes, page, points, tallies, totals
 from attention_conformance.reports.history.series import History, Series, history
 
@@ -19,7 +18,7 @@ VERSION = 1
 
 
 def write(found: History, folder: Path) -> list[Path]:
-    """Write history.json, the tables and the pages, HTML if it can be made; the paths, history.md last."""
+    """Write history.json, the tables and the pages; the paths, history.md last."""
     folder.mkdir(parents=True, exist_ok=True)
     document = {
         "kind": KIND,
@@ -38,12 +37,7 @@ def write(found: History, folder: Path) -> list[Path]:
     changes(found).to_csv(paths[2], index=False)
     tallies(found).to_csv(paths[3], index=False)
     paths[5].write_text(page(found), encoding="utf-8")
-    if outputs.left_out():
-        paths.pop(4)
-    else:
-        from attention_conformance.reports.history import html
-
-        paths[4].write_text(html.page(found), encoding="utf-8")
+    paths[4].write_text(html.page(found), encoding="utf-8")
     return paths
 
 
@@ -63,7 +57,4 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(folder: Path, output: Path) -> str:
     """Read the folder and write the history; gives where it is."""
-    found = history(folder)
-    if outputs.left_out("history.html"):
-        print(outputs.left_out("history.html"), file=sys.stderr)
-    return "\n".join(map(str, write(found, output)))
+    return "\n".join(map(str, write(history(folder), output)))

@@ -1,25 +1,43 @@
-"""A history as one HTML page that needs nothing else: from series to tables, plots and the data behind them."""
+"""A history as one HTML page: the answers, tables and plots of its cells, and the data behind them."""
 
 from __future__ import annotations
 
+import hashlib
+import math
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from attention_conformance.reports.history import pages, shown
-from attention_conformance.reports.history.series import History
-from attention_conformance.reports.html import document, files, payload, trends
-from attention_conformance.reports.html.bundle import Bundle
+from attention_conformance.bench.analysis.statistics import LEAST
+from attention_conformance.reports.history import pages, plots
+from attention_conformance.reports.history.series import History, Series
+from attention_conformance.reports.html import document, files
+from attention_conformance.reports.html.views import Answer, Cell, Column, Group, Table, columns, milliseconds, number
+from attention_conformance.reports.input.bench import Key
 from attention_conformance.reports.markdown.text import digits
 
 #: The scripts of the page in their order.
 SCRIPTS = ("data.js", "tables.js", "plots.js", "trend.js")
 
+#: What identifies a series.
+SERIES = ["implementation", "device", "dtype", "workload", "machine"]
+
+#: How many change_table an answer names.
+NAMED = 5
+
+#: What is said where nothing changed.
+NOTHING = f"No cell changed by {100 * (LEAST - 1):.0f} % or more."
+
+#: Outcomes that are not as the spec has them, with the look of their number.
+BAD = ("failed", "known-deviation", "advisory")
+
 
 def page(found: History) -> str:
     """The whole page."""
-    with Bundle() as bundle:
+    with document.Bundle() as bundle:
         return document.rendered("history.html.j2", SCRIPTS, bundle, _shown(found))
 
 
@@ -28,16 +46,16 @@ def _shown(found: History) -> dict[str, Any]:
     steps = pages.changes(found)
     return {
         "counts": pages.counted(found),
-        "questions": shown.questions(found, steps),
-        "nothing": shown.NOTHING if found.series else "No cell was timed in these files.",
-        "changes": shown.changes(steps) if len(steps) else None,
-        "cells": shown.cells(found) if found.series else None,
+        "questions": questions(found, steps),
+        "nothing": NOTHING if found.series else "No cell was timed in these files.",
+        "changes": change_table(steps) if len(steps) else None,
+        "cells": cell_table(found) if found.series else None,
         "trends": _trends(found),
         "libraries": _libraries(found),
-        "conformance": shown.conformance(found) if found.tallies else None,
-        "refused": shown.refused(found) if found.refused else None,
+        "conformance": conformance_table(found) if found.tallies else None,
+        "refused": refused_table(found) if found.refused else None,
         "files": files.table(found.sources),
-        "data": payload.packed(_frames(found, steps), charts=trends.charts()),
+        "data": document.packed(_frames(found, steps), charts=plots.charts()),
     }
 
 
@@ -47,9 +65,9 @@ def _trends(found: History) -> list[dict[str, Any]]:
     return [
         {
             "at": at,
-            "anchor": shown.anchor(one.key, one.machine),
+            "anchor": anchor(one.key, one.machine),
             "name": " ".join((*one.key, f"on {one.machine}") if several else one.key),
-            "text": f"{shown.described(one)}.",
+            "text": f"{described(one)}.",
         }
         for at, one in enumerate(found.series)
     ]
@@ -88,7 +106,7 @@ def _frames(found: History, steps: pd.DataFrame) -> dict[str, pd.DataFrame]:
     levels = pd.DataFrame({name: segments[name].first() for name in ("run", "time")})
     levels = levels.assign(run_end=segments["run"].last(), time_end=segments["time"].last())
     levels["milliseconds"] = segments["milliseconds"].median()
-    of = [number[tuple(row)] for row in steps[shown.SERIES].itertuples(index=False)]
+    of = [number[tuple(row)] for row in steps[SERIES].itertuples(index=False)]
     runs = points.set_index(["series", "file"])["run"]
     changes = steps.assign(
         series=of,
@@ -97,12 +115,12 @@ def _frames(found: History, steps: pd.DataFrame) -> dict[str, pd.DataFrame]:
         before=steps["before"] * 1e3,
         after=steps["after"] * 1e3,
         text=[f"{digits(ratio)}×" for ratio in steps["ratio"]],
-    ).drop(columns=shown.SERIES)
+    ).drop(columns=SERIES)
     frames = {"points": points, "levels": levels.reset_index(), "changes": changes}
-    return frames | ({"conformance": _conformance(found)} if found.tallies else {})
+    return frames | ({"conformance": _conformance_frame(found)} if found.tallies else {})
 
 
-def _conformance(found: History) -> pd.DataFrame:
+def _conformance_frame(found: History) -> pd.DataFrame:
     frame = pages.tallies(found)
     who = frame["implementation"] + " " + frame["device"]
     return frame.assign(who=who, time=_milliseconds_of(frame["when"]), run=frame.groupby(who).cumcount())
@@ -112,3 +130,170 @@ def _milliseconds_of(dates: pd.Series) -> pd.Series:
     """Since 1970, as a plot has it; missing where a date cannot be read."""
     known = pd.to_datetime(dates, errors="coerce", utc=True, format="ISO8601")
     return (known - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(milliseconds=1)
+
+
+def anchor(key: Key, machine: str) -> str:
+    """The fragment of a cell's trend: its names for the eye, and a digest of them so that no two are alike."""
+    parts = (*key, machine)
+    words = re.sub(r"[^a-z0-9]+", "-", " ".join(parts[:4]).lower()).strip("-")
+    return f"trend-{words}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:8]}"
+
+
+def questions(found: History, steps: pd.DataFrame) -> list[Answer]:
+    """What changed last, what changed most, and who fails now."""
+    answers = [_newest(steps), _largest(steps)] if found.series else []
+    return [*answers, _failing(pages.tallies(found))] if found.tallies else answers
+
+
+def change_table(steps: pd.DataFrame) -> Table:
+    """One row per change, the newest first and the largest of a run before the others."""
+    rows = tuple(
+        (
+            _named(row),
+            _ratio(row),
+            Cell(row["workload"], look="name"),
+            Cell(row["device"]),
+            Cell(row["dtype"]),
+            number(row["before"] * 1e3),
+            number(row["after"] * 1e3),
+            Cell(row["when"], look="name"),
+            Cell(row["versions"]),
+            Cell(row["file"]),
+            Cell(row["machine"]),
+        )
+        for row in steps.to_dict("records")
+    )
+    numbers = ("new ÷ old", "before, ms", "after, ms")
+    titles = ("implementation", numbers[0], "workload", "device", "dtype", *numbers[1:], "first run")
+    note = f"Found by PELT after single outliers were taken out; from {digits(LEAST)}× on, or as much faster."
+    heads = columns(*titles, "versions that changed", "file", "machine", numbers=numbers)
+    return Table("steps", "Changes, newest first", heads, rows, note)
+
+
+def cell_table(found: History) -> Table:
+    """One row per cell and machine, with its trend."""
+    rows = []
+    for one in found.series:
+        last = one.points[-1].median
+        named = dict(zip(SERIES, (*one.key, one.machine), strict=True))
+        count = len(one.steps)
+        since = number(last / one.steps[-1].after if one.steps else None)
+        rows.append(
+            (
+                _named(named),
+                Cell(named["workload"], look="name"),
+                Cell(named["device"]),
+                Cell(named["dtype"]),
+                Cell(str(len(one.points)), len(one.points)),
+                number(last * 1e3),
+                Cell(str(count), count),
+                since,
+                Cell(pages.trend(one), "", look="name", spoken=described(one)),
+                Cell(named["machine"]),
+            )
+        )
+    numbers = ("runs", "last, ms", "changes", "since the last change")
+    heads = columns("implementation", "workload", "device", "dtype", *numbers, "trend", "machine", numbers=numbers)
+    note = f"The trend has the oldest run left, and at most the last {pages.COLUMNS}; │ is a change."
+    return Table("every-cell", "Cells", heads, tuple(rows), note)
+
+
+def described(one: Series) -> str:
+    """A trend in a sentence."""
+    runs = len(one.points)
+    text = f"{runs} {'run' if runs == 1 else 'runs'}, last {milliseconds(one.points[-1].median)};"
+    said = [f"{digits(step.ratio)}× on {one.points[step.at].when or 'an unknown date'}" for step in one.steps]
+    return f"{text} {', '.join(said) if said else 'no change'}"
+
+
+def conformance_table(found: History) -> Table:
+    """One row per implementation and device: its last run, and its failures and deviations over all."""
+    frame = pages.tallies(found)
+    rows = []
+    for (name, device), runs in frame.groupby(["implementation", "device"], sort=False):
+        first, last = runs.iloc[0], runs.iloc[-1]
+        outcomes = [_outcome(first, last, each) for each in ("passed", *BAD, "unsupported")]
+        went = Cell(pages.bars(runs["failed"].tolist()[-pages.COLUMNS :]), "", look="name", spoken="failures over time")
+        head = (Cell(str(name), look="name"), Cell(str(device)), Cell(str(len(runs)), len(runs)))
+        rows.append((*head, *outcomes, went, Cell(last["when"], look="name")))
+    titles = ("passed", *BAD, "unsupported")
+    heads = columns("implementation", "device", "runs", *titles, numbers=("runs", *titles))
+    note = "Numbers are of the last run; in brackets what became of them since the first."
+    return Table("tallies", "Results by outcome", (*heads, Column("failures"), Column("last run")), tuple(rows), note)
+
+
+def refused_table(found: History) -> Table:
+    """One row per file that could not be read."""
+    rows = tuple((Cell(name), Cell(why)) for name, why in found.refused.items())
+    return Table("refused", "Files that were refused_table", columns("file", "why"), rows)
+
+
+def _named(row: Mapping[Any, Any]) -> Cell:
+    parts = [row[name] for name in SERIES]
+    return Cell(row["implementation"], look="name", link=f"#{anchor((*parts[:4],), parts[4])}")
+
+
+def _ratio(row: Mapping[Any, Any]) -> Cell:
+    mark, look = ("✗ slower", "failed") if row["ratio"] > 1 else ("✓ faster", "passed")
+    return number(row["ratio"], f"{mark} {digits(row['ratio'])}×", look=look)
+
+
+def _newest(steps: pd.DataFrame) -> Answer:
+    question = "What changed last?"
+    if steps.empty:
+        return Answer("newest", question, NOTHING)
+    last = steps[(steps["when"] == steps["when"][0]) & (steps["file"] == steps["file"][0])]
+    slower = int((last["ratio"] > 1).sum())
+    cell_table = f"{len(last)} {'cell' if len(last) == 1 else 'cells'}"
+    lead = f"{cell_table} at {last['when'][0] or last['file'][0]}: {slower} slower, {len(last) - slower} faster."
+    versions = ", ".join(dict.fromkeys(text for text in last["versions"] if text))
+    note = f"With it: {versions}." if versions else "No version that is recorded changed with it."
+    return Answer("newest", question, lead, _groups(last), note, "changes")
+
+
+def _largest(steps: pd.DataFrame) -> Answer:
+    question = "What changed most?"
+    if steps.empty:
+        return Answer("largest", question, NOTHING)
+    order = steps["ratio"].map(lambda ratio: abs(math.log(ratio))).sort_values(ascending=False, kind="stable").index
+    slower = int((steps["ratio"] > 1).sum())
+    all_of_them = f"{len(steps)} {'change' if len(steps) == 1 else 'changes'} in all"
+    lead = f"{all_of_them}: {slower} slower, {len(steps) - slower} faster."
+    return Answer("largest", question, lead, _groups(steps.loc[order]), more="changes")
+
+
+def _groups(steps: pd.DataFrame) -> tuple[Group, ...]:
+    groups = []
+    for label, look, some in (
+        ("Slower", "failed", steps[steps["ratio"] > 1]),
+        ("Faster", "passed", steps[steps["ratio"] < 1]),
+    ):
+        items = tuple(
+            Cell(
+                f"{row['implementation']} {row['dtype']} {row['workload']} {digits(row['ratio'])}×",
+                tip=f"{milliseconds(row['before'])} → {milliseconds(row['after'])} at {row['when']}",
+                link=_named(row).link,
+            )
+            for row in some.head(NAMED).to_dict("records")
+        )
+        more = (Cell(f"and {len(some) - NAMED} more", link="#change_table"),) if len(some) > NAMED else ()
+        groups += [Group(f"{label} ({len(some)})", look, items + more)] if items else []
+    return tuple(groups)
+
+
+def _failing(tallies: pd.DataFrame) -> Answer:
+    last = tallies.groupby(["implementation", "device"], sort=False).last().reset_index()
+    groups = []
+    for outcome, label in (("failed", "Fails"), ("known-deviation", "Deviates as recorded")):
+        some = last[last[outcome] > 0].to_dict("records")
+        items = tuple(Cell(f"{row['implementation']} {row['device']}: {row[outcome]}", link="#tallies") for row in some)
+        groups += [Group(f"{label} ({len(items)})", outcome, items)] if items else []
+    failing = int((last["failed"] > 0).sum())
+    lead = f"{failing or 'None'} of {len(last)}, in the last run of each."
+    return Answer("failing", "Which implementations fail now?", lead, tuple(groups), more="conformance")
+
+
+def _outcome(first: pd.Series, last: pd.Series, name: str) -> Cell:
+    count, moved = int(last[name]), int(last[name]) - int(first[name])
+    look = name if name in BAD and count else ""
+    return Cell(f"{count} ({moved:+d})" if moved else str(count), count, look=look)

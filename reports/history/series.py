@@ -16,10 +16,9 @@ from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.impls import compressed
 from attention_conformance.reports.compare import machines
 from attention_conformance.reports.history.changepoints import changes
-from attention_conformance.reports.input.bench import CACHE, CLOCK, BenchRun, Key, key_of
+from attention_conformance.reports.input.bench import CACHE, CLOCK, Key, key_of
 from attention_conformance.reports.input.read import read
-from attention_conformance.reports.input.records import Records
-from attention_conformance.reports.input.source import ReportError, Source
+from attention_conformance.reports.input.records import BenchRun, Records, ReportError, Source
 
 #: What result files end with, compressed or not.
 ENDINGS = (".json", ".jsonl")

@@ -46,11 +46,12 @@ def worse(found: Comparison | None) -> Answer:
     clear = found.results > 0 or not all(map(_unclear, found.speeds))
     nothing = "Nothing for certain" if found.unfit or any(map(_unclear, found.speeds)) else "Nothing"
     leads = {
-        Status.WORSE: f"Worse: {', '.join(counts)}. In all, {told}.",
+        Status.WORSE: f"Worse: {', '.join(counts)}.",
         Status.NOTHING_WORSE: f"{nothing}: {told}.",
         Status.CANNOT_TELL: f"{nothing}: {told}." if clear else f"It cannot be told: {told}.",
     }
-    note = " ".join(f"{text[:1].upper()}{text[1:]}." for text in (*found.unfit, *pages.rules(found)))
+    said = [*([told] if found.status is Status.WORSE else []), *found.unfit, *pages.rules(found)]
+    note = " ".join(f"{text[:1].upper()}{text[1:]}." for text in said)
     return Answer("worse", QUESTION, leads[found.status], tuple(groups), note, "changes")
 
 
@@ -94,12 +95,12 @@ def _changes(found: Comparison) -> Table:
     rows = []
     for level, (mark, look) in MARKS.items():
         for row in pages.changes(found.changes, [level]).to_dict("records"):
-            cells = (Cell(row[name]) for name in ("change", "implementation", "device", "dtype"))
+            cells = (Cell(row[name]) for name in ("change", "implementation", "dtype"))
             count = Cell(str(row["number"]), row["number"])
-            rows.append(
-                (Cell(mark, list(MARKS).index(level), look=look), *cells, count, Cell(row["where"]), Cell(row[FIRST]))
-            )
-    titles = ("", "change", "implementation", "device", "dtype", "number", "where", FIRST)
+            verdict = Cell(mark, list(MARKS).index(level), look=look)
+            where, first = Cell(row["where"], look="several"), Cell(row[FIRST], look="reason")
+            rows.append((verdict, *cells, count, where, first, Cell(row["device"])))
+    titles = ("verdict", "change", "implementation", "dtype", "number", "where", FIRST, "device")
     heads = columns(*titles, numbers=("number",))
     return Table("other-changes", "Conformance, accuracy, memory and cells", heads, tuple(rows), " ".join(found.notes))
 

@@ -9,9 +9,9 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from attention_conformance.reports.html.cells import GROUP, timed
+from attention_conformance.reports.html.speed import GROUP, timed
 
-#: Colours are variables of the style sheet, so that dark, light and print need no drawing anew; shapes tell apart what
+#: Colours are variables of the style sheet, so that dark, light and print share one drawing; shapes tell apart what
 #: shares a colour.
 COLOURS = [f"var(--c{number})" for number in range(10)]
 SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attention_conformance.reports.html.views import Cell, Table, columns
-from attention_conformance.reports.input.source import Source
+from attention_conformance.reports.input.records import Source
 from attention_conformance.reports.markdown.text import digits
 
 

@@ -6,23 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from attention_conformance.reports.html import (
-    accuracy,
-    cells,
-    changes,
-    charts,
-    document,
-    files,
-    kills,
-    matrix,
-    memory,
-    payload,
-    speed,
-)
-from attention_conformance.reports.html.answers import divergence
-from attention_conformance.reports.html.asked_results import conforms, empty_rows
-from attention_conformance.reports.html.asked_speed import asked, fastest_answer, memory_bound, quadratic
-from attention_conformance.reports.html.bundle import Bundle
+from attention_conformance.reports.html import changes, charts, conformance, document, files, speed
+from attention_conformance.reports.html import faults as kills
 from attention_conformance.reports.html.views import Answer
 from attention_conformance.reports.input.read import incomplete
 from attention_conformance.reports.model import faults
@@ -40,22 +25,22 @@ RESULTS = (
 
 def page(model: Model) -> str:
     """The whole page."""
-    with Bundle() as bundle:
+    with document.Bundle() as bundle:
         return document.rendered("page.html.j2", SCRIPTS, bundle, _shown(model))
 
 
 def _shown(model: Model) -> dict[str, Any]:
     """What the template fills in; sections without records are empty."""
     records = model.records
-    found = cells.frame(model)
+    found = speed.frame(model)
     shown = {
         "cut": incomplete(records.sources),
         "questions": _questions(model, found),
-        "divergence": divergence(records.results),
-        "fastest": speed.fastest(found) if len(cells.timed(found)) else None,
+        "divergence": conformance.divergence(records.results),
+        "fastest": speed.fastest(found) if len(speed.timed(found)) else None,
         "counts": speed.counts(found) if len(found) else "",
         "bench": speed.every_cell(found) if len(found) else None,
-        "memory": memory.table(model.memories) if model.memories else None,
+        "memory": speed.memory_table(model.memories) if model.memories else None,
         "kills": [kills.groups(records.faults), kills.kill_matrix(records.faults)] if records.faults else [],
         "kill_verdict": faults.verdict(records.faults, records.cases).replace("**", "") if records.faults else "",
         "changes": changes.tables(model.since) if model.since else [],
@@ -71,25 +56,25 @@ def _conformance(model: Model) -> dict[str, Any]:
     if model.results.empty:
         return {"implementations": None, "matrices": [], "differences": None}
     return {
-        "implementations": matrix.implementations(model.implementations),
-        "matrices": matrix.matrices(model.matrix),
-        "differences": matrix.differences(model.differences),
+        "implementations": conformance.implementations(model.implementations),
+        "matrices": conformance.matrices(model.matrix),
+        "differences": conformance.differences(model.differences),
     }
 
 
 def _questions(model: Model, found: pd.DataFrame) -> list[Answer]:
     """The answers at the top, in the order in which a stranger asks."""
     answers: list[Answer | None] = []
-    at = asked(found)
+    at = speed.asked(found)
     if not model.results.empty:
-        answers.append(empty_rows(model.results, model.records.results))
+        answers.append(conformance.masked_rows(model.results, model.records.results))
     if not found.empty:
-        answers += [fastest_answer(found, at), quadratic(model.memories, at)]
+        answers += [speed.fastest_answer(found, at), speed.quadratic(model.memories, at)]
     answers.append(changes.worse(model.since))
     if not model.results.empty:
-        answers.append(conforms(model.implementations))
+        answers.append(conformance.conforms(model.implementations))
     if not found.empty:
-        answers.append(memory_bound(found))
+        answers.append(speed.memory_bound(found))
     return [answer for answer in answers if answer is not None]
 
 
@@ -99,15 +84,15 @@ def _data(model: Model, found: pd.DataFrame) -> dict[str, Any]:
     frames: dict[str, pd.DataFrame] = {}
     shown: dict[str, Any] = {"accuracy": None, "left_out": 0}
     if not model.results.empty:
-        limited, shown["left_out"] = payload.limited(model.results)
-        shares = accuracy.frame(model.results)
-        frames |= {"conformance": limited[list(RESULTS)], "accuracy": accuracy.drawn(shares)}
-        shown["accuracy"] = accuracy.accuracy(shares) if len(shares) else None
+        limited, shown["left_out"] = document.limited(model.results)
+        shares = conformance.shares(model.results)
+        frames |= {"conformance": limited[list(RESULTS)], "accuracy": conformance.share_marks(shares)}
+        shown["accuracy"] = conformance.accuracy(shares) if len(shares) else None
     if not found.empty:
-        guides = charts.guides(found, cells.peaks(records))
+        guides = charts.guides(found, speed.peaks(records))
         frames |= {"bench": found, "points": charts.drawn(found), "guides": guides}
     if records.faults:
         frames["faults"] = model.faults
     clauses = {name: [clause.title, clause.level.value, clause.sentence] for name, clause in model.clauses.items()}
     details = kills.details(records.faults)
-    return shown | {"data": payload.packed(frames, clauses=clauses, faults=details, charts=charts.charts())}
+    return shown | {"data": document.packed(frames, clauses=clauses, faults=details, charts=charts.charts())}

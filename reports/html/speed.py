@@ -1,18 +1,113 @@
-"""Who is fastest where, every cell of the bench, and what is bound by memory."""
+"""Speed and memory on the page: the answers at the top, and the tables of times, bytes and exponents."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from attention_conformance.reports.html.cells import GROUP, timed
-from attention_conformance.reports.html.views import Cell, Table, columns, link, milliseconds, missing, number, size
+from attention_conformance.bench.analysis.fits import Growth, Memory
+from attention_conformance.reports.html.views import (
+    Answer,
+    Cell,
+    Group,
+    Table,
+    columns,
+    link,
+    milliseconds,
+    missing,
+    number,
+    size,
+)
+from attention_conformance.reports.input.records import Records
 from attention_conformance.reports.markdown.text import digits, shortened
+from attention_conformance.reports.model.memory import RULE
+from attention_conformance.reports.model.model import Model
+
+#: Numbers that not every cell has.  Seconds, bytes, shares.
+NUMBERS = (
+    "B",
+    "H",
+    "interval_low",
+    "interval_high",
+    "min",
+    "max",
+    "rounds",
+    "process_runs",
+    "memory_bytes",
+    "peak_rss_bytes",
+    "flops",
+    "gflops",
+    "tokens_per_second",
+    "intensity",
+    "share_of_peak",
+    "share_of_limit",
+    "share",
+    "prepare_seconds",
+    "first_call_seconds",
+)
+
+TEXTS = ("bound_by", "profile", "memory_method", "stopped")
+
+#: A column of times, and one of rates, are of cells that share these.
+GROUP = ["family", "device", "dtype"]
 
 #: What a cell's outcome is marked with.
 MARKS = {"timed": "", "invalid": "✗ invalid", "skipped": "– skipped"}
-SPEED_LOOKS = {"timed": "", "invalid": "failed", "skipped": "unsupported"}
+
+LOOKS = {"timed": "", "invalid": "failed", "skipped": "unsupported"}
+
+#: The cell that is asked of; where nobody timed it, the nearest by the order of FAMILIES.
+LENGTH, DTYPE = 4096, "float32"
+
+FAMILIES = ("prefill-b1h8d64s*-causal", "prefill-b1h8d64s*")
+
+#: How many of the fastest are named.
+NAMED = 5
+
+GROWTHS = {Growth.QUADRATIC: "known-deviation", Growth.LESS: "passed", Growth.UNCLEAR: "unsupported"}
+
+
+def frame(model: Model) -> pd.DataFrame:
+    """One row per cell.  ``memory`` is what a call held beyond its inputs, by the newest measure that the file has."""
+    cells = model.cells
+    if cells.empty:
+        return cells
+    later = {name: float("nan") for name in NUMBERS if name not in cells}
+    cells = cells.assign(**later, **{name: "" for name in TEXTS if name not in cells})
+    for name in (*NUMBERS, "median"):
+        cells[name] = pd.to_numeric(cells[name], errors="coerce")
+    for name in (*TEXTS, "clause", "reason"):
+        cells[name] = cells[name].astype(object).where(cells[name].notna(), "")
+    cells["memory"] = cells["memory_bytes"].fillna(cells["peak_rss_bytes"])
+    return cells.assign(optimal=_optimal(cells))
+
+
+def timed(cells: pd.DataFrame) -> pd.DataFrame:
+    """Those with a time."""
+    return cells[(cells["outcome"] == "timed") & cells["median"].notna()] if not cells.empty else cells
+
+
+def peaks(records: Records) -> dict[tuple[str, str], float]:
+    """The measured peak of each device and dtype, in FLOP/s; of several the highest one."""
+    found: dict[tuple[str, str], float] = {}
+    for peak in (peak for run in records.runs for peak in run.peaks if peak.flops_per_second is not None):
+        key = (peak.device, peak.dtype)
+        found[key] = max(found.get(key, 0.0), peak.flops_per_second or 0.0)
+    return found
+
+
+def _optimal(cells: pd.DataFrame) -> pd.Series:
+    """Whether no other cell of the same workload, device and dtype is both faster and closer."""
+    best = pd.Series(data=False, index=cells.index)
+    what = ["workload", "device", "dtype"]
+    ordered = timed(cells).dropna(subset=["share"]).sort_values([*what, "median", "share"])
+    least = ordered.groupby(what, sort=False)["share"].cummin()
+    best[ordered.index[(ordered["share"] == least) & ~ordered.duplicated([*what, "share"])]] = True
+    return best
 
 
 def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
@@ -37,10 +132,10 @@ def overlap(first: Any, second: Any) -> bool:
 def counts(cells: pd.DataFrame) -> str:
     """How many cells have a time, and what became of the others."""
     found = cells["outcome"].value_counts()
-    struck = ", ".join(cells.loc[cells["outcome"] == "invalid", "implementation"].unique())
+    invalid = ", ".join(cells.loc[cells["outcome"] == "invalid", "implementation"].unique())
     text = f"{found.get('timed', 0)} cells timed, {found.get('skipped', 0)} skipped,"
     text += f" {found.get('invalid', 0)} invalid"
-    return text + (f" ({struck})." if struck else ".")
+    return text + (f" ({invalid})." if invalid else ".")
 
 
 def ranked(cells: pd.DataFrame, family: str, length: int, dtype: str, device: str) -> list[dict[str, Any]]:
@@ -63,19 +158,19 @@ def fastest(cells: pd.DataFrame) -> Table:
         rows.append(
             (
                 Cell(first["workload"], look="name"),
+                Cell(first["implementation"], look="name", link=cell_link(first)),
+                number(first["median"], milliseconds(first["median"]), tip=interval(first)),
+                Cell(", ".join(tied), look="several"),
+                Cell(second["implementation"] if second else "alone", look="name"),
+                number(lead, f"{digits(lead)}×" if second else "–"),
                 Cell(str(first["S"]), first["S"]),
                 Cell(first["device"]),
                 Cell(first["dtype"]),
-                Cell(first["implementation"], look="name", link=cell_link(first)),
-                number(first["median"], milliseconds(first["median"]), tip=interval(first)),
-                Cell(second["implementation"] if second else "alone", look="name"),
-                number(lead, f"{digits(lead)}×" if second else "–"),
-                Cell(", ".join(tied)),
             )
         )
     numbers = ("S", "median", "lead")
     heads = columns(
-        "workload", "S", "device", "dtype", "fastest", "median", "next", "lead", "not told apart", numbers=numbers
+        "workload", "fastest", "median", "not told apart", "next", "lead", "S", "device", "dtype", numbers=numbers
     )
     note = (
         "Lead: the next one's median over the fastest one's. Not told apart: those whose 95 % interval overlaps that of"
@@ -118,7 +213,7 @@ def _cell(row: dict[str, Any], best: bool, *, limits: bool) -> tuple[Cell, ...]:
         number(row["memory"], size(row["memory"])),
         number(row["share"]),
         *(_limits(row) if limits else ()),
-        Cell(shortened(reason), reason, look=SPEED_LOOKS.get(row["outcome"], "")),
+        Cell(shortened(reason), reason, look=LOOKS.get(row["outcome"], "")),
     )
 
 
@@ -130,3 +225,161 @@ def _limits(row: dict[str, Any]) -> tuple[Cell, ...]:
 def cell_link(row: Any) -> str:
     """The fragment that opens a cell's details."""
     return link("cell", row["implementation"], row["device"], row["dtype"], row["workload"])
+
+
+def memory_table(found: Sequence[Memory]) -> Table:
+    """One row for each."""
+    rows = tuple(
+        (
+            Cell(one.implementation, look="name"),
+            Cell(one.family, look="name"),
+            Cell(one.device),
+            Cell(one.dtype),
+            Cell(one.growth.value, look="known-deviation" if one.growth is Growth.QUADRATIC else ""),
+            number(one.line.exponent if one.line else math.nan, tip=exponent_interval(one)),
+            number(one.bytes, size(one.bytes)),
+            number(one.bytes / one.scores),
+            Cell(str(one.longest), one.longest),
+        )
+        for one in found
+    )
+    numbers = ("exponent", "memory", "bytes a score", "at S")
+    heads = columns("implementation", "family", "device", "dtype", "growth", *numbers, numbers=numbers)
+    return Table("memory", "Memory against sequence length", heads, rows, RULE)
+
+
+def exponent_interval(one: Memory) -> str:
+    """How the exponent is known, or why there is none."""
+    if one.line is None:
+        return "no exponent: fewer than three lengths have a mebibyte"
+    parts = f"95 % interval {one.line.low:.2f} to {one.line.high:.2f}, S {one.line.shortest} to {one.line.longest}"
+    share = max(0.0, one.squared / one.bytes) if one.bytes else math.nan
+    return parts if math.isnan(share) else f"{parts}; {100 * share:.0f} % of the bytes grow as S²"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A workload of every device."""
+
+    family: str
+    length: int
+    dtype: str
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is the one that the page is about."""
+        return (self.family, self.length, self.dtype) == (FAMILIES[0], LENGTH, DTYPE)
+
+    @property
+    def workload(self) -> str:
+        """Its name."""
+        return self.family.replace("*", str(self.length))
+
+
+def asked(cells: pd.DataFrame) -> Asked | None:
+    """The workload that the questions are about: causal at 4096 in float32, or the nearest that was timed."""
+    rows = timed(cells)
+    if rows.empty:
+        return None
+    rows = rows.assign(
+        by_family=[FAMILIES.index(family) if family in FAMILIES else len(FAMILIES) for family in rows["family"]],
+        by_dtype=rows["dtype"] != DTYPE,
+        by_length=(rows["S"] - LENGTH).abs(),
+    )
+    first = rows.sort_values(["by_family", "by_dtype", "by_length"], kind="stable").iloc[0]
+    return Asked(str(first["family"]), int(first["S"]), str(first["dtype"]))
+
+
+def fastest_answer(cells: pd.DataFrame, at: Asked | None) -> Answer:
+    """The fastest at that workload, on each device."""
+    question = f"Which is fastest at {LENGTH} causal {DTYPE} here?"
+    if at is None:
+        return Answer("fastest-here", question, "Nothing was timed in these files.", more="speed")
+    groups, leads = [], []
+    for device in timed(cells)["device"].unique():
+        rows = ranked(cells, at.family, at.length, at.dtype, device)
+        if not rows:
+            continue
+        first = rows[0]
+        tied = [row["implementation"] for row in rows[1:] if overlap(first, row)]
+        leads.append(f"{first['implementation']}, {milliseconds(first['median'])} on {device}")
+        leads[-1] += f" (not told apart from {', '.join(tied)})" if tied else ""
+        items = [
+            Cell(
+                f"{row['implementation']} {milliseconds(row['median'])}"
+                + (f", {digits(row['median'] / first['median'])}×" if row is not first else ""),
+                tip=interval(row),
+                link=cell_link(row),
+            )
+            for row in rows[:NAMED]
+        ]
+        label = f"{at.workload}, {at.dtype}, {device}: first {len(items)} of {len(rows)}"
+        groups.append(Group(label, "ranked", tuple(items)))
+    lead = "; ".join(leads) + "."
+    if not at.exact:
+        lead = f"Not timed in these files. Of {at.workload} in {at.dtype}: {lead}"
+    return Answer("fastest-here", question, lead, tuple(groups), more="speed")
+
+
+def quadratic(found: Sequence[Memory], at: Asked | None) -> Answer:
+    """Whose memory grows with S², in the family of that workload."""
+    here = [one for one in found if at is not None and (one.family, one.dtype) == (at.family, at.dtype)]
+    question = "Which uses quadratic memory?"
+    if at is None or not here:
+        return Answer("quadratic", question, "Memory was not measured at two lengths in these files.", more="memory-of")
+    several = len({one.device for one in here}) > 1
+    longest = max(one.longest for one in here)
+    groups = []
+    for growth in Growth:
+        some = sorted((one for one in here if one.growth is growth), key=lambda one: -one.bytes)
+        items = tuple(
+            Cell(
+                " ".join([one.implementation, *[one.device] * several, size(one.bytes)])
+                + f" at {one.longest}" * (one.longest < longest),
+                tip=f"exponent {one.line.exponent:.2f}, {exponent_interval(one)}"
+                if one.line
+                else exponent_interval(one),
+                link=link("cell", one.implementation, one.device, one.dtype, one.family.replace("*", str(one.longest))),
+            )
+            for one in some
+        )
+        if items:
+            label = growth.value.capitalize()
+            groups.append(Group(f"{label} ({len(items)}), bytes at S = {longest}", GROWTHS[growth], items))
+    count = {growth: sum(one.growth is growth for one in here) for growth in Growth}
+    unclear = f" Of {count[Growth.UNCLEAR]} it cannot be told." if count[Growth.UNCLEAR] else ""
+    lead = f"{count[Growth.QUADRATIC]} of {len(here)}, in {at.family}, {at.dtype}.{unclear}"
+    return Answer("quadratic", question, lead, tuple(groups), more="memory-of")
+
+
+def memory_bound(cells: pd.DataFrame) -> Answer:
+    """The workloads whose lower limit is memory bandwidth, by the measured peaks of the machine."""
+    question = "What is memory-bound here?"
+    known = timed(cells)[["family", "device", "dtype", "S", "bound_by", "intensity"]].drop_duplicates()
+    known = known[known["bound_by"].isin(["bandwidth", "compute"])]
+    if known.empty:
+        return Answer(
+            "memory-bound", question, "Not known: these files have no measured limits of the machine.", more="bench"
+        )
+    groups = []
+    for bound, look in (("bandwidth", "known-deviation"), ("compute", "passed")):
+        rows = known[known["bound_by"] == bound].groupby(["family", "device", "dtype"], sort=False)
+        items = tuple(
+            Cell(f"{' '.join(map(str, key))}: {_lengths(group)}", tip=_intensity(group), link="#bench")
+            for key, group in rows
+        )
+        if items:
+            groups.append(Group(f"Limited by {bound} ({len(items)})", look, items))
+    count = int((known["bound_by"] == "bandwidth").sum())
+    lead = f"{count} of {len(known)} workloads: bandwidth limits them before arithmetic does."
+    return Answer("memory-bound", question, lead, tuple(groups), more="bench")
+
+
+def _lengths(rows: pd.DataFrame) -> str:
+    lengths = sorted(rows["S"].unique())
+    return f"S {lengths[0]}" if len(lengths) == 1 else f"S {lengths[0]} to {lengths[-1]}"
+
+
+def _intensity(rows: pd.DataFrame) -> str:
+    known = [value for value in rows["intensity"] if not missing(value)]
+    return f"{digits(min(known))} to {digits(max(known))} operations a byte" if known else ""

@@ -1,31 +1,32 @@
-"""Cells of the bench: whether a record is one, what of it is kept, and its samples."""
+"""Cells of the bench, from its JSON: which records are cells, what is kept of them, and why others are refused."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from attention_conformance.bench.analysis.statistics import Visits
-from attention_conformance.bench.output.records import FORMAT, JSON_KEY, Benchmark, Record, Run, RunInfo, Timed
-from attention_conformance.reports.input.source import AGAIN, ReportError, Source
+from attention_conformance.bench.output.records import FORMAT, JSON_KEY, Benchmark, Record, Run, Timed
+from attention_conformance.reports.input.records import AGAIN, BenchRun, ReportError, Samples, Source
 
 #: What identifies a cell.
 CELL = ("implementation", "device", "dtype", "workload")
+
 Key = tuple[str, str, str, str]
 
 #: Statistics of a timed cell: seconds that are positive, and two that may be 0.
 SECONDS = ("min", "median", "mean", "max")
+
 STATISTICS = (*SECONDS, "stddev", "rounds")
 
 #: What of ``extra_info`` the tables have: all that is not of the call itself, whose identity the list of cells has.
 _ELSEWHERE = (*CELL, "operator", "S", "is_causal", "formula", "threads", "process_runs", "interval")
+
 PROPERTIES = tuple(name for name in Timed.__struct_fields__ if name not in _ELSEWHERE)
 
 #: What a time is by where nothing is said of it: the host's clock, and caches that are as the calls before left them.
@@ -33,9 +34,13 @@ CLOCK, CACHE = "wall", "warm"
 
 #: Refusals of a record.
 NO_CELL = "not a cell of the bench"
+
 NO_TIME = "a time that is not a positive number"
+
 NO_NUMBER = "a field of the wrong type"
+
 NO_BATCHES = "process runs that do not add up to the samples"
+
 NO_INTERVAL = "an interval that does not hold the median"
 
 #: Why a record is refused one of whose fields is not of its type, by the field; NO_NUMBER of those that are not here.
@@ -44,25 +49,12 @@ _REFUSALS = {"process_runs": NO_BATCHES, "interval": NO_INTERVAL} | dict.fromkey
 #: Where msgspec says that a field of a record is wrong.
 _FIELD = re.compile(r"at `\$\.(?:extra_info|stats)\.(\w+)")
 
+#: Refusals of a record that is a cell, and of a cell.
+TWICE = "twice in this file"
 
-@dataclass(frozen=True)
-class Samples:
-    """The seconds of every timed call of a cell, in order, and the sizes of its batches by process run where known."""
+UNLISTED = "timed, but not among the cells"
 
-    seconds: np.ndarray
-    sizes: tuple[tuple[int, ...], ...] = ()
-
-    @classmethod
-    def of(cls, seconds: Sequence[float], sizes: Sequence[Sequence[int]]) -> Samples:
-        """The samples of a record whose sizes are known to add up."""
-        return cls(np.array(seconds, dtype=float), tuple(map(tuple, sizes)))
-
-    @property
-    def process_runs(self) -> Visits:
-        """The seconds by process run and batch; all in one batch where that is not known."""
-        ends = iter(np.cumsum([size for run in self.sizes for size in run])[:-1] if self.sizes else ())
-        batches = iter(np.split(self.seconds, list(ends)))
-        return [[next(batches).tolist() for _ in run] for run in self.sizes or ((len(self.seconds),),)]
+UNTIMED = "timed, but without statistics"
 
 
 def key_of(cell: Mapping[str, Any]) -> Key:
@@ -112,22 +104,6 @@ def samples_of(info: Mapping[str, Any], stats: Mapping[str, Any]) -> Samples | N
     if not stats.get("data"):
         return None
     return Samples.of(stats["data"], info.get("process_runs", ()))
-
-
-# From the JSON of ``pytest bench`` to cells with their samples; each record is counted.
-
-
-#: Refusals of a record that is a cell, and of a cell.
-TWICE = "twice in this file"
-UNLISTED = "timed, but not among the cells"
-UNTIMED = "timed, but without statistics"
-
-
-class BenchRun(RunInfo, frozen=True, kw_only=True):
-    """What a file of the bench says of the run as a whole: its name, the machine by pytest-benchmark, and RunInfo."""
-
-    name: str
-    machine: dict[str, Any]
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """From result files to records: each file is recognised by its content, and counted.
 
 Four kinds are known: the JSON lines of ``pytest conformance --conformance-json``, the JSON of
-``pytest bench --benchmark-json``, the kill table of ``attention-conformance kill-matrix``, and the model of a report.
+``pytest bench --benchmark-json``, the kill matrix of ``attention-conformance kill-matrix``, and the model of a report.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from attention_conformance.conformance.judging.outcomes import Result
 from attention_conformance.conformance.results import ResultFileError, Run, strict
 from attention_conformance.reports.input import bench
 from attention_conformance.reports.input.bench import Cells
-from attention_conformance.reports.input.records import Records
-from attention_conformance.reports.input.source import AGAIN, ReportError, Source, text_of
+from attention_conformance.reports.input.records import AGAIN, Records, ReportError, Source, text_of
 from attention_conformance.reports.model import faults, model
 
 __all__ = ["Records", "ReportError", "Source", "incomplete", "read"]
@@ -78,19 +77,19 @@ def _is_conformance(text: str) -> bool:
 
 def _use_faults(path: Path, text: str, kills: dict[str, Any]) -> Source:
     try:
-        document = strict.convert(strict.loads(text), faults.KillTable)
+        document = strict.convert(strict.loads(text), faults.KillMatrix)
     except strict.StrictError as error:
-        raise ReportError(f"{path} says that it is a kill table, and is not one: {error}") from None
+        raise ReportError(f"{path} says that it is a kill matrix, and is not one: {error}") from None
     known = []
     for fault in document["faults"]:
         with suppress(strict.WrongType):
             known.append(strict.convert(fault, faults.Fault))
     read, cases = len(document["faults"]), document["cases"]
-    refused = {"not a fault": read - len(known), "of a second kill table": len(known) if kills else 0}
+    refused = {"not a fault": read - len(known), "of a second kill matrix": len(known) if kills else 0}
     if not kills:
         kills.update(faults=known, cases=cases)
     why = {reason: count for reason, count in refused.items() if count}
-    return Source(path, "kill table", {"cases": cases}, read, read - sum(why.values()), why)
+    return Source(path, "kill matrix", {"cases": cases}, read, read - sum(why.values()), why)
 
 
 def _conformance(path: Path) -> Run:

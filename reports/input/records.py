@@ -1,14 +1,93 @@
-"""Everything that a report is made from, whichever files it came from."""
+"""Records of result files: what a report is made from, and how many of each file were read, used and refused."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from attention_conformance.bench.analysis.statistics import Visits
+from attention_conformance.bench.output.records import RunInfo
 from attention_conformance.conformance.judging.outcomes import Result
-from attention_conformance.reports.input.bench import BenchRun, Samples
-from attention_conformance.reports.input.source import Source
+from attention_conformance.impls import compressed
+from attention_conformance.impls.contract import InputError
+
+#: Bytes of the largest file that is read: a run of 50,000 results and 2,000 cells has about 60 MB, and JSON takes
+#: several times its size in memory.
+LARGEST = 1 << 29
+
+#: Why a record is not used that is as good as the one that is.
+AGAIN = "of a case or cell that an earlier file has"
+
+
+class ReportError(InputError, ValueError):
+    """A file that cannot be reported on; the text is one sentence that names it."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file: what it is, where it was made, and how many of its records were read, used and refused."""
+
+    path: Path
+    kind: str
+    environment: dict[str, Any]
+    read: int
+    used: int
+    #: Why the others were not used, with their numbers.
+    refused: dict[str, int] = field(default_factory=dict)
+    complete: bool = True
+    #: Packages that were not installed, by implementation.
+    not_installed: tuple[str, ...] = ()
+
+
+def text_of(path: Path) -> str:
+    """The text of a file, compressed or not.
+
+    Raises
+    ------
+    ReportError : for one that is missing, empty, too large or no text.
+    """
+    try:
+        text = compressed.read(path, LARGEST).decode("utf-8")
+    except FileNotFoundError:
+        raise ReportError(f"{path} does not exist") from None
+    except compressed.TooLarge as error:
+        raise ReportError(f"{path} {error}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReportError(f"{path} cannot be read: {error}") from None
+    if not text.strip():
+        raise ReportError(f"{path} is empty")
+    return text
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The seconds of every timed call of a cell, in order, and the sizes of its batches by process run where known."""
+
+    seconds: np.ndarray
+    sizes: tuple[tuple[int, ...], ...] = ()
+
+    @classmethod
+    def of(cls, seconds: Sequence[float], sizes: Sequence[Sequence[int]]) -> Samples:
+        """The samples of a record whose sizes are known to add up."""
+        return cls(np.array(seconds, dtype=float), tuple(map(tuple, sizes)))
+
+    @property
+    def process_runs(self) -> Visits:
+        """The seconds by process run and batch; all in one batch where that is not known."""
+        ends = iter(np.cumsum([size for run in self.sizes for size in run])[:-1] if self.sizes else ())
+        batches = iter(np.split(self.seconds, list(ends)))
+        return [[next(batches).tolist() for _ in run] for run in self.sizes or ((len(self.seconds),),)]
+
+
+class BenchRun(RunInfo, frozen=True, kw_only=True):
+    """What a file of the bench says of the run as a whole: its name, the machine by pytest-benchmark, and RunInfo."""
+
+    name: str
+    machine: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -18,7 +97,7 @@ class Records:
     sources: tuple[Source, ...]
     results: tuple[Result, ...]
     cells: tuple[dict[str, Any], ...]
-    #: The kill table, and the number of cases that it is about.
+    #: The kill matrix, and the number of cases that it is about.
     faults: tuple[dict[str, Any], ...] = ()
     cases: int = 0
     #: What each file of the bench says of its run, and the samples of each timed cell.

@@ -12,7 +12,7 @@ from attention_conformance.conformance.ledger.questions import DTYPE
 from attention_conformance.reports.input.read import Records, Source, incomplete
 from attention_conformance.reports.markdown import changes
 from attention_conformance.reports.markdown.speed import speed
-from attention_conformance.reports.markdown.text import NONE, code, digits, escape, markdown, share, shortened
+from attention_conformance.reports.markdown.text import NONE, code, digits, escape, share, shortened, table
 from attention_conformance.reports.model import faults, memory, tables
 from attention_conformance.reports.model.model import Model
 
@@ -51,10 +51,10 @@ def verdict(model: Model) -> str:
         lines.append(_conformance_verdict(frame))
     if not cells.empty:
         counts = cells["outcome"].value_counts()
-        struck = cells.loc[cells["outcome"] == "invalid", "implementation"].unique()
+        invalid = cells.loc[cells["outcome"] == "invalid", "implementation"].unique()
         line = f"**Speed**: {_many(counts.get('timed', 0), 'cell')} timed, {counts.get('skipped', 0)} skipped"
         line += f", {counts.get('invalid', 0)} invalid"
-        lines.append(line + (f" ({_names(struck)})." if len(struck) else "."))
+        lines.append(line + (f" ({_names(invalid)})." if len(invalid) else "."))
     if model.since:
         lines.append(changes.verdict(model.since))
     if records.faults:
@@ -97,14 +97,14 @@ def _answers(records: Records) -> str:
 
 
 def _implementations(model: Model) -> str:
-    table = model.implementations.copy()
-    table["worst share"] = table["worst share"].map(share)
-    table["profiles met"] = table["profiles met"].fillna(NONE)
+    frame = model.implementations.copy()
+    frame["worst share"] = frame["worst share"].map(share)
+    frame["profiles met"] = frame["profiles met"].fillna(NONE)
     note = (
         "*Worst share*: the largest error, as a share of its bound, over the cases that passed."
         " *Profiles met*: the strictest precision profile whose bounds all of them keep, by dtype."
     )
-    return f"{markdown(table)}\n\n{note}"
+    return f"{table(frame)}\n\n{note}"
 
 
 def _matrix(model: Model) -> str:
@@ -120,7 +120,7 @@ def _matrix(model: Model) -> str:
         wide = wide[(wide != tables.NOT_RUN).any(axis=1)]  # the others are of another operator
         if wide.empty:
             continue
-        parts.append(markdown(wide.rename_axis(f"{prefix}-", axis="columns").reset_index(names=f"{prefix}-"), left=1))
+        parts.append(table(wide.rename_axis(f"{prefix}-", axis="columns").reset_index(names=f"{prefix}-"), left=1))
         named = rows.drop_duplicates("clause")
         titles = (f"{row.number} {row.title}{_should(row.level)}" for row in named.itertuples())
         parts.append(f"{prefix}: " + " · ".join(titles) + ".")
@@ -140,16 +140,16 @@ def _should(level: str) -> str:
 
 def differences(model: Model) -> str:
     """Failures, known deviations and advisories, clause by clause."""
-    table, clauses = model.differences.copy(), model.clauses
-    if table.empty:
+    frame, clauses = model.differences.copy(), model.clauses
+    if frame.empty:
         return "### How they differ\n\nNo failure, no deviation, no advice."
-    titles = [clauses[name].title if name in clauses else "" for name in table["clause"]]
-    table["clause"] = [f"{name} {title}".strip() for name, title in zip(table["clause"], titles, strict=True)]
-    table["outcome"] = [f"{o}: {k}" if k else o for o, k in zip(table["outcome"], table["kind"], strict=True)]
-    table["what it does"] = table["what it does"].map(shortened)
-    if table["device"].nunique() == 1:
-        table = table.drop(columns="device")
-    return "### How they differ\n\n" + markdown(table.drop(columns="kind"))
+    titles = [clauses[name].title if name in clauses else "" for name in frame["clause"]]
+    frame["clause"] = [f"{name} {title}".strip() for name, title in zip(frame["clause"], titles, strict=True)]
+    frame["outcome"] = [f"{o}: {k}" if k else o for o, k in zip(frame["outcome"], frame["kind"], strict=True)]
+    frame["what it does"] = frame["what it does"].map(shortened)
+    if frame["device"].nunique() == 1:
+        frame = frame.drop(columns="device")
+    return "### How they differ\n\n" + table(frame.drop(columns="kind"))
 
 
 def _faults(records: Records) -> list[str]:
@@ -157,9 +157,9 @@ def _faults(records: Records) -> list[str]:
         "Each fault is a few lines over a correct attention, plugged in as a user's function is"
         " (`conformance/faults`). *Cases*: how many of the ordinary cases it fails; *smallest*: the smallest of them."
         ' Every case of every fault is in `faults.csv`; "cf." marks a thread about the same mechanism elsewhere.',
-        markdown(faults.groups(records.faults), left=2),
+        table(faults.groups(records.faults), left=2),
         "<details><summary>All faults</summary>",
-        markdown(faults.table(records.faults)),
+        table(faults.table(records.faults)),
         "</details>",
     ]
 
@@ -177,7 +177,7 @@ def origins(sources: tuple[Source, ...]) -> list[str]:
             "why refused": ["; ".join(f"{n} {why}" for why, n in source.refused.items()) for source in sources],
         }
     )
-    parts = ["Records by file:", markdown(counts), "Environments:"]
+    parts = ["Records by file:", table(counts), "Environments:"]
     environments = [f"* {code(source.path.name)}: {escape(_environment(source))}" for source in sources]
     missing = sorted({name for source in sources for name in source.not_installed})
     parts.append("\n".join(environments))

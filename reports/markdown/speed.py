@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from attention_conformance.reports.input.read import Source
-from attention_conformance.reports.markdown.text import NONE, code, digits, escape, markdown, shortened
+from attention_conformance.reports.markdown.text import NONE, code, digits, escape, shortened, table
 from attention_conformance.reports.model import tables
 
 #: What a family's name has whose open length is that of the past keys.
@@ -21,7 +21,7 @@ def speed(cells: pd.DataFrame, sources: tuple[Source, ...]) -> list[str]:
     parts = []
     for (family, device, dtype), rows in cells.groupby(["family", "device", "dtype"], sort=False):
         parts.append(f"### {code(family)}, {escape(device)}, {escape(dtype)}")
-        struck = {
+        invalid = {
             (row.implementation, row.S): f"✗ {row.clause}" for row in rows[rows["outcome"] == "invalid"].itertuples()
         }
         decodes = PAST in str(family)
@@ -29,15 +29,15 @@ def speed(cells: pd.DataFrame, sources: tuple[Source, ...]) -> list[str]:
             f"Median milliseconds per call by {'past keys k' if decodes else 'sequence length S'}; the least is bold."
         )
         letter = "k" if decodes else "S"
-        parts.append(_lengths(rows, "median_ms", struck, min, letter))
+        parts.append(_lengths(rows, "median_ms", invalid, min, letter))
         formulas = " or ".join(_formulas(sources, rows))
         parts.append(f"GFLOP/s, by the median; operations are counted as {escape(formulas)}; the most is bold.")
-        parts.append(_lengths(rows, "gflops", struck, max, letter))
+        parts.append(_lengths(rows, "gflops", invalid, max, letter))
         if decodes and "tokens_per_second" in rows:
             parts.append("Tokens per second, by the median; the most is bold.")
-            parts.append(_lengths(rows, "tokens_per_second", struck, max, letter))
+            parts.append(_lengths(rows, "tokens_per_second", invalid, max, letter))
     parts.append("✗ invalid: the result breaks this clause, so it has no timing · – skipped, for a reason given below.")
-    parts += [_preparation(cells), _left_out(cells)]
+    parts += [_preparation(cells), _untimed(cells)]
     return parts
 
 
@@ -49,17 +49,17 @@ def _formulas(sources: tuple[Source, ...], rows: pd.DataFrame) -> list[str]:
 
 
 def _lengths(
-    rows: pd.DataFrame, value: str, struck: Mapping[Any, str], best: Callable[[Any], float], letter: str
+    rows: pd.DataFrame, value: str, invalid: Mapping[Any, str], best: Callable[[Any], float], letter: str
 ) -> str:
-    table = tables.by_length(rows, value)
-    texts = pd.DataFrame(index=table.index)
-    for length, column in table.items():
+    frame = tables.by_length(rows, value)
+    texts = pd.DataFrame(index=frame.index)
+    for length, column in frame.items():
         timed = column.dropna()
         top = best(timed) if len(timed) > 1 else None  # alone it is no winner
         texts[f"{letter}={length}"] = [
-            _cell(number, struck.get((name, length), NONE), bold=number == top) for name, number in column.items()
+            _cell(number, invalid.get((name, length), NONE), bold=number == top) for name, number in column.items()
         ]
-    return markdown(texts.reset_index(names="implementation"), left=1)
+    return table(texts.reset_index(names="implementation"), left=1)
 
 
 def _cell(number: float, otherwise: str, bold: bool) -> str:
@@ -73,15 +73,15 @@ def _preparation(cells: pd.DataFrame) -> str:
     if timed.empty:
         return ""
     paid = timed.groupby(["implementation", "device", "dtype"], sort=False)[["prepare_seconds", "first_call_seconds"]]
-    table = paid.agg(["median", "max"])
-    table.columns = pd.Index(["prepare, median", "prepare, most", "first call, median", "first call, most"])
-    table = table.map("{:.3f}".format).reset_index()
+    frame = paid.agg(["median", "max"])
+    frame.columns = pd.Index(["prepare, median", "prepare, most", "first call, median", "first call, most"])
+    frame = frame.map("{:.3f}".format).reset_index()
     text = "### Before the first timed call\n\nSeconds per workload, none of them in the timings.\n\n"
-    return text + markdown(table, left=3)
+    return text + table(frame, left=3)
 
 
-def _left_out(cells: pd.DataFrame) -> str:
-    table = tables.left_out(cells)
-    if table.empty:
+def _untimed(cells: pd.DataFrame) -> str:
+    frame = tables.untimed(cells)
+    if frame.empty:
         return ""
-    return "### Cells without a timing\n\n" + markdown(table.assign(reason=table["reason"].map(shortened)))
+    return "### Cells without a timing\n\n" + table(frame.assign(reason=frame["reason"].map(shortened)))

@@ -18,17 +18,13 @@ DIGITS = 3
 WIDEST = 140
 
 
-def markdown(table: pd.DataFrame, left: int | None = None) -> str:
+def table(frame: pd.DataFrame, left: int | None = None) -> str:
     """A Markdown table of text; ``left`` columns are aligned left and the rest right, None: numbers right."""
-    numeric = [pd.api.types.is_numeric_dtype(kind) for kind in table.dtypes]
+    numeric = [pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes]
     align = ["right" if (number if left is None else at >= left) else "left" for at, number in enumerate(numeric)]
-    texts = table.astype(object).map(escape)
-    texts.columns = pd.Index([escape(name) for name in texts.columns], name=texts.columns.name)
+    texts = frame.astype(object).map(escape)
+    texts.columns = pd.Index(map(escape, texts.columns), name=texts.columns.name)
     return str(texts.to_markdown(index=False, disable_numparse=True, colalign=align))
-
-
-#: The same under a name that modules which also name the page can use.
-table = markdown
 
 
 def fold(title: str, text: str) -> str:

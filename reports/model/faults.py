@@ -1,4 +1,4 @@
-"""The kill table: which cases catch which known fault, from the file of ``attention-conformance kill-matrix``."""
+"""The kill matrix: which cases catch which known fault, from the file of ``attention-conformance kill-matrix``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 import pandas as pd
 from msgspec import Meta
 
-#: What a kill table calls itself, and the version of that.
+#: What a kill matrix calls itself, and the version of that.
 FORMAT = "attention-conformance faults 1"
 
 
@@ -26,7 +26,7 @@ class Fault(TypedDict):
     caught: dict[str, str]
 
 
-class KillTable(TypedDict):
+class KillMatrix(TypedDict):
     """The file; its faults are judged one by one."""
 
     format: str

@@ -20,9 +20,8 @@ from attention_conformance.bench.analysis.fits import Memory
 from attention_conformance.conformance.results import as_record, from_record
 from attention_conformance.conformance.spec.clauses import Clause
 from attention_conformance.reports.compare.changes import Comparison
-from attention_conformance.reports.input.bench import BenchRun, Samples, fault, is_entry, key_of
-from attention_conformance.reports.input.records import Records
-from attention_conformance.reports.input.source import ReportError, Source
+from attention_conformance.reports.input.bench import fault, is_entry, key_of
+from attention_conformance.reports.input.records import BenchRun, Records, ReportError, Samples, Source
 from attention_conformance.reports.model import divergence, faults, memory, tables
 from attention_conformance.reports.schemas import ModelDocument
 

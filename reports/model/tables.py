@@ -146,7 +146,7 @@ def by_length(frame: pd.DataFrame, value: str) -> pd.DataFrame:
     return table.reindex(order)
 
 
-def left_out(frame: pd.DataFrame) -> pd.DataFrame:
+def untimed(frame: pd.DataFrame) -> pd.DataFrame:
     """The cells without a timing, those of one family and kind of reason in one row, with the first's reason."""
     rows = frame[frame["outcome"] != "timed"].copy()
     if rows.empty:

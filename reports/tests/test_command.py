@@ -70,7 +70,7 @@ def test_an_incomplete_run_is_said_first(tmp_path: Path) -> None:
     assert "**no: cut off**" in page
 
 
-def test_a_struck_out_cell_is_shown_with_its_clause(tmp_path: Path) -> None:
+def test_an_invalid_cell_is_shown_with_its_clause(tmp_path: Path) -> None:
     """It has no number in any table of speed."""
     wrong = cell("bad", 128, "invalid", clause="SDPA-25", reason="64 elements are outside the bound")
     page = report(tmp_path, bench_file(tmp_path / "b.json", cell("good", 128, median_ms=1.5), wrong))
@@ -129,7 +129,7 @@ def test_no_framework_and_no_implementation_is_imported(tmp_path: Path) -> None:
         " or m.removeprefix('attention_conformance.')"
         ".startswith(('impls.numpy', 'impls.torch', 'impls.jax', 'impls.onnx', 'bench.'))"
         " and m.removeprefix('attention_conformance.bench.')"
-        " not in ('analysis', 'output', 'output.records', 'analysis.statistics', 'analysis.fits')])"  # types and arithmetic
+        " not in ('analysis', 'output', 'output.records', 'analysis.statistics', 'analysis.fits')])"  # types, sums
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

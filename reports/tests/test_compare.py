@@ -1,4 +1,4 @@
-"""``attention-conformance compare``: the exit status and the verdict, for everything that can change between two runs."""
+"""``attention-conformance compare``: exit status and verdict, for everything that can change between two runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kill table in a report: what is recognised, counted, refused, and shown."""
+"""The kill matrix in a report: what is recognised, counted, refused, and shown."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def kill_file(path: Path, *known: dict[str, Any], **fields: Any) -> Path:
 def test_a_kill_table_is_recognised(tmp_path: Path) -> None:
     """By its content; its faults and the number of cases are read."""
     records = read([kill_file(tmp_path / "k.json", fault("one", "a", "b"))])
-    assert [source.kind for source in records.sources] == ["kill table"]
+    assert [source.kind for source in records.sources] == ["kill matrix"]
     assert [each["name"] for each in records.faults] == ["one"]
     assert records.cases == 9
 

@@ -16,7 +16,7 @@ from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.reports.history import changepoints
 from attention_conformance.reports.history.changepoints import SHORTEST, changes
 from attention_conformance.reports.history.series import history, steps
-from attention_conformance.reports.input.source import ReportError
+from attention_conformance.reports.input.records import ReportError
 from attention_conformance.reports.tests.files import (
     bench_run,
     conformance_file,

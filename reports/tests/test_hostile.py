@@ -11,7 +11,6 @@ import pytest
 
 from attention_conformance.cli import main
 from attention_conformance.impls import compressed
-from attention_conformance.reports.input import source
 from attention_conformance.reports.input.bench import (
     NO_BATCHES,
     NO_CELL,
@@ -23,7 +22,7 @@ from attention_conformance.reports.input.bench import (
     UNTIMED,
 )
 from attention_conformance.reports.input.read import read
-from attention_conformance.reports.input.source import LARGEST, ReportError
+from attention_conformance.reports.input.records import LARGEST, ReportError
 from attention_conformance.reports.tests.files import bench_run, cell, conformance_file, failed, result, steady, timed
 
 Document = dict[str, Any]
@@ -180,7 +179,7 @@ def refused(path: Path, said: str) -> None:
         ('{"kind": "header", "format": 9}\n', "has format 9, expected 2"),
         ('{"kind": "header", "format": 2}\n', "it lacks 'spec'"),
         ('{"kind": "header", "format": 2, "spec": "1", "spec": "2"}\n', "neither a conformance result file nor JSON"),
-        ('{"format": "attention-conformance faults 1", "faults": 3, "cases": 1}', "says that it is a kill table"),
+        ('{"format": "attention-conformance faults 1", "faults": 3, "cases": 1}', "says that it is a kill matrix"),
     ],
 )
 def test_a_text_that_is_no_result_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -233,7 +232,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
 
 def test_a_compressed_file_that_unpacks_to_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is unpacked no further than what is read of any file; here that is a million bytes."""
-    monkeypatch.setattr(source, "LARGEST", 1_000_000)
+    monkeypatch.setattr(records, "LARGEST", 1_000_000)
     compressed.write(tmp_path / "bomb.json.zst", b" " * 50_000_000)
     refused(tmp_path / "bomb.json.zst", "more than 1000000 bytes")
 

@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,7 @@ import pytest
 
 from attention_conformance.cli import main
 from attention_conformance.conformance.spec.clauses import clauses
-from attention_conformance.reports import outputs
-from attention_conformance.reports.html import accuracy, cells, charts, matrix, payload
+from attention_conformance.reports.html import charts, conformance, document, speed
 from attention_conformance.reports.html.page import page
 from attention_conformance.reports.html.views import number, size
 from attention_conformance.reports.input.read import read
@@ -98,30 +98,30 @@ def test_the_data_are_those_of_the_tables(text: str, tmp_path: Path) -> None:
 def test_numbers_that_json_has_not_are_kept() -> None:
     """Missing ones are null, infinite ones text, texts are stored once."""
     frame = pd.DataFrame({"x": [1.0, float("nan"), float("inf")], "name": ["a", None, "a"]})
-    data = json.loads(gzip.decompress(base64.b64decode(payload.packed({"f": frame}))))["frames"]["f"]
+    data = json.loads(gzip.decompress(base64.b64decode(document.packed({"f": frame}))))["frames"]["f"]
     assert data["columns"] == {"x": [1, None, "inf"], "name": {"codes": [0, 1, 0], "texts": ["a", ""]}}
 
 
 def test_messages_are_limited_and_the_first_of_each_kind_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Which are left out is counted and said in their place."""
-    monkeypatch.setattr(payload, "MESSAGES", 250)
+    monkeypatch.setattr(document, "MESSAGES", 250)
     found = [failed("x", f"c{at}", f"SDPA-{1 + at // 3}", message="m" * 100) for at in range(6)]
     model = Model(read([conformance_file(tmp_path / "a.jsonl", *found)]), clauses())
-    frame, left_out = payload.limited(model.results)
+    frame, left_out = document.limited(model.results)
     kept = frame["message"] == "m" * 100
     assert left_out == 4
     assert frame[kept]["broken"].tolist() == ["SDPA-1", "SDPA-2"]
-    assert set(frame[~kept]["message"]) == {payload.LEFT_OUT}
+    assert set(frame[~kept]["message"]) == {document.LEFT_OUT}
     assert "4 messages are left out" in page(model)
 
 
 def test_a_message_that_is_cut_says_so(tmp_path: Path) -> None:
     """At its end; one that just fits is whole."""
-    found = [failed("x", f"c{more}", message="m" * (payload.MESSAGE + more)) for more in (0, 1)]
+    found = [failed("x", f"c{more}", message="m" * (document.MESSAGE + more)) for more in (0, 1)]
     model = Model(read([conformance_file(tmp_path / "a.jsonl", *found)]), clauses())
-    whole, cut = payload.limited(model.results)[0]["message"]
-    assert whole == "m" * payload.MESSAGE
-    assert cut == whole + payload.CUT
+    whole, cut = document.limited(model.results)[0]["message"]
+    assert whole == "m" * document.MESSAGE
+    assert cut == whole + document.CUT
 
 
 def test_the_plots_are_valid_vega_lite() -> None:
@@ -132,8 +132,8 @@ def test_the_plots_are_valid_vega_lite() -> None:
 def test_the_line_at_the_measured_peak_is_operations_by_peak(tmp_path: Path) -> None:
     """The helper's 1e9 operations take 10 ms at 1e11 a second; without a measured peak there is no such line."""
     model = Model(read([bench_run(tmp_path / "b.json", *pages.cells(), peaks=[peak(flops=1e11)])]), clauses())
-    found = cells.frame(model)
-    guides = charts.guides(found, cells.peaks(model.records))
+    found = speed.frame(model)
+    guides = charts.guides(found, speed.peaks(model.records))
     line = guides[guides["name"] == "at the measured peak"]
     assert line["value"].tolist() == [10.0] * 4
     assert "at the measured peak" not in set(charts.guides(found, {})["name"])
@@ -141,7 +141,7 @@ def test_the_line_at_the_measured_peak_is_operations_by_peak(tmp_path: Path) -> 
 
 def test_the_steep_line_has_the_slope_of_the_square(tmp_path: Path) -> None:
     """From 512 to 4096 it rises by 64, above every measured point."""
-    found = cells.frame(pages.model(tmp_path))
+    found = speed.frame(pages.model(tmp_path))
     guides = charts.guides(found, {})
     steep = guides[(guides["name"] == charts.STEEP) & (guides["quantity"] == "milliseconds")]
     assert steep["value"].iloc[-1] / steep["value"].iloc[0] == pytest.approx(64)
@@ -157,7 +157,7 @@ def test_the_frontier_is_what_nothing_beats_in_both(tmp_path: Path) -> None:
     for benchmark, share in zip(document["benchmarks"], (0.5, 0.6, 0.1), strict=True):
         benchmark["extra_info"]["share"] = share
     path.write_text(json.dumps(document))
-    found = cells.frame(Model(read([path]), clauses()))
+    found = speed.frame(Model(read([path]), clauses()))
     assert found.loc[found["optimal"], "implementation"].tolist() == ["a", "c"]
 
 
@@ -166,13 +166,13 @@ def test_accuracy_is_over_the_cases_that_passed(tmp_path: Path) -> None:
     found = [result("x", f"c{at}", share=share, profile="wide") for at, share in enumerate((0.1, 0.2, 0.9))]
     found.append(failed("x", "bad", share=5.0, profile="wide"))
     model = Model(read([conformance_file(tmp_path / "a.jsonl", *found)]), clauses())
-    (row,) = accuracy.frame(model.results).to_dict("records")
+    (row,) = conformance.shares(model.results).to_dict("records")
     assert (row["worst"], row["median"], row["case"], row["cases"]) == (0.9, 0.2, "c2", 3)
 
 
 def test_an_implementation_that_lacks_a_feature_conforms(tmp_path: Path) -> None:
     """Unsupported beside passed is no verdict of its own, and a failure outweighs both."""
-    table = matrix.implementations(pages.model(tmp_path).implementations)
+    table = conformance.implementations(pages.model(tmp_path).implementations)
     assert {row[0].text: row[2].text for row in table.rows} == {
         "quick": "✓ conforms",
         "square": "✗ fails",
@@ -182,7 +182,7 @@ def test_an_implementation_that_lacks_a_feature_conforms(tmp_path: Path) -> None
 
 def test_a_symbol_has_words_for_a_screen_reader(tmp_path: Path) -> None:
     """✗2/3 is read as what it means."""
-    (table,) = matrix.matrices(pages.model(tmp_path).matrix)
+    (table,) = conformance.matrices(pages.model(tmp_path).matrix)
     row = next(row for row in table.rows if row[0].text.startswith("SDPA-15"))
     assert [(one.text, one.spoken) for one in row[1:]] == [
         ("✓", "all 2 cases passed"),
@@ -217,16 +217,21 @@ def test_a_large_run_stays_a_small_page(tmp_path: Path) -> None:
     assert len(text.encode("utf-8")) < 5_000_000
 
 
-def test_without_the_extra_the_other_files_are_written(
+def test_a_missing_library_of_the_page_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And it is said that the page was left out, and why."""
-    monkeypatch.setattr(outputs, "HTML_NEEDS", ("no_such_package",))
+    """In one sentence, before anything is written; other formats do not need it."""
+    monkeypatch.setitem(sys.modules, "altair", None)
+    room = page.__module__.rpartition(".")[0]
+    for name in ("page", "charts"):
+        monkeypatch.delitem(sys.modules, f"{room}.{name}", raising=False)
+        monkeypatch.delattr(sys.modules[room], name, raising=False)
     path = conformance_file(tmp_path / "a.jsonl", *pages.results())
-    assert main(["report", str(path), "-o", str(tmp_path / "out")]) == 0
-    assert not (tmp_path / "out" / "report.html").exists()
+    assert main(["report", str(path), "-o", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == "error: report needs altair: pip install 'attention-conformance[reports]'\n"
+    assert not (tmp_path / "out").exists()
+    assert main(["report", str(path), "-o", str(tmp_path / "out"), "--format", "markdown"]) == 0
     assert (tmp_path / "out" / "report.md").exists()
-    assert "report.html was left out, for want of no_such_package" in capsys.readouterr().err
 
 
 def test_the_page_is_among_the_outputs(tmp_path: Path) -> None:

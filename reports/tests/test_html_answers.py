@@ -11,9 +11,9 @@ from attention_conformance.bench.analysis.fits import Growth
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome
 from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.reports.compare.compare import compare
-from attention_conformance.reports.html import cells, changes
-from attention_conformance.reports.html.asked_results import BEGINS, EMPTY_ROWS, conforms, empty_rows
-from attention_conformance.reports.html.asked_speed import asked, fastest_answer, memory_bound, quadratic
+from attention_conformance.reports.html import changes, speed
+from attention_conformance.reports.html.conformance import BEGINS, MASKED_ROWS, conforms, masked_rows
+from attention_conformance.reports.html.speed import asked, fastest_answer, memory_bound, quadratic
 from attention_conformance.reports.html.views import Answer
 from attention_conformance.reports.input.read import read
 from attention_conformance.reports.model.model import Model
@@ -43,13 +43,13 @@ def of(folder: Path, *found: Any) -> Model:
 
 def timings(folder: Path, *found: dict[str, Any], **ours: Any) -> pd.DataFrame:
     """The frame of cells."""
-    return cells.frame(Model(read([bench_run(folder / "b.json", *found, **ours)]), clauses()))
+    return speed.frame(Model(read([bench_run(folder / "b.json", *found, **ours)]), clauses()))
 
 
 def test_right_about_masked_rows_is_who_breaks_no_such_clause(tmp_path: Path) -> None:
     """Who failed one such case is wrong, who refused them all is neither."""
     model = pages.model(tmp_path)
-    found = named(empty_rows(model.results, model.records.results))
+    found = named(masked_rows(model.results, model.records.results))
     assert found == {
         "Attention: right": ["quick"],
         "Attention: wrong": ["square"],
@@ -61,7 +61,7 @@ def test_an_error_for_a_masked_row_is_wrong_under_whatever_clause(tmp_path: Path
     """What breaks the clause on key lengths where no key is left is not right about such rows."""
     fields = {"failure": Failure.ERROR, "broken": "SDPA-12", "clauses": ("SDPA-12", "SDPA-15")}
     model = of(tmp_path, result("x", "empty-row"), result("x", "lengths-zero", Outcome.FAILED, **fields))
-    found = empty_rows(model.results, model.records.results)
+    found = masked_rows(model.results, model.records.results)
     assert named(found) == {"Attention: wrong": ["x"]}
     assert found is not None
     assert found.groups[0].items[0].tip == "error (kv_lengths of 0)"
@@ -71,12 +71,12 @@ def test_a_shortcoming_elsewhere_is_not_held_against_masked_rows(tmp_path: Path)
     """A failure of another clause in another case changes nothing."""
     other = pages.wrong("x", "plain", "SDPA-2", clauses=("SDPA-2",))
     model = of(tmp_path, result("x", "empty-row", clauses=("SDPA-15",)), other)
-    assert named(empty_rows(model.results, model.records.results)) == {"Attention: right": ["x"]}
+    assert named(masked_rows(model.results, model.records.results)) == {"Attention: right": ["x"]}
 
 
 def test_the_clauses_on_masked_rows_are_those_of_the_spec() -> None:
     """Their titles say so, and so do the questions."""
-    titles = {clauses()[clause].title for clause in EMPTY_ROWS.values()}
+    titles = {clauses()[clause].title for clause in MASKED_ROWS.values()}
     assert all(title.startswith("Rows without a key") for title in titles)
     assert BEGINS == "fully masked row, "
 
@@ -131,7 +131,7 @@ def test_a_workload_that_was_not_timed_is_not_answered_by_another(tmp_path: Path
 def test_who_holds_an_array_of_scores_is_named(tmp_path: Path) -> None:
     """And who does not is named as well."""
     found = pages.model(tmp_path)
-    answer = quadratic(found.memories, asked(cells.frame(found)))
+    answer = quadratic(found.memories, asked(speed.frame(found)))
     assert named(answer) == {
         "Quadratic": ["square 537 MB"],
         "Less than quadratic": ["<script>alert(1)</script> 8.39 MB", "quick 8.39 MB"],
@@ -150,13 +150,13 @@ def test_limits_that_were_not_measured_are_not_used(tmp_path: Path) -> None:
     """A null leaves the others."""
     peaks = [peak(), {**peak(dtype="float16"), "flops_per_second": None}]
     path = bench_run(tmp_path / "b.json", *pages.cells(), peaks=peaks)
-    assert cells.peaks(read([path])) == {("cpu", "float32"): peak()["flops_per_second"]}
+    assert speed.peaks(read([path])) == {("cpu", "float32"): peak()["flops_per_second"]}
 
 
 def test_what_is_memory_bound_is_known_from_measured_limits_alone(tmp_path: Path) -> None:
     """Files without them give no answer."""
     old = Model(read([bench_file(tmp_path / "old.json", cell("x", 128, median_ms=1.0))]), clauses())
-    assert memory_bound(cells.frame(old)).lead.startswith("Not known")
+    assert memory_bound(speed.frame(old)).lead.startswith("Not known")
     small = timed("x", 128, steady(0.1), bound_by="bandwidth", intensity=2.0)
     answer = memory_bound(timings(tmp_path, *pages.cells(), small))
     assert answer.lead.startswith("1 of 5 workloads")
@@ -165,8 +165,8 @@ def test_what_is_memory_bound_is_known_from_measured_limits_alone(tmp_path: Path
 def test_what_got_worse_is_named_with_its_ratio(tmp_path: Path) -> None:
     """Cells that are as they were are not."""
     answer = changes.worse(pages.model(tmp_path, base=True).since)
-    assert answer.lead.startswith("Worse: 4 cells are slower. In all, ")
-    assert answer.lead.endswith("12 cells compared (8 same, 4 slower).")
+    assert answer.lead == "Worse: 4 cells are slower."
+    assert answer.note.endswith("12 cells compared (8 same, 4 slower).")
     assert {item.text.split()[0] for item in answer.groups[0].items} == {"square"}
     assert all(item.text.endswith("1.50×") for item in answer.groups[0].items)
 
@@ -186,8 +186,9 @@ def test_cells_of_one_run_alone_are_counted_apart(tmp_path: Path) -> None:
     some = read([bench_run(tmp_path / "some.json", *pages.cells()[2:])])
     lead = changes.worse(compare(some, every)).lead
     assert lead == "Nothing: 10 cells compared (10 same); 2 timed in the new run alone."
-    lead = changes.worse(compare(every, some)).lead
-    assert lead == "Worse: 2 × missing cell. In all, 10 cells compared (10 same); 2 timed in the base alone."
+    answer = changes.worse(compare(every, some))
+    assert answer.lead == "Worse: 2 × missing cell."
+    assert answer.note == "10 cells compared (10 same); 2 timed in the base alone."
 
 
 def test_a_base_of_times_alone_leaves_conformance_open(tmp_path: Path) -> None:

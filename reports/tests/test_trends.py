@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,12 @@ import pytest
 
 from attention_conformance.cli import main
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.reports import outputs, schemas
-from attention_conformance.reports.history import html, shown
+from attention_conformance.reports import schemas
+from attention_conformance.reports.history import html, plots
 from attention_conformance.reports.history.series import history
-from attention_conformance.reports.html import trends as plots
 from attention_conformance.reports.tests import trends
 from attention_conformance.reports.tests.large import write_history
 from attention_conformance.reports.tests.pages import HOSTILE
-
-if outputs.left_out():
-    pytest.skip(outputs.left_out(), allow_module_level=True)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +81,7 @@ def test_every_run_is_in_the_data_with_its_interval_and_versions(written: Path) 
 def test_a_folder_without_changes_says_so(tmp_path: Path) -> None:
     """And has no table of them."""
     text = html.page(history(trends.folder(tmp_path, slow=False)))
-    assert text.count(shown.NOTHING) == 3
+    assert text.count(html.NOTHING) == 3
     assert 'id="steps"' not in text
 
 
@@ -99,7 +96,7 @@ def test_what_was_refused_is_counted_and_named(written: Path) -> None:
 def test_a_trend_has_an_address_of_its_own() -> None:
     """Names that differ in what an address cannot have, or only in the machine, have different ones."""
     key = ("a b", "cpu", "float32", "w")
-    found = {shown.anchor(key, "m"), shown.anchor(("a-b", *key[1:]), "m"), shown.anchor(key, "n")}
+    found = {html.anchor(key, "m"), html.anchor(("a-b", *key[1:]), "m"), html.anchor(key, "n")}
     assert len(found) == 3
     assert all(re.fullmatch(r"trend-a-b-cpu-float32-w-[0-9a-f]{8}", one) for one in found)
 
@@ -116,9 +113,11 @@ def test_what_was_planted_in_a_long_history_is_found(tmp_path: Path) -> None:
     assert [[step.at for step in one.steps] for one in found.series] == [[20, 30], [], []]
 
 
-def test_without_what_it_needs_the_page_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other files are written."""
-    monkeypatch.setattr(outputs, "HTML_NEEDS", ("no_such_package",))
-    assert main(["history", str(trends.folder(tmp_path / "in")), "-o", str(tmp_path / "out")]) == 0
-    assert not (tmp_path / "out" / "history.html").exists()
-    assert (tmp_path / "out" / "history.md").exists()
+def test_a_missing_library_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one sentence, and nothing is written."""
+    monkeypatch.setitem(sys.modules, "ruptures", None)
+    assert main(["history", str(trends.folder(tmp_path / "in")), "-o", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == "error: history needs ruptures: pip install 'attention-conformance[reports]'\n"
+    assert not (tmp_path / "out").exists()

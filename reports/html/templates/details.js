@@ -20,13 +20,13 @@
   const FIELDS = [
     ["outcome", "outcome"], ["clause", "clause"], ["reason", "reason"], ["median", "median", milliseconds],
     ["interval_low", "95 % interval from", milliseconds], ["interval_high", "to", milliseconds], ["min", "least sample", milliseconds], ["max", "greatest sample", milliseconds],
-    ["rounds", "samples", whole], ["visits", "visits", whole], ["stopped", "stopped by"], ["gflops", "GFLOP/s", digits], ["tokens_per_second", "tokens per second", digits],
+    ["rounds", "samples", whole], ["process_runs", "process runs", whole], ["stopped", "stopped by"], ["gflops", "GFLOP/s", digits], ["tokens_per_second", "tokens per second", digits],
     ["memory", "memory beyond the inputs, bytes", whole], ["memory_method", "measured by"], ["share", "worst error, share of bound", digits], ["profile", "profile"],
-    ["flops", "operations", whole], ["bytes_least", "bytes moved at least", whole], ["intensity", "operations a byte", digits], ["bound_by", "limited by"], ["roof_share", "share of that limit", digits], ["peak_share", "share of the matmul peak", digits],
+    ["flops", "operations", whole], ["bytes_least", "bytes moved at least", whole], ["intensity", "operations a byte", digits], ["bound_by", "limited by"], ["share_of_limit", "share of that limit", digits], ["share_of_peak", "share of the matmul peak", digits],
     ["prepare_seconds", "prepare", milliseconds], ["first_call_seconds", "first call", milliseconds], ["operator", "operator"], ["family", "family"],
   ];
   const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
-  // A result counts at the clause that it broke, and else at all of its case (as reports/tables.py has it).
+  // A result counts at the clause that it broke, and else at all of its case (as reports/model/tables.py has it).
   const counts = (r, clause) => (r.broken ? r.broken === clause : ` ${r.clauses} `.includes(` ${clause} `));
 
   function table(titles, rows, numbers = []) {

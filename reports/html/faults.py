@@ -1,4 +1,4 @@
-"""The kill table: known wrong ways to compute attention, and how many cases catch each."""
+"""The kill matrix: known wrong ways to compute attention, and how many cases catch each."""
 
 from __future__ import annotations
 

@@ -1,0 +1,325 @@
+"""Conformance on the page: the answers at the top, the clause matrix, the divergence of libraries, and accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.conformance.ledger import divergence as given
+from attention_conformance.conformance.ledger.questions import DTYPE, Question
+from attention_conformance.reports.html.views import Answer, Cell, Column, Group, Table, columns, link, number
+from attention_conformance.reports.markdown.text import NONE, share, shortened
+from attention_conformance.reports.model import tables
+
+#: The clause of each operator that says what a row without an allowed key gives.
+MASKED_ROWS = {"sdpa": "SDPA-15", "mha": "MHA-13", "sdpa_grad": "GRAD-8", "mha_grad": "GRAD-24"}
+
+#: How the questions about such rows begin.
+BEGINS = "fully masked row, "
+
+_WRONG = [Outcome.FAILED.value, Outcome.KNOWN_DEVIATION.value, Outcome.ADVISORY.value]
+
+Who = tuple[str, str]
+
+#: How serious an outcome is: the order in which cells are sorted, and the words for their symbols.
+WORDS = {
+    "failed": "{0} of {1} cases failed",
+    "known-deviation": "{0} of {1} cases deviate as recorded",
+    "advisory": "{0} of {1} cases do not follow a SHOULD",
+    "passed": "all {1} cases passed",
+    "unsupported": "unsupported",
+}
+
+RANK = {"failed": 4, "known-deviation": 3, "advisory": 2, "passed": 1, "unsupported": 0}
+
+#: What the parts of the spec are called.
+PARTS = {"SDPA": "Attention", "DEC": "Decoding", "MHA": "Multi-head layer", "SUB": "Sub-layer", "GRAD": "Gradients"}
+
+VERDICTS = {
+    "failed": "fails",
+    "known-deviation": "deviates as recorded",
+    "advisory": "conforms, not to every SHOULD",
+    "passed": "conforms",
+    "unsupported": "nothing executed",
+}
+
+#: What frames an answer that is not the spec's.
+BOLD = "**"
+
+BY = ["implementation", "device", "dtype", "profile"]
+
+#: Where less is drawn, 0 among it, which a logarithmic axis has not: a ten thousandth of the bound is as good as
+#: exact.
+LEAST = 1e-4
+
+#: The quantiles that a bar spans, beside the largest share, which has a mark of its own.
+LOW, MIDDLE = 0.25, 0.5
+
+
+def conforms(table: pd.DataFrame) -> Answer:
+    """Who fails, who deviates as recorded, and who does neither."""
+    several = table["device"].nunique() > 1
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for row in table.to_dict("records"):
+        executed = row["passed"] + row["failed"] + row["known-deviation"] + row["advisory"]
+        counts = ", ".join(f"{row[outcome]} {outcome}" for outcome in tables.OUTCOMES)
+        name = " ".join((row["implementation"], row["device"])) if several else row["implementation"]
+        item = Cell(name, tip=counts, link="#implementations")
+        label = ("Nothing executed", "unsupported")
+        if executed:
+            label = ("No failure, no deviation", "passed")
+            label = ("Deviates as recorded", "known-deviation") if row["known-deviation"] else label
+            label = ("Fails", "failed") if row["failed"] else label
+        groups.setdefault(label, []).append(item)
+    failing = len(groups.get(("Fails", "failed"), ()))
+    lead = f"{len(groups.get(('No failure, no deviation', 'passed'), ()))} of {len(table)} implementations conform"
+    lead += f"; {failing} fail." if failing else "; none has a new failure."
+    order = ("failed", "known-deviation", "passed", "unsupported")
+    found = tuple(
+        Group(f"{label} ({len(items)})", look, tuple(items))
+        for (label, look), items in sorted(groups.items(), key=lambda group: order.index(group[0][1]))
+    )
+    numbers = table[list(tables.OUTCOMES)].sum()
+    note = f"{numbers.sum():,} results: {', '.join(f'{numbers[name]:,} {name}' for name in tables.OUTCOMES)}."
+    return Answer("conforms", "Which implementations conform to the spec?", lead, found, note, "conformance")
+
+
+def masked_rows(frame: pd.DataFrame, results: Sequence[Result]) -> Answer | None:
+    """Who is right about fully masked rows: breaks no such clause, and answers no such question in another way."""
+    named = list(MASKED_ROWS.values())
+    about = frame["clauses"].str.contains("|".join(rf"\b{name}\b" for name in named)) | frame["broken"].isin(named)
+    judged = tables.judgements(frame[about & (frame["outcome"] != "unsupported")])
+    judged = judged[judged["clause"].isin(named)]
+    asked = {found.operator: found for found in given.answers(results)}
+    groups: list[Group] = []
+    for operator, clause in MASKED_ROWS.items():
+        groups += _groups(operator, clause, judged[judged["clause"] == clause], asked.get(operator))
+    if not groups:
+        return None
+    sdpa = [group for group in groups if group.label.startswith(given.OPERATORS["sdpa"])] or groups
+    count = {
+        look: sum(len(group.items) for group in sdpa if group.look == look) for look in ("passed", "known-deviation")
+    }
+    lead = (
+        f"{count['passed']} of {sum(count.values())} that can be asked are right, {count['known-deviation']} are not."
+    )
+    note = "Right: a query that no key may answer gives zeros, however it was masked. Links lead to the cases."
+    question = "Which implementations are right about fully masked rows?"
+    fold = "Layers and gradients" if any(group.folded for group in groups) else ""
+    return Answer("empty-rows", question, lead, tuple(groups), note, "divergence", fold)
+
+
+def _groups(operator: str, clause: str, judged: pd.DataFrame, asked: given.Answers | None) -> list[Group]:
+    executed = dict.fromkeys(zip(judged["implementation"], judged["device"], strict=True))
+    bad = judged[judged["outcome"].isin(_WRONG)].drop_duplicates(["implementation", "device"])
+    wrong: dict[Who, Cell] = {}
+    for row in bad.to_dict("records"):
+        who = (row["implementation"], row["device"])
+        wrong[who] = Cell(who[0], tip=row["error_pattern"] or row["reason"], link=link("clause", clause, *who))
+    silent: dict[Who, Cell] = {}
+    for who, said in _said(asked).items():
+        otherwise = [(question, text) for question, text in said if text.startswith(BOLD)]
+        if otherwise:
+            wrong[who] = _differs(who, otherwise)
+        elif who not in executed and said and all(text == given.UNSUPPORTED for _, text in said):
+            silent[who] = Cell(who[0], tip="has no way to mask a whole row", link=link("clause", clause, *who))
+    right = {who: Cell(who[0], link=link("clause", clause, *who)) for who in executed if who not in wrong}
+    title = given.OPERATORS[operator]
+    labels = (
+        ("right", "passed", right),
+        ("wrong", "known-deviation", wrong),
+        ("cannot be asked", "unsupported", silent),
+    )
+    folded = operator != "sdpa"
+    return [
+        Group(f"{title}: {label} ({len(items)})", look, tuple(items.values()), folded)
+        for label, look, items in labels
+        if items
+    ]
+
+
+def _said(asked: given.Answers | None) -> Mapping[Who, list[tuple[Question, str]]]:
+    if asked is None:
+        return {}
+    at = [(number, question) for number, question in enumerate(asked.questions) if question.text.startswith(BEGINS)]
+    return {who: [(question, row[number]) for number, question in at] for who, row in asked.answers.items()}
+
+
+def _differs(who: Who, otherwise: Sequence[tuple[Question, Any]]) -> Cell:
+    by_text: dict[str, list[str]] = {}
+    for question, text in otherwise:
+        by_text.setdefault(text.strip("*"), []).append(question.text.removeprefix(BEGINS))
+    tip = "; ".join(f"{text} ({', '.join(ways)})" for text, ways in by_text.items())
+    return Cell(who[0], tip=tip, link=link("result", *who, DTYPE, otherwise[0][0].case))
+
+
+def implementations(table: pd.DataFrame) -> Table:
+    """One row per implementation and device: results by outcome, the largest share of the bound, profiles met."""
+    rows = []
+    for row in table.to_dict("records"):
+        verdict = next((name for name in RANK if row[name]), "unsupported")
+        counts = [Cell(str(row[name]), row[name], look=name if row[name] else "none") for name in tables.OUTCOMES]
+        profiles = row["profiles met"]
+        rows.append(
+            (
+                Cell(row["implementation"], look="name"),
+                Cell(row["device"]),
+                Cell(f"{tables.SYMBOLS[verdict]} {VERDICTS[verdict]}", RANK[verdict], look=verdict),
+                *counts,
+                number(row["worst share"], share(row["worst share"])),
+                Cell(profiles if isinstance(profiles, str) else NONE),
+            )
+        )
+    numbers = (*tables.OUTCOMES, "worst share")
+    heads = columns("implementation", "device", "verdict", *numbers, "profiles met", numbers=numbers)
+    note = (
+        "Worst share: the largest error, as a share of its bound, over the cases that passed. Profiles met: the"
+        " strictest precision profile whose bounds all of them keep, by dtype."
+    )
+    return Table("implementations", "Who conforms to what", heads, tuple(rows), note)
+
+
+def matrices(long: pd.DataFrame) -> list[Table]:
+    """One table for each part of the spec: clauses that somebody was asked × the implementations that were."""
+    long = long[long["cell"] != tables.NOT_RUN]
+    prefixes = long["clause"].str.rpartition("-")[0]
+    return [_matrix(prefix, long[prefixes == prefix]) for prefix in prefixes.unique()]
+
+
+def _matrix(prefix: str, long: pd.DataFrame) -> Table:
+    who = list(dict.fromkeys(zip(long["implementation"], long["device"], strict=True)))
+    several = long["device"].nunique() > 1
+    cells = {(row["clause"], row["implementation"], row["device"]): row for row in long.to_dict("records")}
+    rows = []
+    ordered = long.drop_duplicates("clause").sort_values("clause", key=lambda c: c.map(tables.clause_order))
+    for named in ordered.to_dict("records"):
+        clause = named["clause"]
+        should = "" if named["level"] in ("MUST", "") else f" ({named['level']})"
+        head = Cell(f"{clause} {named['title']}{should}", tables.clause_order(clause)[1], link=link("clause", clause))
+        rows.append((head, *(_judged(cells.get((clause, *each))) for each in who)))
+    heads = [Column("clause"), *(Column(" ".join(each) if several else each[0], narrow=True) for each in who)]
+    return Table(f"matrix-{prefix.lower()}", f"{prefix}: {PARTS.get(prefix, prefix)}", tuple(heads), tuple(rows))
+
+
+def _judged(row: Mapping[Any, Any] | None) -> Cell:
+    if row is None:
+        return Cell("", "", spoken="not run")
+    worst = next((name for name in RANK if row[name]), "unsupported")
+    executed = sum(row[name] for name in RANK if name != "unsupported")
+    words = WORDS[worst].format(row[worst], executed)
+    return Cell(
+        row["cell"],
+        RANK[worst] + (row[worst] / executed if executed and worst != "passed" else 0),
+        tip=words,
+        link=link("clause", row["clause"], row["implementation"], row["device"]),
+        look=worst,
+        spoken=words,
+    )
+
+
+def differences(table: pd.DataFrame) -> Table:
+    """Failures, deviations and advice: clause, implementation, what it does instead, number of cases."""
+    rows = tuple(
+        (
+            Cell(row["clause"], "{0[0]} {0[1]:04}".format(tables.clause_order(row["clause"]))),
+            Cell(row["implementation"], look="name"),
+            Cell(row["device"]),
+            Cell(
+                f"{tables.SYMBOLS[row['outcome']]} {row['outcome']}{': ' * bool(row['kind'])}{row['kind']}",
+                look=row["outcome"],
+            ),
+            Cell(
+                shortened(row["what it does"]),
+                row["what it does"],
+                link=link("clause", row["clause"], row["implementation"], row["device"]),
+            ),
+            Cell(row["dtypes"]),
+            Cell(str(row["cases"]), row["cases"]),
+        )
+        for row in table.to_dict("records")
+    )
+    heads = columns(
+        "clause", "implementation", "device", "outcome", "what it does", "dtypes", "cases", numbers=("cases",)
+    )
+    return Table("differences", "How they differ from the spec", heads, rows)
+
+
+def divergence(results: Iterable[Result]) -> list[Table]:
+    """One table per operator: who differs has a column; who answers as the spec says is named below it."""
+    found = given.answers(results)
+    several = len({device for each in found for _, device in each.answers}) > 1
+    return [_table(each, several) for each in found]
+
+
+def _table(found: given.Answers, several: bool) -> Table:
+    others = [who for who, row in found.answers.items() if any(cell.startswith(BOLD) for cell in row)]
+    rows = []
+    for at, question in enumerate(found.questions):
+        head = (Cell(question.text, at), Cell(question.right))
+        cells = (answer(found.answers[who][at], link("result", *who, DTYPE, question.case)) for who in others)
+        rows.append((*head, *cells))
+    names = {who: " ".join(who) if several else who[0] for who in found.answers}
+    right = [f"{names[who]} ({_supported(row)})" for who, row in found.answers.items() if who not in others]
+    note = f"Asked in {DTYPE}, by one case each."
+    if right:
+        note += f" As the spec says wherever they answer, of {len(found.questions)} questions: {', '.join(right)}."
+    title = given.OPERATORS.get(found.operator, found.operator)
+    heads = (Column("question"), Column("the spec"), *(Column(names[who]) for who in others))
+    return Table(f"answers-{found.operator}", title, heads, tuple(rows), note)
+
+
+def answer(text: str, fragment: str = "") -> Cell:
+    """One answer: tinted and marked where it is not what the spec says."""
+    if text == given.NOT_ASKED:
+        return Cell("", "", spoken="not asked")
+    if text == given.UNSUPPORTED:
+        return Cell("–", text, tip=text, link=fragment, look="unsupported", spoken=text)
+    if text.startswith(BOLD):
+        plain = text.strip("*")
+        return Cell(f"≠ {plain}", plain, link=fragment, look="known-deviation", spoken=f"differs: {plain}")
+    return Cell(text, link=fragment, look="passed")
+
+
+def _supported(row: tuple[str, ...]) -> int:
+    return sum(cell not in (given.UNSUPPORTED, given.NOT_ASKED) for cell in row)
+
+
+def shares(results: pd.DataFrame) -> pd.DataFrame:
+    """One row per implementation, device, dtype and profile, over its passed cases in which anything was compared."""
+    passed = results[(results["outcome"] == Outcome.PASSED.value) & results["share"].notna()]
+    passed = passed.assign(profile=passed["profile"].fillna(""))
+    groups = passed.groupby(BY, sort=False)["share"]
+    found = pd.DataFrame({"low": groups.quantile(LOW), "median": groups.quantile(MIDDLE)})
+    found = found.assign(worst=groups.max(), cases=groups.size())
+    found["case"] = passed.loc[groups.idxmax(), "case"].to_numpy() if len(passed) else []
+    return found.reset_index()
+
+
+def share_marks(found: pd.DataFrame) -> pd.DataFrame:
+    """The same with the places at which the plot has its marks."""
+    places = {f"{name}_at": found[name].astype(float).clip(lower=LEAST) for name in ("low", "median", "worst")}
+    return found.assign(**places)
+
+
+def accuracy(found: pd.DataFrame) -> Table:
+    """The same as a table."""
+    rows = tuple(
+        (
+            Cell(row["implementation"], look="name"),
+            Cell(row["device"]),
+            Cell(row["dtype"]),
+            Cell(row["profile"]),
+            Cell(str(row["cases"]), row["cases"]),
+            number(row["low"]),
+            number(row["median"]),
+            number(row["worst"], share(row["worst"])),
+            Cell(row["case"], link=link("result", *(row[name] for name in (*BY[:3], "case")))),
+        )
+        for row in found.to_dict("records")
+    )
+    numbers = ("cases", "lower quartile", "median", "worst")
+    heads = columns(*BY, *numbers, "worst case", numbers=numbers)
+    return Table("accuracy", "Share of the bound", heads, rows, "Over the cases that passed; 1 is the bound.")
