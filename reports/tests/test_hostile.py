@@ -232,7 +232,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
 
 def test_a_compressed_file_that_unpacks_to_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is unpacked no further than what is read of any file; here that is a million bytes."""
-    monkeypatch.setattr(records, "LARGEST", 1_000_000)
+    monkeypatch.setattr("attention_conformance.reports.input.records.LARGEST", 1_000_000)
     compressed.write(tmp_path / "bomb.json.zst", b" " * 50_000_000)
     refused(tmp_path / "bomb.json.zst", "more than 1000000 bytes")
 
