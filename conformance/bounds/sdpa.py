@@ -38,7 +38,9 @@ The reference is computed in float64 and has an error of its own: the same bound
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -133,6 +135,11 @@ class Options:
     scale: float | None = None
     softcap: float | None = None
     bias: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, keywords: Mapping[str, Any]) -> Options:
+        """Those among the keywords of a call."""
+        return cls(**{name: keywords[name] for name in ("scale", "softcap", "bias") if name in keywords})
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import ml_dtypes
 import numpy as np
@@ -60,8 +60,9 @@ class Blame:
 class AnyCase(ABC):
     """One named input; ``clauses[0]`` is the clause that is broken if the case fails by value."""
 
-    #: The name of the operator, and who is to blame for what.
+    #: The name of the operator, what it is called with, and who is to blame for what.
     operator: ClassVar[str]
+    arguments: ClassVar[type]
     blame: ClassVar[Blame]
 
     name: str
@@ -110,9 +111,23 @@ class AnyCase(ABC):
         """The error bound for the inputs under a profile, results as attributes."""
         return self.store.bound(self, dtype, profile)
 
-    @abstractmethod
     def make_inputs(self, dtype: str) -> Any:
         """The inputs, made from the case's own seed."""
+        inputs = self.before_edit(dtype)
+        return inputs if self.edit is None else self.edit(inputs)
+
+    def before_edit(self, dtype: str) -> Any:
+        """The inputs before they are edited."""
+        rng = np.random.default_rng(zlib.crc32(self.name.encode()))
+        target = NUMPY_DTYPES[dtype]
+        with np.errstate(all="ignore"):
+            arrays = [a.astype(target) for a in self.draw(rng)]
+            keywords = {n: v(rng, self.shape, target) if callable(v) else v for n, v in self.options.items()}
+        return self.arguments(*arrays, keywords)
+
+    def draw(self, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+        """The arguments in float64."""
+        raise NotImplementedError
 
     @abstractmethod
     def make_expected(self, inputs: Any) -> Any:
@@ -130,22 +145,15 @@ class AnyCase(ABC):
         """Names of the results that are asked for, in order."""
         return OPERATORS[self.operator].returned({n for n, value in self.options.items() if value is not False})
 
+    @classmethod
+    def of(cls, name: str, clauses: str, why: str, shape: Any, options: Mapping[str, Any]) -> Self:
+        """A case from its clauses as one text, and its other fields among its options."""
+        fields = {key: value for key, value in options.items() if key in cls.__dataclass_fields__}
+        rest = {key: value for key, value in options.items() if key not in fields}
+        return cls(name, tuple(clauses.split()), why, shape, options=rest, **fields)
+
     def __hash__(self) -> int:
         return hash(self.name)
-
-
-def arguments_of(
-    case: AnyCase, data: Callable[..., tuple[np.ndarray, ...]], dtype: str
-) -> tuple[list[np.ndarray], dict[str, Any]]:
-    """The arguments and keywords of a case in a dtype, from its own random numbers, before any edit."""
-    rng = np.random.default_rng(zlib.crc32(case.name.encode()))
-    target = NUMPY_DTYPES[dtype]
-    with np.errstate(all="ignore"):
-        arrays = [a.astype(target) for a in data(rng, case.shape)]
-        keywords = {
-            name: value(rng, case.shape, target) if callable(value) else value for name, value in case.options.items()
-        }
-    return arrays, keywords
 
 
 _AXES = {
@@ -162,6 +170,7 @@ class Case(AnyCase):
     """A case of sdpa."""
 
     operator: ClassVar[str] = "sdpa"
+    arguments: ClassVar[type] = Inputs
     blame: ClassVar[Blame] = Blame(
         "SDPA-1",
         accuracy="SDPA-25",
@@ -182,14 +191,18 @@ class Case(AnyCase):
         asked = {name for name, value in self.options.items() if value is not False}
         return OPERATORS[self.operator].returned(asked | (self.keywords & {"past_key"}))
 
-    def make_inputs(self, dtype: str) -> Inputs:
-        """The inputs in a dtype."""
-        (q, k, v), keywords = arguments_of(self, self.data or normal(1.0), dtype)
-        if self.past is not None:
-            keywords |= {"past_key": k[:, :, : self.past].copy(), "past_value": v[:, :, : self.past].copy()}
-            k, v = k[:, :, self.past :].copy(), v[:, :, self.past :].copy()
-        inputs = Inputs(q, k, v, keywords)
-        return inputs if self.edit is None else self.edit(inputs)
+    def draw(self, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+        """Q, k and v in float64, past and new keys together."""
+        return (self.data or normal(1.0))(rng, self.shape)
+
+    def before_edit(self, dtype: str) -> Inputs:
+        """The inputs before they are edited; some keys and values are past ones."""
+        inputs: Inputs = super().before_edit(dtype)
+        if self.past is None:
+            return inputs
+        (past_key, k), (past_value, v) = (np.split(a, [self.past], axis=2) for a in (inputs.k, inputs.v))
+        past = {"past_key": past_key.copy(), "past_value": past_value.copy()}
+        return Inputs(inputs.q, k.copy(), v.copy(), inputs.keywords | past)
 
     def make_expected(self, inputs: Inputs) -> Expected:
         """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
@@ -215,12 +228,9 @@ def reference_of(inputs: Inputs) -> Expected:
 
 def bound_of(inputs: Inputs, expected: Expected, dtype: str, profile: Profile) -> bounds.Bound:
     """The error bound for inputs, of which ``expected`` is the reference, under a profile."""
-    keywords = inputs.keywords
-    options = bounds.Options(**{n: keywords[n] for n in ("scale", "softcap", "bias") if n in keywords})
-    return bounds.bound(expected, options, dtype, profile)
+    return bounds.bound(expected, bounds.Options.of(inputs.keywords), dtype, profile)
 
 
 def case(name: str, clauses: str, why: str, shape: Shape = SMALL, **rest: Any) -> Case:
     """A case from its clauses as one text and its options as keywords."""
-    fields = {key: rest.pop(key) for key in tuple(rest) if key in Case.__dataclass_fields__}
-    return Case(name, tuple(clauses.split()), why, shape, options=rest, **fields)
+    return Case.of(name, clauses, why, shape, rest)

@@ -11,7 +11,7 @@ import numpy as np
 
 from attention_conformance.conformance.bounds import gradients as bounds
 from attention_conformance.conformance.bounds.sdpa import Options
-from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES, AnyCase, Blame, arguments_of
+from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES, AnyCase, Blame
 from attention_conformance.conformance.cases.data import (
     GROUPED,
     SMALL,
@@ -47,6 +47,7 @@ class GradientCase(AnyCase):
     """A case of sdpa_grad."""
 
     operator: ClassVar[str] = "sdpa_grad"
+    arguments: ClassVar[type] = GradientInputs
     blame: ClassVar[Blame] = Blame(
         "GRAD-1",
         accuracy="GRAD-9",
@@ -58,16 +59,10 @@ class GradientCase(AnyCase):
     )
     shape: Shape = SMALL
 
-    def make_inputs(self, dtype: str) -> GradientInputs:
-        """The inputs in a dtype."""
-
-        def data(rng: Rng, s: Shape) -> tuple[np.ndarray, ...]:
-            q, k, v = (self.data or normal(1.0))(rng, s)
-            return q, k, v, rng.standard_normal((s.b, s.hq, s.sq, s.dv))
-
-        arrays, keywords = arguments_of(self, data, dtype)
-        inputs = GradientInputs(arrays[0], arrays[1], arrays[2], arrays[3], keywords)
-        return inputs if self.edit is None else self.edit(inputs)
+    def draw(self, rng: Rng) -> tuple[np.ndarray, ...]:
+        """Q, k, v and grad_output in float64."""
+        s = self.shape
+        return *(self.data or normal(1.0))(rng, s), rng.standard_normal((s.b, s.hq, s.sq, s.dv))
 
     def make_expected(self, inputs: GradientInputs) -> GradExpected:
         """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
@@ -77,9 +72,7 @@ class GradientCase(AnyCase):
         self, inputs: GradientInputs, expected: GradExpected, dtype: str, profile: Profile
     ) -> SimpleNamespace:
         """The error bound for inputs under a profile."""
-        keywords = inputs.keywords
-        options = Options(**{name: keywords[name] for name in ("scale", "softcap", "bias") if name in keywords})
-        return SimpleNamespace(**bounds.bound(expected, options, dtype, profile))
+        return SimpleNamespace(**bounds.bound(expected, Options.of(inputs.keywords), dtype, profile))
 
     def axes(self, result: str) -> tuple[str, ...]:
         """Names of the axes of a result; a bias has the last ones of the scores."""
@@ -93,8 +86,7 @@ class GradientCase(AnyCase):
 
 def case(name: str, clauses: str, why: str, shape: Shape = SMALL, **rest: Any) -> GradientCase:
     """A case from its clauses as one text and its options as keywords."""
-    fields = {key: rest.pop(key) for key in tuple(rest) if key in GradientCase.__dataclass_fields__}
-    return GradientCase(f"grad-{name}", tuple(clauses.split()), why, shape, options=rest, **fields)
+    return GradientCase.of(f"grad-{name}", clauses, why, shape, rest)
 
 
 def cases() -> Iterator[GradientCase]:

@@ -11,7 +11,7 @@ import numpy as np
 from attention_conformance.conformance.bounds import mha as bounds
 from attention_conformance.conformance.bounds.mha import LayerBound
 from attention_conformance.conformance.bounds.sdpa import Options
-from attention_conformance.conformance.cases.base import AnyCase, Blame, arguments_of
+from attention_conformance.conformance.cases.base import AnyCase, Blame
 from attention_conformance.conformance.spec import mha as reference
 from attention_conformance.conformance.spec.inputs import LayerInputs
 from attention_conformance.conformance.spec.mha import LayerExpected, SublayerExpected
@@ -47,6 +47,11 @@ class LayerShape:
     def scores(self) -> tuple[int, ...]:
         """(B, H, Sq, Sk), or (H, Sq, Sk)."""
         return (self.heads, self.sq, self.sk) if self.unbatched else (self.b, self.heads, self.sq, self.sk)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keywords that every call of this shape has."""
+        return {"heads": self.heads, **({"sequence_first": True} if self.sequence_first else {})}
 
     def rows(self, length: int, width: int) -> tuple[int, ...]:
         """The shape of an input of this length and width, in the form of the call."""
@@ -110,20 +115,18 @@ BIASES = {name: columns(name) for name in ("b_q", "b_k", "b_v", "b_o")}
 class _Layer(AnyCase):
     """What cases of both operators do alike."""
 
+    arguments: ClassVar[type] = LayerInputs
     shape: LayerShape = PLAIN
 
-    def make_inputs(self, dtype: str) -> LayerInputs:
-        """The inputs in a dtype."""
-        arrays, keywords = arguments_of(self, self.data or normal(), dtype)
-        inputs = LayerInputs(arrays[0], arrays[1], arrays[2], arrays[3], keywords)
-        return inputs if self.edit is None else self.edit(inputs)
+    def draw(self, rng: Rng) -> tuple[np.ndarray, ...]:
+        """x_q and the weights in float64."""
+        return (self.data or normal())(rng, self.shape)
 
     def make_bound(
         self, inputs: LayerInputs, expected: LayerExpected | SublayerExpected, dtype: str, profile: Profile
     ) -> LayerBound:
         """The error bound for inputs under a profile."""
-        options = Options(**{name: inputs.keywords[name] for name in ("scale", "bias") if name in inputs.keywords})
-        return bounds.bound(expected, options, dtype, profile)
+        return bounds.bound(expected, Options.of(inputs.keywords), dtype, profile)
 
     def axes(self, result: str) -> tuple[str, ...]:
         """Names of the axes of a result, in the form of the call."""

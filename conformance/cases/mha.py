@@ -30,10 +30,7 @@ INNER: dict[str, Any] = {name: BIASES[name] for name in ("b_q", "b_k", "b_v")}
 
 def case(name: str, clauses: str, why: str, shape: LayerShape = PLAIN, **rest: Any) -> MhaCase:
     """A case from its clauses as one text and its options as keywords; ``heads`` is that of the shape."""
-    fields = {key: rest.pop(key) for key in tuple(rest) if key in MhaCase.__dataclass_fields__}
-    forms = {"sequence_first": True} if shape.sequence_first else {}
-    options = {"heads": shape.heads, **forms, **rest}
-    return MhaCase(f"mha-{name}", tuple(clauses.split()), why, shape, options=options, **fields)
+    return MhaCase.of(f"mha-{name}", clauses, why, shape, shape.options | rest)
 
 
 def cases() -> Iterator[MhaCase]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from attention_conformance.conformance.bounds import mha_gradients as layer_bounds
 from attention_conformance.conformance.bounds.sdpa import Options
-from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES, AnyCase, Blame, arguments_of
+from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES, AnyCase, Blame
 from attention_conformance.conformance.cases.layer import (
     BIASES,
     CROSS,
@@ -48,6 +48,7 @@ class MhaGradientCase(AnyCase):
     """A case of mha_grad."""
 
     operator: ClassVar[str] = "mha_grad"
+    arguments: ClassVar[type] = LayerGradientInputs
     blame: ClassVar[Blame] = Blame(
         "GRAD-16",
         accuracy="GRAD-26",
@@ -68,17 +69,11 @@ class MhaGradientCase(AnyCase):
     )
     shape: LayerShape = PLAIN
 
-    def make_inputs(self, dtype: str) -> LayerGradientInputs:
-        """The inputs in a dtype."""
-
-        def data(rng: Rng, s: LayerShape) -> tuple[np.ndarray, ...]:
-            arrays = (self.data or normal())(rng, s)
-            width = s.eo if "w_o" in self.options else s.heads * s.dv
-            return *arrays, rng.standard_normal(s.rows(s.sq, width))
-
-        arrays, keywords = arguments_of(self, data, dtype)
-        inputs = LayerGradientInputs(arrays[0], arrays[1], arrays[2], arrays[3], arrays[4], keywords)
-        return inputs if self.edit is None else self.edit(inputs)
+    def draw(self, rng: Rng) -> tuple[np.ndarray, ...]:
+        """x_q, the weights and grad_output in float64."""
+        s = self.shape
+        width = s.eo if "w_o" in self.options else s.heads * s.dv
+        return *(self.data or normal())(rng, s), rng.standard_normal(s.rows(s.sq, width))
 
     def make_expected(self, inputs: LayerGradientInputs) -> LayerGradExpected:
         """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
@@ -88,8 +83,7 @@ class MhaGradientCase(AnyCase):
         self, inputs: LayerGradientInputs, expected: LayerGradExpected, dtype: str, profile: Profile
     ) -> SimpleNamespace:
         """The error bound for inputs under a profile."""
-        options = Options(**{name: inputs.keywords[name] for name in ("scale", "bias") if name in inputs.keywords})
-        return SimpleNamespace(**layer_bounds.bound(expected, options, dtype, profile))
+        return SimpleNamespace(**layer_bounds.bound(expected, Options.of(inputs.keywords), dtype, profile))
 
     def axes(self, result: str) -> tuple[str, ...]:
         """Names of the axes of a result, those of inputs in the form of the call; a bias has the last of the scores."""
@@ -109,10 +103,7 @@ class MhaGradientCase(AnyCase):
 
 def case(name: str, clauses: str, why: str, shape: LayerShape = PLAIN, **rest: Any) -> MhaGradientCase:
     """A case from its clauses as one text and its options as keywords; ``heads`` is that of the shape."""
-    fields = {key: rest.pop(key) for key in tuple(rest) if key in MhaGradientCase.__dataclass_fields__}
-    forms = {"sequence_first": True} if shape.sequence_first else {}
-    options = {"heads": shape.heads, **forms, **rest}
-    return MhaGradientCase(f"mha-grad-{name}", tuple(clauses.split()), why, shape, options=options, **fields)
+    return MhaGradientCase.of(f"mha-grad-{name}", clauses, why, shape, shape.options | rest)
 
 
 def cases() -> Iterator[MhaGradientCase]:

@@ -206,9 +206,8 @@ def _stages(each: Examined, pool: Pool, keywords: frozenset[str], timeout: float
     expected = case.expected(dtype)
     if any(a.shape != getattr(expected, n).shape for n, a in reply.results.items()):
         return []
-    options = {n: v for n, v in case.inputs(dtype).keywords.items() if n in ("scale", "softcap", "bias")}
     limit = case.bound(dtype, profile)
-    found = stage_errors(reply.results, expected, limit, bounds.Options(**options), dtype, profile)
+    found = stage_errors(reply.results, expected, limit, bounds.Options.of(case.inputs(dtype).keywords), dtype, profile)
     return stage_lines(found, reply.results, expected, note)
 
 

@@ -48,7 +48,7 @@ class Problem:
 
     def bound(self, profile: Profile) -> dict[str, np.ndarray]:
         """The bounds under a profile."""
-        options = Options(**{n: self.options[n] for n in ("scale", "softcap", "bias") if n in self.options})
+        options = Options.of(self.options)
         return bounds.bound(self.expected(), options, self.dtype, profile)
 
 

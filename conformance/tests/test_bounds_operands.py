@@ -37,7 +37,7 @@ def test_exact_operands_change_no_bound_of_sdpa(dtype: str) -> None:
     for name in ("plain", "mask", "empty-row", "softcap", "bias", "weights-mask"):
         case = all_cases()[name]
         expected, keywords = case.expected(dtype), case.inputs(dtype).keywords
-        options = Options(**{n: keywords[n] for n in ("scale", "softcap", "bias") if n in keywords})
+        options = Options.of(keywords)
         zero = OperandErrors(*(np.zeros_like(a) for a in (expected.q, expected.k, expected.v)))
         for profile in profiles(dtype):
             r = rounding(dtype, profile)

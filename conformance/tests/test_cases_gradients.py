@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attention_conformance.conformance.bounds.gradients import check_telling
 from attention_conformance.conformance.bounds.sdpa import profiles
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.cases.gradient import GradientCase
 from attention_conformance.conformance.cases.mha_gradient import MhaGradientCase
+from attention_conformance.conformance.tests.telling import check_telling
 from attention_conformance.impls.contract import Profile
 
 CASES = [

@@ -30,7 +30,7 @@ def right(case: Case = CASE, dtype: str = "float32") -> Results:
 def found(results: Results, case: Case = CASE, dtype: str = "float32", profile: Profile = Profile.WIDE) -> list[Stage]:
     """The stages that results tell of."""
     keywords = case.inputs(dtype).keywords
-    options = Options(**{n: v for n, v in keywords.items() if n in ("scale", "softcap", "bias")})
+    options = Options.of(keywords)
     limit = case.bound(dtype, profile)
     return list(stage_errors(results, case.expected(dtype), limit, options, dtype, profile))
 

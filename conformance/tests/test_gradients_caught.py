@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_conformance.conformance.bounds.gradients import check_telling, telling
 from attention_conformance.conformance.spec.gradients import sum_to
 from attention_conformance.conformance.tests.gradient_problems import Problem, problem, worst
+from attention_conformance.conformance.tests.telling import check_telling, telling
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.numpy.gradients import gradients
 
