@@ -218,5 +218,5 @@ def lengths(*values: int) -> Maker:
 
 
 def _broadcast_shape(s: Shape, shape: tuple[int | None, ...]) -> tuple[int, ...]:
-    full = s.scores[4 - len(shape) :]
+    full = s.scores[len(s.scores) - len(shape) :]
     return tuple(f if n is None else n for f, n in zip(full, shape, strict=True))

@@ -1,4 +1,4 @@
-"""What random problems are: how many have which option, and the range of every size, for each series."""
+"""Statistics of the random problems: how many have which option, and the range of every size, for each series."""
 
 from __future__ import annotations
 
@@ -15,23 +15,33 @@ Has = Mapping[str, Callable[[Any], bool]]
 #: Sizes of a problem.
 Sizes = Mapping[str, Callable[[Any], float]]
 
+
+def _given(name: str) -> Callable[[Any], bool]:
+    """Whether an option is given."""
+    return lambda p: getattr(p, name) is not None
+
+
+def _broadcast(p: Any) -> bool:
+    """Whether a mask or bias has an axis of length 1, or fewer axes than the scores."""
+    given = (x.axes for x in (p.mask, p.bias) if x is not None)
+    return any(1 in axes or len(axes) < len(p.shape.scores) for axes in given)
+
+
 OF_SDPA: Mapping[str, Callable[[Problem], bool]] = {
-    "mask": lambda p: p.mask is not None,
-    "bias": lambda p: p.bias is not None,
-    "a mask or bias that is repeated along an axis": lambda p: any(
-        x is not None and (1 in x.axes or len(x.axes) < 4) for x in (p.mask, p.bias)
-    ),
+    "mask": _given("mask"),
+    "bias": _given("bias"),
+    "a mask or bias that is repeated along an axis": _broadcast,
     "is_causal": lambda p: p.is_causal,
-    "causal_offset": lambda p: p.causal_offset is not None,
+    "causal_offset": _given("causal_offset"),
     "causal_offset, negative": lambda p: isinstance(p.causal_offset, int) and p.causal_offset < 0,
     "causal_offset, one for each batch": lambda p: isinstance(p.causal_offset, tuple),
-    "window": lambda p: p.window is not None,
-    "kv_lengths": lambda p: p.kv_lengths is not None,
+    "window": _given("window"),
+    "kv_lengths": _given("kv_lengths"),
     "kv_lengths with a 0": lambda p: p.kv_lengths is not None and 0 in p.kv_lengths,
-    "scale": lambda p: p.scale is not None,
+    "scale": _given("scale"),
     "scale 0": lambda p: p.scale == 0,
     "scale, negative": lambda p: p.scale is not None and p.scale < 0,
-    "softcap": lambda p: p.softcap is not None,
+    "softcap": _given("softcap"),
     "return_weights": lambda p: p.return_weights,
     "return_lse": lambda p: p.return_lse,
     "grouped heads": lambda p: p.shape.hq > p.shape.hkv,
@@ -67,7 +77,7 @@ _OF_DECODE: Mapping[str, Callable[[DecodeProblem], bool]] = {
     "a past that ends before the rows": lambda p: p.past == p.shape.sk - p.shape.sq,
     "no past key": lambda p: p.past == 0,
     "no new key": lambda p: p.past == p.shape.sk,
-    "sinks": lambda p: p.sinks is not None,
+    "sinks": _given("sinks"),
 }
 _OF_GRADIENT: Mapping[str, Callable[[GradientProblem], bool]] = {"a gradient of ones": lambda p: p.ones}
 
@@ -76,15 +86,13 @@ _OF_LAYER: Mapping[str, Callable[[LayerProblem], bool]] = {
     "w_o": lambda p: p.projected,
     "every bias": lambda p: len(p.biases) == 3 + p.projected,
     "no bias": lambda p: not p.biases,
-    "mask": lambda p: p.mask is not None,
-    "bias": lambda p: p.bias is not None,
-    "a mask or bias that is repeated along an axis": lambda p: any(
-        x is not None and (1 in x.axes or len(x.axes) < len(p.shape.scores)) for x in (p.mask, p.bias)
-    ),
+    "mask": _given("mask"),
+    "bias": _given("bias"),
+    "a mask or bias that is repeated along an axis": _broadcast,
     "is_causal": lambda p: p.is_causal,
-    "kv_lengths": lambda p: p.kv_lengths is not None,
+    "kv_lengths": _given("kv_lengths"),
     "kv_lengths with a 0": lambda p: p.kv_lengths is not None and 0 in p.kv_lengths,
-    "scale": lambda p: p.scale is not None,
+    "scale": _given("scale"),
     "unbatched": lambda p: p.shape.unbatched,
     "sequence_first": lambda p: p.shape.sequence_first,
     "several heads": lambda p: p.shape.heads > 1,

@@ -170,35 +170,10 @@ class Plugged:
     def __init__(self, name: str, profile: str, dtypes: tuple[str, ...]) -> None:
         self.variant, self.dtypes, self.profiles = VARIANTS[name], dtypes, dict.fromkeys(dtypes, profile)
 
-    def __call__(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        grad_output: Array,
-        *,
-        mask: Array | None = None,
-        bias: Array | None = None,
-        is_causal: bool = False,
-        causal_offset: int | Array | None = None,
-        window: tuple[int | None, int | None] | None = None,
-        kv_lengths: Array | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
-    ) -> tuple[Array, ...]:
+    def __call__(self, q: Array, k: Array, v: Array, grad_output: Array, **options: Any) -> tuple[Array, ...]:
         """The gradients in the order of GRAD-1.  Raises ValueError for a gradient that does not fit."""
         if grad_output.shape != (*q.shape[:3], v.shape[3]) or grad_output.dtype != q.dtype:
             raise ValueError(f"grad_output of shape {grad_output.shape} and dtype {grad_output.dtype} does not fit")
-        options = {
-            "mask": mask,
-            "bias": bias,
-            "is_causal": is_causal,
-            "causal_offset": causal_offset,
-            "window": window,
-            "kv_lengths": kv_lengths,
-            "scale": scale,
-            "softcap": softcap,
-        }
         given = {name: value for name, value in options.items() if value is not None}
         with np.errstate(all="ignore"):
             found = self.variant(SimpleNamespace(q=q, k=k, v=v, grad_output=grad_output, options=given))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attention_conformance.conformance.evidence.mha_variants import WIDE, kept
+from attention_conformance.conformance.evidence.mha_variants import WIDE
+from attention_conformance.conformance.evidence.variants import kept
 from attention_conformance.conformance.faults.models.mha import LayerCall
 from attention_conformance.conformance.faults.models.mha_gradients import Gradients, LayerBackward
 from attention_conformance.conformance.faults.models.sdpa import Array

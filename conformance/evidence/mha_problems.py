@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.conformance.cases.base import ALL_DTYPES
+from attention_conformance.conformance.cases.data import random_bias, random_mask
 from attention_conformance.conformance.cases.layer import LayerShape, MhaCase, Rng, SublayerCase, columns, w_o, x_kv
 from attention_conformance.conformance.cases.mha_gradient import MhaGradientCase
 from attention_conformance.conformance.evidence.derived_problems import GRADIENT, sized
@@ -125,8 +126,8 @@ class LayerProblem:
             options["x_kv"] = lambda rng, s, dtype: (self.values * x_kv(rng, s, np.dtype(np.float64))).astype(dtype)
         options |= {"w_o": w_o} if self.projected else {}
         options |= {name: partial(_sized_columns, name, self.values) for name in self.biases}
-        options |= {} if self.mask is None else {"mask": partial(_mask, self.mask)}
-        options |= {} if self.bias is None else {"bias": partial(_bias, self.bias)}
+        options |= {} if self.mask is None else {"mask": random_mask(self.mask.keep, self.mask.axes)}
+        options |= {} if self.bias is None else {"bias": random_bias(self.bias.spread, self.bias.axes)}
         if self.kv_lengths is not None:
             options["kv_lengths"] = lambda rng, s, dtype: np.array(self.kv_lengths, np.int64)
         options |= {} if self.scale is None else {"scale": self.scale}
@@ -209,21 +210,6 @@ def _shape(rng: Rng, cross: bool, square: bool, operator: str, projected: bool) 
 def _axes(rng: Rng, s: LayerShape) -> Axes:
     """Which axes of a mask or bias are full; an unbatched call has no axis of samples."""
     return axes(rng)[-len(s.scores) :]
-
-
-def _tail(s: LayerShape, given: Axes) -> tuple[int, ...]:
-    return tuple(f if n is None else n for f, n in zip(s.scores[-len(given) :], given, strict=True))
-
-
-def _mask(mask: RandomMask, rng: Rng, s: LayerShape, dtype: np.dtype) -> np.ndarray:
-    """The first key is always allowed, as in problems of sdpa."""
-    found = rng.random(_tail(s, mask.axes)) < mask.keep
-    found[..., 0] = True
-    return found
-
-
-def _bias(bias: RandomBias, rng: Rng, s: LayerShape, dtype: np.dtype) -> np.ndarray:
-    return (bias.spread * rng.standard_normal(_tail(s, bias.axes))).astype(dtype)
 
 
 def _sized_columns(name: str, size: float, rng: Rng, s: LayerShape, dtype: np.dtype) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Correct layers in other honest ways: fused projections, head by head, stored results, a bias that changes nothing.
+"""Honest variants of layers: fused projections, head by head, stored results, a bias that changes nothing.
 
 Like conformance.evidence.variants they can be plugged in.  Those that store nothing between two operations declare
 ``wide``; what every profile may store, the result of each operator within the layer, ``Handed`` stores.
@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from attention_conformance.conformance.evidence import variants
-from attention_conformance.conformance.evidence.variants import HALVES, Storage, eleven_bits
+from attention_conformance.conformance.evidence.variants import HALVES, Storage, eleven_bits, kept
 from attention_conformance.conformance.faults.models.mha import Layer, LayerCall, Sublayer
 from attention_conformance.conformance.faults.models.sdpa import Array
 from attention_conformance.conformance.spec.mha import LayerExpected, Norm, Projection, SublayerExpected
@@ -210,11 +210,6 @@ class FusedSublayer(Fused, Sublayer):
         found = super().norm(x, z)
         factor = x.work(1) / self.deviation(x, found.var) * found.gamma
         return replace(found, result=(z - found.mean) * factor + found.beta)
-
-
-def kept(x: LayerCall, array: Array) -> Array:
-    """Rounded to the storage dtype, and computed with again."""
-    return array.astype(x.dtype).astype(x.work)
 
 
 plain, fused, head_by_head, scaled_weight = Plain(), Fused(), HeadByHead(), ScaledWeight()

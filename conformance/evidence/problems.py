@@ -1,4 +1,4 @@
-"""The random problems of the evidence: every option of the spec, drawn independently, the same for the same index.
+"""Random problems of the evidence: every option of the spec, drawn independently, the same for the same index.
 
 Shapes are log-uniform, so that short and long, narrow and wide are equally frequent.  What is limited is the work of
 one problem, and then by fewer rows, heads and batches: the lengths of the two sums, D and Sk, are what the bound is
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from attention_conformance.conformance.cases.data import Rng, Shape
+from attention_conformance.conformance.cases.store import RANDOM
 from attention_conformance.conformance.properties.problem import Axes, Problem, RandomBias, RandomMask
 
 #: Seeds everything; the evidence of another seed is other problems.
@@ -93,6 +95,11 @@ def drawn_problem(rng: Rng, name: str, limits: Limits) -> Problem:
         return_weights=happens(rng, "return_weights"),
         return_lse=happens(rng, "return_lse"),
     )
+
+
+def once(problem: Any, dtype: str) -> Any:
+    """The case of a random problem in one dtype, in a store that forgets: few are needed again."""
+    return replace(problem.case(), dtypes=(dtype,), store=RANDOM)
 
 
 def dtype_of(index: int) -> str:

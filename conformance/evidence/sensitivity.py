@@ -21,8 +21,7 @@ import numpy as np
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.bounds.sdpa import Bound, profiles
 from attention_conformance.conformance.cases import Case, all_cases
-from attention_conformance.conformance.evidence.once import once
-from attention_conformance.conformance.evidence.problems import random_problem
+from attention_conformance.conformance.evidence.problems import once, random_problem
 from attention_conformance.conformance.judging.compare import shares
 from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.impls.contract import Profile

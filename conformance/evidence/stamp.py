@@ -16,8 +16,7 @@ import numpy as np
 from attention_conformance.conformance.bounds.sdpa import profiles
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.cases.base import AnyCase
-from attention_conformance.conformance.evidence.once import once
-from attention_conformance.conformance.evidence.problems import dtype_of
+from attention_conformance.conformance.evidence.problems import dtype_of, once
 from attention_conformance.conformance.evidence.series import Series
 
 #: The problems whose bounds are taken.

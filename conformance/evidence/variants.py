@@ -11,9 +11,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from attention_conformance.conformance.faults.models.mha import LayerCall
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
 from attention_conformance.conformance.faults.models.tiles import State, Tiled
 from attention_conformance.impls.contract import DTYPES
+from attention_conformance.impls.numpy.parts import split_scale
 
 HALVES = ("float16", "bfloat16")
 
@@ -33,8 +35,7 @@ class Storage(Variant):
 
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
         """Scaled q, product and scaled product are stored."""
-        scale = self.scale(x)
-        before, after = (scale, 1.0) if abs(scale) <= 1 else (1.0, scale)
+        before, after = split_scale(x.scale, x.q.shape[3])
         return kept(x, kept(x, kept(x, q * x.work(before)) @ k.swapaxes(2, 3)) * x.work(after))
 
     def capped(self, x: Inputs, s: Array) -> Array:
@@ -107,8 +108,7 @@ class Tf32(Variant):
 
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
         """Rounded q and k; the scale is applied in float32, to q or to the product."""
-        scale = self.scale(x)
-        before, after = (scale, 1.0) if abs(scale) <= 1 else (1.0, scale)
+        before, after = split_scale(x.scale, x.q.shape[3])
         return eleven_bits(q * x.work(before)) @ eleven_bits(k).swapaxes(2, 3) * x.work(after)
 
     def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
@@ -121,8 +121,7 @@ class Sequential(Variant):
 
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
         """The terms of a dot product one by one."""
-        scale = self.scale(x)
-        before, after = (scale, 1.0) if abs(scale) <= 1 else (1.0, scale)
+        before, after = split_scale(x.scale, x.q.shape[3])
         q = q * x.work(before)
         s = np.zeros(x.shape, x.work)
         for d in range(q.shape[3]):
@@ -153,7 +152,7 @@ class Coarse(Variant):
         return (powers.view(np.uint32) & np.uint32(0xFFFFFFF0)).view(np.float32)
 
 
-def kept(x: Inputs, array: Array) -> Array:
+def kept(x: Inputs | LayerCall, array: Array) -> Array:
     """The array as it comes back from memory in the storage dtype."""
     return array.astype(x.dtype).astype(x.work)
 

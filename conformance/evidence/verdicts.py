@@ -16,7 +16,7 @@ import numpy as np
 
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.cases.base import AnyCase
-from attention_conformance.conformance.evidence.once import once
+from attention_conformance.conformance.evidence.problems import once
 from attention_conformance.conformance.evidence.series import SDPA, Series
 from attention_conformance.conformance.judging.compare import Comparison
 from attention_conformance.conformance.judging.judge import comparisons

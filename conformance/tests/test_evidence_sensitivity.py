@@ -10,7 +10,7 @@ import pytest
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.cases import all_cases
 from attention_conformance.conformance.cases.data import Shape
-from attention_conformance.conformance.evidence.once import once
+from attention_conformance.conformance.evidence.problems import once
 from attention_conformance.conformance.evidence.sensitivity import (
     PROMISED,
     QUANTITIES,

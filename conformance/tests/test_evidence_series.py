@@ -11,7 +11,7 @@ from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.evidence.derived_problems import decode_problem
 from attention_conformance.conformance.evidence.drawn import drawn
 from attention_conformance.conformance.evidence.mha_problems import WORK, layer_problem
-from attention_conformance.conformance.evidence.once import once
+from attention_conformance.conformance.evidence.problems import once
 from attention_conformance.conformance.evidence.series import SERIES
 from attention_conformance.conformance.evidence.verdicts import Jury, Kind
 from attention_conformance.conformance.ledger.load import read
