@@ -50,7 +50,7 @@ def write_evidence(problems: int | None, parallel: int, output: Path, only: list
     from attention_conformance.conformance.evidence import page, record
 
     kept = record.read() if cases or only else None
-    evidence = record.cases_anew(kept) if cases and kept else record.collect(problems, parallel, only, kept)
+    evidence = record.remeasure_cases(kept) if cases and kept else record.collect(problems, parallel, only, kept)
     record.write(evidence, output)
     return f"{output}\n{page.write(output)}"
 

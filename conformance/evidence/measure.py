@@ -1,4 +1,4 @@
-"""The measurement: which implementations, how many problems each, in blocks side by side, and what it adds up to."""
+"""Measurement of the evidence: problems judged in blocks side by side, and what they add up to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of BOUNDS.md: each is made of the numbers of one part of the evidence."""
+"""BOUNDS.md: a page of words, page.md, with the tables and numbers of evidence.json set in."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from tabulate import tabulate
 from attention_conformance.conformance.bounds.sdpa import profiles
 from attention_conformance.conformance.evidence import record
 from attention_conformance.conformance.evidence.sensitivity import DTYPES
+
+WORDS = Path(__file__).with_name("page.md")
+PAGE = record.EVIDENCE.with_name("BOUNDS.md")
 
 #: What excludes a problem and is no record of a library's deviation.
 OUT_OF_RANGE = "a number that the program may store is beyond the dtype's largest: nothing is promised"
@@ -126,13 +129,6 @@ def overview(parts: dict[str, dict[str, Any]]) -> str:
 
 def _order(dtype: str, profile: str) -> tuple[int, int]:
     return DTYPES.index(dtype), [each.value for each in profiles(dtype)].index(profile)
-
-
-# BOUNDS.md: a page of words, page.md, with the numbers of evidence.json set in.
-
-
-WORDS = Path(__file__).with_name("page.md")
-PAGE = record.EVIDENCE.with_name("BOUNDS.md")
 
 
 def write(evidence: Path = record.EVIDENCE) -> Path:

@@ -1,7 +1,7 @@
 """evidence.json: what the evidence holds, how it is collected, written and read.
 
 Numbers only; the page is made from them (page.py).  Each series of random problems is a part by itself, that can be
-measured anew without the others.
+measured again without the others.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def small(series: Series, problems: int) -> dict[str, Any]:
     return found
 
 
-def cases_anew(kept: dict[str, Any]) -> dict[str, Any]:
-    """The evidence with what is about the suite's cases measured anew, after a change of cases; takes a minute."""
+def remeasure_cases(kept: dict[str, Any]) -> dict[str, Any]:
+    """The evidence with what is about the suite's cases measured again, after a change of cases; takes a minute."""
     parts = {name: {**each, **small(SERIES[name], each["problems"])} for name, each in kept["series"].items()}
     for name, each in parts.items():
         # The judgement of random problems is of the bounds that it was made with, and stays so.

@@ -1,4 +1,4 @@
-r"""How small an error still gets caught: the smallest relative error of one quantity that leaves the bound of a case.
+r"""Sensitivity of the bounds: the smallest relative error of one quantity that leaves the bound of a case.
 
 Everything else is exact, so what is measured is the bound alone.  With S = Σ p_m expm1(δs_m) a row whose scores move
 by δs_m has the new weights p_j (1 + expm1(δs_j)) / (1 + S), and so

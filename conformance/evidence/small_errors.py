@@ -1,4 +1,4 @@
-r"""How small an error still gets caught in layers, gradients and decoding: as sensitivity.py, by another way.
+r"""Sensitivity of the bounds of layers, gradients and decoding, by central differences of the reference.
 
 An error of a *result* is compared with its bound as it is.  An error of one *operand* (an element of a weight, a bias,
 v or grad_output) reaches the results through the whole computation.  To first order a result moves by its derivative

@@ -1,4 +1,4 @@
-"""What evidence is of: the cases and the bounds as numbers, so that evidence of others is noticed.
+"""Stamp of the evidence: the cases and the bounds that it is of, as numbers, so that evidence of others is noticed.
 
 Not the text of the modules, in which a comment may change, but what they compute: the inputs of every case, and the
 bound of every result of a few random problems, as its geometric mean, to which every element counts.  Numbers are

@@ -1,4 +1,4 @@
-"""Which failures of a random problem are no false alarm: what the ledger knows, and what is out of the dtype's range.
+"""Verdicts on random problems: inside the bound, unsupported, excused by the ledger or the dtype's range, or an alarm.
 
 A record excuses a failure of its own kind in the rows that it spoils (conformance.ledger.triggers), and nothing else.
 A row of a layer is spoiled with any of its heads.  A gradient sums over rows, so that one that is spoiled spoils all
@@ -38,6 +38,10 @@ RANGE = "SDPA-26"
 
 #: How the implementations are named that differentiate another one.
 DIFFERENTIATED = "-gradients"
+
+
+#: Seconds for one problem on one implementation, compilation included.
+TIMEOUT = 120.0
 
 
 def excuse(target: Target, case: AnyCase, judged: Judged, ledger: Ledger, versions: dict[str, str]) -> str:
@@ -153,13 +157,6 @@ def _handed(expected: Any) -> Iterator[np.ndarray]:
             (expected.d_v, expected.layer.v),
         ):
             yield d @ p.w.T
-
-
-# Random problems on correct implementations: which of them leave the bound of the profile that they declare.
-
-
-#: Seconds for one problem on one implementation, compilation included.
-TIMEOUT = 120.0
 
 
 class Kind(StrEnum):

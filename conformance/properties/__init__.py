@@ -1,1 +1,1 @@
-"""Property tests (``--fuzz N``): what follows from the spec for random problems, and how a failure is shrunk."""
+"""Properties: what holds between calls of one implementation, tried on random problems (``--fuzz N``)."""

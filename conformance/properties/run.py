@@ -1,7 +1,4 @@
-"""The words of a property's failure: what was to hold, the shrunk problem, where it broke, and what to paste.
-
-Only makes text; nothing is decided here.
-"""
+"""Search for an example that breaks a property on a target: N examples from a seed, the first failure shrunk."""
 
 from __future__ import annotations
 
@@ -26,6 +23,12 @@ from attention_conformance.conformance.properties.properties import AS_DRAWN, Pr
 from attention_conformance.conformance.properties.strategies import problems
 from attention_conformance.conformance.properties.trial import Answer, Context, Tally, Trial, Wrong
 from attention_conformance.conformance.spec.clauses import clauses
+
+#: Crashes of one property after which the smallest example so far is taken: each one starts another process.
+CRASHES = 20
+
+
+# The message of a failure.
 
 
 def failure_message(
@@ -75,11 +78,7 @@ def paste_line(problem: Problem, clause: str, dtype: str) -> str:
     return f"{source}, dtypes={(dtype,)!r}{zeros})"
 
 
-# One property on one target: N examples from a seed, the first failure shrunk, and what that amounts to as a result.
-
-
-#: Crashes of one property after which the smallest example so far is taken: each one starts a process anew.
-CRASHES = 20
+# The search.
 
 
 class Stop(BaseException):

@@ -1,6 +1,6 @@
-"""Inputs that are changed without a rounding: scores of a row moved by one number, values added up.
+"""Transformations of inputs, all exact: scores shifted, values added up, keys hidden, parts taken out.
 
-The numbers are multiples of a power of two, few enough for the 8 significant bits of bfloat16, so that what the
+Shifts and values are multiples of a power of two, few enough for the 8 significant bits of bfloat16, so that what a
 property says of the real numbers holds of the very inputs.
 """
 
@@ -31,6 +31,18 @@ KEY_COORDINATE, QUERY_COORDINATE = 16.0, 64
 #: Values become multiples of 1/8 of at most 2; a·v + b·w with these factors is a multiple of 1/16 of at most 8.
 VALUE_STEP, VALUE_LARGEST = 0.125, 2.0
 FACTORS = (1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
+
+
+#: Standard deviation of the hidden keys and of their values: far from those that count, and far from overflow.
+KEY_SPREAD, VALUE_SPREAD = 10.0, 100.0
+
+#: Keywords whose meaning depends on where a key stands.
+POSITIONAL = frozenset({"is_causal", "causal_offset", "window", "kv_lengths"})
+
+#: What the next step is given as its past.
+PRESENT = {"past_key": "present_key", "past_value": "present_value"}
+
+_BATCH, _HEAD, _ROW, _KEY = -4, -3, -2, -1
 
 
 def shifted_by_coordinate(x: Inputs, draw: Callable[[Any], Any]) -> Shift:
@@ -87,10 +99,6 @@ def _signs(x: Inputs) -> np.ndarray:
 # Keys of weight zero: put in among the keys of a problem, and hidden by each of the ways that the spec has.
 
 
-#: Standard deviation of the hidden keys and of their values: far from those that count, and far from overflow.
-KEY_SPREAD, VALUE_SPREAD = 10.0, 100.0
-
-
 class Way(StrEnum):
     """What hides a key from every row."""
 
@@ -140,15 +148,6 @@ def added(x: Inputs, way: Way, count: int, name: str) -> tuple[Inputs, np.ndarra
 
 
 # Inputs changed as the properties need: keys, rows, a batch or a head taken out, hidden keys put in.
-
-
-#: Keywords whose meaning depends on where a key stands.
-POSITIONAL = frozenset({"is_causal", "causal_offset", "window", "kv_lengths"})
-
-#: What the next step is given as its past.
-PRESENT = {"past_key": "present_key", "past_value": "present_value"}
-
-_BATCH, _HEAD, _ROW, _KEY = -4, -3, -2, -1
 
 
 def keys(x: Inputs, index: Any) -> Inputs:

@@ -1,8 +1,9 @@
-"""A measured quantity: what an implementation returned, with the bound on its error, through simple arithmetic.
+"""Trial of one example: calls of the implementation, and their results as measured quantities, compared.
 
-If |value − exact| ≤ bound for each of two quantities, it holds for what is made of them here, because the bounds go
-with them: a sum has the sum of the bounds, a multiple the multiple.  So properties need no tolerance of their own.
-Arithmetic is in float64; its rounding is below the reference's own error, which every bound of bounds.py includes.
+A measured quantity is what was returned with the bound on its error.  If |value − exact| ≤ bound for each of two, it
+holds for what is made of them here, because the bounds go with them: a sum has the sum of the bounds, a multiple the
+multiple.  So properties need no tolerance of their own.  Arithmetic is in float64; its rounding is below the
+reference's own error, which every bound includes.
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ from attention_conformance.conformance.spec.inputs import Inputs
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
+
+#: Roundings of a merged element: one subtraction, exp, addition, division; two products and a sum; each below 1 ulp,
+#: which is two unit roundoffs.
+ROUNDINGS = 16 * UNIT_ROUNDOFF["float64"]
+
+Draw = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,11 +88,6 @@ def constant(exact: np.ndarray) -> Measured:
 # Two parts of the keys merged by their log-sum-exp, as split-key kernels and ring attention do, with the error.
 
 
-#: Roundings of a merged element: one subtraction, exp, addition, division; two products and a sum; each below 1 ulp,
-#: which is two unit roundoffs.
-ROUNDINGS = 16 * UNIT_ROUNDOFF["float64"]
-
-
 def merged(o1: Measured, l1: Measured, o2: Measured, l2: Measured) -> tuple[Measured, Measured]:
     """Output (B, Hq, Sq, Dv) and lse (B, Hq, Sq) over both parts."""
     with np.errstate(all="ignore"):  # −inf − (−inf) in fully masked rows
@@ -124,9 +126,6 @@ def size(lse: Measured) -> np.ndarray:
 
 
 # One example of one property: calls of the implementation, and comparisons within the bounds of their results.
-
-
-Draw = Callable[[Any], Any]
 
 
 class Wrong(Exception):

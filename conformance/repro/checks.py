@@ -1,4 +1,4 @@
-"""The elements of a result that a script checks: the worst ones, with what is expected there and the error bound."""
+"""Checks of a script: the worst elements of a result, and the statements that tell whether a failure is still there."""
 
 from __future__ import annotations
 
@@ -61,9 +61,6 @@ def _element(
         bound = 0.0
     overflow = math.isfinite(expected) and abs(expected) + bound > largest
     return Element(name, tuple(int(i) for i in place), expected, float(got[place]), bound, overflow)
-
-
-# The end of a script: the call, and what tells whether the failure is still there, for each way to fail.
 
 
 @dataclass(frozen=True)

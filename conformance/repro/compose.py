@@ -1,4 +1,7 @@
-"""The comment at the head of a script: what it shows, what is expected, and with which versions it was seen."""
+"""Composition of a script: the comment at its head, imports, the call of the target, its inputs, and the check.
+
+The call is written by the room of a built-in implementation, and by an import for a plug-in.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,22 @@ from attention_conformance.impls.memory_layouts import lay_out
 from attention_conformance.impls.operators import OPERATORS
 from attention_conformance.impls.script import Given, Snippet, by_contract, forward, together
 from attention_conformance.impls.select import builtin
+
+#: Longest file name; systems allow 255 bytes.
+NAME = 150
+
+_NUMPY: Import = ("numpy", "", "np")
+
+#: The room of a framework, whose module ``script`` writes calls and arrays in its terms.
+_ROOMS = {
+    Framework.NUMPY: "attention_conformance.impls.numpy",
+    Framework.TORCH: "attention_conformance.impls.torch",
+    Framework.JAX: "attention_conformance.impls.jax",
+    Framework.ONNXRUNTIME: "attention_conformance.impls.onnx",
+}
+
+#: What a plugged-in function is called in a script, where that is not the name of its operator.
+_FUNCTIONS = {"sdpa": "attention"}
 
 #: What is said of each way to fail, before the reason.
 _SEEN = {
@@ -90,18 +109,7 @@ def _comment(line: str) -> list[str]:
     )
 
 
-# How the call of a target is written: by its room for a built-in implementation, by an import for a plug-in.
-
-
-_ROOMS = {
-    Framework.NUMPY: "attention_conformance.impls.numpy",
-    Framework.TORCH: "attention_conformance.impls.torch",
-    Framework.JAX: "attention_conformance.impls.jax",
-    Framework.ONNXRUNTIME: "attention_conformance.impls.onnx",
-}
-
-#: What a plugged-in function is called in a script, where that is not the name of its operator.
-_FUNCTIONS = {"sdpa": "attention"}
+# The call of a target.
 
 
 def snippet(target: Target, call: Call) -> Snippet:
@@ -183,13 +191,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-# The script of a failed case, put together: head, imports, the call, the inputs, the check.
-
-
-#: Longest file name; systems allow 255 bytes.
-NAME = 150
-
-_NUMPY: Import = ("numpy", "", "np")
+# The whole script.
 
 
 def write(

@@ -1,4 +1,7 @@
-"""From a maker of data, which is a closure, back to the expression that made it: ``peak(-1)``, ``random_mask(0.5)``."""
+"""Inputs of a script: few numbers written out, others by the recipe that makes them from their seed, or as bytes.
+
+A maker of data is a closure; the recipe goes back to the expression that made it: ``peak(-1)``, ``random_mask(0.5)``.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,17 @@ from attention_conformance.conformance.cases.base import NUMPY_DTYPES
 from attention_conformance.conformance.cases.layer import LayerShape
 from attention_conformance.conformance.repro.inline import CannotInline, Import, Inliner, import_lines, lambda_at
 from attention_conformance.impls.script import INDENT, WIDTH, applied, enclosed
+
+#: Numbers up to which inputs may be written out, and lines of them up to which they are, if there is a recipe: one
+#: takes 10 to 30 lines, and says what the numbers are.  Written numbers do without NumPy's random generator, whose
+#: stream may change between versions.
+LITERAL_NUMBERS = 1500
+LITERAL_LINES = 40
+
+#: How an edit in place begins; its body is a statement's right side.
+_LAMBDA = "(lambda x: "
+
+_NUMPY: Import = ("numpy", "", "np")
 
 
 class NoRecipe(Exception):
@@ -77,21 +91,6 @@ def _call(made_by: Callable[..., Any], held: Any, sources: list[str]) -> str:
         elif held[each.name] != each.default:
             arguments.append(f"{each.name}={expression(held[each.name], sources)}")
     return f"{made_by.__name__}({', '.join(arguments)})"
-
-
-# The inputs of a case in a script: small ones as numbers, others by the recipe that makes them from their seed.
-
-
-#: Numbers up to which inputs may be written out, and lines of them up to which they are, if there is a recipe: one
-#: takes 10 to 30 lines, and says what the numbers are.  Written numbers do without NumPy's random generator, whose
-#: stream may change between versions.
-LITERAL_NUMBERS = 1500
-LITERAL_LINES = 40
-
-#: How an edit in place begins; its body is a statement's right side.
-_LAMBDA = "(lambda x: "
-
-_NUMPY: Import = ("numpy", "", "np")
 
 
 @dataclass(frozen=True)

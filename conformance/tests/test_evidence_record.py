@@ -176,7 +176,7 @@ def test_the_command_measures_and_writes_both_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_the_command_measures_cases_anew(tmp_path: Path) -> None:
+def test_the_command_measures_remeasure_cases(tmp_path: Path) -> None:
     """``--cases`` judges no random problem, and leaves the stamp of the bounds as it was."""
     target = tmp_path / "evidence.json"
     assert main(["evidence", "--cases", "-o", str(target)]) == 0

@@ -1,4 +1,4 @@
-"""What came back for a vector from elsewhere: results as arrays, or a word and a reason, as a reply to be judged."""
+"""Check of results that were computed elsewhere from vectors: read as replies, judged as those of a run."""
 
 from __future__ import annotations
 
@@ -27,16 +27,24 @@ from attention_conformance.conformance.vectors.vector import Vector, default_pro
 from attention_conformance.impls.calls import Reply, same_bits
 from attention_conformance.impls.contract import Profile
 
+#: What the result file says of machine and versions, of which nothing is known here.
+ELSEWHERE = "elsewhere"
+
+#: The same advice as for a function, in the words of a results folder.
+HINT = 'Hint:     write a .json with "unsupported" and the reason for what the implementation does not have'
+
+#: Cases without a result that are named before the list is cut.
+LISTED = 6
+
+#: The status of a reply by what the JSON says.
+OUTCOMES = {"unsupported": "unsupported", "error": "raised"}
+
 
 class Words(Struct, forbid_unknown_fields=True):
     """The JSON in the place of arrays."""
 
     outcome: Literal["unsupported", "error"]
     reason: str
-
-
-#: The status of a reply by what the JSON says.
-OUTCOMES = {"unsupported": "unsupported", "error": "raised"}
 
 
 def answer(folder: Path, entry: Entry, vector: Vector) -> Reply | None:
@@ -165,19 +173,6 @@ def _values(inputs: dict[str, np.ndarray], output: np.ndarray) -> np.ndarray:
         if all(p.shape[1] == heads for p in repeated):
             return np.concatenate(repeated, axis=2)
     return np.zeros((b, heads, 0, width))
-
-
-# Results that were computed elsewhere from vectors, judged as ``pytest conformance`` judges what it runs.
-
-
-#: What the result file says of machine and versions, of which nothing is known here.
-ELSEWHERE = "elsewhere"
-
-#: The same advice as for a function, in the words of a results folder.
-HINT = 'Hint:     write a .json with "unsupported" and the reason for what the implementation does not have'
-
-#: Cases without a result that are named before the list is cut.
-LISTED = 6
 
 
 @dataclass(frozen=True)

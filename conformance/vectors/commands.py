@@ -1,6 +1,6 @@
-"""Cases to a folder: a description and arrays for each case and dtype, and an index with their hashes.
+"""Commands ``export`` and ``check-vectors``: cases written to a folder, and results from elsewhere judged.
 
-The same bytes each time: no time, no path, no machine; cases in their order, dtypes in theirs.
+An export is the same bytes each time: no time, no path, no machine; cases in their order, dtypes in theirs.
 """
 
 from __future__ import annotations
@@ -54,9 +54,6 @@ def _file(folder: Path, name: str, data: bytes) -> File:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return File(name, hashlib.sha256(data).hexdigest())
-
-
-# The commands ``export`` and ``check-vectors``: their options, what they print, and how they end.
 
 
 def run_export(folder: Path, operator: list[str], case: list[str], dtype: list[str]) -> str:

@@ -1,6 +1,7 @@
-"""Why a folder of vectors or results is refused: one class for each way, all of them VectorError, each one sentence.
+"""Files of a folder that is not trusted: errors by name, reading inside the folder, strict JSON, safetensors.
 
-Both kinds of folder are data from anywhere.  What is refused is refused whole, before anything in it is believed.
+Folders of vectors and of results are data from anywhere.  What is refused is refused whole, before anything in it is
+believed, by one class of VectorError for each way and in one sentence.
 """
 
 from __future__ import annotations
@@ -24,6 +25,34 @@ from msgspec import Meta, Struct
 from attention_conformance.conformance.results import strict
 from attention_conformance.conformance.results.strict import plain
 from attention_conformance.impls.contract import InputError
+
+#: Bytes of the largest file that is read.  The largest vector has 6 MB.
+FILE_LIMIT = 1 << 28
+
+T = TypeVar("T")
+
+#: One part of a file name: what the names of operators, dtypes and cases are made of.
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
+
+#: The dtypes that are read, by their names in the format.  Vectors have the first four, BOOL and I64.
+DTYPES: dict[str, np.dtype] = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "BOOL": np.dtype(np.bool_),
+    **{f"I{bits}": np.dtype(f"int{bits}") for bits in (64, 32, 16, 8)},
+    **{f"U{bits}": np.dtype(f"uint{bits}") for bits in (64, 32, 16, 8)},
+}
+
+#: Bytes of the longest header that is read.  A vector has at most some forty arrays, of about a hundred bytes each.
+HEADER_LIMIT = 1 << 20
+
+#: Axes of an array; the widest here has four, and NumPy has at most 64.
+RANK_LIMIT = 16
+
+#: Beginnings of pickles (protocols 2 to 5) and of the archives in which torch and NumPy keep them.
+PICKLES = (*(bytes([0x80, protocol]) for protocol in range(2, 6)), b"PK\x03\x04", b"\x93NUMPY")
 
 
 class VectorError(InputError, ValueError):
@@ -137,22 +166,13 @@ class BadBound(VectorError):
     """A bound that is NaN, infinite or negative, so that it bounds nothing."""
 
 
-# Files of a folder that is not trusted: names that stay inside it, bytes of known size, strict JSON.
-
-
-#: Bytes of the largest file that is read.  The largest vector has 6 MB.
-FILE_LIMIT = 1 << 28
-
-T = TypeVar("T")
+# Files and JSON.
 
 _ERRORS: dict[type[strict.StrictError], type[VectorError]] = {
     strict.NotJson: NotJson,
     strict.KeyTwice: DuplicateKey,
     strict.NotFinite: NotANumber,
 }
-
-#: One part of a file name: what the names of operators, dtypes and cases are made of.
-_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
 
 
 def read(folder: Path, name: str, sha256: str | None = None) -> bytes:
@@ -208,28 +228,7 @@ def text_of(document: Any) -> bytes:
     return f"{text}\n".encode()
 
 
-# Arrays as safetensors: written by the package of that name, and read by it once the whole header is checked.
-
-
-#: The dtypes that are read, by their names in the format.  Vectors have the first four, BOOL and I64.
-DTYPES: dict[str, np.dtype] = {
-    "F64": np.dtype(np.float64),
-    "F32": np.dtype(np.float32),
-    "F16": np.dtype(np.float16),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-    "BOOL": np.dtype(np.bool_),
-    **{f"I{bits}": np.dtype(f"int{bits}") for bits in (64, 32, 16, 8)},
-    **{f"U{bits}": np.dtype(f"uint{bits}") for bits in (64, 32, 16, 8)},
-}
-
-#: Bytes of the longest header that is read.  A vector has at most some forty arrays, of about a hundred bytes each.
-HEADER_LIMIT = 1 << 20
-
-#: Axes of an array; the widest here has four, and NumPy has at most 64.
-RANK_LIMIT = 16
-
-#: Beginnings of pickles (protocols 2 to 5) and of the archives in which torch and NumPy keep them.
-PICKLES = (*(bytes([0x80, protocol]) for protocol in range(2, 6)), b"PK\x03\x04", b"\x93NUMPY")
+# Safetensors: written by the package of that name, and read by it once the whole header is checked.
 
 
 def encode(arrays: Mapping[str, np.ndarray]) -> bytes:
