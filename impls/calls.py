@@ -118,10 +118,24 @@ def versions(implementation: Implementation) -> dict[str, str]:
 
 
 def call(implementation: Implementation, request: Request, function: Function | None = None) -> Reply:
-    """Run one request.  Never raises for what the implementation does; that is the reply.
+    """Run one request in this process; what the implementation does, exceptions too, is the reply.
 
-    Only that a program crashed is raised, as Crashed: what this process would do if it were the one that crashed.
-    With ``function`` that one is called instead of the implementation's own, and nothing of it is kept.
+    Parameters
+    ----------
+    implementation, request
+        What is called, and with which arrays in layout (B, H, S, D) and which keywords.
+    function
+        Called instead of the implementation's own; nothing of it is kept.
+
+    Returns
+    -------
+    Reply
+        Results by name in layout (B, H, S, D), times in seconds, memory in bytes.
+
+    Raises
+    ------
+    Crashed
+        A program that was run here crashed: as if this process had.
     """
     if function is not None:
         return _replied(implementation, request, function, ())

@@ -14,12 +14,31 @@ from attention_conformance.impls.select import builtin
 
 
 def compute(name: str, *arguments: np.ndarray, **keywords: Any) -> Any:
-    """The result, or the tuple of results, of a built-in implementation on the CPU.
+    """Call a built-in implementation on the CPU, in this process: a crash is one of the caller's.
 
-    ``arguments`` are those of its operator, in order (q, k, v of sdpa; x_q, w_q, w_k, w_v of mha and sublayer), all of
-    one dtype; keywords as in impls.operators.  In this process, so a crash is one of the caller's.  Raises
-    ImplementationError for an unknown name, NotImplementedError for what the implementation does not support, and
-    RuntimeError with the text of whatever it raises itself.
+    Parameters
+    ----------
+    name
+        Of the implementation: ``"numpy-eager"``.
+    arguments
+        Of its operator, in order and of one dtype: q (B, Hq, Sq, D), k (B, Hkv, Sk, D), v (B, Hkv, Sk, Dv) of sdpa;
+        x_q (B, Sq, E), w_q, w_k, w_v of mha and sublayer.
+    keywords
+        As in ``operators.py``.
+
+    Returns
+    -------
+    numpy.ndarray or tuple of numpy.ndarray
+        The output (B, Hq, Sq, Dv), or all results that the keywords request.
+
+    Raises
+    ------
+    ImplementationError
+        For an unknown name.
+    NotImplementedError
+        For what the implementation does not support.
+    RuntimeError
+        With the text of whatever the implementation raises.
     """
     if name not in builtin():
         raise ImplementationError(f"no built-in implementation {name!r}{nearest(name, builtin())}")

@@ -108,6 +108,19 @@ def together(names: Sequence[str], expression: str) -> str:
     return f"{listed} = (\n{INDENT}{expression}\n{INDENT}{source}\n)"
 
 
+def assigned(arrays: Sequence[Given], expression: Callable[[Given], str]) -> list[str]:
+    """The statements that give each array its expression, one for those of one expression; "" leaves an array alone."""
+    names: dict[str, list[str]] = {}
+    for each in arrays:
+        names.setdefault(expression(each), []).append(each.name)
+    return [together(those, text) for text, those in names.items() if text]
+
+
+def by_source(function: str, terms: Terms) -> Writer:
+    """A function (``module:function``) of this package, by its source."""
+    return lambda call: Snippet(function.rpartition(":")[2], by_contract(call), terms, sources=(function,))
+
+
 def applied(function: str, arguments: Sequence[str], depth: int = 0, before: str = "") -> str:
     """``before`` and the call of a function, at this depth of indentation: on one line, or with a line per argument."""
     return enclosed(f"{before}{function}(", arguments, ")", depth)

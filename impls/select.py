@@ -56,11 +56,23 @@ def registered() -> dict[str, Implementation]:
 
 
 def select(patterns: Sequence[str] = ()) -> tuple[Implementation, ...]:
-    """The implementations that the patterns name, each once, in order; all known ones without patterns.
+    """Select implementations by what ``--impl`` takes.
 
-    A pattern is a name, a glob over names, ``path.py:function[@framework]``,
-    ``package.module:function[@framework]``, or something foreign (impls.foreign.text).  Raises ImplementationError
-    for one that names nothing.
+    Parameters
+    ----------
+    patterns
+        Each is a name, a glob over names, ``path.py:function[@framework][+gradients]``,
+        ``package.module:function[@framework][+gradients]``, ``model.onnx[:name=ours,…]``, or a program's command line.
+
+    Returns
+    -------
+    tuple of Implementation
+        Each once, in order; all built-in and registered ones without patterns.
+
+    Raises
+    ------
+    ImplementationError
+        For a pattern that names nothing.
     """
     known = {**builtin(), **registered()}
     if not patterns:

@@ -25,11 +25,6 @@ def jitted(function: Function, call: Call) -> Function:
     return forward_only.jitted(gradient(function, call.operator), call)
 
 
-def jitted_static(function: Function, call: Call) -> Function:
-    """As ``impls.jax.prepare.jitted_static``, for ``gradient(function)``."""
-    return forward_only.jitted_static(gradient(function, call.operator), call)
-
-
 @functools.cache
 def gradient(function: Function, operator: str = SDPA_GRAD.name) -> Function:
     """The function of an operator of gradients that a function of sdpa or mha has by vjp, with its keywords."""

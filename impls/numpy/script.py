@@ -4,30 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attention_conformance.impls.contract import Call
 from attention_conformance.impls.memory_layouts import GUARD
-from attention_conformance.impls.script import Given, Snippet, Terms, Writer, by_contract, together
+from attention_conformance.impls.script import Given, Terms, Writer, assigned, by_source
 
 
 def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
     """bfloat16 as ``ml_dtypes.bfloat16``, and then the layout in memory (impls.memory_layouts)."""
-    halves = [each.name for each in arrays if each.dtype == "bfloat16"]
-    lines = [together(halves, "a.astype(ml_dtypes.bfloat16)")] if halves else []
-    return lines + laid_out(arrays, memory)
-
-
-def laid_out(arrays: Sequence[Given], memory: str) -> list[str]:
-    """The statements that lay arrays out as impls.memory_layouts does, for what it changes."""
-    expressions: dict[str, list[str]] = {}
-    for each in arrays:
-        expression = _layout(each, memory)
-        if expression:
-            expressions.setdefault(expression, []).append(each.name)
-    return [together(names, expression) for expression, names in expressions.items()]
+    halves = [each for each in arrays if each.dtype == "bfloat16"]
+    lines = assigned(halves, lambda each: "a.astype(ml_dtypes.bfloat16)")
+    return lines + assigned(arrays, lambda each: _layout(each, memory))
 
 
 def _layout(array: Given, memory: str) -> str:
-    """What lays the array ``a`` out; "" where nothing changes."""
+    """What lays the array ``a`` out as ``impls.memory_layouts`` does; "" where nothing changes."""
     garbage = "np.nan" if array.floating else "1"
     if memory == "transposed" and len(array.shape) == 4:
         return "np.ascontiguousarray(a.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)"
@@ -56,18 +45,14 @@ TERMS = Terms(
 )
 
 
-def _written_out(function: str) -> Writer:
-    def write(call: Call) -> Snippet:
-        return Snippet(function.rpartition(":")[2], by_contract(call), TERMS, sources=(function,))
-
-    return write
-
-
 CALLS: dict[str, Writer] = {
-    "numpy-eager": _written_out("attention_conformance.impls.numpy.eager:attention"),
-    "numpy-tiled": _written_out("attention_conformance.impls.numpy.tiled:attention"),
-    "numpy-gradients": _written_out("attention_conformance.impls.numpy.gradients:gradients"),
-    "numpy-layer-gradients": _written_out("attention_conformance.impls.numpy.gradients:layer_gradients"),
-    "numpy-layer": _written_out("attention_conformance.impls.numpy.layer:mha"),
-    "numpy-sublayer": _written_out("attention_conformance.impls.numpy.layer:sublayer"),
+    name: by_source(f"attention_conformance.impls.numpy.{target}", TERMS)
+    for name, target in (
+        ("numpy-eager", "eager:attention"),
+        ("numpy-tiled", "tiled:attention"),
+        ("numpy-gradients", "gradients:gradients"),
+        ("numpy-layer-gradients", "gradients:layer_gradients"),
+        ("numpy-layer", "layer:mha"),
+        ("numpy-sublayer", "layer:sublayer"),
+    )
 }

@@ -117,19 +117,13 @@ CALLS: dict[str, Writer] = {
     "ort-mha": node("attention_conformance.impls.onnx.contrib:multi_head"),
     "ort-gqa": node("attention_conformance.impls.onnx.contrib:group_query"),
     "onnx-reference": node("attention_conformance.impls.onnx.attention:attention24", _EVALUATOR),
-    "onnx-export18-torch-eager": exported(
-        18, torch_script.written_out("attention_conformance.impls.torch.eager:attention")
-    ),
-    "onnx-export23-torch-eager": exported(
-        23, torch_script.written_out("attention_conformance.impls.torch.eager:attention")
-    ),
+    "onnx-export18-torch-eager": exported(18, torch_script.written_out("eager:attention")),
+    "onnx-export23-torch-eager": exported(23, torch_script.written_out("eager:attention")),
     "onnx-export18-torch-sdpa": exported(18, torch_script.sdpa()),
     "onnx-export23-torch-sdpa": exported(23, torch_script.sdpa()),
     "ort-mha-layer": node("attention_conformance.impls.onnx.layer:multi_head"),
     "ort-attention-layer": node("attention_conformance.impls.onnx.layer:packed"),
-    "onnx-export23-torch-layer": exported(23, torch_script.written_out("attention_conformance.impls.torch.layer:mha")),
+    "onnx-export23-torch-layer": exported(23, torch_script.written_out("layer:mha")),
     "onnx-export23-torch-mha": exported(23, torch_script.module("functional")),
-    "onnx-export23-torch-sublayer": exported(
-        23, torch_script.written_out("attention_conformance.impls.torch.layer:sublayer")
-    ),
+    "onnx-export23-torch-sublayer": exported(23, torch_script.written_out("layer:sublayer")),
 }

@@ -22,10 +22,11 @@ from attention_conformance.impls.script import (
     Terms,
     Writer,
     applied,
+    assigned,
     by_contract,
+    by_source,
     enclosed,
     leaves,
-    together,
 )
 
 IMPORTS = ("from torch.nn import MultiheadAttention",)
@@ -200,17 +201,10 @@ def _aligned(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
     """Tensors on the device, and then their layout in memory (impls.memory_layouts) in torch's terms."""
-    expressions: dict[str, list[str]] = {}
-    for each in arrays:
-        half = ".to(torch.bfloat16)" if each.dtype == "bfloat16" else ""
-        moved = "" if device == "cpu" else f'.to("{device}")'
-        expressions.setdefault(f"torch.from_numpy(a){half}{moved}", []).append(each.name)
-    layouts: dict[str, list[str]] = {}
-    for each in arrays:
-        layout = _layout(each, memory)
-        if layout:
-            layouts.setdefault(layout, []).append(each.name)
-    return [together(names, expression) for expression, names in (expressions | layouts).items()]
+    moved = "" if device == "cpu" else f'.to("{device}")'
+    half = {"bfloat16": ".to(torch.bfloat16)"}
+    lines = assigned(arrays, lambda each: f"torch.from_numpy(a){half.get(each.dtype, '')}{moved}")
+    return lines + assigned(arrays, lambda each: _layout(each, memory))
 
 
 def _layout(array: Given, memory: str) -> str:
@@ -373,13 +367,9 @@ def _tests(call: Call) -> list[str]:
     return tests
 
 
-def written_out(function: str) -> Writer:
-    """A function of this room, by its source."""
-
-    def write(call: Call) -> Snippet:
-        return Snippet(function.rpartition(":")[2], by_contract(call), TERMS, sources=(function,))
-
-    return write
+def written_out(target: str) -> Writer:
+    """A function of this folder, by its source."""
+    return by_source(f"attention_conformance.impls.torch.{target}", TERMS)
 
 
 def differentiated(inner: Snippet, call: Call) -> Snippet:
@@ -419,7 +409,7 @@ FUNCTIONS: dict[str, Writer] = {
 }
 
 CALLS: dict[str, Writer] = {
-    "torch-eager": written_out("attention_conformance.impls.torch.eager:attention"),
+    "torch-eager": written_out("eager:attention"),
     "torch-sdpa": sdpa(),
     "torch-sdpa-math": sdpa("MATH"),
     "torch-sdpa-flash": sdpa("FLASH_ATTENTION"),
@@ -427,8 +417,8 @@ CALLS: dict[str, Writer] = {
     "torch-sdpa-cudnn": sdpa("CUDNN_ATTENTION"),
     "torch-flex": flex,
     "torch-compile": compiled,
-    "torch-layer": written_out("attention_conformance.impls.torch.layer:mha"),
+    "torch-layer": written_out("layer:mha"),
     "torch-mha-fast": module("fast"),
     "torch-mha-slow": module("slow"),
-    "torch-sublayer": written_out("attention_conformance.impls.torch.layer:sublayer"),
+    "torch-sublayer": written_out("layer:sublayer"),
 }
