@@ -152,7 +152,24 @@ class OperandErrors:
 
 
 def bound(expected: Expected, options: Options, dtype: str, profile: Profile) -> Bound:
-    """The bound for one input under one profile; rows whose reference is not finite are compared by class."""
+    """The bound for one input; rows whose reference is not finite are compared by class.
+
+    Parameters
+    ----------
+    expected
+        The reference of the input.
+    options
+        Those of the call.
+    dtype
+        Of the input and of the results: float64, float32, float16 or bfloat16.
+    profile
+        Where the program rounds.
+
+    Returns
+    -------
+    Bound
+        How far each element may be from the reference, in the shapes of the results.
+    """
     with np.errstate(all="ignore"):
         whole = with_sinks(expected)
         theirs = bound_under(whole, options, rounding(dtype, profile))

@@ -201,11 +201,22 @@ class Run:
 
 
 def read(path: Path) -> Run:
-    """Read a result file, as it is or compressed with Zstandard.
+    """Read a result file.
+
+    Parameters
+    ----------
+    path
+        JSON lines, as they are or compressed with Zstandard.
+
+    Returns
+    -------
+    Run
+        All that the file says; not complete where the run was cut off.
 
     Raises
     ------
-    ResultFileError : named after the first thing wrong, with the file and line.
+    ResultFileError
+        Named after the first thing wrong, with the file and line.
     """
     records = _lines(path)
     _, header = next(records, (1, None))

@@ -84,10 +84,26 @@ def share_out(scopes: Iterable[str], total: int) -> dict[str, int]:
 
 
 def merge(paths: Sequence[Path], output: Path) -> int:
-    """Write the parts as one result file, as a run on one machine would have; the number of results.
+    """Write the parts of a run as one result file, as a run on one machine would have.
 
-    Raises a MergeError, named after what is wrong, for parts that do not belong together, and ResultFileError for a
-    file that is none.
+    Parameters
+    ----------
+    paths
+        The result file of each part, in any order.
+    output
+        The file to write.
+
+    Returns
+    -------
+    int
+        How many results there are.
+
+    Raises
+    ------
+    MergeError
+        Parts that do not belong together; named after what is wrong.
+    ResultFileError
+        A file that is no result file.
     """
     runs = {path: _part(path) for path in paths}
     first = next(iter(runs), None)

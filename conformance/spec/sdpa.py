@@ -67,9 +67,32 @@ def sdpa(
 ) -> Expected:
     """Scaled dot-product attention as SPEC.md defines it.
 
-    Shapes as in SDPA-1; every keyword as in SDPA-3 to SDPA-13, SDPA-38 and DEC-1 to DEC-3.  With ``rows``, indices of
-    query rows, only those rows are computed, in that order.  Raises InvalidInput where SDPA-31 to SDPA-36 and DEC-7
-    require an exception.
+    Parameters
+    ----------
+    q, k, v
+        (B, Hq, Sq, D), (B, Hkv, Sk, D) and (B, Hkv, Sk, Dv), of one floating dtype (SDPA-1, SDPA-17).
+    mask, bias
+        Broadcast to (B, Hq, Sq, Sk): True where a key takes part (SDPA-7), and numbers added to the scores (SDPA-6).
+    is_causal, causal_offset, window, kv_lengths
+        Which keys a row may attend to (SDPA-9 to SDPA-12); offset and lengths are of all batches, or (B,).
+    scale, softcap
+        SDPA-3 to SDPA-5.
+    sinks
+        (Hq,) (SDPA-38).
+    past_key, past_value
+        (B, Hkv, P, D) and (B, Hkv, P, Dv), which come before k and v (DEC-1).
+    rows
+        Indices of query rows: only those are computed, in that order.
+
+    Returns
+    -------
+    Expected
+        Results and intermediate results, in float64.
+
+    Raises
+    ------
+    InvalidInput
+        Where SDPA-31 to SDPA-36 and DEC-7 require an exception.
     """
     present: tuple[Array, ...] = ()
     if past_key is not None or past_value is not None:
