@@ -188,15 +188,11 @@ def row(dtype: str, profile: Profile, quantity: str, errors: Mapping[str, float]
         "profile": profile.value,
         "quantity": quantity,
         "cases": len(errors),
-        "smallest": _digits(errors[best]) if np.isfinite(errors[best]) else None,
+        "smallest": float(f"{errors[best]:.2g}") if np.isfinite(errors[best]) else None,
         "smallest_on": best,
-        "median": _digits(median) if np.isfinite(median) else None,
+        "median": float(f"{median:.2g}") if np.isfinite(median) else None,
         "caught_at_promised": sum(error <= PROMISED for error in errors.values()),
     }
-
-
-def _digits(number: float) -> float:
-    return float(f"{number:.2g}")
 
 
 # float64 computed in float32.

@@ -33,8 +33,9 @@ class Series:
         return dtype_of(index)
 
 
-def _variants(module: str, names: str) -> tuple[str, ...]:
-    return tuple(f"{PACKAGE}.{module}:{name}" for name in names.split())
+def _judged(libraries: str, module: str, variants: str) -> tuple[str, ...]:
+    """Names of built-in implementations, and of honest variants in a module beside this one."""
+    return (*libraries.split(), *(f"{PACKAGE}.{module}:{name}" for name in variants.split()))
 
 
 #: XLA compiles for each shape (about half a second), flex attention traces for each call (a tenth), and opset 23 runs
@@ -44,22 +45,11 @@ SDPA = Series(
     "sdpa",
     20_000,
     random_problem,
-    (
-        "numpy-eager",
-        "numpy-tiled",
-        "torch-eager",
-        "torch-sdpa",
-        "torch-sdpa-math",
-        "torch-sdpa-flash",
-        "torch-flex",
-        "jax-jit",
-        "jax-nn",
-        "onnx-attention23",
-        "onnx-attention24",
-        "ort-mha",
-        "ort-gqa",
-        "onnx-reference",
-        *_variants("variants", "storage fused flash online tf32 sequential coarse"),
+    _judged(
+        "numpy-eager numpy-tiled torch-eager torch-sdpa torch-sdpa-math torch-sdpa-flash torch-flex jax-jit jax-nn"
+        " onnx-attention23 onnx-attention24 ort-mha ort-gqa onnx-reference",
+        "variants",
+        "storage fused flash online tf32 sequential coarse",
     ),
     {"jax-jit": 125, "jax-nn": 25, "torch-flex": 50, "onnx-attention23": 4},
 )
@@ -78,18 +68,10 @@ MHA = Series(
     "mha",
     3_000,
     partial(layer_problem, "mha"),
-    (
-        "numpy-layer",
-        "torch-layer",
-        "torch-mha-fast",
-        "torch-mha-slow",
-        "jax-layer",
-        "ort-mha-layer",
-        "ort-attention-layer",
-        *_variants(
-            "mha_variants",
-            "plain fused head_by_head scaled_weight without_key_bias handed flash tf32 sequential stored",
-        ),
+    _judged(
+        "numpy-layer torch-layer torch-mha-fast torch-mha-slow jax-layer ort-mha-layer ort-attention-layer",
+        "mha_variants",
+        "plain fused head_by_head scaled_weight without_key_bias handed flash tf32 sequential stored",
     ),
     {"jax-layer": 60, "ort-attention-layer": 5},
 )
@@ -99,15 +81,10 @@ SUBLAYER = Series(
     "sublayer",
     3_000,
     partial(layer_problem, "sublayer"),
-    (
-        "numpy-sublayer",
-        "torch-sublayer",
-        "jax-sublayer",
-        *_variants(
-            "mha_variants",
-            "plain_sublayer fused_sublayer handed_sublayer flash_sublayer tf32_sublayer sequential_sublayer"
-            " stored_sublayer",
-        ),
+    _judged(
+        "numpy-sublayer torch-sublayer jax-sublayer",
+        "mha_variants",
+        "plain_sublayer fused_sublayer handed_sublayer flash_sublayer tf32_sublayer sequential_sublayer stored_sublayer",
     ),
     {"jax-sublayer": 60},
 )
@@ -117,14 +94,11 @@ SDPA_GRAD = Series(
     "sdpa_grad",
     3_000,
     gradient_problem,
-    (
-        "numpy-gradients",
-        "torch-eager-gradients",
-        "torch-sdpa-gradients",
-        "torch-sdpa-math-gradients",
-        "torch-sdpa-flash-gradients",
-        "jax-jit-gradients",
-        *_variants("gradient_variants", "flash flash_one_by_one kept_weights kept_weights_one_by_one every_array tf32"),
+    _judged(
+        "numpy-gradients torch-eager-gradients torch-sdpa-gradients torch-sdpa-math-gradients"
+        " torch-sdpa-flash-gradients jax-jit-gradients",
+        "gradient_variants",
+        "flash flash_one_by_one kept_weights kept_weights_one_by_one every_array tf32",
     ),
     {"jax-jit-gradients": 60},
 )
@@ -134,13 +108,11 @@ MHA_GRAD = Series(
     "mha_grad",
     3_000,
     partial(layer_problem, "mha_grad"),
-    (
-        "numpy-layer-gradients",
-        "torch-layer-gradients",
-        "torch-mha-gradients",
-        "torch-mha-composed-gradients",
-        "jax-layer-gradients",
-        *_variants("mha_gradient_variants", "plain row_by_row side_by_side without_key_bias stored"),
+    _judged(
+        "numpy-layer-gradients torch-layer-gradients torch-mha-gradients torch-mha-composed-gradients"
+        " jax-layer-gradients",
+        "mha_gradient_variants",
+        "plain row_by_row side_by_side without_key_bias stored",
     ),
     {"jax-layer-gradients": 60},
 )
