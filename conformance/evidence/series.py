@@ -84,7 +84,8 @@ SUBLAYER = Series(
     _judged(
         "numpy-sublayer torch-sublayer jax-sublayer",
         "mha_variants",
-        "plain_sublayer fused_sublayer handed_sublayer flash_sublayer tf32_sublayer sequential_sublayer stored_sublayer",
+        "plain_sublayer fused_sublayer handed_sublayer flash_sublayer tf32_sublayer sequential_sublayer"
+        " stored_sublayer",
     ),
     {"jax-sublayer": 60},
 )

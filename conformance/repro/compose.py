@@ -226,10 +226,21 @@ def file_name(target: Target, case: AnyCase) -> str:
 def text(
     result: Result, target: Target, case: AnyCase, elements: Sequence[Element], versions: Mapping[str, str]
 ) -> str:
-    """The script.  ``elements`` are the wrong elements of a wrong result, and () for every other failure.
+    """The script of a failed case.
 
-    Raises ValueError for a result that is no failure of a call (or that lacks its elements), NotImplementedError for
-    a call that the implementation does not express.
+    Parameters
+    ----------
+    elements
+        The wrong elements of a result that fails by value, and () for every other failure.
+    versions
+        Of packages by name; those that the script uses are named at its head.
+
+    Raises
+    ------
+    ValueError
+        For a result that is no failure of a call, or that lacks its elements.
+    NotImplementedError
+        For a call that the implementation does not express.
     """
     if result.failure is None or (result.failure is Failure.VALUE) != bool(elements):
         raise ValueError(f"{result.case}: {result.outcome.value}, {len(elements)} wrong elements: no script")

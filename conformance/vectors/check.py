@@ -217,9 +217,19 @@ class Checked:
 
 
 def check(vectors: Path, answers: Path, chosen: Chosen, origin: Origin, path: Path | None) -> Checked:
-    """Judge the results of the chosen vectors, and write the result file if there is a path for it.
+    """Judge results of the chosen vectors.
 
-    Raises VectorError for the first file that cannot be used; the result file then has no footer.
+    Parameters
+    ----------
+    vectors, answers
+        The folder that ``export`` wrote, and the folder of results, in files named as the vectors.
+    path
+        Where the result file is written; None for nowhere.
+
+    Raises
+    ------
+    VectorError
+        For the first file that cannot be used; the result file then has no footer.
     """
     if not answers.is_dir():
         raise Unreadable(f"{answers} is not a folder of results")
