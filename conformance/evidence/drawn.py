@@ -119,8 +119,8 @@ HAS: Mapping[str, Has] = {
     "decode": {**_within(OF_SDPA), **_OF_DECODE},
     "mha": {
         **_OF_LAYER,
-        "return_weights": lambda p: p.weights,
-        "average_weights": lambda p: p.averaged,
+        "return_weights": lambda p: p.return_weights,
+        "average_weights": lambda p: p.average_weights,
     },
     "sublayer": {**_OF_LAYER, "pre_norm": lambda p: p.pre_norm},
     "sdpa_grad": {**_within(OF_SDPA, _RESULTS), **_OF_GRADIENT},

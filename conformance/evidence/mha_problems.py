@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.conformance.cases.base import ALL_DTYPES
-from attention_conformance.conformance.cases.data import random_bias, random_mask
+from attention_conformance.conformance.cases.data import lengths, random_bias, random_mask
 from attention_conformance.conformance.cases.layer import LayerShape, MhaCase, Rng, SublayerCase, columns, w_o, x_kv
 from attention_conformance.conformance.cases.mha_gradient import MhaGradientCase
 from attention_conformance.conformance.evidence.derived_problems import GRADIENT, sized
@@ -87,8 +87,8 @@ class LayerProblem:
     is_causal: bool = False
     kv_lengths: tuple[int, ...] | None = None
     scale: float | None = None
-    weights: bool = False
-    averaged: bool = False
+    return_weights: bool = False
+    average_weights: bool = False
     epsilon: float = 1e-5
     pre_norm: bool = False
     gradient: float = 1.0
@@ -128,17 +128,11 @@ class LayerProblem:
         options |= {name: partial(_sized_columns, name, self.values) for name in self.biases}
         options |= {} if self.mask is None else {"mask": random_mask(self.mask.keep, self.mask.axes)}
         options |= {} if self.bias is None else {"bias": random_bias(self.bias.spread, self.bias.axes)}
-        if self.kv_lengths is not None:
-            options["kv_lengths"] = lambda rng, s, dtype: np.array(self.kv_lengths, np.int64)
+        options |= {} if self.kv_lengths is None else {"kv_lengths": lengths(*self.kv_lengths)}
         options |= {} if self.scale is None else {"scale": self.scale}
-        flags = {
-            "is_causal": self.is_causal,
-            "sequence_first": s.sequence_first,
-            "return_weights": self.weights,
-            "average_weights": self.averaged,
-            "pre_norm": self.pre_norm,
-        }
-        return options | {name: True for name, given in flags.items() if given}
+        options |= {"sequence_first": True} if s.sequence_first else {}
+        flags = ("is_causal", "return_weights", "average_weights", "pre_norm")
+        return options | {name: True for name in flags if getattr(self, name)}
 
     def _sized(self, x: LayerGradientInputs) -> LayerGradientInputs:
         return replace(x, grad_output=sized(x.grad_output, self.gradient, self.ones))
@@ -158,7 +152,7 @@ def layer_problem(operator: str, index: int) -> LayerProblem:
     some = () if square else tuple(name for name in names if has("bias of one"))
     biases = names if has("all biases") else some
     weights = has("return_weights") and operator == "mha"
-    lengths = tuple(int(rng.choice([0, shape.sk, *rng.integers(shape.sk + 1, size=4)])) for _ in range(shape.b))
+    given = tuple(int(rng.choice([0, shape.sk, *rng.integers(shape.sk + 1, size=4)])) for _ in range(shape.b))
     return LayerProblem(
         name=f"evidence-{operator}-{index}",
         operator=operator,
@@ -173,10 +167,10 @@ def layer_problem(operator: str, index: int) -> LayerProblem:
         mask=RandomMask(round(float(rng.uniform(0.05, 0.95)), 2), _axes(rng, shape)) if has("mask") else None,
         bias=RandomBias(log_uniform(rng, *BIAS), _axes(rng, shape)) if has("bias") else None,
         is_causal=has("is_causal"),
-        kv_lengths=lengths if has("kv_lengths") else None,
+        kv_lengths=given if has("kv_lengths") else None,
         scale=scaled(rng, shape.d) if has("scale") else None,
-        weights=weights,
-        averaged=weights and has("average_weights"),
+        return_weights=weights,
+        average_weights=weights and has("average_weights"),
         epsilon=float(rng.choice(EPSILONS)),
         pre_norm=operator == "sublayer" and has("pre_norm"),
         gradient=log_uniform(rng, *GRADIENT),
