@@ -258,7 +258,7 @@ def _through_softcap(
 def bound(expected: GradExpected, options: Options, dtype: str, profile: Profile) -> dict[str, Array]:
     """Bounds on |result − reference| by the name of the gradient, each in its shape.
 
-    ``options`` are those of conformance.bounds.sdpa.  An element whose reference is not finite is compared by class.
+    ``options`` are those of bounds/sdpa.py.  An element whose reference is not finite is compared by class.
     """
     with np.errstate(all="ignore"):
         theirs = bound_under(expected, options, rounding(dtype, profile))

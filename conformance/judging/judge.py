@@ -1,7 +1,7 @@
 """The judge: what a reply to a case amounts to.  Pure: a reply and what is expected of the case in, a result out.
 
 Runs nothing, and knows neither targets nor the ledger.  Expected results and bounds are those of the case, which its
-store keeps (attention_conformance.conformance.cases.store).
+store keeps (cases/store.py).
 """
 
 from __future__ import annotations

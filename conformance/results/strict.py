@@ -2,7 +2,7 @@
 
 ``loads`` refuses keys that are there twice, numbers that are none and deep nesting, ``convert`` makes typed records of
 the value, and ``schema`` is the JSON schema of their types.  Sizes are bounded, and files decompressed, by
-``attention_conformance.impls.compressed``.
+``impls/compressed.py``.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def conclude(
 ) -> Conclusion:
     """What results amount to; a run that was cut off says nothing of what is refused everywhere.
 
-    ``implied`` names implementations whose keywords are only implied (attention_conformance.conformance.run.targets).
+    ``implied`` names implementations whose keywords are only implied (targets.py).
     """
     everywhere = refused(results) if complete else []
     failures = [each.line for each in everywhere if each.implementation not in implied]

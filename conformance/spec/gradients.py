@@ -54,7 +54,7 @@ class GradExpected:
 def sdpa_grad(q: Array, k: Array, v: Array, grad_output: Array, **options: Any) -> GradExpected:
     """The gradients of a loss whose gradient with respect to the output is ``grad_output`` (B, Hq, Sq, Dv).
 
-    ``options`` are the keywords of ``conformance.spec.sdpa.sdpa``, as SPEC.md defines them.  Raises InvalidInput
+    ``options`` are the keywords of ``sdpa``, as SPEC.md defines them.  Raises InvalidInput
     where sdpa does, and for a ``grad_output`` of another shape or dtype than the output (GRAD-12).
     """
     forward = reference.sdpa(q, k, v, **options)

@@ -70,7 +70,7 @@ def mha_grad(
 ) -> LayerGradExpected:
     """The gradients of a loss whose gradient with respect to the output of ``mha`` is ``grad_output``.
 
-    ``options`` are the keywords of ``conformance.spec.mha.mha``, as SPEC.md defines them.  Raises InvalidInput
+    ``options`` are the keywords of ``mha``, as SPEC.md defines them.  Raises InvalidInput
     where mha does, and for a ``grad_output`` of another shape or dtype than the output (GRAD-27).
     """
     layer = mha(x_q, w_q, w_k, w_v, heads=heads, **options)
