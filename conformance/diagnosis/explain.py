@@ -1,4 +1,4 @@
-"""The explain step: once every case is judged, the stage at which a failure went wrong, and the likely mistake.
+"""Explanation of failures, once every case is judged: the stage that went wrong, and the likely mistake.
 
 Nothing here decides whether a case passes.  Failures are taken up implementation by implementation, because the
 explanation that fits most of them is the one to read first.
@@ -68,12 +68,12 @@ class Diagnosis:
     failures: int
     explanations: tuple[Explanation, ...]
     #: What the others have in common, in words.
-    shared: tuple[str, ...] = ()
+    common_features: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """The explanations in words, one a line."""
         name = f"{self.implementation} on {self.device}"
-        texts = [*(explanation_text(e, self.failures) for e in self.explanations), *self.shared]
+        texts = [*(explanation_text(e, self.failures) for e in self.explanations), *self.common_features]
         return [f"{name}: {text}" for text in texts]
 
     def as_json(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Diagnosis:
                 {"faults": list(e.names), "title": e.title, "cases": sorted({f.case.name for f in e.fits})}
                 for e in self.explanations
             ],
-            "common_features": list(self.shared),
+            "common_features": list(self.common_features),
         }
 
 
@@ -159,10 +159,10 @@ def _diagnosis(name: str, device: str, failed: Sequence[Examined], group: Iterab
         if each not in explained:
             left[each.failure].append((each.case, each.dtype))
     kept = [(each.case, each.dtype) for each in passed]
-    shared = (
+    common_features = (
         common_features_line(kind, some, kept) for kind, some in sorted(left.items(), key=lambda item: -len(item[1]))
     )
-    return Diagnosis(name, device, len(examined(known)), explanations, tuple(filter(None, shared)))
+    return Diagnosis(name, device, len(examined(known)), explanations, tuple(filter(None, common_features)))
 
 
 def _failed(each: Examined) -> Failed | None:

@@ -1,4 +1,4 @@
-"""Matching with known faults: which one, or which two together, gives the results that failed.
+"""Matching of failures with faults: which one, or which two together, gives the results that failed.
 
 All failures of an implementation are looked at together; only faults of its operator are tried.  The explanation that
 fits most of them comes first, and passed cases speak against one that they would fail with.  What is left is explained

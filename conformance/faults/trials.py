@@ -43,7 +43,7 @@ TRIALS, KEPT = 30_000, 20_000
 
 
 class Verdict(NamedTuple):
-    """What a result says, without its words."""
+    """The outcome of a result, without its words."""
 
     outcome: Outcome
     failure: Failure | None
@@ -78,7 +78,7 @@ class Failed:
 
 
 def verdict(reply: Reply, case: AnyCase, blank: Result) -> Verdict:
-    """What the judge says of a reply to a case; it depends on what is in the key, and on nothing else."""
+    """The judge's verdict on a reply to a case; it depends on what is in the key, and on nothing else."""
     key = (case.name, blank.dtype, blank.profile, _digest(reply))
     if key not in _GIVEN:
         result = judge(reply, case, blank)

@@ -1,7 +1,8 @@
-"""New records for the failures of a result file, as TOML to read, correct and paste; nothing is written.
+"""Commands of the ledger: propose, stale, list and page.
 
-A proposal says no more than the file shows: the cases and dtypes that failed in one way, the device that they failed
-on, and the series of the version that was run.
+A proposal is new records for the failures of a result file, as TOML to read, correct and paste.  It says no more than
+the file shows: the cases and dtypes that failed in one way, the device that they failed on, and the series of the
+version that was run.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from attention_conformance.conformance.results import Run
 from attention_conformance.conformance.results.strict import plain
 from attention_conformance.impls.select import builtin
 
-#: Width of a line of the ledger; a list of cases that is longer stands one a line.
+#: Width of a line of the ledger; a list of cases that is longer has one a line.
 WIDTH = 120
 
 #: What is said of a wrong value that looks like nothing known.
@@ -47,6 +48,11 @@ KEYS_IN_ORDER = (
     "instead",
     "upstream",
 )
+
+#: What ``stale`` prints of the records, worst first; those that hold are counted only.
+REPORTED = (Standing.GONE, Standing.PARTLY_GONE, Standing.NOT_EXERCISED)
+
+_ENDS = "Ends with {}, 2 if a file cannot be used."
 
 
 @dataclass(frozen=True)
@@ -163,7 +169,7 @@ def _id(name: str, clause: str, failure: Failure, taken: Iterable[str]) -> str:
 
 
 def toml(record: Deviation) -> str:
-    """A record as it stands in a ledger file."""
+    """A record as it is written in a ledger file."""
     keys = [key for key in KEYS_IN_ORDER if getattr(record, key) != ()]
     return "\n".join(["[[deviation]]", *(_line(key, getattr(record, key)) for key in keys)])
 
@@ -178,15 +184,6 @@ def _line(key: str, value: str | tuple[str, ...]) -> str:
 def _quoted(text: str) -> str:
     """A TOML string: as in JSON, but that the delete character is escaped, too."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-# The commands ``ledger propose``, ``stale``, ``list`` and ``page``: their options, what they print, how they end.
-
-
-#: What ``stale`` prints of the records, worst first; those that hold are counted only.
-REPORTED = (Standing.GONE, Standing.PARTLY_GONE, Standing.NOT_EXERCISED)
-
-_ENDS = "Ends with {}, 2 if a file cannot be used."
 
 
 def run_ledger(action: str, deviations: list[Path], results: list[Path]) -> str | tuple[str, int]:
@@ -239,7 +236,7 @@ def _list(ledger: Ledger) -> str:
 
 
 def _page(paths: list[Path], ledger: Ledger) -> str:
-    """Write DEVIATIONS.md anew, and say where."""
+    """Regenerate DEVIATIONS.md; returns its path."""
     page.PAGE.write_text(page.render(ledger, results.read(paths[0])), encoding="utf-8")
     return str(page.PAGE)
 
@@ -261,7 +258,7 @@ def ledger_options(parser: argparse.ArgumentParser) -> None:
     stale_.add_argument("results", nargs="+", type=Path, metavar="RESULT.jsonl", help="of pytest conformance")
     list_ = actions.add_parser("list", help="print all records as a table", epilog=_ENDS.format("0"))
     list_.set_defaults(results=[])
-    page_ = actions.add_parser("page", help="write DEVIATIONS.md anew", epilog=_ENDS.format("0"))
+    page_ = actions.add_parser("page", help="regenerate DEVIATIONS.md", epilog=_ENDS.format("0"))
     page_.set_defaults(deviations=[])
     page_.add_argument(
         "results", nargs="?", type=lambda name: [Path(name)], default=[page.PUBLISHED], metavar="RESULT.jsonl",

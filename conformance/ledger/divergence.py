@@ -1,4 +1,4 @@
-"""How the libraries answer the questions on which they disagree: question × implementation, from results alone."""
+"""Divergence of the libraries: their answers to the questions on which they disagree, from results alone."""
 
 from __future__ import annotations
 

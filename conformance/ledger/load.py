@@ -167,7 +167,7 @@ def _place(file: str, number: int, data: object) -> str:
 
 
 def _record(place: str, data: object, file: str) -> Deviation:
-    """A record, from what stands in the file.  Raises LedgerError; ``place`` says where it stands."""
+    """A record, from what is in the file.  Raises LedgerError; ``place`` names the place in it."""
     if isinstance(data, dict):
         for key in data:
             if key not in KEYS:

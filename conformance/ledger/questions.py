@@ -1,4 +1,4 @@
-"""The questions on which today's libraries disagree, each with the case that asks it and the spec's answer.
+"""Questions on which today's libraries disagree, each with the case that asks it and the spec's answer.
 
 A result file answers them: the tables "how libraries answer" of a report and of DEVIATIONS.md are made from it.
 """
@@ -49,7 +49,7 @@ QUESTIONS = (
     # Shapes.
     Question("Sk = 0", "empty-keys", "zeros"),
     Question("Sk = 0 with grouped heads", "empty-keys-grouped", "zeros"),
-    Question("Sk = 0, lse asked for", "empty-keys-lse", "−inf"),
+    Question("Sk = 0, lse requested", "empty-keys-lse", "−inf"),
     Question("Sq = 0", "empty-queries", "empty"),
     Question("Dv = 0", "empty-values", "empty"),
     Question("Dv ≠ D", "value-width-larger", "ok"),

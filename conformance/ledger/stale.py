@@ -1,4 +1,4 @@
-"""Which records result files show to be gone, in whole or in part, and which they do not exercise.
+"""Stale records: those that result files show to be gone, in whole or in part, and those that they do not exercise.
 
 Nothing is taken from what a run said of the ledger: each result that a record covers shows the failure that it
 records, or shows that this is gone, whatever ledger was in force when the file was written.

@@ -79,7 +79,7 @@ def sorted_out(found: Sequence[tuple]) -> tuple[list[Failed], list[Passed]]:
 
 @pytest.fixture(scope="module")
 def caught() -> dict[str, dict[str, str]]:
-    """Which cases catch each fault, smallest first, in which dtypes: the published kill table."""
+    """Which cases catch each fault, smallest first, in which dtypes: the published kill matrix."""
     return {fault["name"]: fault["caught"] for fault in json.loads(compressed.read(PUBLISHED, 1 << 24))["faults"]}
 
 

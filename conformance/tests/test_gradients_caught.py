@@ -52,8 +52,8 @@ def bias_not_summed(p: Problem) -> dict[str, np.ndarray]:
     return {**x.gradients, "grad_bias": sum_to(x.d_scores, shape) / (x.d_scores.size / max(1, p.options["bias"].size))}
 
 
-def nan_in_rows_without_a_key(p: Problem) -> dict[str, np.ndarray]:
-    """0/0 in rows that have no key, hidden in the forward pass by a mask."""
+def nan_in_fully_masked_rows(p: Problem) -> dict[str, np.ndarray]:
+    """0/0 in fully masked rows, hidden in the forward pass by a mask."""
     x = p.expected()
     return {**x.gradients, "grad_q": np.where(x.forward.allowed.any(axis=3, keepdims=True), x.grad_q, np.nan)}
 
@@ -115,7 +115,7 @@ FAULTS: tuple[tuple[Callable[[Problem], Gradients], tuple[str, ...], dict[str, A
     (no_delta, ("float32", *HALF), {}, several),
     (first_head_of_group, ("float32", *HALF), {}, grouped),
     (bias_not_summed, ("float32", *HALF), {}, broadcast),
-    (nan_in_rows_without_a_key, ("float32", *HALF), {"empty": True}, emptied),
+    (nan_in_fully_masked_rows, ("float32", *HALF), {"empty": True}, emptied),
     (values_off, SINGLE, {}, always),
     (in_float32, ("float64",), {}, always),
 )

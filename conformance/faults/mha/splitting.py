@@ -192,7 +192,7 @@ class WeightsOfWrongHead(Layer):
         return super().weights(x, np.ascontiguousarray(weights.swapaxes(0, 1)).reshape(weights.shape))
 
 
-@fault("MHA-14", "weights averaged over the heads where those of each head are asked for", "fairseq 3365")
+@fault("MHA-14", "weights averaged over the heads where those of each head are requested", "fairseq 3365")
 class WeightsAlwaysAveraged(Layer):
     """A fast path returns the mean."""
 

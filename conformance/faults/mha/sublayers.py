@@ -28,7 +28,7 @@ from attention_conformance.conformance.spec.mha import LayerExpected, Norm, Subl
     "pytorch-transformer 14",
 )
 class NormAlwaysFirst(Sublayer):
-    """The other order, whatever is asked for."""
+    """The other order, whatever is requested."""
 
     def norm_first(self, x: LayerCall) -> bool:
         return True

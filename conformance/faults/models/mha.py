@@ -183,7 +183,7 @@ class Layer(Model):
         return Form(x.unbatched, x.sequence_first and not x.unbatched, x.average_weights)
 
     def results(self, x: LayerCall, found: LayerExpected | SublayerExpected) -> Any:
-        """The output in the dtype of x_q, and the weights if they were asked for (MHA-23)."""
+        """The output in the dtype of x_q, and the weights if they are requested (MHA-23)."""
         output = found.output.astype(x.dtype)
         if not x.return_weights or isinstance(found, SublayerExpected):
             return output

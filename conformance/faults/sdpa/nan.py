@@ -29,7 +29,7 @@ class NanKeyDropped(Attention):
 
 @fault("SDPA-23", "NaN replaced by 0 in the output", "rten PR 1321")
 class NanToZero(Attention):
-    """The mend for fully masked rows, laid over everything."""
+    """The remedy for fully masked rows, laid over everything."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         return super().stored(x, np.nan_to_num(output, nan=0.0))

@@ -127,7 +127,7 @@ class LseUnscaled(Attention):
 
 @fault("SDPA-18", "weights averaged over the heads", "fairseq 3365")
 class WeightsAveraged(Attention):
-    """(B, Sq, Sk), whatever was asked for."""
+    """(B, Sq, Sk), whatever is requested."""
 
     def stored_weights(self, x: Inputs, weights: Array) -> Array:
         return super().stored_weights(x, weights.mean(axis=1))
