@@ -85,7 +85,7 @@ class ClauseRow(Outcomes, frozen=True, kw_only=True):
     cell: str
 
 
-class AnswerRow(Who, frozen=True, kw_only=True):
+class DivergenceRow(Who, frozen=True, kw_only=True):
     """An answer: between ** if the spec says something else, empty if the question was not put."""
 
     question: str
@@ -192,7 +192,7 @@ class ModelDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     results: list[ResultRow]
     implementations: list[ImplementationRow]
     matrix: list[ClauseRow]
-    answers: list[AnswerRow]
+    divergence: list[DivergenceRow]
     differences: list[DifferenceRow]
     memory: list[MemoryRow] = []
     runs: list[RunRow]

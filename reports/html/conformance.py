@@ -93,10 +93,10 @@ def masked_rows(frame: pd.DataFrame, results: Sequence[Result]) -> Answer | None
     about = frame["clauses"].str.contains("|".join(rf"\b{name}\b" for name in named)) | frame["broken"].isin(named)
     judged = tables.judgements(frame[about & (frame["outcome"] != "unsupported")])
     judged = judged[judged["clause"].isin(named)]
-    asked = {found.operator: found for found in given.answers(results)}
+    answered = {found.operator: found for found in given.answers(results)}
     groups: list[Group] = []
     for operator, clause in MASKED_ROWS.items():
-        groups += _groups(operator, clause, judged[judged["clause"] == clause], asked.get(operator))
+        groups += _groups(operator, clause, judged[judged["clause"] == clause], answered.get(operator))
     if not groups:
         return None
     sdpa = [group for group in groups if group.label.startswith(given.OPERATORS["sdpa"])] or groups
@@ -112,7 +112,7 @@ def masked_rows(frame: pd.DataFrame, results: Sequence[Result]) -> Answer | None
     return Answer("empty-rows", question, lead, tuple(groups), note, "divergence", fold)
 
 
-def _groups(operator: str, clause: str, judged: pd.DataFrame, asked: given.Answers | None) -> list[Group]:
+def _groups(operator: str, clause: str, judged: pd.DataFrame, answered: given.Answers | None) -> list[Group]:
     executed = dict.fromkeys(zip(judged["implementation"], judged["device"], strict=True))
     bad = judged[judged["outcome"].isin(_WRONG)].drop_duplicates(["implementation", "device"])
     wrong: dict[Who, Cell] = {}
@@ -120,7 +120,7 @@ def _groups(operator: str, clause: str, judged: pd.DataFrame, asked: given.Answe
         who = (row["implementation"], row["device"])
         wrong[who] = Cell(who[0], tip=row["error_pattern"] or row["reason"], link=link("clause", clause, *who))
     silent: dict[Who, Cell] = {}
-    for who, said in _said(asked).items():
+    for who, said in _said(answered).items():
         otherwise = [(question, text) for question, text in said if text.startswith(BOLD)]
         if otherwise:
             wrong[who] = _differs(who, otherwise)
@@ -141,11 +141,11 @@ def _groups(operator: str, clause: str, judged: pd.DataFrame, asked: given.Answe
     ]
 
 
-def _said(asked: given.Answers | None) -> Mapping[Who, list[tuple[Question, str]]]:
-    if asked is None:
+def _said(answered: given.Answers | None) -> Mapping[Who, list[tuple[Question, str]]]:
+    if answered is None:
         return {}
-    at = [(number, question) for number, question in enumerate(asked.questions) if question.text.startswith(BEGINS)]
-    return {who: [(question, row[number]) for number, question in at] for who, row in asked.answers.items()}
+    at = [(number, question) for number, question in enumerate(answered.questions) if question.text.startswith(BEGINS)]
+    return {who: [(question, row[number]) for number, question in at] for who, row in answered.answers.items()}
 
 
 def _differs(who: Who, otherwise: Sequence[tuple[Question, Any]]) -> Cell:
@@ -263,12 +263,12 @@ def _table(found: given.Answers, several: bool) -> Table:
         rows.append((*head, *cells))
     names = {who: " ".join(who) if several else who[0] for who in found.answers}
     right = [f"{names[who]} ({_supported(row)})" for who, row in found.answers.items() if who not in others]
-    note = f"Asked in {DTYPE}, by one case each."
+    note = f"In {DTYPE}, one case for each question."
     if right:
         note += f" As the spec says wherever they answer, of {len(found.questions)} questions: {', '.join(right)}."
     title = given.OPERATORS.get(found.operator, found.operator)
     heads = (Column("question"), Column("the spec"), *(Column(names[who]) for who in others))
-    return Table(f"answers-{found.operator}", title, heads, tuple(rows), note)
+    return Table(f"divergence-{found.operator}", title, heads, tuple(rows), note)
 
 
 def answer(text: str, fragment: str = "") -> Cell:

@@ -65,7 +65,7 @@ def _conformance(model: Model) -> dict[str, Any]:
 def _questions(model: Model, found: pd.DataFrame) -> list[Answer]:
     """The answers at the top, in the order in which a stranger asks."""
     answers: list[Answer | None] = []
-    at = speed.asked(found)
+    at = speed.nearest_timing(found)
     if not model.results.empty:
         answers.append(conformance.masked_rows(model.results, model.records.results))
     if not found.empty:

@@ -258,7 +258,7 @@ def exponent_interval(one: Memory) -> str:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Timing:
     """A workload of every device."""
 
     family: str
@@ -276,7 +276,7 @@ class Asked:
         return self.family.replace("*", str(self.length))
 
 
-def asked(cells: pd.DataFrame) -> Asked | None:
+def nearest_timing(cells: pd.DataFrame) -> Timing | None:
     """The workload that the questions are about: causal at 4096 in float32, or the nearest that was timed."""
     rows = timed(cells)
     if rows.empty:
@@ -287,10 +287,10 @@ def asked(cells: pd.DataFrame) -> Asked | None:
         by_length=(rows["S"] - LENGTH).abs(),
     )
     first = rows.sort_values(["by_family", "by_dtype", "by_length"], kind="stable").iloc[0]
-    return Asked(str(first["family"]), int(first["S"]), str(first["dtype"]))
+    return Timing(str(first["family"]), int(first["S"]), str(first["dtype"]))
 
 
-def fastest_answer(cells: pd.DataFrame, at: Asked | None) -> Answer:
+def fastest_answer(cells: pd.DataFrame, at: Timing | None) -> Answer:
     """The fastest at that workload, on each device."""
     question = f"Which is fastest at {LENGTH} causal {DTYPE} here?"
     if at is None:
@@ -321,7 +321,7 @@ def fastest_answer(cells: pd.DataFrame, at: Asked | None) -> Answer:
     return Answer("fastest-here", question, lead, tuple(groups), more="speed")
 
 
-def quadratic(found: Sequence[Memory], at: Asked | None) -> Answer:
+def quadratic(found: Sequence[Memory], at: Timing | None) -> Answer:
     """Whose memory grows with S², in the family of that workload."""
     here = [one for one in found if at is not None and (one.family, one.dtype) == (at.family, at.dtype)]
     question = "Which uses quadratic memory?"

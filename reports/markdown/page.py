@@ -24,7 +24,7 @@ def page(model: Model) -> str:
     if model.since:
         sections += ["## What changed since the base run", *changes.sections(model.since)]
     if not model.results.empty:
-        sections += ["## How libraries answer", _answers(records)]
+        sections += ["## How libraries answer", _divergence(records)]
         sections += ["## Conformance", _implementations(model), _matrix(model), differences(model)]
     if not cells.empty:
         sections += ["## Speed", *speed(cells, records.sources)]
@@ -85,13 +85,13 @@ def _conformance_verdict(frame: pd.DataFrame) -> str:
     return f"{start} {_many(len(frame), 'result')}: {numbers}."
 
 
-def _answers(records: Records) -> str:
+def _divergence(records: Records) -> str:
     found = divergence.answers(records.results)
     if not found:
-        return "None of the questions was asked."
+        return "No case of these questions was run."
     note = (
-        f"In {DTYPE}; the question is asked by one case each (`conformance/ledger/questions.py`)."
-        " Bold is not what the spec says; an empty cell was not asked."
+        f"In {DTYPE}, one case for each question (`conformance/ledger/questions.py`)."
+        " Bold is not what the spec says; an empty cell was not run."
     )
     return f"{divergence.markdown(found, {})}\n\n{note}"
 

@@ -58,7 +58,7 @@ class Model:
         return memory.memories(self.records.cells)
 
     @cached_property
-    def answers(self) -> pd.DataFrame:
+    def divergence(self) -> pd.DataFrame:
         """One row per implementation and device, one column per question on which libraries disagree."""
         return divergence.answers(self.records.results).reset_index()
 
@@ -87,7 +87,7 @@ class Model:
         """The tables that there are records for, by the names of their files."""
         found: dict[str, pd.DataFrame] = {}
         if self.records.results:
-            found |= {"conformance": self.results, "answers": self.answers, "matrix": self.matrix}
+            found |= {"conformance": self.results, "divergence": self.divergence, "matrix": self.matrix}
         if self.records.faults:
             found["faults"] = self.faults
         if self.records.cells:
@@ -99,8 +99,8 @@ class Model:
         """The model as plain data."""
         records = self.records
         some = bool(records.results)
-        asked = some and "device" in self.answers
-        long = self.answers.melt(tables.WHO, var_name="question", value_name="answer") if asked else pd.DataFrame()
+        wide = self.divergence if some else pd.DataFrame()
+        long = wide.melt(tables.WHO, var_name="question", value_name="answer") if "device" in wide else wide
         return {
             "kind": KIND,
             "version": VERSION,
@@ -108,7 +108,7 @@ class Model:
             "results": [as_record(result) for result in records.results],
             "implementations": _rows(self.implementations) if some else [],
             "matrix": _rows(self.matrix) if some else [],
-            "answers": _rows(long),
+            "divergence": _rows(long) if "question" in long else [],
             "differences": _rows(self.differences) if some else [],
             "memory": _rows(memory.frame(self.memories)),
             "runs": [_plain(msgspec.to_builtins(run)) for run in records.runs],

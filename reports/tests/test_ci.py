@@ -82,7 +82,7 @@ def test_the_comment_says_what_broke(judged: tuple[Any, Path]) -> None:
 def test_the_script_leaves_report_and_badge(judged: tuple[Any, Path]) -> None:
     """What the page says that there is."""
     results = judged[1] / "results"
-    for name in ("base.jsonl", "new.jsonl", "duet.json", "report.html", "summary.md"):
+    for name in ("base.jsonl", "new.jsonl", "paired.json", "report.html", "summary.md"):
         assert (results / name).is_file(), judged[0].stderr
     assert list((results / "badges").glob("*.svg"))
 
@@ -101,12 +101,14 @@ def test_the_workflow_does_what_the_script_does() -> None:
     for name, value in (("BASE", "base"), ("IMPL", "impl")):
         text = text.replace(f"${name}", f"${value}")
     text = text.replace('"$REQUIRE"', "core").replace('"$WORKLOAD"', "'prefill-b1h8d64s512*'")
-    commands = re.compile(r"(?:pytest|python -m (?:bench|reports))(?: (?:[^\\\n|)]|\\\n)*)")
+    commands = re.compile(r"attention-conformance [a-z](?:[^\\\n|)]|\\\n)*")
 
     def plain(found: str) -> str:
         return " ".join(found.replace("\\\n", " ").split()).removesuffix(" ||")
 
-    assert {plain(one) for one in commands.findall(text)} == {plain(one) for one in commands.findall(script)}
+    found = {plain(one) for one in commands.findall(script)}
+    assert len(found) == 5  # check twice, compare, compare-revisions, report
+    assert {plain(one) for one in commands.findall(text)} == found
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")

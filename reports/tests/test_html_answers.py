@@ -13,7 +13,7 @@ from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.reports.compare.compare import compare
 from attention_conformance.reports.html import changes, speed
 from attention_conformance.reports.html.conformance import BEGINS, MASKED_ROWS, conforms, masked_rows
-from attention_conformance.reports.html.speed import asked, fastest_answer, memory_bound, quadratic
+from attention_conformance.reports.html.speed import fastest_answer, memory_bound, nearest_timing, quadratic
 from attention_conformance.reports.html.views import Answer
 from attention_conformance.reports.input.read import read
 from attention_conformance.reports.model.model import Model
@@ -103,7 +103,7 @@ def test_the_fastest_is_that_of_the_workload_asked_for(tmp_path: Path) -> None:
         timed("other", 4096, steady(0.001), family=pages.CAUSAL, workload="w", dtype="float16"),
     ]
     found = timings(tmp_path, *pages.cells(), *others)
-    answer = fastest_answer(found, asked(found))
+    answer = fastest_answer(found, nearest_timing(found))
     assert answer.lead.startswith("quick, 49.9 ms on cpu")
     assert [item.text.split()[0] for item in answer.groups[0].items] == ["quick", "square", pages.HOSTILE.split()[0]]
 
@@ -113,7 +113,7 @@ def test_overlapping_intervals_have_no_single_winner(tmp_path: Path) -> None:
     where = {"family": pages.CAUSAL, "workload": pages.CAUSAL.replace("*", "4096")}
     noisy = [timed(name, 4096, steady(0.1, seed, 0.2), **where) for seed, name in enumerate(("a", "b"))]
     found = timings(tmp_path, *noisy, timed("c", 4096, steady(1.0), **where))
-    lead = fastest_answer(found, asked(found)).lead
+    lead = fastest_answer(found, nearest_timing(found)).lead
     assert "not told apart from" in lead
     assert "c" not in lead.partition("not told apart from")[2].split()
 
@@ -121,17 +121,17 @@ def test_overlapping_intervals_have_no_single_winner(tmp_path: Path) -> None:
 def test_a_workload_that_was_not_timed_is_not_answered_by_another(tmp_path: Path) -> None:
     """The nearest one is named as what it is."""
     found = timings(tmp_path, timed("x", 4096, steady(0.1)))
-    assert fastest_answer(found, asked(found)).lead.startswith(
+    assert fastest_answer(found, nearest_timing(found)).lead.startswith(
         "Not timed in these files. Of prefill-b1h8d64s4096 in float32"
     )
     nothing = timings(tmp_path, cell("x", 4096, "skipped"))
-    assert fastest_answer(nothing, asked(nothing)).lead == "Nothing was timed in these files."
+    assert fastest_answer(nothing, nearest_timing(nothing)).lead == "Nothing was timed in these files."
 
 
 def test_who_holds_an_array_of_scores_is_named(tmp_path: Path) -> None:
     """And who does not is named as well."""
     found = pages.model(tmp_path)
-    answer = quadratic(found.memories, asked(speed.frame(found)))
+    answer = quadratic(found.memories, nearest_timing(speed.frame(found)))
     assert named(answer) == {
         "Quadratic": ["square 537 MB"],
         "Less than quadratic": ["<script>alert(1)</script> 8.39 MB", "quick 8.39 MB"],
