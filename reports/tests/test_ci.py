@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import yaml
 
-from attention_conformance import impls
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +47,7 @@ def call(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """Run a command with this checkout's suite and interpreter, in a folder that is nobody's configuration."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     names = {f"GIT_{who}_{what}": "a@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    environment = {**os.environ, **names, "PATH": path, "PYTHONPATH": str(Path(impls.__file__).parents[1])}
+    environment = {**os.environ, **names, "PATH": path}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
