@@ -33,8 +33,8 @@ STEPS = {
     (INVALID, TIMED): (Kind.PASS, Level.BETTER),
 }
 
-#: Calls of files that do not say how they were made in chunks are taken as this many runs of consecutive calls.
-CHUNKS = 20
+#: Calls of cells without process runs are taken as this many batches of consecutive calls.
+BATCHES = 20
 
 #: Fewer calls say nothing of their scatter.
 CALLS = 5
@@ -146,7 +146,7 @@ def times(records: Records) -> dict[Key, Interval]:
 def _median(samples: Samples) -> Interval:
     if samples.sizes:
         return median(samples.process_runs)
-    parts = np.array_split(samples.seconds, min(CHUNKS, len(samples.seconds)))
+    parts = np.array_split(samples.seconds, min(BATCHES, len(samples.seconds)))
     return median([[part.tolist() for part in parts]])
 
 

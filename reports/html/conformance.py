@@ -14,7 +14,7 @@ from attention_conformance.reports.html.views import Answer, Cell, Column, Group
 from attention_conformance.reports.markdown.text import NONE, share, shortened
 from attention_conformance.reports.model import tables
 
-#: The clause of each operator that says what a row without an allowed key gives.
+#: The clause of each operator that says what a fully masked row gives.
 MASKED_ROWS = {"sdpa": "SDPA-15", "mha": "MHA-13", "sdpa_grad": "GRAD-8", "mha_grad": "GRAD-24"}
 
 #: How the questions about such rows begin.

@@ -82,8 +82,8 @@ def limited(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """
     text = frame["message"].fillna("")
     text = text.where(text.str.len() <= MESSAGE, text.str.slice(0, MESSAGE) + CUT)
-    turn = frame.assign(there=text.ne("")).groupby(["implementation", "broken", "failure"], dropna=False)["there"]
-    order = turn.cumsum().sort_values(kind="stable").index
+    told = frame.assign(there=text.ne("")).groupby(["implementation", "broken", "failure"], dropna=False)["there"]
+    order = told.cumsum().sort_values(kind="stable").index
     kept = text.str.len().reindex(order).cumsum().reindex(frame.index) <= MESSAGES
     left = int((~kept & text.ne("")).sum())
     return frame.assign(message=text.where(kept | text.eq(""), LEFT_OUT)), left

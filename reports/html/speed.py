@@ -195,7 +195,7 @@ def every_cell(cells: pd.DataFrame) -> Table:
         titles += ["share of limit", "limited by"]
         note += " Share of limit: of the measured peak or bandwidth, whichever is the lower limit of this call."
     numbers = ("S", "median", "GFLOP/s", "memory", "share of bound", "share of limit")
-    return Table("bench", "Every cell", columns(*titles, "remark", numbers=numbers), rows, note)
+    return Table("bench", "Every cell", columns(*titles, "note", numbers=numbers), rows, note)
 
 
 def _cell(row: dict[str, Any], best: bool, *, limits: bool) -> tuple[Cell, ...]:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import yaml
 
-
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
