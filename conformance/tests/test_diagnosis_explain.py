@@ -77,7 +77,7 @@ def test_the_result_file_holds_the_diagnosis(tmp_path: Path) -> None:
     (explanation,) = diagnosis["explanations"]
     assert explanation["faults"] == ["scale-missing"]
     assert {"plain", "width-64"} <= set(explanation["cases"])
-    assert diagnosis["shared"] == []
+    assert diagnosis["common_features"] == []
 
 
 def test_results_outlive_a_diagnosis_that_breaks(tmp_path: Path) -> None:
