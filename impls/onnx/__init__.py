@@ -108,5 +108,5 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "ONNX Runtime's own operator Attention with packed weights",
         operator="mha",
     ),
-    *(_export(23, *each, ("float32",), operator) for *each, operator in _LAYERS),
+    *(_export(23, name, target, text, ("float32",), operator) for name, target, text, operator in _LAYERS),
 )
