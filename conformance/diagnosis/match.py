@@ -76,7 +76,18 @@ def examined(failures: Sequence[Failed]) -> list[Failed]:
 
 
 def diagnose(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Explanation]:
-    """Explanations of one implementation's failures, the best first; each fits failures that those before it do not."""
+    """Explain the failures of one implementation by faults.
+
+    Parameters
+    ----------
+    failures, passed
+        Cases of any operators, in any dtypes; the smallest MOST failures are looked at.
+
+    Returns
+    -------
+    list of Explanation
+        The best first; each fits failures that those before it do not.  Empty if no fault gives these results.
+    """
     failures = examined(failures)
     witnesses = sorted(passed, key=lambda p: p.case.size)
     found: list[Explanation] = []

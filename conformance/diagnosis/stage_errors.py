@@ -42,9 +42,23 @@ def stage_errors(
     dtype: str,
     profile: Profile,
 ) -> tuple[Stage, ...]:
-    """The stages that the returned results tell of, in the order of the computation.
+    """Errors of the stages that returned results tell of, in the order of the computation.
 
-    ``results`` holds the output (B, Hq, Sq, Dv) and weights (B, Hq, Sq, Sk) or lse (B, Hq, Sq), as returned.
+    Parameters
+    ----------
+    results
+        As returned: the output (B, Hq, Sq, Dv), and weights (B, Hq, Sq, Sk) or lse (B, Hq, Sq).
+    expected, bound
+        The reference's results and their bounds, of the same shapes.
+    options
+        What the call was given of scale, softcap and bias.
+    dtype, profile
+        The storage dtype, and what is stored in it between stages.
+
+    Returns
+    -------
+    tuple of Stage
+        Masks, scores, softmax and weighted sum from weights, the scores alone from lse, and none without either.
     """
     got = {name: array.astype(np.float64) for name, array in results.items()}
     with np.errstate(all="ignore"):

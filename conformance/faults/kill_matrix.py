@@ -53,9 +53,21 @@ def implementation(fault: Fault) -> Implementation:
 
 
 def judge_faults(pool: Pool, faults: Iterable[str] = ()) -> tuple[Kill, ...]:
-    """Judge faults (all of them by default) on every case and dtype of their operators, on the CPU.
+    """Judge faults on every case and dtype of their operators, on the CPU.
 
     Case by case, as what the faults of an operator have in common on a case is computed once (models/steps.py).
+
+    Parameters
+    ----------
+    pool
+        Processes to call the faults in.
+    faults
+        Names in FAULTS; all of them by default.
+
+    Returns
+    -------
+    tuple of Kill
+        The cases that catch each fault, in the order of ``faults``.
     """
     rows = [_Row(FAULTS[name], pool) for name in faults or FAULTS]
     for case in sorted(every_case().values(), key=lambda case: case.size):

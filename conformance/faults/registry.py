@@ -110,7 +110,24 @@ Class = TypeVar("Class", bound=type[Model])
 def fault(clause: str, title: str, *sources: str) -> Callable[[Class], Class]:
     """Register a subclass of a model that overrides a step; its name in kebab case is the fault's.
 
-    Raises ValueError for a second fault of the same name or one without a source.
+    Parameters
+    ----------
+    clause
+        The clause that it breaks: "SDPA-9".
+    title
+        What it does, in the words of a diagnosis.
+    sources
+        Threads where it happened: "mlx 2835", "cf. flax PR 5591", by the names in TRACKERS.
+
+    Returns
+    -------
+    Callable
+        The decorator, which returns the class as it is.
+
+    Raises
+    ------
+    ValueError
+        For a second fault of the same name, or one without a source.
     """
 
     def register(make: Class) -> Class:

@@ -21,7 +21,7 @@ from attention_conformance.conformance import results
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.ledger import page
-from attention_conformance.conformance.ledger.load import LEDGER, Deviation, Ledger, dtypes, read
+from attention_conformance.conformance.ledger.load import KEYS, LEDGER, Deviation, Ledger, dtypes, read
 from attention_conformance.conformance.ledger.stale import Standing, stale
 from attention_conformance.conformance.ledger.versions import series
 from attention_conformance.conformance.results import Run
@@ -33,21 +33,6 @@ WIDTH = 120
 
 #: What is said of a wrong value that looks like nothing known.
 OTHER_VALUES = "other values"
-
-#: The keys of a record as the ledger has them.
-KEYS_IN_ORDER = (
-    "id",
-    "implementations",
-    "package",
-    "versions",
-    "clause",
-    "cases",
-    "dtypes",
-    "devices",
-    "failure",
-    "instead",
-    "upstream",
-)
 
 #: What ``stale`` prints of the records, worst first; those that hold are counted only.
 REPORTED = (Standing.GONE, Standing.PARTLY_GONE, Standing.NOT_EXERCISED)
@@ -170,7 +155,7 @@ def _id(name: str, clause: str, failure: Failure, taken: Iterable[str]) -> str:
 
 def toml(record: Deviation) -> str:
     """A record as it is written in a ledger file."""
-    keys = [key for key in KEYS_IN_ORDER if getattr(record, key) != ()]
+    keys = [key for key in KEYS if getattr(record, key) != ()]
     return "\n".join(["[[deviation]]", *(_line(key, getattr(record, key)) for key in keys)])
 
 

@@ -140,7 +140,23 @@ KEYS = tuple(field.name for field in fields(Deviation) if field.name != "file")
 
 
 def read(paths: Sequence[Path] = (LEDGER,)) -> Ledger:
-    """The records of some ledger files.  Raises LedgerError for the first thing wrong in them."""
+    """Read ledger files, and check their records one by one and together.
+
+    Parameters
+    ----------
+    paths
+        TOML files of ``[[deviation]]`` tables; by default the suite's own.
+
+    Returns
+    -------
+    Ledger
+        All records, in the order of the files.
+
+    Raises
+    ------
+    LedgerError
+        For the first thing wrong in them, in one sentence with the file and the record.
+    """
     deviations: list[Deviation] = []
     sources: list[Source] = []
     for path in paths:

@@ -8,7 +8,7 @@ from attention_conformance.conformance.faults.models.sdpa import Array, Attentio
 from attention_conformance.conformance.faults.registry import fault
 
 
-def empty(allowed: Array) -> Array:
+def fully_masked(allowed: Array) -> Array:
     """Fully masked rows, (B, Hq, Sq, 1)."""
     return np.logical_not(allowed.any(axis=3, keepdims=True))
 
@@ -18,7 +18,7 @@ class NanRow(Attention):
 
     def hit(self, x: Inputs, allowed: Array) -> Array:
         """Rows that come out NaN, (B, Hq, Sq, 1)."""
-        return empty(allowed)
+        return fully_masked(allowed)
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         weights = super().normalized(x, powers, total, allowed)
@@ -38,7 +38,7 @@ class EmptyRowNanByBias(NanRow):
     """Boolean masks are guarded; the same mask written as −inf is not."""
 
     def hit(self, x: Inputs, allowed: Array) -> Array:
-        return empty(self.bias_allows(x)) if x.bias is not None else np.zeros_like(empty(allowed))
+        return fully_masked(self.bias_allows(x)) if x.bias is not None else np.zeros_like(fully_masked(allowed))
 
 
 @fault("SDPA-15", "NaN in batches whose key length is 0", "flash-attention PR 2568")
@@ -46,7 +46,7 @@ class EmptyRowNanByLength(NanRow):
     """An empty sample of a batch; every other length is right."""
 
     def hit(self, x: Inputs, allowed: Array) -> Array:
-        return empty(self.lengths_allow(x)) if x.kv_lengths is not None else np.zeros_like(empty(allowed))
+        return fully_masked(self.lengths_allow(x)) if x.kv_lengths is not None else np.zeros_like(fully_masked(allowed))
 
 
 @fault("SDPA-15", "NaN in rows above the diagonal of causal", "cf. flash-attention 443", "cf. vllm 27491")
@@ -54,7 +54,7 @@ class EmptyRowNanByOffset(NanRow):
     """More queries than keys, aligned at the bottom right: the first rows stand before the first key."""
 
     def hit(self, x: Inputs, allowed: Array) -> Array:
-        return empty(np.broadcast_to(self.causal_allows(x), x.shape))
+        return fully_masked(np.broadcast_to(self.causal_allows(x), x.shape))
 
 
 @fault("SDPA-15", "NaN in rows that mask and causal empty only together", "burn PR 4697")
@@ -62,8 +62,8 @@ class EmptyRowNanCombined(NanRow):
     """Mask and causal are each guarded; their combination is not."""
 
     def hit(self, x: Inputs, allowed: Array) -> Array:
-        causal = empty(np.broadcast_to(self.causal_allows(x), x.shape))
-        return empty(self.mask_allows(x) & self.causal_allows(x)) & ~empty(self.mask_allows(x)) & ~causal
+        causal = fully_masked(np.broadcast_to(self.causal_allows(x), x.shape))
+        return fully_masked(self.mask_allows(x) & self.causal_allows(x)) & ~fully_masked(self.mask_allows(x)) & ~causal
 
 
 @fault("SDPA-15", "NaN in every row of a batch that has a fully masked row", "pytorch 41508")
@@ -71,7 +71,7 @@ class EmptyRowPoisonsBatch(NanRow):
     """The whole sample turns NaN, not the one row."""
 
     def hit(self, x: Inputs, allowed: Array) -> Array:
-        return np.broadcast_to(empty(allowed).any(axis=(1, 2, 3), keepdims=True), empty(allowed).shape)
+        return np.broadcast_to(fully_masked(allowed).any(axis=(1, 2, 3), keepdims=True), fully_masked(allowed).shape)
 
 
 @fault(
@@ -87,7 +87,7 @@ class EmptyRowMean(Attention):
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         weights = super().normalized(x, powers, total, allowed)
-        return np.where(empty(allowed), x.work(1 / max(1, x.shape[3])), weights)
+        return np.where(fully_masked(allowed), x.work(1 / max(1, x.shape[3])), weights)
 
 
 @fault("SDPA-15", "the mean of v in rows that mask and causal empty only together", "onnxruntime 28904")
@@ -96,8 +96,8 @@ class EmptyRowMeanCombined(Attention):
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         weights = super().normalized(x, powers, total, allowed)
-        alone = empty(self.mask_allows(x)) | empty(np.broadcast_to(self.causal_allows(x), x.shape))
-        return np.where(empty(allowed) & ~alone, x.work(1 / max(1, x.shape[3])), weights)
+        alone = fully_masked(self.mask_allows(x)) | fully_masked(np.broadcast_to(self.causal_allows(x), x.shape))
+        return np.where(fully_masked(allowed) & ~alone, x.work(1 / max(1, x.shape[3])), weights)
 
 
 @fault("SDPA-15", "fully masked rows are not written: they hold the row before", "mlx 2395")
@@ -107,7 +107,7 @@ class EmptyRowNotWritten(Attention):
     def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
         output = super().summed(x, weights, allowed, v)
         before = np.concatenate([np.ones_like(output[:, :, :1]), output[:, :, :-1]], axis=2)[:, :, : output.shape[2]]
-        return np.where(empty(allowed), before, output)
+        return np.where(fully_masked(allowed), before, output)
 
 
 @fault("SDPA-15", "a finite lse in fully masked rows", "flashinfer 4452")
@@ -115,7 +115,7 @@ class EmptyRowLseFinite(Attention):
     """−5e4 instead of −inf: merged with another part of the keys it still looks like a part."""
 
     def lse(self, x: Inputs, top: Array, total: Array, allowed: Array) -> Array:
-        return np.where(empty(allowed), x.work(-5e4), super().lse(x, top, total, allowed))
+        return np.where(fully_masked(allowed), x.work(-5e4), super().lse(x, top, total, allowed))
 
 
 @fault("SDPA-18", "NaN weights in fully masked rows, beside a right output", "pytorch 41508")
@@ -123,7 +123,7 @@ class EmptyRowWeightsNan(Attention):
     """The output is mended after the fact, the returned weights are not."""
 
     def stored_weights(self, x: Inputs, weights: Array) -> Array:
-        return np.where(empty(self.allowed(x)), np.nan, weights).astype(x.dtype)
+        return np.where(fully_masked(self.allowed(x)), np.nan, weights).astype(x.dtype)
 
 
 @fault("SDPA-20", "NaN for no keys", "flash-attention PR 2568", "pytorch 141219")
@@ -135,7 +135,7 @@ class EmptyKeysNan(NanRow):
         return output if x.shape[3] else np.full_like(output, np.nan)
 
     def hit(self, x: Inputs, allowed: Array) -> Array:
-        return np.full_like(empty(allowed), x.shape[3] == 0)
+        return np.full_like(fully_masked(allowed), x.shape[3] == 0)
 
 
 @fault("SDPA-20", "an error for an empty axis", "pytorch 133780", "flash-attention 1537")
