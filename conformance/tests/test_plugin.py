@@ -83,6 +83,23 @@ def test_a_peek_of_one_key_fails_with_its_clause(tmp_path: Path) -> None:
     assert "Rerun:    attention-conformance check mykernels.py:attention --device cpu" in done.stdout
 
 
+def test_only_failures_cost_the_import_of_faults() -> None:
+    """What explains failures is imported when there is one: a third of what the plugin would take to import."""
+    code = "import sys, attention_conformance.conformance.plugin; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "attention_conformance.conformance.run.recorder" in modules
+    heavy = ("torch", "jax", "onnx", "hypothesis")
+    assert not [name for name in modules if ".faults" in name or name.startswith(heavy)]
+
+
+def test_the_command_runs_without_a_warning(tmp_path: Path) -> None:
+    """``attention-conformance check`` imports no plugin before pytest, which would warn of it."""
+    command = [sys.executable, "-m", "attention_conformance", "check", "mykernels.py:attention", "--case", "plain"]
+    done = subprocess.run(command, cwd=plug_in(tmp_path), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout
+    assert "warning" not in f"{done.stdout}{done.stderr}".lower()
+
+
 def test_a_module_of_the_folder_is_found(tmp_path: Path) -> None:
     """``package.module:function`` works from the folder that holds the package."""
     plug_in(tmp_path)
