@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from attention_conformance.bench.workloads.presets import PRESETS, SECONDS, sele
 from attention_conformance.bench.workloads.workload import Workload, WorkloadError
 from attention_conformance.impls.process.threads import usable_cores
 
-#: A cell is left out if its least number of calls is predicted to take this many times the seconds that it may take.
+#: A cell is skipped if its least number of calls is predicted to take this many times the seconds that it may take.
 LIMIT = 18
 
 #: Presets that are too short for measuring memory, which takes 0.4 to 30 s a cell.
@@ -22,6 +23,18 @@ WITHOUT_MEMORY = ("quick",)
 
 #: The dtype that is timed unless ``--dtype`` asks for others.
 DTYPE = "float32"
+
+
+class Renamed(argparse.Action):
+    """A hidden option that says its new name: ``add_argument("--old", action=Renamed, now="--new")``."""
+
+    def __init__(self, *, now: str, **settings: Any) -> None:
+        super().__init__(**settings | {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS})
+        self.now = now
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Say the new name, and end."""
+        parser.error(f"{self.option_strings[0]} is called {self.now} now")
 
 
 def add(add: Callable[..., Any]) -> None:
@@ -45,16 +58,18 @@ def add(add: Callable[..., Any]) -> None:
         "--bench-seconds",
         type=float,
         metavar="SECONDS",
-        help=f"seconds of calls of a cell, over all visits, and {plan.rounds} calls at least; a cell is skipped if"
-        f" those are predicted to take {LIMIT} times as long (default: by the preset, {SECONDS['']:g} without one)",
+        help=f"seconds of calls of a cell, over all process runs, and {plan.least_calls} calls at least; a cell"
+        f" is skipped if those are predicted to take {LIMIT} times as long (default: by the preset, {SECONDS['']:g}"
+        " without one)",
     )
     add(
-        "--visits",
+        "--process-runs",
         type=int,
-        default=plan.visits,
+        default=plan.process_runs,
         metavar="N",
         help="times at which each cell is measured, each in fresh processes (default: %(default)s)",
     )
+    add("--visits", metavar="N", help=argparse.SUPPRESS)  # its new name is said
     add(
         "--noise",
         type=float,
@@ -82,7 +97,7 @@ def add(add: Callable[..., Any]) -> None:
     add(
         "--resume",
         action="store_true",
-        help="go on with a run that was killed, from the journal beside the file of --benchmark-json",
+        help="go on with a run that was killed, from the checkpoint beside the file of --benchmark-json",
     )
 
 
@@ -97,13 +112,15 @@ def workloads(config: pytest.Config) -> tuple[Workload, ...]:
 
 def plan(config: pytest.Config) -> Plan:
     """How it is to be timed.  Raises UsageError for a number that makes no sense."""
+    if config.getoption("visits", None) is not None:
+        raise pytest.UsageError("--visits is called --process-runs now")
     seconds = config.getoption("bench_seconds", None)
     if seconds is None:
         seconds = SECONDS[config.getoption("preset", "")]
     made = Plan(
         seconds=seconds,
         limit=LIMIT * seconds,
-        visits=config.getoption("visits", Plan.visits),
+        process_runs=config.getoption("process_runs", Plan.process_runs),
         noise=config.getoption("noise", Plan.noise),
         threads=config.getoption("threads", usable_cores()),
         cache=config.getoption("bench_cache", Plan.cache),
@@ -111,7 +128,7 @@ def plan(config: pytest.Config) -> Plan:
     cores = usable_cores()
     for option, value, holds, expected in (
         ("--bench-seconds", made.seconds, made.seconds > 0, "more than 0"),
-        ("--visits", made.visits, made.visits >= 1, "1 or more"),
+        ("--process-runs", made.process_runs, made.process_runs >= 1, "1 or more"),
         ("--noise", made.noise, made.noise >= 0, "0 or more"),
         ("--threads", made.threads, 1 <= made.threads <= cores, f"1 to {cores}, the usable cores"),
     ):
@@ -122,8 +139,8 @@ def plan(config: pytest.Config) -> Plan:
 
 def memory(config: pytest.Config) -> bool:
     """Whether memory is measured."""
-    asked = config.getoption("memory", None)
-    return config.getoption("preset", "") not in WITHOUT_MEMORY if asked is None else bool(asked)
+    requested = config.getoption("memory", None)
+    return config.getoption("preset", "") not in WITHOUT_MEMORY if requested is None else bool(requested)
 
 
 def json_file(config: pytest.Config) -> Path | None:

@@ -1,8 +1,9 @@
-"""The cells of ``pytest bench``, the campaign that measures them, and what is written of it."""
+"""The cells of ``pytest bench``, the session that measures them, and what is written of it."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import io
 import shlex
 import sys
@@ -17,12 +18,12 @@ from rich.console import Console
 
 from attention_conformance.bench import options
 from attention_conformance.bench.analysis import extra_metrics
-from attention_conformance.bench.analysis.extra_metrics import Besides
+from attention_conformance.bench.analysis.extra_metrics import ExtraMetrics
 from attention_conformance.bench.analysis.fits import sentences
 from attention_conformance.bench.machine import gpu
 from attention_conformance.bench.machine.machine import describe, fingerprint
 from attention_conformance.bench.output import checkpoint, document
-from attention_conformance.bench.output.checkpoint import Journal, JournalError
+from attention_conformance.bench.output.checkpoint import Checkpoint, CheckpointError
 from attention_conformance.bench.output.progress import Progress
 from attention_conformance.bench.output.records import JSON_KEY, Record
 from attention_conformance.bench.output.table import WIDTH, limits, shortened, table
@@ -30,12 +31,15 @@ from attention_conformance.bench.timing.cold_cache import MEANING
 from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.timing.processes import Processes
 from attention_conformance.bench.timing.protocol import Protocol
-from attention_conformance.bench.timing.session import Campaign
-from attention_conformance.bench.validity.outcomes import NOT_TIMED, STRUCK_OUT, TIMED, Cell, Outcome
+from attention_conformance.bench.timing.session import Session
+from attention_conformance.bench.validity.outcomes import INVALID, SKIPPED, TIMED, Cell, Outcome
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.conformance import SPEC_VERSION
 from attention_conformance.conformance.run import targets
 from attention_conformance.impls.contract import ImplementationError
+
+#: Of the extra ``bench``: what is imported late, when all is measured.
+PACKAGES = ("pytest_benchmark", "scipy")
 
 
 @dataclass
@@ -45,12 +49,12 @@ class Bench:
     workloads: tuple[Workload, ...]
     plan: Plan
     processes: Processes
-    campaign: Campaign | None = None
+    session: Session | None = None
     memory: bool = True
-    besides: Besides = field(default_factory=Besides)
+    extra: ExtraMetrics = field(default_factory=ExtraMetrics)
     records: list[Record] = field(default_factory=list)
     started: str = field(default_factory=lambda: _now())
-    #: What the GPUs say of themselves, if a cell is on one.
+    #: The state of the GPUs, if a cell is on one.
     gpu_state: dict[str, Any] = field(default_factory=dict)
 
     def record(self, cell: Cell, outcome: Outcome) -> None:
@@ -58,12 +62,12 @@ class Bench:
         self.records.append(document.record(cell, outcome))
 
     def measure(self) -> Mapping[Cell, Outcome]:
-        """Run the campaign, and measure what else there is to say of its cells."""
-        assert self.campaign is not None
-        self.gpu_state = gpu.around(self.campaign.run, {cell.target.device for cell in self.campaign.cells})
-        outcomes, said = self.campaign.outcomes, self.campaign.progress.say
-        self.besides = extra_metrics.measure(outcomes, self.processes, self.memory, said)
-        self.campaign.progress.end()
+        """Run the session, and measure what else there is to say of its cells."""
+        assert self.session is not None
+        self.gpu_state = gpu.around(self.session.run, {cell.target.device for cell in self.session.cells})
+        outcomes, notify = self.session.outcomes, self.session.progress.show
+        self.extra = extra_metrics.measure(outcomes, self.processes, self.memory, notify)
+        self.session.progress.end()
         return outcomes
 
 
@@ -77,6 +81,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options before anything is imported or started, so that a misspelt one costs nothing."""
+    for package in PACKAGES:
+        try:
+            importlib.import_module(package)
+        except ModuleNotFoundError:
+            raise pytest.UsageError(f"bench needs {package}: pip install 'attention-conformance[bench]'") from None
     workloads, plan = options.workloads(config), options.plan(config)
     if config.getoption("resume", False) and options.json_file(config) is None:
         raise pytest.UsageError("--resume: say by --benchmark-json which run is to be resumed")
@@ -113,7 +122,7 @@ def _selection(config: pytest.Config) -> targets.Selection:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Plan the campaign: the cells of all tests that are left, and the journal that they are written to."""
+    """Plan the session: the cells of all tests that are left, and the checkpoint that they are written to."""
     config = session.config
     params = (getattr(item, "callspec", None) for item in session.items)
     cells = [
@@ -124,13 +133,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     targets.pool(config).close()  # it has told what there is, and would take up memory and time
     bench = config.stash[_BENCH]
     protocol = Protocol(bench.processes, bench.plan, lambda implementation: targets.keywords(config, implementation))
-    written, known = _journal(config, cells)
+    written, known = _checkpoint(config, cells)
     outcomes = {cell: known[cell.id] for cell in cells if cell.id in known}
-    bench.campaign = Campaign(cells, protocol, bench.processes, _progress(config), written, outcomes)
+    bench.session = Session(cells, protocol, bench.processes, _progress(config), written, outcomes)
 
 
-def _journal(config: pytest.Config, cells: list[Cell]) -> tuple[Journal | None, Mapping[str, Outcome]]:
-    """The journal and what it has of the cells.  Raises UsageError where it is not of this run, or in the way."""
+def _checkpoint(config: pytest.Config, cells: list[Cell]) -> tuple[Checkpoint | None, Mapping[str, Outcome]]:
+    """The checkpoint and what it has of the cells.  Raises UsageError where it is not of this run, or in the way."""
     path = options.json_file(config)
     if path is None:
         return None, {}
@@ -145,18 +154,18 @@ def _journal(config: pytest.Config, cells: list[Cell]) -> tuple[Journal | None, 
     try:
         if resumes:
             known = checkpoint.read(file, header)
-            return Journal(file, header, known), known
-        return Journal(file, header), {}
+            return Checkpoint(file, header, known), known
+        return Checkpoint(file, header), {}
     except FileExistsError:
         raise pytest.UsageError(
             f"{file} holds what an earlier run measured: go on with --resume, or delete it"
         ) from None
-    except (OSError, JournalError) as error:
+    except (OSError, CheckpointError) as error:
         raise pytest.UsageError(f"--resume: {error}" if resumes else str(error)) from None
 
 
 def _progress(config: pytest.Config) -> Progress:
-    """Tells how far the campaign is, past pytest's capturing of output."""
+    """Tells how far the session is, past pytest's capturing of output."""
     reporter: Any = config.pluginmanager.getplugin("terminalreporter")
     capture: Any = config.pluginmanager.getplugin("capturemanager")
     if reporter is None or config.get_verbosity() < 0:
@@ -200,6 +209,7 @@ def versions(request: pytest.FixtureRequest) -> dict[str, str]:
     return _selection(request.config).versions
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
     """Add what a timing depends on besides the code; also when a run is compared, before its first cell."""
     machine_info.update(fingerprint(_selection(config).versions))
@@ -211,68 +221,68 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
     bench = config.stash[_BENCH]
     for benchmark in output_json["benchmarks"]:
         benchmark["params"] = {"cell": benchmark["param"]}  # its name; the object cannot be written
-    if bench.records and bench.campaign is not None:
+    if bench.records and bench.session is not None:
         output_json[JSON_KEY] = document.run(
             bench.records,
             bench.plan,
             command=shlex.join(["pytest", *config.invocation_params.args]),
             started=bench.started,
             finished=_now(),
-            fingerprint=_fingerprint(config, document.in_force(bench.campaign.outcomes)),
+            fingerprint=_fingerprint(config, document.in_force(bench.session.outcomes)),
             idle=bench.processes.shares(),
             gpu_state=bench.gpu_state,
-            **bench.besides.document(bench.campaign.outcomes),
+            **bench.extra.document(bench.session.outcomes),
         )
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A run of the bench that timed nothing fails.  The journal goes once all that it holds is in the JSON."""
+    """A run of the bench that timed nothing fails.  The checkpoint goes once all that it holds is in the JSON."""
     bench = session.config.stash[_BENCH]
     records = bench.records
     if records and exitstatus == pytest.ExitCode.OK and not any(r.outcome == TIMED for r in records):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-    campaign = bench.campaign
-    if campaign is not None and campaign.journal is not None and len(records) == len(campaign.cells):
-        campaign.journal.remove()
+    run = bench.session
+    if run is not None and run.checkpoint is not None and len(records) == len(run.cells):
+        run.checkpoint.remove()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Say how many cells are timed, invalid and skipped, and name the invalid ones."""
     bench = config.stash[_BENCH]
-    if bench.campaign is not None and bench.campaign.journal is not None and bench.campaign.journal.path.exists():
-        terminalreporter.line(f"not complete: {bench.campaign.journal.path} has what was measured; --resume goes on")
-    if not bench.records or bench.campaign is None:
+    if bench.session is not None and bench.session.checkpoint is not None and bench.session.checkpoint.path.exists():
+        terminalreporter.line(f"not complete: {bench.session.checkpoint.path} has what was measured; --resume goes on")
+    if not bench.records or bench.session is None:
         return
     terminalreporter.section("bench")
     kinds: list[str] = [record.outcome for record in bench.records]
-    counts = {outcome: kinds.count(outcome) for outcome in (TIMED, STRUCK_OUT, NOT_TIMED)}
+    counts = {outcome: kinds.count(outcome) for outcome in (TIMED, INVALID, SKIPPED)}
     terminalreporter.line(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
     for record in bench.records:
-        if record.outcome == STRUCK_OUT:
+        if record.outcome == INVALID:
             where = f"{record.implementation} {record.device} {record.dtype} {record.workload}"
-            terminalreporter.line(f"{STRUCK_OUT}: {where}: {record.clause}: {record.reason}", red=True)
+            terminalreporter.line(f"{INVALID}: {where}: {record.clause}: {record.reason}", red=True)
     for line in _tables(bench):
         terminalreporter.line(line)
-    found = (bench.campaign.outcomes, bench.processes.shares(), bench.besides.harness, bench.gpu_state)
-    for remark in document.remarks(*found):
-        terminalreporter.line(remark)
+    found = (bench.session.outcomes, bench.processes.shares(), bench.extra.overhead, bench.gpu_state)
+    for note in document.notes(*found):
+        terminalreporter.line(note)
     if not counts[TIMED]:
         terminalreporter.line("FAILED: nothing was timed", red=True)
 
 
 def _tables(bench: Bench) -> list[str]:
     """What every cell reached, the machine's own limits, and how time and memory grow."""
-    assert bench.campaign is not None
-    outcomes = bench.campaign.outcomes
+    assert bench.session is not None
+    outcomes = bench.session.outcomes
     timed = [
-        {**document.extra_info(cell, outcome, bench.besides), "seconds": outcome.interval.value}
+        {**document.extra_info(cell, outcome, bench.extra), "seconds": outcome.interval.value}
         for cell, outcome in outcomes.items()
         if outcome.kind == TIMED
     ]
-    struck_out = [msgspec.structs.asdict(record) for record in bench.records if record.outcome == STRUCK_OUT]
-    roofs = [dataclasses.asdict(roof) for roof in bench.besides.roofs]
+    invalid = [msgspec.structs.asdict(record) for record in bench.records if record.outcome == INVALID]
+    rooflines = [dataclasses.asdict(roofline) for roofline in bench.extra.rooflines]
     cache = shortened(f"caches {bench.plan.cache}: {MEANING[bench.plan.cache]}", WIDTH)
-    grown = sentences(bench.besides.fits(outcomes), bench.besides.memories(outcomes))
-    parts = [[cache, table(timed, struck_out)] if timed else [], limits(roofs), grown]
+    grown = sentences(bench.extra.fits(outcomes), bench.extra.memories(outcomes))
+    parts = [[cache, table(timed, invalid)] if timed else [], limits(rooflines), grown]
     return [line for part in parts for line in ("", *part) if part]

@@ -1,7 +1,8 @@
 """``pytest bench``: every workload on every selected implementation, device and dtype.
 
-All cells are measured together when the first test needs it (bench/timing/session.py); a test reports what became of its
-own.  pytest-benchmark owns the statistics and the JSON; the samples come from the workers (see bench/timing/virtual_clock.py).
+All cells are measured together when the first test needs it (bench/timing/session.py); a test reports what became of
+its own.  pytest-benchmark owns the statistics and the JSON; the samples come from the workers (see
+bench/timing/virtual_clock.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pytest
 
 from attention_conformance.bench.output.document import extra_info
 from attention_conformance.bench.timing.virtual_clock import CLOCK, play
-from attention_conformance.bench.validity.outcomes import NOT_TIMED, STRUCK_OUT, Cell, Outcome
+from attention_conformance.bench.validity.outcomes import INVALID, SKIPPED, Cell, Outcome
 
 
 @pytest.mark.benchmark(timer=CLOCK.read)
@@ -26,11 +27,11 @@ def test_forward(
     """
     outcome = outcomes[cell]
     bench.record(cell, outcome)
-    if outcome.kind == STRUCK_OUT:
+    if outcome.kind == INVALID:
         benchmark.skipped = True  # or pytest-benchmark warns that its fixture was not used
         pytest.fail(f"invalid: {outcome.clause}: {outcome.reason}", pytrace=False)
-    if outcome.kind == NOT_TIMED:
+    if outcome.kind == SKIPPED:
         pytest.skip(outcome.reason)
     benchmark.group = cell.workload.name
-    benchmark.extra_info.update(extra_info(cell, outcome, bench.besides), versions=versions)
+    benchmark.extra_info.update(extra_info(cell, outcome, bench.extra), versions=versions)
     play(benchmark, outcome.seconds)

@@ -1,4 +1,4 @@
-"""Cold caches: arrays are read again, as the calls before left them and after the caches were emptied."""
+"""Cold caches: arrays are read again, as the calls before left them and after the caches were cleared."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ BATCH = 10
 
 
 def timed(batches: int) -> list[dict[str, Any]]:
-    """By bytes read the medians of every batch, in seconds, and what emptying took before each call.  In a worker."""
+    """Job: by bytes read the median seconds of every batch, and what clearing the caches took before each call."""
     arrays = backend(Framework.NUMPY)
-    warm, cold = (stopwatch(arrays, Framework.NUMPY, "cpu", emptied) for emptied in (False, True))
+    warm, cold = (stopwatch(arrays, Framework.NUMPY, "cpu", is_cold) for is_cold in (False, True))
     found = []
     for size in READ:
         read = np.ones(size // 4, np.float32).sum
         taken: dict[str, list[float]] = {"warm": [], "cold": []}
-        before = cold.empty.seconds
+        before = cold.eviction.seconds
         for _ in range(batches):
             colds = [cold.time(read, {})[0] for _ in range(BATCH)]
             warm.time(read, {})  # finds nothing yet
             warms = [warm.time(read, {})[0] for _ in range(BATCH)]
             taken["warm"].append(statistics.median(warms))
             taken["cold"].append(statistics.median(colds))
-        emptying = (cold.empty.seconds - before) / (batches * BATCH)
-        found.append({"bytes": size, "seconds": taken, "emptying_seconds": emptying, "emptied": cold.empty.size})
+        eviction = (cold.eviction.seconds - before) / (batches * BATCH)
+        found.append({"bytes": size, "seconds": taken, "eviction_seconds": eviction, "evicted": cold.eviction.size})
     return found
 
 
@@ -62,8 +62,8 @@ def table(found: Measured) -> str:
     rows = []
     for one in found["sizes"]:
         warm, cold = (f"{1e6 * statistics.median(one['seconds'][name]):.3g}" for name in ("warm", "cold"))
-        rows.append([one["bytes"] // 1024, warm, cold, within(ratio(one)), f"{1e3 * one['emptying_seconds']:.3g}"])
-    copied = found["sizes"][0]["emptied"] / 2**20
+        rows.append([one["bytes"] // 1024, warm, cold, within(ratio(one)), f"{1e3 * one['eviction_seconds']:.3g}"])
+    copied = found["sizes"][0]["evicted"] / 2**20
     told = "as this system tells of the last caches" if found["told"] else "as this system tells of no cache"
     lines = markdown(["read, KiB", "warm, µs", "cold, µs", "cold ÷ warm", "emptying, ms"], rows, left=(3,))
     return f"{lines}\n\n{sentence(found, f'Copied before each cold call: {copied:.0f} MiB, {told}')}"
@@ -71,7 +71,7 @@ def table(found: Measured) -> str:
 
 STUDY = Study(
     "cold_cache",
-    "what emptied caches do to a call",
+    "what cold caches do to a call",
     measure,
     {"bench/README.md": table},
     {"--batches": {"type": int, "default": 21, "help": f"of {BATCH} calls each (default: %(default)s)"}},

@@ -19,9 +19,9 @@ from typing import Any
 
 from attention_conformance.bench.analysis.statistics import Interval
 from attention_conformance.bench.machine.machine import describe, load_average
-from attention_conformance.bench.paired.sides import SideError
-from attention_conformance.bench.validity.checks import StruckOut
-from attention_conformance.bench.validity.outcomes import NotTimed
+from attention_conformance.bench.paired.revisions import RevisionError
+from attention_conformance.bench.validity.checks import Invalid
+from attention_conformance.bench.validity.outcomes import Skipped
 from attention_conformance.bench.workloads.workload import WorkloadError
 from attention_conformance.conformance.run.targets import Selection, choose
 from attention_conformance.impls.contract import ImplementationError
@@ -44,7 +44,7 @@ class Unfit(Exception):
 
 
 #: What ends a study with one sentence instead of a trace.
-ERRORS = (Unfit, SideError, WorkloadError, ImplementationError, StruckOut, NotTimed)
+ERRORS = (Unfit, RevisionError, WorkloadError, ImplementationError, Invalid, Skipped)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""Cores: how much the core that a turn begins on decides; turns of one cell, on each core in turn.
+"""Cores: how much the core that a batch begins on decides; batches of one cell, on each core in turn.
 
-A virtual machine's cores are threads of processors that others use too, and each has another neighbour.  Two turns that
-follow each other differ by more if they are on different cores, and that is what impls.process.threads.begin_on takes
-out of comparisons.
+A virtual machine's cores are threads of processors that others use too, and each has another neighbour.  Two batches
+that follow each other differ by more if they are on different cores, and that is what impls.process.threads.begin_on
+takes out of comparisons.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from attention_conformance.bench.options import Renamed
 from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.timing.processes import Processes
 from attention_conformance.bench.timing.protocol import TIMEOUT, Protocol
@@ -28,85 +29,90 @@ CELLS = (
     ("onnx-attention23", "prefill-b1h8d64s512"),
 )
 
-#: Turns that follow each other on one core, before the next one's: one pair of them, and one with the next core's.
+#: Batches that follow each other on one core, before the next one's: one pair of them, and one with the next core's.
 AT_A_TIME = 2
 
 #: Stretches of time of which each core's median is shown.
 STRETCHES = 6
 
 
-def turns_of(cell: Cell, processes: Processes, plan: Plan, turns: int) -> dict[str, Any]:
-    """Median seconds of the turns, with the core that each began on.  Raises StruckOut for a wrong cell."""
+def batches_of(cell: Cell, processes: Processes, plan: Plan, batches: int) -> dict[str, Any]:
+    """Median seconds of the batches, with the core that each began on.  Raises Invalid for a wrong cell."""
     usable = threads.near()
     Protocol(processes, plan, lambda one: frozenset()).open(cell)
     found = []
-    for index in range(turns):
+    for index in range(batches):
         number = index // AT_A_TIME
-        given = (cell.id, plan.turn_seconds, plan.turn_calls, number, False, plan.lead_seconds(0.0))
-        chunk = processes.call(
-            cell.target.implementation, "attention_conformance.bench.timing.sampler:chunk", *given, timeout=TIMEOUT
+        given = (cell.id, plan.round_seconds, plan.batch_calls, number, False, plan.lead_seconds(0.0))
+        batch = processes.call(
+            cell.target.implementation, "attention_conformance.bench.timing.sampler:batch", *given, timeout=TIMEOUT
         )
-        found.append([usable[number % len(usable)], round(float(np.median(chunk.seconds)), 9)])
+        found.append([usable[number % len(usable)], round(float(np.median(batch.seconds)), 9)])
     processes.call(cell.target.implementation, "attention_conformance.bench.timing.sampler:close_cell", cell.id)
-    return {"cell": cell.id, "turns": found}
+    return {"cell": cell.id, "batches": found}
 
 
-def differences(turns: list[list[float]]) -> tuple[float, float]:
-    """By how much two turns that follow each other differ: median of |log ratio|, on one core and on two."""
-    logs = np.abs(np.diff(np.log([seconds for _, seconds in turns])))
-    moved = np.diff([core for core, _ in turns]) != 0
+def differences(batches: list[list[float]]) -> tuple[float, float]:
+    """By how much two batches that follow each other differ: median of |log ratio|, on one core and on two."""
+    logs = np.abs(np.diff(np.log([seconds for _, seconds in batches])))
+    moved = np.diff([core for core, _ in batches]) != 0
     one, two = (np.median(logs[which]) if which.any() else np.nan for which in (~moved, moved))
     return float(np.expm1(one)), float(np.expm1(two))
 
 
-def slower(turns: list[list[float]]) -> float:
+def slower(batches: list[list[float]]) -> float:
     """Time on the slowest core ÷ time on the fastest, in the stretch where they differ most."""
-    return max(max(each) / min(each) for each in zip(*_stretches(turns).values(), strict=True))
+    return max(max(each) / min(each) for each in zip(*_stretches(batches).values(), strict=True))
 
 
-def _stretches(turns: list[list[float]]) -> dict[float, list[float]]:
-    """By core the median seconds in each stretch of time in which every core had a turn."""
-    parts = [turns[part[0] : part[-1] + 1] for part in np.array_split(np.arange(len(turns)), STRETCHES) if len(part)]
-    cores = sorted({core for core, _ in turns})
+def _stretches(batches: list[list[float]]) -> dict[float, list[float]]:
+    """By core the median seconds in each stretch of time in which every core had a batch."""
+    parts = [
+        batches[part[0] : part[-1] + 1] for part in np.array_split(np.arange(len(batches)), STRETCHES) if len(part)
+    ]
+    cores = sorted({core for core, _ in batches})
     whole = [part for part in parts if {core for core, _ in part} == set(cores)]
     return {core: [float(np.median([s for c, s in part if c == core])) for part in whole] for core in cores}
 
 
-def measure(turns: int) -> dict[str, Any]:
-    """The turns of every cell that is installed."""
+def measure(batches: int) -> dict[str, Any]:
+    """The batches of every cell that is installed."""
     count, selected = usable_cores(), chosen(name for name, _ in CELLS)
     by_name = {target.implementation.name: target for target in selected.targets}
     cells = [Cell(by_name[name], parse(workload)) for name, workload in CELLS if name in by_name]
     processes, plan = Processes(count), Plan(1.0, limit=60.0, threads=count)
     try:
-        return {"cells": [turns_of(cell, processes, plan, turns) for cell in cells], "versions": selected.versions}
+        return {"cells": [batches_of(cell, processes, plan, batches) for cell in cells], "versions": selected.versions}
     finally:
         processes.close()
 
 
 def table(found: Measured) -> str:
-    """Markdown: by cell and core the times of each stretch, and by how much turns differ that follow each other."""
+    """Markdown: by cell and core the times of each stretch, and by how much batches differ that follow each other."""
     times, apart = [], []
     for cell in found["cells"]:
-        for core, medians in _stretches(cell["turns"]).items():
+        for core, medians in _stretches(cell["batches"]).items():
             times.append([cell["cell"], core, " · ".join(f"{1e3 * each:.3g}" for each in medians)])
-        one, two = differences(cell["turns"])
-        apart.append([cell["cell"], f"{one:.1%}", f"{two:.1%}", f"{slower(cell['turns']):.2f}"])
-    heads = ["two turns that follow each other", "on one core", "on two", "slowest ÷ fastest core, at most"]
+        one, two = differences(cell["batches"])
+        apart.append([cell["cell"], f"{one:.1%}", f"{two:.1%}", f"{slower(cell['batches']):.2f}"])
+    heads = ["two batches that follow each other", "on one core", "on two", "slowest ÷ fastest core, at most"]
     parts = [
         markdown(["", "core", "ms, one stretch of time after the other"], times, left=(0, 2)),
         markdown(heads, apart),
-        sentence(found, f"{len(found['cells'][0]['turns'])} turns of each"),
+        sentence(found, f"{len(found['cells'][0]['batches'])} batches of each"),
     ]
     return "\n\n".join(parts)
 
 
 STUDY = Study(
     "cores",
-    "by how much the core that a turn begins on decides",
+    "by how much the core that a batch begins on decides",
     measure,
     {"bench/README.md": table},
-    {"--turns": {"type": int, "default": 600, "help": "of each cell (default: %(default)s)"}},
+    {
+        "--batches": {"type": int, "default": 600, "help": "of each cell (default: %(default)s)"},
+        "--turns": {"action": Renamed, "now": "--batches"},
+    },
 )
 
 if __name__ == "__main__":

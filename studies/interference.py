@@ -1,6 +1,6 @@
-"""Interference: turns alone, after a process that is stopped, and after one that waits.
+"""Interference: batches alone, after a process that is stopped, and after one that waits.
 
-A turn of a cell follows either one of its own, or one of another library's cell whose process is then stopped, or one
+A batch of a cell follows either one of its own, or one of another library's cell whose process is then stopped, or one
 whose process is left to wait as it likes.  The three follow each other in random order, in the same process and on the
 same core, so that nothing but what came before differs.  How idle the others were is the CPU time that they took
 meanwhile.
@@ -19,7 +19,7 @@ from attention_conformance.bench.analysis import statistics
 from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.timing.processes import Processes, process_of
 from attention_conformance.bench.timing.protocol import TIMEOUT, Protocol
-from attention_conformance.bench.validity.checks import StruckOut
+from attention_conformance.bench.validity.checks import Invalid
 from attention_conformance.bench.validity.outcomes import Cell
 from attention_conformance.bench.workloads.workload import parse
 from attention_conformance.impls.contract import Implementation
@@ -49,12 +49,12 @@ class Experiment:
     cells: Sequence[Cell]
     plan: Plan
     features: Features = _none
-    order: random.Random = field(default_factory=lambda: random.Random(0))  # noqa: S311  (an order of turns)
+    order: random.Random = field(default_factory=lambda: random.Random(0))  # noqa: S311  (an order of batches)
 
     def run(self, rounds: int) -> dict[str, Any]:
         """By cell the median seconds of its turns in each way, and by process the share of a core that it took.
 
-        Raises StruckOut or NotTimed for a cell that has no time.
+        Raises Invalid or Skipped for a cell that has no time.
         """
         self._processes = Processes(self.plan.threads)
         self._idle: dict[tuple[str, str], list[float]] = {}
@@ -77,10 +77,10 @@ class Experiment:
             for way in self.order.sample(WAYS, len(WAYS)):
                 before = self.order.choice(others) if others and way != ALONE else cell
                 self._processes.stop_idle = way == STOPPED
-                self._turn(before, number)
+                self._batch(before, number)
                 self._processes.stop_idle = True
                 worked, started = self._worked(before), time.perf_counter()
-                seconds = self._turn(cell, number)
+                seconds = self._batch(cell, number)
                 if before is not cell:
                     total = took.setdefault((process_of(before.target.implementation), way), [0.0, 0.0])
                     total[0] += self._worked(before) - worked
@@ -91,23 +91,23 @@ class Experiment:
             self._idle.setdefault(key, []).append(worked / passed)
         return found
 
-    def _turn(self, cell: Cell, number: int) -> tuple[float, ...]:
+    def _batch(self, cell: Cell, number: int) -> tuple[float, ...]:
         plan, takes = self.plan, self._takes[cell]
-        given = (cell.id, plan.turn_seconds, plan.calls(takes), number, False, plan.lead_seconds(takes))
-        chunk = self._processes.call(
-            cell.target.implementation, "attention_conformance.bench.timing.sampler:chunk", *given, timeout=TIMEOUT
+        given = (cell.id, plan.round_seconds, plan.calls(takes), number, False, plan.lead_seconds(takes))
+        batch = self._processes.call(
+            cell.target.implementation, "attention_conformance.bench.timing.sampler:batch", *given, timeout=TIMEOUT
         )
-        if chunk.status != "returned":
-            raise StruckOut(chunk.status, chunk.text)
-        self._takes[cell] = min(takes, *chunk.seconds)
-        return chunk.seconds
+        if batch.status != "returned":
+            raise Invalid(batch.status, batch.text)
+        self._takes[cell] = min(takes, *batch.seconds)
+        return batch.seconds
 
     def _worked(self, cell: Cell) -> float:
         return cpu_seconds(self._processes.pid(cell.target.implementation)) or 0.0
 
 
 def ratio(cell: Measured, way: str) -> statistics.Interval:
-    """Turns in a way ÷ turns alone, of a cell of the figures."""
+    """Batches in a way ÷ batches alone, of a cell of the figures."""
     return statistics.paired(*([[seconds] for seconds in cell[each]] for each in (ALONE, way)))
 
 
@@ -121,13 +121,13 @@ def table(found: Measured) -> str:
     parts = [
         markdown(["", "ms alone", *(f"{way} ÷ alone" for way in WAYS[1:])], rows),
         markdown(["share of a core while others work, at most", "stopped", "waiting"], shares),
-        sentence(found, f"{found['rounds']} turns in each way"),
+        sentence(found, f"{found['rounds']} batches in each way"),
     ]
     return "\n\n".join(parts)
 
 
 def measure(impl: list[str] | None, workload: list[str] | None, rounds: int, threads: int) -> dict[str, Any]:
-    """The experiment with every workload on every implementation.  Raises StruckOut or NotTimed."""
+    """The experiment with every workload on every implementation.  Raises Invalid or Skipped."""
     selected = chosen(impl or IMPLEMENTATIONS)
     cells = [Cell(target, parse(name)) for name in workload or WORKLOADS for target in selected.targets]
     plan = Plan(1.0, limit=60.0, threads=threads)
@@ -143,7 +143,7 @@ STUDY = Study(
     {
         "--impl": {"action": "append", "metavar": "WHAT", "help": f"default: {' '.join(IMPLEMENTATIONS)}"},
         "--workload": {"action": "append", "metavar": "NAME", "help": f"default: {' '.join(WORKLOADS)}"},
-        "--rounds": {"type": int, "default": 200, "help": "turns of a cell in each way (default: %(default)s)"},
+        "--rounds": {"type": int, "default": 200, "help": "batches of a cell in each way (default: %(default)s)"},
         "--threads": {"type": int, "default": usable_cores(), "help": "(default: %(default)s)"},
     },
 )

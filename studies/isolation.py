@@ -81,11 +81,11 @@ def _costs(implementation: Implementation) -> tuple[float, ...]:
 def _medians(*kinds: Callable[[], object]) -> list[float]:
     """The median seconds of each, called in turns, so that a slow moment of the machine is one of all."""
     seconds: list[list[float]] = [[] for _ in kinds]
-    for turn in range(FIRST + CALLS):
+    for number in range(FIRST + CALLS):
         for kind, call in enumerate(kinds):
             started = time.perf_counter()
             call()
-            if turn >= FIRST:
+            if number >= FIRST:
                 seconds[kind].append(time.perf_counter() - started)
     return [statistics.median(each) for each in seconds]
 

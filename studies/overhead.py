@@ -23,7 +23,7 @@ def table(found: Measured) -> str:
     for one in found["runs"]:
         times = [f"{1e6 * one[name]:.1f}" for name in ("loop_seconds", "call_seconds")]
         rows.append([*times, within(Interval(one["ratio"], *one["interval"]), 4), one["pairs"]])
-    lines = markdown(["bare loop, µs", "by the protocol, µs", "ratio", "pairs of chunks"], rows, left=(2,))
+    lines = markdown(["bare loop, µs", "by the protocol, µs", "ratio", "pairs of batches"], rows, left=(2,))
     return f"{lines}\n\n{sentence(found)}"
 
 
@@ -33,7 +33,7 @@ STUDY = Study(
     measure,
     {"bench/README.md": table},
     {
-        "--pairs": {"type": int, "default": 200, "help": "pairs of chunks (default: %(default)s)"},
+        "--pairs": {"type": int, "default": 200, "help": "pairs of batches (default: %(default)s)"},
         "--runs": {"type": int, "default": 3, "help": "one after the other (default: %(default)s)"},
     },
 )

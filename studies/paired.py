@@ -1,6 +1,6 @@
 """Paired comparison: how often it is wrong, of the same against itself and with an injected slowdown.
 
-The medians of all turns are kept, and the rules can be applied to them again (``--of``), so the figures of the page
+The medians of all rounds are kept, and the rules can be applied to them again (``--of``), so the figures of the page
 come from raw ratios and not from a run of the present rule.
 """
 
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from attention_conformance.bench.analysis.statistics import Interval, Verdict, Visits, duet, judge
-from attention_conformance.bench.paired.measure import BASE, LEAST, MARGIN, NEW, Duet, Part, Plan, Played
-from attention_conformance.bench.paired.sides import SideError, ready
+from attention_conformance.bench.analysis.statistics import Interval, ProcessRuns, Verdict, judge, paired_process_runs
+from attention_conformance.bench.paired.measure import BASE, LEAST, MARGIN, NEW, PairedComparison, Plan, Result, Task
+from attention_conformance.bench.paired.revisions import RevisionError, ready
 from attention_conformance.bench.workloads.workload import parse
 from studies.common import Measured, Study, markdown
 
@@ -30,52 +30,52 @@ CELLS = (
 )
 
 
-def parts_of(number: int) -> list[Part]:
-    """The comparisons of a round: of every cell without a slowdown, and with each of the others in turn."""
+def tasks_of(number: int) -> list[Task]:
+    """The comparisons of one repetition: of every cell without a slowdown, and with each of the others in turn."""
     slowdowns = (0.0, SLOWDOWNS[1 + number % (len(SLOWDOWNS) - 1)])
-    return [Part(name, "cpu", "float32", parse(w), slowdown) for name, w in CELLS for slowdown in slowdowns]
+    return [Task(name, "cpu", "float32", parse(w), slowdown) for name, w in CELLS for slowdown in slowdowns]
 
 
 def measure(rounds: int, plan: Plan | None = None) -> dict[str, Any]:
-    """Compare the working tree with itself; gives the medians of every pair of turns.
+    """Compare the working tree with itself; gives the medians of every pair of rounds.
 
-    Raises SideError for a comparison that is not timed: left out, it would not count against the rule.
+    Raises RevisionError for a comparison that is not timed: skipped, it would not count against the rule.
     """
     found: list[dict[str, Any]] = []
     started = time.perf_counter()
-    with ready(".") as side:
-        both = Duet(side, side, plan)
-        casts = both.casts([name for name, _ in CELLS], "cpu", "float32")
+    with ready(".") as here:
+        both = PairedComparison(here, here, plan)
+        offers = both.offers([name for name, _ in CELLS], "cpu", "float32")
         for number in range(rounds):
             began = time.perf_counter()
-            played = both.play(parts_of(number), casts, lambda text: None)
-            each = (time.perf_counter() - began) / len(played)
-            found += [_record(one, each) for one in played]
+            results = both.run(tasks_of(number), offers, lambda text: None)
+            each = (time.perf_counter() - began) / len(results)
+            found += [_record(one, each) for one in results]
             print(f"round {number + 1} of {rounds}, {time.perf_counter() - started:.0f} s", flush=True)
-    return {"rounds": rounds, "comparisons": found, "versions": casts[NEW]["versions"]}
+    return {"rounds": rounds, "comparisons": found, "versions": offers[NEW]["versions"]}
 
 
-def _record(one: Played, seconds: float) -> dict[str, Any]:
+def _record(one: Result, seconds: float) -> dict[str, Any]:
     if one.outcome != "timed":
-        raise SideError(f"{one.part.implementation} {one.part.workload.name}: {one.outcome}: {one.reason}")
+        raise RevisionError(f"{one.task.implementation} {one.task.workload.name}: {one.outcome}: {one.reason}")
     return {
-        "implementation": one.part.implementation,
-        "workload": one.part.workload.name,
-        "slowdown": one.part.slowdown,
+        "implementation": one.task.implementation,
+        "workload": one.task.workload.name,
+        "slowdown": one.task.slowdown,
         "seconds": round(seconds, 2),
-        "base_ms": _medians(one.turns[BASE]),
-        "new_ms": _medians(one.turns[NEW]),
+        "base_ms": _medians(one.rounds[BASE]),
+        "new_ms": _medians(one.rounds[NEW]),
     }
 
 
-def _medians(pairs: Visits) -> list[list[float]]:
-    return [[round(float(np.median(turn)) * 1e3, 5) for turn in turns] for turns in pairs]
+def _medians(pairs: ProcessRuns) -> list[list[float]]:
+    return [[round(float(np.median(batch)) * 1e3, 5) for batch in rounds] for rounds in pairs]
 
 
 def ratio(comparison: dict[str, Any]) -> Interval:
     """New ÷ base of one comparison."""
     base, new = ([[[value] for value in pair] for pair in comparison[side]] for side in ("base_ms", "new_ms"))
-    return duet(base, new)
+    return paired_process_runs(base, new)
 
 
 def rates(ratios: Sequence[Interval], least: float = LEAST, margin: float = MARGIN) -> dict[Verdict, float]:
@@ -119,7 +119,7 @@ STUDY = Study(
     "paired",
     "how often a paired comparison is wrong (an hour)",
     measure,
-    {"bench/DUET.md": table},
+    {"bench/PAIRED.md": table},
     {"--rounds": {"type": int, "default": 50, "help": "of about 90 s: one of each cell (default: %(default)s)"}},
 )
 

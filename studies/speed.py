@@ -4,7 +4,7 @@ Each implementation of SPEED.md is compared with the same computation called by 
 or in two by turns where that is another library's.  A pair is timed only if both give the same result.
 
 The memory of a process lies well or badly for as long as it lives.  So each pair is measured in PROCESSES fresh ones,
-and the interval of its ratio spans both the interval of the median of all turns and the medians of the processes.
+and the interval of its ratio spans both the interval of the median of all batches and the medians of the processes.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from attention_conformance.impls.process.pool import Worker
 from attention_conformance.impls.select import builtin
 from studies.common import Measured, Study, Unfit, calls_for, libraries, markdown, median_interval, sentence
 
-#: Fresh processes, and turns in each at least: of six ratios the whole range is a 97 % interval of the median; fewer
+#: Fresh processes, and batches in each at least: of six ratios the whole range is a 97 % interval of the median; fewer
 #: have no 95 % interval.
 PROCESSES, LEAST = 3, 2
 
-#: Seconds of a turn: 50 times what it takes to hand over, and less than what an idle machine does now and then.
-TURN = 0.02
+#: Seconds of a batch: 50 times what it takes to hand over, and less than what an idle machine does now and then.
+BATCH_SECONDS = 0.02
 
 #: Distance of two results, as a share of the length of a row of the output.  Correct ones in float32 differ by up to
 #: 1e-5; those of another scale (√65 for √64) by 3e-3, and those of another mask by more.
@@ -49,7 +49,7 @@ TIMEOUT = 300.0
 #: B, H and D of every problem.
 BATCH, HEADS, WIDTH = 1, 8, 64
 
-#: Calls before the first turn.  A session of ONNX Runtime takes the memory of all its intermediate results in its
+#: Calls before the first batch.  A session of ONNX Runtime takes the memory of all its intermediate results in its
 #: second one, page by page, which at S = 2048 takes several times as long as a call (its memory pattern).
 WARM = 3
 
@@ -104,7 +104,7 @@ PAIRS = tuple(
 
 
 def ratio(milliseconds: Measured) -> tuple[float, float, float]:
-    """The median of ours ÷ by hand over all pairs of turns, and the ends of its interval."""
+    """The median of ours ÷ by hand over all pairs of batches, and the ends of its interval."""
     sides = zip(milliseconds["ours"], milliseconds["by_hand"], strict=True)
     by_process = [[a / b for a, b in zip(*each, strict=True)] for each in sides]
     middle, *ends = median_interval([*itertools.chain(*by_process)])
@@ -113,7 +113,7 @@ def ratio(milliseconds: Measured) -> tuple[float, float, float]:
 
 
 def compared(pairs: Sequence[Pair], seconds: float, count: int = 1, processes: int = PROCESSES) -> dict[str, Any]:
-    """Every turn of every pair, and what the times belong to.  Raises Differs for two calls that are not the same."""
+    """Every batch of every pair, and what the times belong to.  Raises Differs for two calls that are not the same."""
     started = time.perf_counter()
     versions: dict[str, str] = {}
     found: list[dict[str, Any]] = [{**asdict(pair), "milliseconds": {"ours": [], "by_hand": []}} for pair in pairs]
@@ -125,15 +125,15 @@ def compared(pairs: Sequence[Pair], seconds: float, count: int = 1, processes: i
             for pair, one in zip(pairs, found, strict=True):
                 ours = workers[pair.record.process]
                 sides = {"ours": ours, "by_hand": workers[pair.apart] if pair.apart else ours}
-                for side, taken in _turns(sides, pair, seconds / processes).items():
+                for side, taken in _batches(sides, pair, seconds / processes).items():
                     one["milliseconds"][side].append(taken)
                 versions |= ours.call("attention_conformance.impls.calls:versions", pair.record)
         print(f"processes {number + 1} of {processes}, {time.perf_counter() - started:.0f} s", file=sys.stderr)
     return {"threads": count, "versions": versions, "pairs": found}
 
 
-def _turns(sides: Mapping[str, Worker], pair: Pair, seconds: float) -> dict[str, list[float]]:
-    """Milliseconds of the turns of both sides, which begin by turns."""
+def _batches(sides: Mapping[str, Worker], pair: Pair, seconds: float) -> dict[str, list[float]]:
+    """Milliseconds of the batches of both sides, which begin by turns."""
     given = {"ours": pair.record, "by_hand": pair.by_hand}
     one, other = (
         worker.call("studies.speed:open_call", side, given[side], pair.length, pair.causal, timeout=TIMEOUT)
@@ -146,7 +146,7 @@ def _turns(sides: Mapping[str, Worker], pair: Pair, seconds: float) -> dict[str,
     started = time.perf_counter()
     while (number := len(taken["ours"])) < LEAST or time.perf_counter() - started < 2 * seconds:
         for side in sorted(sides, reverse=bool(number % 2)):
-            taken[side].append(sides[side].call("studies.speed:turn", side, TURN, number, timeout=TIMEOUT))
+            taken[side].append(sides[side].call("studies.speed:batch", side, BATCH_SECONDS, number, timeout=TIMEOUT))
     for side, worker in sides.items():
         worker.call("studies.speed:close", side)
     return taken
@@ -188,7 +188,7 @@ def open_call(side: str, of: Implementation | str, length: int, causal: bool) ->
     return np.array(read(run()))
 
 
-def turn(side: str, seconds: float, number: int) -> float:
+def batch(side: str, seconds: float, number: int) -> float:
     """Job: milliseconds of a call in so many seconds, which begin on the core of the number (impls.process.threads)."""
     threads.begin_on(number)
     return 1e3 * statistics.median(calls_for(_OPEN[side], seconds))

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from attention_conformance.bench.options import Renamed
 from attention_conformance.impls.numpy.tiled import ROWS, TILE, blas
 from attention_conformance.impls.process import allocator, threads
 from attention_conformance.impls.process.pool import Worker
@@ -50,7 +51,7 @@ TEXTS = {
 
 
 def times(count: int, rows: int, keys: int) -> dict[str, list[float]]:
-    """Job of a worker: nanoseconds for each score, by step, of so many turns after one that does not count."""
+    """Job of a worker: nanoseconds for each score, by step, of so many rounds after one that does not count."""
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((lines, WIDTH), dtype=np.float32) for lines in (rows, keys, keys))
     usual, tile = rng.standard_normal((2, rows, keys), dtype=np.float32)
@@ -93,9 +94,9 @@ def kernels() -> str:
     return ", ".join(found) or "a BLAS that threadpoolctl does not know"
 
 
-def measure(turns: int, rows: int = ROWS, keys: int = TILE // ROWS) -> dict[str, Any]:
-    """Every turn of every step, with both kernels."""
-    found = [_with_kernels(told, turns, rows, keys) for told in ({}, {CHOICE: OTHER})]
+def measure(rounds: int, rows: int = ROWS, keys: int = TILE // ROWS) -> dict[str, Any]:
+    """Every round of every step, with both kernels."""
+    found = [_with_kernels(told, rounds, rows, keys) for told in ({}, {CHOICE: OTHER})]
     return {"kernels": found, "tile": [rows, keys], "threads": 1, "versions": {"numpy": np.__version__}}
 
 
@@ -128,7 +129,10 @@ STUDY = Study(
     "what each step of numpy-tiled takes",
     measure,
     {"impls/SPEED.md": table},
-    {"--turns": {"type": int, "default": 200, "help": "of each step (default: %(default)s)"}},
+    {
+        "--rounds": {"type": int, "default": 200, "help": "of each step (default: %(default)s)"},
+        "--turns": {"action": Renamed, "now": "--rounds"},
+    },
 )
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Two runs, simulated: how often the rule for runs one after the other is wrong.
 
-A run is a machine that is faster or slower as a whole, cells with luck of their own, and three visits of each cell, of
-which the intervals are made.  Only the first two are hidden from the rule, and what three visits happen not to show.
+A run is a machine that is faster or slower as a whole, cells with luck of their own, and three process runs of each
+cell, of which the intervals are made.  Only the first two are hidden from the rule, and what three process runs happen
+not to show.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from studies.common import Measured, Study, markdown
 COMPARISONS = 1000
 IMPLEMENTATIONS, WORKLOADS = 5, 12
 
-#: Standard deviations, of the log: of a median within its visit, which chunks show, and of a measured roof.
+#: Standard deviations, of the log: of a median within its process run, which batches show, and of a measured peak.
 WITHIN = 0.005
-ROOF = 0.02
+PEAK = 0.02
 
-#: Visits of a cell.
-VISITS = 3
+#: Process runs of a cell.
+PROCESS_RUNS = 3
 
 #: Slowdowns of one implementation of five that are looked for.
 SLOWDOWNS = (1.10, 1.20, 1.50)
@@ -34,15 +35,15 @@ SLOWDOWNS = (1.10, 1.20, 1.50)
 
 @dataclass(frozen=True)
 class Machine:
-    """Standard deviations, of the log: of the machine and of each cell from run to run, and from visit to visit."""
+    """Standard deviations, of the log: of the machine and of each cell from run to run, and of process runs."""
 
     name: str
     whole: float
     cell: float
-    visit: float
+    process_run: float
     #: Degrees of freedom of a cell's luck, None for normal: 3 has an outlier of four deviations in 40 cells.
     tails: int | None = None
-    roofs: bool = True
+    peaks: bool = True
     implementations: int = IMPLEMENTATIONS
 
 
@@ -51,8 +52,8 @@ MACHINES = (
     Machine("shared", 0.05, 0.02, 0.02),
     Machine("shared, cells with heavy tails (Student, 3 degrees of freedom)", 0.05, 0.02, 0.02, tails=3),
     Machine("busy", 0.10, 0.05, 0.08),
-    Machine("shared, without peaks", 0.05, 0.02, 0.02, roofs=False),
-    Machine("shared, without peaks, one implementation", 0.05, 0.02, 0.02, roofs=False, implementations=1),
+    Machine("shared, without peaks", 0.05, 0.02, 0.02, peaks=False),
+    Machine("shared, without peaks, one implementation", 0.05, 0.02, 0.02, peaks=False, implementations=1),
 )
 
 
@@ -69,17 +70,19 @@ def comparison(
     shift = whole + machine.cell * luck + math.log(slowdown) * slowed
     pairs = zip(_medians(machine, rng, np.zeros(count)), _medians(machine, rng, shift), strict=True)
     ratios = [(str(at // WORKLOADS), ratio(base, new)) for at, (base, new) in enumerate(pairs)]
-    limits = {"peak": math.exp(whole + ROOF * rng.normal())} if machine.roofs else {}
+    limits = {"peak": math.exp(whole + PEAK * rng.normal())} if machine.peaks else {}
     given, width = allowance("cpu", ratios, limits), among(count)
     for changed, (_, one) in zip(slowed.tolist(), ratios, strict=True):
         yield changed, verdict(allowed(one, given), allowed(one, given, width)), judge(one)
 
 
 def _medians(machine: Machine, rng: np.random.Generator, shift: np.ndarray) -> Iterator[Interval]:
-    """The medians of a run with their intervals: the wider of that by chunks and that by visits."""
-    visits = machine.visit * rng.normal(size=(VISITS, len(shift))) + shift
-    halves = np.maximum(Z * WITHIN, student(VISITS - 1) * visits.std(axis=0, ddof=1) / math.sqrt(VISITS))
-    values = np.median(visits, axis=0) + WITHIN * rng.normal(size=len(shift))
+    """The medians of a run with their intervals: the wider of that by batches and that by process runs."""
+    process_runs = machine.process_run * rng.normal(size=(PROCESS_RUNS, len(shift))) + shift
+    halves = np.maximum(
+        Z * WITHIN, student(PROCESS_RUNS - 1) * process_runs.std(axis=0, ddof=1) / math.sqrt(PROCESS_RUNS)
+    )
+    values = np.median(process_runs, axis=0) + WITHIN * rng.normal(size=len(shift))
     for value, half in zip(np.exp(values).tolist(), np.exp(halves).tolist(), strict=True):
         yield Interval(value, value / half, value * half)
 
@@ -92,7 +95,7 @@ def rates(machine: Machine, comparisons: int = COMPARISONS) -> list[str]:
         alarm.append(any(_changed(one) for _, one, _ in found))
         plain.append(any(_changed(one) for _, _, one in found))
         same.append(np.mean([one is Verdict.SAME for _, one, _ in found]))
-    scatter = ", ".join(f"{100 * each:g} %" for each in (machine.whole, machine.cell, machine.visit))
+    scatter = ", ".join(f"{100 * each:g} %" for each in (machine.whole, machine.cell, machine.process_run))
     row = [f"{machine.name}: {scatter}", _share(alarm), _share(plain), _share(same)]
     for slowdown in SLOWDOWNS:
         runs = [list(comparison(machine, np.random.default_rng(seed), slowdown)) for seed in range(comparisons // 5)]
@@ -117,7 +120,7 @@ def measure(comparisons: int) -> dict[str, Any]:
 def table(found: Measured) -> str:
     """Markdown: a line for each machine."""
     heads = [
-        "machine: scatter of the whole and of a cell from run to run, and from visit to visit",
+        "machine: scatter of the whole and of a cell from run to run, and from process run to process run",
         "runs with a false alarm",
         "without steps 2 to 4",
         "cells called the same",

@@ -1,4 +1,4 @@
-"""What a run measures once its times are taken: memory of each timed cell, the machine's roofs, the harness."""
+"""Metrics besides time, measured once all times are taken: memory of each timed cell, rooflines, the overhead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from attention_conformance.bench.analysis import overhead
 from attention_conformance.bench.analysis.fits import Fit, Memory, fits, memories
-from attention_conformance.bench.machine.roofline import Roof, roofs
+from attention_conformance.bench.machine.roofline import Roofline, rooflines
 from attention_conformance.bench.memory.peak import Gauge, Peak
 from attention_conformance.bench.timing.processes import Processes
 from attention_conformance.bench.validity.outcomes import TIMED, Cell, Outcome
@@ -18,24 +18,24 @@ from attention_conformance.bench.workloads import costs
 TIMEOUT = 120.0
 
 #: Why there are no bytes of a cell.
-NOT_ASKED = Peak(None, reason="not asked for")
+NOT_MEASURED = Peak(None, reason="not requested")
 
 
 @dataclass(frozen=True)
-class Besides:
-    """Peak memory by cell, roofs by device and dtype, and the cost of the harness."""
+class ExtraMetrics:
+    """Peak memory by cell, rooflines by device and dtype, and the overhead of timing."""
 
     peaks: Mapping[Cell, Peak] = field(default_factory=dict)
-    roofs: tuple[Roof, ...] = ()
-    harness: Mapping[str, Any] = field(default_factory=dict)
+    rooflines: tuple[Roofline, ...] = ()
+    overhead: Mapping[str, Any] = field(default_factory=dict)
 
     def info(self, cell: Cell, seconds: float) -> dict[str, Any]:
         """What a record says of a timed cell whose median is ``seconds``."""
-        peak = self.peaks.get(cell, NOT_ASKED)
+        peak = self.peaks.get(cell, NOT_MEASURED)
         of_it = (cell.target.device, cell.target.dtype)
-        roof = next((roof for roof in self.roofs if (roof.device, roof.dtype) == of_it), None)
-        said = {"memory_bytes": peak.bytes, "memory_method": peak.method or peak.reason}
-        return said | costs.measures(cell.workload, cell.target.dtype, seconds, roof)
+        roofline = next((roofline for roofline in self.rooflines if (roofline.device, roofline.dtype) == of_it), None)
+        memory = {"memory_bytes": peak.bytes, "memory_method": peak.method or peak.reason}
+        return memory | costs.measures(cell.workload, cell.target.dtype, seconds, roofline)
 
     def fits(self, outcomes: Mapping[Cell, Outcome]) -> list[Fit]:
         """The exponents of time and memory over the length."""
@@ -57,41 +57,41 @@ class Besides:
                     "B": cell.workload.batch,
                     "H": cell.workload.heads,
                     "seconds": outcome.interval.value,
-                    "memory_bytes": self.peaks.get(cell, NOT_ASKED).bytes,
+                    "memory_bytes": self.peaks.get(cell, NOT_MEASURED).bytes,
                 }
 
     def document(self, outcomes: Mapping[Cell, Outcome]) -> dict[str, Any]:
         """What the JSON says of the run."""
         return {
-            "peaks": [asdict(roof) for roof in self.roofs],
+            "peaks": [asdict(roofline) for roofline in self.rooflines],
             "fits": [asdict(fit) for fit in self.fits(outcomes)],
-            "overhead": dict(self.harness) or None,
+            "overhead": dict(self.overhead) or None,
         }
 
 
 def measure(
-    outcomes: Mapping[Cell, Outcome], processes: Processes, memory: bool, said: Callable[[str], None]
-) -> Besides:
-    """Measure, with the threads that the cells had; nothing if nothing was timed.  ``said`` is told what is done."""
+    outcomes: Mapping[Cell, Outcome], processes: Processes, memory: bool, notify: Callable[[str], None]
+) -> ExtraMetrics:
+    """Measure, with the threads that the cells had; nothing if nothing was timed.  ``notify`` is told what is done."""
     timed = [cell for cell, outcome in outcomes.items() if outcome.kind == TIMED]
     if not timed:
-        return Besides()
-    said("the machine's roofs")
+        return ExtraMetrics()
+    notify("the machine's rooflines")
     try:
-        found = tuple(roofs(processes, dict.fromkeys(cell.target for cell in timed)))
+        found = tuple(rooflines(processes, dict.fromkeys(cell.target for cell in timed)))
     finally:
         processes.close()
-    said("the harness")
+    notify("the overhead")
     cost = overhead.run(processes.in_process)
-    peaks = _peaks(timed, said) if memory and not processes.in_process else {}
-    return Besides(peaks, found, cost)
+    peaks = _peaks(timed, notify) if memory and not processes.in_process else {}
+    return ExtraMetrics(peaks, found, cost)
 
 
-def _peaks(cells: Iterable[Cell], said: Callable[[str], None]) -> dict[Cell, Peak]:
+def _peaks(cells: Iterable[Cell], notify: Callable[[str], None]) -> dict[Cell, Peak]:
     gauge, found = Gauge(), {}
     try:
         for cell in sorted(cells, key=lambda cell: cell.target.implementation.process):
-            said(f"memory of {cell.id}")
+            notify(f"memory of {cell.id}")
             target = cell.target
             found[cell] = gauge.peak(target.implementation, cell.workload, target.device, target.dtype, TIMEOUT)
     finally:

@@ -6,7 +6,7 @@ points around the line, with n − 2 degrees of freedom: of three points it is w
 A call has a part that does not grow (dispatch, threads, buffers), which hides the growth at short lengths.  So a line
 begins where it holds: **the shortest length is dropped while its point lies more than 10 % above the line through the
 longer ones**, down to three points.  Overhead can only lift a short point, so one that lies below stays, as does noise
-of the long ones; a line that is no line shows in the interval.  Bytes under a mebibyte say nothing and are left out.
+of the long ones; a line that is no line shows in the interval.  Bytes under a mebibyte say nothing and are skipped.
 
 Whether memory is quadratic, so whether a call holds an array of all B·H·S² scores, is decided here alone
 (``Memory.growth``), for the terminal and every report: by the exponent, by the bytes for each score, and where the

@@ -17,14 +17,13 @@ from attention_conformance.impls.contract import Implementation
 WORKLOAD = Workload(1, 1, 64, 256)
 
 #: In a process of its own.
-IMPLEMENTATION = Implementation("harness", f"{__name__}:busy", worker="harness")
+IMPLEMENTATION = Implementation("overhead", f"{__name__}:busy", worker="overhead")
 
-#: Pairs of chunks, and seconds of each.
+#: Pairs of batches, and seconds of each.
 PAIRS, SECONDS = 15, 0.02
 
-#: More calls than a chunk can have.
+#: More calls than a batch can have.
 MANY = 10**6
-
 
 #: Seconds that all of it may take.
 TIMEOUT = 120.0
@@ -48,13 +47,13 @@ def busy(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
 def measure(pairs: int = PAIRS) -> dict[str, Any]:
     """Seconds a call by the protocol and by a bare loop, in turn, and the ratio of both with its interval.
 
-    Runs in the worker.  Chunks are taken by the same code as every cell's.
+    Runs in the worker.  Batches are taken by the same code as every cell's.
     """
     key = IMPLEMENTATION.name
     sampler.open_cell(key, IMPLEMENTATION, WORKLOAD, "float32", "cpu")
     by_protocol, by_loop = [], []
     for number in range(pairs):
-        seconds = sampler.chunk(key, SECONDS, MANY, number).seconds[:-1]
+        seconds = sampler.batch(key, SECONDS, MANY, number).seconds[:-1]
         by_protocol.append([sum(seconds) / len(seconds)])
         by_loop.append([_loop(key, len(seconds))])
     sampler.close_cell(key)
@@ -69,7 +68,7 @@ def measure(pairs: int = PAIRS) -> dict[str, Any]:
 
 
 def _loop(key: str, count: int) -> float:
-    """Seconds a call of a loop that does nothing else, after one call as a chunk has it."""
+    """Seconds a call of a loop that does nothing else, after one call as a batch has it."""
     run, inputs = sampler.bare(key)
     run(**inputs[0])
     started = time.perf_counter()

@@ -1,9 +1,10 @@
 """Statistics of repeated timings: the interval of a median, the interval of a ratio of two, and a verdict.
 
-Timings of one process do not scatter as independent numbers do.  Calls follow each other in *chunks*; the chunks of a
-cell are spread over the run, and a cell is measured in several *visits*, each in a fresh process at another time.  A
-machine that slows down for a second shifts a chunk; one that slows down for a minute, or a process whose memory lies
-badly, shifts a visit.  So intervals come from the scatter of chunks and of visits, never from that of single calls.
+Timings of one process do not scatter as independent numbers do.  Calls follow each other in *batches*; the batches of a
+cell are spread over the run, and a cell is measured in several *process runs*, each in a fresh process at another time.
+A machine that slows down for a second shifts a batch; one that slows down for a minute, or a process whose memory lies
+badly, shifts a process run.  So intervals come from the scatter of batches and of process runs, never from that of
+single calls.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from statistics import median as middle
 
 import numpy as np
 
-#: Seconds of the calls of one cell: by visit, by chunk, in order.
-Visits = Sequence[Sequence[Sequence[float]]]
+#: Seconds of the calls of one cell: by process run, by batch, in order.
+ProcessRuns = Sequence[Sequence[Sequence[float]]]
 
 #: Probability that an interval covers what it is of.
 CONFIDENCE = 0.95
@@ -30,12 +31,12 @@ Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
 #: Resamples of a bootstrap: the ends of a 95 % interval lie at the 25th value from each end, known to about 5 places.
 RESAMPLES = 1000
 
-#: From three visits on their scatter is used; the t quantile of two (12.7) would make every interval useless.
-LEAST_VISITS = 3
+#: From three process runs on their scatter is used; the t quantile of two (12.7) would make every interval useless.
+LEAST_PROCESS_RUNS = 3
 
 #: A ratio is a change if its interval lies beyond MARGIN and the ratio itself beyond LEAST: "interval above 1" alone
 #: calls what is the same slower in many comparisons, and so does a ratio alone.  How often a rule is wrong is
-#: measured: bench/DUET.md, and ``python -m studies.two_runs`` for runs one after the other.
+#: measured: bench/PAIRED.md, and ``python -m studies.two_runs`` for runs one after the other.
 LEAST = 1.05
 MARGIN = 1.02
 
@@ -63,16 +64,16 @@ class Verdict(enum.Enum):
     UNCLEAR = "unclear"
 
 
-def median(visits: Visits) -> Interval:
+def median(process_runs: ProcessRuns) -> Interval:
     """The median of all samples, with its interval.
 
-    The interval spans two: a bootstrap over the medians of the chunks, and, from three visits on, Student's interval
-    of the mean of the visits' log medians.  One chunk alone gives its whole range.
+    The interval spans two: a bootstrap over the medians of the batches, and, from three process runs on, Student's
+    interval of the mean of the process runs' log medians.  One batch alone gives its whole range.
 
     Parameters
     ----------
-    visits
-        Seconds of the calls, by visit and chunk; numbers may differ.
+    process_runs
+        Seconds of the calls, by process run and batch; numbers may differ.
 
     Returns
     -------
@@ -84,15 +85,15 @@ def median(visits: Visits) -> Interval:
     ValueError
         There are no samples.
     """
-    flat = [value for visit in visits for chunk in visit for value in chunk]
+    flat = [value for process_run in process_runs for batch in process_run for value in batch]
     if not flat:
         raise ValueError("no samples")
     value = float(np.median(flat))
-    chunks = np.array([np.median(chunk) for visit in visits for chunk in visit])
-    low, high = (min(flat), max(flat)) if len(chunks) == 1 else _bootstrap(chunks)
-    if len(visits) >= LEAST_VISITS:
-        by_visit = [float(np.median([value for chunk in visit for value in chunk])) for visit in visits]
-        other = _student(np.log(by_visit))
+    batches = np.array([np.median(batch) for process_run in process_runs for batch in process_run])
+    low, high = (min(flat), max(flat)) if len(batches) == 1 else _bootstrap(batches)
+    if len(process_runs) >= LEAST_PROCESS_RUNS:
+        by_run = [float(np.median([value for batch in process_run for value in batch])) for process_run in process_runs]
+        other = _student(np.log(by_run))
         low, high = min(low, math.exp(other[0])), max(high, math.exp(other[1]))
     return Interval(value, min(low, value), max(high, value))
 
@@ -106,12 +107,12 @@ def ratio(base: Interval, new: Interval) -> Interval:
 
 
 def paired(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> Interval:
-    """The ratio new ÷ base of chunks that were measured in pairs, one after the other: the median of the pairs.
+    """The ratio new ÷ base of batches that were measured in pairs, one after the other: the median of the pairs.
 
     Parameters
     ----------
     base, new
-        Seconds of the calls, by chunk; as many chunks on both sides.
+        Seconds of the calls, by batch; as many batches on both sides.
 
     Returns
     -------
@@ -121,23 +122,23 @@ def paired(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> I
     Raises
     ------
     ValueError
-        There are no chunks, or their numbers differ.
+        There are no batches, or their numbers differ.
     """
     logs = _log_ratios(base, new)
     low, high = _bootstrap(logs)
     return Interval(*(math.exp(value) for value in (float(np.median(logs)), low, high)))
 
 
-def duet(base: Visits, new: Visits) -> Interval:
-    """The ratio new ÷ base of visits in pairs, whose chunks are pairs: the mean of the visits' median log ratios.
+def paired_process_runs(base: ProcessRuns, new: ProcessRuns) -> Interval:
+    """The ratio new ÷ base of paired process runs, whose batches are pairs: the mean of their median log ratios.
 
-    From LEAST_VISITS pairs of visits on, the interval is Student's and comes from their scatter alone, which has that
-    of their chunks in it; of fewer the chunks have to do.
+    From LEAST_PROCESS_RUNS pairs of process runs on, the interval is Student's and comes from their scatter alone,
+    which has that of their batches in it; of fewer the batches have to do.
 
     Parameters
     ----------
     base, new
-        Seconds of the calls, by visit and chunk; as many of both on both sides.
+        Seconds of the calls, by process run and batch; as many of both on both sides.
 
     Returns
     -------
@@ -147,15 +148,15 @@ def duet(base: Visits, new: Visits) -> Interval:
     Raises
     ------
     ValueError
-        There are no visits, or the numbers of visits or chunks differ.
+        There are no process runs, or the numbers of process runs or batches differ.
     """
     if len(base) != len(new) or not base:
-        raise ValueError(f"{len(base)} and {len(new)} visits are not pairs")
+        raise ValueError(f"{len(base)} and {len(new)} process runs are not pairs")
     logs = np.array([float(np.median(_log_ratios(b, n))) for b, n in zip(base, new, strict=True)])
-    if len(logs) >= LEAST_VISITS:
+    if len(logs) >= LEAST_PROCESS_RUNS:
         low, high = _student(logs)
         return Interval(*(math.exp(value) for value in (float(np.mean(logs)), low, high)))
-    return paired([chunk for visit in base for chunk in visit], [chunk for visit in new for chunk in visit])
+    return paired(*([batch for process_run in each for batch in process_run] for each in (base, new)))
 
 
 def widened(ratio: Interval, factor: float) -> Interval:
@@ -176,7 +177,7 @@ def judge(ratio: Interval, least: float = LEAST, margin: float = MARGIN) -> Verd
 
 def _log_ratios(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> np.ndarray:
     if len(base) != len(new) or not base:
-        raise ValueError(f"{len(base)} and {len(new)} chunks are not pairs")
+        raise ValueError(f"{len(base)} and {len(new)} batches are not pairs")
     return np.array([math.log(middle(n) / middle(b)) for b, n in zip(base, new, strict=True)])
 
 

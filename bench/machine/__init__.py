@@ -1,1 +1,1 @@
-"""machine."""
+"""Machine: its fingerprint, its roofline, and the state of its GPUs."""

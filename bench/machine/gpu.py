@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from attention_conformance.bench.machine.machine import asked
+from attention_conformance.bench.machine.machine import output_of
 
 #: What is asked of nvidia-smi, and the name of each number; the reasons come between these and the product's name.
 NUMBERS = {
@@ -33,7 +33,7 @@ NAMES = {
     0x100: "display clocks",
 }
 
-#: Share by which the clock of the multiprocessors may change without a remark.
+#: Share by which the clock of the multiprocessors may change without a note.
 DRIFT = 0.05
 
 
@@ -65,7 +65,7 @@ def states() -> list[State]:
     """All NVIDIA GPUs now, in the driver's order; none where nvidia-smi is missing or fails."""
     for reasons in REASONS:
         query = ",".join((*NUMBERS, reasons, "name"))
-        said = asked("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits")
+        said = output_of("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits")
         if said:
             lines = (line.split(", ", len(NUMBERS) + 1) for line in said.splitlines())
             return [_state(fields) for fields in lines if len(fields) == len(NUMBERS) + 2]
@@ -87,7 +87,7 @@ def document(before: Sequence[State], after: Sequence[State]) -> dict[str, Any]:
     return {"before": [asdict(one) for one in before], "after": [asdict(one) for one in after]}
 
 
-def remarks(gpu_state: Mapping[str, Any]) -> list[str]:
+def notes(gpu_state: Mapping[str, Any]) -> list[str]:
     """What of ``document`` a reader has to know: clocks that changed while they had work, and what held them back."""
     before, after = ([State(**one) for one in gpu_state.get(when, ())] for when in ("before", "after"))
     found = []

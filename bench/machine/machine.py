@@ -167,12 +167,12 @@ def _cpu(info: Mapping[str, Any], root: Path) -> str:
 @functools.cache
 def _gpu() -> tuple[str, str]:
     """Names of the NVIDIA GPUs, and the driver's version."""
-    lines = asked("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").splitlines()
+    lines = output_of("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").splitlines()
     pairs = [line.rpartition(", ") for line in lines]
     return ", ".join(name for name, _, _ in pairs), ", ".join(sorted({driver for _, _, driver in pairs}))
 
 
-def asked(program: str, *arguments: str) -> str:
+def output_of(program: str, *arguments: str) -> str:
     """What a program says; "" if there is none, or it fails."""
     path = shutil.which(program)
     if path is None:

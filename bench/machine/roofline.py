@@ -1,10 +1,10 @@
-"""The machine's own limits, measured in the same run: the best matrix product, and the bandwidth of memory.
+"""Roofline: the machine's own limits, measured in the same run: the best matrix product, and memory bandwidth.
 
     flops per second   2·n³ ÷ the least time of a product of two n × n matrices, per device and dtype
     bytes per second   2 · bytes ÷ the least time of copying an array that no cache holds (read and written)
 
-Each framework measures in its own process, as it computes when it is timed; the roof is the best of all of them, and
-says whose it is.  A roof is what the best kernel reaches, so the least time counts, not the median.
+Each framework measures in its own process, as it computes when it is timed; the peak is the best of all of them, with
+its name.  A peak is what the best kernel reaches, so the least time counts, not the median.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from attention_conformance.impls.backend import Backend, backend
 from attention_conformance.impls.contract import Framework, Implementation
 from attention_conformance.impls.process.pool import Crashed, TimedOut
 
-#: Seconds for one roof in one framework, and calls that are made at least, after one to warm up.
+#: Seconds for one roofline in one framework, and calls that are made at least, after one to warm up.
 SECONDS, CALLS = 0.3, 3
 
 #: The least side of a product, which doubles while the next one's calls are predicted to take less than MOST seconds (a
@@ -36,7 +36,7 @@ LARGEST_SIDE = {"cpu": 2048, "cuda": 8192}
 #: but a few servers, and on a GPU 4 GiB, so that the start of a kernel is nothing beside the time that it takes.
 COPIED = {"cpu": 2**28, "cuda": 2**31}
 
-#: Seconds after which a framework has no roof.
+#: Seconds after which a framework has no roofline.
 TIMEOUT = 60.0
 
 
@@ -51,8 +51,8 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Roof:
-    """The roof of a device and dtype, and which framework reached it; None and "" where none could."""
+class Roofline:
+    """The roofline of a device and dtype, and which framework reached it; None and "" where none could."""
 
     device: str
     dtype: str
@@ -70,26 +70,26 @@ class Jobs(Protocol):
         """Run a job; raises as ``attention_conformance.impls.process.pool.Worker.call`` does."""
 
 
-def roofs(pool: Jobs, targets: Iterable[Target], seconds: float = SECONDS) -> list[Roof]:
-    """The roofs of every device and dtype of the targets, each measured by every framework among them."""
-    asked: dict[tuple[str, str], dict[Framework, Implementation]] = {}
+def rooflines(pool: Jobs, targets: Iterable[Target], seconds: float = SECONDS) -> list[Roofline]:
+    """The rooflines of every device and dtype of the targets, each measured by every framework among them."""
+    wanted: dict[tuple[str, str], dict[Framework, Implementation]] = {}
     for target in targets:
-        frameworks = asked.setdefault((target.device, target.dtype), {})
+        frameworks = wanted.setdefault((target.device, target.dtype), {})
         frameworks.setdefault(target.implementation.framework, target.implementation)
     copies: dict[tuple[str, Framework], list[Sample]] = {}
     found = []
-    for (device, dtype), frameworks in asked.items():
+    for (device, dtype), frameworks in wanted.items():
         samples = []
         for framework, implementation in frameworks.items():
             samples += _ask(pool, implementation, "product", framework, device, dtype, seconds)
             if (device, framework) not in copies:
                 copies[device, framework] = _ask(pool, implementation, "bandwidth", framework, device, seconds)
             samples += copies[device, framework]
-        found.append(roof(device, dtype, samples))
+        found.append(roofline(device, dtype, samples))
     return found
 
 
-def roof(device: str, dtype: str, samples: Iterable[Sample]) -> Roof:
+def roofline(device: str, dtype: str, samples: Iterable[Sample]) -> Roofline:
     """The best of the samples."""
     taken = tuple(samples)
     best: dict[str, Any] = {"samples": taken}
@@ -98,7 +98,7 @@ def roof(device: str, dtype: str, samples: Iterable[Sample]) -> Roof:
         if of_it:
             most = max(of_it, key=lambda sample: sample.per_second)
             best |= {f"{quantity}_per_second": most.per_second, f"{quantity}_by": most.framework}
-    return Roof(device, dtype, **best)
+    return Roofline(device, dtype, **best)
 
 
 def product(framework: Framework, device: str, dtype: str, seconds: float) -> list[Sample]:
@@ -152,7 +152,7 @@ def _numbers(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 def _ask(pool: Jobs, implementation: Implementation, question: str, *arguments: Any) -> list[Sample]:
-    """Ask the framework's process; a process that dies or hangs has no roof."""
+    """Ask the framework's process; a process that dies or hangs has no roofline."""
     try:
         return list(pool.call(implementation, f"{__name__}:{question}", *arguments, timeout=TIMEOUT))
     except (Crashed, TimedOut):

@@ -1,1 +1,1 @@
-"""memory."""
+"""Memory of a call: predicted and measured."""

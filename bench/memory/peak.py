@@ -169,7 +169,7 @@ def measure(implementation: Implementation, workload: Workload, device: str, dty
     """The peak of one cell in this process, which ought to have the ENVIRONMENT, and no other cell meanwhile."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a library's remarks are not results
+            warnings.simplefilter("ignore")  # a library's warnings are not results
             return _measure(implementation, workload, device, dtype)
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]

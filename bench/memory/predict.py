@@ -10,13 +10,13 @@ The model, for a cell on the CPU, in bytes:
 *The call* takes its results and SQUARE arrays of B·H·Sq·Sk numbers, in float32 or wider, unless a shorter workload of
 the family was measured.  Then it takes what the process held for that, times the ratio of the scores, but no more
 than that and those arrays; or, if its implementation is *known to hold no square array*, times the ratio of inputs
-and results.  That is known if a call of at least PROOF scores (bench.analysis.fits) held less than one byte a score: not even a
-boolean mask of that shape fits.  (Smaller calls prove nothing, as an allocator serves arrays of up to 32 MiB from
-memory that the process has already.)  What a process held counts from before its first cell, so that memory which a
-library keeps for later calls is not taken for none.
+and results.  That is known if a call of at least PROOF scores (bench.analysis.fits) held less than one byte a score:
+not even a boolean mask of that shape fits.  (Smaller calls prove nothing, as an allocator serves arrays of up to 32 MiB
+from memory that the process has already.)  What a process held counts from before its first cell, so that memory which
+a library keeps for later calls is not taken for none.
 
 On another device inputs and results are counted there as here, but nothing is known of the device's own memory: a
-call that does not fit there raises, and is left out with what it says.
+call that does not fit there raises, and is skipped with what it says.
 """
 
 from __future__ import annotations

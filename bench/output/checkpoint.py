@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from attention_conformance.bench.output.records import Amount, Count, Kind, Positive
-from attention_conformance.bench.validity.outcomes import TIMED, Outcome, Visit
+from attention_conformance.bench.validity.outcomes import TIMED, Outcome, ProcessRun
 from attention_conformance.conformance.results import strict
 from attention_conformance.impls.contract import InputError
 
@@ -29,34 +29,24 @@ SUFFIX = ".checkpoint.jsonl"
 LONGEST = 2**24
 
 
-class JournalError(InputError):
+class CheckpointError(InputError):
     """A checkpoint that cannot be gone on with; the text is one sentence for the user."""
 
 
-class Measured(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    rename={
-        "chunks": "batches",
-        "peak_bytes": "peak_rss_bytes",
-        "held_bytes": "held_rss_bytes",
-        "emptied_bytes": "evicted_bytes",
-    },
-):
-    """What a process run gave: the fields of a Visit."""
+class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a process run gave: the fields of a ProcessRun."""
 
-    chunks: Annotated[tuple[Annotated[tuple[Positive, ...], Meta(min_length=1)], ...], Meta(min_length=1)]
+    batches: Annotated[tuple[Annotated[tuple[Positive, ...], Meta(min_length=1)], ...], Meta(min_length=1)]
     share: Amount
     prepare_seconds: Amount
     first_call_seconds: Amount
-    peak_bytes: int | None
-    held_bytes: int | None
+    peak_rss_bytes: int | None
+    held_rss_bytes: int | None
     threads: Count
     stopped: str
     clock: str
     host_seconds: Amount | None
-    emptied_bytes: Count
+    evicted_bytes: Count
 
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="process run"):
@@ -75,7 +65,7 @@ def beside(path: Path) -> Path:
     return path.with_name(path.name + SUFFIX)
 
 
-class Journal:
+class Checkpoint:
     """Writes the lines of a run.  Each is on the disk before the next cell is measured."""
 
     def __init__(self, path: Path, header: Mapping[str, Any], known: Mapping[str, Outcome] | None = None) -> None:
@@ -89,10 +79,10 @@ class Journal:
                 whole.truncate(_complete(path))
             self._file = path.open("a", encoding="utf-8")
 
-    def add(self, cell: str, outcome: Outcome, visit: int) -> None:
+    def add(self, cell: str, outcome: Outcome, process_run: int) -> None:
         """What became of a cell in this process run (0 the first)."""
-        last = Measured(**vars(outcome.visits[-1])) if outcome.kind == TIMED else None
-        self._write(msgspec.to_builtins(Line(cell, visit, outcome.kind, outcome.clause, outcome.reason, last)))  # type: ignore[arg-type]
+        last = Measured(**vars(outcome.process_runs[-1])) if outcome.kind == TIMED else None
+        self._write(msgspec.to_builtins(Line(cell, process_run, outcome.kind, outcome.clause, outcome.reason, last)))  # type: ignore[arg-type]
 
     def remove(self) -> None:
         """The run is complete, and its JSON is written."""
@@ -110,20 +100,20 @@ def read(path: Path, header: Mapping[str, Any]) -> dict[str, Outcome]:
     try:
         lines = list(_lines(path))
     except FileNotFoundError:
-        raise JournalError(f"nothing to resume: there is no {path}") from None
+        raise CheckpointError(f"nothing to resume: there is no {path}") from None
     if not lines:
-        raise JournalError(f"{path} holds no complete line; delete it and start anew")
+        raise CheckpointError(f"{path} holds no complete line; delete it and start anew")
     _compare(path, lines[0], {"kind": "header", "format": FORMAT, **header})
     known: dict[str, Outcome] = {}
     for number, found in enumerate(lines[1:], start=2):
         try:
             line = msgspec.convert(found, Line)
             outcome = known.get(line.cell, Outcome())
-            if line.cell not in header["cells"] or line.process_run != len(outcome.visits):
+            if line.cell not in header["cells"] or line.process_run != len(outcome.process_runs):
                 raise ValueError("it does not follow from the lines before")
             known[line.cell] = _outcome(line, outcome)
         except ValueError as error:  # what msgspec raises is one
-            raise JournalError(f"{path}, line {number} is no process run of this run ({error})") from None
+            raise CheckpointError(f"{path}, line {number} is no process run of this run ({error})") from None
     return known
 
 
@@ -134,13 +124,13 @@ def _outcome(line: Line, earlier: Outcome) -> Outcome:
         return replace(earlier, kind=line.outcome, clause=line.clause, reason=line.reason)
     if line.measured is None:
         raise ValueError("it is timed, and nothing was measured")
-    return earlier.visited(Visit(**msgspec.structs.asdict(line.measured)))
+    return earlier.with_run(ProcessRun(**msgspec.structs.asdict(line.measured)))
 
 
 def _compare(path: Path, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     differing = [name for name in expected if found.get(name) != expected[name]]
     if differing:
-        raise JournalError(
+        raise CheckpointError(
             f"{path} is of another run: {', '.join(differing)} differ{'s' if len(differing) == 1 else ''};"
             " give the options of that run, or delete it and start anew"
         )
@@ -159,7 +149,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                 if not isinstance(line, dict):
                     raise ValueError("not an object")
             except ValueError as error:
-                raise JournalError(f"{path}, line {number} is damaged ({error})") from None
+                raise CheckpointError(f"{path}, line {number} is damaged ({error})") from None
             yield line
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from attention_conformance.bench.analysis.extra_metrics import Besides
+from attention_conformance.bench.analysis.extra_metrics import ExtraMetrics
 from attention_conformance.bench.machine import gpu
 from attention_conformance.bench.machine.machine import load_average
 from attention_conformance.bench.output.records import FORMAT, PlanRecord, Record, Timed
@@ -31,10 +31,10 @@ def record(cell: Cell, outcome: Outcome) -> Record:
     return Record(*named, outcome.kind, outcome.clause, outcome.reason)  # type: ignore[arg-type]
 
 
-def extra_info(cell: Cell, outcome: Outcome, besides: Besides) -> dict[str, Any]:
+def extra_info(cell: Cell, outcome: Outcome, extra: ExtraMetrics) -> dict[str, Any]:
     """What a benchmark's record says of its timed cell."""
     target, workload, interval = cell.target, cell.workload, outcome.interval
-    first, last = outcome.visits[0], outcome.visits[-1]
+    first, last = outcome.process_runs[0], outcome.process_runs[-1]
     count = flops(workload)
     found = Timed(
         implementation=target.implementation.name,
@@ -54,19 +54,19 @@ def extra_info(cell: Cell, outcome: Outcome, besides: Besides) -> dict[str, Any]
         formula=FORMULAS[workload.operator],
         gflops=count / interval.value / 1e9,
         tokens_per_second=workload.tokens / interval.value,
-        process_runs=[[len(chunk) for chunk in visit.chunks] for visit in outcome.visits],
+        process_runs=[[len(batch) for batch in process_run.batches] for process_run in outcome.process_runs],
         interval=(interval.low, interval.high),
         stopped=last.stopped,
         threads=outcome.threads,
         clock=last.clock,
         host_seconds=last.host_seconds,
-        evicted_bytes=last.emptied_bytes,
+        evicted_bytes=last.evicted_bytes,
         prepare_seconds=first.prepare_seconds,
         first_call_seconds=first.first_call_seconds,
-        peak_rss_bytes=first.peak_bytes,
+        peak_rss_bytes=first.peak_rss_bytes,
         share=outcome.share,
         profile=target.implementation.profile(target.dtype).value,
-        **besides.info(cell, interval.value),
+        **extra.info(cell, interval.value),
     )
     plain: dict[str, Any] = msgspec.to_builtins(found)
     return plain | {"interval": [interval.low, interval.high]}
@@ -89,7 +89,7 @@ def in_force(outcomes: Mapping[Cell, Outcome]) -> dict[str, int]:
     """How many threads worked at the same time, by process: what libraries do with those that they are given."""
     found: dict[str, int] = {}
     for cell, outcome in outcomes.items():
-        if cell.target.device == "cpu" and outcome.visits:
+        if cell.target.device == "cpu" and outcome.process_runs:
             name = cell.target.implementation.process
             found[name] = max(found.get(name, 0), outcome.threads)
     return dict(sorted(found.items()))
@@ -99,7 +99,7 @@ def in_force(outcomes: Mapping[Cell, Outcome]) -> dict[str, int]:
 IDLE, COST = 0.02, 1.02
 
 
-def remarks(
+def notes(
     outcomes: Mapping[Cell, Outcome],
     idle: Mapping[str, float],
     overhead: Mapping[str, Any],
@@ -122,4 +122,4 @@ def remarks(
         found.append(
             f"timing a call of {1e6 * overhead['loop_seconds']:.0f} µs costs {overhead['ratio'] - 1:.1%} of it"
         )
-    return found + gpu.remarks(gpu_state or {})
+    return found + gpu.notes(gpu_state or {})

@@ -1,4 +1,4 @@
-"""Progress of a run: which cell of how many, in which visit, what it gave, and the time left.
+"""Progress of a run: which cell of how many, in which process run, what it gave, and the time left.
 
 On a terminal one line is rewritten, with a bar; elsewhere a plain line is printed every EVERY seconds.  No thread draws
 it, as it would work while cells are timed.
@@ -31,29 +31,29 @@ class Progress:
 
     def __init__(self, console: Console | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock = console, clock
-        self._said = clock()
-        self._cells = self._visits = 0
-        #: Visits that are still to be made, by cell, and seconds that the last visit of a cell took.
+        self._printed = clock()
+        self._cells = self._process_runs = 0
+        #: Process runs that are still to be made, by cell, and seconds that the last process run of a cell took.
         self._left: dict[Cell, int] = {}
         self._took: dict[Cell, float] = {}
 
-    def begin(self, cells: Sequence[Cell], visits: int, done: Callable[[Cell], int]) -> None:
-        """Before the first cell; ``done`` visits of a cell were made before."""
-        self._visits, self._cells = visits, len(cells)
-        self._left = {cell: visits - done(cell) for cell in cells}
+    def begin(self, cells: Sequence[Cell], process_runs: int, done: Callable[[Cell], int]) -> None:
+        """Before the first cell; ``done`` process runs of a cell were made before."""
+        self._process_runs, self._cells = process_runs, len(cells)
+        self._left = {cell: process_runs - done(cell) for cell in cells}
 
-    def done(self, cell: Cell, outcome: Outcome, visit: int) -> None:
-        """A visit of a cell has ended."""
-        self._left[cell] = self._visits - visit - 1 if outcome.kind == TIMED else 0
+    def done(self, cell: Cell, outcome: Outcome, process_run: int) -> None:
+        """A process run of a cell has ended."""
+        self._left[cell] = self._process_runs - process_run - 1 if outcome.kind == TIMED else 0
         now, console = self._clock(), self._console
-        if console is None or (not console.is_terminal and now - self._said < EVERY):
+        if console is None or (not console.is_terminal and now - self._printed < EVERY):
             return
-        self._said = now
-        waiting = sum(left >= self._visits - visit for left in self._left.values())
-        where = f"visit {visit + 1} of {self._visits}, cell {self._cells - waiting} of {self._cells}"
+        self._printed = now
+        waiting = sum(left >= self._process_runs - process_run for left in self._left.values())
+        where = f"run {process_run + 1} of {self._process_runs}, cell {self._cells - waiting} of {self._cells}"
         line = ", ".join(filter(None, [where, self._rest(), f"{_result(outcome)}: {cell.id}"]))
         if console.is_terminal:
-            self.say(line, "" if outcome.kind == TIMED else "red")
+            self.show(line, "" if outcome.kind == TIMED else "red")
         else:
             console.out(line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…", highlight=False)
 
@@ -61,12 +61,12 @@ class Progress:
         """Cells that took turns took so long together."""
         self._took |= dict.fromkeys(cells, seconds / len(cells))
 
-    def say(self, text: str, style: str = "") -> None:
-        """Rewrite the line, with the share of the visits that are made; nothing where there is no terminal."""
+    def show(self, text: str, style: str = "") -> None:
+        """Rewrite the line, with the share of the process runs that are made; nothing where there is no terminal."""
         console = self._console
         if console is None or not console.is_terminal:
             return
-        total = self._cells * self._visits
+        total = self._cells * self._process_runs
         line = Text(f" {text}", style)
         line.truncate(console.width - BAR - 1, overflow="ellipsis")
         console.control(_CLEAR)
@@ -80,7 +80,7 @@ class Progress:
             self._console.control(_CLEAR)
 
     def _rest(self) -> str:
-        """The time left: of each cell what its last visit took, of one without any the mean of the others."""
+        """The time left: of each cell what its last process run took, of one without any the mean of the others."""
         if not self._took:
             return ""
         mean = sum(self._took.values()) / len(self._took)

@@ -113,19 +113,15 @@ class Benchmark(msgspec.Struct, frozen=True):
     stats: Statistics
 
 
-class PlanRecord(
-    msgspec.Struct,
-    frozen=True,
-    rename={"visits": "process_runs", "chunk_seconds": "batch_seconds", "rounds": "least_calls", "most": "most_calls"},
-):
+class PlanRecord(msgspec.Struct, frozen=True):
     """How long and how often each cell was measured."""
 
     seconds: Amount
     noise: Amount
-    visits: Count
-    chunk_seconds: Amount
-    rounds: Count
-    most: Count
+    process_runs: Count
+    batch_seconds: Amount
+    least_calls: Count
+    most_calls: Count
     limit: Amount
     threads: Count
     seed: int

@@ -1,7 +1,7 @@
 """Table at the end of a run: what each implementation reached, workload by workload, the fastest first.
 
 It fits WIDTH columns whatever the names are.  Numbers are as wide as they are, and the name of an implementation gets
-the rest: what does not fit is cut in the middle, since names differ at their ends.  A struck-out cell has no numbers
+the rest: what does not fit is cut in the middle, since names differ at their ends.  An invalid cell has no numbers
 and says by which clause.
 """
 
@@ -20,15 +20,15 @@ Justify = Literal["left", "right"]
 WIDTH = 100
 
 #: The heads of the columns, in two lines: implementation, median and its interval, tokens and operations per second,
-#: share of the measured peak of matrix products, the roof that binds, peak memory, share of the error bound.
+#: share of the measured peak of matrix products, the roofline that binds, peak memory, share of the error bound.
 HEADS = (
     ("", "", "95 %", "tokens", "GFLOP", "of", "bound", "", "error /"),
     ("", "median", "interval", "/s", "/s", "peak", "by", "memory", "bound"),
 )
 ALIGNED: Sequence[Justify] = ("left", *("right",) * 5, "left", *("right",) * 2)
 
-#: What a record calls the roofs, and the table.
-ROOFS = {"compute": "compute", "bandwidth": "memory", None: "–"}
+#: What a record calls the rooflines, and the table.
+BOUND_BY = {"compute": "compute", "bandwidth": "memory", None: "–"}
 
 #: Between two columns, and before what belongs to a workload.
 GAP, INDENT = "  ", "  "
@@ -48,13 +48,13 @@ COUNTS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 BYTES = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
 
 
-def table(records: Iterable[Record], struck_out: Iterable[Record] = (), width: int = WIDTH) -> str:
-    """The table of timed cells and struck-out ones, "" without any.
+def table(records: Iterable[Record], invalid: Iterable[Record] = (), width: int = WIDTH) -> str:
+    """The table of timed cells and invalid ones, "" without any.
 
-    A timed record is ``extra_info`` with ``seconds``, the median; a struck-out one has implementation, device, dtype,
+    A timed record is ``extra_info`` with ``seconds``, the median; an invalid one has implementation, device, dtype,
     workload, clause and reason.  Workloads come in the order in which they are first met.
     """
-    timed, wrong = list(records), list(struck_out)
+    timed, wrong = list(records), list(invalid)
     groups = list(dict.fromkeys(map(_group, [*timed, *wrong])))
     timed.sort(key=lambda record: (groups.index(_group(record)), record["seconds"]))
     head, rows = _lines(timed, width)
@@ -62,7 +62,7 @@ def table(records: Iterable[Record], struck_out: Iterable[Record] = (), width: i
     for group in groups:
         text.append(cut(" ".join(group), width))
         text += [row for row, record in zip(rows, timed, strict=True) if _group(record) == group]
-        text += [_struck_out(record, width) for record in wrong if _group(record) == group]
+        text += [_invalid(record, width) for record in wrong if _group(record) == group]
     return "\n".join(text)
 
 
@@ -79,16 +79,16 @@ def grid(rows: Iterable[Sequence[str]], aligned: Sequence[Justify]) -> list[str]
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def limits(roofs: Iterable[Record], width: int = WIDTH) -> list[str]:
-    """What the machine reached itself, a line for each device and dtype; a roof is a dictionary as the JSON has it."""
+def limits(rooflines: Iterable[Record], width: int = WIDTH) -> list[str]:
+    """What the machine reached itself, a line for each device and dtype; rooflines are as the JSON has them."""
     said = []
-    for roof in roofs:
+    for roofline in rooflines:
         ends = []
         for what, key, unit in (("products", "flops", "FLOP/s"), ("memory", "bytes", "B/s")):
-            value = roof.get(f"{key}_per_second")
-            ends += [f"{what} {_scaled(value, COUNTS)}{unit} by {roof[f'{key}_by']}"] if value else []
+            value = roofline.get(f"{key}_per_second")
+            ends += [f"{what} {_scaled(value, COUNTS)}{unit} by {roofline[f'{key}_by']}"] if value else []
         reached = ", ".join(ends) or "not measured"
-        said.append(shortened(f"peak of {roof['device']} {roof['dtype']}: {reached}", width))
+        said.append(shortened(f"peak of {roofline['device']} {roofline['dtype']}: {reached}", width))
     return said
 
 
@@ -120,13 +120,13 @@ def _numbers(record: Record) -> list[str]:
         _scaled(record.get("tokens_per_second"), COUNTS),
         NOTHING if record.get("gflops") is None else _digits(record["gflops"]),
         _percent(record.get("share_of_peak")),
-        ROOFS[record.get("bound_by")],
+        BOUND_BY[record.get("bound_by")],
         _scaled(record.get("memory_bytes"), BYTES),
         _percent(record.get("share")),
     ]
 
 
-def _struck_out(record: Record, width: int) -> str:
+def _invalid(record: Record, width: int) -> str:
     """The line of a cell without a time: the name, whole if half of the width is enough, the clause and the reason."""
     name = INDENT + cut(record["implementation"], width // 2)
     said = f"invalid: {record['clause']}: {record['reason']}"

@@ -1,1 +1,1 @@
-"""Duets: two revisions or two environments, alive at the same time, timed in turns of a few milliseconds."""
+"""Paired comparison: two revisions or two environments, alive at the same time, timed in rounds of milliseconds."""

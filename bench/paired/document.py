@@ -18,18 +18,14 @@ class Compared(msgspec.Struct, frozen=True):
     versions: dict[str, str]
 
 
-class PairedPlan(
-    msgspec.Struct,
-    frozen=True,
-    rename={"most": "most_pairs", "turns": "rounds", "seconds": "round_seconds"},
-):
+class PairedPlan(msgspec.Struct, frozen=True):
     """How many pairs of processes, rounds in each, and seconds of a round."""
 
     pairs: Count
     precision: Amount
-    most: Count
-    turns: Count
-    seconds: Positive
+    most_pairs: Count
+    rounds: Count
+    round_seconds: Positive
     limit: Positive
 
 

@@ -1,8 +1,8 @@
-"""The process of one side: it works while it has a job, and is stopped by a signal while the other side plays.
+"""The process of base or new: it works while it has a job, and is stopped by a signal while the other one works.
 
 Where memory lies decides some percent of a kernel's time (Mytkowicz et al. 2009, "Producing wrong data without doing
 anything obviously wrong!", https://doi.org/10.1145/1508244.1508275), and is drawn by lot for every process: addresses
-by the system, the order of allocations by Python's hashes.  Two sides draw the same lot, and every pair another one.
+by the system, the order of allocations by Python's hashes.  Base and new draw the same lot, and every pair another one.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import shutil
 import subprocess
 from typing import Any
 
-from attention_conformance.bench.paired.sides import Side
+from attention_conformance.bench.paired.revisions import Revision
 from attention_conformance.impls.process import allocator
 from attention_conformance.impls.process.pool import Place, Worker
 
-#: The module of a side whose functions are called.
-PLAYER = "attention_conformance.bench.paired.worker"
+#: The module of the other suite whose functions are called.
+MODULE = "attention_conformance.bench.paired.worker"
 
 #: Seconds after which a job is given up; a compilation takes up to 12 s on two cores.
 TIMEOUT = 180.0
@@ -35,13 +35,13 @@ def unrandomized() -> tuple[str, ...]:
 
 
 class Process(Worker):
-    """A worker of a side, which is stopped between its jobs.  Those of the same ``lot`` lay out their memory alike."""
+    """A worker that is stopped between its jobs.  Those of the same ``lot`` lay out their memory alike."""
 
-    def __init__(self, side: Side, lot: int = 0) -> None:
+    def __init__(self, revision: Revision, lot: int = 0) -> None:
         environment = {**allocator.environment(), "PYTHONHASHSEED": str(lot)}
-        place = Place(side.python, side.suite, side.folder, unrandomized())
+        place = Place(revision.python, revision.suite, revision.folder, unrandomized())
         super().__init__(environment, place=place, stop_idle=True)
 
-    def play(self, function: str, *given: Any) -> Any:
-        """Run a job of the player; raises as ``call`` does."""
-        return self.call(f"{PLAYER}:{function}", *given, timeout=TIMEOUT)
+    def job(self, function: str, *given: Any) -> Any:
+        """Run a function of MODULE; raises as ``call`` does."""
+        return self.call(f"{MODULE}:{function}", *given, timeout=TIMEOUT)

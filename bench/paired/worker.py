@@ -1,8 +1,8 @@
-"""One side of a duet, in its own process: opens cells, plays a few milliseconds of one, and hands back results.
+"""Worker of a paired comparison: opens cells, measures a batch of calls of one, and hands back results.
 
-A turn is that of ``pytest bench`` (bench.timing.sampler).  Everything that crosses the process border is plain (strings,
-numbers, NumPy arrays), and its form has a number, so that a revision can play against an older one whose own classes
-differ.
+A batch is that of ``pytest bench`` (bench.timing.sampler).  Everything that crosses the process border is plain
+(strings, numbers, NumPy arrays), and its form has a number, so that a revision can be compared with an older one whose
+own classes differ.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from attention_conformance.impls.backend import Backend, backend
 from attention_conformance.impls.contract import Function
 from attention_conformance.impls.process.pool import Pool
 
-#: Raised by one when what crosses the process border changes, or which inputs a turn's number stands for.
-FORM = 3
+#: Raised by one when what crosses the process border changes, or which inputs a batch's number stands for.
+FORM = 4
 
 #: Keyword arguments of one call, as NumPy arrays and plain values: those with a position, and the others.
 Inputs = tuple[dict[str, np.ndarray], dict[str, Any]]
 
 
 def form() -> int:
-    """The number of the form that this side speaks."""
+    """The number of the form that this suite has."""
     return FORM
 
 
 def load(what: str, device: str, dtype: str) -> None:
-    """Import what the implementation named ``what`` needs, so that both sides can do so at the same time."""
+    """Import what the implementation named ``what`` needs, so that both workers can do so at the same time."""
     _chosen((what,), device, dtype)
 
 
-def cast(patterns: list[str], device: str, dtype: str) -> dict[str, Any]:
-    """What this side can play: ``versions`` and, by implementation, operator, keywords, process and profile."""
+def offer(patterns: list[str], device: str, dtype: str) -> dict[str, Any]:
+    """What this worker can run: ``versions`` and, by implementation, operator, keywords, process and profile."""
     found = _chosen(tuple(patterns), device, dtype)
-    players = {
+    implementations = {
         target.implementation.name: {
             "operator": target.implementation.operator,
             "keywords": sorted(found.keywords[target.implementation.name]),
@@ -50,7 +50,7 @@ def cast(patterns: list[str], device: str, dtype: str) -> dict[str, Any]:
         for target in found.targets
     }
     missing = {name: list(packages) for name, packages in found.not_installed.items()}
-    return {"players": players, "versions": found.versions, "not_installed": missing}
+    return {"implementations": implementations, "versions": found.versions, "not_installed": missing}
 
 
 def begin(
@@ -58,8 +58,9 @@ def begin(
 ) -> dict[str, Any]:
     """Open a cell: prepare the implementation named ``what``, call it once, and then once on each input set.
 
-    Returns ``status`` (as bench.timing.sampler.Opened), ``text``, ``results`` of the first set, and ``seconds`` of the fastest
-    of the later calls.  With ``slowdown`` every call after the first spends that share of itself once more, waiting.
+    Returns ``status`` (as bench.timing.sampler.Opened), ``text``, ``results`` of the first set, and ``seconds`` of the
+    fastest of the later calls.  With ``slowdown`` every call after the first spends that share of itself once more,
+    waiting.
     """
     target = next(t for t in _chosen((what,), device, dtype).targets if t.implementation.name == what)
     opened = sampler.open_cell(
@@ -75,14 +76,14 @@ def begin(
     return {"status": warm.status, "text": warm.text, "results": opened.results, "seconds": seconds}
 
 
-def turn(key: str, seconds: float, most: int, number: int, last: bool) -> dict[str, Any]:
-    """A turn of calls; arguments and what is returned as of attention_conformance.bench.timing.sampler.chunk."""
-    return dict(vars(sampler.chunk(key, seconds, most, number, last)))
+def batch(key: str, seconds: float, most: int, number: int, last: bool) -> dict[str, Any]:
+    """A batch of calls; arguments and what is returned as of bench.timing.sampler.batch."""
+    return dict(vars(sampler.batch(key, seconds, most, number, last)))
 
 
-def emptied(key: str, count: int) -> dict[str, Any]:
-    """Calls from emptied caches; arguments and what is returned as of bench.timing.sampler.emptied."""
-    return dict(vars(sampler.emptied(key, count)))
+def cold_calls(key: str, count: int) -> dict[str, Any]:
+    """Calls with cold caches; arguments and what is returned as of bench.timing.sampler.cold_calls."""
+    return dict(vars(sampler.cold_calls(key, count)))
 
 
 def end(key: str) -> None:

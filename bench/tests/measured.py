@@ -1,4 +1,4 @@
-"""A campaign over functions of a test module, in this process: what a run would make of them."""
+"""A session over functions of a test module, in this process: what a run would make of them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from attention_conformance.bench.output.progress import Progress
 from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.timing.processes import Processes
 from attention_conformance.bench.timing.protocol import Protocol
-from attention_conformance.bench.timing.session import Campaign
+from attention_conformance.bench.timing.session import Session
 from attention_conformance.bench.validity.outcomes import Cell, Outcome
 from attention_conformance.bench.workloads.workload import parse
 from attention_conformance.conformance.run.targets import Target
 from attention_conformance.impls.calls import describe
 from attention_conformance.impls.contract import Implementation
 
-#: Short: one visit, five chunks at least.
-QUICK = Plan(seconds=0.01, visits=1, limit=60.0)
+#: Short: one process run, five batches at least.
+QUICK = Plan(seconds=0.01, process_runs=1, limit=60.0)
 
 
 def cell(function: Any, workload: str, **fields: Any) -> Cell:
@@ -29,9 +29,9 @@ def outcomes(*cells: Cell, plan: Plan = QUICK, in_process: bool = True) -> dict[
     """What becomes of the cells."""
     processes = Processes(1, in_process)
     features = {one.target.implementation: describe(one.target.implementation).keywords for one in cells}
-    campaign = Campaign(cells, Protocol(processes, plan, features.__getitem__), processes, Progress(None))
-    campaign.run()
-    return campaign.outcomes
+    session = Session(cells, Protocol(processes, plan, features.__getitem__), processes, Progress(None))
+    session.run()
+    return session.outcomes
 
 
 def outcome(function: Any, workload: str, plan: Plan = QUICK, **fields: Any) -> Outcome:

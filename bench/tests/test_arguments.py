@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attention_conformance.bench.tests.cache import with_cache
 from attention_conformance.bench.workloads import arguments
 from attention_conformance.bench.workloads.presets import KNOWN
 from attention_conformance.bench.workloads.workload import Workload, parse
@@ -66,7 +65,6 @@ def test_features_are_what_the_operator_does_not_always_give() -> None:
 
 def test_results_have_the_shapes_of_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients have the shapes of what they are gradients of, present keys hold past and new ones."""
-    monkeypatch.setitem(OPERATORS, "sdpa", with_cache())
     assert arguments.results(parse("cross-b1h4g2d8v6s3k5")) == {"output": (1, 4, 3, 6)}
     assert arguments.results(parse("prefill-b1h4g2d8v6s3-bias-grad")) == {
         "grad_q": (1, 4, 3, 8),

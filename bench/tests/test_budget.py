@@ -32,17 +32,17 @@ def test_a_cell_over_the_time_budget_is_refused_with_the_prediction() -> None:
     """The reason has the predicted seconds."""
     costs = Costs()
     costs.add(TARGET, SHORT, Cost(0.5, 0))
-    assert costs.refusal(TARGET, LONG, rounds=5, limit=9.9) == (
+    assert costs.refusal(TARGET, LONG, calls=5, limit=9.9) == (
         "over the time budget: predicted 10.0 s for 5 calls, allowed 9.9 s"
     )
-    assert costs.refusal(TARGET, LONG, rounds=5, limit=10.1) == ""
+    assert costs.refusal(TARGET, LONG, calls=5, limit=10.1) == ""
 
 
 def test_another_family_predicts_nothing() -> None:
     """A causal workload says nothing of one that is not."""
     costs = Costs()
     costs.add(TARGET, Workload(1, 8, 64, 512, is_causal=True), Cost(100.0, 0))
-    assert costs.refusal(TARGET, LONG, rounds=5, limit=1.0) == ""
+    assert costs.refusal(TARGET, LONG, calls=5, limit=1.0) == ""
 
 
 def test_a_window_does_not_shrink_predicted_memory() -> None:

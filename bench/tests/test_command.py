@@ -72,7 +72,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Completed
 
 
 def test_a_wrong_implementation_fails_the_run(both: tuple[subprocess.CompletedProcess[str], dict]) -> None:
-    """The exit status is 1, and the struck-out cell is named with its clause."""
+    """The exit status is 1, and the invalid cell is named with its clause."""
     done, _ = both
     assert done.returncode == 1, done.stdout + done.stderr
     assert "invalid: mine.py:unscaled cpu float32 prefill-b1h2d8s16: SDPA-25" in done.stdout
@@ -123,19 +123,19 @@ def test_the_caches_are_warm_unless_asked_otherwise(both: tuple[subprocess.Compl
     assert "\ncaches warm: the inputs rotate among three sets" in done.stdout
     assert written["attention_conformance"]["plan"]["cache"] == "warm"
     info = written["benchmarks"][0]["extra_info"]
-    assert (info["clock"], info["host_seconds"], info["emptied_bytes"]) == ("wall", None, 0)
+    assert (info["clock"], info["host_seconds"], info["evicted_bytes"]) == ("wall", None, 0)
     assert written["attention_conformance"]["gpu_state"] == {}
 
 
 def test_cold_caches_are_said_wherever_the_times_are(tmp_path: Path) -> None:
     """With the bytes that were copied before every call, twice those of the last cache."""
-    options = ("--workload", "prefill-b1h2d8s256", "--visits", "1", "--no-memory", "--cache", "cold")
+    options = ("--workload", "prefill-b1h2d8s256", "--process-runs", "1", "--no-memory", "--cache", "cold")
     done = run(tmp_path, "--impl", "mine.py:attention", *options, "--bench-seconds", "0.2")  # enough if it is busy
     assert done.returncode == 0, done.stdout + done.stderr
     assert "\ncaches cold: before every call a buffer of twice the last cache was copied" in done.stdout
     written = json.loads((tmp_path / "out.json").read_text())
     assert written["attention_conformance"]["plan"]["cache"] == "cold"
-    assert written["benchmarks"][0]["extra_info"]["emptied_bytes"] >= 2**20
+    assert written["benchmarks"][0]["extra_info"]["evicted_bytes"] >= 2**20
 
 
 def test_what_is_unsupported_is_skipped_and_a_run_without_timing_fails(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_an_implementation_is_given_the_workloads_of_its_operator(tmp_path: Path
     ]
 
 
-def test_a_wrong_implementation_of_any_operator_is_struck_out(tmp_path: Path) -> None:
+def test_a_wrong_implementation_of_any_operator_is_invalid(tmp_path: Path) -> None:
     """A layer without a bias, a sub-layer without its residual, gradients without the scale: none has a timing."""
     wrong = {
         "wrong_layer": ("mha-b1h2d8s16", "MHA-18"),

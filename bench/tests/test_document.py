@@ -1,10 +1,10 @@
-"""What the suite adds to pytest-benchmark's JSON, and the remarks at the end of a run."""
+"""What the suite adds to pytest-benchmark's JSON, and the notes at the end of a run."""
 
 from __future__ import annotations
 
-from attention_conformance.bench.analysis.extra_metrics import Besides
+from attention_conformance.bench.analysis.extra_metrics import ExtraMetrics
 from attention_conformance.bench.output import document
-from attention_conformance.bench.validity.outcomes import Cell, Outcome, Visit
+from attention_conformance.bench.validity.outcomes import Cell, Outcome, ProcessRun
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.conformance.run.targets import Target
 from attention_conformance.impls.contract import Implementation
@@ -17,14 +17,16 @@ def cell(process: str, device: str = "cpu") -> Cell:
 
 
 def timed(*threads: int) -> Outcome:
-    """An outcome with a visit for each of the counts of threads."""
-    visits = (Visit(((0.2, 0.1), (0.3,)), 0.5, 1.0, 2.0, 3, threads=count, stopped="time budget") for count in threads)
-    return Outcome(visits=tuple(visits))
+    """An outcome with a process run for each of the counts of threads."""
+    process_runs = (
+        ProcessRun(((0.2, 0.1), (0.3,)), 0.5, 1.0, 2.0, 3, threads=count, stopped="time budget") for count in threads
+    )
+    return Outcome(process_runs=tuple(process_runs))
 
 
 def test_a_record_has_samples_by_process_run_and_batch() -> None:
-    """Sizes of batches, the interval, why it ended, and what the first visit paid."""
-    info = document.extra_info(cell("it"), timed(1, 2), Besides())
+    """Sizes of batches, the interval, why it ended, and what the first process run paid."""
+    info = document.extra_info(cell("it"), timed(1, 2), ExtraMetrics())
     assert info["process_runs"] == [[2, 1], [2, 1]]
     assert info["interval"][0] <= 0.2 <= info["interval"][1]
     assert (info["stopped"], info["threads"], info["share"]) == ("time budget", 2, 0.5)
@@ -39,20 +41,20 @@ def test_threads_in_force_are_the_most_that_worked() -> None:
     assert document.in_force(outcomes) == {"torch": 2}
 
 
-def test_unequal_threads_are_remarked() -> None:
+def test_unequal_threads_are_noted() -> None:
     """And equal ones are not."""
     unequal = {cell("torch"): timed(2), cell("numpy"): timed(1)}
-    assert document.remarks(unequal, {}, {}) == ["threads that worked at the same time: numpy 1, torch 2"]
-    assert document.remarks({cell("torch"): timed(2), cell("numpy"): timed(2)}, {}, {}) == []
+    assert document.notes(unequal, {}, {}) == ["threads that worked at the same time: numpy 1, torch 2"]
+    assert document.notes({cell("torch"): timed(2), cell("numpy"): timed(2)}, {}, {}) == []
 
 
-def test_a_process_that_was_not_idle_is_remarked() -> None:
+def test_a_process_that_was_not_idle_is_noted() -> None:
     """By its share of a core."""
-    assert document.remarks({}, {"ort": 0.4, "numpy": 0.01}, {}) == ["not idle while others worked: ort 40% of a core"]
+    assert document.notes({}, {"ort": 0.4, "numpy": 0.01}, {}) == ["not idle while others worked: ort 40% of a core"]
 
 
-def test_costly_overhead_is_remarked() -> None:
+def test_costly_overhead_is_noted() -> None:
     """Where the interval of its ratio is above 1.02."""
     cost = {"loop_seconds": 1e-4, "ratio": 1.05, "interval": [1.03, 1.07]}
-    assert document.remarks({}, {}, cost) == ["timing a call of 100 µs costs 5.0% of it"]
-    assert document.remarks({}, {}, {**cost, "interval": [1.01, 1.07]}) == []
+    assert document.notes({}, {}, cost) == ["timing a call of 100 µs costs 5.0% of it"]
+    assert document.notes({}, {}, {**cost, "interval": [1.01, 1.07]}) == []

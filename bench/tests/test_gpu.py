@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from attention_conformance.bench.machine import gpu
-from attention_conformance.bench.machine.gpu import State, document, remarks, states
+from attention_conformance.bench.machine.gpu import State, document, notes, states
 
 pytestmark = pytest.mark.slow
 
@@ -40,8 +40,8 @@ def state(**fields: Any) -> State:
 
 
 def said(before: State, after: State) -> list[str]:
-    """The remarks on one GPU, by what the JSON keeps."""
-    return remarks(json.loads(json.dumps(document([before], [after]))))
+    """The notes on one GPU, by what the JSON keeps."""
+    return notes(json.loads(json.dumps(document([before], [after]))))
 
 
 def test_every_gpu_tells_its_clocks_power_temperature_and_reasons(program: Any) -> None:
@@ -57,7 +57,7 @@ def test_the_query_is_one_that_nvidia_smi_knows(program: Any, tmp_path: Path) ->
     """Fields of its own names, as numbers without units."""
     program(f'echo "$@" > {tmp_path}/asked; echo "{BUSY}"')
     assert states()
-    assert (tmp_path / "asked").read_text().split() == [
+    assert (tmp_path / "output_of").read_text().split() == [
         "--query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active,name",
         "--format=csv,noheader,nounits",
     ]
@@ -87,10 +87,10 @@ def test_a_program_that_fails_tells_of_no_gpu(program: Any, script: str) -> None
 
 
 def test_without_the_program_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing is asked, and nothing remarked."""
+    """Nothing is asked, and nothing noted."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert states() == []
-    assert remarks(document([], [])) == remarks({}) == []
+    assert notes(document([], [])) == notes({}) == []
 
 
 def test_the_gpus_are_asked_before_and_after_the_work(program: Any, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_the_gpus_are_asked_before_and_after_the_work(program: Any, tmp_path: Pa
     assert (tmp_path / "done").exists()
 
 
-def test_a_clock_that_changed_is_remarked() -> None:
+def test_a_clock_that_changed_is_noted() -> None:
     """By more than 5 %, in either direction."""
     (text,) = said(state(), state(sm_mhz=1755.0))
     assert text == "GPU 0: the clock changed by -11%: 1980 MHz before the run, 1755 MHz after it"
@@ -117,7 +117,7 @@ def test_the_clock_of_an_idle_gpu_is_not_compared() -> None:
     assert not said(state(sm_mhz=345.0, reasons=gpu.IDLE), state())
 
 
-def test_what_held_the_clocks_back_is_remarked() -> None:
+def test_what_held_the_clocks_back_is_noted() -> None:
     """By name, of every bit but idle; a bit that is not known is a number."""
     (text,) = said(state(reasons=gpu.IDLE), state(reasons=0x4 | 0x40 | 0x1000))
     held = "power cap, thermal slowdown by hardware, 0x1000"

@@ -83,7 +83,7 @@ def test_an_arm_processor_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found["virtual"] is None
 
 
-def test_a_processor_that_is_not_known_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_processor_that_is_not_known_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """What py-cpuinfo cannot find out stops no run."""
 
     def unknown() -> None:
@@ -193,4 +193,4 @@ def test_a_program_that_fails_says_nothing(tmp_path: Path, monkeypatch: pytest.M
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(machine, "PATIENCE", 0.5)
-    assert machine.asked("nvidia-smi") == ""
+    assert machine.output_of("nvidia-smi") == ""

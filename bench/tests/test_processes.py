@@ -1,4 +1,4 @@
-"""The processes of a visit: equal threads and cores, idle while others work, and fresh after they died."""
+"""The processes of a process run: equal threads and cores, idle while others work, and fresh after they died."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_process_that_died_is_started_anew(pool: Processes) -> None:
     assert pool.call(ONE, f"{__name__}:environment", timeout=60)[1] == 1
 
 
-def test_a_visit_begins_with_fresh_processes(pool: Processes) -> None:
+def test_a_process_run_begins_with_fresh_processes(pool: Processes) -> None:
     """After ``close`` another process answers."""
     before = pool.call(ONE, "os:getpid", timeout=60)
     pool.close()

@@ -8,23 +8,23 @@ import pytest
 from rich.console import Console
 
 from attention_conformance.bench.output.progress import BAR, EVERY, WIDTH, Progress
-from attention_conformance.bench.validity.outcomes import STRUCK_OUT, Cell, Outcome, Visit
+from attention_conformance.bench.validity.outcomes import INVALID, Cell, Outcome, ProcessRun
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.conformance.run.targets import Target
 from attention_conformance.impls.contract import Implementation
 
 CELLS = [Cell(Target(Implementation(name, "nowhere:f"), "cpu", "float32"), Workload(1, 2, 4, 8)) for name in "abcd"]
-TIMED = Outcome().visited(Visit(((0.001,) * 5,) * 5, 0.5))
+TIMED = Outcome().with_run(ProcessRun(((0.001,) * 5,) * 5, 0.5))
 
 
 class Said:
     """A progress on a clock that is set, and what it wrote."""
 
-    def __init__(self, terminal: bool, visits: int = 3) -> None:
+    def __init__(self, terminal: bool, process_runs: int = 3) -> None:
         self.now, self.file = 0.0, io.StringIO()
         self.console = Console(file=self.file, force_terminal=terminal, color_system=None, width=WIDTH)
         self.progress = Progress(self.console, lambda: self.now)
-        self.progress.begin(CELLS, visits, lambda cell: 0)
+        self.progress.begin(CELLS, process_runs, lambda cell: 0)
 
     @property
     def last(self) -> str:
@@ -39,32 +39,32 @@ CLEAR = "\r\x1b[2K"
 COLUMN = f"\x1b[{BAR + 1}G"
 
 
-def test_a_line_says_which_cell_of_which_visit_gave_what() -> None:
-    """The cell, its number of how many, the visit, and the median with its spread."""
+def test_a_line_says_which_cell_of_which_process_run_gave_what() -> None:
+    """The cell, its number of how many, the process run, and the median with its spread."""
     said = Said(terminal=True)
     said.progress.done(CELLS[0], TIMED, 0)
-    assert said.last.strip() == "visit 1 of 3, cell 1 of 4, 1 ms ± 0.0%: a-cpu-float32-prefill-b1h2d4s8"
-    said.progress.done(CELLS[1], Outcome(STRUCK_OUT, "SDPA-25", "wrong"), 0)
+    assert said.last.strip() == "run 1 of 3, cell 1 of 4, 1 ms ± 0.0%: a-cpu-float32-prefill-b1h2d4s8"
+    said.progress.done(CELLS[1], Outcome(INVALID, "SDPA-25", "wrong"), 0)
     assert said.last.strip().endswith("cell 2 of 4, invalid SDPA-25: b-cpu-float32-prefill-b1h2d4s8")
 
 
-def test_cells_are_counted_anew_in_every_visit() -> None:
-    """Those that ended in an earlier visit count as done."""
+def test_cells_are_counted_anew_in_every_process_run() -> None:
+    """Those that ended in an earlier process run count as done."""
     said = Said(terminal=True)
     for cell in CELLS[:3]:
         said.progress.done(cell, TIMED, 0)
-    said.progress.done(CELLS[3], Outcome(STRUCK_OUT), 0)
+    said.progress.done(CELLS[3], Outcome(INVALID), 0)
     said.progress.done(CELLS[0], TIMED, 1)
-    assert "visit 2 of 3, cell 2 of 4" in said.last
+    assert "run 2 of 3, cell 2 of 4" in said.last
 
 
 def test_the_time_left_is_what_the_cells_took_so_far() -> None:
-    """Each of two cells took 10 s: four visits of theirs are left, and six of cells that are not known yet."""
+    """Each of two cells took 10 s: four process runs of theirs are left, and six of cells that are not known yet."""
     said = Said(terminal=True)
     said.progress.done(CELLS[0], TIMED, 0)
     said.progress.done(CELLS[1], TIMED, 0)
     said.progress.spent(CELLS[:2], 20.0)
-    said.progress.done(CELLS[2], Outcome(STRUCK_OUT), 0)
+    said.progress.done(CELLS[2], Outcome(INVALID), 0)
     assert ", 70 s left, " in said.last
     said.progress.spent([CELLS[2]], 100.0)
     said.progress.done(CELLS[3], TIMED, 0)
@@ -72,7 +72,7 @@ def test_the_time_left_is_what_the_cells_took_so_far() -> None:
 
 
 def test_a_terminal_has_one_line_that_is_rewritten_and_cleared() -> None:
-    """No line is longer than the terminal, nor ends; the bar shows the share of visits that are made."""
+    """No line is longer than the terminal, nor ends; the bar shows the share of process runs that are made."""
     said = Said(terminal=True)
     long = Cell(Target(Implementation("x" * 200, "nowhere:f"), "cpu", "float32"), CELLS[0].workload)
     said.progress.begin([long, CELLS[0]], 1, lambda cell: 0)
@@ -90,7 +90,7 @@ def test_a_terminal_has_one_line_that_is_rewritten_and_cleared() -> None:
 def test_a_name_is_no_markup() -> None:
     """It is shown as it is."""
     said = Said(terminal=True)
-    said.progress.say("[bold]x[/bold] :smile:")
+    said.progress.show("[bold]x[/bold] :smile:")
     assert said.last == "[bold]x[/bold] :smile:"
 
 
@@ -98,12 +98,12 @@ def test_elsewhere_a_line_is_printed_now_and_then() -> None:
     """Every 30 seconds, whole, without a bar; what is done besides timing is not said."""
     said = Said(terminal=False)
     said.progress.done(CELLS[0], TIMED, 0)
-    said.progress.say("the machine")
+    said.progress.show("the machine")
     assert said.file.getvalue() == ""
     said.now = EVERY
     said.progress.done(CELLS[1], TIMED, 0)
     line = said.file.getvalue()
-    assert line == "visit 1 of 3, cell 2 of 4, 1 ms ± 0.0%: b-cpu-float32-prefill-b1h2d4s8\n"
+    assert line == "run 1 of 3, cell 2 of 4, 1 ms ± 0.0%: b-cpu-float32-prefill-b1h2d4s8\n"
     said.progress.end()
     assert said.file.getvalue() == line
 
@@ -117,18 +117,18 @@ def test_nothing_is_said_where_nothing_is_to_be_said() -> None:
 
 
 def test_a_resumed_run_counts_what_was_done_before() -> None:
-    """Cells with all their visits are not waited for."""
+    """Cells with all their process runs are not waited for."""
     said = Said(terminal=True)
     said.progress.begin(CELLS, 2, lambda cell: 2 if cell in CELLS[:2] else 0)
     said.progress.done(CELLS[2], TIMED, 0)
     assert "cell 3 of 4" in said.last
 
 
-@pytest.mark.parametrize("visit", [0, 1, 2])
-def test_the_last_cell_of_a_visit_is_the_last_number(visit: int) -> None:
+@pytest.mark.parametrize("process_run", [0, 1, 2])
+def test_the_last_cell_of_a_process_run_is_the_last_number(process_run: int) -> None:
     """N of n."""
     said = Said(terminal=True)
-    for each in range(visit + 1):
+    for each in range(process_run + 1):
         for cell in CELLS:
             said.progress.done(cell, TIMED, each)
-    assert f"visit {visit + 1} of 3, cell 4 of 4" in said.last
+    assert f"run {process_run + 1} of 3, cell 4 of 4" in said.last

@@ -9,9 +9,9 @@ import pytest
 
 from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.timing.protocol import LAST, Live, Protocol
-from attention_conformance.bench.timing.sampler import Chunk, Opened
-from attention_conformance.bench.validity.checks import FIRST, References, StruckOut
-from attention_conformance.bench.validity.outcomes import Cell, NotTimed, Outcome, Visit
+from attention_conformance.bench.timing.sampler import Batch, Opened
+from attention_conformance.bench.validity.checks import FIRST, Invalid, References
+from attention_conformance.bench.validity.outcomes import Cell, Outcome, ProcessRun, Skipped
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.conformance.run.targets import Target
 from attention_conformance.conformance.spec import sdpa as reference
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 CELL = Cell(Target(Implementation("it", "nowhere:function"), "cpu", "float32"), Workload(1, 2, 4, 8))
 
 
-WARM = Chunk("returned", seconds=(0.1, 0.05, 0.05))
+WARM = Batch("returned", seconds=(0.1, 0.05, 0.05))
 
 
 def right(number: int) -> np.ndarray:
@@ -38,16 +38,16 @@ def opened(output: np.ndarray, **rest: Any) -> Opened:
     return Opened("returned", results={"output": output}, **rest)
 
 
-def last(output: np.ndarray, **rest: Any) -> Chunk:
-    """A last chunk whose fresh call returned an output."""
-    return Chunk("returned", "", (0.1, 0.2), results={"output": output}, **rest)
+def last(output: np.ndarray, **rest: Any) -> Batch:
+    """A last batch whose fresh call returned an output."""
+    return Batch("returned", "", (0.1, 0.2), results={"output": output}, **rest)
 
 
 class Answers:
     """A stand-in for the processes: given answers by job, and which jobs were asked for."""
 
-    def __init__(self, opened: Any, chunk: Any = None, warm: Any = WARM) -> None:
-        self.answers = {"open_cell": opened, "warm": warm, "chunk": chunk, "close_cell": None}
+    def __init__(self, opened: Any, batch: Any = None, warm: Any = WARM) -> None:
+        self.answers = {"open_cell": opened, "warm": warm, "batch": batch, "close_cell": None}
         self.jobs: list[str] = []
 
     def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
@@ -61,11 +61,11 @@ class Answers:
 
 def protocol(answers: Answers) -> Protocol:
     """The protocol with given answers, of an implementation without keywords."""
-    return Protocol(answers, Plan(rounds=5, limit=5.0), lambda implementation: frozenset())
+    return Protocol(answers, Plan(least_calls=5, limit=5.0), lambda implementation: frozenset())
 
 
-def measure(answers: Answers, cell: Cell = CELL, same: Protocol | None = None) -> Visit:
-    """A visit of a cell with nothing but its last chunk, by given answers."""
+def measure(answers: Answers, cell: Cell = CELL, same: Protocol | None = None) -> ProcessRun:
+    """A process run of a cell with nothing but its last batch, by given answers."""
     using = same or protocol(answers)
     using.admit(cell)
     return using.close(using.open(cell), Outcome(), "time budget")
@@ -74,76 +74,76 @@ def measure(answers: Answers, cell: Cell = CELL, same: Protocol | None = None) -
 def test_a_right_cell_gives_its_samples_and_share() -> None:
     """Samples, what was paid before them, and a share below 1 come back, and the cell is closed."""
     answers = Answers(opened(right(FIRST), prepare_seconds=2.0, first_call_seconds=3.0), last(right(LAST)))
-    visit = measure(answers)
-    assert visit.chunks == ((0.1, 0.2),)
-    assert (visit.prepare_seconds, visit.first_call_seconds) == (2.0, 3.0)
-    assert 0 < visit.share <= 1
-    assert answers.jobs == ["open_cell", "warm", "chunk", "close_cell"]
+    process_run = measure(answers)
+    assert process_run.batches == ((0.1, 0.2),)
+    assert (process_run.prepare_seconds, process_run.first_call_seconds) == (2.0, 3.0)
+    assert 0 < process_run.share <= 1
+    assert answers.jobs == ["open_cell", "warm", "batch", "close_cell"]
 
 
-def test_a_wrong_first_output_is_struck_out_and_never_sampled() -> None:
+def test_a_wrong_first_output_is_invalid_and_never_sampled() -> None:
     """A wrong value breaks the accuracy clause; no time is taken."""
     answers = Answers(opened(right(FIRST) + np.float32(0.01)))
-    with pytest.raises(StruckOut, match=r"SDPA-25.*64 of 64 checked elements"):
+    with pytest.raises(Invalid, match=r"SDPA-25.*64 of 64 checked elements"):
         measure(answers)
     assert answers.jobs == ["open_cell", "close_cell"]
 
 
-def test_an_output_that_belongs_to_other_inputs_is_struck_out() -> None:
+def test_an_output_that_belongs_to_other_inputs_is_invalid() -> None:
     """A function that returns what it computed for the first set fails the check after the timing."""
     answers = Answers(opened(right(FIRST)), last(right(FIRST)))
-    with pytest.raises(StruckOut, match="SDPA-25"):
+    with pytest.raises(Invalid, match="SDPA-25"):
         measure(answers)
     assert answers.jobs[-1] == "close_cell"
 
 
-def test_an_output_that_changes_after_the_call_is_struck_out() -> None:
+def test_an_output_that_changes_after_the_call_is_invalid() -> None:
     """Even if it was right when it was copied."""
-    with pytest.raises(StruckOut, match="unfinished: it returns before it is done: output changed"):
+    with pytest.raises(Invalid, match="asynchronous return: it returns before it is done: output changed"):
         measure(Answers(opened(right(FIRST)), last(right(LAST), unsettled=("output",))))
 
 
-def test_a_wrong_shape_is_struck_out_by_its_clause() -> None:
+def test_a_wrong_shape_is_invalid_by_its_clause() -> None:
     """An output in another axis order breaks SDPA-1."""
-    with pytest.raises(StruckOut, match="SDPA-1:"):
+    with pytest.raises(Invalid, match="SDPA-1:"):
         measure(Answers(opened(right(FIRST).swapaxes(1, 2))))
 
 
-def test_a_wrong_dtype_is_struck_out_by_its_clause() -> None:
+def test_a_wrong_dtype_is_invalid_by_its_clause() -> None:
     """An output that is wider than the inputs breaks SDPA-27."""
-    with pytest.raises(StruckOut, match="SDPA-27: the output is float64"):
+    with pytest.raises(Invalid, match="SDPA-27: the output is float64"):
         measure(Answers(opened(right(FIRST).astype(np.float64))))
 
 
-def test_unsupported_is_left_out_with_the_reason() -> None:
+def test_unsupported_is_skipped_with_the_reason() -> None:
     """What an implementation does not have is not a failure."""
-    with pytest.raises(NotTimed, match=r"^unsupported: no such kernel$"):
+    with pytest.raises(Skipped, match=r"^unsupported: no such kernel$"):
         measure(Answers(Opened("unsupported", "no such kernel")))
 
 
-def test_a_crash_is_struck_out_and_nothing_is_asked_of_the_dead_worker() -> None:
+def test_a_crash_is_invalid_and_nothing_is_asked_of_the_dead_worker() -> None:
     """A worker that dies while sampling gives no timing."""
     answers = Answers(opened(right(FIRST)), Crashed("the process was killed by SIGSEGV", ""))
-    with pytest.raises(StruckOut, match="crashed: the process was killed by SIGSEGV"):
+    with pytest.raises(Invalid, match="crashed: the process was killed by SIGSEGV"):
         measure(answers)
-    assert answers.jobs == ["open_cell", "warm", "chunk"]
+    assert answers.jobs == ["open_cell", "warm", "batch"]
 
 
-def test_a_cell_over_the_limit_is_left_out_and_predicts_the_longer_ones() -> None:
+def test_a_cell_over_the_limit_is_skipped_and_predicts_the_longer_ones() -> None:
     """The prediction of the warm calls is the reason, and longer workloads are refused without being opened."""
-    answers = Answers(opened(right(FIRST)), warm=Chunk("returned", seconds=(10.0,)))
+    answers = Answers(opened(right(FIRST)), warm=Batch("returned", seconds=(10.0,)))
     same = protocol(answers)
-    with pytest.raises(NotTimed, match=r"predicted 50\.0 s"):
+    with pytest.raises(Skipped, match=r"predicted 50\.0 s"):
         measure(answers, same=same)
     assert answers.jobs == ["open_cell", "warm", "close_cell"]
     answers.jobs.clear()
-    with pytest.raises(NotTimed, match=r"predicted 200\.0 s"):
+    with pytest.raises(Skipped, match=r"predicted 200\.0 s"):
         measure(answers, Cell(CELL.target, Workload(1, 2, 4, 16)), same)
     assert answers.jobs == []
 
 
-def test_a_call_that_is_longer_than_a_turn_is_a_turn() -> None:
-    """No second one is made in the same turn."""
+def test_a_call_that_is_longer_than_a_batch_is_a_batch() -> None:
+    """No second one is made in the same batch."""
     asked: list[Any] = []
 
     class Asked(Answers):
@@ -151,38 +151,38 @@ def test_a_call_that_is_longer_than_a_turn_is_a_turn() -> None:
             asked.append(arguments[2:3])
             return super().call(implementation, function, *arguments, timeout=timeout)
 
-    for seconds, calls in ((0.03, 1), (0.001, Plan().turn_calls)):
+    for seconds, calls in ((0.03, 1), (0.001, Plan().batch_calls)):
         live = Live(CELL, opened(right(FIRST)), 0.0, seconds)
-        protocol(Asked(None, last(right(LAST)))).turn(live)
+        protocol(Asked(None, last(right(LAST)))).batch(live)
         assert asked.pop() == (calls,)
 
 
-def test_turns_grow_once_a_call_is_quick() -> None:
-    """A machine that was busy during the warm calls does not make every later turn a single call."""
+def test_batches_grow_once_a_call_is_quick() -> None:
+    """A machine that was busy during the warm calls does not make every later batch a single call."""
     live = Live(CELL, opened(right(FIRST)), 0.0, call_seconds=0.5)
-    using = protocol(Answers(None, Chunk("returned", seconds=(0.001,))))
-    using.turn(live)
+    using = protocol(Answers(None, Batch("returned", seconds=(0.001,))))
+    using.batch(live)
     assert live.call_seconds == 0.001
 
 
-def test_threads_are_those_of_all_turns_together() -> None:
-    """A short turn, whose CPU time is known in coarse steps alone, does not decide."""
-    chunks = [Chunk("returned", seconds=(0.001,), cores=7.0), Chunk("returned", seconds=(0.01, 0.01), cores=1.9)]
-    assert Live(CELL, opened(right(FIRST)), 0.0, 0.01, chunks).threads == 2
-    assert Live(CELL, opened(right(FIRST)), 0.0, 0.01, [Chunk("returned", seconds=(1.0,))]).threads == 1
+def test_threads_are_those_of_all_batches_together() -> None:
+    """A short batch, whose CPU time is known in coarse steps alone, does not decide."""
+    batches = [Batch("returned", seconds=(0.001,), cores=7.0), Batch("returned", seconds=(0.01, 0.01), cores=1.9)]
+    assert Live(CELL, opened(right(FIRST)), 0.0, 0.01, batches).threads == 2
+    assert Live(CELL, opened(right(FIRST)), 0.0, 0.01, [Batch("returned", seconds=(1.0,))]).threads == 1
 
 
 def test_a_keyword_that_is_not_accepted_is_unsupported() -> None:
     """A causal workload is not put to an implementation without ``is_causal``."""
     answers = Answers(Opened("returned"))
-    with pytest.raises(NotTimed, match="unsupported: no keyword is_causal"):
+    with pytest.raises(Skipped, match="unsupported: no keyword is_causal"):
         measure(answers, Cell(CELL.target, Workload(1, 2, 4, 8, is_causal=True)))
     assert answers.jobs == []
 
 
-def test_running_out_of_memory_is_left_out_with_the_reason() -> None:
+def test_running_out_of_memory_is_skipped_with_the_reason() -> None:
     """A library that cannot allocate is not wrong."""
-    with pytest.raises(NotTimed, match=r"^out of memory: OutOfMemoryError: tried to allocate 9 GiB$"):
+    with pytest.raises(Skipped, match=r"^out of memory: OutOfMemoryError: tried to allocate 9 GiB$"):
         measure(Answers(Opened("memory", "OutOfMemoryError: tried to allocate 9 GiB")))
 
 
@@ -190,7 +190,7 @@ def test_what_would_not_fit_is_never_tried(monkeypatch: pytest.MonkeyPatch) -> N
     """The reason has what the cell needs and what is free, and no worker hears of it."""
     monkeypatch.setattr(limits, "available", lambda: 2**30)
     answers = Answers(opened(right(FIRST)))
-    with pytest.raises(NotTimed, match=r"needs \d+\.\d GiB, 1\.0 GiB are free"):
+    with pytest.raises(Skipped, match=r"needs \d+\.\d GiB, 1\.0 GiB are free"):
         measure(answers, Cell(CELL.target, Workload(1, 8, 64, 2**15)))
     assert answers.jobs == []
 
@@ -199,6 +199,6 @@ def test_past_keys_need_an_implementation_with_a_cache() -> None:
     """One without the keywords is not timed."""
     answers = Answers(Opened("returned"))
     decode = Workload(1, 2, 4, 1, kind="decode", other=8)
-    with pytest.raises(NotTimed, match="unsupported: no keyword is_causal, past_key, past_value"):
+    with pytest.raises(Skipped, match="unsupported: no keyword is_causal, past_key, past_value"):
         measure(answers, Cell(CELL.target, decode))
     assert answers.jobs == []

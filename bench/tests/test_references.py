@@ -34,7 +34,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_implementations_share_what_is_expected(computed: list[int]) -> None:
-    """Of the first set and of a fresh one, over all visits; a looser profile has its own bound."""
+    """Of the first set and of a fresh one, over all process runs; a looser profile has its own bound."""
     kept = References()
     for _ in range(3):
         for target in (ONE, OTHER):

@@ -85,67 +85,67 @@ def firsts(*seeds: int) -> set[float]:
     return {float(arguments.make(WORKLOAD, "float32", seed)[0]["q"].flat[0]) for seed in seeds}
 
 
-def test_a_turn_is_over_once_its_seconds_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls are made until their sum reaches the seconds of a turn, and one more on fresh inputs."""
+def test_a_batch_is_over_once_its_seconds_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are made until their sum reaches the seconds of a batch, and one more on fresh inputs."""
     opened(copy_of_v)
     monkeypatch.setattr(sampler._Cell, "time_call", lambda self, native: (0.125, self.run(**native)))
-    assert sampler.chunk("it", 1.0, 100, 1).seconds == (0.125,) * 9
+    assert sampler.batch("it", 1.0, 100, 1).seconds == (0.125,) * 9
 
 
-def test_a_turn_is_over_at_its_most_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_over_at_its_most_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Very fast calls do not fill the result file."""
     opened(copy_of_v)
     monkeypatch.setattr(sampler._Cell, "time_call", lambda self, native: (0.0, self.run(**native)))
-    assert len(sampler.chunk("it", 1.0, 40, 1).seconds) == 40
+    assert len(sampler.batch("it", 1.0, 40, 1).seconds) == 40
 
 
-def test_a_turn_of_one_call_is_on_fresh_inputs_alone() -> None:
-    """A call that is longer than a turn never sees the same inputs twice."""
+def test_a_batch_of_one_call_is_on_fresh_inputs_alone() -> None:
+    """A call that is longer than a batch never sees the same inputs twice."""
     opened(copy_of_v)
     SEEN.clear()
-    assert len(sampler.chunk("it", 1.0, 1, 1).seconds) == 1
+    assert len(sampler.batch("it", 1.0, 1, 1).seconds) == 1
     assert not {first for first, _ in SEEN} & firsts(0, 1, 2)
     SEEN.clear()
-    assert len(sampler.chunk("it", 1.0, 1, 2, lead=1e-12).seconds) == 1
+    assert len(sampler.batch("it", 1.0, 1, 2, lead=1e-12).seconds) == 1
     assert [first in firsts(0, 1, 2) for first, _ in SEEN] == [True, False]
 
 
 def test_input_sets_are_rotated_and_the_last_call_has_inputs_never_seen() -> None:
-    """Each set reaches the function, over the turns, and every turn ends with numbers that no other call had."""
+    """Each set reaches the function, over the batches, and every batch ends with numbers that no other call had."""
     opened(copy_of_v)
     ends = []
     for number in (1, 2, 3):
         SEEN.clear()
-        sampler.chunk("it", 60.0, 6, number)
+        sampler.batch("it", 60.0, 6, number)
         assert {first for first, _ in SEEN[:-1]} == firsts(0, 1, 2)
         ends.append(SEEN[-1][0])
     assert len({*ends, *firsts(0, 1, 2)}) == 6
 
 
-def test_a_chunk_is_taken_without_the_garbage_collector() -> None:
+def test_a_batch_is_taken_without_the_garbage_collector() -> None:
     """It is on before and after, and off in between."""
     opened(copy_of_v)
     SEEN.clear()
-    sampler.chunk("it", 60.0, 6, 1)
+    sampler.batch("it", 60.0, 6, 1)
     assert not any(collecting for _, collecting in SEEN)
     assert gc.isenabled()
 
 
-def test_the_last_chunk_sends_the_results_of_its_fresh_call() -> None:
-    """They can be checked, as the fresh inputs can be made again from their number; other chunks send none."""
+def test_the_last_batch_sends_the_results_of_its_fresh_call() -> None:
+    """They can be checked, as the fresh inputs can be made again from their number; other batches send none."""
     opened(copy_of_v)
     first = arguments.make(WORKLOAD, "float32", 0)
     arrays, _ = arguments.fresh(WORKLOAD, *first, 0)
-    last = sampler.chunk("it", 0.01, 6, 0, True)
+    last = sampler.batch("it", 0.01, 6, 0, True)
     assert np.array_equal(last.results["output"], arrays["v"])
-    assert not sampler.chunk("it", 0.01, 6, 1).results
+    assert not sampler.batch("it", 0.01, 6, 1).results
 
 
 def test_calls_that_follow_something_else_are_not_among_the_samples() -> None:
-    """The first of a turn, and the one after small results were read."""
+    """The first of a batch, and the one after small results were read."""
     opened(copy_of_v)
     SEEN.clear()
-    assert len(sampler.chunk("it", 60.0, 6, 1).seconds) == 6
+    assert len(sampler.batch("it", 60.0, 6, 1).seconds) == 6
     assert len(SEEN) == 8
 
 
@@ -155,7 +155,7 @@ def test_calls_before_the_samples_fill_their_time(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sampler._Cell, "time_call", lambda self, native: (0.125, self.run(**native)))
     for lead, calls in ((1.0, 8), (0.0, 1)):
         SEEN.clear()
-        assert len(sampler.chunk("it", 60.0, 6, 1, lead=lead).seconds) == 6
+        assert len(sampler.batch("it", 60.0, 6, 1, lead=lead).seconds) == 6
         assert len(SEEN) == 7 + calls
 
 
@@ -163,7 +163,7 @@ def test_cores_at_work_are_measured() -> None:
     """A call that sleeps uses none, one that computes uses one."""
     for function, low, high in ((sleeps, 0.0, 0.05), (works, 0.05, 1.1)):
         opened(function)
-        assert low <= sampler.chunk("it", 60.0, 6, 1).cores <= high
+        assert low <= sampler.batch("it", 60.0, 6, 1).cores <= high
 
 
 def test_warm_calls_end_once_they_took_long_enough() -> None:
@@ -175,7 +175,7 @@ def test_warm_calls_end_once_they_took_long_enough() -> None:
 
 def test_a_cell_that_is_not_open_is_lost() -> None:
     """A process that died between two jobs has forgotten its cells."""
-    assert sampler.chunk("another", 1.0, 6, 1).status == "lost"
+    assert sampler.batch("another", 1.0, 6, 1).status == "lost"
 
 
 def writes_later(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -188,7 +188,7 @@ def writes_later(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
 def test_results_that_change_after_the_call_are_seen() -> None:
     """Copies of right after the call are what counts, and what changed is named."""
     opened(writes_later)
-    last = sampler.chunk("it", 0.001, 3, 0, True)
+    last = sampler.batch("it", 0.001, 3, 0, True)
     assert last.unsettled == ("output",)
     assert not last.results["output"].any()
 
@@ -221,8 +221,8 @@ def test_out_of_memory_is_known_by_what_libraries_raise(error: Exception, status
 def test_an_exception_while_sampling_is_an_answer() -> None:
     """What an implementation raises is told in one line, and the worker goes on."""
     assert opened(breaks).status == "returned"
-    chunk = sampler.chunk("it", 1.0, 6, 1)
-    assert (chunk.status, chunk.text) == ("raised", "ValueError: out of luck")
+    batch = sampler.batch("it", 1.0, 6, 1)
+    assert (batch.status, batch.text) == ("raised", "ValueError: out of luck")
 
 
 def test_preparation_and_the_first_call_are_timed_apart() -> None:
@@ -249,13 +249,13 @@ def test_memory_that_an_earlier_call_left_is_counted() -> None:
     """The second cell grows by nothing, and holds what the first took."""
     KEPT.clear()
     first, second = opened(hoards), opened(hoards)
-    if first.peak_bytes is None or second.peak_bytes is None:
+    if first.peak_rss_bytes is None or second.peak_rss_bytes is None:
         pytest.skip("this system does not tell")
-    assert first.held_bytes is not None
-    assert second.held_bytes is not None
-    assert first.peak_bytes >= LEAST
-    assert second.peak_bytes < 2**25
-    assert second.held_bytes >= LEAST
+    assert first.held_rss_bytes is not None
+    assert second.held_rss_bytes is not None
+    assert first.peak_rss_bytes >= LEAST
+    assert second.peak_rss_bytes < 2**25
+    assert second.held_rss_bytes >= LEAST
 
 
 def held_when_closed(name: str, lengths: list[int]) -> list[float]:

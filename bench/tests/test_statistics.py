@@ -11,25 +11,25 @@ from scipy import stats
 
 from attention_conformance.bench.analysis.statistics import (
     Interval,
+    ProcessRuns,
     Verdict,
-    Visits,
-    duet,
     judge,
     median,
     paired,
+    paired_process_runs,
     ratio,
     widened,
 )
 
 
-def visits(seed: int, shift: float = 0.0, by_visit: float = 0.0, by_chunk: float = 0.02) -> list[list[list[float]]]:
-    """Three visits of eight chunks of five calls around exp(shift), with scatter of visits, chunks and calls."""
+def process_runs(seed: int, shift: float = 0.0, by_run: float = 0.0, by_batch: float = 0.02) -> list[list[list[float]]]:
+    """Three process runs of eight batches of five calls around exp(shift), with scatter of all three."""
     rng = np.random.default_rng(seed)
     made = []
     for _ in range(3):
-        visit = shift + by_visit * rng.normal()
-        chunks = visit + by_chunk * rng.normal(size=8)
-        made.append([[math.exp(chunk + 0.01 * rng.normal()) for _ in range(5)] for chunk in chunks])
+        process_run = shift + by_run * rng.normal()
+        batches = process_run + by_batch * rng.normal(size=8)
+        made.append([[math.exp(batch + 0.01 * rng.normal()) for _ in range(5)] for batch in batches])
     return made
 
 
@@ -38,20 +38,20 @@ def test_the_value_is_the_median_of_all_samples() -> None:
     assert median([[[1.0, 2.0], [9.0]], [[3.0, 4.0]]]).value == 3.0
 
 
-@pytest.mark.parametrize("by_visit", [0.0, 0.05])
-def test_intervals_cover_the_truth_as_often_as_they_say(by_visit: float) -> None:
-    """Of 300 cells whose true median is 1 at least 92 % have it in their interval, with and without drifting visits."""
-    found = [median(visits(seed, by_visit=by_visit)) for seed in range(300)]
+@pytest.mark.parametrize("by_run", [0.0, 0.05])
+def test_intervals_cover_the_truth_as_often_as_they_say(by_run: float) -> None:
+    """Of 300 cells whose true median is 1 at least 92 % have it in their interval, with and without drift."""
+    found = [median(process_runs(seed, by_run=by_run)) for seed in range(300)]
     assert sum(one.low <= 1 <= one.high for one in found) >= 0.92 * 300
 
 
 def test_the_scatter_of_single_calls_would_not_cover_it() -> None:
-    """With drifting visits a single visit's interval is too narrow: less than 70 % cover the truth."""
-    found = [median(visits(seed, by_visit=0.05)[:1]) for seed in range(300)]
+    """With drifting process runs a single process run's interval is too narrow: less than 70 % cover the truth."""
+    found = [median(process_runs(seed, by_run=0.05)[:1]) for seed in range(300)]
     assert sum(one.low <= 1 <= one.high for one in found) < 0.7 * 300
 
 
-def test_one_chunk_gives_its_range() -> None:
+def test_one_batch_gives_its_range() -> None:
     """Where nothing was repeated the interval is everything that was seen."""
     assert median([[[2.0, 1.0, 3.0]]]) == Interval(2.0, 1.0, 3.0)
 
@@ -64,28 +64,28 @@ def test_no_samples_are_refused() -> None:
 
 def test_equal_runs_are_never_called_slower() -> None:
     """200 comparisons of runs that differ by chance alone: at most 1 % are called faster or slower."""
-    verdicts = [judge(ratio(median(visits(2 * s)), median(visits(2 * s + 1)))) for s in range(200)]
+    verdicts = [judge(ratio(median(process_runs(2 * s)), median(process_runs(2 * s + 1)))) for s in range(200)]
     assert sum(verdict in (Verdict.FASTER, Verdict.SLOWER) for verdict in verdicts) <= 2
 
 
 def test_a_slowdown_is_found() -> None:
     """A change of 20 % is found in at least 95 % of 200 comparisons, in either direction."""
-    pairs = [(median(visits(2 * s)), median(visits(2 * s + 1, shift=math.log(1.2)))) for s in range(200)]
+    pairs = [(median(process_runs(2 * s)), median(process_runs(2 * s + 1, shift=math.log(1.2)))) for s in range(200)]
     assert sum(judge(ratio(base, new)) is Verdict.SLOWER for base, new in pairs) >= 190
     assert sum(judge(ratio(new, base)) is Verdict.FASTER for base, new in pairs) >= 190
 
 
-def test_paired_chunks_cancel_the_machine() -> None:
-    """A machine that drifts by half between chunks hides nothing if chunks are taken in pairs."""
+def test_paired_batches_cancel_the_machine() -> None:
+    """A machine that drifts by half between batches hides nothing if batches are taken in pairs."""
     drift = np.exp(0.5 * np.sin(np.arange(40)))
     base, new = [[d, d, d] for d in drift], [[1.1 * d] * 3 for d in drift]
     assert judge(paired(base, new)) is Verdict.SLOWER
     assert paired(base, base) == Interval(1.0, 1.0, 1.0)
 
 
-def test_chunks_that_are_no_pairs_are_refused() -> None:
-    """Pairs need as many chunks on both sides."""
-    with pytest.raises(ValueError, match="2 and 1 chunks"):
+def test_batches_that_are_no_pairs_are_refused() -> None:
+    """Pairs need as many batches on both sides."""
+    with pytest.raises(ValueError, match="2 and 1 batches"):
         paired([[1.0], [1.0]], [[1.0]])
 
 
@@ -100,48 +100,48 @@ def test_the_interval_of_pairs_is_the_bootstrap_of_scipy(count: int) -> None:
     assert (found.low, found.high) == (math.exp(ends.low), math.exp(ends.high))
 
 
-def pairs(rng: np.random.Generator, count: int, shift: float, by_pair: float, by_turn: float) -> list[Visits]:
-    """Both sides of pairs of processes, twelve turns each, which scatter as turns do; new is slower by ``shift``."""
+def pairs(rng: np.random.Generator, count: int, shift: float, by_pair: float, by_round: float) -> list[ProcessRuns]:
+    """Both sides of pairs of processes, twelve rounds each, which scatter as rounds do; new is slower by ``shift``."""
     base, new = [], []
     for _ in range(count):
         offset = shift + by_pair * rng.standard_t(4)
-        base.append([[math.exp(each)] for each in by_turn * rng.standard_t(3, 12)])
-        new.append([[math.exp(offset + each)] for each in by_turn * rng.standard_t(3, 12)])
+        base.append([[math.exp(each)] for each in by_round * rng.standard_t(3, 12)])
+        new.append([[math.exp(offset + each)] for each in by_round * rng.standard_t(3, 12)])
     return [base, new]
 
 
-def flat(visits: Visits) -> list[Sequence[float]]:
-    """All turns, whichever process they are of."""
-    return [turn for visit in visits for turn in visit]
+def flat(process_runs: ProcessRuns) -> list[Sequence[float]]:
+    """All rounds, whichever process they are of."""
+    return [each for process_run in process_runs for each in process_run]
 
 
-@pytest.mark.parametrize(("by_pair", "by_turn"), [(0.0, 0.05), (0.01, 0.02), (0.03, 0.03)])
-def test_intervals_of_a_duet_know_how_much_pairs_differ(by_pair: float, by_turn: float) -> None:
-    """Of 400 duets of six pairs at least 92 % have the truth in their interval, however much processes differ."""
+@pytest.mark.parametrize(("by_pair", "by_round"), [(0.0, 0.05), (0.01, 0.02), (0.03, 0.03)])
+def test_intervals_of_a_paired_comparison_know_how_much_pairs_differ(by_pair: float, by_round: float) -> None:
+    """Of 400 comparisons of six pairs at least 92 % have the truth in their interval, however much processes differ."""
     rng = np.random.default_rng(0)
-    found = [duet(*pairs(rng, 6, 0.0, by_pair, by_turn)) for _ in range(400)]
+    found = [paired_process_runs(*pairs(rng, 6, 0.0, by_pair, by_round)) for _ in range(400)]
     assert sum(one.low <= 1 <= one.high for one in found) >= 368
 
 
-def test_turns_alone_do_not_know_how_much_pairs_differ() -> None:
-    """The interval of all turns, as if they were of one process, misses the truth in a fifth of duets or more."""
+def test_rounds_alone_do_not_know_how_much_pairs_differ() -> None:
+    """The interval of all rounds, as if they were of one process, misses the truth in a fifth of cases or more."""
     rng = np.random.default_rng(0)
     found = [paired(*(flat(side) for side in pairs(rng, 6, 0.0, 0.03, 0.03))) for _ in range(400)]
     assert sum(one.low <= 1 <= one.high for one in found) < 320
 
 
-def test_a_duet_of_few_pairs_has_the_interval_of_its_turns() -> None:
+def test_a_paired_comparison_of_few_pairs_has_the_interval_of_its_turns() -> None:
     """The scatter of two numbers says nothing, so that of their turns has to do."""
     rng = np.random.default_rng(0)
     base, new = pairs(rng, 2, 0.1, 0.0, 0.01)
-    assert duet(base, new) == paired(flat(base), flat(new))
+    assert paired_process_runs(base, new) == paired(flat(base), flat(new))
 
 
 @pytest.mark.parametrize(("base", "new"), [([], []), ([[[1.0]]], [[[1.0]], [[1.0]]]), ([[[1.0]]], [[[1.0], [1.0]]])])
-def test_visits_that_are_no_pairs_are_refused(base: Visits, new: Visits) -> None:
-    """There are as many on both sides, and in each as many chunks."""
+def test_process_runs_that_are_no_pairs_are_refused(base: ProcessRuns, new: ProcessRuns) -> None:
+    """There are as many on both sides, and in each as many batches."""
     with pytest.raises(ValueError, match="are not pairs"):
-        duet(base, new)
+        paired_process_runs(base, new)
 
 
 @pytest.mark.parametrize(

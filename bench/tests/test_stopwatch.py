@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from attention_conformance.bench.timing import cold_cache, sampler
-from attention_conformance.bench.timing.stopwatch import BUSY, DEVICE, WALL, ByEvents, Empty, Wall, stopwatch
+from attention_conformance.bench.timing.stopwatch import BUSY, DEVICE, WALL, ByEvents, Eviction, Wall, stopwatch
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.contract import Framework, Implementation
@@ -125,7 +125,7 @@ def test_nothing_waits_between_the_events() -> None:
     assert GPU.log == ["synchronize", "record", "call", "record", "wait for event", "synchronize"]
 
 
-def test_cold_caches_are_emptied_before_every_call_and_outside_of_its_time() -> None:
+def test_cold_caches_are_cleared_before_every_call_and_outside_of_its_time() -> None:
     """By a copy of twice the L2, which is over before the first mark."""
     timing = watch(cold=True)
     times = [timing.time(kernel, {})[0] for _ in range(3)]
@@ -133,7 +133,7 @@ def test_cold_caches_are_emptied_before_every_call_and_outside_of_its_time() -> 
     assert [one for one in GPU.log if one not in ("synchronize", "wait for event")] == [
         *("copy 2097152", "record", "call", "record"),
     ] * 3
-    assert timing.empty.size == 2**21
+    assert timing.eviction.size == 2**21
 
 
 def test_warm_caches_are_left_alone() -> None:
@@ -141,7 +141,7 @@ def test_warm_caches_are_left_alone() -> None:
     timing = watch()
     timing.time(kernel, {})
     assert not any(one.startswith("copy") for one in GPU.log)
-    assert timing.empty.size == 0
+    assert timing.eviction.size == 0
 
 
 def test_work_in_another_queue_is_in_the_time() -> None:
@@ -173,16 +173,16 @@ def test_without_events_the_host_waits_and_its_clock_counts() -> None:
     assert jax.events("cuda") is None
 
 
-def test_the_time_of_emptying_is_no_work_of_the_call() -> None:
+def test_the_time_of_clearing_is_no_work_of_the_call() -> None:
     """It is in neither of the times by which threads are counted."""
 
     def copy() -> None:
         GPU.now += 1.0
 
-    empty = Empty(cold_cache.Buffer(1, copy, lambda returned: None))
-    before = empty.now()[1]
-    empty()
-    assert empty.now()[1] == pytest.approx(before)
+    eviction = Eviction(cold_cache.Buffer(1, copy, lambda returned: None))
+    before = eviction.now()[1]
+    eviction()
+    assert eviction.now()[1] == pytest.approx(before)
 
 
 def submits(q: Any, k: Any, v: Any) -> Any:
@@ -195,17 +195,17 @@ def test_a_cell_on_a_gpu_says_which_clock_its_times_are_by() -> None:
     """Samples by events, the host's median beside them, and how much was copied before each call."""
     implementation = Implementation("submits", f"{__name__}:submits", framework=Framework.TORCH)
     answer = sampler.open_cell("it", implementation, WORKLOAD, "float32", "cuda", cold=True)
-    assert (answer.status, answer.clock, answer.emptied_bytes) == ("returned", DEVICE, 2**21)
+    assert (answer.status, answer.clock, answer.evicted_bytes) == ("returned", DEVICE, 2**21)
     GPU.log.clear()
-    chunk = sampler.chunk("it", 60.0, 6, 1)
-    assert chunk.seconds == pytest.approx([2e-5 + KERNEL] * 6)
-    assert chunk.host_seconds == pytest.approx(2e-5 + KERNEL + 2 * IDLE)
+    batch = sampler.batch("it", 60.0, 6, 1)
+    assert batch.seconds == pytest.approx([2e-5 + KERNEL] * 6)
+    assert batch.host_seconds == pytest.approx(2e-5 + KERNEL + 2 * IDLE)
     assert GPU.log.count("copy 2097152") == GPU.log.count("call") == 8
     sampler.close_cell("it")
 
 
 def test_a_framework_that_cannot_copy_on_a_device_has_no_cold_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its cell is left out with the reason, as its times would be warm."""
+    """Its cell is skipped with the reason, as its times would be warm."""
     arrays: Any = pytest.importorskip("attention_conformance.impls.onnx.arrays")
     monkeypatch.setattr(arrays, "put", lambda array, device: array)
     with pytest.raises(NotImplementedError, match="no cold caches: onnxruntime has no copy on cuda"):

@@ -31,14 +31,14 @@ def record(implementation: str = "ort-mha", seconds: float = 0.0455, **fields: A
     }
 
 
-def struck_out(implementation: str = "mine.py:unscaled", **fields: Any) -> dict[str, Any]:
+def invalid(implementation: str = "mine.py:unscaled", **fields: Any) -> dict[str, Any]:
     """A wrong cell."""
     named = {"implementation": implementation, "device": "cpu", "dtype": "float32", "workload": "prefill-b1h8d64s2048"}
     return {**named, "clause": "SDPA-25", "reason": "1024 of 1024 elements are outside the bound", **fields}
 
 
 def test_a_line_has_what_was_measured() -> None:
-    """The median with its interval, rates, shares, the roof, memory, and the share of the error bound."""
+    """The median with its interval, rates, shares, the roofline, memory, and the share of the error bound."""
     text = table([record()])
     assert text.splitlines() == [
         "                         95 %  tokens  GFLOP    of  bound              error /",
@@ -49,8 +49,8 @@ def test_a_line_has_what_was_measured() -> None:
 
 
 def test_the_fastest_comes_first_and_a_wrong_one_last() -> None:
-    """Within its workload; a struck-out cell has its clause and no numbers."""
-    text = table([record("slow", 0.2), record("fast", 0.1)], [struck_out()])
+    """Within its workload; a invalid cell has its clause and no numbers."""
+    text = table([record("slow", 0.2), record("fast", 0.1)], [invalid()])
     lines = [line.split() for line in text.splitlines()[3:]]
     assert [line[0] for line in lines] == ["fast", "slow", "mine.py:unscaled"]
     assert text.splitlines()[-1] == (
@@ -87,7 +87,7 @@ def test_every_line_fits(name: str, seconds: float) -> None:
     """Whatever the names, the reasons and the sizes of the numbers."""
     workload = "prefill-b128h128g16d192v128s16384-w4096-cap50-bias-pad-grad"
     slow = record(name, seconds, workload=workload, dtype="bfloat16", memory_bytes=1023 * 2**30, share_of_peak=1.234)
-    text = table([slow, record()], [struck_out(LONG, workload=2 * workload, reason=9 * "much is wrong ")])
+    text = table([slow, record()], [invalid(LONG, workload=2 * workload, reason=9 * "much is wrong ")])
     assert max(map(len, text.splitlines())) <= WIDTH
 
 
@@ -103,16 +103,16 @@ def test_numbers_that_no_terminal_holds_are_cut() -> None:
 
 
 def test_what_was_not_measured_is_a_dash() -> None:
-    """Without roofs, memory and an interval."""
+    """Without rooflines, memory and an interval."""
     missing = ("interval", "share_of_peak", "bound_by", "memory_bytes")
     line = table([record() | dict.fromkeys(missing)]).splitlines()[-1]
     assert line.split() == ["ort-mha", "45.5", "ms", "–", "45.0", "k", "378", "–", "–", "–", "12", "%"]
 
 
 def test_nothing_is_no_table() -> None:
-    """And struck-out cells alone have no head."""
+    """And invalid cells alone have no head."""
     assert table([]) == ""
-    assert table([], [struck_out()]).startswith("prefill-")
+    assert table([], [invalid()]).startswith("prefill-")
 
 
 @pytest.mark.parametrize(
@@ -152,10 +152,10 @@ def test_a_name_is_cut_in_its_middle() -> None:
 
 def test_the_machine_s_own_limits_are_named() -> None:
     """With who reached them."""
-    roof = {"device": "cpu", "dtype": "float32", "flops_per_second": 358.2e9, "flops_by": "jax"}
-    both = roof | {"bytes_per_second": 17.2e9, "bytes_by": "numpy"}
+    roofline = {"device": "cpu", "dtype": "float32", "flops_per_second": 358.2e9, "flops_by": "jax"}
+    both = roofline | {"bytes_per_second": 17.2e9, "bytes_by": "numpy"}
     assert limits([both]) == ["peak of cpu float32: products 358 GFLOP/s by jax, memory 17.2 GB/s by numpy"]
-    assert limits([roof]) == ["peak of cpu float32: products 358 GFLOP/s by jax"]
+    assert limits([roofline]) == ["peak of cpu float32: products 358 GFLOP/s by jax"]
     assert limits([{"device": "cpu", "dtype": "float16"}]) == ["peak of cpu float16: not measured"]
 
 

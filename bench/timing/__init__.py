@@ -1,1 +1,1 @@
-"""timing."""
+"""Timing: plan, session, protocol, sampler and clocks."""

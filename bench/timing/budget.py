@@ -51,11 +51,11 @@ class Costs:
             return held * _linear(workload, target.dtype) // _linear(shorter, target.dtype)
         return min(held * predict.scores(workload) // predict.scores(shorter), held + quadratic)
 
-    def refusal(self, target: Target, workload: Workload, rounds: int, limit: float) -> str:
-        """Why a cell is not begun, "" if it is; ``limit`` is in seconds, for ``rounds`` calls."""
+    def refusal(self, target: Target, workload: Workload, calls: int, limit: float) -> str:
+        """Why a cell is not begun, "" if it is; ``limit`` is in seconds, for ``calls`` calls."""
         seconds = self.seconds(target, workload)
-        if seconds is not None and seconds * rounds > limit:
-            return over_time(seconds * rounds, rounds, limit)
+        if seconds is not None and seconds * calls > limit:
+            return over_time(seconds * calls, calls, limit)
         needed = predict.needed_bytes(workload, target.dtype, target.device, self.bytes(target, workload))
         available = limits.available()
         if needed > USABLE * available:
@@ -63,7 +63,7 @@ class Costs:
         return ""
 
     def _nearest(self, target: Target, workload: Workload) -> tuple[Workload, Cost] | None:
-        """The longest workload of the family that was measured and is not longer: in a later visit the same one."""
+        """The longest workload of the family that was measured and is not longer: in later process runs the same."""
         known = self._known.get((target, workload.family), {})
         lengths = [length for length in known if length <= workload.sweep]
         return known[max(lengths)] if lengths else None
@@ -73,9 +73,9 @@ def _linear(workload: Workload, dtype: str) -> int:
     return predict.input_bytes(workload, dtype) + predict.result_bytes(workload, dtype)
 
 
-def over_time(seconds: float, rounds: int, limit: float) -> str:
-    """The reason of a cell whose ``rounds`` calls would take longer than ``limit`` seconds."""
-    return f"over the time budget: predicted {seconds:.1f} s for {rounds} calls, allowed {limit:g} s"
+def over_time(seconds: float, calls: int, limit: float) -> str:
+    """The reason of a cell whose ``calls`` calls would take longer than ``limit`` seconds."""
+    return f"over the time budget: predicted {seconds:.1f} s for {calls} calls, allowed {limit:g} s"
 
 
 def over_memory(needed: int, available: int) -> str:

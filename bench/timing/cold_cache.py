@@ -1,4 +1,4 @@
-"""Emptying the caches before a call: a buffer of twice the last cache is copied, which leaves nothing else in it.
+"""Cold cache: before a call a buffer of twice the last cache is copied, which leaves nothing else in it.
 
 On the CPU by NumPy, with all threads that the worker may have, as every core has nearer caches of its own; on another
 device by the framework itself.
@@ -27,7 +27,7 @@ MEANING = {
     COLD: "before every call a buffer of twice the last cache was copied",
 }
 
-#: The buffer's size in caches: a cache that does not drop what is oldest first is not emptied by one of its own size.
+#: The buffer's size in caches: a cache that does not drop what is oldest first is not cleared by one of its own size.
 TIMES = 2
 
 #: Bytes of the last cache where nobody tells.  CPU: a guess.  GPU: the buffer comes to the 256 MiB that Triton clears
@@ -37,7 +37,7 @@ UNTOLD = {"cpu": 2**26, "cuda": 2**27}
 
 @dataclass(frozen=True)
 class Buffer:
-    """Empties the caches when it is called; ``size`` is what is read and written, each."""
+    """Clears the caches when it is called; ``size`` is what is read and written, each."""
 
     size: int
     copy: Callable[[], Any]

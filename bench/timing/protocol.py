@@ -1,4 +1,7 @@
-"""The timing protocol of one cell in one visit: open, check, take turns, check again.  A wrong result has no timing."""
+"""Protocol of the timing of one cell in one process run: open, check, measure batches, check again.
+
+A wrong result has no timing.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ from typing import Protocol as Interface
 from attention_conformance.bench.timing.budget import Cost, Costs, over_time
 from attention_conformance.bench.timing.cold_cache import COLD
 from attention_conformance.bench.timing.plan import Plan
-from attention_conformance.bench.timing.sampler import Chunk, Opened
+from attention_conformance.bench.timing.sampler import Batch, Opened
 from attention_conformance.bench.validity import cheating
-from attention_conformance.bench.validity.checks import FIRST, References, StruckOut, check
-from attention_conformance.bench.validity.outcomes import Cell, NotTimed, Outcome, Visit
+from attention_conformance.bench.validity.checks import FIRST, Invalid, References, check
+from attention_conformance.bench.validity.outcomes import Cell, Outcome, ProcessRun, Skipped
 from attention_conformance.bench.workloads import arguments
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.process.pool import Crashed, TimedOut
@@ -24,11 +27,11 @@ from attention_conformance.impls.process.pool import Crashed, TimedOut
 #: calls are limited by the plan; this only has to end a hang.
 TIMEOUT = 180.0
 
-#: What a cell is struck out by whose process is gone.
+#: Clauses of a cell whose process is gone.
 DIED = ("crashed", "timeout")
 
-#: Number of the fresh inputs of the last turn, whose results are checked; equal in all visits, so that what is expected
-#: is computed once.  A visit has processes of its own, so to an implementation they are new.
+#: Number of the fresh inputs of the last batch, whose results are checked; equal in all process runs, so that what is
+#: expected is computed once.  A process run has processes of its own, so to an implementation they are new.
 LAST = 0
 
 #: Row seeds of the checks before and after the timing.
@@ -44,7 +47,7 @@ class Jobs(Interface):
 
 @dataclass
 class Live:
-    """A cell that is open in its worker, and what this visit gave so far."""
+    """A cell that is open in its worker, and what this process run gave so far."""
 
     cell: Cell
     opened: Opened
@@ -52,24 +55,24 @@ class Live:
     share: float
     #: Seconds of the fastest call so far.
     call_seconds: float
-    chunks: list[Chunk] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
 
     @property
     def seconds(self) -> list[tuple[float, ...]]:
-        """Seconds of each call, by chunk."""
-        return [chunk.seconds for chunk in self.chunks]
+        """Seconds of each call, by batch."""
+        return [batch.seconds for batch in self.batches]
 
     @property
     def threads(self) -> int:
-        """Threads that worked at the same time: CPU time ÷ time over all chunks, rounded, as both have small errors."""
-        times = [sum(chunk) for chunk in self.seconds]
-        worked = sum(chunk.cores * time for chunk, time in zip(self.chunks, times, strict=True))
+        """Threads that worked at the same time: CPU time ÷ time over all batches, rounded for their small errors."""
+        times = [sum(batch) for batch in self.seconds]
+        worked = sum(batch.cores * time for batch, time in zip(self.batches, times, strict=True))
         return max(1, round(worked / sum(times)))
 
     @property
     def host_seconds(self) -> float | None:
-        """The median over the chunks by the host's clock, where the calls were timed by another."""
-        known = [chunk.host_seconds for chunk in self.chunks if chunk.host_seconds is not None]
+        """The median over the batches by the host's clock, where the calls were timed by another."""
+        known = [batch.host_seconds for batch in self.batches if batch.host_seconds is not None]
         return median(known) if known else None
 
 
@@ -85,66 +88,66 @@ class Protocol:
     references: References = field(default_factory=References)
 
     def admit(self, cell: Cell) -> None:
-        """Raise NotTimed for a cell that is not begun: it lacks a feature, or is predicted to cost too much."""
+        """Raise Skipped for a cell that is not begun: it lacks a feature, or is predicted to cost too much."""
         missing = arguments.keywords(cell.workload) - self.features(cell.target.implementation)
         if missing:
-            raise NotTimed(f"unsupported: no keyword {', '.join(sorted(missing))}")
-        refusal = self.costs.refusal(cell.target, cell.workload, self.plan.rounds, self.plan.limit)
+            raise Skipped(f"unsupported: no keyword {', '.join(sorted(missing))}")
+        refusal = self.costs.refusal(cell.target, cell.workload, self.plan.least_calls, self.plan.limit)
         if refusal:
-            raise NotTimed(refusal)
+            raise Skipped(refusal)
 
     def open(self, cell: Cell) -> Live:
-        """Open a cell, check its first results, and make warm calls.  Raises StruckOut or NotTimed."""
+        """Open a cell, check its first results, and make warm calls.  Raises Invalid or Skipped."""
         target, plan = cell.target, self.plan
         where = (cell.workload, target.dtype, target.device, plan.cache == COLD)
         opened: Opened = self._job(cell, "open_cell", target.implementation, *where)
         with self._closing(cell):
             share = self._check(cell, FIRST, opened.results, BEFORE)
-            warm: Chunk = self._job(cell, "warm", plan.turn_seconds)
+            warm: Batch = self._job(cell, "warm", plan.round_seconds)
             seconds = min(warm.seconds)
-            if seconds * plan.rounds > plan.limit:
-                self.costs.add(target, cell.workload, Cost(seconds, opened.held_bytes))
-                raise NotTimed(over_time(seconds * plan.rounds, plan.rounds, plan.limit))
+            if seconds * plan.least_calls > plan.limit:
+                self.costs.add(target, cell.workload, Cost(seconds, opened.held_rss_bytes))
+                raise Skipped(over_time(seconds * plan.least_calls, plan.least_calls, plan.limit))
         return Live(cell, replace(opened, results={}), share, seconds)  # they were checked, and take up memory
 
-    def turn(self, live: Live) -> None:
-        """One chunk of calls."""
+    def batch(self, live: Live) -> None:
+        """One batch of calls."""
         with self._closing(live.cell):
-            live.chunks.append(self._chunk(live, len(live.chunks) + 1, last=False))
+            live.batches.append(self._batch(live, len(live.batches) + 1, last=False))
 
-    def close(self, live: Live, earlier: Outcome, stopped: str) -> Visit:
-        """The last chunk of a visit, whose results are checked.  Raises StruckOut; the cell is closed in any case."""
+    def close(self, live: Live, earlier: Outcome, stopped: str) -> ProcessRun:
+        """The last batch of a process run, with its checks.  Raises Invalid; the cell is closed in any case."""
         with self._closing(live.cell):
-            last = self._chunk(live, LAST, last=True)
-            live.chunks.append(last)
-            cheating.unfinished(last)
+            last = self._batch(live, LAST, last=True)
+            live.batches.append(last)
+            cheating.asynchronous_return(last)
             live.share = max(live.share, self._check(live.cell, LAST, last.results, AFTER))
-            cheating.lazy(live.chunks)
-            every = [chunk for visit in earlier.visits for chunk in visit.chunks] + live.seconds
-            cheating.remembers(every, lambda: self._job(live.cell, "emptied", cheating.LEAST_PAIRS).seconds)
+            cheating.deferred(live.batches)
+            every = [batch for process_run in earlier.process_runs for batch in process_run.batches] + live.seconds
+            cheating.cached_result(every, lambda: self._job(live.cell, "cold_calls", cheating.LEAST_PAIRS).seconds)
         self._job(live.cell, "close_cell")
-        held = live.opened.held_bytes
+        held = live.opened.held_rss_bytes
         self.costs.add(live.cell.target, live.cell.workload, Cost(min(map(min, live.seconds)), held))
-        return Visit(
-            chunks=tuple(live.seconds),
+        return ProcessRun(
+            batches=tuple(live.seconds),
             share=live.share,
             prepare_seconds=live.opened.prepare_seconds,
             first_call_seconds=live.opened.first_call_seconds,
-            peak_bytes=live.opened.peak_bytes,
-            held_bytes=held,
+            peak_rss_bytes=live.opened.peak_rss_bytes,
+            held_rss_bytes=held,
             threads=live.threads,
             stopped=stopped,
             clock=live.opened.clock,
             host_seconds=live.host_seconds,
-            emptied_bytes=live.opened.emptied_bytes,
+            evicted_bytes=live.opened.evicted_bytes,
         )
 
-    def _chunk(self, live: Live, number: int, last: bool) -> Chunk:
+    def _batch(self, live: Live, number: int, last: bool) -> Batch:
         plan, takes = self.plan, live.call_seconds
-        given = (plan.turn_seconds, plan.calls(takes), number, last, plan.lead_seconds(takes, first=not live.chunks))
-        chunk: Chunk = self._job(live.cell, "chunk", *given)
-        live.call_seconds = min(live.call_seconds, *chunk.seconds)
-        return chunk
+        given = (plan.round_seconds, plan.calls(takes), number, last, plan.lead_seconds(takes, first=not live.batches))
+        batch: Batch = self._job(live.cell, "batch", *given)
+        live.call_seconds = min(live.call_seconds, *batch.seconds)
+        return batch
 
     def _check(self, cell: Cell, number: int, results: Any, seed: int) -> float:
         call = self.references.call(cell.target, cell.workload, number)
@@ -155,7 +158,7 @@ class Protocol:
         """Close the cell if it ends here, unless its process is gone with it."""
         try:
             yield
-        except (StruckOut, NotTimed) as error:
+        except (Invalid, Skipped) as error:
             if getattr(error, "clause", "") not in DIED:
                 self._job(cell, "close_cell")
             raise
@@ -174,20 +177,20 @@ class Protocol:
                 timeout=TIMEOUT,
             )
         except Crashed as error:
-            raise StruckOut("crashed", str(error)) from error
+            raise Invalid("crashed", str(error)) from error
         except TimedOut as error:
-            raise StruckOut("timeout", str(error)) from error
+            raise Invalid("timeout", str(error)) from error
         if answer is not None:
             _returned(answer)
         return answer
 
 
-def _returned(answer: Opened | Chunk) -> None:
+def _returned(answer: Opened | Batch) -> None:
     if answer.status == "unsupported":
-        raise NotTimed(f"unsupported: {answer.text}")
+        raise Skipped(f"unsupported: {answer.text}")
     if answer.status == "memory":
-        raise NotTimed(f"out of memory: {answer.text}")
+        raise Skipped(f"out of memory: {answer.text}")
     if answer.status == "lost":
-        raise StruckOut("crashed", answer.text)
+        raise Invalid("crashed", answer.text)
     if answer.status != "returned":
-        raise StruckOut("error", answer.text)
+        raise Invalid("error", answer.text)

@@ -1,4 +1,4 @@
-"""What the jobs of the worker process answer (bench.timing.sampler), and what an exception there says of a cell."""
+"""Sampler: the jobs of a worker process, which open a cell, measure it batch by batch, and close it."""
 
 from __future__ import annotations
 
@@ -25,19 +25,38 @@ from attention_conformance.impls.contract import Call, Function, Implementation
 from attention_conformance.impls.loading import load, opened
 from attention_conformance.impls.process import allocator, limits, threads
 
+#: The arguments and keywords of an input set, by its number.
+Make = Callable[[int], tuple[dict[str, np.ndarray], dict[str, Any]]]
+
+#: Share of a call, and seconds, by which reading results may take longer than reading plain arrays.
+LATE_SHARE, LATE_SECONDS = 0.5, 1e-4
+
+#: Bytes of arrays whose reading takes less than the code that reads them takes to come back into caches.
+SMALL = 2**20
+
+#: Seconds after which results are read again, to see whether they are still being written.
+SETTLES = 0.05
+
 #: What libraries say that have no exception of their own for it: XLA, PyTorch's CPU allocator, ONNX Runtime.
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "DefaultCPUAllocator: can't allocate memory", "Failed to allocate memory")
+
+#: The open cells of this process, by key.
+_CELLS: dict[str, _Cell] = {}
+
+#: Bytes that the process held before its first cell.
+_START: list[int] = []
 
 
 @dataclass(frozen=True)
 class Opened:
     """The first call of a cell, on its first input set.  ``status`` as in impls.calls.Reply, or "memory" if it ran out.
 
-    ``results`` are by name, in layout (B, H, S, D); ``peak_bytes`` is what the process grew by during the first call.
-    ``held_bytes`` is what it held at most since this cell was opened beyond what it held before the first cell of all,
-    without the inputs of the cells that are open: a library may keep what an earlier call or its preparation took, and
-    then takes it from there, so that growth alone would tell too little.  Both are None where the system does not tell
-    and on other devices than the CPU.  ``clock`` times its calls, and ``emptied_bytes`` are copied before each.
+    ``results`` are by name, in layout (B, H, S, D); ``peak_rss_bytes`` is what the process grew by during the first
+    call.  ``held_rss_bytes`` is what it held at most since this cell was opened beyond what it held before the first
+    cell of all, without the inputs of the cells that are open: a library may keep what an earlier call or its
+    preparation took, and then takes it from there, so that the first call alone would tell too little.  Both are None
+    where the system does not tell and on other devices than the CPU.  ``clock`` times its calls, and ``evicted_bytes``
+    are copied before each.
     """
 
     status: str
@@ -46,21 +65,21 @@ class Opened:
     results: dict[str, np.ndarray] = field(default_factory=dict)
     prepare_seconds: float = 0.0
     first_call_seconds: float = 0.0
-    peak_bytes: int | None = None
-    held_bytes: int | None = None
+    peak_rss_bytes: int | None = None
+    held_rss_bytes: int | None = None
     clock: str = WALL
-    emptied_bytes: int = 0
+    evicted_bytes: int = 0
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """A turn of calls: seconds of each, in order.  ``status`` is one of Opened's, or "lost" if no such cell is open.
+class Batch:
+    """A batch of calls: seconds of each, in order.  ``status`` is one of Opened's, or "lost" if no such cell is open.
 
     The last call was on inputs that the implementation had never seen.  Reading its results back took
     ``readback_seconds``, and of plain copies ``plain_seconds`` (0 where the first is short); ``cores`` is CPU time ÷
-    time, of all threads.  Of the last chunk of a visit there are the results, copied right after the call, and which of
-    them (``unsettled``) had changed later.  ``host_seconds`` is the median of the calls by the host's clock, where
-    ``seconds`` are by another.
+    time, of all threads.  Of the last batch of a process run there are the results, copied right after the call, and
+    which of them (``unsettled``) had changed later.  ``host_seconds`` is the median of the calls by the host's clock,
+    where ``seconds`` are by another.
     """
 
     status: str
@@ -88,22 +107,6 @@ def text(error: BaseException) -> str:
     return f"{named}{lines[0][:300]}"
 
 
-# What the worker process does for the bench: open a cell, measure it chunk by chunk, close it.
-
-
-#: The arguments and keywords of an input set, by its number.
-Make = Callable[[int], tuple[dict[str, np.ndarray], dict[str, Any]]]
-
-#: Share of a call, and seconds, by which reading results may take longer than reading plain arrays.
-LATE_SHARE, LATE_SECONDS = 0.5, 1e-4
-
-#: Bytes of arrays whose reading takes less than the code that reads them takes to come back into caches.
-SMALL = 2**20
-
-#: Seconds after which results are read again, to see whether they are still being written.
-SETTLES = 0.05
-
-
 @dataclass
 class _Cell:
     run: Function
@@ -123,7 +126,7 @@ class _Cell:
         return self.watch.time(self.run, native)
 
     def next_inputs(self) -> dict[str, Any]:
-        """The input sets in turn, over all chunks."""
+        """The input sets in turn, over all batches."""
         self.calls += 1
         return self.inputs[self.calls % len(self.inputs)]
 
@@ -159,12 +162,6 @@ class _Cell:
         return (len(self.inputs) + 1) * sum(value.nbytes for value in found)
 
 
-_CELLS: dict[str, _Cell] = {}
-
-#: Bytes that the process held before its first cell.
-_START: list[int] = []
-
-
 def open_cell(
     key: str,
     implementation: Implementation,
@@ -176,7 +173,7 @@ def open_cell(
 ) -> Opened:
     """Make the input sets, prepare, and call once.  Never raises for what the implementation does.
 
-    With ``cold`` all calls find empty caches.  ``make`` gives the input set with a number; else it is drawn from it.
+    With ``cold`` all calls find cold caches.  ``make`` gives the input set with a number; else it is drawn from it.
     """
     make = make or functools.partial(arguments.make, workload, dtype)
     try:
@@ -196,7 +193,7 @@ def _open(key: str, implementation: Implementation, workload: Workload, device: 
         gc.freeze()  # what libraries made stays; looking through it at every end of a cell took 0.3 s with torch
     watch = stopwatch(arrays, implementation.framework, device, cold)
     allocator.trim()  # what other cells freed is not this one's
-    held = growth(device, since_start=True)
+    held = peak_rss(device, since_start=True)
     first = make(0)
     native, specification = [], None
     for seed in range(arguments.SETS):
@@ -209,20 +206,20 @@ def _open(key: str, implementation: Implementation, workload: Workload, device: 
     prepare_seconds = time.perf_counter() - started
     cell = _Cell(run, native, specification, implementation, arrays, workload, watch, first)
     prepared_bytes = held()
-    grown = growth(device)
+    added = peak_rss(device)
     first_call_seconds, returned = cell.time_call(native[0])
-    peak_bytes, called_bytes = grown(), held()
+    peak_rss_bytes, called_bytes = added(), held()
     _, results = cell.copied(returned)
     cell.result_bytes = sum(array.nbytes for array in results.values())
     _CELLS[key] = cell
-    held_bytes = None
+    held_rss_bytes = None
     if prepared_bytes is not None and called_bytes is not None:  # inputs are counted by their sizes
-        held_bytes = max(max(prepared_bytes, called_bytes) - sum(each.nbytes for each in _CELLS.values()), 0)
-    paid = (prepare_seconds, first_call_seconds, peak_bytes, held_bytes)
-    return Opened("returned", "", "", results, *paid, watch.clock, watch.empty.size)
+        held_rss_bytes = max(max(prepared_bytes, called_bytes) - sum(each.nbytes for each in _CELLS.values()), 0)
+    paid = (prepare_seconds, first_call_seconds, peak_rss_bytes, held_rss_bytes)
+    return Opened("returned", "", "", results, *paid, watch.clock, watch.eviction.size)
 
 
-def growth(device: str, since_start: bool = False) -> Callable[[], int | None]:
+def peak_rss(device: str, since_start: bool = False) -> Callable[[], int | None]:
     """A function that says how many bytes this process has held, at most, since now, beyond what it holds now.
 
     With ``since_start`` beyond what it held before its first cell.  None where the system keeps no peak that starts
@@ -241,76 +238,76 @@ def growth(device: str, since_start: bool = False) -> Callable[[], int | None]:
     return lambda: max(limits.peak() - before, 0)
 
 
-def warm(key: str, enough: float) -> Chunk:
+def warm(key: str, enough: float) -> Batch:
     """A call on each input set, or fewer once they took ``enough`` seconds; none of them is a sample."""
     return _attempt(key, lambda cell: _warm(cell, enough))
 
 
-def _warm(cell: _Cell, enough: float) -> Chunk:
+def _warm(cell: _Cell, enough: float) -> Batch:
     seconds: list[float] = []
     for native in cell.inputs:
         if sum(seconds) < enough:
             seconds.append(cell.time_call(native)[0])
-    return Chunk("returned", seconds=tuple(seconds))
+    return Batch("returned", seconds=tuple(seconds))
 
 
-def emptied(key: str, count: int) -> Chunk:
-    """So many calls on inputs that the implementation knows, each from emptied caches.
+def cold_calls(key: str, count: int) -> Batch:
+    """So many calls on inputs that the implementation knows, each with cold caches.
 
-    None if those cannot be emptied, and of small inputs: there it is the code that comes from memory.
+    None if those cannot be cleared, and of small inputs: there it is the code that comes from memory.
     """
-    return _attempt(key, lambda cell: _emptied(cell, count))
+    return _attempt(key, lambda cell: _cold_calls(cell, count))
 
 
-def _emptied(cell: _Cell, count: int) -> Chunk:
+def _cold_calls(cell: _Cell, count: int) -> Batch:
     if cell.nbytes < SMALL * (len(cell.inputs) + 1):
-        return Chunk("returned")
+        return Batch("returned")
     try:
-        empty = buffer(cell.implementation.framework, cell.specification.device)
+        evict = buffer(cell.implementation.framework, cell.specification.device)
     except NotImplementedError:
-        return Chunk("returned")
+        return Batch("returned")
     seconds = []
     for _ in range(count):
-        empty()
+        evict()
         seconds.append(cell.time_call(cell.next_inputs())[0])
-    return Chunk("returned", seconds=tuple(seconds))
+    return Batch("returned", seconds=tuple(seconds))
 
 
-def chunk(key: str, seconds: float, most: int, number: int, last: bool = False, lead: float | None = None) -> Chunk:
-    """A turn: calls on the input sets until ``seconds`` are over, and one on the fresh set with this number.
+def batch(key: str, seconds: float, most: int, number: int, last: bool = False, lead: float | None = None) -> Batch:
+    """A batch: calls on the input sets until ``seconds`` are over, and one on the fresh set with this number.
 
     The number also says on which core it begins (threads.begin_on).  Calls of ``lead`` seconds, one at least, come
     before and are no samples.  With ``most`` 1 the fresh call is the only sample, and if ``lead`` is None the only
     call.  ``last`` sends its results back.
     """
-    return _attempt(key, lambda cell: _chunk(cell, seconds, most, number, last, lead))
+    return _attempt(key, lambda cell: _batch(cell, seconds, most, number, last, lead))
 
 
-def _chunk(cell: _Cell, seconds: float, most: int, number: int, last: bool, lead: float | None) -> Chunk:
+def _batch(cell: _Cell, seconds: float, most: int, number: int, last: bool, lead: float | None) -> Batch:
     fresh = cell.fresh_inputs(number)  # before the others, as memory that is taken and freed in between shows in a call
     times: list[float] = []
     returned = None
     threads.begin_on(number)
     if most > 1 or lead is not None:
         _lead(cell, lead or 0.0)
-    worked, started = cell.watch.empty.now()
+    worked, started = cell.watch.eviction.now()
     cell.watch.host()
     while len(times) < most - 1 and sum(times) < seconds:
         del returned  # so that its memory is free for the next call, as in a loop that uses it up
         elapsed, returned = cell.time_call(cell.next_inputs())
         times.append(elapsed)
     if times and cell.result_bytes < SMALL:
-        cell.copied(returned)  # the first reading in a turn is slow, and the next one is judged
+        cell.copied(returned)  # the first reading in a batch is slow, and the next one is judged
         cell.time_call(cell.next_inputs())  # as is the first call after anything else
     del returned
     elapsed, returned = cell.time_call(fresh)
-    ended = cell.watch.empty.now()
+    ended = cell.watch.eviction.now()
     working, host = (ended[0] - worked) / (ended[1] - started), cell.watch.host()
     readback, results = cell.copied(returned)  # at once: a call that returns before it is done is wrong here
     late = readback > max(LATE_SHARE * min([*times, elapsed]), LATE_SECONDS)
     plain = cell.read_plain(returned) if late else 0.0
     by_host = float(np.median(host)) if host else None
-    found = Chunk("returned", "", (*times, elapsed), readback, plain, working, host_seconds=by_host)
+    found = Batch("returned", "", (*times, elapsed), readback, plain, working, host_seconds=by_host)
     if not last:
         return found
     time.sleep(SETTLES)
@@ -350,23 +347,23 @@ def close_cell(key: str) -> None:
     allocator.trim()
 
 
-def _attempt(key: str, job: Any) -> Chunk:
+def _attempt(key: str, job: Any) -> Batch:
     """What a job says of an open cell; never raises for what the implementation does."""
     if key not in _CELLS:
-        return Chunk("lost", "the process died between two calls")
+        return Batch("lost", "the process died between two calls")
     try:
         with _quiet(), _without_gc():
             return job(_CELLS[key])
     except NotImplementedError as error:
-        return Chunk("unsupported", text(error))
+        return Batch("unsupported", text(error))
     except Exception as error:
-        return Chunk(kind(error), text(error))
+        return Batch(kind(error), text(error))
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a library's remarks are not results
+        warnings.simplefilter("ignore")  # a library's warnings are not results
         yield
 
 

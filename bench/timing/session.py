@@ -1,6 +1,8 @@
-"""Cells take turns: a chunk of calls each, in an order that is shuffled anew for every pass.
+"""Session: measures all cells of a run, process run after process run, each in fresh processes.
 
-A machine that drifts hits all cells of a group alike, and none always works after the same other one.
+In a process run the cells of one workload are open at the same time and are measured in rounds: a batch of calls of
+each, in an order that is shuffled anew for every round.  So a machine that drifts hits all of them alike, and none
+always works after the same other one.
 """
 
 from __future__ import annotations
@@ -12,60 +14,60 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from attention_conformance.bench.memory import predict
-from attention_conformance.bench.output.checkpoint import Journal
+from attention_conformance.bench.output.checkpoint import Checkpoint
 from attention_conformance.bench.output.progress import Progress
 from attention_conformance.bench.timing.budget import USABLE, Cost
 from attention_conformance.bench.timing.processes import Processes, process_of
 from attention_conformance.bench.timing.protocol import DIED, Live, Protocol
-from attention_conformance.bench.validity.checks import StruckOut
-from attention_conformance.bench.validity.outcomes import NOT_TIMED, STRUCK_OUT, TIMED, Cell, NotTimed, Outcome
+from attention_conformance.bench.validity.checks import Invalid
+from attention_conformance.bench.validity.outcomes import INVALID, SKIPPED, TIMED, Cell, Outcome, Skipped
 from attention_conformance.impls.process import limits
 
 
 @dataclass
-class Turns:
-    """One visit of cells that are open at the same time."""
+class Rounds:
+    """One process run of cells that are open at the same time, round after round."""
 
     protocol: Protocol
-    #: What each cell gave in the visits before.
+    #: What each cell gave in the process runs before.
     earlier: Mapping[Cell, Outcome]
-    #: The order of turns.
+    #: The order within rounds.
     order: random.Random
-    #: Is told of each cell when its visit has ended.
+    #: Is told of each cell when its process run has ended.
     ended: Callable[[Cell, Outcome], None]
     _live: dict[Cell, Live] = field(default_factory=dict)
 
-    def take(self, cells: Sequence[Cell]) -> None:
+    def run(self, cells: Sequence[Cell]) -> None:
         """Open the cells and let them take turns until each has ended."""
         for cell in cells:
             self._attempt(cell, self._open)
         while self._live:
-            passing = [*self._live]
-            self.order.shuffle(passing)
-            for cell in passing:
+            order = [*self._live]
+            self.order.shuffle(order)
+            for cell in order:
                 if cell in self._live:
-                    self._attempt(cell, self._turn)
+                    self._attempt(cell, self._batch)
 
     def _attempt(self, cell: Cell, step: Callable[[Cell], None]) -> None:
         try:
             step(cell)
-        except NotTimed as error:
-            self._end(cell, replace(self.earlier[cell], kind=NOT_TIMED, reason=str(error)))
-        except StruckOut as error:
-            self._end(cell, replace(self.earlier[cell], kind=STRUCK_OUT, clause=error.clause, reason=error.text))
+        except Skipped as error:
+            self._end(cell, replace(self.earlier[cell], kind=SKIPPED, reason=str(error)))
+        except Invalid as error:
+            self._end(cell, replace(self.earlier[cell], kind=INVALID, clause=error.clause, reason=error.text))
             if error.clause in DIED:
                 self._open_again(process_of(cell.target.implementation))
 
     def _open(self, cell: Cell) -> None:
         self._live[cell] = self.protocol.open(cell)
 
-    def _turn(self, cell: Cell) -> None:
+    def _batch(self, cell: Cell) -> None:
         live, earlier = self._live[cell], self.earlier[cell]
         stopped = self.protocol.plan.stopped(earlier.samples, live.seconds)
         if stopped:
-            self._end(cell, earlier.visited(self.protocol.close(live, earlier, stopped)))
+            self._end(cell, earlier.with_run(self.protocol.close(live, earlier, stopped)))
         else:
-            self.protocol.turn(live)
+            self.protocol.batch(live)
 
     def _end(self, cell: Cell, outcome: Outcome) -> None:
         self._live.pop(cell, None)
@@ -77,37 +79,34 @@ class Turns:
             if process_of(cell.target.implementation) == process and cell in self._live:
                 self._attempt(cell, self._open)
                 if cell in self._live:
-                    self._live[cell].chunks[:0] = live.chunks
-
-
-# A run of the bench: all cells, visit after visit, each visit in fresh processes.
+                    self._live[cell].batches[:0] = live.batches
 
 
 @dataclass
-class Campaign:
+class Session:
     """Measures cells, and keeps what became of each."""
 
     cells: Sequence[Cell]
     protocol: Protocol
     processes: Processes
     progress: Progress
-    journal: Journal | None = None
+    checkpoint: Checkpoint | None = None
     outcomes: dict[Cell, Outcome] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Every cell in every visit, but for what ``outcomes`` has already."""
+        """Every cell in every process run, but for what ``outcomes`` has already."""
         for cell in self.cells:
             outcome = self.outcomes.setdefault(cell, Outcome())
-            for known in outcome.visits:
-                seconds = min(min(chunk) for chunk in known.chunks)
-                self.protocol.costs.add(cell.target, cell.workload, Cost(seconds, known.held_bytes))
+            for known in outcome.process_runs:
+                seconds = min(min(batch) for batch in known.batches)
+                self.protocol.costs.add(cell.target, cell.workload, Cost(seconds, known.held_rss_bytes))
         plan = self.protocol.plan
-        self.progress.begin(self.cells, plan.visits, self._visited)
-        for visit in range(plan.visits):
+        self.progress.begin(self.cells, plan.process_runs, self._runs_done)
+        for process_run in range(plan.process_runs):
             try:
                 for number, group in enumerate(self._groups()):
-                    waiting = [cell for cell in group if self._visited(cell) == visit]
-                    self._group(waiting, visit, random.Random(f"{plan.seed} {visit} {number}"))  # noqa: S311
+                    waiting = [cell for cell in group if self._runs_done(cell) == process_run]
+                    self._group(waiting, process_run, random.Random(f"{plan.seed} {process_run} {number}"))  # noqa: S311
             finally:
                 self.processes.close()
         self.progress.end()
@@ -121,30 +120,30 @@ class Campaign:
         for _, group in groupby(sorted(self.cells, key=key), key):
             yield list(group)
 
-    def _visited(self, cell: Cell) -> int:
-        """How many visits of a cell need not be made any more."""
+    def _runs_done(self, cell: Cell) -> int:
+        """How many process runs of a cell need not be made any more."""
         outcome = self.outcomes[cell]
-        return len(outcome.visits) if outcome.kind == TIMED else self.protocol.plan.visits
+        return len(outcome.process_runs) if outcome.kind == TIMED else self.protocol.plan.process_runs
 
-    def _group(self, cells: Sequence[Cell], visit: int, order: random.Random) -> None:
+    def _group(self, cells: Sequence[Cell], process_run: int, order: random.Random) -> None:
         def ended(cell: Cell, outcome: Outcome) -> None:
             self.outcomes[cell] = outcome
-            if self.journal is not None:
-                self.journal.add(cell.id, outcome, visit)
-            self.progress.done(cell, outcome, visit)
+            if self.checkpoint is not None:
+                self.checkpoint.add(cell.id, outcome, process_run)
+            self.progress.done(cell, outcome, process_run)
 
         admitted = []
         for cell in cells:
             try:
-                if visit == 0:
+                if process_run == 0:
                     self.protocol.admit(cell)
                 admitted.append(cell)
-            except NotTimed as error:
-                ended(cell, replace(self.outcomes[cell], kind=NOT_TIMED, reason=str(error)))
+            except Skipped as error:
+                ended(cell, replace(self.outcomes[cell], kind=SKIPPED, reason=str(error)))
         for part in self._parts(admitted):
             started = time.perf_counter()
             self.processes.start(cell.target.implementation for cell in part)
-            Turns(self.protocol, self.outcomes, order, ended).take(part)
+            Rounds(self.protocol, self.outcomes, order, ended).run(part)
             self.progress.spent(part, time.perf_counter() - started)
 
     def _parts(self, cells: Sequence[Cell]) -> Iterator[list[Cell]]:

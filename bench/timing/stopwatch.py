@@ -28,7 +28,7 @@ class Stopwatch(Protocol):
     """Times the calls of a cell one by one."""
 
     clock: str
-    empty: Empty
+    eviction: Eviction
 
     def time(self, run: Function, native: Mapping[str, Any]) -> tuple[float, Any]:
         """Seconds of a call, and what it returned."""
@@ -38,8 +38,8 @@ class Stopwatch(Protocol):
 
 
 @dataclass
-class Empty:
-    """Empties the caches, if it has a buffer, and counts what that takes of time and of CPU time."""
+class Eviction:
+    """Clears the caches, if it has a buffer, and counts what that takes of time and of CPU time."""
 
     copied: Buffer | None = None
     seconds: float = 0.0
@@ -60,7 +60,7 @@ class Empty:
         return 0 if self.copied is None else self.copied.size
 
     def now(self) -> tuple[float, float]:
-        """CPU time and time of the process so far, without what emptying took."""
+        """CPU time and time of the process so far, without what clearing the caches took."""
         return time.process_time() - self.cpu_seconds, time.perf_counter() - self.seconds
 
 
@@ -70,12 +70,12 @@ class Wall:
 
     arrays: Backend
     device: str
-    empty: Empty
+    eviction: Eviction
     clock: str = WALL
 
     def time(self, run: Function, native: Mapping[str, Any]) -> tuple[float, Any]:
         """Seconds of a call, and what it returned."""
-        self.empty()
+        self.eviction()
         self.arrays.synchronize(self.device)
         started = time.perf_counter()
         returned = run(**native)
@@ -97,7 +97,7 @@ class ByEvents:
 
     arrays: Backend
     device: str
-    empty: Empty
+    eviction: Eviction
     events: Events
     clock: str = DEVICE
     _host: list[float] = field(default_factory=list)
@@ -109,7 +109,7 @@ class ByEvents:
 
     def time(self, run: Function, native: Mapping[str, Any]) -> tuple[float, Any]:
         """Seconds of a call, and what it returned."""
-        self.empty()
+        self.eviction()
         self.arrays.synchronize(self.device)
         started = time.perf_counter()
         self.events.begin()
@@ -134,6 +134,6 @@ class ByEvents:
 
 def stopwatch(arrays: Backend, framework: Framework, device: str, cold: bool) -> Stopwatch:
     """The stopwatch for a framework's calls on a device."""
-    empty = Empty(buffer(framework, device) if cold else None)
+    eviction = Eviction(buffer(framework, device) if cold else None)
     events = arrays.events(device)
-    return Wall(arrays, device, empty) if events is None else ByEvents(arrays, device, empty, events)
+    return Wall(arrays, device, eviction) if events is None else ByEvents(arrays, device, eviction, events)

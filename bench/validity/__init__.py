@@ -1,1 +1,1 @@
-"""validity."""
+"""Validity of a timing: right results, and no cheating."""

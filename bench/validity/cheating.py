@@ -1,8 +1,8 @@
-"""What a kernel may do to look fast, and how it is seen.
+"""Cheating: what a kernel may do to look fast, and how it is detected.
 
-* It returns what it computed before.  The last call of every turn is on inputs that it never saw; if every one of
-  them takes REMEMBERED times as long as the others do, the others did not compute, or found their inputs in a cache of
-  the processor.  So inputs that it knows are given from emptied caches: if that takes long too, it did compute.
+* It returns what it computed before.  The last call of every batch is on inputs that it never saw; if every one of
+  them takes CACHED times as long as the others do, the others did not compute, or found their inputs in a cache of
+  the processor.  So inputs that it knows are given with cold caches: if that takes long too, it did compute.
 * It returns before it is done.  The results are copied right after the clock has stopped, and it is those copies that
   are checked; they are also read again later, and must not have changed.
 * It computes when its result is read.  Reading the results back must not take LATE_SHARE of a call more than reading
@@ -14,55 +14,57 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from attention_conformance.bench.analysis import statistics
-from attention_conformance.bench.timing.sampler import LATE_SECONDS, LATE_SHARE, Chunk
-from attention_conformance.bench.validity.checks import StruckOut
+from attention_conformance.bench.timing.sampler import LATE_SECONDS, LATE_SHARE, Batch
+from attention_conformance.bench.validity.checks import Invalid
 
 #: How many times as long calls on inputs never seen may take, by the low end of the interval, and than calls on known
-#: inputs from emptied caches; a remembered result costs next to nothing.
-REMEMBERED = 2.0
+#: inputs with cold caches; a cached result costs next to nothing.
+CACHED = 2.0
 
 #: Pairs of calls that an interval needs: the lowest of five is below the median with probability 31 in 32.
 LEAST_PAIRS = 5
 
 
-def remembers(chunks: Sequence[Sequence[float]], emptied: Callable[[], Sequence[float]] = tuple) -> None:
-    """Raise StruckOut if the last call of each chunk takes far longer than the others, and than known inputs can.
+def cached_result(batches: Sequence[Sequence[float]], cold_calls: Callable[[], Sequence[float]] = tuple) -> None:
+    """Raise Invalid if the last call of each batch takes far longer than the others, and than known inputs can.
 
     Certain by the interval of the ratio, and every single one: on a busy machine many calls after a pause are slow, and
-    of a few some are not.  ``emptied`` gives the seconds of calls on known inputs from emptied caches, none where they
-    cannot be emptied; it is asked if there is a suspicion.  A call of one query row and many keys does little more than
+    of a few some are not.  ``cold_calls`` gives the seconds of calls on known inputs with cold caches, none where they
+    cannot be cleared; it is called on a suspicion alone.  A call of one query row and many keys does little more than
     read them, and is slow on those that no cache has.
     """
-    pairs = [chunk for chunk in chunks if len(chunk) > 1]
+    pairs = [batch for batch in batches if len(batch) > 1]
     if len(pairs) < LEAST_PAIRS:
         return
-    known, fresh = [chunk[:-1] for chunk in pairs], [chunk[-1] for chunk in pairs]
+    known, fresh = [batch[:-1] for batch in pairs], [batch[-1] for batch in pairs]
     ratio = statistics.paired(known, [[seconds] for seconds in fresh])
-    if ratio.low <= REMEMBERED or min(fresh) <= REMEMBERED * statistics.median([known]).value:
+    if ratio.low <= CACHED or min(fresh) <= CACHED * statistics.median([known]).value:
         return
-    read = emptied()
-    if read and statistics.median([[fresh]]).value <= REMEMBERED * statistics.median([[read]]).value:
+    read = cold_calls()
+    if read and statistics.median([[fresh]]).value <= CACHED * statistics.median([[read]]).value:
         return
-    raise StruckOut(
-        "remembered",
+    raise Invalid(
+        "cached result",
         f"it returns what it computed before: on inputs that it never saw a call takes {ratio.value:.3g} times as"
         f" long ({ratio.low:.3g} to {ratio.high:.3g})",
     )
 
 
-def unfinished(last: Chunk) -> None:
-    """Raise StruckOut if results changed after they had been returned."""
+def asynchronous_return(last: Batch) -> None:
+    """Raise Invalid if results changed after they had been returned."""
     if last.unsettled:
-        raise StruckOut("unfinished", f"it returns before it is done: {', '.join(last.unsettled)} changed afterwards")
+        raise Invalid(
+            "asynchronous return", f"it returns before it is done: {', '.join(last.unsettled)} changed afterwards"
+        )
 
 
-def lazy(chunks: Sequence[Chunk]) -> None:
-    """Raise StruckOut if reading the results back always takes far longer than reading plain arrays ever does."""
-    late = min(chunk.readback_seconds for chunk in chunks) - max(chunk.plain_seconds for chunk in chunks)
-    call = statistics.median([[chunk.seconds for chunk in chunks]]).value
-    if len(chunks) >= LEAST_PAIRS - 1 and late > max(LATE_SHARE * call, LATE_SECONDS):
-        raise StruckOut(
-            "lazy",
+def deferred(batches: Sequence[Batch]) -> None:
+    """Raise Invalid if reading the results back always takes far longer than reading plain arrays ever does."""
+    late = min(batch.readback_seconds for batch in batches) - max(batch.plain_seconds for batch in batches)
+    call = statistics.median([[batch.seconds for batch in batches]]).value
+    if len(batches) >= LEAST_PAIRS - 1 and late > max(LATE_SHARE * call, LATE_SECONDS):
+        raise Invalid(
+            "deferred",
             f"it computes when its results are read: reading them takes {1e3 * late:.3g} ms longer than plain arrays,"
             f" the call {1e3 * call:.3g} ms",
         )

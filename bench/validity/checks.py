@@ -1,4 +1,4 @@
-"""Inputs and expected results, made once and shared: by all implementations of a workload, and by all visits."""
+"""Checks of a timed call: whether its results are right, by the reference and the bound of its operator."""
 
 from __future__ import annotations
 
@@ -36,41 +36,6 @@ KEPT = 2**28
 
 Inputs = tuple[dict[str, np.ndarray], dict[str, Any]]
 
-
-class References:
-    """Calls with their inputs, and what is expected of them."""
-
-    def __init__(self) -> None:
-        self._inputs = CaseStore()  # of one workload and dtype
-        self._workload: tuple[Workload, str] | None = None
-        self._expected = CaseStore(KEPT)
-
-    def call(self, target: Target, workload: Workload, number: int) -> Call:
-        """The call with the first input set or with a fresh one.  Those of one workload and dtype are kept."""
-        if self._workload != (workload, target.dtype):
-            self._inputs, self._workload = CaseStore(), (workload, target.dtype)
-        inputs = self._made(workload, target.dtype, number)
-        return Call(workload, *inputs, target.dtype, target.implementation.profile(target.dtype), number)
-
-    def expect(self, call: Call, seed: int) -> tuple[Part, ...]:
-        """``checks.expect``, computed once."""
-        key = (call.workload, call.dtype, call.profile, call.number, seed)
-        parts: tuple[Part, ...] = self._expected.get(key, lambda: expect(call, seed))
-        return parts
-
-    def _made(self, workload: Workload, dtype: str, number: int) -> Inputs:
-        def make() -> Inputs:
-            if number == FIRST:
-                return arguments.make(workload, dtype, 0)
-            return arguments.fresh(workload, *self._made(workload, dtype, FIRST), number)
-
-        inputs: Inputs = self._inputs.get(number, make)
-        return inputs
-
-
-# Whether the results of a timed call are right, by the reference and the bound of their operator.
-
-
 #: Query rows of every head that a check recomputes: MOST_ROWS, and fewer of longer sequences, so that a check costs
 #: PAIRS pairs (i, j), about 0.2 s on one core; but FEWEST_ROWS at least.
 MOST_ROWS, FEWEST_ROWS, PAIRS = 32, 8, 2**17
@@ -81,7 +46,7 @@ GRADIENT_SCORES = 2**21
 Arrays = Mapping[str, np.ndarray]
 
 
-class StruckOut(Exception):
+class Invalid(Exception):
     """The cell's result is wrong, by ``clause``: it has no timing."""
 
     def __init__(self, clause: str, text: str) -> None:
@@ -98,7 +63,7 @@ class Call:
     keywords: Mapping[str, Any]
     dtype: str
     profile: Profile
-    #: Number of the input set, by which what is expected of it may be kept (bench.validity.checks).
+    #: Number of the input set, by which what is expected of it may be kept (References).
     number: int = 0
 
 
@@ -141,7 +106,7 @@ def expect(call: Call, seed: int) -> tuple[Part, ...]:
 
 
 def check(call: Call, results: Arrays, seed: int, expecting: Expect = expect) -> float:
-    """The worst error/bound of what is checked.  Raises StruckOut if a result breaks a clause.
+    """The worst error/bound of what is checked.  Raises Invalid if a result breaks a clause.
 
     ``seed`` chooses rows or heads; the first and the last are always among them.  ``expecting`` may know already what
     ``expect`` computes.
@@ -150,16 +115,16 @@ def check(call: Call, results: Arrays, seed: int, expecting: Expect = expect) ->
     for name, shape in arguments.results(call.workload).items():
         got = results.get(name)
         if got is None or got.shape != shape:
-            raise StruckOut(
+            raise Invalid(
                 clauses.shape, f"{_the(name)} has shape {None if got is None else got.shape}, expected {shape}"
             )
         if str(got.dtype) != call.dtype:
-            raise StruckOut(clauses.dtype, f"{_the(name)} is {got.dtype}, the inputs are {call.dtype}")
+            raise Invalid(clauses.dtype, f"{_the(name)} is {got.dtype}, the inputs are {call.dtype}")
     wanted = [part for part in expecting(call, seed) if part.name in results]
     compared = [part.compare(results, call.dtype) for part in wanted]
     for one in compared:
         if not one.ok:
-            raise StruckOut(_clause(clauses, one.name), _wrong(one, call.profile))
+            raise Invalid(_clause(clauses, one.name), _wrong(one, call.profile))
     return max(one.share for one in compared)
 
 
@@ -279,3 +244,34 @@ _EXPECTED = {
     "sdpa_grad": _gradients,
     "mha_grad": _layer_gradients,
 }
+
+
+class References:
+    """Calls with their inputs and expected results, made once for all implementations and process runs."""
+
+    def __init__(self) -> None:
+        self._inputs = CaseStore()  # of one workload and dtype
+        self._workload: tuple[Workload, str] | None = None
+        self._expected = CaseStore(KEPT)
+
+    def call(self, target: Target, workload: Workload, number: int) -> Call:
+        """The call with the first input set or with a fresh one.  Those of one workload and dtype are kept."""
+        if self._workload != (workload, target.dtype):
+            self._inputs, self._workload = CaseStore(), (workload, target.dtype)
+        inputs = self._made(workload, target.dtype, number)
+        return Call(workload, *inputs, target.dtype, target.implementation.profile(target.dtype), number)
+
+    def expect(self, call: Call, seed: int) -> tuple[Part, ...]:
+        """``expect``, computed once."""
+        key = (call.workload, call.dtype, call.profile, call.number, seed)
+        parts: tuple[Part, ...] = self._expected.get(key, lambda: expect(call, seed))
+        return parts
+
+    def _made(self, workload: Workload, dtype: str, number: int) -> Inputs:
+        def make() -> Inputs:
+            if number == FIRST:
+                return arguments.make(workload, dtype, 0)
+            return arguments.fresh(workload, *self._made(workload, dtype, FIRST), number)
+
+        inputs: Inputs = self._inputs.get(number, make)
+        return inputs

@@ -1,1 +1,1 @@
-"""workloads."""
+"""Workloads: their names, arguments, operations and bytes, and the presets."""

@@ -64,7 +64,7 @@ def _layer(w: Workload) -> dict[str, Shape]:
 
 
 def options(w: Workload) -> dict[str, Any]:
-    """The keywords that are no arrays of the call's dtype; what has its default value is left out, as a user would."""
+    """The keywords that are no arrays of the call's dtype; what has its default value is skipped, as a user would."""
     found: dict[str, Any] = {}
     if w.kind in ("mha", "sublayer"):
         found["heads"] = w.heads

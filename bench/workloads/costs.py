@@ -1,4 +1,4 @@
-"""Floating-point operations of a workload, by one printed formula per operator."""
+"""Costs of a workload: floating-point operations by a printed formula per operator, bytes to move, and intensity."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_conformance.bench.machine.roofline import Roof
+from attention_conformance.bench.machine.roofline import Roofline
 from attention_conformance.bench.memory.predict import result_bytes
 from attention_conformance.bench.workloads import arguments
 from attention_conformance.bench.workloads.workload import Workload
@@ -31,6 +31,11 @@ FORMULAS = {
     "sublayer": "8·B·S·E² + 4·B·H·pairs·D",
     "mha_grad": "22·B·S·E² + 12·B·H·pairs·D",
 }
+
+#: Arrays of which some rows may not be needed: those of queries, and those of keys.
+QUERIES, KEYS = ("q", "grad_output"), ("k", "v")
+
+COMPUTE, BANDWIDTH = "compute", "bandwidth"
 
 
 def pairs(workload: Workload) -> int:
@@ -58,15 +63,6 @@ def flops(workload: Workload) -> int:
     return counts[w.operator]
 
 
-# Bytes that a call has to move at least, its arithmetic intensity, and which roof of the machine is the lower one.
-
-
-#: Arrays of which some rows may not be needed: those of queries, and those of keys.
-QUERIES, KEYS = ("q", "grad_output"), ("k", "v")
-
-COMPUTE, BANDWIDTH = "compute", "bandwidth"
-
-
 def least_bytes(w: Workload, dtype: str) -> int:
     """Bytes that a call of the workload has to move at least."""
     numbers = sum(_read(w, name, shape) for name, shape in arguments.shapes(w).items())
@@ -79,11 +75,11 @@ def intensity(w: Workload, dtype: str) -> float:
     return flops(w) / least_bytes(w, dtype)
 
 
-def measures(w: Workload, dtype: str, seconds: float, roof: Roof | None) -> dict[str, Any]:
-    """What a record says of a cell whose median is ``seconds``; without a roof its shares are None."""
+def measures(w: Workload, dtype: str, seconds: float, roofline: Roofline | None) -> dict[str, Any]:
+    """What a record says of a cell whose median is ``seconds``; without a roofline its shares are None."""
     found: dict[str, Any] = {"bytes_least": least_bytes(w, dtype), "intensity": intensity(w, dtype)}
-    peak = roof.flops_per_second if roof else None
-    bandwidth = roof.bytes_per_second if roof else None
+    peak = roofline.flops_per_second if roofline else None
+    bandwidth = roofline.bytes_per_second if roofline else None
     speed = flops(w) / seconds
     found |= {"bound_by": None, "share_of_peak": speed / peak if peak else None, "share_of_limit": None}
     if peak and bandwidth:

@@ -17,7 +17,7 @@ PREFIX = "model/"
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 
 #: Lengths of the full sweeps.  What would take too long, or too much memory, is predicted from the shorter ones and
-#: left out without a call.
+#: skipped without a call.
 LONG = (*LENGTHS, 8192, 16384, 32768, 65536)
 
 
@@ -150,7 +150,7 @@ _OPTIONS = _sweep(
     "prefill-b1h8d64s1024-bias",
     "prefill-b4h8d64s512-pad",
     "cross-b1h8d64s128k1024",
-    "decode-b1h8d64s128k1024",  # mixed: a chunk of a prompt after a cache of what came before
+    "decode-b1h8d64s128k1024",  # mixed: a batch of a prompt after a cache of what came before
 )
 
 #: Models that are small enough to be timed on two cores.

@@ -1,6 +1,6 @@
 """Workloads: the shapes that are timed, each with a terse stable name such as ``prefill-b1h8d64s1024-causal``.
 
-Grammar of a name, in this order and with nothing left out or added that does not change its meaning:
+Grammar of a name, in this order and with nothing skipped or added that does not change its meaning:
 
     KIND-b<B>h<H>[g<Hkv>]d<D>[v<Dv>]s<Sq>[k<N>][-causal][-w<LEFT>][-cap<C>][-bias][-pad][-grad]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_conformance.bench.analysis.statistics import Visits
+from attention_conformance.bench.analysis.statistics import ProcessRuns
 from attention_conformance.bench.output.records import RunInfo
 from attention_conformance.conformance.judging.outcomes import Result
 from attention_conformance.impls import compressed
@@ -76,7 +76,7 @@ class Samples:
         return cls(np.array(seconds, dtype=float), tuple(map(tuple, sizes)))
 
     @property
-    def process_runs(self) -> Visits:
+    def process_runs(self) -> ProcessRuns:
         """The seconds by process run and batch; all in one batch where that is not known."""
         ends = iter(np.cumsum([size for run in self.sizes for size in run])[:-1] if self.sizes else ())
         batches = iter(np.split(self.seconds, list(ends)))

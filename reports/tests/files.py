@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_conformance.bench.analysis.statistics import Visits, median
+from attention_conformance.bench.analysis.statistics import ProcessRuns, median
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.results import Writer
 from attention_conformance.reports.input.bench import PROPERTIES
@@ -51,15 +51,15 @@ def cell(implementation: str, length: int, outcome: str = "timed", **fields: Any
     return {**named, "outcome": outcome, "clause": "", "reason": "", **fields}
 
 
-def timed(implementation: str, length: int, visits: Visits, **fields: Any) -> dict[str, Any]:
+def timed(implementation: str, length: int, process_runs: ProcessRuns, **fields: Any) -> dict[str, Any]:
     """A cell with its samples, by process run and batch."""
-    interval = median(visits)
+    interval = median(process_runs)
     return cell(
         implementation,
         length,
         median_ms=interval.value * 1e3,
-        process_runs=[[len(batch) for batch in run] for run in visits],
-        data=[seconds for run in visits for batch in run for seconds in batch],
+        process_runs=[[len(batch) for batch in run] for run in process_runs],
+        data=[seconds for run in process_runs for batch in run for seconds in batch],
         interval=[interval.low, interval.high],
         **fields,
     )

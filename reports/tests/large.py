@@ -60,10 +60,10 @@ def _cell(at: int, rng: np.random.Generator, worse: bool, factor: float = 1.0) -
     who, workload = divmod(at, WORKLOADS)
     length, width = 64 * 2 ** (workload % 8), 16 * (1 + workload // 8)
     seconds = 1e-8 * length**1.8 * (1 + who / 10) * (1.2 if worse and who == 3 else factor)
-    visits = seconds * np.exp(0.005 * rng.normal(size=(SAMPLES[0], 1, 1)) + 0.005 * rng.normal(size=SAMPLES))
+    process_runs = seconds * np.exp(0.005 * rng.normal(size=(SAMPLES[0], 1, 1)) + 0.005 * rng.normal(size=SAMPLES))
     name = f"prefill-b1h8d{width}s"
     fields = {"workload": f"{name}{length}", "family": f"{name}*", "operator": "sdpa", "memory_bytes": length**2}
-    return timed(f"implementation-{who:03}", length, visits.tolist(), **fields)
+    return timed(f"implementation-{who:03}", length, process_runs.tolist(), **fields)
 
 
 def _result(at: int, name: str, case: object, dtype: str, worse: bool) -> Result:

@@ -50,11 +50,13 @@ def test_a_timed_cell_without_statistics_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_has_intervals_samples_peaks_and_a_fingerprint(tmp_path: Path) -> None:
     """The samples come back by process run and batch, the interval as two columns, beside what a run says."""
-    visits = steady(1e-3)
-    path = bench_run(tmp_path / "b.json", timed("x", 128, visits, memory_bytes=7, bound_by="compute"), fits=[fit("x")])
+    process_runs = steady(1e-3)
+    path = bench_run(
+        tmp_path / "b.json", timed("x", 128, process_runs, memory_bytes=7, bound_by="compute"), fits=[fit("x")]
+    )
     records = read([path])
     (one,), (run,), (samples,) = records.cells, records.runs, records.samples.values()
-    assert samples.process_runs == visits
+    assert samples.process_runs == process_runs
     assert one["interval_low"] < one["median"] < one["interval_high"]
     assert (one["process_runs"], one["memory_bytes"], one["bound_by"]) == (3, 7, "compute")
     assert (run.format, run.fingerprint["id"]) == (4, "0a1b")

@@ -1,4 +1,4 @@
-"""By how much the core that a turn begins on decides."""
+"""By how much the core that a batch begins on decides."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from studies import cores
 from studies.common import measured
 from studies.tests.test_interference import attention
 
-#: Core 1 takes half as long again, in the first third of the time: two turns on each core in turn.
-TURNS = [[core, (1.5 if core and index < 4 else 1.0) * 1e-3] for index in range(12) for core in (0, 0, 1, 1)]
+#: Core 1 takes half as long again, in the first third of the time: two batches on each core in turn.
+BATCHES = [[core, (1.5 if core and index < 4 else 1.0) * 1e-3] for index in range(12) for core in (0, 0, 1, 1)]
 
 
-def test_a_slow_core_is_seen_between_two_turns() -> None:
-    """Turns on one core do not differ; of those on two every third differs by half, so the median one does not."""
-    one, two = cores.differences(TURNS[:16])
+def test_a_slow_core_is_seen_between_two_batches() -> None:
+    """Batches on one core do not differ; of those on two every third differs by half, so the median one does not."""
+    one, two = cores.differences(BATCHES[:16])
     assert one == 0
     assert two == pytest.approx(0.5)
-    assert cores.slower(TURNS) == pytest.approx(1.5)
+    assert cores.slower(BATCHES) == pytest.approx(1.5)
 
 
 def test_of_one_core_nothing_can_be_said_of_two() -> None:
@@ -35,19 +35,19 @@ def test_of_one_core_nothing_can_be_said_of_two() -> None:
 
 def test_the_table_has_the_stretches_of_each_core() -> None:
     """Six medians one after the other, in milliseconds."""
-    found = measured(lambda: {"cells": [{"cell": "mine", "turns": TURNS}]})
+    found = measured(lambda: {"cells": [{"cell": "mine", "batches": BATCHES}]})
     lines = cores.table(found).splitlines()
     assert lines[2] == "| mine | 0 | 1 · 1 · 1 · 1 · 1 · 1 |"
     assert lines[3] == "| mine | 1 | 1.5 · 1.5 · 1 · 1 · 1 · 1 |"
 
 
-def test_every_turn_has_its_core() -> None:
-    """Two turns on each core, and then the next one's."""
+def test_every_batch_has_its_core() -> None:
+    """Two batches on each core, and then the next one's."""
     processes = Processes(usable_cores())
     try:
-        found = cores.turns_of(cell(attention, "prefill-b1h2d8s16"), processes, Plan(seconds=0.01, limit=60), 8)
+        found = cores.batches_of(cell(attention, "prefill-b1h2d8s16"), processes, Plan(seconds=0.01, limit=60), 8)
     finally:
         processes.close()
     usable = near()
-    assert [core for core, _ in found["turns"]] == [usable[index // 2 % len(usable)] for index in range(8)]
-    assert all(seconds > 0 for _, seconds in found["turns"])
+    assert [core for core, _ in found["batches"]] == [usable[index // 2 % len(usable)] for index in range(8)]
+    assert all(seconds > 0 for _, seconds in found["batches"])

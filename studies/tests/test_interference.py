@@ -12,7 +12,7 @@ import pytest
 
 from attention_conformance.bench.tests.measured import cell
 from attention_conformance.bench.timing.plan import Plan
-from attention_conformance.bench.validity.checks import StruckOut
+from attention_conformance.bench.validity.checks import Invalid
 from attention_conformance.bench.validity.outcomes import Cell
 from studies import interference
 from studies.common import measured
@@ -57,7 +57,7 @@ def in_process(function: Any, process: str) -> Cell:
     return replace(made, target=replace(made.target, implementation=named))
 
 
-def test_every_cell_has_turns_in_every_way() -> None:
+def test_every_cell_has_batches_in_every_way() -> None:
     """As many as asked, of cells whose libraries have processes of their own, and the others' share of a core."""
     one, other = (in_process(attention, name) for name in ("one", "other"))
     found = Experiment([one, other], Plan(seconds=0.01, limit=60)).run(rounds=3)
@@ -84,7 +84,7 @@ def test_a_process_that_spins_disturbs_only_while_it_waits() -> None:
 
 def test_a_wrong_cell_ends_the_measurement() -> None:
     """Its time says nothing."""
-    with pytest.raises(StruckOut, match="SDPA-25"):
+    with pytest.raises(Invalid, match="SDPA-25"):
         Experiment([in_process(wrong, "one")], Plan(seconds=0.01, limit=60)).run(rounds=1)
 
 
@@ -95,4 +95,4 @@ def test_the_table_has_ratios_to_the_time_alone() -> None:
     lines = interference.table(measured(lambda: found)).splitlines()
     assert lines[2] == "| mine | 2 | 1.100 (1.100 to 1.100) | 2.000 (2.000 to 2.000) |"
     assert "| numpy | 0.1% | 50.0% |" in lines
-    assert lines[-1].startswith("3 turns in each way; ")
+    assert lines[-1].startswith("3 batches in each way; ")

@@ -28,12 +28,12 @@ def test_every_file_is_on_a_page() -> None:
 
 
 def test_taking_turns_changes_no_time_by_more_than_two_percent() -> None:
-    """No ratio to turns alone is certainly beyond, and a process that is stopped does nothing."""
-    turns = interference.STUDY.kept()
-    ratios = [interference.ratio(cell, interference.STOPPED) for cell in turns["cells"]]
+    """No ratio to batches alone is certainly beyond, and a process that is stopped does nothing."""
+    batches = interference.STUDY.kept()
+    ratios = [interference.ratio(cell, interference.STOPPED) for cell in batches["cells"]]
     assert len(ratios) == len(interference.IMPLEMENTATIONS) * len(interference.WORKLOADS)
     assert all(one.low <= 1.02 and one.high >= 0.98 for one in ratios)
-    assert all(each[interference.STOPPED] <= IDLE for each in turns["idle"].values())
+    assert all(each[interference.STOPPED] <= IDLE for each in batches["idle"].values())
 
 
 def test_two_runs_of_the_quick_preset_agree() -> None:
@@ -51,7 +51,7 @@ def test_the_protocol_costs_less_than_two_percent() -> None:
 
 
 def test_a_call_finds_nothing_in_cold_caches() -> None:
-    """What a cache holds takes longer to read after the caches were emptied, certainly; what none holds does not."""
+    """What a cache holds takes longer to read after the caches were cleared, certainly; what none holds does not."""
     *held, beyond = cold_cache.STUDY.kept()["sizes"]
     assert all(cold_cache.ratio(one).low > 1 for one in held)
     assert cold_cache.ratio(beyond).low < 1.1

@@ -1,4 +1,4 @@
-"""The figures about paired comparisons: what is counted, and what must not be left out."""
+"""The figures about paired comparisons: what is counted, and what must not be skipped."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 
 from attention_conformance.bench.analysis.statistics import Verdict
 from attention_conformance.bench.paired.measure import Plan
-from attention_conformance.bench.paired.sides import SideError
+from attention_conformance.bench.paired.revisions import RevisionError
 from studies import paired
 
 
 def comparison(slowdown: float, ratio: float) -> dict[str, Any]:
-    """Three pairs of processes with two turns each; every pair of turns has this ratio."""
+    """Three pairs of processes with two batches each; every pair of batches has this ratio."""
     given = {"implementation": "mine", "slowdown": slowdown, "seconds": 1.0}
     base = [[1.0, 2.0], [2.0, 3.0], [3.0, 1.0]]
-    return given | {"base_ms": base, "new_ms": [[ratio * turn for turn in pair] for pair in base]}
+    return given | {"base_ms": base, "new_ms": [[ratio * batch for batch in pair] for pair in base]}
 
 
 #: Of each slowdown four comparisons: a false alarm, two slowdowns that are missed, none.
@@ -39,16 +39,16 @@ def test_false_alarms_and_missed_changes_are_counted() -> None:
 
 
 def test_a_cell_that_was_not_timed_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Left out, it would count as no false alarm and as no missed change."""
+    """Skipped, it would count as no false alarm and as no missed change."""
     monkeypatch.setattr(paired, "CELLS", (("numpy-eager", "prefill-b1h2d16s128"),))
-    with pytest.raises(SideError, match="numpy-eager prefill-b1h2d16s128: skipped: over the time budget"):
+    with pytest.raises(RevisionError, match="numpy-eager prefill-b1h2d16s128: skipped: over the time budget"):
         paired.measure(1, Plan(limit=1e-6))
 
 
 def test_there_are_two_hundred_comparisons_of_what_is_the_same() -> None:
     """With the usual number of rounds, and as many with one of the slowdowns, of each half."""
     rounds = paired.STUDY.options["--rounds"]["default"]
-    counts = Counter(part.slowdown for number in range(rounds) for part in paired.parts_of(number))
+    counts = Counter(task.slowdown for number in range(rounds) for task in paired.tasks_of(number))
     assert counts == {0.0: 200, 0.05: 100, 0.10: 100}
 
 

@@ -68,8 +68,8 @@ def test_a_right_call_by_hand_is_taken() -> None:
     assert min(found["milliseconds"]["by_hand"][0]) > 0
 
 
-def test_a_side_is_warm_before_its_first_turn() -> None:
-    """It was called three times when it is open, so that what only the first calls take is in no turn."""
+def test_a_side_is_warm_before_its_first_batch() -> None:
+    """It was called three times when it is open, so that what only the first calls take is in no batch."""
     count = [0]
 
     def counted(*problem: Any) -> Way:
@@ -85,7 +85,7 @@ def test_a_side_is_warm_before_its_first_turn() -> None:
         patch.setattr(speed, "load", lambda function: counted)
         speed.open_call("it", "any", 16, False)
     assert count[0] == speed.WARM == 3
-    speed.turn("it", 0.0, 0)
+    speed.batch("it", 0.0, 0)
     speed.close("it")
     assert count[0] == 4
 
@@ -112,7 +112,7 @@ def test_the_interval_of_a_median(count: int, out: int) -> None:
 
 
 def test_a_process_that_differs_widens_the_interval() -> None:
-    """However many turns agree, the interval reaches to the median of each process."""
+    """However many batches agree, the interval reaches to the median of each process."""
     usual, odd = (1.0,) * 50, (1.3,) * 3
     milliseconds = {"ours": (usual, usual, odd), "by_hand": (usual, usual, (1.0,) * 3)}
     assert ratio(milliseconds) == (1.0, 1.0, 1.3)

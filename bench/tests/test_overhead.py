@@ -19,7 +19,7 @@ def test_a_call_is_timed_by_the_protocol_and_by_a_loop() -> None:
     assert found["interval"][0] <= found["ratio"] <= found["interval"][1]
 
 
-def test_a_costly_harness_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_costly_overhead_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes between the readings of the clock and is not the call is in the ratio."""
     wait = sampler._Cell.time_call
 

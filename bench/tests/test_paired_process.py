@@ -1,4 +1,4 @@
-"""The process of one side of a duet."""
+"""The process of one side of a paired comparison."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from attention_conformance.bench.paired.process import Process, unrandomized
-from attention_conformance.bench.paired.sides import ready
+from attention_conformance.bench.paired.revisions import ready
 from attention_conformance.impls.process.pool import Crashed, Worker
 
 pytestmark = pytest.mark.slow
@@ -55,7 +55,7 @@ def test_a_process_that_died_is_followed_by_another(process: Process) -> None:
     first = number(process)
     os.kill(first, signal.SIGKILL)
     with contextlib.suppress(Crashed):  # unless it was seen to be gone before
-        process.play("form")
+        process.job("form")
     second = number(process)
     assert second != first
     assert stops(second)

@@ -1,4 +1,4 @@
-"""The sides of a duet: a git revision, an environment, or both, made ready to run and cleaned up after.
+"""Revisions of a paired comparison: a git revision, an environment, or both, made ready to run and cleaned up after.
 
 ``main``, ``HEAD~3`` or ``v1.2`` is a revision of the repository of the current folder, checked out beside it;
 ``.`` is the working tree as it is.  ``/path/to/venv`` or ``/path/to/bin/python`` is an environment.
@@ -27,13 +27,13 @@ OURS = Path("conformance", "SPEC.md")
 INTERPRETER = Path("bin", "python")
 
 
-class SideError(InputError, ValueError):
-    """A side that cannot be made ready; the text is one sentence."""
+class RevisionError(InputError, ValueError):
+    """A revision or environment that cannot be made ready; the text is one sentence."""
 
 
 @dataclass(frozen=True)
-class Side:
-    """A side that is ready: what the user called it, which Python runs it, in which folder, with whose suite."""
+class Revision:
+    """A revision that is ready: what the user called it, which Python runs it, in which folder, with whose suite."""
 
     name: str
     python: str
@@ -46,8 +46,8 @@ class Side:
 
 
 @contextlib.contextmanager
-def ready(text: str, folder: Path | None = None) -> Iterator[Side]:
-    """Make a side ready, in a temporary checkout if it names a revision, and remove that afterwards.
+def ready(text: str, folder: Path | None = None) -> Iterator[Revision]:
+    """Make a revision ready, in a temporary checkout if it names a revision, and remove that afterwards.
 
     Raises SideError for what is neither a revision nor an environment.
     """
@@ -55,36 +55,36 @@ def ready(text: str, folder: Path | None = None) -> Iterator[Side]:
     revision, environment = _parts(text, folder)
     python = str(_interpreter(environment, folder)) if environment else sys.executable
     if revision in ("", HERE):
-        yield Side(text, python, folder, _suite(_top(folder) or folder))
+        yield Revision(text, python, folder, _suite(_top(folder) or folder))
         return
     top = _top(folder)
     if top is None:
-        raise SideError(f"{text}: {folder} is not in a git repository, so there are no revisions")
+        raise RevisionError(f"{text}: {folder} is not in a git repository, so there are no revisions")
     commit = _commit(revision, top)
-    with tempfile.TemporaryDirectory(prefix="duet-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="paired-") as temporary:
         checkout = Path(temporary, "checkout")
         _git(top, "worktree", "add", "--quiet", "--detach", str(checkout), commit)
         try:
             inside = checkout / folder.relative_to(top)
             if not inside.is_dir():
-                raise SideError(f"{text}: that revision has no folder {folder.relative_to(top)}")
-            yield Side(text, python, inside, _suite(checkout), commit)
+                raise RevisionError(f"{text}: that revision has no folder {folder.relative_to(top)}")
+            yield Revision(text, python, inside, _suite(checkout), commit)
         finally:
-            with contextlib.suppress(SideError):
+            with contextlib.suppress(RevisionError):
                 _git(top, "worktree", "remove", "--force", str(checkout))
 
 
 def _parts(text: str, folder: Path) -> tuple[str, str]:
     """Revision and environment; git itself allows ``@`` in a revision, so only a path after it is one."""
     if not text:
-        raise SideError("a side is a git revision, an environment's path, or REVISION@PATH; got an empty text")
+        raise RevisionError("expected a git revision, an environment's path, or REVISION@PATH; got an empty text")
     if _is_environment(text, folder):
         return "", text
     revision, _, environment = text.rpartition("@")
     if revision and _is_environment(environment, folder):
         return revision, environment
     if revision and "/" in environment:
-        raise SideError(f"{text}: no Python at {environment}, nor in its {INTERPRETER}")
+        raise RevisionError(f"{text}: no Python at {environment}, nor in its {INTERPRETER}")
     return text, ""
 
 
@@ -106,15 +106,15 @@ def _suite(checkout: Path) -> Path | None:
 def _top(folder: Path) -> Path | None:
     try:
         return Path(_git(folder, "rev-parse", "--show-toplevel"))
-    except SideError:
+    except RevisionError:
         return None
 
 
 def _commit(revision: str, top: Path) -> str:
     try:
         return _git(top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-    except SideError:
-        raise SideError(f"{revision}: neither a revision of {top.name} nor the path of an environment") from None
+    except RevisionError:
+        raise RevisionError(f"{revision}: neither a revision of {top.name} nor the path of an environment") from None
 
 
 def _git(folder: Path, *arguments: str) -> str:
@@ -127,7 +127,7 @@ def _git(folder: Path, *arguments: str) -> str:
             check=False,
         )
     except FileNotFoundError:
-        raise SideError("git is not installed, so there are no revisions") from None
+        raise RevisionError("git is not installed, so there are no revisions") from None
     if done.returncode:
-        raise SideError(f"git {arguments[0]}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
+        raise RevisionError(f"git {arguments[0]}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
     return done.stdout.strip()

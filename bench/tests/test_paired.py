@@ -1,4 +1,4 @@
-"""A duet of two revisions of somebody's kernel, as a user calls it."""
+"""A paired comparison of two revisions of somebody's kernel, as a user calls it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from attention_conformance.bench.analysis.statistics import Verdict
-from attention_conformance.bench.paired.measure import Duet, Part, Plan, Played
-from attention_conformance.bench.paired.sides import ready
-from attention_conformance.bench.tests.test_duet_sides import git
+from attention_conformance.bench.paired.measure import PairedComparison, Plan, Result, Task
+from attention_conformance.bench.paired.revisions import ready
+from attention_conformance.bench.tests.test_paired_revisions import git
 from attention_conformance.bench.workloads.workload import parse
 from attention_conformance.cli import main
 
@@ -34,7 +34,7 @@ REMEMBERS = "KEPT = {}\n" + REMEMBERS.replace(
     "    return p / p.sum(-1, keepdims=True) @ v",
     "    KEPT[key] = p / p.sum(-1, keepdims=True) @ v\n    return KEPT[key]",
 )
-#: Slow on arrays that no cache has, as calls are that do little more than read; it says itself what emptied the caches.
+#: Slow on arrays that no cache has, as calls are that do little more than read; it says itself what cleared the caches.
 READS = """
 import time
 from attention_conformance.bench.timing import sampler
@@ -50,7 +50,7 @@ REFUSES = RIGHT.replace("    p = np", "    raise NotImplementedError('no such ke
 
 WORKLOAD = "prefill-b1h2d16s128"
 ARGUMENTS = [
-    "duet",
+    "compare-revisions",
     "--base",
     "HEAD",
     "--impl",
@@ -79,12 +79,12 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_slower_kernel_is_called_slower(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A kernel that computes its exponentials four times more often is SLOWER, and the command ends with 1."""
     kernel.write_text(TWICE)
-    assert main([*ARGUMENTS, "--json", "duet.json", "--markdown", "duet.md"]) == 1
+    assert main([*ARGUMENTS, "--json", "comparison.json", "--markdown", "comparison.md"]) == 1
     text = capsys.readouterr().out
     assert "SLOWER" in text
-    assert Path("duet.md").read_text().startswith("**Speed: 1 slower; 1 of 1 cells compared**")
+    assert Path("comparison.md").read_text().startswith("**Speed: 1 slower; 1 of 1 cells compared**")
     assert f"base HEAD at {git(kernel.parent, 'rev-parse', 'HEAD')[:10]}: ml_dtypes" in text
-    (cell,) = json.loads(Path("duet.json").read_text())["cells"]
+    (cell,) = json.loads(Path("comparison.json").read_text())["cells"]
     assert cell["verdict"] == "slower"
     assert len(cell["rounds"]["base"]) == len(cell["rounds"]["new"]) == 1
 
@@ -113,21 +113,21 @@ def test_a_new_side_that_breaks_is_worse(
     assert reason in capsys.readouterr().out
 
 
-def test_a_kernel_that_is_slow_from_emptied_caches_remembers_nothing(
+def test_a_kernel_that_is_slow_from_cold_caches_remembers_nothing(
     kernel: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a suspicion known inputs are tried from emptied caches; one that is as slow on those is not struck out."""
+    """On a suspicion known inputs are tried from cold caches; one that is as slow on those is not invalid."""
     kernel.write_text(READS)
     reading = "cross-b1h8d64s1k2048"  # 4 MiB of keys
     assert main([reading if given == WORKLOAD else given for given in ARGUMENTS]) != 2
-    assert "remembered" not in capsys.readouterr().out
+    assert "cached result" not in capsys.readouterr().out
 
 
 def test_a_comment_shows_names_as_they_are(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What breaks stands in the comment, and markup in a message is escaped."""
     kernel.write_text(RIGHT.replace("    p = np", "    raise ValueError('<b>|')\n    p = np"))
-    assert main([*ARGUMENTS, "--markdown", "duet.md"]) == 1
-    comment = Path("duet.md").read_text()
+    assert main([*ARGUMENTS, "--markdown", "comparison.md"]) == 1
+    comment = Path("comparison.md").read_text()
     assert comment.startswith("**Speed: 1 broken; 0 of 1 cells compared**")
     assert "error: new: ValueError: &lt;b>\\|" in comment
 
@@ -157,26 +157,28 @@ def test_a_python_without_the_suite_s_packages_is_an_error(
     assert "cannot run the suite: ModuleNotFoundError: No module named 'numpy'" in capsys.readouterr().err
 
 
-def play(kernel: Path, plan: Plan, slowdown: float = 0.0) -> Played:
+def compared(kernel: Path, plan: Plan, slowdown: float = 0.0) -> Result:
     """One cell of the working tree against itself."""
     with ready(".", kernel.parent) as side:
-        duet = Duet(side, side, plan)
-        part = Part("kernel.py:attention", "cpu", "float32", parse(WORKLOAD), slowdown)
-        (played,) = duet.play([part], duet.casts(["kernel.py:attention"], "cpu", "float32"), lambda text: None)
-    return played
+        comparison = PairedComparison(side, side, plan)
+        task = Task("kernel.py:attention", "cpu", "float32", parse(WORKLOAD), slowdown)
+        (result,) = comparison.run(
+            [task], comparison.offers(["kernel.py:attention"], "cpu", "float32"), lambda text: None
+        )
+    return result
 
 
 def test_an_injected_slowdown_is_in_the_ratio(kernel: Path) -> None:
     """Twice the time gives about twice the ratio, in every fresh pair of processes."""
-    played = play(kernel, Plan(pairs=2, most=2, turns=10), slowdown=1.0)
-    assert [len(turns) for turns in played.turns["base"]] == [10, 10]
-    assert played.ratio is not None
-    assert 1.5 < played.ratio.value < 2.7
-    assert played.verdict() is Verdict.SLOWER
+    result = compared(kernel, Plan(pairs=2, most_pairs=2, rounds=10), slowdown=1.0)
+    assert [len(rounds) for rounds in result.rounds["base"]] == [10, 10]
+    assert result.ratio is not None
+    assert 1.5 < result.ratio.value < 2.7
+    assert result.verdict() is Verdict.SLOWER
 
 
-def test_a_cell_that_takes_too_long_is_left_out(kernel: Path) -> None:
-    """Fewer than four turns would say nothing, so nothing is timed."""
-    played = play(kernel, Plan(limit=1e-6))
-    assert played.outcome == "skipped"
-    assert "over the time budget" in played.reason
+def test_a_cell_that_takes_too_long_is_skipped(kernel: Path) -> None:
+    """Fewer than four rounds would say nothing, so nothing is timed."""
+    result = compared(kernel, Plan(limit=1e-6))
+    assert result.outcome == "skipped"
+    assert "over the time budget" in result.reason

@@ -1,4 +1,4 @@
-"""A campaign: which cells are measured together, in which order, and what later visits build on."""
+"""A session: which cells are measured together, in which order, and what later process runs build on."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from attention_conformance.bench.timing.budget import USABLE
 from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.timing.processes import Processes
 from attention_conformance.bench.timing.protocol import Protocol
-from attention_conformance.bench.timing.session import Campaign, Turns
-from attention_conformance.bench.validity.outcomes import NOT_TIMED, STRUCK_OUT, TIMED, Cell, Outcome, Visit
+from attention_conformance.bench.timing.session import Rounds, Session
+from attention_conformance.bench.validity.outcomes import INVALID, SKIPPED, TIMED, Cell, Outcome, ProcessRun
 from attention_conformance.conformance.run.targets import Target
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.process import limits
@@ -44,64 +44,64 @@ CALLS: list[int] = []
 
 
 def wrong_in_time(q: Any, k: Any, v: Any) -> np.ndarray:
-    """Right for the first visit's dozens of calls, and wrong after a while."""
+    """Right for the first process run's dozens of calls, and wrong after a while."""
     CALLS.append(1)
     return attention(q, k, v) * (1 if len(CALLS) < 100 else np.float32(1.01))
 
 
-class Journal:
+class Checkpoint:
     """A stand-in that keeps what it is told."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, int]] = []
 
-    def add(self, cell: str, outcome: Outcome, visit: int) -> None:
+    def add(self, cell: str, outcome: Outcome, process_run: int) -> None:
         """Remember a line."""
-        self.lines.append((cell, outcome.kind, visit))
+        self.lines.append((cell, outcome.kind, process_run))
 
 
-def planned(cells: Sequence[Cell], journal: Any = None, plan: Plan = QUICK, **known: Any) -> Campaign:
-    """A campaign in this process."""
+def planned(cells: Sequence[Cell], checkpoint: Any = None, plan: Plan = QUICK, **known: Any) -> Session:
+    """A session in this process."""
     processes = Processes(1, in_process=True)
     protocol = Protocol(processes, plan, lambda implementation: frozenset())
-    return Campaign(cells, protocol, processes, Progress(None), journal, **known)
+    return Session(cells, protocol, processes, Progress(None), checkpoint, **known)
 
 
-def test_visit_after_visit_covers_all_workloads() -> None:
+def test_process_run_after_process_run_covers_all_workloads() -> None:
     """Every cell is measured once before any is measured again; the cells of a workload together."""
-    kept = Journal()
+    kept = Checkpoint()
     cells = [cell(one, name) for one in (attention, again) for name in (LONG, SHORT)]
-    planned(cells, kept, Plan(seconds=0.01, visits=2, limit=60)).run()
-    assert [visit for _, _, visit in kept.lines] == [0] * 4 + [1] * 4
+    planned(cells, kept, Plan(seconds=0.01, process_runs=2, limit=60)).run()
+    assert [process_run for _, _, process_run in kept.lines] == [0] * 4 + [1] * 4
     assert [name.endswith(SHORT) for name, _, _ in kept.lines] == [True, True, False, False] * 2
     assert {kind for _, kind, _ in kept.lines} == {TIMED}
 
 
-def test_a_cell_that_is_struck_out_in_a_later_visit_has_no_timing() -> None:
-    """It is not visited again, and the others are not disturbed."""
+def test_a_cell_that_is_invalid_in_a_later_process_run_has_no_timing() -> None:
+    """It has no process run more, and the others are not disturbed."""
     CALLS.clear()
-    plan = Plan(seconds=0.05, visits=4, limit=60, noise=0, most=200)
+    plan = Plan(seconds=0.05, process_runs=4, limit=60, noise=0, most_calls=200)
     wrong, right = outcomes(cell(wrong_in_time, SHORT), cell(attention, SHORT), plan=plan).values()
-    assert (wrong.kind, wrong.clause) == (STRUCK_OUT, "SDPA-25")
-    assert len(wrong.visits) < 4
-    assert (right.kind, len(right.visits)) == (TIMED, 4)
+    assert (wrong.kind, wrong.clause) == (INVALID, "SDPA-25")
+    assert len(wrong.process_runs) < 4
+    assert (right.kind, len(right.process_runs)) == (TIMED, 4)
 
 
 def test_what_was_measured_before_is_not_measured_again() -> None:
-    """A resumed campaign makes the visits that are missing, and keeps the others as they were."""
+    """A resumed session makes the process runs that are missing, and keeps the others as they were."""
     done, begun, ended, new = (cell(one, name) for one in (attention, again) for name in (SHORT, LONG))
-    old = Visit(((0.5,) * 5,), 0.1)
+    old = ProcessRun(((0.5,) * 5,), 0.1)
     known = {
-        done: Outcome(visits=(old, old)),
-        begun: Outcome(visits=(old,)),
-        ended: Outcome(NOT_TIMED, reason="out of memory"),
+        done: Outcome(process_runs=(old, old)),
+        begun: Outcome(process_runs=(old,)),
+        ended: Outcome(SKIPPED, reason="out of memory"),
     }
-    kept = Journal()
-    resumed = planned([done, begun, ended, new], kept, Plan(seconds=0.01, visits=2, limit=60), outcomes=known)
+    kept = Checkpoint()
+    resumed = planned([done, begun, ended, new], kept, Plan(seconds=0.01, process_runs=2, limit=60), outcomes=known)
     resumed.run()
     assert kept.lines == [(new.id, TIMED, 0), (begun.id, TIMED, 1), (new.id, TIMED, 1)]
-    assert resumed.outcomes[begun].visits[0] == old
-    assert resumed.outcomes[done] == Outcome(visits=(old, old))
+    assert resumed.outcomes[begun].process_runs[0] == old
+    assert resumed.outcomes[done] == Outcome(process_runs=(old, old))
 
 
 def test_cells_that_do_not_fit_together_are_measured_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,24 +117,24 @@ def test_cells_that_do_not_fit_together_are_measured_in_parts(monkeypatch: pytes
     assert [len(part) for part in planned(cells)._parts(cells)] == [5]
 
 
-def test_turns_are_taken_in_another_order_in_every_pass() -> None:
-    """Of four cells that need several turns; the same seed gives the same orders."""
+def test_batches_are_taken_in_another_order_in_every_pass() -> None:
+    """Of four cells that need several batches; the same seed gives the same orders."""
     cells = [
         Cell(Target(Implementation(name, f"{__name__}:attention"), "cpu", "float32"), cell(attention, SHORT).workload)
         for name in "abcd"
     ]
 
     def orders() -> list[str]:
-        using = planned(cells, plan=Plan(seconds=60, visits=1, noise=0, most=2 * 5 * 5, limit=60)).protocol
+        using = planned(cells, plan=Plan(seconds=60, process_runs=1, noise=0, most_calls=2 * 5 * 5, limit=60)).protocol
         taken: list[str] = []
-        turn = using.turn
+        batch = using.batch
 
         def recorded(live: Any) -> None:
             taken.append(live.cell.target.implementation.name)
-            turn(live)
+            batch(live)
 
-        using.turn = recorded  # type: ignore[method-assign]
-        Turns(using, dict.fromkeys(cells, Outcome()), random.Random(1), lambda cell, outcome: None).take(cells)  # noqa: S311
+        using.batch = recorded  # type: ignore[method-assign]
+        Rounds(using, dict.fromkeys(cells, Outcome()), random.Random(1), lambda cell, outcome: None).take(cells)  # noqa: S311
         return ["".join(taken[start : start + 4]) for start in range(0, 16, 4)]
 
     first = orders()

@@ -1,4 +1,4 @@
-"""``pytest bench`` as a campaign: visits, a stop rule, what a killed run leaves, and what is recorded."""
+"""``pytest bench`` as a session: process runs, a stop rule, what a killed run leaves, and what is recorded."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def written(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], dict]:
-    """A run of two plug-ins in three visits, and its JSON."""
+    """A run of two plug-ins in three process runs, and its JSON."""
     folder = tmp_path_factory.mktemp("three")
     done = run(folder, "--impl", "mine.py:attention", "--impl", "mine.py:slow", "--threads", "1", "--noise", "0.5")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -77,20 +77,20 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Complete
     return done, written(folder)
 
 
-def test_every_cell_has_three_visits_of_chunks(three: tuple[Any, dict]) -> None:
-    """The sizes of the chunks add up to the raw samples, and the interval lies around their median."""
+def test_every_cell_has_three_process_runs_of_batches(three: tuple[Any, dict]) -> None:
+    """The sizes of the batches add up to the raw samples, and the interval lies around their median."""
     for record in three[1]["benchmarks"]:
         info, stats = record["extra_info"], record["stats"]
-        assert len(info["visits"]) == 3
-        assert sum(map(sum, info["visits"])) == len(stats["data"])
+        assert len(info["process_runs"]) == 3
+        assert sum(map(sum, info["process_runs"])) == len(stats["data"])
         assert info["interval"][0] <= stats["median"] <= info["interval"][1]
         assert info["stopped"] in ("noise target", "time budget", "call limit")
 
 
-def test_a_call_that_is_longer_than_a_turn_is_made_as_often_as_has_to_be(three: tuple[Any, dict]) -> None:
-    """Three turns of one call in each of three visits are the least of nine calls."""
+def test_a_call_that_is_longer_than_a_batch_is_made_as_often_as_has_to_be(three: tuple[Any, dict]) -> None:
+    """Three batches of one call in each of three process runs are the least of nine calls."""
     slow = [b for b in three[1]["benchmarks"] if b["extra_info"]["implementation"] == "mine.py:slow"]
-    assert [b["extra_info"]["visits"] for b in slow] == [[[1, 1, 1]] * 3] * 2
+    assert [b["extra_info"]["process_runs"] for b in slow] == [[[1, 1, 1]] * 3] * 2
 
 
 def test_the_run_is_described(three: tuple[Any, dict]) -> None:
@@ -100,21 +100,21 @@ def test_the_run_is_described(three: tuple[Any, dict]) -> None:
     assert ours["command"].startswith("pytest ")
     assert "--noise 0.5" in ours["command"]
     assert ours["started"] <= ours["finished"]
-    assert (ours["plan"]["visits"], ours["plan"]["seconds"], ours["plan"]["noise"]) == (3, 0.01, 0.5)
+    assert (ours["plan"]["process_runs"], ours["plan"]["seconds"], ours["plan"]["noise"]) == (3, 0.01, 0.5)
     assert ours["fingerprint"]["id"]
     assert ours["fingerprint"]["in_force"] == {"mine.py:attention": 1, "mine.py:slow": 1}
     assert three[1]["benchmarks"][0]["extra_info"]["threads"] == 1
-    assert ours["harness"]["ratio"] > 0
-    assert ours["harness"]["call_seconds"] > 0
+    assert ours["overhead"]["ratio"] > 0
+    assert ours["overhead"]["call_seconds"] > 0
 
 
 def test_a_run_has_the_limits_of_its_machine(three: tuple[Any, dict]) -> None:
     """Peak and bandwidth of float32, the share of them that each cell reaches, and the memory of each."""
-    (roof,) = three[1]["attention_conformance"]["roofs"]
-    assert (roof["dtype"], roof["flops_by"], roof["bytes_by"]) == ("float32", "numpy", "numpy")
+    (roofline,) = three[1]["attention_conformance"]["rooflines"]
+    assert (roofline["dtype"], roofline["flops_by"], roofline["bytes_by"]) == ("float32", "numpy", "numpy")
     for record in three[1]["benchmarks"]:
         info = record["extra_info"]
-        assert info["share_of_peak"] == pytest.approx(info["gflops"] * 1e9 / roof["flops_per_second"])
+        assert info["share_of_peak"] == pytest.approx(info["gflops"] * 1e9 / roofline["flops_per_second"])
         assert info["bound_by"] in ("compute", "bandwidth")
         assert info["memory_bytes"] is None or info["memory_method"] == "resident set"
 
@@ -136,25 +136,25 @@ def test_waiting_processes_are_idle(three: tuple[Any, dict]) -> None:
 
 def test_a_worker_that_dies_takes_only_its_own_cell_with_it(tmp_path: Path) -> None:
     """Its other cells are opened again, and are complete."""
-    done = run(tmp_path, "--impl", "mine.py:dies", "--impl", "mine.py:attention", "--visits", "1")
+    done = run(tmp_path, "--impl", "mine.py:dies", "--impl", "mine.py:attention", "--process-runs", "1")
     assert done.returncode == 1
     assert "2 timed, 2 invalid, 0 skipped" in done.stdout
     assert "mine.py:dies cpu float32 prefill-b1h2d8s16: crashed: the process was killed by SIGABRT" in done.stdout
 
 
 def test_only_the_selected_cells_are_measured(tmp_path: Path) -> None:
-    """``-k`` leaves the others out of the campaign, not of the table alone."""
-    done = run(tmp_path, "--impl", "mine.py:attention", "--visits", "1", "-k", "s32")
+    """``-k`` leaves the others out of the session, not of the table alone."""
+    done = run(tmp_path, "--impl", "mine.py:attention", "--process-runs", "1", "-k", "s32")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [cell["workload"] for cell in written(tmp_path)["attention_conformance"]["cells"]] == [NAMES[1]]
 
 
 def end(folder: Path, by: signal.Signals, *options: str) -> str:
-    """Start a run and send it a signal when some visits are in its journal; what it said."""
-    log, journal = folder / "log", folder / f"out.json{SUFFIX}"
+    """Start a run and send it a signal when some process runs are in its checkpoint; what it said."""
+    log, checkpoint = folder / "log", folder / f"out.json{SUFFIX}"
     with log.open("w") as said, interruptible(command(folder, *options), folder, stdout=said, stderr=said) as started:
         deadline = time.monotonic() + 120
-        while not (journal.exists() and journal.read_text().count("\n") >= 4):
+        while not (checkpoint.exists() and checkpoint.read_text().count("\n") >= 4):
             assert time.monotonic() < deadline, log.read_text()
             assert started.poll() is None, log.read_text()
             time.sleep(0.02)
@@ -164,23 +164,23 @@ def end(folder: Path, by: signal.Signals, *options: str) -> str:
 
 
 def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path) -> None:
-    """Ctrl-C keeps the journal, and names it."""
+    """Ctrl-C keeps the checkpoint, and names it."""
     said = end(tmp_path, signal.SIGINT, "--impl", "mine.py:slow", "--impl", "mine.py:attention", "--bench-seconds", "9")
     assert f"not complete: out.json{SUFFIX} has what was measured; --resume goes on" in said
 
 
 def test_a_killed_run_is_resumed_and_keeps_what_it_measured(tmp_path: Path) -> None:
-    """After SIGKILL and --resume the JSON is complete, with the very samples of before; then the journal goes."""
+    """After SIGKILL and --resume the JSON is complete, with the very samples of before; then the checkpoint goes."""
     options = ("--impl", "mine.py:slow", "--impl", "mine.py:attention", "--bench-seconds", "1", "--noise", "0")
-    journal = tmp_path / f"out.json{SUFFIX}"
+    checkpoint = tmp_path / f"out.json{SUFFIX}"
     end(tmp_path, signal.SIGKILL, *options)
-    kept = [json.loads(line) for line in journal.read_text().splitlines(keepends=True)[1:] if line.endswith("\n")]
+    kept = [json.loads(line) for line in checkpoint.read_text().splitlines(keepends=True)[1:] if line.endswith("\n")]
     assert not (tmp_path / "out.json").exists()
 
     again = run(tmp_path, *options)
     assert again.returncode == pytest.ExitCode.USAGE_ERROR
     assert "go on with --resume, or delete it" in again.stdout + again.stderr
-    other = run(tmp_path, *options, "--resume", "--visits", "2")
+    other = run(tmp_path, *options, "--resume", "--process-runs", "2")
     assert other.returncode == pytest.ExitCode.USAGE_ERROR
     assert "is of another run: plan differs" in other.stdout + other.stderr
     cold = run(tmp_path, *options, "--resume", "--cache", "cold")
@@ -189,7 +189,7 @@ def test_a_killed_run_is_resumed_and_keeps_what_it_measured(tmp_path: Path) -> N
 
     done = run(tmp_path, *options, "--resume")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert not journal.exists()
+    assert not checkpoint.exists()
     by_name = {
         b["extra_info"]["implementation"] + b["extra_info"]["workload"]: b for b in written(tmp_path)["benchmarks"]
     }
@@ -197,10 +197,10 @@ def test_a_killed_run_is_resumed_and_keeps_what_it_measured(tmp_path: Path) -> N
     for line in kept:
         name, workload = line["cell"].split("-cpu-float32-")
         record = by_name[name + workload]
-        begin = sum(map(sum, record["extra_info"]["visits"][: line["visit"]]))
-        samples = [value for chunk in line["measured"]["chunks"] for value in chunk]
+        begin = sum(map(sum, record["extra_info"]["process_runs"][: line["process_run"]]))
+        samples = [value for batch in line["measured"]["batches"] for value in batch]
         assert record["stats"]["data"][begin : begin + len(samples)] == samples
-    assert all(len(record["extra_info"]["visits"]) == 3 for record in by_name.values())
+    assert all(len(record["extra_info"]["process_runs"]) == 3 for record in by_name.values())
 
 
 def test_a_killed_run_leaves_no_process_behind(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def workers(parent: int) -> list[str]:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--visits", "0"), "--visits 0: expected 1 or more"),
+        (("--process-runs", "0"), "--process-runs 0: expected 1 or more"),
         (("--noise", "-1"), "--noise -1: expected 0 or more"),
         (("--threads", "1000"), "--threads 1000: expected 1 to"),
         (("--cache", "tepid"), "--cache: invalid choice: 'tepid'"),

@@ -14,17 +14,17 @@ import pytest
 from attention_conformance.bench.tests.measured import outcome
 from attention_conformance.bench.timing import sampler
 from attention_conformance.bench.timing.plan import Plan
-from attention_conformance.bench.timing.sampler import Chunk
+from attention_conformance.bench.timing.sampler import Batch
 from attention_conformance.bench.validity import cheating
-from attention_conformance.bench.validity.checks import StruckOut
-from attention_conformance.bench.validity.outcomes import STRUCK_OUT, TIMED
+from attention_conformance.bench.validity.checks import Invalid
+from attention_conformance.bench.validity.outcomes import INVALID, TIMED
 from attention_conformance.impls.contract import Framework
 
 #: About 200 µs a call: long against what remembering costs.
 NAME = "prefill-b1h2d16s128"
 
-#: Five turns of many calls.
-PLAN = Plan(seconds=0.05, visits=1, noise=0.0, limit=60.0)
+#: Five batches of many calls.
+PLAN = Plan(seconds=0.05, process_runs=1, noise=0.0, limit=60.0)
 
 
 def honest(q: Any, k: Any, v: Any) -> np.ndarray:
@@ -102,70 +102,70 @@ def test_an_honest_kernel_is_timed() -> None:
 
 
 @pytest.mark.parametrize("kernel", [remembers_arrays, remembers_numbers])
-def test_a_kernel_that_returns_what_it_computed_before_is_struck_out(kernel: Any) -> None:
+def test_a_kernel_that_returns_what_it_computed_before_is_invalid(kernel: Any) -> None:
     """Its results are right, and on inputs that it never saw it is slow."""
     found = outcome(kernel, NAME, PLAN)
-    assert (found.kind, found.clause) == (STRUCK_OUT, "remembered")
+    assert (found.kind, found.clause) == (INVALID, "cached result")
     assert "on inputs that it never saw a call takes" in found.reason
 
 
-def test_a_kernel_that_returns_before_it_is_done_is_struck_out() -> None:
+def test_a_kernel_that_returns_before_it_is_done_is_invalid() -> None:
     """What it had returned when the clock stopped is not the result; here the first check sees it."""
     found = outcome(returns_early, NAME, PLAN)
-    assert found.kind == STRUCK_OUT
-    assert found.clause in ("SDPA-25", "unfinished")
+    assert found.kind == INVALID
+    assert found.clause in ("SDPA-25", "asynchronous return")
 
 
-def test_a_kernel_that_is_fast_because_it_is_wrong_is_struck_out() -> None:
+def test_a_kernel_that_is_fast_because_it_is_wrong_is_invalid() -> None:
     """By the clause that it breaks."""
     assert outcome(first_row_alone, NAME, PLAN).clause == "SDPA-25"
 
 
-def test_a_kernel_that_computes_when_its_result_is_read_is_struck_out() -> None:
+def test_a_kernel_that_computes_when_its_result_is_read_is_invalid() -> None:
     """Its results are right, and reading them takes as long as computing them."""
     pytest.importorskip("torch")
     name = "prefill-b1h2d16s512"  # some milliseconds, against some 10 µs of a promise
     found = outcome(computes_when_read, name, PLAN, framework=Framework.TORCH, requires=("torch",))
-    assert (found.kind, found.clause) == (STRUCK_OUT, "lazy")
+    assert (found.kind, found.clause) == (INVALID, "deferred")
     assert "it computes when its results are read" in found.reason
 
 
-def chunks(fresh: float, count: int = 5) -> list[tuple[float, ...]]:
-    """Turns of calls of 1 ms, and a last one on fresh inputs."""
+def batches(fresh: float, count: int = 5) -> list[tuple[float, ...]]:
+    """Batches of calls of 1 ms, and a last one on fresh inputs."""
     return [(0.001, 0.001, 0.001, fresh)] * count
 
 
 def test_fresh_inputs_may_take_a_little_longer() -> None:
     """The caches of a processor are no cache of results."""
-    cheating.remembers(chunks(0.0019))
+    cheating.cached_result(batches(0.0019))
 
 
 def test_one_slow_call_is_no_evidence() -> None:
-    """A machine that was busy does not strike a cell out if one fresh call was quick, nor do too few turns."""
-    cheating.remembers([*chunks(0.001), (0.001, 0.001, 1.0)])
-    cheating.remembers(chunks(1.0, count=4))
-    cheating.remembers([*chunks(0.003, count=9), *chunks(0.001, count=1)])
-    with pytest.raises(StruckOut, match="1e\\+03 times as long"):
-        cheating.remembers(chunks(1.0))
+    """A machine that was busy does not make a cell invalid if one fresh call was quick, nor do too few batches."""
+    cheating.cached_result([*batches(0.001), (0.001, 0.001, 1.0)])
+    cheating.cached_result(batches(1.0, count=4))
+    cheating.cached_result([*batches(0.003, count=9), *batches(0.001, count=1)])
+    with pytest.raises(Invalid, match="1e\\+03 times as long"):
+        cheating.cached_result(batches(1.0))
 
 
-@pytest.mark.parametrize(("seconds", "struck"), [(0.5, False), (0.4, True), (0.001, True), (None, True)])
-def test_calls_that_are_as_slow_from_emptied_caches_remember_nothing(seconds: float | None, struck: bool) -> None:
-    """Known inputs have to be twice as fast then too; where nothing can be emptied the suspicion stands."""
+@pytest.mark.parametrize(("seconds", "cheats"), [(0.5, False), (0.4, True), (0.001, True), (None, True)])
+def test_calls_that_are_as_slow_from_cold_caches_remember_nothing(seconds: float | None, cheats: bool) -> None:
+    """Known inputs have to be twice as fast then too; where the caches cannot be cleared the suspicion remains."""
 
-    def emptied() -> list[float]:
+    def cold_calls() -> list[float]:
         return [] if seconds is None else [seconds] * 5
 
-    with pytest.raises(StruckOut, match="on inputs that it never saw") if struck else contextlib.nullcontext():
-        cheating.remembers(chunks(1.0), emptied)
+    with pytest.raises(Invalid, match="on inputs that it never saw") if cheats else contextlib.nullcontext():
+        cheating.cached_result(batches(1.0), cold_calls)
 
 
-def test_emptied_caches_are_tried_on_a_suspicion_alone() -> None:
+def test_cold_caches_are_tried_on_a_suspicion_alone() -> None:
     """Nothing is called of a cell whose fresh calls are like the others."""
-    cheating.remembers(chunks(0.001), lambda: pytest.fail("asked"))
+    cheating.cached_result(batches(0.001), lambda: pytest.fail("asked"))
 
 
-#: Arrays that the kernel below saw since the caches were emptied.
+#: Arrays that the kernel below saw since the caches were cleared.
 NEAR: list[int] = []
 
 
@@ -180,27 +180,27 @@ def reads_from_memory(q: Any, k: Any, v: Any) -> np.ndarray:
 LARGE = "cross-b1h8d64s1k2048"  # 4 MiB of keys
 
 
-@pytest.mark.parametrize(("kernel", "kind"), [(reads_from_memory, TIMED), (remembers_numbers, STRUCK_OUT)])
+@pytest.mark.parametrize(("kernel", "kind"), [(reads_from_memory, TIMED), (remembers_numbers, INVALID)])
 def test_what_a_cache_of_the_processor_does_is_no_remembering(
     kernel: Any, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both take far longer on inputs never seen; from emptied caches only one is as slow on those that it knows."""
+    """Both take far longer on inputs never seen; from cold caches only one is as slow on those that it knows."""
     NEAR.clear()
     monkeypatch.setattr(sampler, "buffer", lambda *where: NEAR.clear)
     found = outcome(kernel, LARGE, PLAN)
-    assert (found.kind, found.clause) == (kind, "" if kind == TIMED else "remembered")
+    assert (found.kind, found.clause) == (kind, "" if kind == TIMED else "cached result")
 
 
-def test_turns_of_one_call_compare_nothing() -> None:
+def test_batches_of_one_call_compare_nothing() -> None:
     """All their calls are on fresh inputs."""
-    cheating.remembers([(1.0,)] * 9)
+    cheating.cached_result([(1.0,)] * 9)
 
 
 def test_reading_large_results_is_not_computing_them() -> None:
     """What plain arrays take to be read is not counted, nor is what happened once."""
-    slow = Chunk("returned", seconds=(0.001,), readback_seconds=0.9, plain_seconds=0.9)
-    once = Chunk("returned", seconds=(0.001,), readback_seconds=0.9, plain_seconds=0.0)
-    cheating.lazy([slow] * 5)
-    cheating.lazy([*[once] * 4, slow])
-    with pytest.raises(StruckOut, match="lazy"):
-        cheating.lazy([once] * 5)
+    slow = Batch("returned", seconds=(0.001,), readback_seconds=0.9, plain_seconds=0.9)
+    once = Batch("returned", seconds=(0.001,), readback_seconds=0.9, plain_seconds=0.0)
+    cheating.deferred([slow] * 5)
+    cheating.deferred([*[once] * 4, slow])
+    with pytest.raises(Invalid, match="deferred"):
+        cheating.deferred([once] * 5)

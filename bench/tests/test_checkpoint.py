@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from attention_conformance.bench.output import checkpoint
-from attention_conformance.bench.output.checkpoint import Journal, JournalError
-from attention_conformance.bench.validity.outcomes import NOT_TIMED, STRUCK_OUT, Outcome, Visit
+from attention_conformance.bench.output.checkpoint import Checkpoint, CheckpointError
+from attention_conformance.bench.validity.outcomes import INVALID, SKIPPED, Outcome, ProcessRun
 
 HEADER = {
     "spec": "1",
@@ -20,20 +20,20 @@ HEADER = {
     "cells": ["a", "b", "c"],
 }
 
-FIRST = Outcome().visited(
-    Visit(((0.1, 0.2), (0.3,)), 0.5, prepare_seconds=1.5, threads=2, stopped="noise target", clock="device events")
+FIRST = Outcome().with_run(
+    ProcessRun(((0.1, 0.2), (0.3,)), 0.5, prepare_seconds=1.5, threads=2, stopped="noise target", clock="device events")
 )
-SECOND = FIRST.visited(Visit(((0.1 + 0.2,),), 0.25))
+SECOND = FIRST.with_run(ProcessRun(((0.1 + 0.2,),), 0.25))
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A checkpoint with two process runs of one cell, and two cells that ended otherwise."""
     path = checkpoint.beside(tmp_path / "out.json")
-    kept = Journal(path, HEADER)
+    kept = Checkpoint(path, HEADER)
     kept.add("a", FIRST, 0)
-    kept.add("b", Outcome(STRUCK_OUT, "SDPA-25", "3 of 4 are wrong"), 0)
-    kept.add("c", Outcome(NOT_TIMED, reason="out of memory"), 0)
+    kept.add("b", Outcome(INVALID, "SDPA-25", "3 of 4 are wrong"), 0)
+    kept.add("c", Outcome(SKIPPED, reason="out of memory"), 0)
     kept.add("a", SECOND, 1)
     return path
 
@@ -42,8 +42,8 @@ def test_what_was_kept_is_read_back_exactly(file: Path) -> None:
     """Samples to the last bit, and every outcome."""
     assert checkpoint.read(file, HEADER) == {
         "a": SECOND,
-        "b": Outcome(STRUCK_OUT, "SDPA-25", "3 of 4 are wrong"),
-        "c": Outcome(NOT_TIMED, reason="out of memory"),
+        "b": Outcome(INVALID, "SDPA-25", "3 of 4 are wrong"),
+        "c": Outcome(SKIPPED, reason="out of memory"),
     }
 
 
@@ -60,32 +60,32 @@ def test_a_last_line_that_was_cut_off_is_dropped(file: Path, rest: str) -> None:
         end.write(rest)
     known = checkpoint.read(file, HEADER)
     assert known["a"] == SECOND
-    Journal(file, HEADER, known).add("b", FIRST, 0)
+    Checkpoint(file, HEADER, known).add("b", FIRST, 0)
     assert file.read_text().startswith(whole + '{"kind": "process run", "cell": "b"')
 
 
-def test_a_journal_of_another_run_is_refused_by_what_differs(file: Path) -> None:
+def test_a_checkpoint_of_another_run_is_refused_by_what_differs(file: Path) -> None:
     """Plan, machine and versions have to be equal; the message names those that are not."""
     other = {**HEADER, "fingerprint": "def", "plan": {"process_runs": 3}}
-    with pytest.raises(JournalError, match="is of another run: fingerprint, plan differ;"):
+    with pytest.raises(CheckpointError, match="is of another run: fingerprint, plan differ;"):
         checkpoint.read(file, other)
 
 
 def test_a_new_run_does_not_overwrite_what_another_measured(file: Path) -> None:
     """It has to be resumed, or deleted by the user."""
     with pytest.raises(FileExistsError):
-        Journal(file, HEADER)
+        Checkpoint(file, HEADER)
 
 
-def test_nothing_is_resumed_without_a_journal(tmp_path: Path) -> None:
+def test_nothing_is_resumed_without_a_checkpoint(tmp_path: Path) -> None:
     """The message names the file that is missing."""
-    with pytest.raises(JournalError, match=r"nothing to resume: there is no .*checkpoint\.jsonl"):
+    with pytest.raises(CheckpointError, match=r"nothing to resume: there is no .*checkpoint\.jsonl"):
         checkpoint.read(tmp_path / "out.json.checkpoint.jsonl", HEADER)
 
 
 def test_it_goes_when_the_run_is_complete(file: Path) -> None:
     """Nothing is left behind."""
-    Journal(file, HEADER, checkpoint.read(file, HEADER)).remove()
+    Checkpoint(file, HEADER, checkpoint.read(file, HEADER)).remove()
     assert not file.exists()
 
 
@@ -120,15 +120,15 @@ def _replace(old: str, new: str) -> Callable[[str], str]:
         (lambda text: text + text.splitlines()[2] + "\n", "line 6 is no process run .*had ended|follow"),
     ],
 )
-def test_a_damaged_journal_is_refused(file: Path, damage: Callable[[str], str], message: str) -> None:
+def test_a_damaged_checkpoint_is_refused(file: Path, damage: Callable[[str], str], message: str) -> None:
     """By the line; only a last one without its end is taken for cut off."""
     file.write_text(damage(file.read_text()))
-    with pytest.raises(JournalError, match=message):
+    with pytest.raises(CheckpointError, match=message):
         checkpoint.read(file, HEADER)
 
 
-def test_a_journal_without_a_complete_line_is_refused(file: Path) -> None:
+def test_a_checkpoint_without_a_complete_line_is_refused(file: Path) -> None:
     """There is nothing to go on with."""
     file.write_text('{"kind": "header"')
-    with pytest.raises(JournalError, match="holds no complete line"):
+    with pytest.raises(CheckpointError, match="holds no complete line"):
         checkpoint.read(file, HEADER)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from attention_conformance.bench.analysis import extra_metrics
-from attention_conformance.bench.analysis.extra_metrics import Besides
+from attention_conformance.bench.analysis.extra_metrics import ExtraMetrics
 from attention_conformance.bench.analysis.fits import Growth
-from attention_conformance.bench.machine.roofline import Roof
+from attention_conformance.bench.machine.roofline import Roofline
 from attention_conformance.bench.memory.peak import Peak
 from attention_conformance.bench.tests.measured import cell, outcomes
 from attention_conformance.bench.timing.processes import Processes
@@ -32,21 +32,21 @@ LENGTHS = (512, 1024, 2048)
 
 
 @pytest.fixture(scope="module")
-def measured() -> tuple[Besides, dict]:
+def measured() -> tuple[ExtraMetrics, dict]:
     """Both functions at three lengths, measured in processes of their own."""
     cells = [cell(f, f"prefill-b1h4d16s{s}", worker=f.__name__) for f in (attention, by_rows) for s in LENGTHS]
     timed = outcomes(*cells)
-    return extra_metrics.measure(timed, Processes(1), memory=True, said=lambda text: None), timed
+    return extra_metrics.measure(timed, Processes(1), memory=True, notify=lambda text: None), timed
 
 
-def test_an_array_of_all_scores_is_exposed_by_its_exponent(measured: tuple[Besides, dict]) -> None:
+def test_an_array_of_all_scores_is_exposed_by_its_exponent(measured: tuple[ExtraMetrics, dict]) -> None:
     """The memory of all scores at once grows with the square of the length, that of a few rows does not."""
     found, timed = measured
     growths = {one.implementation: one.growth for one in found.memories(timed)}
     assert growths == {"attention": Growth.QUADRATIC, "by_rows": Growth.LESS}
 
 
-def test_the_bytes_are_those_of_the_scores(measured: tuple[Besides, dict]) -> None:
+def test_the_bytes_are_those_of_the_scores(measured: tuple[ExtraMetrics, dict]) -> None:
     """At S = 2048 all scores are 64 MiB, of which a call holds two at least; sixteen rows are not a hundredth."""
     found, _ = measured
     longest = {one.target.implementation.name: peak.bytes for one, peak in found.peaks.items() if "2048" in one.id}
@@ -57,10 +57,10 @@ def test_the_bytes_are_those_of_the_scores(measured: tuple[Besides, dict]) -> No
     assert rows < 2**24
 
 
-def test_a_record_has_its_share_of_the_roofs() -> None:
-    """GFLOP per second by the measured peak, and the roof that binds at the intensity of the workload."""
+def test_a_record_has_its_share_of_the_rooflines() -> None:
+    """GFLOP per second by the measured peak, and the roofline that binds at the intensity of the workload."""
     one = cell(attention, "prefill-b1h1d16s512")
-    found = Besides({one: Peak(4096, "resident set")}, (Roof("cpu", "float32", 1e11, "numpy", 1e10, "numpy"),))
+    found = ExtraMetrics({one: Peak(4096, "resident set")}, (Roofline("cpu", "float32", 1e11, "numpy", 1e10, "numpy"),))
     info = found.info(one, seconds=1e-3)
     flops = 4 * 512 * 512 * 16
     assert info["share_of_peak"] == pytest.approx(flops / 1e-3 / 1e11)
@@ -70,12 +70,12 @@ def test_a_record_has_its_share_of_the_roofs() -> None:
 
 
 def test_what_was_not_measured_is_none() -> None:
-    """Without roofs and memory there are no shares and no bytes, and the reason is said."""
-    info = Besides().info(cell(attention, "prefill-b1h1d16s512"), seconds=1e-3)
+    """Without rooflines and memory there are no shares and no bytes, and the reason is said."""
+    info = ExtraMetrics().info(cell(attention, "prefill-b1h1d16s512"), seconds=1e-3)
     assert [info[name] for name in ("share_of_peak", "bound_by", "memory_bytes")] == [None, None, None]
-    assert info["memory_method"] == "not asked for"
+    assert info["memory_method"] == "not requested"
 
 
 def test_a_run_that_timed_nothing_measures_nothing() -> None:
-    """Roofs without a cell below them would say nothing."""
-    assert extra_metrics.measure({}, Processes(1), memory=True, said=lambda text: None) == Besides()
+    """Rooflines without a cell below them would say nothing."""
+    assert extra_metrics.measure({}, Processes(1), memory=True, notify=lambda text: None) == ExtraMetrics()

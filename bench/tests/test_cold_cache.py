@@ -56,7 +56,7 @@ def test_caches_that_are_not_told_have_a_stated_size(tmp_path: Path, monkeypatch
     assert buffer(Framework.NUMPY, "cpu").size == TIMES * UNTOLD["cpu"]
 
 
-def test_caches_are_emptied_before_every_call_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caches_are_cleared_before_every_call_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole buffer is copied, and is there when the call begins; warm calls are left alone."""
     log: list[str] = []
     arrays: Any = backend(Framework.NUMPY)
@@ -73,7 +73,7 @@ def test_caches_are_emptied_before_every_call_on_the_cpu(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(arrays, "copy", copy)
     monkeypatch.setattr(cold_cache, "last_bytes", lambda: 2**20)
-    warm, cold = (stopwatch(arrays, Framework.NUMPY, "cpu", emptied) for emptied in (False, True))
+    warm, cold = (stopwatch(arrays, Framework.NUMPY, "cpu", cold) for cold in (False, True))
     log.clear()
     for watch in (cold, warm, cold):
         watch.time(lambda: log.append("call"), {})

@@ -1,4 +1,4 @@
-"""Sides of a duet: revisions, environments, and what is neither."""
+"""Sides of a paired comparison: revisions, environments, and what is neither."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_conformance.bench.paired.sides import SideError, ready
+from attention_conformance.bench.paired.revisions import RevisionError, ready
 
 pytestmark = pytest.mark.slow
 
@@ -105,18 +105,18 @@ def test_a_revision_in_an_environment(repository: Path) -> None:
 )
 def test_what_is_neither_is_refused(repository: Path, text: str, reason: str) -> None:
     """A misspelt revision, a missing environment and an option in disguise are refused in a sentence."""
-    with pytest.raises(SideError, match=reason), ready(text, repository):
+    with pytest.raises(RevisionError, match=reason), ready(text, repository):
         pass
 
 
 def test_a_folder_without_revisions_is_refused(tmp_path: Path) -> None:
     """Outside a repository there is no revision."""
-    with pytest.raises(SideError, match="not in a git repository"), ready("main", tmp_path):
+    with pytest.raises(RevisionError, match="not in a git repository"), ready("main", tmp_path):
         pass
 
 
 def test_a_folder_that_a_revision_lacks_is_refused(repository: Path) -> None:
     """A folder that is newer than the revision has no counterpart in it."""
     (repository / "new").mkdir()
-    with pytest.raises(SideError, match="has no folder new"), ready("main", repository / "new"):
+    with pytest.raises(RevisionError, match="has no folder new"), ready("main", repository / "new"):
         pass

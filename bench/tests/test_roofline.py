@@ -1,4 +1,4 @@
-"""The machine's roofs: who may reach them, what is measured, and which sample counts."""
+"""The machine's rooflines: who may reach them, what is measured, and which sample counts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_conformance.bench.machine import roofline
-from attention_conformance.bench.machine.roofline import Roof, Sample, bandwidth, product, roof
+from attention_conformance.bench.machine import roofline as module
+from attention_conformance.bench.machine.roofline import Roofline, Sample, bandwidth, product, roofline, rooflines
 from attention_conformance.conformance.run.targets import Target
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.contract import Framework, Implementation
@@ -37,7 +37,7 @@ def test_the_product_of_a_framework_is_the_product(framework: Framework, dtype: 
 def test_a_copy_has_a_bandwidth(framework: Framework, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of those that can."""
     pytest.importorskip(NEEDED[framework])
-    monkeypatch.setitem(roofline.COPIED, "cpu", 2**20)
+    monkeypatch.setitem(module.COPIED, "cpu", 2**20)
     (found,) = bandwidth(framework, "cpu", 0.0)
     assert (found.quantity, found.size) == ("bytes", 2**20)
     assert found.per_second > 0
@@ -54,7 +54,7 @@ def test_a_copy_reads_and_writes_every_element(framework: Framework, added: int)
 def test_a_framework_without_a_copy_has_no_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime leaves it to the others."""
     pytest.importorskip("onnxruntime")
-    monkeypatch.setitem(roofline.COPIED, "cpu", 2**20)
+    monkeypatch.setitem(module.COPIED, "cpu", 2**20)
     assert bandwidth(Framework.ONNXRUNTIME, "cpu", 0.0) == []
 
 
@@ -68,7 +68,7 @@ def test_a_slow_product_is_measured_at_a_small_size(monkeypatch: pytest.MonkeyPa
     """A side is not doubled if the calls that it needs would take too long."""
     monkeypatch.setattr(roofline, "MOST", 0.0)
     (found,) = product(Framework.NUMPY, "cpu", "float32", 0.0)
-    assert found.size == roofline.LEAST_SIDE
+    assert found.size == module.LEAST_SIDE
 
 
 def ticking(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> Callable[[], None]:
@@ -85,16 +85,16 @@ def ticking(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> Callable[[], No
 def test_the_fastest_call_counts_but_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one warms up."""
     call = ticking(monkeypatch, 0.1, 0.9, 0.5, 0.7)
-    assert roofline._fastest(backend(Framework.NUMPY), "cpu", call, 0.0) == pytest.approx(0.5)
+    assert module._fastest(backend(Framework.NUMPY), "cpu", call, 0.0) == pytest.approx(0.5)
 
 
 def test_calls_are_made_while_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """At least three, and more until their seconds are used up."""
     call = ticking(monkeypatch, 0.5, *[0.5] * 5, 0.25, 0.5)
-    assert roofline._fastest(backend(Framework.NUMPY), "cpu", call, 2.6) == pytest.approx(0.25)
+    assert module._fastest(backend(Framework.NUMPY), "cpu", call, 2.6) == pytest.approx(0.25)
 
 
-def test_the_best_framework_has_the_roof() -> None:
+def test_the_best_framework_has_the_roofline() -> None:
     """Of products and of copies apart; every sample is kept."""
     samples = (
         Sample("torch", "flops", 5.0, 8),
@@ -102,12 +102,12 @@ def test_the_best_framework_has_the_roof() -> None:
         Sample("torch", "bytes", 3.0, 8),
         Sample("numpy", "bytes", 2.0, 8),
     )
-    assert roof("cpu", "float32", samples) == Roof("cpu", "float32", 7.0, "numpy", 3.0, "torch", samples)
+    assert roofline("cpu", "float32", samples) == Roofline("cpu", "float32", 7.0, "numpy", 3.0, "torch", samples)
 
 
-def test_no_sample_is_no_roof() -> None:
-    """Not a roof of zero."""
-    assert roof("cpu", "float16", []) == Roof("cpu", "float16", None, "", None, "")
+def test_no_sample_is_no_roofline() -> None:
+    """Not a roofline of zero."""
+    assert roofline("cpu", "float16", []) == Roofline("cpu", "float16", None, "", None, "")
 
 
 class Answers:
@@ -136,7 +136,7 @@ def test_each_framework_is_asked_once_for_a_device_and_dtype() -> None:
     """However many implementations it has, and for the bandwidth once for all dtypes."""
     pool: Any = Answers({Framework.TORCH: 1.0, Framework.NUMPY: 2.0})
     targets = [target(n, Framework.TORCH, d) for n in ("a", "b") for d in ("float32", "float16")]
-    found = roofline.roofs(pool, [*targets, target("c", Framework.NUMPY, "float32")])
+    found = rooflines(pool, [*targets, target("c", Framework.NUMPY, "float32")])
     assert [(r.dtype, r.flops_by, r.bytes_by) for r in found] == [
         ("float32", "numpy", "numpy"),
         ("float16", "torch", "torch"),
@@ -150,8 +150,8 @@ def test_each_framework_is_asked_once_for_a_device_and_dtype() -> None:
     ]
 
 
-def test_a_framework_that_crashes_leaves_the_roof_to_the_others() -> None:
-    """A process that dies is no reason to have no roof."""
+def test_a_framework_that_crashes_leaves_the_roofline_to_the_others() -> None:
+    """A process that dies is no reason to have no roofline."""
     pool: Any = Answers({Framework.TORCH: Crashed("killed", ""), Framework.NUMPY: 2.0})
-    found = roofline.roofs(pool, [target(f, f, "float32") for f in (Framework.TORCH, Framework.NUMPY)])
+    found = rooflines(pool, [target(f, f, "float32") for f in (Framework.TORCH, Framework.NUMPY)])
     assert found[0].flops_by == "numpy"
