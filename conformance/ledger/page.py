@@ -80,8 +80,8 @@ def _answers(run: Run) -> str:
     machine = escaped(run.header.machine or "an unknown machine")
     day = escaped(run.header.started[:10])
     note = (
-        f"In {DTYPE}, on {machine}, {day}: {where}. One case asks each question ([`questions.py`](ledger/questions.py))."
-        " Bold is not what the spec says; an empty cell was not asked."
+        f"In {DTYPE}, on {machine}, {day}: {where}. One case asks each question"
+        " ([`questions.py`](ledger/questions.py)). Bold is not what the spec says; an empty cell was not asked."
     )
     return f"{table}\n\n{_filled(note)}"
 
