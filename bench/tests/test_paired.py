@@ -99,7 +99,7 @@ def test_a_slower_kernel_is_called_slower(kernel: Path, capsys: pytest.CaptureFi
         ),
         (
             REMEMBERS,
-            "invalid: prefill-b1h2d16s128 kernel.py:attention: remembered: new: it returns what it computed",
+            "invalid: prefill-b1h2d16s128 kernel.py:attention: cached result: new: it returns what it computed",
         ),
         (REFUSES, "skipped: prefill-b1h2d16s128 kernel.py:attention: new: unsupported: no such kernel"),
     ],

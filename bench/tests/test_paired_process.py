@@ -19,6 +19,9 @@ from attention_conformance.impls.process.pool import Crashed, Worker
 
 pytestmark = pytest.mark.slow
 
+#: The job below, by the name that a worker finds it under.
+LAYOUT = "attention_conformance.bench.tests.test_paired_process:layout"
+
 
 @pytest.fixture
 def process() -> Iterator[Process]:
@@ -72,7 +75,7 @@ def test_processes_of_one_lot_lay_out_their_memory_alike() -> None:
     with ready(".", Path(__file__).parent) as side:
         for lot in (1, 1, 2):
             process = Process(side, lot)
-            found.append(process.call(f"{__name__}:layout", timeout=60))
+            found.append(process.call(LAYOUT, timeout=60))
             process.close()
     one, same, other = found
     assert one[0] == same[0] != other[0]
@@ -85,7 +88,7 @@ def test_by_themselves_processes_lay_out_their_memory_by_chance() -> None:
     found = set()
     for _ in range(3):
         worker = Worker()
-        found.add(worker.call(f"{__name__}:layout", timeout=60)[1])
+        found.add(worker.call(LAYOUT, timeout=60)[1])
         worker.close()
     randomized = Path("/proc/sys/kernel/randomize_va_space").read_text().strip() != "0"
     assert len(found) > 1 or not randomized

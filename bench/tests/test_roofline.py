@@ -66,7 +66,7 @@ def test_a_dtype_without_a_product_has_no_sample() -> None:
 
 def test_a_slow_product_is_measured_at_a_small_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """A side is not doubled if the calls that it needs would take too long."""
-    monkeypatch.setattr(roofline, "MOST", 0.0)
+    monkeypatch.setattr(module, "MOST", 0.0)
     (found,) = product(Framework.NUMPY, "cpu", "float32", 0.0)
     assert found.size == module.LEAST_SIDE
 
