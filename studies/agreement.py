@@ -1,4 +1,4 @@
-"""Agreement of two runs of the quick preset, for the page: ``attention-conformance report agree`` compares any two."""
+"""Agreement of two runs of the quick preset, for the page: ``attention-conformance agree`` compares any two."""
 
 from __future__ import annotations
 
