@@ -119,7 +119,9 @@ def merge(paths: Sequence[Path], output: Path) -> int:
     results = _joined(runs, list(header.profiles))
     diagnoses = [each for run in runs.values() for each in run.diagnoses]
     place = {name: at for at, name in enumerate(dict.fromkeys(result.implementation for result in results))}
-    with Writer(output, to_builtins(header)) as writer:
+    # A run writes these even where they are empty, as no default.
+    always = {name: to_builtins(getattr(header, name)) for name in ("versions", "not_installed", "profiles")}
+    with Writer(output, to_builtins(header) | always) as writer:
         for result in results:
             writer.write(result)
         writer.close(diagnoses=to_builtins(sorted(diagnoses, key=lambda each: place.get(each.implementation, 0))))
