@@ -18,6 +18,9 @@ from attention_conformance.impls.process import threads
 from attention_conformance.impls.process.pool import Crashed, continue_process, cpu_seconds, stop_process
 from attention_conformance.impls.process.threads import usable_cores
 
+#: This module, by the name that a worker finds it under.
+MODULE = "attention_conformance.bench.tests.test_processes"
+
 pytestmark = pytest.mark.slow
 
 ONE, OTHER = (Implementation(name, "nowhere:function", worker=name) for name in ("one", "other"))
@@ -82,7 +85,7 @@ def test_implementations_share_a_process_if_they_share_threads(framework: Framew
 def test_every_worker_has_the_same_threads_and_cores(pool: Processes) -> None:
     """Variables that libraries read, and as many cores."""
     for implementation in (ONE, OTHER):
-        variables, cores = pool.call(implementation, f"{__name__}:environment", timeout=60)
+        variables, cores = pool.call(implementation, f"{MODULE}:environment", timeout=60)
         assert variables == ["1"] * len(threads.VARIABLES)
         assert cores == 1
 
@@ -91,7 +94,7 @@ def test_every_worker_has_the_same_threads_and_cores(pool: Processes) -> None:
 def test_libraries_that_read_no_variable_are_told(framework: str, pool: Processes) -> None:
     """Torch and ONNX Runtime say that they use what they were given."""
     pytest.importorskip(framework)
-    assert pool.call(ONE, f"{__name__}:library_threads", framework, timeout=120) == 1
+    assert pool.call(ONE, f"{MODULE}:library_threads", framework, timeout=120) == 1
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' prctl")
@@ -99,7 +102,7 @@ def test_a_process_that_spins_is_idle_while_others_work(pool: Processes) -> None
     """Stopped, it takes nothing; let run, it would take all of a core."""
     for stops, most in ((True, 0.05), (False, 2.0)):
         using = Processes(1, stop_idle=stops)
-        using.call(ONE, f"{__name__}:spin", 30.0, timeout=60)
+        using.call(ONE, f"{MODULE}:spin", 30.0, timeout=60)
         time.sleep(0.3)
         using.call(ONE, "os:getpid", timeout=60)
         share = using.shares()["one"]
@@ -112,7 +115,7 @@ def test_a_process_that_spins_is_idle_while_others_work(pool: Processes) -> None
 def test_a_process_does_nothing_from_the_moment_it_is_stopped() -> None:
     """No thread of it works on until the signal has reached it: its CPU time stands still, every time."""
     using = Processes(2, stop_idle=False)
-    pid = using.call(ONE, f"{__name__}:spin", 30.0, timeout=60)
+    pid = using.call(ONE, f"{MODULE}:spin", 30.0, timeout=60)
     taken = []
     for _ in range(20):
         stop_process(pid)
@@ -127,18 +130,18 @@ def test_a_process_does_nothing_from_the_moment_it_is_stopped() -> None:
 
 def test_processes_are_started_together(pool: Processes) -> None:
     """Each is there before its first job, with its threads and what it has to import, and stays."""
-    ready = [replace(each, target=f"{__name__}:environment") for each in (ONE, OTHER)]
+    ready = [replace(each, target=f"{MODULE}:environment") for each in (ONE, OTHER)]
     pool.start(ready)
     pids = [pool.pid(each) for each in ready]
     pool.start(ready)
     assert [pool.call(each, "os:getpid", timeout=60) for each in ready] == pids
-    assert pool.call(ONE, f"{__name__}:environment", timeout=60)[1] == 1
-    assert pool.call(ONE, f"{__name__}:has_imported", __name__, timeout=60)
+    assert pool.call(ONE, f"{MODULE}:environment", timeout=60)[1] == 1
+    assert pool.call(ONE, f"{MODULE}:has_imported", MODULE, timeout=60)
 
 
 def test_what_cannot_be_imported_is_left_to_the_first_job(pool: Processes) -> None:
     """Nothing is raised, and the next job of the others finds them as they should be."""
-    pool.start([ONE, replace(OTHER, target=f"{__name__}:environment")])
+    pool.start([ONE, replace(OTHER, target=f"{MODULE}:environment")])
     assert pool.call(OTHER, "os:getpid", timeout=60) == pool.pid(OTHER)
     with pytest.raises(ImplementationError, match="No module named 'nowhere'"):
         pool.call(ONE, "nowhere:function", timeout=60)
@@ -148,9 +151,9 @@ def test_a_process_that_died_is_started_anew(pool: Processes) -> None:
     """The next job finds a fresh one, with its threads set again."""
     before = pool.call(ONE, "os:getpid", timeout=60)
     with pytest.raises(Crashed, match="SIGABRT"):
-        pool.call(ONE, f"{__name__}:abort", timeout=60)
+        pool.call(ONE, f"{MODULE}:abort", timeout=60)
     assert pool.call(ONE, "os:getpid", timeout=60) != before
-    assert pool.call(ONE, f"{__name__}:environment", timeout=60)[1] == 1
+    assert pool.call(ONE, f"{MODULE}:environment", timeout=60)[1] == 1
 
 
 def test_a_process_run_begins_with_fresh_processes(pool: Processes) -> None:

@@ -286,5 +286,6 @@ def test_a_closed_cell_leaves_no_memory_behind(name: str) -> None:
     if builtin()[name].missing():
         pytest.skip("not installed")
     with closing(Worker(allocator.environment())) as worker:
-        small, *large = worker.call(f"{__name__}:held_when_closed", name, [64, 1024, 1088, 1152], timeout=120)
+        job = "attention_conformance.bench.tests.test_sampler:held_when_closed"
+        small, *large = worker.call(job, name, [64, 1024, 1088, 1152], timeout=120)
     assert max(large) < small + 32
