@@ -64,7 +64,12 @@ def test_check_hands_its_options_to_pytest(
 ) -> None:
     """As they were written, after the settings that keep the current folder's tests and plugins out."""
     given: list[list[str]] = []
-    monkeypatch.setattr(pytest, "main", lambda arguments: given.append(arguments) or 0)
+
+    def ended(arguments: list[str]) -> int:
+        given.append(arguments)
+        return 0
+
+    monkeypatch.setattr(pytest, "main", ended)
     for name in ("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTEST_ADDOPTS"):
         monkeypatch.setenv(name, "before")
     assert main(["check", *words]) == 0
