@@ -134,7 +134,7 @@ def test_batches_are_taken_in_another_order_in_every_pass() -> None:
             batch(live)
 
         using.batch = recorded  # type: ignore[method-assign]
-        Rounds(using, dict.fromkeys(cells, Outcome()), random.Random(1), lambda cell, outcome: None).take(cells)  # noqa: S311
+        Rounds(using, dict.fromkeys(cells, Outcome()), random.Random(1), lambda cell, outcome: None).run(cells)  # noqa: S311
         return ["".join(taken[start : start + 4]) for start in range(0, 16, 4)]
 
     first = orders()
