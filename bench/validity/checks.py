@@ -1,4 +1,9 @@
-"""Checks of a timed call: whether its results are right, by the reference and the bound of its operator."""
+"""Checks of a timed call: whether its results are right, by the reference and the bound of its operator.
+
+Long sequences are checked in part, each part exactly: of sdpa and of the layers sampled query rows, which depend on
+no other row; of the gradients of sdpa sampled key heads with their query heads and all rows, since a row of grad_k is a
+sum over all query rows.  The gradients of a layer are checked whole: those of its weights are sums over everything.
+"""
 
 from __future__ import annotations
 

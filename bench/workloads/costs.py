@@ -1,4 +1,16 @@
-"""Costs of a workload: floating-point operations by a printed formula per operator, bytes to move, and intensity."""
+"""Costs of a workload: floating-point operations by a printed formula per operator, bytes to move, and intensity.
+
+bytes      what has to be read once + the results written once
+    intensity  floating-point operations ÷ bytes
+    limit      min(matmul peak, intensity · memory bandwidth)
+
+What has to be read: of k and v the keys that at least one row sees, once for all query heads of their group; of q and
+grad_output the rows that see at least one key; of a bias the pairs that are allowed in some sequence; lengths; of the
+layers everything.  A call with a cache reads the past and writes it into the present that it returns, because that is
+what the operator asks for: a cache that grows in place moves half of it.
+
+A kernel whose arrays stay in a cache can be above the peak of the bandwidth, which is that of memory.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Kill matrix: which cases catch which fault, and which cases nothing needs."""
+"""Kill matrix: which cases catch which fault, and which cases nothing needs.
+
+A fault is plugged in as a user's function is, and judged on every case of its operator.  One that fails fewer than two
+cases is a hole in the suite.  The other way round a case has to earn its place: it is among the smallest that catch
+some fault, or one of few that do, a known deviation of a library fails it, it cites the bug that it is the regression
+test of, or it says why it stays.
+"""
 
 from __future__ import annotations
 

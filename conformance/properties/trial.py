@@ -86,6 +86,20 @@ def constant(exact: np.ndarray) -> Measured:
 
 
 # Two parts of the keys merged by their log-sum-exp, as split-key kernels and ring attention do, with the error.
+#
+# From the outputs o₁, o₂ and lse l₁, l₂ of two disjoint parts of the keys (SDPA-14, SDPA-16, SDPA-19)
+#
+#     lse = log(exp l₁ + exp l₂),   o = w o₁ + (1 − w) o₂,   w = exp(l₁ − lse) = 1 / (1 + exp(l₂ − l₁)).
+#
+# A fully masked part has lse −inf and output 0, so that w is 0 or 1 and nothing else has to be said (SDPA-15).
+#
+# Error.  Write b for the bounds of the o and e = e₁ + e₂ for those of the l.  The argument of w moves by at most e, so
+# w moves by at most δ = max |w(x ± e) − w(x)|, and with the measured w
+#
+#     |δo| ≤ w b₁ + (1 − w) b₂ + δ |o₁ − o₂|,   |δlse| ≤ max(e₁, e₂),
+#
+# the o on the right being the exact ones, and lse a weighted mean of the l to first order along every path.  The
+# arithmetic here is in float64: ROUNDINGS of its unit roundoff cover its few operations.
 
 
 def merged(o1: Measured, l1: Measured, o2: Measured, l2: Measured) -> tuple[Measured, Measured]:
@@ -123,9 +137,6 @@ def mixed(w: np.ndarray, o1: np.ndarray, o2: np.ndarray) -> np.ndarray:
 def size(lse: Measured) -> np.ndarray:
     """|lse|, 0 where it is −inf."""
     return np.where(np.isfinite(lse.exact), np.abs(lse.exact), 0.0)
-
-
-# One example of one property: calls of the implementation, and comparisons within the bounds of their results.
 
 
 class Wrong(Exception):

@@ -3,6 +3,13 @@
 Every language reads safetensors with a few lines.  ``input.safetensors`` holds the arrays under the names of the
 contract, and in the metadata of its header, as texts, the operator and every option that is given: ``true``, ``0.125``,
 ``[3, null]``, each value written as JSON.  ``result.safetensors`` holds the results under theirs.
+
+``program DIR`` reads ``DIR/input.safetensors`` and writes ``DIR/result.safetensors``.  Its exit status says what came
+of it: 0 done, 77 unsupported, any other an error; what it printed is the reason.  ``program --describe`` may print what
+it has as JSON: operator, keywords, dtypes, profiles, layout.
+
+A model in a file has no script of its own: what becomes of a call's arrays depends on what the model declares, and a
+script that is written without opening the model would not know.
 """
 
 from __future__ import annotations

@@ -3,6 +3,28 @@
 A call is cut into blocks of query rows and heads (``plan``), which threads share, each with a BLAS of one thread
 meanwhile (``share_out``).  A block goes over its keys tile by tile (``attend``): scores, softmax and output in memory
 of one tile.  Its matrix products are cut into pieces that the BLAS multiplies without packing them first (``product``).
+
+Source: Dao et al. 2022 (FlashAttention, https://arxiv.org/abs/2205.14135), restated for NumPy.  The query rows of the
+heads that share a key/value head, and of several such heads, form one block, so that grouped heads and decoding with
+one query row are matrix products too.  Keys that causality, window or lengths hide from a whole block are not visited.
+Large blocks read keys and values seldom and need Python seldom; several of them give threads something to share, and
+under a diagonal small ones leave out more of what is hidden.
+
+Softmax is the same whatever is subtracted from a row's scores.  So a block is first computed with nothing
+subtracted, which spares the passes over the scores that find and subtract a maximum.  That is accurate where a row's
+Σ exp(s) is no tiny number (LEAST; it is at least 1 with the maximum subtracted): nothing that counts underflows then.
+Where a row has less, or anything is not finite, the block is computed again with the running maximum of the online
+softmax (Milakov & Gimelshein 2018, https://arxiv.org/abs/1805.02867).
+
+OpenBLAS copies what it multiplies into an order of its own.  Its kernels for AVX-512 read matrices where they lie
+instead, if the product has at most a million multiply-adds and the right matrix is not transposed
+(kernel/x86_64/sgemm_small_kernel_permit_skylakex.c), which takes up to a sixth less.  ``matmul`` of a stack of pieces
+makes such calls one after the other without going back to Python.  A threaded BLAS shares out matrix products alone,
+and waits for its threads in each of them; a thread that takes whole blocks shares out exp and the other passes too, as
+NumPy lets go of the interpreter in them.
+
+It expresses every keyword but ``return_weights``, whose result is the array that it avoids.
+Memory: a tile of scores and a copy of its keys for each thread, and k and v where they have to be converted.
 """
 
 from __future__ import annotations

@@ -5,6 +5,11 @@ There is one compiled function for all calls, with dynamic shapes.
 torch compiles anew whenever the pattern of the call changes (which keywords are given, which axes have length 0 or
 1, ranks of a mask); lengths and plain numbers are inputs of the compiled code.  torch keeps compiled code on disk
 between runs, in ``$TORCHINDUCTOR_CACHE_DIR`` or a folder for temporary files.
+
+Source: https://pytorch.org/docs/stable/generated/torch.compile.html.  torch compiles once for each set of keywords
+and each pattern of axes of length 0 or 1, for several seconds each; with all ten keywords, a set of 38 option
+combinations needs 32 compilations for every such pattern of shapes, which is why only three of them are offered here.
+What is fused does not depend on the others.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def test_the_data_are_those_of_the_tables(text: str, tmp_path: Path) -> None:
     assert frames["bench"]["length"] == len(pages.cells())
     shares = pages.model(tmp_path).results["share"]
     assert [value for value in frames["conformance"]["columns"]["share"] if value is not None] == list(shares.dropna())
-    assert data["clauses"]["SDPA-15"][0] == "Rows without a key"
+    assert data["clauses"]["SDPA-15"][0] == "Fully masked rows"
 
 
 def test_numbers_that_json_has_not_are_kept() -> None:

@@ -77,7 +77,7 @@ def test_a_shortcoming_elsewhere_is_not_held_against_masked_rows(tmp_path: Path)
 def test_the_clauses_on_masked_rows_are_those_of_the_spec() -> None:
     """Their titles say so, and so do the questions."""
     titles = {clauses()[clause].title for clause in MASKED_ROWS.values()}
-    assert all(title.startswith("Rows without a key") for title in titles)
+    assert all(title.startswith("Fully masked rows") for title in titles)
     assert BEGINS == "fully masked row, "
 
 
