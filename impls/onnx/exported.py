@@ -4,11 +4,6 @@ A second run of the suite does not export them again.  A model depends on the pa
 that it was made from; both are part of its key, so a stale one is never found.  The folder is
 ``attention-conformance/onnx`` under the user's cache directory; the environment variable ATTENTION_CONFORMANCE_CACHE
 names another place, and "" turns it off.
-
-An export takes half a second to two seconds, so a model is exported with batch and lengths left open and
-serves every call that fits it.  Plain options, head counts and widths are constants of the graph; array keywords are
-its inputs.  An axis of length 0 or 1 is a constant too, since it may broadcast.  Torch is imported by the first export
-(impls.onnx.exporting), so not at all by a process that finds its models on disk.
 """
 
 from __future__ import annotations
