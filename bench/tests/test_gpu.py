@@ -57,7 +57,7 @@ def test_the_query_is_one_that_nvidia_smi_knows(program: Any, tmp_path: Path) ->
     """Fields of its own names, as numbers without units."""
     program(f'echo "$@" > {tmp_path}/asked; echo "{BUSY}"')
     assert states()
-    assert (tmp_path / "output_of").read_text().split() == [
+    assert (tmp_path / "asked").read_text().split() == [
         "--query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active,name",
         "--format=csv,noheader,nounits",
     ]

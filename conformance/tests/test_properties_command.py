@@ -124,10 +124,10 @@ def test_without_hypothesis_the_option_says_what_to_install(tmp_path: Path) -> N
 
 def test_the_file_by_name_needs_the_option(tmp_path: Path) -> None:
     """Asking for the property tests without a number says what is missing."""
-    command = [sys.executable, "-m", "pytest", str(Path(__file__).parents[1] / "test_fuzz.py"), *MINE]
+    command = [sys.executable, "-m", "pytest", str(Path(__file__).parents[1] / "test_properties.py"), *MINE]
     done = subprocess.run(command, cwd=plug_in(tmp_path), capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode != 0
-    assert "test_fuzz.py needs --fuzz N, the number of examples" in done.stdout
+    assert "test_properties.py needs --fuzz N, the number of examples" in done.stdout
 
 
 def test_an_interrupted_run_ends(tmp_path: Path) -> None:
