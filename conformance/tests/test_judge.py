@@ -169,7 +169,7 @@ def test_the_message_says_what_a_user_needs(pool: Pool) -> None:
     assert "Worst:    output[" in message
     assert "bound" in message
     assert "Wrong:    160 of 160 elements of output" in message
-    assert "pytest conformance --impl wrong --device cpu --dtype float32 --case values-tell-their-key" in message
+    assert "attention-conformance check wrong --device cpu --dtype float32 --case values-tell-their-key" in message
 
 
 def test_the_message_says_where_the_wrong_elements_are(pool: Pool) -> None:

@@ -184,5 +184,5 @@ def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         raise ImportError(name)
 
     monkeypatch.setattr(files, "import_module", missing)
-    with pytest.raises(files.MissingPackage, match=r"pip install '\.\[vectors\]'"):
+    with pytest.raises(files.MissingPackage, match=r"pip install 'attention-conformance\[vectors\]'"):
         encode({"a": np.zeros(1)})
