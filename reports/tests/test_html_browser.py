@@ -126,7 +126,7 @@ def test_a_cell_of_the_matrix_opens_its_cases(opened: Opened) -> None:
     assert details.locator(".counts").inner_text() == "2 failed, 1 passed."
     assert "wrong by value" in details.locator("pre").first.inner_text()
     assert "scripts/empty-row.py" in details.inner_text()
-    assert "pytest conformance --impl square --device cpu --dtype float32 --case empty-row" in details.inner_text()
+    assert "attention-conformance check square --device cpu --dtype float32 --case empty-row" in details.inner_text()
 
 
 def test_details_open_and_close_by_keyboard(opened: Opened) -> None:

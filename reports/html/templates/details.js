@@ -13,7 +13,7 @@
   const badge = (outcome) => el("span", { class: outcome }, `${SYMBOLS[outcome] || ""} ${outcome}`);
   const a = (text, ...parts) => el("a", { href: link(...parts) }, text);
   const digits = (value) => (value === null || value === "" ? "–" : value === "inf" ? "∞" : typeof value === "number" ? Number(value.toPrecision(4)).toString() : value);
-  const command = (r) => ["pytest conformance --impl", quoted(r.implementation), "--device", quoted(r.device), "--dtype", quoted(r.dtype), "--case", quoted(r.case)].join(" ");
+  const command = (r) => ["attention-conformance check", quoted(r.implementation), "--device", quoted(r.device), "--dtype", quoted(r.dtype), "--case", quoted(r.case)].join(" ");
   const milliseconds = (seconds) => `${digits(seconds * 1e3)} ms`;
   const whole = (count) => Math.round(count).toLocaleString("en");
   // What the details of a cell show, in this order.
