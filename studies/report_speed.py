@@ -30,17 +30,20 @@ _NEW = ("new/bench.json", "new/conformance.jsonl")
 _OF_PUBLISHED = tuple(map(str, publish.kept()))
 _NO_PAGE = tuple(word for name in ("markdown", "csv", "json", "badges") for word in ("--format", name))
 
-#: By what is made of what: the arguments of ``attention-conformance report``, and how it ends.
+#: By what is made of what: the arguments of ``attention-conformance``, and how it ends.
 COMMANDS: Mapping[str, tuple[tuple[str, ...], int]] = {
-    "the large run as Markdown, CSV, JSON and badges": ((*_NEW, "-o", "out", *_NO_PAGE), 0),
-    "the large run as a page": ((*_NEW, "-o", "large", "--format", "html"), 0),
-    "the large run in all default formats, with a base run as large": ((*_NEW, "-o", "both", "--base", "base"), 0),
+    "the large run as Markdown, CSV, JSON and badges": (("report", *_NEW, "-o", "out", *_NO_PAGE), 0),
+    "the large run as a page": (("report", *_NEW, "-o", "large", "--format", "html"), 0),
+    "the large run in all default formats, with a base run as large": (
+        ("report", *_NEW, "-o", "both", "--base", "base"),
+        0,
+    ),
     "`compare` of the two, as Markdown and JSON": (
         ("compare", "base", "new", "--markdown", "compared.md", "--json", "compared.json"),
         1,
     ),
     "`history` of 1,000 runs": (("history", "history", "-o", "trends"), 0),
-    "the published run as a page": ((*_OF_PUBLISHED, "-o", "published", "--format", "html"), 0),
+    "the published run as a page": (("report", *_OF_PUBLISHED, "-o", "published", "--format", "html"), 0),
 }
 
 #: The pages that are opened, by what they are of, and a heading to sort by where there is a long table.
@@ -78,15 +81,13 @@ def timed(arguments: Sequence[str], code: int, folder: Path) -> dict[str, float]
     """
     started = time.perf_counter()
     with subprocess.Popen(  # noqa: S603  (our own command)
-        [sys.executable, "-m", "reports", *arguments], cwd=folder, stdout=subprocess.DEVNULL
+        [sys.executable, "-m", "attention_conformance", *arguments], cwd=folder, stdout=subprocess.DEVNULL
     ) as process:
         _, status, used = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != code:
-        raise RuntimeError(
-            f"attention-conformance report {' '.join(arguments)} ended with {process.returncode}, not {code}"
-        )
+        raise RuntimeError(f"attention-conformance {' '.join(arguments)} ended with {process.returncode}, not {code}")
     unit = 1 if sys.platform == "darwin" else 1024
     return {"seconds": seconds, "cpu_seconds": used.ru_utime + used.ru_stime, "bytes": used.ru_maxrss * unit}
 
