@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,14 @@ def test_the_page_and_the_tables_are_written_and_named(tmp_path: Path, capsys: p
     assert pd.read_csv(tmp_path / "out" / "conformance.csv")["case"].tolist() == ["c1"]
     assert pd.read_csv(tmp_path / "out" / "bench.csv")["median_ms"].tolist() == [1.5]
     assert set(pd.read_csv(tmp_path / "out" / "matrix.csv")["clause"]) >= {"SDPA-1", "SDPA-36"}
+
+
+def test_the_garbage_collector_is_on_afterwards(tmp_path: Path) -> None:
+    """A report that is made in somebody's process, here a test's, leaves the process as it was."""
+    report(tmp_path, bench_file(tmp_path / "b.json", cell("x", 128, median_ms=1.5)))
+    assert gc.isenabled()
+    main(["report", str(tmp_path / "none.json"), "-o", str(tmp_path / "out")])
+    assert gc.isenabled()
 
 
 def test_only_tables_with_records_are_written(tmp_path: Path) -> None:
