@@ -102,7 +102,7 @@ def needed_bytes(w: Workload, dtype: str, device: str, call: int) -> int:
 
 
 def here_bytes(w: Workload, dtype: str) -> int:
-    """What a cell needs in this process; cells that take turns need it once, as one is checked at a time."""
+    """What a cell needs in this process; the cells of a round need it once, as one is checked at a time."""
     return SETS_HERE * input_bytes(w, dtype) + result_bytes(w, dtype) + check_bytes(w)
 
 

@@ -50,7 +50,7 @@ class Progress:
             return
         self._printed = now
         waiting = sum(left >= self._process_runs - process_run for left in self._left.values())
-        where = f"run {process_run + 1} of {self._process_runs}, cell {self._cells - waiting} of {self._cells}"
+        where = f"process run {process_run + 1} of {self._process_runs}, cell {self._cells - waiting} of {self._cells}"
         line = ", ".join(filter(None, [where, self._rest(), f"{_result(outcome)}: {cell.id}"]))
         if console.is_terminal:
             self.show(line, "" if outcome.kind == TIMED else "red")
@@ -58,7 +58,7 @@ class Progress:
             console.out(line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…", highlight=False)
 
     def spent(self, cells: Sequence[Cell], seconds: float) -> None:
-        """Cells that took turns took so long together."""
+        """The cells of a round took so long together."""
         self._took |= dict.fromkeys(cells, seconds / len(cells))
 
     def show(self, text: str, style: str = "") -> None:

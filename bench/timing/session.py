@@ -38,7 +38,7 @@ class Rounds:
     _live: dict[Cell, Live] = field(default_factory=dict)
 
     def run(self, cells: Sequence[Cell]) -> None:
-        """Open the cells and let them take turns until each has ended."""
+        """Open the cells, and make rounds until each has ended."""
         for cell in cells:
             self._attempt(cell, self._open)
         while self._live:
@@ -147,7 +147,7 @@ class Session:
             self.progress.spent(part, time.perf_counter() - started)
 
     def _parts(self, cells: Sequence[Cell]) -> Iterator[list[Cell]]:
-        """Cells that fit into memory together; they are all open while they take turns."""
+        """Cells that fit into memory together; in a round all are open."""
         part: list[Cell] = []
         rest = 0.0
         for cell in cells:
