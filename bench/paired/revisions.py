@@ -23,6 +23,9 @@ HERE = "."
 #: A file that tells a checkout of this project, whose own code is run, from the repository of somebody's kernel.
 OURS = Path("conformance", "SPEC.md")
 
+#: A file of its package, which a revision from before there was one package lacks.
+PACKAGE = Path("api", "__init__.py")
+
 #: Where a virtual environment keeps its interpreter.
 INTERPRETER = Path("bin", "python")
 
@@ -49,13 +52,13 @@ class Revision:
 def ready(text: str, folder: Path | None = None) -> Iterator[Revision]:
     """Make a revision ready, in a temporary checkout if it names a revision, and remove that afterwards.
 
-    Raises SideError for what is neither a revision nor an environment.
+    Raises RevisionError for what is neither a revision nor an environment, and for one that cannot be compared.
     """
     folder = (folder or Path.cwd()).resolve()
     revision, environment = _parts(text, folder)
     python = str(_interpreter(environment, folder)) if environment else sys.executable
     if revision in ("", HERE):
-        yield Revision(text, python, folder, _suite(_top(folder) or folder))
+        yield Revision(text, python, folder, _suite(text, _top(folder) or folder))
         return
     top = _top(folder)
     if top is None:
@@ -68,7 +71,7 @@ def ready(text: str, folder: Path | None = None) -> Iterator[Revision]:
             inside = checkout / folder.relative_to(top)
             if not inside.is_dir():
                 raise RevisionError(f"{text}: that revision has no folder {folder.relative_to(top)}")
-            yield Revision(text, python, inside, _suite(checkout), commit)
+            yield Revision(text, python, inside, _suite(text, checkout), commit)
         finally:
             with contextlib.suppress(RevisionError):
                 _git(top, "worktree", "remove", "--force", str(checkout))
@@ -98,9 +101,18 @@ def _interpreter(text: str, folder: Path) -> Path:
     return path / INTERPRETER if path.is_dir() else path
 
 
-def _suite(checkout: Path) -> Path | None:
-    """The suite of a checkout of this project is its own; that of anybody's repository is the one that runs this."""
-    return checkout if (checkout / OURS).is_file() else None
+def _suite(text: str, checkout: Path) -> Path | None:
+    """The suite of a checkout of this project is its own; that of anybody's repository is the one that runs this.
+
+    Raises RevisionError for a suite that is older than its one package.
+    """
+    if not (checkout / OURS).is_file():
+        return None
+    if not (checkout / PACKAGE).is_file():
+        raise RevisionError(
+            f"{text}: its suite is older than the package attention_conformance, and cannot be compared"
+        )
+    return checkout
 
 
 def _top(folder: Path) -> Path | None:

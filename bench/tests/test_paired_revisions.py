@@ -34,6 +34,15 @@ def repository(tmp_path: Path) -> Path:
     return top
 
 
+def suite(repository: Path, *names: str) -> None:
+    """Commit empty files by which a checkout of this project is known."""
+    for name in names:
+        (repository / name).parent.mkdir(exist_ok=True)
+        (repository / name).write_text("")
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "-m", "suite")
+
+
 def test_a_revision_is_checked_out_beside_the_repository(repository: Path) -> None:
     """The side has that revision's files in the folder that corresponds to the current one."""
     with ready("HEAD~1", repository / "kernels") as side:
@@ -67,12 +76,18 @@ def test_somebody_s_repository_uses_the_installed_suite(repository: Path) -> Non
 
 def test_a_checkout_of_the_suite_uses_its_own(repository: Path) -> None:
     """A revision of this project runs the suite of that revision."""
-    (repository / "conformance").mkdir()
-    (repository / "conformance" / "SPEC.md").write_text("")
-    git(repository, "add", ".")
-    git(repository, "commit", "--quiet", "-m", "suite")
+    suite(repository, "conformance/SPEC.md", "api/__init__.py")
     with ready("main", repository) as side:
         assert side.suite == side.folder
+
+
+def test_a_suite_from_before_its_one_package_is_refused_in_a_sentence(repository: Path) -> None:
+    """A revision of this project that has no such package, and the working tree alike."""
+    suite(repository, "conformance/SPEC.md", "impls/__init__.py")
+    for text in ("main", "."):
+        said = f"^{text}: its suite is older than the package attention_conformance, and cannot be compared$"
+        with pytest.raises(RevisionError, match=said), ready(text, repository):
+            pass
 
 
 def test_an_environment_is_found_by_its_folder_or_interpreter(tmp_path: Path) -> None:
