@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from studies import common
+from studies import common, cores, steps
 from studies.common import END, Study
 
 
@@ -51,3 +51,12 @@ def test_a_page_without_a_place_is_an_error(study: Study, tmp_path: Path, text: 
     with pytest.raises(ValueError, match=r"page\.md has no place for the figures of studies\.count"):
         study.main(["--count", "7", "--page"])
     assert (tmp_path / "page.md").read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize(("renamed", "now"), [(cores.STUDY, "--batches"), (steps.STUDY, "--rounds")])
+def test_a_renamed_option_says_its_new_name(renamed: Study, now: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """And nothing is measured."""
+    with pytest.raises(SystemExit) as ended:
+        renamed.main(["--turns", "3"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.rstrip().endswith(f"error: --turns is called {now} now")
