@@ -6,6 +6,7 @@ tables.  Nothing else should run on the machine.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import subprocess
@@ -107,10 +108,13 @@ def opened(browser: Any, path: Path, heading: str) -> dict[str, float | None]:
     return found
 
 
-def measure(runs: int, openings: int) -> dict[str, Any]:
-    """The commands, each ``runs`` times, and then the pages, each opened so many times; one after the other."""
+def measure(runs: int, openings: int, folder: Path | None) -> dict[str, Any]:
+    """The commands, each ``runs`` times, and then the pages, each opened so many times; one after the other.
+
+    What they read and write is left in ``folder`` if there is one.
+    """
     versions = {library: metadata.version(library) for library in LIBRARIES}
-    with tempfile.TemporaryDirectory() as name:
+    with contextlib.nullcontext(folder) if folder else tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for run, seed, worse in (("base", 1, False), ("new", 2, True)):
             large.write(folder / run, seed, worse)
@@ -173,6 +177,7 @@ STUDY = Study(
     {
         "--runs": {"type": int, "default": 5, "help": "of each command (default: %(default)s)"},
         "--openings": {"type": int, "default": 7, "help": "of each page (default: %(default)s)"},
+        "--folder": {"type": Path, "metavar": "FOLDER", "help": "leave the runs there, and what is made of them"},
     },
 )
 

@@ -1,14 +1,13 @@
-"""Writes large input, to see that reports stay fast: ``python -m attention_conformance.reports.tests.large FOLDER``.
+"""Large input, to see that reports stay fast; ``python -m studies.report_speed --folder FOLDER`` leaves it there.
 
 Two runs of 2,000 cells with 50 samples each and 50,000 conformance results, on the cases of the suite; the second run
-is 20 % slower in one implementation of twenty-five and has 50 new failures.  With ``history`` behind the folder it is
-1,000 runs of 16 cells, a run an hour, in which one cell becomes 30 % slower with a version and later as fast as before.
+is 20 % slower in one implementation of twenty-five and has 50 new failures.  A history has 1,000 runs of 16 cells, a
+run an hour, in which one cell becomes 30 % slower with a version and later as fast as before.
 """
 
 from __future__ import annotations
 
 import datetime
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -74,11 +73,3 @@ def _result(at: int, name: str, case: object, dtype: str, worse: bool) -> Result
     if at % 5 == 0:
         return Result(*place, Outcome.UNSUPPORTED, reason=f"no {at % 11}")
     return Result(*place, Outcome.PASSED, profile="wide", meets=("wide", "fused", "storage"), share=at % 100 / 100)
-
-
-if __name__ == "__main__":
-    if sys.argv[2:] == ["history"]:
-        write_history(Path(sys.argv[1]))
-        raise SystemExit
-    for name, seed, worse in (("base", 1, False), ("new", 2, True)):
-        print(*write(Path(sys.argv[1]) / name, seed, worse))
