@@ -10,6 +10,7 @@ from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.reports.compare.changes import Change, Kind, Level
 from attention_conformance.reports.compare.rules import Rules
 from attention_conformance.reports.input.read import CASE
+from attention_conformance.reports.markdown.text import words
 
 Key = tuple[str, str, str, str]
 
@@ -107,5 +108,5 @@ def _told(result: Result | None) -> str:
     if result is None:
         return "not run"
     share = f", {result.share:.3g} of the bound" if result.share is not None and not math.isinf(result.share) else ""
-    what = f"{result.outcome.value}{share}"
+    what = f"{words(result.outcome.value)}{share}"
     return f"{what}: {result.reason}" if result.reason else what

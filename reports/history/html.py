@@ -17,7 +17,7 @@ from attention_conformance.reports.history.series import History, Series
 from attention_conformance.reports.html import document, files
 from attention_conformance.reports.html.views import Answer, Cell, Column, Group, Table, columns, milliseconds, number
 from attention_conformance.reports.input.bench import Key
-from attention_conformance.reports.markdown.text import digits
+from attention_conformance.reports.markdown.text import digits, words
 
 #: The scripts of the page in their order.
 SCRIPTS = ("data.js", "tables.js", "plots.js", "trend.js")
@@ -216,7 +216,7 @@ def conformance_table(found: History) -> Table:
         went = Cell(pages.bars(runs["failed"].tolist()[-pages.COLUMNS :]), "", look="name", spoken="failures over time")
         head = (Cell(str(name), look="name"), Cell(str(device)), Cell(str(len(runs)), len(runs)))
         rows.append((*head, *outcomes, went, Cell(last["when"], look="name")))
-    titles = ("passed", *BAD, "unsupported")
+    titles = tuple(map(words, ("passed", *BAD, "unsupported")))
     heads = columns("implementation", "device", "runs", *titles, numbers=("runs", *titles))
     note = "Numbers are of the last run; in brackets what became of them since the first."
     return Table("tallies", "Results by outcome", (*heads, Column("failures"), Column("last run")), tuple(rows), note)
@@ -225,7 +225,7 @@ def conformance_table(found: History) -> Table:
 def refused_table(found: History) -> Table:
     """One row per file that could not be read."""
     rows = tuple((Cell(name), Cell(why)) for name, why in found.refused.items())
-    return Table("refused", "Files that were refused_table", columns("file", "why"), rows)
+    return Table("refused", "Files that were refused", columns("file", "why"), rows)
 
 
 def _named(row: Mapping[Any, Any]) -> Cell:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from attention_conformance.reports.history.series import History, Series, Step
-from attention_conformance.reports.markdown.text import NONE, code, digits, escape, fold, inert, table
+from attention_conformance.reports.markdown.text import NONE, code, digits, escape, fold, inert, table, words
 
 #: Columns of a trend, and the eighths of a line that it is drawn with; the newest runs are shown.
 COLUMNS = 40
@@ -73,7 +73,7 @@ def page(found: History) -> str:
         parts += ["## Cells", f"Oldest run left, at most the last {COLUMNS}; │ is a change.", table(_trends(found))]
     if found.tallies:
         last = tallies(found).groupby(["implementation", "device"], sort=False).last().reset_index()
-        parts += ["## Conformance, in the last run of each", table(last.map(inert))]
+        parts += ["## Conformance, in the last run of each", table(last.rename(columns=words).map(inert))]
     if found.refused:
         reasons = (f"* {code(name)}: {escape(reason)}" for name, reason in found.refused.items())
         parts.append(fold("Refused files", "\n".join(reasons)))

@@ -107,7 +107,7 @@ def _by_version() -> Plot:
 
 def _outcomes(field: str) -> Plot:
     """Results that are not as the spec has them, by run."""
-    looks = {"failed": ("var(--failed)", "circle"), "known-deviation": ("var(--known-deviation)", "square")}
+    looks = {"failed": ("var(--failed)", "circle"), "known deviation": ("var(--known-deviation)", "square")}
     looks["advisory"] = ("var(--advisory)", "triangle-up")
     colours, shapes = ([look[at] for look in looks.values()] for at in (0, 1))
     legend = alt.Legend(title=None, orient="top", symbolOpacity=1)

@@ -11,7 +11,7 @@ from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.ledger import divergence as given
 from attention_conformance.conformance.ledger.questions import DTYPE, Question
 from attention_conformance.reports.html.views import Answer, Cell, Column, Group, Table, columns, link, number
-from attention_conformance.reports.markdown.text import NONE, share, shortened
+from attention_conformance.reports.markdown.text import NONE, share, shortened, words
 from attention_conformance.reports.model import tables
 
 #: The clause of each operator that says what a fully masked row gives.
@@ -65,7 +65,7 @@ def conforms(table: pd.DataFrame) -> Answer:
     groups: dict[tuple[str, str], list[Cell]] = {}
     for row in table.to_dict("records"):
         executed = row["passed"] + row["failed"] + row["known-deviation"] + row["advisory"]
-        counts = ", ".join(f"{row[outcome]} {outcome}" for outcome in tables.OUTCOMES)
+        counts = ", ".join(f"{row[outcome]} {words(outcome)}" for outcome in tables.OUTCOMES)
         name = " ".join((row["implementation"], row["device"])) if several else row["implementation"]
         item = Cell(name, tip=counts, link="#implementations")
         label = ("Nothing executed", "unsupported")
@@ -83,7 +83,7 @@ def conforms(table: pd.DataFrame) -> Answer:
         for (label, look), items in sorted(groups.items(), key=lambda group: order.index(group[0][1]))
     )
     numbers = table[list(tables.OUTCOMES)].sum()
-    note = f"{numbers.sum():,} results: {', '.join(f'{numbers[name]:,} {name}' for name in tables.OUTCOMES)}."
+    note = f"{numbers.sum():,} results: {', '.join(f'{numbers[name]:,} {words(name)}' for name in tables.OUTCOMES)}."
     return Answer("conforms", "Which implementations conform to the spec?", lead, found, note, "conformance")
 
 
@@ -173,7 +173,7 @@ def implementations(table: pd.DataFrame) -> Table:
                 Cell(profiles if isinstance(profiles, str) else NONE),
             )
         )
-    numbers = (*tables.OUTCOMES, "worst share")
+    numbers = (*map(words, tables.OUTCOMES), "worst share")
     heads = columns("implementation", "device", "verdict", *numbers, "profiles met", numbers=numbers)
     note = (
         "Worst share: the largest error, as a share of its bound, over the cases that passed. Profiles met: the"
@@ -228,7 +228,7 @@ def differences(table: pd.DataFrame) -> Table:
             Cell(row["implementation"], look="name"),
             Cell(row["device"]),
             Cell(
-                f"{tables.SYMBOLS[row['outcome']]} {row['outcome']}{': ' * bool(row['kind'])}{row['kind']}",
+                f"{tables.SYMBOLS[row['outcome']]} {words(row['outcome'])}{': ' * bool(row['kind'])}{row['kind']}",
                 look=row["outcome"],
             ),
             Cell(

@@ -12,7 +12,7 @@ from attention_conformance.conformance.ledger.questions import DTYPE
 from attention_conformance.reports.input.read import Records, Source, incomplete
 from attention_conformance.reports.markdown import changes
 from attention_conformance.reports.markdown.speed import speed
-from attention_conformance.reports.markdown.text import NONE, code, digits, escape, share, shortened, table
+from attention_conformance.reports.markdown.text import NONE, code, digits, escape, share, shortened, table, words
 from attention_conformance.reports.model import faults, memory, tables
 from attention_conformance.reports.model.model import Model
 
@@ -81,7 +81,7 @@ def _conformance_verdict(frame: pd.DataFrame) -> str:
         )
     else:
         start = f"**Conformance: {_many(len(everyone), 'implementation')}, no failure.**"
-    numbers = ", ".join(f"{counts.get(outcome, 0)} {outcome}" for outcome in tables.OUTCOMES)
+    numbers = ", ".join(f"{counts.get(outcome, 0)} {words(outcome)}" for outcome in tables.OUTCOMES)
     return f"{start} {_many(len(frame), 'result')}: {numbers}."
 
 
@@ -97,7 +97,7 @@ def _divergence(records: Records) -> str:
 
 
 def _implementations(model: Model) -> str:
-    frame = model.implementations.copy()
+    frame = model.implementations.rename(columns=words)
     frame["worst share"] = frame["worst share"].map(share)
     frame["profiles met"] = frame["profiles met"].fillna(NONE)
     note = (
@@ -145,7 +145,8 @@ def differences(model: Model) -> str:
         return "### How they differ\n\nNo failure, no deviation, no advice."
     titles = [clauses[name].title if name in clauses else "" for name in frame["clause"]]
     frame["clause"] = [f"{name} {title}".strip() for name, title in zip(frame["clause"], titles, strict=True)]
-    frame["outcome"] = [f"{o}: {k}" if k else o for o, k in zip(frame["outcome"], frame["kind"], strict=True)]
+    outcomes = frame["outcome"].map(words)
+    frame["outcome"] = [f"{o}: {k}" if k else o for o, k in zip(outcomes, frame["kind"], strict=True)]
     frame["what it does"] = frame["what it does"].map(shortened)
     if frame["device"].nunique() == 1:
         frame = frame.drop(columns="device")

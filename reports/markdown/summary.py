@@ -6,7 +6,7 @@ import pandas as pd
 
 from attention_conformance.reports.markdown import changes
 from attention_conformance.reports.markdown import page as markdown
-from attention_conformance.reports.markdown.text import NONE, digits, fold, shortened, table
+from attention_conformance.reports.markdown.text import NONE, digits, fold, shortened, table, words
 from attention_conformance.reports.model import memory, tables
 from attention_conformance.reports.model.model import Model
 
@@ -48,7 +48,7 @@ def _failures(results: pd.DataFrame) -> str:
 
 
 def _by_implementation(model: Model) -> pd.DataFrame:
-    frame = model.implementations
+    frame = model.implementations.rename(columns=words)
     return frame.drop(columns="worst share").assign(**{"profiles met": frame["profiles met"].fillna(NONE)})
 
 

@@ -32,6 +32,11 @@ def fold(title: str, text: str) -> str:
     return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
 
 
+def words(outcome: str) -> str:
+    """An outcome as a reader has it: ``known deviation``."""
+    return outcome.replace("-", " ")
+
+
 def escape(value: Any) -> str:
     """A value as the text of a Markdown table's cell."""
     return " ".join(str(value).split()).replace("|", "\\|").replace("<", "&lt;")

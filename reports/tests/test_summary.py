@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.reports.html.conformance import differences, implementations
 from attention_conformance.reports.input.read import read
-from attention_conformance.reports.markdown import summary
+from attention_conformance.reports.markdown import page, summary
 from attention_conformance.reports.model.model import Model
 from attention_conformance.reports.tests.files import bench_file, cell, conformance_file, failed, result
 
@@ -43,3 +45,16 @@ def test_a_summary_stays_within_what_fits(tmp_path: Path) -> None:
     text = made(conformance_file(tmp_path / "c.jsonl", *results))
     assert len(text) < 65_536
     assert "is left out here" in text
+
+
+def test_an_outcome_is_said_in_the_terminal_s_words(tmp_path: Path) -> None:
+    """Everywhere on the pages; the tables that programs read keep the name of the result files."""
+    deviating = result("x", "c1", Outcome.KNOWN_DEVIATION, reason="as recorded")
+    model = Model(read([conformance_file(tmp_path / "c.jsonl", deviating)]), clauses())
+    for text in (summary.page(model), page.page(model)):
+        assert "1 known deviation" in text
+        assert "known-deviation" not in text
+    shown = [implementations(model.implementations), differences(model.differences)]
+    texts = [cell.text for table in shown for row in table.rows for cell in row]
+    assert "≠ known deviation" in texts
+    assert not any("known-deviation" in text for text in (*texts, *(c.title for t in shown for c in t.columns)))

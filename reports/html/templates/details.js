@@ -10,7 +10,7 @@
   const WORDS = { "known-deviation": "deviate as recorded", advisory: "do not follow a SHOULD" };
   const MANY = 200; // rows that are shown at first; a button shows the others
 
-  const badge = (outcome) => el("span", { class: outcome }, `${SYMBOLS[outcome] || ""} ${outcome}`);
+  const badge = (outcome) => el("span", { class: outcome }, `${SYMBOLS[outcome] || ""} ${outcome.replace("-", " ")}`);
   const a = (text, ...parts) => el("a", { href: link(...parts) }, text);
   const digits = (value) => (value === null || value === "" ? "–" : value === "inf" ? "∞" : typeof value === "number" ? Number(value.toPrecision(4)).toString() : value);
   const command = (r) => ["attention-conformance check", quoted(r.implementation), "--device", quoted(r.device), "--dtype", quoted(r.dtype), "--case", quoted(r.case)].join(" ");

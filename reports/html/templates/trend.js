@@ -50,7 +50,7 @@
     let shown;
     const draw = () => {
       shown = all.filter((row) => row.who === select.value);
-      const datasets = { outcomes: shown.flatMap((row) => outcomes.map((outcome) => ({ ...row, outcome, count: row[outcome] }))) };
+      const datasets = { outcomes: shown.flatMap((row) => outcomes.map((outcome) => ({ ...row, outcome: outcome.replace("-", " "), count: row[outcome] }))) };
       figure.querySelector("output").textContent = `${shown.length} runs`;
       return page.embed(figure.querySelector(".drawing"), { ...data.charts[`outcomes-${axis(shown, "time")}`], description: text, datasets }, text);
     };
