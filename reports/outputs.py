@@ -67,7 +67,7 @@ def _markdown(given: Model, folder: Path) -> list[Path]:
 
 
 def _html(given: Model, folder: Path) -> list[Path]:
-    from attention_conformance.reports.html.page import page  # Altair takes half a second
+    from attention_conformance.reports.html.page import page
 
     return [_text(page(given), folder / "report.html")]
 

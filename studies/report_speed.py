@@ -25,7 +25,7 @@ from attention_conformance.reports.tests.browsers import Opened, launched
 from studies.common import Measured, Study, markdown, measured, sentence
 
 #: What the versions of are kept with the numbers, as they decide.
-LIBRARIES = ("pandas", "numpy", "altair", "jinja2", "vl-convert-python")
+LIBRARIES = ("pandas", "numpy", "jinja2", "vl-convert-python")
 
 _NEW = ("new/bench.json", "new/conformance.jsonl")
 _OF_PUBLISHED = tuple(map(str, publish.kept()))

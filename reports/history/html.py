@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from attention_conformance.bench.analysis.statistics import LEAST
-from attention_conformance.reports.history import pages, plots
+from attention_conformance.reports.history import pages
 from attention_conformance.reports.history.series import History, Series
 from attention_conformance.reports.html import document, files
 from attention_conformance.reports.html.views import Answer, Cell, Column, Group, Table, columns, milliseconds, number
@@ -55,7 +55,7 @@ def _shown(found: History) -> dict[str, Any]:
         "conformance": conformance_table(found) if found.tallies else None,
         "refused": refused_table(found) if found.refused else None,
         "files": files.table(found.sources),
-        "data": document.packed(_frames(found, steps), charts=plots.charts()),
+        "data": document.packed(_frames(found, steps)),
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from attention_conformance.reports.html import changes, charts, conformance, document, files, speed
+from attention_conformance.reports.html import changes, conformance, document, files, speed
 from attention_conformance.reports.html import faults as kills
 from attention_conformance.reports.html.views import Answer
 from attention_conformance.reports.input.read import incomplete
@@ -89,10 +89,10 @@ def _data(model: Model, found: pd.DataFrame) -> dict[str, Any]:
         frames |= {"conformance": limited[list(RESULTS)], "accuracy": conformance.share_marks(shares)}
         shown["accuracy"] = conformance.accuracy(shares) if len(shares) else None
     if not found.empty:
-        guides = charts.guides(found, speed.peaks(records))
-        frames |= {"bench": found, "points": charts.drawn(found), "guides": guides}
+        guides = speed.guides(found, speed.peaks(records))
+        frames |= {"bench": found, "points": speed.drawn(found), "guides": guides}
     if records.faults:
         frames["faults"] = model.faults
     clauses = {name: [clause.title, clause.level.value, clause.sentence] for name, clause in model.clauses.items()}
     details = kills.details(records.faults)
-    return shown | {"data": document.packed(frames, clauses=clauses, faults=details, charts=charts.charts())}
+    return shown | {"data": document.packed(frames, clauses=clauses, faults=details)}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from attention_conformance.bench.analysis.fits import Growth, Memory
@@ -67,6 +68,13 @@ FAMILIES = ("prefill-b1h8d64s*-causal", "prefill-b1h8d64s*")
 
 #: How many of the fastest are named.
 NAMED = 5
+
+#: A reference line stands this factor beyond the outermost measured point, so that it covers none.
+APART = 1.6
+
+#: The line above the measured ones, and what is said of each.
+STEEP = "slope of S²"
+GUIDES = [*GROUP, "quantity", "name", "S", "value"]
 
 GROWTHS = {Growth.QUADRATIC: "known-deviation", Growth.LESS: "passed", Growth.UNCLEAR: "unsupported"}
 
@@ -383,3 +391,43 @@ def _lengths(rows: pd.DataFrame) -> str:
 def _intensity(rows: pd.DataFrame) -> str:
     known = [value for value in rows["intensity"] if not missing(value)]
     return f"{digits(min(known))} to {digits(max(known))} operations a byte" if known else ""
+
+
+def guides(cells: pd.DataFrame, peaks: Mapping[tuple[str, str], float]) -> pd.DataFrame:
+    """The lines that are drawn beside the measured ones: S², S, and the time at the measured peak."""
+    rows: list[tuple[Any, ...]] = []
+    for key, group in timed(cells).groupby(GROUP, sort=False) if not cells.empty else ():
+        lengths = sorted(group["S"].unique())
+        ends = (lengths[0], lengths[-1])
+        for quantity, values in (("milliseconds", group["median"] * 1e3), ("memory", group["memory"])):
+            last = values[(group["S"] == ends[1]) & (values > 0)]
+            if len(lengths) > 1 and len(last):
+                top = last.max() * APART
+                rows += [(*key, quantity, STEEP, S, top * (S / ends[1]) ** 2) for S in ends]
+                if quantity == "memory":
+                    rows += [(*key, quantity, "slope of S", S, last.min() / APART * S / ends[1]) for S in ends]
+        peak = peaks.get((str(key[1]), str(key[2])))
+        if peak is not None:
+            work = group.dropna(subset=["flops"]).drop_duplicates("S").sort_values("S")
+            times = work["flops"] / peak * 1e3
+            rows += [
+                (*key, "milliseconds", "at the measured peak", S, time)
+                for S, time in zip(work["S"], times, strict=True)
+            ]
+    found = pd.DataFrame(rows, columns=GUIDES)
+    by_line = found.groupby([*GROUP, "quantity", "name"])["S"]
+    steep, left, right = found["name"] == STEEP, by_line.transform("min"), by_line.transform("max")
+    label = pd.Series("", index=found.index)
+    label[steep & (found["S"] == right)] = "right"
+    label[~steep & (found["S"] == left)] = "left"
+    return found.assign(label=label)
+
+
+def drawn(cells: pd.DataFrame) -> pd.DataFrame:
+    """The cells that have a point, with what its tip says."""
+    rows = timed(cells)
+    if rows.empty:
+        return rows
+    low, high = rows["interval_low"].fillna(rows["median"]), rows["interval_high"].fillna(rows["median"])
+    rows = rows.assign(milliseconds=rows["median"] * 1e3, low=low * 1e3, high=high * 1e3)
+    return rows.assign(memory=rows["memory"].where(rows["memory"] > 0, np.nan))

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
+import altair
 import pytest
 
 #: What a Chromium is called where one is installed; none is ever downloaded.
@@ -46,6 +47,13 @@ class Opened:
         self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(address)
+
+    def specifications(self) -> list[dict[str, Any]]:
+        """What every plot is drawn by, checked against the schema of Vega-Lite."""
+        found: list[dict[str, Any]] = self.page.evaluate("[...document.querySelectorAll('.drawing')].map(d => d.spec)")
+        for one in found:
+            altair.Chart.from_dict(one, validate=True)
+        return found
 
     def rows(self, table: str) -> list[str]:
         """The first cells of the rows that are shown."""

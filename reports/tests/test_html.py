@@ -16,7 +16,7 @@ import pytest
 
 from attention_conformance.cli import main
 from attention_conformance.conformance.spec.clauses import clauses
-from attention_conformance.reports.html import charts, conformance, document, speed
+from attention_conformance.reports.html import conformance, document, speed
 from attention_conformance.reports.html.page import page
 from attention_conformance.reports.html.views import number, size
 from attention_conformance.reports.input.read import read
@@ -124,26 +124,21 @@ def test_a_message_that_is_cut_says_so(tmp_path: Path) -> None:
     assert cut == whole + document.CUT
 
 
-def test_the_plots_are_valid_vega_lite() -> None:
-    """By the schema of the version that draws them."""
-    assert set(charts.charts(validate=True)) == {"time", "memory", "frontier", "accuracy"}
-
-
 def test_the_line_at_the_measured_peak_is_operations_by_peak(tmp_path: Path) -> None:
     """The helper's 1e9 operations take 10 ms at 1e11 a second; without a measured peak there is no such line."""
     model = Model(read([bench_run(tmp_path / "b.json", *pages.cells(), peaks=[peak(flops=1e11)])]), clauses())
     found = speed.frame(model)
-    guides = charts.guides(found, speed.peaks(model.records))
+    guides = speed.guides(found, speed.peaks(model.records))
     line = guides[guides["name"] == "at the measured peak"]
     assert line["value"].tolist() == [10.0] * 4
-    assert "at the measured peak" not in set(charts.guides(found, {})["name"])
+    assert "at the measured peak" not in set(speed.guides(found, {})["name"])
 
 
 def test_the_steep_line_has_the_slope_of_the_square(tmp_path: Path) -> None:
     """From 512 to 4096 it rises by 64, above every measured point."""
     found = speed.frame(pages.model(tmp_path))
-    guides = charts.guides(found, {})
-    steep = guides[(guides["name"] == charts.STEEP) & (guides["quantity"] == "milliseconds")]
+    guides = speed.guides(found, {})
+    steep = guides[(guides["name"] == speed.STEEP) & (guides["quantity"] == "milliseconds")]
     assert steep["value"].iloc[-1] / steep["value"].iloc[0] == pytest.approx(64)
     assert steep["value"].iloc[-1] > 1e3 * found["median"].max()
 
@@ -221,14 +216,14 @@ def test_a_missing_library_of_the_page_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In one sentence, before anything is written; other formats do not need it."""
-    monkeypatch.setitem(sys.modules, "altair", None)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     room = page.__module__.rpartition(".")[0]
-    for name in ("page", "charts"):
+    for name in ("page", "document"):
         monkeypatch.delitem(sys.modules, f"{room}.{name}", raising=False)
         monkeypatch.delattr(sys.modules[room], name, raising=False)
     path = conformance_file(tmp_path / "a.jsonl", *pages.results())
     assert main(["report", str(path), "-o", str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err == "error: report needs altair: pip install 'attention-conformance[reports]'\n"
+    assert capsys.readouterr().err == "error: report needs jinja2: pip install 'attention-conformance[reports]'\n"
     assert not (tmp_path / "out").exists()
     assert main(["report", str(path), "-o", str(tmp_path / "out"), "--format", "markdown"]) == 0
     assert (tmp_path / "out" / "report.md").exists()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import ValidationError
 
 from attention_conformance.reports.tests import browsers, pages
 from attention_conformance.reports.tests.browsers import launched
@@ -54,6 +55,16 @@ def test_it_opens_from_a_file_without_an_error_or_a_request(opened: Opened, addr
     opened.drawn()
     assert opened.complaints == []
     assert opened.requests == [address]
+
+
+def test_the_plots_are_valid_vega_lite(opened: Opened) -> None:
+    """By the schema of the version that draws them, and a plot of another kind of mark is not."""
+    opened.drawn()
+    found = opened.specifications()
+    assert [one["description"].partition(" ")[0] for one in found] == ["The", "The", "The", "The"]
+    opened.page.evaluate("document.querySelector('.drawing').spec.layer[0].mark.type = 'lines'")
+    with pytest.raises(ValidationError):
+        opened.specifications()
 
 
 def test_it_is_right_about_three_known_numbers(opened: Opened) -> None:

@@ -16,7 +16,7 @@ import pytest
 from attention_conformance.cli import main
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.reports import schemas
-from attention_conformance.reports.history import html, plots
+from attention_conformance.reports.history import html
 from attention_conformance.reports.history.series import history
 from attention_conformance.reports.tests import trends
 from attention_conformance.reports.tests.large import write_history
@@ -99,11 +99,6 @@ def test_a_trend_has_an_address_of_its_own() -> None:
     found = {html.anchor(key, "m"), html.anchor(("a-b", *key[1:]), "m"), html.anchor(key, "n")}
     assert len(found) == 3
     assert all(re.fullmatch(r"trend-a-b-cpu-float32-w-[0-9a-f]{8}", one) for one in found)
-
-
-def test_the_plots_are_valid_vega_lite() -> None:
-    """By the schema of the version that draws them."""
-    assert set(plots.charts(validate=True)) == {"time", "run", "version", "outcomes-time", "outcomes-run"}
 
 
 def test_what_was_planted_in_a_long_history_is_found(tmp_path: Path) -> None:

@@ -56,6 +56,18 @@ def test_it_opens_from_a_file_without_an_error_or_a_request(opened: Opened, addr
     assert HOSTILE in opened.rows("every-cell")
 
 
+@pytest.mark.parametrize(("across", "field"), [(0, "time"), (1, "run"), (2, "version")])
+def test_the_plots_are_valid_vega_lite(opened: Opened, across: int, field: str) -> None:
+    """By the schema of the version that draws them, across dates, runs and versions."""
+    opened.page.locator("#across").select_option(index=across)
+    opened.page.wait_for_function(
+        f"JSON.stringify(document.querySelector('.drawing').spec).includes('\"field\":\"{field}\"')"
+    )
+    *trends_of, outcomes = opened.specifications()
+    assert len(trends_of) == 2
+    assert outcomes["mark"]["type"] == "line"
+
+
 def test_the_change_is_in_the_table_and_marked_in_its_plot_alone(opened: Opened) -> None:
     """With new ÷ old, which is known; the other cell has no mark."""
     assert opened.page.locator("#steps tbody td").first.inner_text() == f"✗ slower {RATIO}"

@@ -2,6 +2,7 @@
 "use strict";
 (() => {
   const { el } = page;
+  const { number, named, plot: fitting } = page.vl;
   const SVG = "http://www.w3.org/2000/svg";
   const PATHS = ["M6 1a5 5 0 1 0 .01 0z", "M2 2h8v8H2z", "M6 1l5 9H1z", "M6 0l4 6-4 6-4-6z", "M4 1h4v3h3v4H8v3H4V8H1V4h3z", "M1 2h10L6 11z"];
   const COLOURS = 10;
@@ -55,16 +56,77 @@
     return (list) => list.filter((row) => plot.choose.every((name, at) => !(name in row) || String(row[name]) === selects[at].value));
   }
 
-  // With the colours and shapes of these implementations, and the lengths that occur as ticks.
-  function fitted(spec, names, look, lengths) {
-    const text = JSON.stringify(spec, (key, value) => {
-      if (value && value.field === "implementation" && value.scale && key === "color") return { ...value, scale: { domain: names, range: names.map((n) => `var(--c${look[n][0]})`) } };
-      if (value && value.field === "implementation" && value.scale && key === "shape") return { ...value, scale: { domain: names, range: names.map((n) => SHAPES[look[n][1]]) } };
-      if (value && value.field === "S" && value.axis) return { ...value, axis: { ...value.axis, values: lengths } };
-      return value;
-    });
-    return JSON.parse(text);
+  // On a logarithmic axis the powers of ten stand out.
+  const POWER = "abs(log(datum.value) / LN10 - round(log(datum.value) / LN10)) < 1e-6";
+  const logarithmic = (field, title, scale, format = "~g") => number(field, { title, scale: { type: "log", ...scale }, axis: { format, labelSeparation: 4, gridOpacity: { condition: { test: POWER, value: 1 }, value: 0.25 } } });
+
+  // What the reader picked in the legend stays, the others fade.
+  const faded = (full) => ({ condition: { test: "length(focus) == 0 || indexof(focus, datum.implementation) >= 0", value: full }, value: 0.08 });
+  const params = [{ name: "focus", value: [] }];
+
+  const TIPS = [
+    ...["implementation", "workload", "dtype"].map((name) => named(name, { title: name })),
+    number("milliseconds", { title: "median, ms" }), number("low", { title: "95 % from, ms" }), number("high", { title: "95 % to, ms" }),
+    number("gflops", { title: "GFLOP/s" }), number("memory", { title: "memory, bytes" }), number("share", { title: "share of bound" }),
+  ];
+
+  // Lines beside the measured ones; the name of each stands at the end of it where those leave room.
+  const GUIDES = { data: { name: "guides" }, encoding: { x: number("S"), y: number("value") } };
+  const GUIDE_LINES = { ...GUIDES, mark: { type: "line", strokeDash: [5, 4], strokeWidth: 1.5, color: "var(--guide)" }, encoding: { ...GUIDES.encoding, detail: named("name") } };
+  const LEFT = "datum.label == 'left'";
+  const GUIDE_NAMES = {
+    ...GUIDES,
+    transform: [{ calculate: "datum.label ? datum.name : ''", as: "text" }],
+    mark: { type: "text", align: { expr: `${LEFT} ? 'left' : 'right'` }, dx: { expr: `${LEFT} ? 8 : -8` }, dy: -4, baseline: "bottom", fontSize: 11, color: "var(--soft)" },
+    encoding: { ...GUIDES.encoding, text: named("text") },
+  };
+
+  // The specifications, by what is shown: colour and shape of the implementations, their number, the lengths that occur, and whether there are guides.
+  function againstLength(y, { color, shape, lengths, guided }, intervals) {
+    const x = number("S", { title: "Sequence length S", scale: { type: "log", base: 2, nice: false }, axis: { format: "d", values: lengths } });
+    const cells = { data: { name: "cells" } };
+    return fitting(380, { params, layer: [
+      ...(guided ? [GUIDE_LINES, GUIDE_NAMES] : []),
+      { ...cells, mark: { type: "line", strokeWidth: 1.5 }, encoding: { x, y, color, opacity: faded(0.9) } },
+      ...(intervals ? [{ ...cells, mark: { type: "rule", strokeWidth: 2 }, encoding: { x, y: number("low"), y2: { field: "high" }, color, opacity: faded(0.7) } }] : []),
+      { ...cells, mark: { type: "point", filled: true, size: 45 }, encoding: { x, y, color, shape, opacity: faded(1), tooltip: TIPS } },
+    ] });
   }
+
+  const OPTIMAL = [{ filter: "datum.optimal == 'True'" }];
+  const PROFILES = ["wide", "fused", "storage"];
+  const SPECS = {
+    time: (of) => againstLength(logarithmic("milliseconds", "Median of a call, ms"), of, true),
+    memory: (of) => againstLength(logarithmic("memory", "Memory of a call beyond its inputs, bytes", {}, "~s"), of, false),
+    frontier: ({ color, shape }) => fitting(380, {
+      params,
+      data: { name: "cells" },
+      encoding: {
+        x: logarithmic("milliseconds", "Median of a call, ms", { nice: false, padding: 30 }),
+        y: logarithmic("share", "Worst error, share of its bound", { nice: false, padding: 30 }),
+      },
+      layer: [
+        { transform: OPTIMAL, mark: { type: "line", interpolate: "step-after", strokeDash: [5, 4], color: "var(--guide)" } },
+        { mark: { type: "point", filled: true, size: 90 }, encoding: { color, shape, opacity: faded(1), tooltip: TIPS } },
+        { transform: OPTIMAL, mark: { type: "text", align: "left", dx: 8, dy: -8, fontSize: 11, color: "var(--ink)" }, encoding: { text: named("implementation") } },
+      ],
+    }),
+    accuracy: ({ count }) => {
+      const y = named("implementation", { title: null, sort: { field: "worst", order: "descending" }, axis: { labelLimit: 150 } });
+      const color = named("profile", { scale: { domain: PROFILES, range: PROFILES.map((_, at) => `var(--c${at})`) }, legend: { title: "declared profile", orient: "top", symbolOpacity: 1 } });
+      const tooltip = [
+        ...["implementation", "dtype", "profile"].map((name) => named(name, { title: name })), number("cases", { title: "cases" }),
+        number("low", { title: "lower quartile" }), number("median", { title: "median" }), number("worst", { title: "worst" }), named("case", { title: "worst case" }),
+      ];
+      const rows = (mark, encoding) => ({ data: { name: "accuracy" }, mark, encoding: { y, color, tooltip, ...encoding } });
+      return fitting(18 * count, { layer: [ // a width of its container needs a height in pixels
+        { data: { name: "one" }, mark: { type: "rule", strokeDash: [5, 4], color: "var(--guide)" }, encoding: { x: number("value") } },
+        rows({ type: "rule", strokeWidth: 3, opacity: 0.45 }, { x: logarithmic("low_at", "Error as a share of its bound"), x2: { field: "worst_at" } }),
+        rows({ type: "tick", thickness: 2, size: 11 }, { x: number("median_at") }),
+        rows({ type: "point", filled: true, size: 55, opacity: 1 }, { x: number("worst_at"), shape: named("profile", { scale: { domain: PROFILES, range: SHAPES.slice(0, 3) } }) }),
+      ] });
+    },
+  };
 
   async function start(figure) {
     const data = await page.ready;
@@ -84,9 +146,9 @@
       const names = [...new Set(shown.map((row) => row.implementation))];
       const lengths = [...new Set(shown.map((row) => row.S))].sort((a, b) => a - b);
       const guides = plot.guides ? pick(page.rows(data, "guides")).filter((row) => row.quantity === plot.guides) : [];
-      const spec = { ...fitted(data.charts[name], names, look, lengths), description: text, datasets: { [plot.frame === "points" ? "cells" : "accuracy"]: shown, guides, one: [{ value: 1 }] } };
-      if (!guides.length) spec.layer = spec.layer.filter((layer) => (layer.data || {}).name !== "guides");
-      if (spec.height.step) spec.height = spec.height.step * names.length; // a width of its container needs a height in pixels
+      const looked = (range) => named("implementation", { scale: { domain: names, range: names.map(range) }, legend: null });
+      const color = looked((one) => `var(--c${look[one][0]})`), shape = looked((one) => SHAPES[look[one][1]]);
+      const spec = { ...SPECS[name]({ color, shape, lengths, count: names.length, guided: guides.length > 0 }), description: text, datasets: { [plot.frame === "points" ? "cells" : "accuracy"]: shown, guides, one: [{ value: 1 }] } };
       const view = await page.embed(drawing, spec, text);
       const count = plot.frame === "points" ? `${shown.length} cells` : `${shown.length} implementations`;
       figure.querySelector("output").textContent = count;

@@ -9,6 +9,13 @@
     legend: { labelColor: "var(--ink)", titleColor: "var(--soft)", labelFontSize: 12 },
   };
 
+  // Parts of specifications in Vega-Lite: a number or a name of a row, and a plot as wide as its place.
+  page.vl = {
+    number: (field, more) => ({ field, type: "quantitative", ...more }),
+    named: (field, more) => ({ field, type: "nominal", ...more }),
+    plot: (height, more) => ({ width: "container", height, autosize: { type: "fit-x", contains: "padding" }, config: { view: { stroke: null } }, ...more }),
+  };
+
   // Vega is unpacked for the first plot.  The page's policy knows the hash of its text, and lets no other script run.
   let vega;
   const loaded = () => (vega ??= page.unpacked("vega").then((text) => { const script = el("script"); script.textContent = text; document.head.append(script); }));
@@ -16,6 +23,7 @@
   // Draw a specification; one image to a screen reader, not hundreds of marks, for the tables have the numbers.
   page.embed = async (drawing, spec, text) => {
     await loaded();
+    drawing.spec = spec;
     const { view } = await vegaEmbed(drawing, spec, { renderer: "svg", actions: false, ast: true, config: CONFIG });
     const svg = drawing.querySelector("svg");
     svg.setAttribute("role", "img");
