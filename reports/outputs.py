@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from attention_conformance.reports import badge
 from attention_conformance.reports.input.records import ReportError
 from attention_conformance.reports.markdown import page as markdown
@@ -24,23 +22,18 @@ def written(given: Model, folder: Path, formats: Sequence[str]) -> list[Path]:
 
 
 def _csv(given: Model, folder: Path) -> list[Path]:
-    return [_table(frame, folder / f"{name}.csv") for name, frame in given.frames.items()]
-
-
-def _table(frame: pd.DataFrame, path: Path) -> Path:
-    frame.to_csv(path, index=False)
-    return path
+    for name, frame in given.frames.items():
+        frame.to_csv(folder / f"{name}.csv", index=False)
+    return [folder / f"{name}.csv" for name in given.frames]
 
 
 def _parquet(given: Model, folder: Path) -> list[Path]:
-    paths = []
-    for name, frame in given.frames.items():
-        paths.append(folder / f"{name}.parquet")
-        try:
-            frame.to_parquet(paths[-1], index=False)
-        except ImportError:
-            raise ReportError("Parquet needs pyarrow: pip install 'attention-conformance[parquet]'") from None
-    return paths
+    try:
+        for name, frame in given.frames.items():
+            frame.to_parquet(folder / f"{name}.parquet", index=False)
+    except ImportError:
+        raise ReportError("Parquet needs pyarrow: pip install 'attention-conformance[parquet]'") from None
+    return [folder / f"{name}.parquet" for name in given.frames]
 
 
 def _json(given: Model, folder: Path) -> list[Path]:

@@ -16,7 +16,8 @@ from attention_conformance.bench.analysis.fits import Growth
 from attention_conformance.bench.analysis.statistics import Verdict
 from attention_conformance.bench.output.records import Amount, BenchFile, Count, Finite, Number, Positive, RunInfo
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.reports.compare.changes import Kind, Level
+from attention_conformance.reports.compare.changes import Allowance, Change
+from attention_conformance.reports.model.faults import Fault
 
 #: The published schemas.
 FOLDER = Path(__file__).with_name("schemas")
@@ -172,18 +173,6 @@ class TimedCell(Cell, frozen=True, kw_only=True, tag="timed"):
     samples: Samples | UnsetType = UNSET
 
 
-class FaultRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A known fault, and the dtypes by case that catches it."""
-
-    name: str
-    group: str
-    clause: str
-    title: str
-    sources: dict[str, Any]
-    smallest: str
-    caught: dict[str, str]
-
-
 class ModelDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="attention-conformance report"):
     """``model.json``: everything that the page, its tables and its pictures are made from."""
 
@@ -199,22 +188,11 @@ class ModelDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     cells: list[TimedCell | InvalidCell | SkippedCell]
     #: Number of cases that the faults were put to.
     cases: Count
-    faults: list[FaultRow]
+    faults: list[Fault]
 
 
 #: Low, value, high.
 Interval = tuple[Positive, Positive, Positive]
-
-
-class Allowance(msgspec.Struct, frozen=True, kw_only=True):
-    """How much slower the machine may have been in the new run, at least and at most."""
-
-    device: str
-    low: Positive
-    high: Positive
-    scatter: Amount
-    cells: Count
-    yardsticks: list[tuple[str, Positive]]
 
 
 class Speed(Who, frozen=True, kw_only=True):
@@ -230,17 +208,6 @@ class Speed(Who, frozen=True, kw_only=True):
     why: str
     #: Slower, and a rule says that it does not count.
     ignored: bool
-
-
-class Change(Who, frozen=True, kw_only=True):
-    """Something that is otherwise than it was; ``name`` is the case or the workload."""
-
-    kind: Kind
-    level: Level
-    dtype: str
-    name: str
-    base: str
-    new: str
 
 
 class ComparedFile(msgspec.Struct, frozen=True, kw_only=True, rename={"why_refused": "why refused"}):
@@ -290,7 +257,7 @@ class Records(msgspec.Struct, frozen=True, kw_only=True):
     refused: Count
 
 
-class Point(msgspec.Struct, frozen=True, kw_only=True):
+class Point(msgspec.Struct, frozen=True):
     """One run of a cell: when it began, seconds, and their 95 % interval where the file has one."""
 
     when: str
@@ -300,12 +267,17 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     high: Finite | None
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class Step(msgspec.Struct, frozen=True):
     """A change: the number of the first point of the new time, and the medians before and after it."""
 
     at: Number
     before: Positive
     after: Positive
+
+    @property
+    def ratio(self) -> float:
+        """New ÷ old."""
+        return self.after / self.before
 
 
 class Series(Who, frozen=True, kw_only=True):

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
+import msgspec
+
 from attention_conformance.bench.analysis.statistics import Interval, Verdict
+from attention_conformance.bench.output.records import Amount, Count, Positive
 from attention_conformance.reports.input.records import Source
 
 
@@ -46,9 +49,8 @@ class Kind(StrEnum):
 SLOWER = "slower"
 
 
-@dataclass(frozen=True)
-class Change:
-    """One thing that is otherwise than it was; ``name`` is the case or the workload."""
+class Change(msgspec.Struct, frozen=True):
+    """Something that is otherwise than it was; ``name`` is the case or the workload."""
 
     kind: Kind
     level: Level
@@ -56,8 +58,8 @@ class Change:
     device: str
     dtype: str
     name: str
-    base: str = ""
-    new: str = ""
+    base: str
+    new: str
 
 
 @dataclass(frozen=True)
@@ -80,19 +82,17 @@ class Speed:
     ignored: bool = False
 
 
-@dataclass(frozen=True)
-class Allowance:
-    """How much of a device's change may be the machine's; all factors are of time, new ÷ base."""
+class Allowance(msgspec.Struct, frozen=True):
+    """How much slower the machine may have been in the new run, at least and at most: factors of time, new ÷ base."""
 
     device: str
-    #: The least and the most that the machine may have been slower.
-    low: float
-    high: float
+    low: Positive
+    high: Positive
     #: Standard deviation of log ratios from run to run; a cell may have more, by its own interval, and not less.
-    scatter: float
-    cells: int
+    scatter: Amount
+    cells: Count
     #: What low and high are made of: names with factors.
-    yardsticks: tuple[tuple[str, float], ...] = ()
+    yardsticks: tuple[tuple[str, Positive], ...]
 
 
 class Status(Enum):

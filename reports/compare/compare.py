@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from attention_conformance.reports.compare import machines, results, speed
-from attention_conformance.reports.compare import speed as cells
 from attention_conformance.reports.compare.changes import Allowance, Comparison, Speed
 from attention_conformance.reports.compare.rules import Rules
+from attention_conformance.reports.input.read import incomplete
 from attention_conformance.reports.input.records import Records, Source
 
 #: What to do about two machines.
@@ -15,9 +15,9 @@ REMEDY = "measure again on one machine, or name an implementation that both time
 def compare(base: Records, new: Records, rules: Rules | None = None, yardstick: str = "") -> Comparison:
     """Everything that changed from base to new."""
     given = rules or Rules()
-    cut = _cut(new.sources)
+    cut = incomplete(new.sources)
     unfit = [*_one_sided(base, new), *(f"{name} was cut off" for name in cut)]
-    notes = [f"{name} of the base was cut off" for name in _cut(base.sources)]
+    notes = [f"{name} of the base was cut off" for name in incomplete(base.sources)]
     specs = [{run.spec for run in side.runs} | {_spec(source) for source in side.sources} for side in (base, new)]
     before, after = (" ".join(sorted(filter(None, side))) for side in specs)
     if before and after and before != after:
@@ -27,7 +27,7 @@ def compare(base: Records, new: Records, rules: Rules | None = None, yardstick: 
     speeds: list[Speed] = []
     allowances: list[Allowance] = []
     if base.cells and new.cells:
-        changed += cells.changes(base, new, given)
+        changed += speed.changes(base, new, given)
         apart, ways = machines.differences(base.runs, new.runs), machines.ways(base, new)
         if ways:
             unfit.append(f"times that were taken in different ways are not compared ({'; '.join(ways)})")
@@ -60,10 +60,6 @@ def _one_sided(base: Records, new: Records) -> list[str]:
     found = [f"the new run has no {kind}, the base has" for kind, (old, now) in kinds.items() if old and not now]
     found += [f"the base has no {kind}, the new run has" for kind, (old, now) in kinds.items() if now and not old]
     return found or ([] if any(old and now for old, now in kinds.values()) else ["neither run has any record"])
-
-
-def _cut(sources: tuple[Source, ...]) -> list[str]:
-    return [source.path.name for source in sources if not source.complete]
 
 
 def _spec(source: Source) -> str:

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pandas as pd
 from tabulate import tabulate
 
 from attention_conformance.bench.analysis.statistics import Interval, Verdict
 from attention_conformance.reports.compare.changes import SLOWER, Allowance, Change, Comparison, Kind, Level, Status
 from attention_conformance.reports.compare.drift import FALSE_ALARMS
-from attention_conformance.reports.input.records import Source
 from attention_conformance.reports.markdown.text import NONE, digits, fold, inert, printable, shortened, table
+from attention_conformance.reports.model import tables as model
 
 #: The first words.
 WORDS = {Status.NOTHING_WORSE: "NOTHING WORSE", Status.WORSE: "WORSE", Status.CANNOT_TELL: "CANNOT TELL"}
 
 #: Names of cases or workloads that a row of grouped changes shows.
 NAMED = 3
-
-_COUNTED = ["file", "kind", "complete", "read", "used", "refused", "why refused"]
 
 #: What the JSON calls itself, and its version.
 KIND = "attention-conformance comparison"
@@ -134,15 +131,10 @@ def _allowance(one: Allowance) -> str:
 
 
 def files(found: Comparison) -> pd.DataFrame:
-    """One row per file, with the counts of records."""
-    both = [("base", one) for one in found.base] + [("new", one) for one in found.new]
-    return pd.DataFrame([(side, *_counted(one)) for side, one in both], columns=["run", *_COUNTED])
-
-
-def _counted(one: Source) -> tuple[str, str, str, int, int, int, str]:
-    why = "; ".join(f"{count} {reason}" for reason, count in one.refused.items())
-    complete = "yes" if one.complete else "no: cut off"
-    return one.path.name, one.kind, complete, one.read, one.used, sum(one.refused.values()), why
+    """One row per file of each run, with the counts of records."""
+    frame = model.files([*found.base, *found.new])
+    frame.insert(0, "run", ["base"] * len(found.base) + ["new"] * len(found.new))
+    return frame
 
 
 def _time(one: Interval, yardstick: str) -> str:
@@ -221,21 +213,15 @@ def document(found: Comparison) -> dict[str, Any]:
         "results": found.results,
         "rules": found.rules,
         "ignored": sum(found.ignored),
-        "allowances": [_plain(one) for one in found.allowances],
-        "speeds": [_plain(one) for one in found.speeds],
-        "changes": [_plain(one) for one in found.changes],
+        "allowances": msgspec.to_builtins(found.allowances),
+        "speeds": [{name: _plain(value) for name, value in vars(one).items()} for one in found.speeds],
+        "changes": msgspec.to_builtins(found.changes),
         "files": files(found).to_dict("records"),
     }
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Interval):
-        return [value.low, value.value, value.high]
-    if isinstance(value, Enum):
-        return value.value
-    if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+    return [value.low, value.value, value.high] if isinstance(value, Interval) else msgspec.to_builtins(value)
 
 
 def write(found: Comparison, markdown: Path | None, as_json: Path | None) -> None:

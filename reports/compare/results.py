@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.reports.compare.changes import Change, Kind, Level
 from attention_conformance.reports.compare.rules import Rules
@@ -56,7 +58,7 @@ def counted(change: Change, rules: Rules, **name: str) -> Change:
     """The change, ignored if a rule says so."""
     place = {"implementation": change.implementation, "device": change.device, "dtype": change.dtype, **name}
     if change.level is Level.WORSE and rules.ignored(change.kind.value, **place):
-        return Change(**{**vars(change), "level": Level.IGNORED})
+        return msgspec.structs.replace(change, level=Level.IGNORED)
     return change
 
 

@@ -118,7 +118,7 @@ def speeds(
 def _speed(
     key: Key, base: Interval, new: Interval, one: Interval, given: Allowance, width: float, rules: Rules, calls: int
 ) -> Speed:
-    place = dict(zip(("implementation", "device", "dtype", "workload"), key, strict=True))
+    place = dict(zip(CELL, key, strict=True))
     single, among_all = allowed(one, given), allowed(one, given, width)
     least, margin = (rules.threshold(name, **place) for name in ("least", "margin"))
     found, why = verdict(single, among_all, least, margin), ""
@@ -134,7 +134,7 @@ def times(records: Records) -> dict[Key, Interval]:
     """The median of every timed cell that has its samples, in seconds."""
     found = {}
     for cell in records.cells:
-        key = (cell["implementation"], cell["device"], cell["dtype"], cell["workload"])
+        key = key_of(cell)
         samples = records.samples.get(key)
         if cell["outcome"] == "timed" and samples is not None:
             known = "interval_low" in cell

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from attention_conformance.reports.history import html
 from attention_conformance.reports.history.pages import changes, page, points, tallies, totals
 from attention_conformance.reports.history.series import History, Series, history
+from attention_conformance.reports.input.bench import CELL
 
 #: What the JSON calls itself, and its version.
 KIND = "attention-conformance history"
@@ -28,7 +30,7 @@ def write(found: History, folder: Path) -> list[Path]:
         "records": totals(found),
         "versions": found.versions,
         "series": [_series(one) for one in found.series],
-        "conformance": [dataclasses.asdict(one) for one in found.tallies],
+        "conformance": msgspec.to_builtins(found.tallies),
     }
     names = ("history.json", "history.csv", "steps.csv", "conformance.csv", "history.html", "history.md")
     paths = [folder / name for name in names]
@@ -42,10 +44,8 @@ def write(found: History, folder: Path) -> list[Path]:
 
 
 def _series(one: Series) -> dict[str, Any]:
-    named = dict(zip(("implementation", "device", "dtype", "workload"), one.key, strict=True))
-    spread = [dataclasses.asdict(point) for point in one.points]
-    steps = [dataclasses.asdict(step) for step in one.steps]
-    return {**named, "machine": one.machine, "points": spread, "steps": steps}
+    plain: dict[str, Any] = msgspec.to_builtins(one)
+    return dict(zip(CELL, plain.pop("key"), strict=True)) | plain
 
 
 def options(parser: argparse.ArgumentParser) -> None:

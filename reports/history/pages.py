@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
+import msgspec
 import pandas as pd
 
-from attention_conformance.reports.history.series import History, Series, Step
+from attention_conformance.reports.history.series import History, Series
+from attention_conformance.reports.input.bench import CELL
 from attention_conformance.reports.markdown.text import NONE, code, digits, escape, fold, inert, table, words
+from attention_conformance.reports.schemas import Step
 
 #: Columns of a trend, and the eighths of a line that it is drawn with; the newest runs are shown.
 COLUMNS = 40
@@ -26,7 +28,7 @@ def points(found: History) -> pd.DataFrame:
         segment = 0
         for at, point in enumerate(one.points):
             segment += any(step.at == at for step in one.steps)
-            rows.append((*one.key, one.machine, *dataclasses.astuple(point), segment))
+            rows.append((*one.key, one.machine, *msgspec.structs.astuple(point), segment))
     names = ["implementation", "device", "dtype", "workload", "machine", "when", "file", "median", "low", "high"]
     return pd.DataFrame(rows, columns=[*names, "segment"])
 
@@ -95,7 +97,7 @@ def _trends(found: History) -> pd.DataFrame:
         last = one.points[-1].median
         rows.append(
             {
-                **dict(zip(("implementation", "device", "dtype", "workload"), one.key, strict=True)),
+                **dict(zip(CELL, one.key, strict=True)),
                 "runs": len(one.points),
                 "last, ms": digits(last * 1e3),
                 "since the last change": digits(last / one.steps[-1].after) if one.steps else NONE,

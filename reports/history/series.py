@@ -15,46 +15,20 @@ from attention_conformance.bench.analysis.statistics import LEAST
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.impls import compressed
 from attention_conformance.reports.compare import machines
+from attention_conformance.reports.compare.command import ENDINGS
 from attention_conformance.reports.history.changepoints import changes
 from attention_conformance.reports.input.bench import CACHE, CLOCK, Key, key_of
 from attention_conformance.reports.input.read import read
 from attention_conformance.reports.input.records import BenchRun, Records, ReportError, Source
-
-#: What result files end with, compressed or not.
-ENDINGS = (".json", ".jsonl")
+from attention_conformance.reports.schemas import Point, Step
 
 #: What of a machine tells series apart where files have no fingerprint.
 _MACHINE = ("processor", "usable cores")
 
 
 @dataclass(frozen=True)
-class Point:
-    """One run of one cell: seconds, with their interval where the file has one."""
-
-    when: str
-    file: str
-    median: float
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True)
-class Step:
-    """A place where a series changed by LEAST or more: the first run of the new time, and the medians around it."""
-
-    at: int
-    before: float
-    after: float
-
-    @property
-    def ratio(self) -> float:
-        """New ÷ old."""
-        return self.after / self.before
-
-
-@dataclass(frozen=True)
 class Series:
-    """A cell on one machine, over time, with its changes."""
+    """A cell on one machine, over time, with its changes: those of LEAST or more."""
 
     key: Key
     machine: str

@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from attention_conformance.reports.html.views import Cell, Table, columns
 from attention_conformance.reports.input.records import Source
-from attention_conformance.reports.markdown.text import digits
+from attention_conformance.reports.markdown.text import settings
+from attention_conformance.reports.model import tables
 
 
 def table(sources: Sequence[Source]) -> Table:
     """One row per file."""
-    rows = []
-    for source in sources:
-        refused = sum(source.refused.values())
-        rows.append(
-            (
-                Cell(source.path.name),
-                Cell(source.kind),
-                Cell("yes" if source.complete else "✗ no: cut off", look="" if source.complete else "failed"),
-                Cell(str(source.read), source.read),
-                Cell(str(source.used), source.used),
-                Cell(str(refused), refused, look="failed" if refused else ""),
-                Cell("; ".join(f"{count} {why}" for why, count in source.refused.items())),
-            )
-        )
     numbers = ("read", "used", "refused")
-    heads = columns("file", "kind", "complete", *numbers, "why refused", numbers=numbers)
-    return Table("sources", "Records by file", heads, tuple(rows))
+    frame = tables.files(sources)
+    rows = []
+    for source, row in zip(sources, frame.to_dict("records"), strict=True):
+        cells = [Cell(str(row[name]), row[name] if name in numbers else None) for name in frame.columns]
+        cells[2] = cells[2] if source.complete else Cell(f"✗ {row['complete']}", look="failed")
+        cells[5] = replace(cells[5], look="failed" if row["refused"] else "")
+        rows.append(tuple(cells))
+    return Table("sources", "Records by file", columns(*frame.columns, numbers=numbers), tuple(rows))
 
 
 def environments(sources: Sequence[Source]) -> list[tuple[str, list[str]]]:
     """What each file says of where it was made, a line for each setting."""
-    return [(source.path.name, _settings(source.environment)) for source in sources]
-
-
-def _settings(environment: Mapping[str, Any]) -> list[str]:
-    known = {name: value for name, value in environment.items() if value not in ("", {}, None)}
-    return [f"{name.replace('_', ' ')}: {_text(value)}" for name, value in known.items()]
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {one}" for key, one in value.items())
-    return digits(value) if isinstance(value, float) else str(value)
+    return [(one.path.name, [f"{name}: {text}" for name, text in settings(one.environment)]) for one in sources]

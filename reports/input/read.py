@@ -51,7 +51,9 @@ def read(paths: Sequence[Path]) -> Records:
         else:
             document = _document(path, text)
             if model.is_model(document):
-                return _alone(paths, model.records_of(path, document))
+                if len(paths) > 1:
+                    raise ReportError("one of the files is a report already: name it alone, or what it was made of")
+                return model.records_of(path, document)
             runs.append(bench.run_of(path, document))
             spec, source = runs[-1].spec, bench.use_cells(path, document, cells)
         specs.setdefault(spec, path)
@@ -121,12 +123,6 @@ def _use_results(path: Path, run: Run, known: dict[tuple, Result]) -> Source:
         run.complete,
         run.header.not_installed,
     )
-
-
-def _alone(paths: Sequence[Path], records: Records) -> Records:
-    if len(paths) > 1:
-        raise ReportError("one of the files is a report already: name it alone, or what it was made of")
-    return records
 
 
 def _document(path: Path, text: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -12,7 +11,7 @@ from attention_conformance.conformance.ledger.questions import DTYPE
 from attention_conformance.reports.input.read import Records, Source, incomplete
 from attention_conformance.reports.markdown import changes
 from attention_conformance.reports.markdown.speed import speed
-from attention_conformance.reports.markdown.text import NONE, code, digits, escape, share, shortened, table, words
+from attention_conformance.reports.markdown.text import NONE, code, escape, settings, share, shortened, table, words
 from attention_conformance.reports.model import faults, memory, tables
 from attention_conformance.reports.model.model import Model
 
@@ -167,35 +166,16 @@ def _faults(records: Records) -> list[str]:
 
 def origins(sources: tuple[Source, ...]) -> list[str]:
     """Which files the page was made from, how many records of each were used, and where they were made."""
-    counts = pd.DataFrame(
-        {
-            "file": [source.path.name for source in sources],
-            "kind": [source.kind for source in sources],
-            "complete": ["yes" if source.complete else "**no: cut off**" for source in sources],
-            "read": [source.read for source in sources],
-            "used": [source.used for source in sources],
-            "refused": [sum(source.refused.values()) for source in sources],
-            "why refused": ["; ".join(f"{n} {why}" for why, n in source.refused.items()) for source in sources],
-        }
-    )
+    counts = tables.files(sources)
+    counts["complete"] = counts["complete"].replace("no: cut off", "**no: cut off**")
     parts = ["Records by file:", table(counts), "Environments:"]
-    environments = [f"* {code(source.path.name)}: {escape(_environment(source))}" for source in sources]
+    environments = [
+        f"* {code(source.path.name)}: {escape('; '.join(map(' '.join, settings(source.environment))))}"
+        for source in sources
+    ]
     missing = sorted({name for source in sources for name in source.not_installed})
     parts.append("\n".join(environments))
     return [*parts, f"Not installed, so not run: {escape(', '.join(missing))}."] if missing else parts
-
-
-def _environment(source: Source) -> str:
-    known = {name: value for name, value in source.environment.items() if value not in ("", {}, None)}
-    return "; ".join(_setting(name, value) for name, value in known.items())
-
-
-def _setting(name: str, value: Any) -> str:
-    if isinstance(value, Mapping):
-        value = ", ".join(f"{key} {one}" for key, one in value.items())
-    elif isinstance(value, float):
-        value = digits(value)
-    return f"{name.replace('_', ' ')} {value}"
 
 
 def _many(count: int, noun: str) -> str:

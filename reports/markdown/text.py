@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -35,6 +36,18 @@ def fold(title: str, text: str) -> str:
 def words(outcome: str) -> str:
     """An outcome as a reader has it: ``known deviation``."""
     return outcome.replace("-", " ")
+
+
+def settings(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a file says of where it was made: the name of each setting that has a value, and its text."""
+    known = {name.replace("_", " "): value for name, value in environment.items() if value not in ("", {}, None)}
+    return [(name, _setting(value)) for name, value in known.items()]
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {one}" for key, one in value.items())
+    return digits(value) if isinstance(value, float) else str(value)
 
 
 def escape(value: Any) -> str:

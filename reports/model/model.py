@@ -22,7 +22,7 @@ from attention_conformance.conformance.spec.clauses import Clause
 from attention_conformance.reports.compare.changes import Comparison
 from attention_conformance.reports.input.bench import fault, is_entry, key_of
 from attention_conformance.reports.input.records import BenchRun, Records, ReportError, Samples, Source
-from attention_conformance.reports.model import divergence, faults, memory, tables
+from attention_conformance.reports.model import faults, memory, tables
 from attention_conformance.reports.schemas import ModelDocument
 
 #: What a model calls itself, and its version.  A version that adds fields alone stays the same.
@@ -60,7 +60,7 @@ class Model:
     @cached_property
     def divergence(self) -> pd.DataFrame:
         """One row per implementation and device, one column per question on which libraries disagree."""
-        return divergence.answers(self.records.results).reset_index()
+        return tables.divergence(self.records.results).reset_index()
 
     @cached_property
     def matrix(self) -> pd.DataFrame:

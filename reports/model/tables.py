@@ -9,8 +9,11 @@ from typing import Any
 import pandas as pd
 
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.conformance.ledger import divergence as ledger
+from attention_conformance.conformance.ledger.questions import QUESTIONS, Question
 from attention_conformance.conformance.spec.clauses import Clause, Level
 from attention_conformance.impls.contract import Profile
+from attention_conformance.reports.input.records import Source
 
 OUTCOMES = tuple(outcome.value for outcome in Outcome)
 
@@ -22,6 +25,9 @@ NOT_RUN = ""
 _SERIOUS = ("failed", "known-deviation", "advisory")
 
 WHO = ["implementation", "device"]
+
+#: The operator whose questions need no name in front.
+PLAIN = "sdpa"
 
 #: What is timed, whoever does it.
 WHAT = ["workload", "device", "dtype"]
@@ -127,6 +133,44 @@ def clause_order(name: str) -> tuple[str, int]:
     """Sorts SDPA-9 before SDPA-10."""
     operator, _, number = name.rpartition("-")
     return operator, int(number) if number.isdigit() else 0
+
+
+def divergence(results: Iterable[Result], questions: Sequence[Question] = QUESTIONS) -> pd.DataFrame:
+    """One row per implementation and device, one column per question; what was not run is empty.
+
+    An answer that the spec does not give is in bold.
+    """
+    columns: dict[str, dict[tuple[str, str], str]] = {}
+    for table in ledger.answers(results, questions):
+        for at, question in enumerate(table.questions):
+            cells = {who: row[at] for who, row in table.answers.items()}
+            columns[_heading(table.operator, question)] = cells
+    who = dict.fromkeys(each for cells in columns.values() for each in cells)
+    frame = pd.DataFrame({text: [cells.get(each, ledger.NOT_ASKED) for each in who] for text, cells in columns.items()})
+    frame.index = pd.MultiIndex.from_tuples(list(who), names=["implementation", "device"]) if who else frame.index
+    return frame
+
+
+def _heading(operator: str, question: Question) -> str:
+    """The heading of a column."""
+    return question.text if operator == PLAIN else f"{operator}: {question.text}"
+
+
+def files(sources: Iterable[Source]) -> pd.DataFrame:
+    """One row per file, with the counts of its records."""
+    rows = [
+        {
+            "file": source.path.name,
+            "kind": source.kind,
+            "complete": "yes" if source.complete else "no: cut off",
+            "read": source.read,
+            "used": source.used,
+            "refused": sum(source.refused.values()),
+            "why refused": "; ".join(f"{count} {why}" for why, count in source.refused.items()),
+        }
+        for source in sources
+    ]
+    return pd.DataFrame(rows)
 
 
 def bench(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.ledger.questions import QUESTIONS
-from attention_conformance.reports.model.divergence import answers
+from attention_conformance.reports.model.tables import divergence
 
 ROW = QUESTIONS[0]
 PASSED = Result("a", "cpu", "float32", ROW.case, ("SDPA-15",), Outcome.PASSED)
@@ -15,7 +15,7 @@ PASSED = Result("a", "cpu", "float32", ROW.case, ("SDPA-15",), Outcome.PASSED)
 
 def asked(*results: Result) -> dict[str, str]:
     """The answer to the first question, by implementation."""
-    table = answers(results).reset_index()
+    table = divergence(results).reset_index()
     return dict(zip(table["implementation"], table[ROW.text], strict=True))
 
 
@@ -61,6 +61,6 @@ def test_other_dtypes_are_not_asked() -> None:
 def test_questions_of_another_operator_say_so() -> None:
     """A question about gradients has its operator in front; who is not of that operator leaves it empty."""
     gradient = next(q for q in QUESTIONS if every_case()[q.case].operator == "sdpa_grad" and q.text == ROW.text)
-    table = answers([PASSED, replace(PASSED, implementation="b", case=gradient.case)])
+    table = divergence([PASSED, replace(PASSED, implementation="b", case=gradient.case)])
     assert table[f"sdpa_grad: {ROW.text}"].tolist() == ["", gradient.right]
     assert table[ROW.text].tolist() == [ROW.right, ""]
