@@ -21,7 +21,7 @@ def fixed(x: Inputs) -> bool:
     return x.is_causal and x.kv_lengths is not None and isinstance(x.causal_offset, np.ndarray)
 
 
-@fault("DEC-2", "causal starts at the first past key", "onnx PR 7297", "flax 5591", "hyprstream PR 1521")
+@fault("DEC-2", "causal starts at the first past key", "onnx PR 7297, flax 5591, hyprstream PR 1521")
 class PastCausalTopLeft(Attention):
     """Each step sees as many keys as it has rows, the oldest ones; an offset that is given is used."""
 
@@ -29,7 +29,7 @@ class PastCausalTopLeft(Attention):
         return 0
 
 
-@fault("DEC-2", "causal ends at the last key, not behind the past", "cf. tract PR 2645", "cf. lm-engine PR 498")
+@fault("DEC-2", "causal ends at the last key, not behind the past", "cf. tract PR 2645, cf. lm-engine PR 498")
 class PastCausalBottomRight(Attention):
     """Offset Sk − Sq: right with as many queries as new keys, and so nearly always."""
 
@@ -37,7 +37,7 @@ class PastCausalBottomRight(Attention):
         return x.shape[3] - x.shape[2] if x.past_key is not None else 0
 
 
-@fault("DEC-2", "causal switched off with a past", "mlx-node PR 24", "cf. lm-engine PR 498")
+@fault("DEC-2", "causal switched off with a past", "mlx-node PR 24, cf. lm-engine PR 498")
 class PastCausalOff(Attention):
     """Right for one token; of several each sees the later ones."""
 
@@ -61,7 +61,7 @@ class PastWindowTopLeft(Attention):
         return super().window_allows(replace(x, causal_offset=0) if x.past else x)
 
 
-@fault("DEC-2", "the window is ignored in a step of one token", "nanochat 452", "hnet 20")
+@fault("DEC-2", "the window is ignored in a step of one token", "nanochat 452, hnet 20")
 class PastWindowIgnored(Attention):
     """The call for one token passes everything on but the window."""
 
@@ -93,7 +93,7 @@ class PastMaskIgnored(Attention):
         return super().mask_allows(replace(x, mask=None) if x.past and x.shape[2] == 1 else x)
 
 
-@fault("DEC-1", "the mask is read from its first column for the new keys", "cf. llama 899", "cf. candle 2153")
+@fault("DEC-1", "the mask is read from its first column for the new keys", "cf. llama 899, cf. candle 2153")
 class PastMaskOfNewKeys(Attention):
     """A mask of the new keys is cut from one of all keys, and the past is taken to be allowed."""
 
@@ -167,7 +167,7 @@ class FixedLengthsBefore(Attention):
         return super().attend(x)
 
 
-@fault("DEC-5", "the diagonal ends at the last slot of a cache", "cf. flash-attention 1402", "cf. onnx 8054")
+@fault("DEC-5", "the diagonal ends at the last slot of a cache", "cf. flash-attention 1402, cf. onnx 8054")
 class FixedCausalOfBuffer(Attention):
     """The offset is that of a full cache; one token at a time, lengths hide it."""
 

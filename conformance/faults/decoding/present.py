@@ -12,7 +12,7 @@ from attention_conformance.conformance.faults.registry import fault
 from attention_conformance.conformance.spec.sdpa import Expected
 
 
-@fault("DEC-3", "the present has one head per query head", "HeadKV 3", "grouped-latent-attention 3")
+@fault("DEC-3", "the present has one head per query head", "HeadKV 3, grouped-latent-attention 3")
 class PresentHeadsRepeated(Attention):
     """Keys are repeated for the product, and stored so; without groups it is right."""
 
@@ -71,7 +71,7 @@ class PresentMasked(Attention):
         return np.where(seen, x.k, 0).astype(x.dtype), np.where(seen, x.v, 0).astype(x.dtype)
 
 
-@fault("DEC-3", "the present went through float16", "nexusquant PR 10", "cf. xFasterTransformer PR 336")
+@fault("DEC-3", "the present went through float16", "nexusquant PR 10, cf. xFasterTransformer PR 336")
 class PresentHalf(Attention):
     """The cache is kept in half precision and given back in that of the call, which hides it in float16."""
 
@@ -108,7 +108,7 @@ class PresentBeforeLse(Attention):
         return (*first, key, value, lse)
 
 
-@fault("DEC-6", "the past is rolled in place", "cf. transformers 37078", "cf. transformers 37574")
+@fault("DEC-6", "the past is rolled in place", "cf. transformers 37078, cf. transformers 37574")
 class PastRolled(Attention):
     """The oldest key makes room for the newest in the caller's own array; the result is right."""
 
@@ -120,7 +120,7 @@ class PastRolled(Attention):
         return found
 
 
-@fault("DEC-6", "a second call finds the new key of the first", "cf. mlx-vlm 1231", "cf. transformers 37078")
+@fault("DEC-6", "a second call finds the new key of the first", "cf. mlx-vlm 1231, cf. transformers 37078")
 class PastRemembered(Attention):
     """The object keeps a cache of its own beside the one that it is given."""
 
@@ -143,7 +143,7 @@ class Unchecked(Attention):
         return
 
 
-@fault("DEC-7", "a past of another dtype is taken", "cf. vllm PR 54338", "cf. TransformerLens PR 1260")
+@fault("DEC-7", "a past of another dtype is taken", "cf. vllm PR 54338, cf. TransformerLens PR 1260")
 class PastDtypeTaken(Unchecked):
     """Joining promotes or rounds it."""
 

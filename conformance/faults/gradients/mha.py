@@ -30,7 +30,7 @@ class MemoryGradientNotReturned(LayerBackward):
         return ordered if x.x_kv is None else ordered[:4] + ordered[5:]
 
 
-@fault("GRAD-17", "gradients of w_q, w_k and w_v transposed", "aicb 25", "cf. TileOPs PR 54")
+@fault("GRAD-17", "gradients of w_q, w_k and w_v transposed", "aicb 25, cf. TileOPs PR 54")
 class WeightGradientsTransposed(LayerBackward):
     """As a Linear layer holds them; only where a weight is square does its transpose fit."""
 
@@ -136,8 +136,7 @@ class HeadsSevered(LayerBackward):
 @fault(
     "GRAD-19",
     "in self-attention the gradient of the input goes through queries only",
-    "mlpack PR 2375",
-    "TrenTorch PR 182",
+    "mlpack PR 2375, TrenTorch PR 182",
 )
 class InputGradientThroughQueries(LayerBackward):
     """Keys and values are taken for constants; with another input all is right."""
@@ -149,8 +148,7 @@ class InputGradientThroughQueries(LayerBackward):
 @fault(
     "GRAD-19",
     "in self-attention the last of three gradients of the input overwrites the others",
-    "cf. Paddle 3689",
-    "cf. nnabla PR 532",
+    "cf. Paddle 3689, cf. nnabla PR 532",
 )
 class InputGradientOverwritten(LayerBackward):
     """= in the place of +=; with another input it is done right."""
@@ -191,8 +189,7 @@ class MemoryGradientThroughValues(LayerBackward):
 @fault(
     "GRAD-19",
     "gradients of inputs taken through weights that are not transposed",
-    "cf. nntile PR 433",
-    "cf. shumai PR 78",
+    "cf. nntile PR 433, cf. shumai PR 78",
 )
 class ThroughUntransposedWeights(LayerBackward):
     """Only where a weight is square does that fit; others are taken as they should be."""
@@ -214,8 +211,7 @@ class QueryAndKeyGradientsSwapped(LayerBackward):
 @fault(
     "GRAD-20",
     "gradients of heads combined by a view of (H, S, D) as (S, H·D)",
-    "cf. diffusers PR 14341",
-    "cf. opacus PR 825",
+    "cf. diffusers PR 14341, cf. opacus PR 825",
 )
 class GradientsCombinedByView(LayerBackward):
     """The right shape with rows and heads mixed; one head or one row hides it."""
@@ -236,8 +232,7 @@ class KeyGradientsCombinedByView(GradientsCombinedByView):
 @fault(
     "GRAD-20",
     "the gradient of the combined heads split by a view of (S, H·Dv) as (H, S, Dv)",
-    "cf. FuxiCTR 30",
-    "cf. onnx 7118",
+    "cf. FuxiCTR 30, cf. onnx 7118",
 )
 class CombinedGradientSplitByView(LayerBackward):
     """One head or one row hides it; the gradient of bias is wrong with the others."""
@@ -250,8 +245,7 @@ class CombinedGradientSplitByView(LayerBackward):
 @fault(
     "GRAD-20",
     "gradients of queries and keys scaled by the width of all heads",
-    "cf. vit-pytorch 65",
-    "cf. ng-video-lecture PR 6",
+    "cf. vit-pytorch 65, cf. ng-video-lecture PR 6",
 )
 class ScaleOfAllHeadsBackward(LayerBackward):
     """1/√(H·D), where the forward pass takes 1/√D; one head and a given scale hide it."""

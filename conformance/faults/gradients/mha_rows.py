@@ -22,8 +22,7 @@ from attention_conformance.conformance.spec.mha import LayerExpected
 @fault(
     "GRAD-22",
     "the gradient of a layer's bias not summed over the batch",
-    "cf. flash-sparse-attention PR 193",
-    "jax 30593",
+    "cf. flash-sparse-attention PR 193, jax 30593",
 )
 class LayerBiasBatchNotSummed(LayerBackward):
     """That of the first sample, where all samples share the bias."""
@@ -34,8 +33,7 @@ class LayerBiasBatchNotSummed(LayerBackward):
 @fault(
     "GRAD-22",
     "the gradient of a layer's bias not summed over heads",
-    "cf. flash-sparse-attention PR 193",
-    "cf. jax PR 36702",
+    "cf. flash-sparse-attention PR 193, cf. jax PR 36702",
 )
 class LayerBiasHeadsNotSummed(LayerBackward):
     """That of the first head, where all heads share the bias."""
@@ -43,7 +41,7 @@ class LayerBiasHeadsNotSummed(LayerBackward):
     backward = BiasHeadsNotSummed
 
 
-@fault("GRAD-23", "the causal mask is forgotten in the layer's backward pass", "cf. MSLK PR 263", "cf. pytorch 27461")
+@fault("GRAD-23", "the causal mask is forgotten in the layer's backward pass", "cf. MSLK PR 263, cf. pytorch 27461")
 class LayerCausalForgottenBackward(LayerBackward):
     """Keys ahead of a row get gradients from it."""
 
@@ -74,10 +72,7 @@ def _empty(found: LayerExpected) -> Array:
 
 
 @fault(
-    "GRAD-24",
-    "one fully masked row makes the gradients of all inner weights NaN",
-    "pytorch 41508",
-    "pytorch PR 196170",
+    "GRAD-24", "one fully masked row makes the gradients of all inner weights NaN", "pytorch 41508, pytorch PR 196170"
 )
 class EmptyRowPoisonsWeights(LayerBackward):
     """0 · NaN through what all samples share."""
@@ -128,7 +123,7 @@ class SequenceFirstGradientsTurned(LayerBackward):
 
 
 @fault(
-    "GRAD-25", "sequence-first grad_output taken as batch-first where that fits", "cf. opacus PR 651", "cf. AEMatter 3"
+    "GRAD-25", "sequence-first grad_output taken as batch-first where that fits", "cf. opacus PR 651, cf. AEMatter 3"
 )
 class SequenceFirstGradOutputTurned(LayerBackward):
     """Only as many samples as rows let it fit."""
@@ -159,10 +154,7 @@ class _Halved(LayerBackward):
 
 
 @fault(
-    "GRAD-26",
-    "gradients of weights accumulated in half precision",
-    "Liger-Kernel PR 830",
-    "cf. ISEEKYAN-Megatron-LM 153",
+    "GRAD-26", "gradients of weights accumulated in half precision", "Liger-Kernel PR 830, cf. ISEEKYAN-Megatron-LM 153"
 )
 class WeightGradientsInHalf(_Halved):
     """Row by row; few rows hide it."""
@@ -209,7 +201,7 @@ class LayerGradOutputUnchecked(LayerBackward):
         return super().checked(x, fitted)
 
 
-@fault("GRAD-28", "strides of grad_output ignored", "flash-attention 355", "pytorch PR 189565", "cf. pytorch 133671")
+@fault("GRAD-28", "strides of grad_output ignored", "flash-attention 355, pytorch PR 189565, cf. pytorch 133671")
 class GradOutputStridesIgnored(LayerBackward):
     """Read from its first element on as if it were contiguous."""
 
@@ -217,9 +209,7 @@ class GradOutputStridesIgnored(LayerBackward):
         return super().checked(x, as_contiguous(g))
 
 
-@fault(
-    "GRAD-13", "the gradient of the input is written over the input", "cf. TransformerEngine PR 3193", "cf. apex 1430"
-)
+@fault("GRAD-13", "the gradient of the input is written over the input", "cf. TransformerEngine PR 3193, cf. apex 1430")
 class InputOverwrittenBackward(LayerBackward):
     """The buffer is used again, as nobody needs it any longer but the caller."""
 
@@ -231,10 +221,7 @@ class InputOverwrittenBackward(LayerBackward):
 
 
 @fault(
-    "GRAD-14",
-    "rows of a gradient of weights are added in a random order",
-    "cf. Automodel PR 3387",
-    "cf. pytorch 123656",
+    "GRAD-14", "rows of a gradient of weights are added in a random order", "cf. Automodel PR 3387, cf. pytorch 123656"
 )
 class WeightGradientOrderRandom(LayerBackward):
     """Atomic additions: equal calls differ in the last bits."""

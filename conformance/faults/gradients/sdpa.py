@@ -13,7 +13,7 @@ from attention_conformance.conformance.spec.sdpa import Expected
 TILE = 16
 
 
-@fault("GRAD-3", "the subtracted sum δ is missing from the gradient of the softmax", "Odyssey 2134", "cTensor PR 31")
+@fault("GRAD-3", "the subtracted sum δ is missing from the gradient of the softmax", "Odyssey 2134, cTensor PR 31")
 class DeltaMissing(Backward):
     """p · dP: only the diagonal of the Jacobian is left, or weights that need not add up to 1."""
 
@@ -30,7 +30,7 @@ class ValueColumnsCutFromGradient(Backward):
         return g[..., :width] @ found.v[..., :width].swapaxes(2, 3)
 
 
-@fault("GRAD-4", "the slope of softcap is missing", "cf. flash-attention PR 2402", "cf. flash-attention PR 1033")
+@fault("GRAD-4", "the slope of softcap is missing", "cf. flash-attention PR 2402, cf. flash-attention PR 1033")
 class SlopeMissing(Backward):
     """The backward pass of attention without a softcap."""
 
@@ -78,9 +78,7 @@ class QueryGradientScaledTwice(Backward):
         return super().grad_q(x, found, d_raw) * x.work(self.inner.scale(x))
 
 
-@fault(
-    "GRAD-6", "gradients of k and v of one query head of the group only", "levanter PR 449", "AiDotNet.Tensors PR 633"
-)
+@fault("GRAD-6", "gradients of k and v of one query head of the group only", "levanter PR 449, AiDotNet.Tensors PR 633")
 class GroupNotSummed(Backward):
     """Repeated heads are given back as they were taken, not summed."""
 
@@ -96,7 +94,7 @@ class GroupInterleaved(Backward):
         return array.reshape(len(array), x.group, x.k.shape[1], *array.shape[2:]).sum(axis=1)
 
 
-@fault("GRAD-5", "the gradient of bias not summed over the batch", "cf. flash-sparse-attention PR 193", "jax 30593")
+@fault("GRAD-5", "the gradient of bias not summed over the batch", "cf. flash-sparse-attention PR 193, jax 30593")
 class BiasBatchNotSummed(Backward):
     """That of the first sample, where all samples share the bias."""
 
@@ -104,7 +102,7 @@ class BiasBatchNotSummed(Backward):
         return d_scores[:1] if axis == 0 else super().along(d_scores, axis, missing)
 
 
-@fault("GRAD-5", "the gradient of bias not summed over heads", "flash-sparse-attention PR 193", "cf. jax PR 36702")
+@fault("GRAD-5", "the gradient of bias not summed over heads", "flash-sparse-attention PR 193, cf. jax PR 36702")
 class BiasHeadsNotSummed(Backward):
     """That of the first head, where all heads share the bias."""
 
@@ -136,7 +134,7 @@ class BiasGradientScaled(Backward):
         return super().grad_bias(x, d_scores * x.work(self.inner.scale(x)), d_raw)
 
 
-@fault("GRAD-3", "a NaN gradient of q where a sample has one key", "flash-attention 334", "flash-attention 443")
+@fault("GRAD-3", "a NaN gradient of q where a sample has one key", "flash-attention 334, flash-attention 443")
 class OneKeyGradientNan(Backward):
     """One weight of 1, whose score has a gradient of zero."""
 
@@ -145,7 +143,7 @@ class OneKeyGradientNan(Backward):
         return np.where((keys == 1)[:, None, None, None], x.work(np.nan), super().grad_q(x, found, d_raw))
 
 
-@fault("GRAD-2", "keys behind the last full tile have gradients of zero", "cf. FlagGems PR 3607", "cf. jax 27224")
+@fault("GRAD-2", "keys behind the last full tile have gradients of zero", "cf. FlagGems PR 3607, cf. jax 27224")
 class TailGradientDropped(Backward):
     """Shows where there are more keys than one tile and no multiple of it."""
 
@@ -165,7 +163,7 @@ class GradientsFloat32(Backward):
 
 
 @fault(
-    "GRAD-11", "an error in the backward pass where an axis is empty", "flash-attention 2562", "flash-attention PR 2568"
+    "GRAD-11", "an error in the backward pass where an axis is empty", "flash-attention 2562, flash-attention PR 2568"
 )
 class EmptyAxisRefusedBackward(Backward):
     """No queries or no keys: nothing to read, and an illegal access."""
@@ -197,7 +195,7 @@ class GradOutputOverwritten(Backward):
         return copy
 
 
-@fault("GRAD-14", "parts of the gradient of q are added in a random order", "pytorch 123656", "flash-attention 429")
+@fault("GRAD-14", "parts of the gradient of q are added in a random order", "pytorch 123656, flash-attention 429")
 class GradientOrderRandom(Backward):
     """Atomic additions: equal calls differ in the last bits."""
 

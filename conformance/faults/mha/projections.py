@@ -16,9 +16,7 @@ from attention_conformance.conformance.spec.mha import LayerExpected, Projection
 @fault(
     "MHA-2",
     "weights of q, k and v used as their transpose, as a Linear layer holds them",
-    "AutoGPTQ PR 139",
-    "cf. mlxcel PR 926",
-    "cf. tiny-llm PR 60",
+    "AutoGPTQ PR 139, cf. mlxcel PR 926, cf. tiny-llm PR 60",
 )
 class WeightsTransposed(Layer):
     """Only where a weight is square does its transpose fit; others are taken as they are."""
@@ -28,7 +26,7 @@ class WeightsTransposed(Layer):
         return w.T if name != "o" and w.shape[0] == w.shape[1] else w
 
 
-@fault("MHA-12", "the output weight used as its transpose", "source 001", "AutoGPTQ PR 139")
+@fault("MHA-12", "the output weight used as its transpose", "source 001, AutoGPTQ PR 139")
 class OutputWeightTransposed(Layer):
     """The article prints W^O as its transpose; only where it is square does that fit."""
 
@@ -53,7 +51,7 @@ class KeysByValueWeight(Layer):
         return super().project(x, "v" if name == "k" else name, array)
 
 
-@fault("MHA-2", "biases of q, k and v ignored", "ANEForge PR 253", "candle-vllm PR 167")
+@fault("MHA-2", "biases of q, k and v ignored", "ANEForge PR 253, candle-vllm PR 167")
 class BiasesIgnored(Layer):
     """Weights are loaded, their biases are not; models without biases hide it."""
 
@@ -61,7 +59,7 @@ class BiasesIgnored(Layer):
         return super().bias(x, name) if name == "o" else None
 
 
-@fault("MHA-2", "biases used all together or not at all", "cf. pytorch 97128", "cf. ANEForge PR 253")
+@fault("MHA-2", "biases used all together or not at all", "cf. pytorch 97128, cf. ANEForge PR 253")
 class BiasesAllOrNone(Layer):
     """One flag for four of them: where one is not given, the others are ignored."""
 
@@ -97,7 +95,7 @@ class OutputBiasBeforeProjection(Layer):
         return super().out(replace(x, b_o=None), combined + x.b_o.astype(x.work))
 
 
-@fault("MHA-12", "no output projection", "Kyubyong-transformer 117", "sequence_labeling_tf PR 83")
+@fault("MHA-12", "no output projection", "Kyubyong-transformer 117, sequence_labeling_tf PR 83")
 class OutputProjectionMissing(Layer):
     """The combined heads are the output, with or without w_o."""
 
@@ -105,7 +103,7 @@ class OutputProjectionMissing(Layer):
         return None
 
 
-@fault("MHA-2", "ReLU after the projections of q, k and v", "Kyubyong-transformer 49", "Kyubyong-transformer 53")
+@fault("MHA-2", "ReLU after the projections of q, k and v", "Kyubyong-transformer 49, Kyubyong-transformer 53")
 class ProjectionsRectified(Layer):
     """A dense layer with its activation."""
 
@@ -132,7 +130,7 @@ class KeysOfQueryInput(Layer):
         return q, self.project(x, "k", queries), v
 
 
-@fault("MHA-18", "projections summed in half precision", "executorch PR 20090", "ml_dtypes 63")
+@fault("MHA-18", "projections summed in half precision", "executorch PR 20090, ml_dtypes 63")
 class ProjectionsSummedInHalf(Layer):
     """float16 and bfloat16 accumulate in themselves, term by term; a few columns hide it."""
 
@@ -189,7 +187,7 @@ class WeightsUnchecked(Lenient):
         return replace(x, b_q=to_width(x.b_q, columns), b_k=to_width(x.b_k, columns))
 
 
-@fault("MHA-23", "strides of inputs and weights ignored", "pytorch PR 187506", "pytorch 195320", "pytorch 181133")
+@fault("MHA-23", "strides of inputs and weights ignored", "pytorch PR 187506, pytorch 195320, pytorch 181133")
 class LayerStridesIgnored(Lenient):
     """Read from their first element on as if they were contiguous."""
 

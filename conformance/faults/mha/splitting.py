@@ -18,9 +18,7 @@ from attention_conformance.impls.validate import check_layer
 @fault(
     "MHA-5",
     "heads split by a view of (S, H·D) as (H, S, D)",
-    "FuxiCTR 30",
-    "Chinese-Text-Classification-Pytorch 53",
-    "onnx 7118",
+    "FuxiCTR 30, Chinese-Text-Classification-Pytorch 53, onnx 7118",
 )
 class HeadsSplitByView(Layer):
     """The right shape with rows mixed; one head or one row hides it."""
@@ -30,7 +28,7 @@ class HeadsSplitByView(Layer):
         return array.reshape(batch, x.heads, length, width // x.heads)
 
 
-@fault("MHA-5", "heads interleaved: column d·H + h belongs to head h", "cf. slapo PR 46", "cf. tt-metal 6243")
+@fault("MHA-5", "heads interleaved: column d·H + h belongs to head h", "cf. slapo PR 46, cf. tt-metal 6243")
 class HeadsInterleaved(Layer):
     """(D, H) in the place of (H, D); one head hides it, and so does a width of 1."""
 
@@ -50,10 +48,7 @@ class ValueHeadsInterleaved(HeadsInterleaved):
 @fault(
     "MHA-11",
     "heads combined by a view of (H, S, Dv) as (S, H·Dv)",
-    "opacus PR 825",
-    "transformer-from-scratch PR 6",
-    "attention-is-all-you-need-pytorch 7",
-    "onnx 7118",
+    "opacus PR 825, transformer-from-scratch PR 6, attention-is-all-you-need-pytorch 7, onnx 7118",
 )
 class HeadsCombinedByView(Layer):
     """The right shape with rows and heads mixed; one head or one row hides it."""
@@ -63,7 +58,7 @@ class HeadsCombinedByView(Layer):
         return output.reshape(batch, length, heads * width)
 
 
-@fault("MHA-11", "combined heads (B, S, H·Dv) viewed as (S, B, H·Dv)", "source 002", "cf. opacus PR 825")
+@fault("MHA-11", "combined heads (B, S, H·Dv) viewed as (S, B, H·Dv)", "source 002, cf. opacus PR 825")
 class CombinedScrambled(Layer):
     """Right for one batch; more of them get each other's rows."""
 
@@ -73,7 +68,7 @@ class CombinedScrambled(Layer):
         return combined.reshape(length, batch, width).swapaxes(0, 1)
 
 
-@fault("MHA-17", "the sequence-first output is a view of the batch-first one", "source 002", "cf. opacus PR 825")
+@fault("MHA-17", "the sequence-first output is a view of the batch-first one", "source 002, cf. opacus PR 825")
 class SequenceFirstByView(Layer):
     """Only sequence-first calls show it, with two batches and more."""
 
@@ -101,10 +96,7 @@ class KeysPermuted(Layer):
 @fault(
     "MHA-7",
     "the default scale of a layer is of all heads together, 1/√(H·D)",
-    "source 002",
-    "vit-pytorch 65",
-    "ng-video-lecture PR 6",
-    "TMUnet 13",
+    "source 002, vit-pytorch 65, ng-video-lecture PR 6, TMUnet 13",
 )
 class LayerScaleOfAllHeads(Layer):
     """One head hides it."""
@@ -112,7 +104,7 @@ class LayerScaleOfAllHeads(Layer):
     attention = ScaleOfModelWidth
 
 
-@fault("MHA-7", "the default scale of a layer is of the input's width, 1/√E", "source 004", "ng-video-lecture PR 6")
+@fault("MHA-7", "the default scale of a layer is of the input's width, 1/√E", "source 004, ng-video-lecture PR 6")
 class LayerScaleOfInputWidth(Layer):
     """One head with D = E hides it."""
 
@@ -128,7 +120,7 @@ class LayerScaleTwice(Layer):
     attention = ScaleTwice
 
 
-@fault("MHA-7", "the scale given to a layer ignored", "transformers 44380", "pytorch 174049")
+@fault("MHA-7", "the scale given to a layer ignored", "transformers 44380, pytorch 174049")
 class LayerScaleIgnored(Layer):
     """The attention within has the default built in."""
 
@@ -151,7 +143,7 @@ class UnbatchedAsBatch(Layer):
         return super().weights(x, weights.swapaxes(0, 3)) if x.unbatched else super().weights(x, weights)
 
 
-@fault("MHA-17", "sequence_first ignored: attention goes over the batch", "AEMatter 3", "OmDet 19", "TDANet 3")
+@fault("MHA-17", "sequence_first ignored: attention goes over the batch", "AEMatter 3, OmDet 19, TDANet 3")
 class SequenceFirstIgnored(Layer):
     """The two axes are taken for each other, which always fits, but for masks and lengths."""
 

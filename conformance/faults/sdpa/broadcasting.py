@@ -54,7 +54,7 @@ class KeyColumnPadded(Attention):
         return super().spread(x, array)
 
 
-@fault("SDPA-8", "a mask with one head is stepped through head by head", "pytorch PR 184180", "onnxruntime PR 28963")
+@fault("SDPA-8", "a mask with one head is stepped through head by head", "pytorch PR 184180, onnxruntime PR 28963")
 class PartialOffset(Attention):
     """(B, 1, Sq, Sk): the offset of sample b and head h is taken as (b · H + h) modulo what there is."""
 
@@ -87,7 +87,7 @@ class Rank3ByBatch(Attention):
         return super().spread(x, array)
 
 
-@fault("SDPA-8", "a key mask applied to the rows", "transformer PR 40", "attention-is-all-you-need-keras 16")
+@fault("SDPA-8", "a key mask applied to the rows", "transformer PR 40, attention-is-all-you-need-keras 16")
 class KeysAsRows(Attention):
     """(B, 1, 1, S) is read as (B, 1, S, 1) where Sq = Sk lets it fit."""
 
@@ -98,10 +98,7 @@ class KeysAsRows(Attention):
 
 
 @fault(
-    "SDPA-8",
-    "a mask per query head is read by key head",
-    "cf. rocm-libraries PR 11189",
-    "cf. flash-sparse-attention 107",
+    "SDPA-8", "a mask per query head is read by key head", "cf. rocm-libraries PR 11189, cf. flash-sparse-attention 107"
 )
 class MaskByKeyHead(Attention):
     """Grouped heads: head h takes the mask of head h // group."""
@@ -111,7 +108,7 @@ class MaskByKeyHead(Attention):
         return full[:, np.arange(x.shape[1]) // x.group] if x.shape[1] else full
 
 
-@fault("SDPA-8", "an error for a key mask (B, 1, 1, Sk)", "jax 28974", "burn 4772")
+@fault("SDPA-8", "an error for a key mask (B, 1, 1, Sk)", "jax 28974, burn 4772")
 class KeyMaskRefused(Attention):
     """Only full shapes are taken."""
 
@@ -122,7 +119,7 @@ class KeyMaskRefused(Attention):
                 raise ValueError(f"expected {x.shape}, got {array.shape}")
 
 
-@fault("SDPA-8", "an error for a mask of rank below 4", "pytorch 97409", "vit-pytorch 293")
+@fault("SDPA-8", "an error for a mask of rank below 4", "pytorch 97409, vit-pytorch 293")
 class LowRankRefused(Attention):
     """The rank is asserted."""
 

@@ -8,7 +8,7 @@ from attention_conformance.conformance.faults.models.sdpa import Array, Attentio
 from attention_conformance.conformance.faults.registry import fault
 
 
-@fault("SDPA-9", "is_causal ignored", "keras 23038", "xformers 103")
+@fault("SDPA-9", "is_causal ignored", "keras 23038, xformers 103")
 class CausalIgnored(Attention):
     """Every row sees every key."""
 
@@ -16,7 +16,7 @@ class CausalIgnored(Attention):
         return np.ones(x.shape, bool)
 
 
-@fault("SDPA-9", "causal mask aligned bottom-right", "mlx 2835", "executorch 22426", "pytorch 108108", "cutlass 2336")
+@fault("SDPA-9", "causal mask aligned bottom-right", "mlx 2835, executorch 22426, pytorch 108108, cutlass 2336")
 class CausalBottomRight(Attention):
     """The diagonal ends at the last key; equal lengths hide it."""
 
@@ -35,7 +35,7 @@ class CausalBottomRightMoreKeys(Attention):
         return super().causal_allows(x) if not x.is_causal else self.keys(x) <= self.diagonal(x) + more
 
 
-@fault("SDPA-9", "causal switched off for one query", "onnxruntime 29020", "hip-ep PR 144")
+@fault("SDPA-9", "causal switched off for one query", "onnxruntime 29020, hip-ep PR 144")
 class CausalOffOneQuery(Attention):
     """A step of decoding is thought to need no mask."""
 
@@ -51,7 +51,7 @@ class CausalStrict(Attention):
         return self.keys(x) < self.diagonal(x) if x.is_causal else super().causal_allows(x)
 
 
-@fault("SDPA-9", "causal lets every row see one key ahead", "octo 75", "octo PR 76")
+@fault("SDPA-9", "causal lets every row see one key ahead", "octo 75, octo PR 76")
 class CausalOneAhead(Attention):
     """j ≤ i + 1."""
 
@@ -59,7 +59,7 @@ class CausalOneAhead(Attention):
         return self.keys(x) <= self.diagonal(x) + 1 if x.is_causal else super().causal_allows(x)
 
 
-@fault("SDPA-9", "causal reversed: a row sees itself and later keys", "levanter PR 102", "LLMs-from-scratch PR 1062")
+@fault("SDPA-9", "causal reversed: a row sees itself and later keys", "levanter PR 102, LLMs-from-scratch PR 1062")
 class CausalReversed(Attention):
     """The other triangle."""
 
@@ -78,7 +78,7 @@ class CausalFourRows(Attention):
         return rows + self.offset(x)
 
 
-@fault("SDPA-10", "the causal offset ignored", "onnx 8054", "tinygrad PR 15949", "flax 5591", "hyprstream PR 1521")
+@fault("SDPA-10", "the causal offset ignored", "onnx 8054, tinygrad PR 15949, flax 5591, hyprstream PR 1521")
 class OffsetIgnored(Attention):
     """Each step of decoding attends to the first keys only."""
 
@@ -131,8 +131,7 @@ class OffsetSign(Attention):
 @fault(
     "SDPA-9",
     "rows counted with a tile of 16 as if there were as many keys",
-    "SageAttention PR 372",
-    "flash-sparse-attention PR 213",
+    "SageAttention PR 372, flash-sparse-attention PR 213",
 )
 class CausalTilesOfSquare(Attention):
     """Tiles of keys beyond the rows' own tile are skipped: shows for Sq < Sk with an offset."""

@@ -20,7 +20,7 @@ class Filled(Attention):
         return np.where(allowed, s, x.work(self.value(x)))
 
 
-@fault("SDPA-7", "masked scores filled with −1e4", "onnxruntime 14363", "lattice 361", "transformers 14859")
+@fault("SDPA-7", "masked scores filled with −1e4", "onnxruntime 14363, lattice 361, transformers 14859")
 class FillMinus1e4(Filled):
     """Right while the allowed scores are far above −1e4; a fully masked row gives the mean of v."""
 
@@ -28,7 +28,7 @@ class FillMinus1e4(Filled):
         return -1e4
 
 
-@fault("SDPA-7", "masked scores filled with −1e9", "source 001", "annotated-transformer PR 67")
+@fault("SDPA-7", "masked scores filled with −1e9", "source 001, annotated-transformer PR 67")
 class FillMinus1e9(Filled):
     """Right but for fully masked rows, which give the mean of v."""
 
@@ -39,9 +39,7 @@ class FillMinus1e9(Filled):
 @fault(
     "SDPA-7",
     "masked scores filled with −1e20, which float16 cannot hold",
-    "source 004",
-    "flax 982",
-    "linformer-pytorch PR 19",
+    "source 004, flax 982, linformer-pytorch PR 19",
 )
 class FillMinus1e20(Filled):
     """NaN in fully masked rows in float16, where the fill is −inf, and the mean of v in all others."""
@@ -56,9 +54,7 @@ class FillMinus1e20(Filled):
         return powers / total
 
 
-@fault(
-    "SDPA-7", "masked scores filled with the smallest number of the dtype", "reformer-pytorch PR 26", "darts PR 3087"
-)
+@fault("SDPA-7", "masked scores filled with the smallest number of the dtype", "reformer-pytorch PR 26, darts PR 3087")
 class FillSmallest(Filled):
     """−65504 in float16 is not far below scores that overflowed downwards, and fully masked rows give the mean of v."""
 
@@ -66,9 +62,7 @@ class FillSmallest(Filled):
         return float(ml_dtypes.finfo(x.dtype).min)
 
 
-@fault(
-    "SDPA-7", "masked scores filled with a tiny negative number", "transformer 10", "gluonts PR 1401", "RibonanzaNet 5"
-)
+@fault("SDPA-7", "masked scores filled with a tiny negative number", "transformer 10, gluonts PR 1401, RibonanzaNet 5")
 class FillMinusEpsilon(Filled):
     """−1e-12 in place of −1e12: the masked keys weigh as much as a score of 0."""
 
@@ -136,7 +130,7 @@ class FillBeforeScale(Attention):
         return np.where(allowed, s, x.work(-np.inf) * x.work(self.scale(x)))
 
 
-@fault("SDPA-24", "the smallest finite bias is taken for −inf", "torch-xpu-ops PR 5022", "pytorch 109517")
+@fault("SDPA-24", "the smallest finite bias is taken for −inf", "torch-xpu-ops PR 5022, pytorch 109517")
 class SmallestIsMask(Attention):
     """A row whose biases all equal the smallest number gives zeros instead of a mean."""
 
@@ -146,7 +140,7 @@ class SmallestIsMask(Attention):
         return self.spread(x, x.bias).astype(np.float64) > float(ml_dtypes.finfo(x.dtype).min)
 
 
-@fault("SDPA-14", "a running maximum that starts at −5e4: lower rows give zeros", "flashinfer 4267", "burn PR 4697")
+@fault("SDPA-14", "a running maximum that starts at −5e4: lower rows give zeros", "flashinfer 4267, burn PR 4697")
 class SentinelMinus5e4(Attention):
     """A finite "infinity": every power of a row below it underflows."""
 
@@ -154,7 +148,7 @@ class SentinelMinus5e4(Attention):
         return np.maximum(super().top(x, s), x.work(-5e4))
 
 
-@fault("SDPA-14", "a maximum that never falls below 0", "flash-attention 2082", "oasr PR 101")
+@fault("SDPA-14", "a maximum that never falls below 0", "flash-attention 2082, oasr PR 101")
 class SentinelZero(Attention):
     """Rows whose scores are all far below 0 lose their bits and then everything."""
 
@@ -162,7 +156,7 @@ class SentinelZero(Attention):
         return np.maximum(super().top(x, s), x.work(0))
 
 
-@fault("SDPA-14", "the maximum is not taken off before exp", "vllm-fork 275", "DeepLearningExamples 169")
+@fault("SDPA-14", "the maximum is not taken off before exp", "vllm-fork 275, DeepLearningExamples 169")
 class NoMaximum(Attention):
     """exp overflows for scores above 88 in float32."""
 
@@ -182,7 +176,7 @@ class MaximumOfMasked(Attention):
         return np.maximum(super().top(x, s), self._all)
 
 
-@fault("SDPA-14", "1e-6 added to the sum of the powers", "vllm PR 39148", "burn PR 4697")
+@fault("SDPA-14", "1e-6 added to the sum of the powers", "vllm PR 39148, burn PR 4697")
 class TotalPlusEpsilon(Attention):
     """A guard against 0/0 that is in every row: a relative error of up to 1e-6."""
 

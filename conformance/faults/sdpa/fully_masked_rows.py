@@ -28,12 +28,12 @@ class NanRow(Attention):
         return np.where(self.hit(x, allowed), x.work(np.nan), super().lse(x, top, total, allowed))
 
 
-@fault("SDPA-15", "NaN in fully masked rows", "pytorch 103963", "openvino 35959", "iree 24175", "rten PR 1321")
+@fault("SDPA-15", "NaN in fully masked rows", "pytorch 103963, openvino 35959, iree 24175, rten PR 1321")
 class EmptyRowNan(NanRow):
     """The largest score of such a row is −inf, and −inf − (−inf) is NaN."""
 
 
-@fault("SDPA-15", "NaN in rows that only a bias of −inf empties", "allennlp 890", "vllm-fork PR 682")
+@fault("SDPA-15", "NaN in rows that only a bias of −inf empties", "allennlp 890, vllm-fork PR 682")
 class EmptyRowNanByBias(NanRow):
     """Boolean masks are guarded; the same mask written as −inf is not."""
 
@@ -49,7 +49,7 @@ class EmptyRowNanByLength(NanRow):
         return fully_masked(self.lengths_allow(x)) if x.kv_lengths is not None else np.zeros_like(fully_masked(allowed))
 
 
-@fault("SDPA-15", "NaN in rows above the diagonal of causal", "cf. flash-attention 443", "cf. vllm 27491")
+@fault("SDPA-15", "NaN in rows above the diagonal of causal", "cf. flash-attention 443, cf. vllm 27491")
 class EmptyRowNanByOffset(NanRow):
     """More queries than keys, aligned at the bottom right: the first rows stand before the first key."""
 
@@ -74,14 +74,7 @@ class EmptyRowPoisonsBatch(NanRow):
         return np.broadcast_to(fully_masked(allowed).any(axis=(1, 2, 3), keepdims=True), fully_masked(allowed).shape)
 
 
-@fault(
-    "SDPA-15",
-    "the mean of v in fully masked rows",
-    "onnxruntime 28904",
-    "onnxscript PR 2654",
-    "apex 1390",
-    "source 001",
-)
+@fault("SDPA-15", "the mean of v in fully masked rows", "onnxruntime 28904, onnxscript PR 2654, apex 1390, source 001")
 class EmptyRowMean(Attention):
     """Softmax over equal fills: every key, masked or not, gets the weight 1/Sk."""
 
@@ -126,7 +119,7 @@ class EmptyRowWeightsNan(Attention):
         return np.where(fully_masked(self.allowed(x)), np.nan, weights).astype(x.dtype)
 
 
-@fault("SDPA-20", "NaN for no keys", "flash-attention PR 2568", "pytorch 141219")
+@fault("SDPA-20", "NaN for no keys", "flash-attention PR 2568, pytorch 141219")
 class EmptyKeysNan(NanRow):
     """Sk = 0 divides 0 by 0; masked rows are guarded."""
 
@@ -138,7 +131,7 @@ class EmptyKeysNan(NanRow):
         return np.full_like(fully_masked(allowed), x.shape[3] == 0)
 
 
-@fault("SDPA-20", "an error for an empty axis", "pytorch 133780", "flash-attention 1537")
+@fault("SDPA-20", "an error for an empty axis", "pytorch 133780, flash-attention 1537")
 class EmptyAxesRefused(Attention):
     """A batch of none, no queries or no keys: "batch size must be positive"."""
 

@@ -8,7 +8,7 @@ from attention_conformance.conformance.faults.models.sdpa import Array, Attentio
 from attention_conformance.conformance.faults.registry import fault
 
 
-@fault("SDPA-17", "query head h reads key head h mod Hkv", "onnx PR 7274", "onnxscript PR 2408", "jax-js PR 180")
+@fault("SDPA-17", "query head h reads key head h mod Hkv", "onnx PR 7274, onnxscript PR 2408, jax-js PR 180")
 class HeadsTiled(Attention):
     """Tiled in the place of repeated: one key head, or as many as query heads, hide it."""
 
@@ -16,7 +16,7 @@ class HeadsTiled(Attention):
         return np.tile(array, (1, x.group, 1, 1))
 
 
-@fault("SDPA-17", "query head h reads value head h mod Hkv", "onnx PR 7274", "onnxscript PR 2408")
+@fault("SDPA-17", "query head h reads value head h mod Hkv", "onnx PR 7274, onnxscript PR 2408")
 class ValueHeadsTiled(Attention):
     """Keys are paired rightly."""
 
@@ -28,9 +28,7 @@ class ValueHeadsTiled(Attention):
 @fault(
     "SDPA-17",
     "query head h reads key head h // Hkv",
-    "ONNXim PR 34",
-    "HipKittens PR 22",
-    "native-sparse-attention-triton 27",
+    "ONNXim PR 34, HipKittens PR 22, native-sparse-attention-triton 27",
 )
 class HeadsByGroupCount(Attention):
     """The number of groups taken for their size; where both are equal it fits."""
@@ -59,8 +57,7 @@ class GroupedDropsCausal(Attention):
 @fault(
     "SDPA-17",
     "grouped heads folded into rows: the diagonal counts folded rows",
-    "flash-attention PR 2528",
-    "xformers PR 1239",
+    "flash-attention PR 2528, xformers PR 1239",
 )
 class GroupedRowsCounted(Attention):
     """Row i of the g-th head of a group is taken for row i · group + g."""
@@ -72,7 +69,7 @@ class GroupedRowsCounted(Attention):
         return rows + self.offset(x)
 
 
-@fault("SDPA-1", "heads split by a view, without the transpose", "onnx 7118", "FuxiCTR 30", "torch-mlir PR 4470")
+@fault("SDPA-1", "heads split by a view, without the transpose", "onnx 7118, FuxiCTR 30, torch-mlir PR 4470")
 class SplitByView(Attention):
     """(B, S, H, D) memory is taken for (B, H, S, D); one head or one row hides it."""
 
@@ -88,7 +85,7 @@ class SplitByView(Attention):
         )
 
 
-@fault("SDPA-1", "heads merged by a view, without the transpose", "transformer-from-scratch PR 6", "source 002")
+@fault("SDPA-1", "heads merged by a view, without the transpose", "transformer-from-scratch PR 6, source 002")
 class MergedByView(Attention):
     """The output is in the wrong order, in the right shape."""
 

@@ -19,7 +19,7 @@ class KeyIndex16Bits(Attention):
         return super().keys(x) % LIMIT
 
 
-@fault("SDPA-7", "the mask is read with a key index that wraps at 65536", "pytorch 162588", "llama.cpp 24912")
+@fault("SDPA-7", "the mask is read with a key index that wraps at 65536", "pytorch 162588, llama.cpp 24912")
 class MaskIndex16Bits(Attention):
     """Key 65536 takes the mask of key 0."""
 
@@ -27,7 +27,7 @@ class MaskIndex16Bits(Attention):
         return super().spread(x, array)[..., np.arange(x.shape[3]) % LIMIT]
 
 
-@fault("SDPA-1", "batches and heads beyond 65535 are not computed", "pytorch 142228", "flash-linear-attention PR 1077")
+@fault("SDPA-1", "batches and heads beyond 65535 are not computed", "pytorch 142228, flash-linear-attention PR 1077")
 class GridLimit(Attention):
     """The launch covers 65535 blocks; the rest stays zero."""
 

@@ -24,7 +24,7 @@ class Lengths(Attention):
         return super().lengths_allow(x)
 
 
-@fault("SDPA-12", "key lengths ignored", "jax 23349", "cudnn-frontend PR 554")
+@fault("SDPA-12", "key lengths ignored", "jax 23349, cudnn-frontend PR 554")
 class LengthsIgnored(Lengths):
     """Padding is attended to."""
 
@@ -40,7 +40,7 @@ class LengthsOneMore(Lengths):
         return given + 1
 
 
-@fault("SDPA-12", "the last valid key dropped", "TransformerEngine 3331", "cs249r_book PR 1953")
+@fault("SDPA-12", "the last valid key dropped", "TransformerEngine 3331, cs249r_book PR 1953")
 class LengthsOneFewer(Lengths):
     """j < length − 1."""
 
@@ -48,7 +48,7 @@ class LengthsOneFewer(Lengths):
         return given - 1
 
 
-@fault("SDPA-12", "the length of the first batch used for all", "yalis PR 53", "reasoning-from-scratch 33")
+@fault("SDPA-12", "the length of the first batch used for all", "yalis PR 53, reasoning-from-scratch 33")
 class LengthsFirstBatch(Lengths):
     """A scalar is read from an array of lengths."""
 
@@ -80,7 +80,7 @@ class LengthsRoundedUp(Lengths):
         return -(-given // 8) * 8
 
 
-@fault("SDPA-12", "keys behind the length scored 0 instead of masked", "flashinfer PR 5090", "tt-metal 54833")
+@fault("SDPA-12", "keys behind the length scored 0 instead of masked", "flashinfer PR 5090, tt-metal 54833")
 class LengthsZeroScore(Attention):
     """Zero-filled keys have the score 0, and exp(0) = 1 in the sum; their values are 0."""
 
@@ -103,7 +103,7 @@ class LengthsCutQueries(Attention):
         return allowed & (np.arange(x.shape[2])[:, None] < np.reshape(x.kv_lengths, (-1, 1, 1, 1)))
 
 
-@fault("SDPA-13", "key lengths move the causal diagonal to their end", "onnx PR 8068", "onnx 8054")
+@fault("SDPA-13", "key lengths move the causal diagonal to their end", "onnx PR 8068, onnx 8054")
 class LengthsMoveDiagonal(Attention):
     """Each sample is aligned at its own last valid key, though no offset is given."""
 

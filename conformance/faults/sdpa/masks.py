@@ -11,10 +11,7 @@ from attention_conformance.conformance.faults.registry import fault
 @fault(
     "SDPA-7",
     "the mask inverted: True drops",
-    "pytorch 170400",
-    "transformers PR 38094",
-    "openvino PR 32046",
-    "cs249r_book PR 1785",
+    "pytorch 170400, transformers PR 38094, openvino PR 32046, cs249r_book PR 1785",
 )
 class MaskInverted(Attention):
     """The meaning of nn.MultiheadAttention under the same name."""
@@ -23,7 +20,7 @@ class MaskInverted(Attention):
         return super().mask_allows(x) if x.mask is None else ~super().mask_allows(x)
 
 
-@fault("SDPA-7", "the mask ignored", "DI-engine 333", "Practical_NLP_in_PyTorch PR 8")
+@fault("SDPA-7", "the mask ignored", "DI-engine 333, Practical_NLP_in_PyTorch PR 8")
 class MaskIgnored(Attention):
     """Accepted and never read."""
 
@@ -51,7 +48,7 @@ class MaskAdded(Attention):
         return s if x.mask is None else s + self.spread(x, x.mask).astype(x.work)
 
 
-@fault("SDPA-7", "the mask applied after softmax", "pytorch-image-models PR 2236", "memory-compressed-attention 2")
+@fault("SDPA-7", "the mask applied after softmax", "pytorch-image-models PR 2236, memory-compressed-attention 2")
 class MaskAfterSoftmax(Attention):
     """The rows no longer add up to 1."""
 
@@ -89,7 +86,7 @@ class BiasIgnoredOneQuery(Attention):
         return s if x.shape[2] == 1 else super().added(x, s)
 
 
-@fault("SDPA-6", "the bias added before the scale", "ppl.llm.kernel.cuda PR 48", "cudnn-frontend PR 804")
+@fault("SDPA-6", "the bias added before the scale", "ppl.llm.kernel.cuda PR 48, cudnn-frontend PR 804")
 class BiasScaled(Attention):
     """(q · k + bias) · scale."""
 
@@ -97,7 +94,7 @@ class BiasScaled(Attention):
         return s if x.bias is None else s + self.spread(x, x.bias).astype(x.work) * x.work(self.scale(x))
 
 
-@fault("SDPA-13", "the mask dropped where is_causal is given", "pytorch PR 178588", "dia PR 170")
+@fault("SDPA-13", "the mask dropped where is_causal is given", "pytorch PR 178588, dia PR 170")
 class MaskDroppedWithCausal(Attention):
     """One of two masks wins."""
 
@@ -105,7 +102,7 @@ class MaskDroppedWithCausal(Attention):
         return np.ones(x.shape, bool) if x.is_causal else super().mask_allows(x)
 
 
-@fault("SDPA-13", "causal dropped where a mask is given", "candle PR 3632", "BONSAI PR 344", "keras PR 23040")
+@fault("SDPA-13", "causal dropped where a mask is given", "candle PR 3632, BONSAI PR 344, keras PR 23040")
 class CausalDroppedWithMask(Attention):
     """One of two masks wins."""
 

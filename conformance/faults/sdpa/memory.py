@@ -16,7 +16,7 @@ def as_it_lies(array: Array) -> Array:
     return np.ravel(array, order="K").reshape(array.shape)
 
 
-@fault("SDPA-30", "strides of q, k and v ignored", "pytorch 181133", "pytorch 195320")
+@fault("SDPA-30", "strides of q, k and v ignored", "pytorch 181133, pytorch 195320")
 class StridesIgnored(Attention):
     """Transposed inputs are read as if they were contiguous."""
 
@@ -36,7 +36,7 @@ class InnerStrideIgnored(Attention):
         return super().attend(replace(x, q=read(x.q), k=read(x.k), v=read(x.v)))
 
 
-@fault("SDPA-30", "strides of the mask ignored", "pytorch PR 184180", "onnxruntime PR 28963")
+@fault("SDPA-30", "strides of the mask ignored", "pytorch PR 184180, onnxruntime PR 28963")
 class MaskStridesIgnored(Attention):
     """A transposed mask is read as if it were contiguous."""
 
@@ -44,7 +44,7 @@ class MaskStridesIgnored(Attention):
         return super().spread(x, as_it_lies(array))
 
 
-@fault("SDPA-30", "values behind the last key are read, with the weight 0", "vllm PR 936", "pytorch PR 169222")
+@fault("SDPA-30", "values behind the last key are read, with the weight 0", "vllm PR 936, pytorch PR 169222")
 class ReadsBehind(Attention):
     """0 · NaN is NaN: what lies there decides."""
 
@@ -77,7 +77,7 @@ class KeysSmoothedInPlace(Attention):
         return operands
 
 
-@fault("SDPA-28", "causal written into the caller's mask", "cf. flashinfer PR 2084", "cf. FastVideo PR 1457")
+@fault("SDPA-28", "causal written into the caller's mask", "cf. flashinfer PR 2084, cf. FastVideo PR 1457")
 class MaskWritten(Attention):
     """mask &= causal; broadcast masks are copied first."""
 

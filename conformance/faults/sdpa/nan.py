@@ -9,7 +9,7 @@ from attention_conformance.conformance.faults.models.tiles import State, Tiled
 from attention_conformance.conformance.faults.registry import fault
 
 
-@fault("SDPA-23", "a NaN query gives zeros", "pytorch 141128", "pytorch PR 188147")
+@fault("SDPA-23", "a NaN query gives zeros", "pytorch 141128, pytorch PR 188147")
 class NanQueryZero(Attention):
     """A guard for fully masked rows takes NaN for one."""
 
@@ -18,7 +18,7 @@ class NanQueryZero(Attention):
         return np.where(np.isnan(total), x.work(0), weights)
 
 
-@fault("SDPA-23", "a NaN key is dropped from its rows", "lattice 740", "torch-xpu-ops PR 5022")
+@fault("SDPA-23", "a NaN key is dropped from its rows", "lattice 740, torch-xpu-ops PR 5022")
 class NanKeyDropped(Attention):
     """A maximum and a sum that skip NaN."""
 
@@ -35,7 +35,7 @@ class NanToZero(Attention):
         return super().stored(x, np.nan_to_num(output, nan=0.0))
 
 
-@fault("SDPA-23", "a NaN in a tile after the first is dropped", "cf. lattice 740", "cf. pytorch PR 188147")
+@fault("SDPA-23", "a NaN in a tile after the first is dropped", "cf. lattice 740, cf. pytorch PR 188147")
 class NanDroppedInLaterTiles(Tiled):
     """fmax of NaN and a number is the number."""
 

@@ -14,9 +14,7 @@ from attention_conformance.conformance.faults.registry import fault
 @fault(
     "SDPA-1",
     "padding behind the last key counts as a key of score 0",
-    "flashinfer PR 5090",
-    "zml PR 563",
-    "NNkernels.jl PR 16",
+    "flashinfer PR 5090, zml PR 563, NNkernels.jl PR 16",
 )
 class TailCounts(Tiled):
     """exp(0) = 1 for every key that is missing to a full tile."""
@@ -25,7 +23,7 @@ class TailCounts(Tiled):
         return 0.0
 
 
-@fault("SDPA-1", "keys behind the last full tile dropped", "TransformerEngine 3331", "jax 27224")
+@fault("SDPA-1", "keys behind the last full tile dropped", "TransformerEngine 3331, jax 27224")
 class TailDropped(Tiled):
     """Shows where there are more keys than one tile and no multiple of it."""
 
@@ -69,7 +67,7 @@ class TailOfOneLostExpanded(TailOfOneLost):
 
 
 @fault(
-    "SDPA-1", "query rows behind the last full tile not written", "lightning-attention PR 28", "tiny-flash-attention 12"
+    "SDPA-1", "query rows behind the last full tile not written", "lightning-attention PR 28, tiny-flash-attention 12"
 )
 class QueryTailNotWritten(Attention):
     """Zeros in rows from ⌊Sq / 16⌋ · 16 on, where there are more than 16."""
@@ -81,7 +79,7 @@ class QueryTailNotWritten(Attention):
         return output
 
 
-@fault("SDPA-14", "exp(−inf + inf) where the first tile is masked", "pytorch 127055", "vllm 48364")
+@fault("SDPA-14", "exp(−inf + inf) where the first tile is masked", "pytorch 127055, vllm 48364")
 class FirstTileNan(Tiled):
     """A maximum of −inf after the first tile; rows with an allowed key in it are right."""
 
@@ -91,7 +89,7 @@ class FirstTileNan(Tiled):
         return top, np.where(nan, x.work(np.nan), total), np.where(nan, x.work(np.nan), output)
 
 
-@fault("SDPA-14", "a masked tile leaves a maximum of 0 behind", "flash-attention 2082", "flash-attention PR 2174")
+@fault("SDPA-14", "a masked tile leaves a maximum of 0 behind", "flash-attention 2082, flash-attention PR 2174")
 class MaskedTileMaximumZero(Tiled):
     """Rows whose later scores are far below 0 come out as zeros."""
 
@@ -120,7 +118,7 @@ class TotalNotRescaled(Tiled):
         return top, state[1] + np.exp(s - base).sum(axis=3, keepdims=True), output
 
 
-@fault("SDPA-14", "a rise of the maximum below 8 is not rescaled", "rocm-libraries PR 6498", "tilelang PR 2360")
+@fault("SDPA-14", "a rise of the maximum below 8 is not rescaled", "rocm-libraries PR 6498, tilelang PR 2360")
 class SmallRisesNotRescaled(Tiled):
     """Skipping small rescalings is a known trick; here the old maximum is forgotten with them."""
 
@@ -173,9 +171,7 @@ class SplitAveraged(Split):
 @fault(
     "SDPA-14",
     "two parts of the keys merged as if their lse were in base 2",
-    "sglang PR 35045",
-    "vllm PR 28840",
-    "attention-gym PR 205",
+    "sglang PR 35045, vllm PR 28840, attention-gym PR 205",
 )
 class SplitMergedInBaseTwo(Split):
     """exp2 of a natural lse; equal parts hide it."""
@@ -193,7 +189,7 @@ class SplitMergedWithoutMaximum(Split):
         return lse if total.shape[2] == 0 or allowed.shape[3] == x.shape[3] else lse - top
 
 
-@fault("SDPA-15", "merging two empty parts gives NaN", "vllm PR 39148", "flashinfer 4051", "vllm PR 28181")
+@fault("SDPA-15", "merging two empty parts gives NaN", "vllm PR 39148, flashinfer 4051, vllm PR 28181")
 class SplitEmptyNan(Split):
     """−inf − (−inf) in the merge, not in the softmax."""
 

@@ -10,7 +10,7 @@ from attention_conformance.conformance.faults.models.sdpa import Array, Attentio
 from attention_conformance.conformance.faults.registry import fault
 
 
-@fault("SDPA-27", "half precision returned as float32", "flash-attention-jax PR 13", "tinygrad PR 5100")
+@fault("SDPA-27", "half precision returned as float32", "flash-attention-jax PR 13, tinygrad PR 5100")
 class OutputFloat32(Attention):
     """The accumulator is returned."""
 
@@ -34,7 +34,7 @@ class WeightsFloat32(Attention):
         return weights
 
 
-@fault("SDPA-1", "the output in layout (B, S, H, D)", "xformers 677", "xformers 932")
+@fault("SDPA-1", "the output in layout (B, S, H, D)", "xformers 677, xformers 932")
 class OutputSequenceFirst(Attention):
     """As many rows as heads hide it."""
 
@@ -53,7 +53,7 @@ class OutputWidthOfKeys(Attention):
         return wide
 
 
-@fault("SDPA-1", "an error for Dv ≠ D", "coreai-torch PR 117", "pytorch 128348", "tt-metal PR 42423")
+@fault("SDPA-1", "an error for Dv ≠ D", "coreai-torch PR 117, pytorch 128348, tt-metal PR 42423")
 class ValueWidthRefused(Attention):
     """Asserted, not refused as unsupported."""
 
@@ -83,7 +83,7 @@ class ValueColumnsLost(Attention):
         return output
 
 
-@fault("SDPA-19", "lse in base 2", "sglang PR 35045", "vllm PR 28840", "flashinfer 2113")
+@fault("SDPA-19", "lse in base 2", "sglang PR 35045, vllm PR 28840, flashinfer 2113")
 class LseBaseTwo(Attention):
     """A kernel that works with exp2 returns what it has."""
 
@@ -91,7 +91,7 @@ class LseBaseTwo(Attention):
         return (lse / math.log(2)).astype(lse.dtype)
 
 
-@fault("SDPA-19", "lse multiplied by ln 2", "pytorch 181645", "FlashMLA PR 106")
+@fault("SDPA-19", "lse multiplied by ln 2", "pytorch 181645, FlashMLA PR 106")
 class LseTimesLogTwo(Attention):
     """A natural lse converted as if it were in base 2."""
 
@@ -99,7 +99,7 @@ class LseTimesLogTwo(Attention):
         return (lse * math.log(2)).astype(lse.dtype)
 
 
-@fault("SDPA-19", "lse without the maximum", "aiter PR 3334", "flash-attention 404")
+@fault("SDPA-19", "lse without the maximum", "aiter PR 3334, flash-attention 404")
 class LseWithoutMaximum(Attention):
     """log Σ exp(s − m) is returned, and m is lost."""
 
@@ -107,7 +107,7 @@ class LseWithoutMaximum(Attention):
         return super().lse(x, top, total, allowed) - top
 
 
-@fault("SDPA-19", "lse of the wrong heads with grouped heads", "flash-attention 648", "vllm-flash-attention PR 87")
+@fault("SDPA-19", "lse of the wrong heads with grouped heads", "flash-attention 648, vllm-flash-attention PR 87")
 class LseGroupedHeads(Attention):
     """Heads in the order h mod Hkv; the output is right."""
 
@@ -133,7 +133,7 @@ class WeightsAveraged(Attention):
         return super().stored_weights(x, weights.mean(axis=1))
 
 
-@fault("SDPA-18", "scores returned as weights", "flash-attention 902", "emx-onnx-cgen PR 731")
+@fault("SDPA-18", "scores returned as weights", "flash-attention 902, emx-onnx-cgen PR 731")
 class WeightsBeforeSoftmax(Attention):
     """The product q · k, scaled, as another output mode of the operator has it."""
 

@@ -29,9 +29,7 @@ def is_half(x: Inputs) -> bool:
 @fault(
     "SDPA-25",
     "the sum of the weights accumulated in the storage dtype",
-    "candle 3727",
-    "tract PR 2586",
-    "executorch PR 20090",
+    "candle 3727, tract PR 2586, executorch PR 20090",
 )
 class TotalInHalf(Attention):
     """A sum in bfloat16 stops growing at 256."""
@@ -56,7 +54,7 @@ class OutputInHalf(Attention):
         return output.astype(x.work)
 
 
-@fault("SDPA-26", "q · k kept in the storage dtype before the scale", "pytorch 119131", "metal-flash-attention 8")
+@fault("SDPA-26", "q · k kept in the storage dtype before the scale", "pytorch 119131, metal-flash-attention 8")
 class ProductOverflows(Attention):
     """float16 overflows at 65504, where the scaled score would be small."""
 
@@ -103,7 +101,7 @@ class ScaleInFloat32(Attention):
         return float(np.float32(super().scale(x)))
 
 
-@fault("SDPA-25", "float32 matrix products in TF32", "mlx 3860", "mlx 3534")
+@fault("SDPA-25", "float32 matrix products in TF32", "mlx 3860, mlx 3534")
 class Tf32(Attention):
     """Operands rounded to 11 bits, in an implementation that declares full precision."""
 
@@ -131,7 +129,7 @@ class WeightsInBfloat16(Attention):
         return rounded_to(weights, 8) if x.dtype == np.float32 else weights
 
 
-@fault("SDPA-25", "exp replaced by a polynomial of 12 bits", "tt-metal 51927", "tt-metal PR 57180")
+@fault("SDPA-25", "exp replaced by a polynomial of 12 bits", "tt-metal 51927, tt-metal PR 57180")
 class ExpApproximate(Attention):
     """Enough for half precision, 2000 times too coarse for float32."""
 

@@ -16,10 +16,7 @@ LOG2_E = 1 / math.log(2)
 @fault(
     "SDPA-3",
     "the default scale is of the model width, 1/√(heads · D)",
-    "vit-pytorch 65",
-    "dfdx 171",
-    "source 002",
-    "source 004",
+    "vit-pytorch 65, dfdx 171, source 002, source 004",
 )
 class ScaleOfModelWidth(Attention):
     """One head hides it."""
@@ -28,7 +25,7 @@ class ScaleOfModelWidth(Attention):
         return 1 / math.sqrt(x.q.shape[1] * x.q.shape[3])
 
 
-@fault("SDPA-3", "no default scale", "iree 16676", "ethen8181-machine-learning 13")
+@fault("SDPA-3", "no default scale", "iree 16676, ethen8181-machine-learning 13")
 class ScaleMissing(Attention):
     """1 in the place of 1/√D; D = 1 hides it."""
 
@@ -76,7 +73,7 @@ class ScaleOfValueWidth(Attention):
         return 1 / math.sqrt(max(1, x.v.shape[3]))
 
 
-@fault("SDPA-4", "the given scale ignored", "pytorch 174049", "FastVideo PR 1457", "FasterTransformer PR 323")
+@fault("SDPA-4", "the given scale ignored", "pytorch 174049, FastVideo PR 1457, FasterTransformer PR 323")
 class ScaleIgnored(Attention):
     """A fused pattern has the default built in."""
 
@@ -92,7 +89,7 @@ class ScaleTimesDefault(Attention):
         return self.default_scale(x) * (1.0 if x.scale is None else x.scale)
 
 
-@fault("SDPA-4", "scale = 0 means the default", "iree-turbine PR 480", "flash-sparse-attention PR 302")
+@fault("SDPA-4", "scale = 0 means the default", "iree-turbine PR 480, flash-sparse-attention PR 302")
 class ScaleZeroIsDefault(Attention):
     """``scale or default``: 0 is false."""
 

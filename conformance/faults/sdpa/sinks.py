@@ -23,7 +23,7 @@ class WithoutSinks(Attention):
         return True
 
 
-@fault("SDPA-38", "sinks are ignored", "TransformerEngine 2541", "vllm-metal 212")
+@fault("SDPA-38", "sinks are ignored", "TransformerEngine 2541, vllm-metal 212")
 class SinksIgnored(WithoutSinks):
     """The plain softmax; the argument is taken and passed on to nothing."""
 
@@ -62,7 +62,7 @@ class SinksCapped(Attention):
         return sinks if x.sinks is None else self.capped(x, sinks)
 
 
-@fault("SDPA-38", "a sink is left out of the maximum", "flash-attention PR 2752", "sgl-kernel-npu PR 216")
+@fault("SDPA-38", "a sink is left out of the maximum", "flash-attention PR 2752, sgl-kernel-npu PR 216")
 class SinkNotInMaximum(Attention):
     """exp(sink − m) overflows for a sink far above the keys; a fully masked row has lse NaN, and weights of 0."""
 
@@ -93,7 +93,7 @@ class SinkCountsTwice(Tiled):
         return top, total, output
 
 
-@fault("SDPA-38", "a sink counts once per tile", "cf. rocm-libraries 12227", "cf. mistral.rs PR 1872")
+@fault("SDPA-38", "a sink counts once per tile", "cf. rocm-libraries 12227, cf. mistral.rs PR 1872")
 class SinkCountsPerTile(Tiled):
     """Every tile adds it before the parts are merged; one tile of keys hides it."""
 
@@ -103,7 +103,7 @@ class SinkCountsPerTile(Tiled):
         return top, total + (np.exp(self.sinks(x)[:, None, None] - base) if index else 0), output
 
 
-@fault("SDPA-38", "sinks are read by key head", "cf. pie PR 272", "cf. sgl-kernel-xpu PR 254")
+@fault("SDPA-38", "sinks are read by key head", "cf. pie PR 272, cf. sgl-kernel-xpu PR 254")
 class SinksByKeyHead(Attention):
     """All query heads of a group take the logit of the first; one query head per key head hides it."""
 
@@ -146,7 +146,7 @@ class WeightsWithoutSink(Attention):
         return super().stored_weights(x, weights if x.sinks is None else weights / np.where(total == 0, 1, total))
 
 
-@fault("SDPA-38", "lse does not count the sink", "cf. flash-attention PR 2752", "cf. cudnn-frontend PR 333")
+@fault("SDPA-38", "lse does not count the sink", "cf. flash-attention PR 2752, cf. cudnn-frontend PR 333")
 class LseWithoutSink(Attention):
     """The lse of the keys alone, which is what a correction behind the kernel starts from."""
 

@@ -9,7 +9,7 @@ from attention_conformance.conformance.faults.models.tiles import Tiled
 from attention_conformance.conformance.faults.registry import fault
 
 
-@fault("SDPA-5", "the softcap ignored", "flashinfer 1193", "sgl-kernel-xpu PR 491", "vllm-metal 665")
+@fault("SDPA-5", "the softcap ignored", "flashinfer 1193, sgl-kernel-xpu PR 491, vllm-metal 665")
 class SoftcapIgnored(Attention):
     """Given to the wrong call, and dropped."""
 
@@ -33,7 +33,7 @@ class SoftcapIgnoredGrouped(Attention):
         return s if x.group > 1 else super().capped(x, s)
 
 
-@fault("SDPA-13", "the softcap after the bias", "onnx 7865", "emx-onnx-cgen PR 731")
+@fault("SDPA-13", "the softcap after the bias", "onnx 7865, emx-onnx-cgen PR 731")
 class SoftcapAfterBias(Attention):
     """The bias is capped too."""
 
@@ -44,9 +44,7 @@ class SoftcapAfterBias(Attention):
         return super().capped(x, super().added(x, s))
 
 
-@fault(
-    "SDPA-13", "the softcap after the mask: −inf becomes −c", "onnx 7865", "onnxruntime PR 28379", "flashinfer PR 350"
-)
+@fault("SDPA-13", "the softcap after the mask: −inf becomes −c", "onnx 7865, onnxruntime PR 28379, flashinfer PR 350")
 class SoftcapAfterMask(Attention):
     """Masked keys leak with the weight exp(−c)."""
 

