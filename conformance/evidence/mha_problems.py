@@ -16,8 +16,8 @@ from attention_conformance.conformance.cases.base import ALL_DTYPES
 from attention_conformance.conformance.cases.data import lengths, random_bias, random_mask
 from attention_conformance.conformance.cases.layer import LayerShape, MhaCase, Rng, SublayerCase, columns, w_o, x_kv
 from attention_conformance.conformance.cases.mha_gradient import MhaGradientCase
-from attention_conformance.conformance.evidence.derived_problems import GRADIENT, sized
 from attention_conformance.conformance.evidence.problems import (
+    GRADIENT,
     SEED,
     SPREAD,
     axes,
@@ -26,6 +26,7 @@ from attention_conformance.conformance.evidence.problems import (
     log_uniform,
     scaled,
     signed,
+    sized,
 )
 from attention_conformance.conformance.properties.problem import Axes, RandomBias, RandomMask
 from attention_conformance.conformance.spec.inputs import LayerGradientInputs
@@ -153,7 +154,7 @@ def layer_problem(operator: str, index: int) -> LayerProblem:
     biases = names if has("all biases") else some
     weights = has("return_weights") and operator == "mha"
     given = tuple(int(rng.choice([0, shape.sk, *rng.integers(shape.sk + 1, size=4)])) for _ in range(shape.b))
-    return LayerProblem(
+    problem = LayerProblem(
         name=f"evidence-{operator}-{index}",
         operator=operator,
         shape=shape,
@@ -171,11 +172,12 @@ def layer_problem(operator: str, index: int) -> LayerProblem:
         scale=scaled(rng, shape.d) if has("scale") else None,
         return_weights=weights,
         average_weights=weights and has("average_weights"),
-        epsilon=float(rng.choice(EPSILONS)),
-        pre_norm=operator == "sublayer" and has("pre_norm"),
-        gradient=log_uniform(rng, *GRADIENT),
-        ones=has("ones"),
     )
+    epsilon, pre_norm = float(rng.choice(EPSILONS)), operator == "sublayer" and has("pre_norm")
+    gradient, ones = log_uniform(rng, *GRADIENT), has("ones")
+    if operator == "sublayer":
+        return replace(problem, epsilon=epsilon, pre_norm=pre_norm)
+    return replace(problem, gradient=gradient, ones=ones) if operator == "mha_grad" else problem
 
 
 def _shape(rng: Rng, cross: bool, square: bool, operator: str, projected: bool) -> LayerShape:

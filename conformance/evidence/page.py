@@ -36,16 +36,18 @@ def power(number: float) -> str:
     return f"{mantissa} · 10{str(int(exponent)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
 
 
-def sizes(part: dict[str, Any]) -> str:
-    """The range of every size of the problems."""
-    found = part["drawn"]["sizes"].items()
-    return table(("size", "smallest", "largest"), [(name, f"{a:g}", f"{b:g}") for name, (a, b) in found], "lrr")
+def fields(part: dict[str, Any]) -> str:
+    """How many problems give each field, and the range of its numbers."""
+    header, of = ("field", "problems", "share", "smallest", "largest"), part["problems"]
+    body = [
+        (f"`{name}`", f"{each['given']:,}", f"{each['given'] / of:.0%}", *_ends(each))
+        for name, each in part["drawn"]["fields"].items()
+    ]
+    return table(header, body, "lrrrr")
 
 
-def options(part: dict[str, Any]) -> str:
-    """How many problems have each option."""
-    found, of = part["drawn"]["has"].items(), part["problems"]
-    return table(("option", "problems", "share"), [(name, f"{n:,}", f"{n / of:.0%}") for name, n in found], "lrr")
+def _ends(field: dict[str, Any]) -> tuple[str, ...]:
+    return tuple("" if field[name] is None else f"{field[name]:g}" for name in ("smallest", "largest"))
 
 
 def libraries(part: dict[str, Any]) -> str:
@@ -166,8 +168,7 @@ def numbers(part: dict[str, Any]) -> dict[str, str]:
         "alarms": str(sum(row["alarms"] for row in part["rows"])),
         "caught": power(max(row["smallest"] for row in _float32_wide(part["sensitivity"]))),
         "dtypes": ", ".join(f"{count:,} are in {dtype}" for dtype, count in part["drawn"]["dtypes"].items()),
-        "sizes": sizes(part),
-        "options": options(part),
+        "drawn": fields(part),
         "fewer": ", ".join(f"`{name}` gets every {_nth(n)}" for name, n in part["every"].items()),
         "libraries": libraries(part),
         "variants": variants(part),

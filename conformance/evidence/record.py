@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from attention_conformance import conformance
-from attention_conformance.conformance.evidence import sensitivity, small_errors
+from attention_conformance.conformance.evidence import float32, sensitivity
 from attention_conformance.conformance.evidence.drawn import drawn
 from attention_conformance.conformance.evidence.measure import Measured, alarms, measure, rows
 from attention_conformance.conformance.evidence.problems import SEED
@@ -88,9 +88,9 @@ def part(series: Series, problems: int, judged: Measured) -> dict[str, Any]:
 
 def small(series: Series, problems: int) -> dict[str, Any]:
     """The part that is about the suite's cases: how small an error is caught on them, and what the evidence is of."""
-    found = {"stamp": stamp(series), "sensitivity": small_errors.rows(series)}
+    found = {"stamp": stamp(series), "sensitivity": sensitivity.rows(series)}
     if series.name == "sdpa":
-        found["float32"] = sensitivity.float32_counts(min(problems, IN_FLOAT32))
+        found["float32"] = float32.counts(min(problems, IN_FLOAT32))
     return found
 
 

@@ -1,185 +1,265 @@
 r"""Sensitivity of the bounds: the smallest relative error of one quantity that leaves the bound of a case.
 
-Everything else is exact, so what is measured is the bound alone.  With S = Σ p_m expm1(δs_m) a row whose scores move
-by δs_m has the new weights p_j (1 + expm1(δs_j)) / (1 + S), and so
+Everything else is exact, so what is measured is the bound alone.  To first order a result moves by its derivative times
+the error, so that the smallest relative error of x that leaves the bound is the least of bound / |x ∂result/∂x|.
 
-    δp_j = p_j (expm1(δs_j) − S) / (1 + S),   δo = Σ p_j expm1(δs_j) (v_j − o) / (1 + S),   δlse = log(1 + S),
+Of attention the derivatives are known: for a row with the weights p and the output o
 
-without cancellation, however small the error.  Where one score, weight or value is wrong it is the one that shows
-most, of all that the case has.
+    ∂p_j/∂s_m = p_j ([j = m] − p_m),   ∂o/∂s_m = p_m (v_m − o),   ∂lse/∂s_m = p_m.
+
+Of layers and gradients an *operand* is wrong, one element of a weight, a bias, v or grad_output, and its error runs
+through the whole computation: the derivative is a central difference of the reference, with an error of STEP² against
+it.  Where one element is wrong it is the one that shows most, of attention of all that the case has, otherwise of the
+largest elements.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from attention_conformance.conformance.bounds import sdpa as bounds
-from attention_conformance.conformance.bounds.sdpa import Bound, profiles
-from attention_conformance.conformance.cases import Case, all_cases
-from attention_conformance.conformance.evidence.problems import once, random_problem
-from attention_conformance.conformance.judging.compare import shares
-from attention_conformance.conformance.spec.sdpa import Expected
+from attention_conformance.conformance.bounds.sdpa import profiles
+from attention_conformance.conformance.cases.base import AnyCase
+from attention_conformance.conformance.evidence.series import Series
+from attention_conformance.conformance.evidence.stamp import cases_of
+from attention_conformance.conformance.spec.gradients import sdpa_grad
+from attention_conformance.conformance.spec.mha import mha, sublayer
+from attention_conformance.conformance.spec.mha_gradients import mha_grad
 from attention_conformance.impls.contract import Profile
-from attention_conformance.impls.numpy import eager
 
-#: An error that is small enough for shares to be proportional to it.
-TINY = 1e-18
+Array = np.ndarray
 
-#: Halvings of the factor of 2 between an error that is not caught and one that is.
-HALVINGS = 8
+#: How far results move per relative error, by name, of attention with an axis of the keys that it may be at, and of
+#: attention how far "scores" do: first order says what a move below 1 does.
+Moved = dict[str, Array]
 
-#: exp does not overflow below; scores are not moved farther.
-FARTHEST = 700.0
+#: Relative step of the central difference.
+STEP = 2.0**-10
+
+#: Elements of one operand that are tried, the largest first.
+ELEMENTS = 4
+
+#: Cases of layers and gradients with more multiplications are left out: each is computed again for every element.
+MOST = 20_000
 
 #: The relative error of the promise that in float32 it is caught on at least one case.
 PROMISED = 1e-4
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
+#: Keywords of a call that the references, which always give every result, do not take.
+_RESULTS = ("return_weights", "return_lse")
 
-@dataclass(frozen=True)
-class Place:
-    """One input: what is expected of it, which results it returns, and the bound of each."""
-
-    expected: Expected
-    limit: Bound
-    softcap: float | None
-    results: tuple[str, ...]
-    #: v_j − o, (B, Hq, Sq, Sk, Dv); 0 where the row is not finite.
-    distance: np.ndarray = field(repr=False)
-
-    @classmethod
-    def of(cls, case: Case, dtype: str, profile: Profile) -> Place:
-        """The place of a case."""
-        expected, limit = case.expected(dtype), case.bound(dtype, profile)
-        if expected.sinks is not None:  # one more key, whose value is 0 and whose weight is not returned
-            expected = bounds.with_sinks(expected)
-            limit = replace(limit, weights=np.pad(limit.weights, [(0, 0)] * 3 + [(0, 1)], constant_values=np.inf))
-        distance = finite(expected.v)[:, :, None] - finite(expected.output)[:, :, :, None]
-        softcap = case.inputs(dtype).keywords.get("softcap")
-        return cls(expected, limit, softcap, case.results(), distance)
-
-
-def finite(array: np.ndarray) -> np.ndarray:
-    """The array with 0 for what is not finite."""
-    return np.where(np.isfinite(array), array, 0.0)
-
-
-# Each function: the largest share of the bound that an error of this relative size uses.
-
-
-def of_scale(x: Place, error: float) -> float:
-    """Every score before softcap and bias is wrong by this much."""
-    raw = finite(x.expected.raw)
-    moved = error * raw
-    if x.softcap is not None:  # tanh a − tanh b = tanh(a − b) (1 − tanh a tanh b)
-        a, b = (1 + error) * raw / x.softcap, raw / x.softcap
-        moved = x.softcap * np.tanh(moved / x.softcap) * (1 - np.tanh(a) * np.tanh(b))
-    p = finite(x.expected.weights)
-    common = np.sum(p * moved, axis=3, keepdims=True)  # has no effect on weights, and is added to lse
-    changed = np.expm1(np.clip(moved - common, -FARTHEST, FARTHEST))
-    total = np.sum(p * changed, axis=3, keepdims=True)
-    output = np.einsum("bhij,bhijd->bhid", p * changed, x.distance) / (1 + total)
-    return _largest(x, output, x.limit.output, p * (changed - total) / (1 + total), (common + np.log1p(total))[..., 0])
-
-
-def of_score(x: Place, error: float) -> float:
-    """One score is wrong by this much."""
-    p = finite(x.expected.weights)
-    scores = np.where(x.expected.allowed, finite(x.expected.scores), 0.0)
-    moved = p * np.expm1(np.clip(error * scores, -FARTHEST, FARTHEST))
-    output = (moved / (1 + moved))[..., None] * x.distance
-    lse = np.log1p(moved)
-    return _largest(x, output, x.limit.output[:, :, :, None], moved * (1 - p) / (1 + moved), lse)
-
-
-def of_weight(x: Place, error: float) -> float:
-    """One weight is wrong by this much."""
-    p = finite(x.expected.weights)
-    output = error * p[..., None] * finite(x.expected.v)[:, :, None]
-    return _largest(x, output, x.limit.output[:, :, :, None], error * p, None)
-
-
-def of_value(x: Place, error: float) -> float:
-    """One element of v is wrong by this much."""
-    output = error * finite(x.expected.weights)[..., None] * finite(x.expected.v)[:, :, None]
-    return _largest(x, output, x.limit.output[:, :, :, None], None, None)
-
-
-def of_output(x: Place, error: float) -> float:
-    """The whole output is wrong by this much."""
-    return _largest(x, error * finite(x.expected.output), x.limit.output, None, None)
-
-
-#: What can be wrong.
-QUANTITIES: dict[str, Callable[[Place, float], float]] = {
-    "scale": of_scale,
-    "one score": of_score,
-    "one weight": of_weight,
-    "one value": of_value,
-    "output": of_output,
+_REFERENCES: Mapping[str, Callable[..., Any]] = {
+    "mha": mha,
+    "sublayer": sublayer,
+    "sdpa_grad": sdpa_grad,
+    "mha_grad": mha_grad,
 }
 
 
-def _largest(
-    x: Place, output: np.ndarray, limit: np.ndarray, weights: np.ndarray | None, lse: np.ndarray | None
-) -> float:
-    """The largest share over the results that the case returns; ``lse`` may have an axis of keys behind its own."""
-    share = _ratio(output, limit)
-    if weights is not None and "weights" in x.results:
-        share = max(share, _ratio(weights, x.limit.weights))
-    if lse is not None and "lse" in x.results:
-        share = max(share, _ratio(lse, x.limit.lse[(..., *[None] * (lse.ndim - 3))]))
-    return share
+@dataclass(frozen=True)
+class Place:
+    """One case in one dtype, in which something may be wrong."""
+
+    case: AnyCase
+    dtype: str
+
+    def results(self, changed: Mapping[str, Array]) -> dict[str, Array]:
+        """The results of a layer or of gradients with other operands, in float64."""
+        x = self.case.inputs(self.dtype)
+        given = {n: a for n, a in {**x.arrays, **x.keywords}.items() if n not in _RESULTS}
+        wide = {n: a.astype(np.float64) if _is_float(a) else a for n, a in {**given, **changed}.items()}
+        with np.errstate(all="ignore"):
+            found = _REFERENCES[self.case.operator](**wide)
+        return {name: getattr(found, name) for name in self.case.results()}
+
+    def operand(self, name: str) -> Array | None:
+        """An operand in float64, or None."""
+        x = self.case.inputs(self.dtype)
+        array = {**x.arrays, **x.keywords}.get(name)
+        return None if array is None else array.astype(np.float64)
 
 
-def _ratio(change: np.ndarray, limit: np.ndarray) -> float:
-    ratio = np.divide(np.abs(change), limit, out=np.zeros(change.shape), where=(change != 0) & np.isfinite(limit))
-    return float(ratio.max(initial=0.0))
+def _is_float(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind not in "biu"
 
 
-def smallest(quantity: Callable[[Place, float], float], x: Place) -> float:
-    """The smallest relative error up to 1 that leaves the bound; infinity if none does."""
-    with np.errstate(all="ignore"):
-        used = quantity(x, TINY)
-        if not used:
-            return np.inf
-        high = TINY / used / 2
-        while quantity(x, high) <= 1:
-            high *= 2
-            if high > 1:
-                return np.inf
-        low = high / 2
-        for _ in range(HALVINGS):
-            middle = np.sqrt(low * high)
-            low, high = (low, middle) if quantity(x, middle) > 1 else (middle, high)
-    return float(high)
+#: How the results of a case move where a quantity is wrong, once for each thing that may be; nothing if there is none.
+Quantity = Callable[[Place], Iterator[Moved]]
 
 
-def value_cases(dtype: str) -> list[Case]:
-    """The suite's cases of a dtype that have a result to be wrong."""
-    return [c for c in all_cases().values() if dtype in c.dtypes and not c.invalid and not c.zeros]
+# Attention.
 
 
-def rows(names: Collection[str]) -> list[dict[str, Any]]:
-    """For every dtype, profile and quantity: the smallest error caught on any case of these names, and the median."""
+@dataclass(frozen=True)
+class _Attention:
+    """What the reference says of a case of sdpa, with 0 for what is not finite, and a sink as one key more."""
+
+    raw: Array
+    scores: Array
+    p: Array
+    #: v_j and v_j − o, (B, Hq, Sq, Sk, Dv).
+    v: Array
+    distance: Array
+    softcap: float | None
+
+    @classmethod
+    def of(cls, x: Place) -> _Attention:
+        e = x.case.expected(x.dtype)
+        e = e if e.sinks is None else bounds.with_sinks(e)
+        v, output = (_finite(a) for a in (e.v[:, :, None], e.output[:, :, :, None]))
+        scores = np.where(e.allowed, _finite(e.scores), 0.0)
+        softcap = x.case.inputs(x.dtype).keywords.get("softcap")
+        return cls(_finite(e.raw), scores, _finite(e.weights), v, v - output, softcap)
+
+
+def _finite(array: Array) -> Array:
+    return np.where(np.isfinite(array), array, 0.0)
+
+
+def scale(x: Place) -> Iterator[Moved]:
+    """Every score before softcap and bias is wrong; what all of a row have in common only moves lse."""
+    a = _Attention.of(x)
+    moved = a.raw if a.softcap is None else a.raw * (1 - np.tanh(a.raw / a.softcap) ** 2)
+    common = np.sum(a.p * moved, axis=3, keepdims=True)
+    weights = a.p * (moved - common)
+    output = np.einsum("bhij,bhijd->bhid", weights, a.distance)
+    farthest = np.abs(moved).max(axis=3, keepdims=True, initial=0.0)
+    yield {"output": output, "weights": weights, "lse": common[..., 0], "scores": farthest}
+
+
+def score(x: Place) -> Iterator[Moved]:
+    """One score is wrong; of the weights its own moves most."""
+    a = _Attention.of(x)
+    moved = a.p * a.scores
+    yield {
+        "output": moved[..., None] * a.distance,
+        "weights": moved * (1 - a.p),
+        "lse": moved,
+        "scores": np.abs(a.scores),
+    }
+
+
+def weight(x: Place) -> Iterator[Moved]:
+    """One weight is wrong."""
+    a = _Attention.of(x)
+    yield {"output": a.p[..., None] * a.v, "weights": a.p}
+
+
+def value(x: Place) -> Iterator[Moved]:
+    """One element of v is wrong."""
+    a = _Attention.of(x)
+    yield {"output": a.p[..., None] * a.v}
+
+
+def output(x: Place) -> Iterator[Moved]:
+    """The whole output is wrong."""
+    yield {"output": _finite(x.case.expected(x.dtype).output)}
+
+
+# Layers and gradients.
+
+
+def operands(*names: str) -> Quantity:
+    """One element of one of these operands is wrong, for each of the largest."""
+
+    def moved(x: Place) -> Iterator[Moved]:
+        for name in names:
+            array = x.operand(name)
+            for at in () if array is None else np.argsort(-np.abs(array), axis=None, kind="stable")[:ELEMENTS]:
+                if array is None or not array.flat[at]:
+                    break
+                up, down = (x.results({name: _with(array, int(at), 1 + sign * STEP)}) for sign in (1, -1))
+                yield {result: (up[result] - down[result]) / (2 * STEP) for result in up}
+
+    return moved
+
+
+def _with(array: Array, at: int, factor: float) -> Array:
+    other = array.copy()
+    other.flat[at] *= factor
+    return other
+
+
+def results(x: Place) -> Iterator[Moved]:
+    """Every result is wrong."""
+    yield x.results({})
+
+
+_WEIGHT, _GRAD_OUTPUT = operands("w_q", "w_k", "w_v", "w_o"), operands("grad_output")
+
+#: What can be wrong, by operator.
+QUANTITIES: Mapping[str, Mapping[str, Quantity]] = {
+    "sdpa": {"scale": scale, "one score": score, "one weight": weight, "one value": value, "output": output},
+    "mha": {"one weight": _WEIGHT, "one bias": operands("b_q", "b_v", "b_o"), "output": results},
+    "sublayer": {
+        "one weight": _WEIGHT,
+        "one bias": operands("b_q", "b_v", "b_o"),
+        "gamma or beta": operands("gamma", "beta"),
+        "output": results,
+    },
+    "sdpa_grad": {"one value": operands("v"), "one of grad_output": _GRAD_OUTPUT, "one gradient": results},
+    "mha_grad": {
+        "one weight": _WEIGHT,
+        "one bias": operands("b_q", "b_v"),
+        "one of grad_output": _GRAD_OUTPUT,
+        "one gradient": results,
+    },
+}
+
+
+def smallest(x: Place, moved: list[Moved], profile: Profile) -> float:
+    """The smallest relative error that leaves the bound of a result that the case returns; infinity if none up to 1."""
+    limit, most = x.case.bound(x.dtype, profile), 0.0
+    for each in moved:
+        for name in each.keys() & set(x.case.results()):
+            bound = getattr(limit, name)
+            change = np.abs(each[name])
+            if name == "weights":  # that of a sink is not returned
+                change = change[..., : bound.shape[-1]]
+            if change.ndim > bound.ndim:
+                bound = np.expand_dims(bound, 3)
+            seen = np.isfinite(change) & (change > 0) & np.isfinite(bound)
+            ratio = np.divide(change, bound, out=np.zeros(change.shape), where=seen & (bound > 0))
+            if "scores" in each:
+                ratio = np.where(ratio >= _aligned(each["scores"], ratio), ratio, 0.0)
+            most = max(most, float(ratio.max(initial=0.0)))
+    return 1 / most if most > 1 else np.inf
+
+
+def _aligned(scores: Array, ratio: Array) -> Array:
+    """An array of scores beside one that has an axis of columns more, or none of keys, or no sink among them."""
+    if ratio.ndim == scores.ndim:
+        return scores[..., : ratio.shape[-1]]
+    return scores[..., None] if ratio.ndim > scores.ndim else scores[..., 0]
+
+
+def value_cases(series: Series, dtype: str) -> list[AnyCase]:
+    """The suite's cases of a series and dtype that have a finite result to be wrong."""
+    cases = [c for c in cases_of(series) if dtype in c.dtypes and not c.invalid and not c.zeros]
+    return [c for c in cases if series.operator == "sdpa" or c.size[0] <= MOST]
+
+
+def rows(series: Series) -> list[dict[str, Any]]:
+    """For every dtype, profile and quantity: the smallest error that is caught on any case, and the median."""
     found = []
     for dtype in DTYPES:
-        for profile in profiles(dtype):
-            chosen = [case for case in value_cases(dtype) if case.name in names]
-            places = {case.name: Place.of(case, dtype, profile) for case in chosen}
-            for name, quantity in QUANTITIES.items():
-                errors = {case: smallest(quantity, place) for case, place in places.items()}
-                found.append(row(dtype, profile, name, errors))
+        places = [Place(case, dtype) for case in value_cases(series, dtype)]
+        for quantity, moves in QUANTITIES[series.operator].items():
+            moved = [list(moves(place)) for place in places]
+            for profile in profiles(dtype):
+                errors = {p.case.name: smallest(p, m, profile) for p, m in zip(places, moved, strict=True) if m}
+                found.append(_row(dtype, profile, quantity, errors))
     return found
 
 
-def row(dtype: str, profile: Profile, quantity: str, errors: Mapping[str, float]) -> dict[str, Any]:
+def _row(dtype: str, profile: Profile, quantity: str, errors: Mapping[str, float]) -> dict[str, Any]:
     """What is kept of the smallest error of a quantity that is caught on each case, by its name."""
     best = min(errors, key=lambda case: errors[case])
     median = statistics.median(errors.values())
@@ -193,46 +273,3 @@ def row(dtype: str, profile: Profile, quantity: str, errors: Mapping[str, float]
         "median": float(f"{median:.2g}") if np.isfinite(median) else None,
         "caught_at_promised": sum(error <= PROMISED for error in errors.values()),
     }
-
-
-# float64 computed in float32.
-
-
-def computed_in_float32(case: Case) -> str:
-    """What becomes of float64 inputs that are computed in float32: "caught", "missed", or "float32" if nothing can be.
-
-    Nothing can be caught where the exact results are float32 numbers, give or take the bound.
-    """
-    inputs, expected, limit = case.inputs("float64"), case.expected("float64"), case.bound("float64", Profile.WIDE)
-    q, k, v = (array.astype(np.float32) for array in (inputs.q, inputs.k, inputs.v))
-    keywords = {
-        name: value.astype(np.float32) if getattr(value, "dtype", None) == np.float64 else value
-        for name, value in inputs.keywords.items()
-    }
-    with np.errstate(all="ignore"):
-        returned = eager.attention(q, k, v, **keywords)
-        exact = [getattr(expected, name).astype(np.float32) for name in case.results()]
-    results = returned if isinstance(returned, tuple) else (returned,)
-    if not _leaves(exact, case, expected, limit):
-        return "float32"
-    return "caught" if _leaves(results, case, expected, limit) else "missed"
-
-
-def _leaves(results: Iterable[np.ndarray], case: Case, expected: Expected, limit: bounds.Bound) -> bool:
-    names = case.results()
-    return any(
-        bool((shares(got.astype(np.float64), getattr(expected, n), getattr(limit, n), "float64") > 1).any())
-        for n, got in zip(names, results, strict=True)
-    )
-
-
-def float32_counts(problems: int) -> dict[str, dict[str, int]]:
-    """The fates of the suite's float64 cases, and of the first random problems, all of them in float64."""
-    cases = [computed_in_float32(case) for case in value_cases("float64")]
-    drawn = (once(random_problem(index), "float64") for index in range(problems))
-    return {"cases": _counted(cases), "problems": _counted(computed_in_float32(case) for case in drawn)}
-
-
-def _counted(fates: Iterable[str]) -> dict[str, int]:
-    fates = list(fates)
-    return {name: fates.count(name) for name in ("caught", "missed", "float32")}

@@ -7,9 +7,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from attention_conformance.conformance.evidence.derived_problems import decode_problem, gradient_problem
 from attention_conformance.conformance.evidence.mha_problems import layer_problem
-from attention_conformance.conformance.evidence.problems import dtype_of, random_problem
+from attention_conformance.conformance.evidence.problems import (
+    decode_problem,
+    dtype_of,
+    gradient_problem,
+    random_problem,
+)
 
 #: Where the honest variants are.
 PACKAGE = __name__.rpartition(".")[0]

@@ -11,9 +11,8 @@ import pytest
 
 from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.cases.layer import PLAIN
-from attention_conformance.conformance.evidence.derived_problems import GradientProblem
 from attention_conformance.conformance.evidence.mha_problems import LayerProblem
-from attention_conformance.conformance.evidence.problems import once
+from attention_conformance.conformance.evidence.problems import GradientProblem, once
 from attention_conformance.conformance.evidence.verdicts import Jury, Kind, Verdict
 from attention_conformance.conformance.ledger.load import read
 from attention_conformance.conformance.properties.problem import Problem

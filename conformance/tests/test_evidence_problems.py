@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from attention_conformance.conformance.evidence.drawn import OF_SDPA, drawn
+from attention_conformance.conformance.evidence.drawn import drawn
 from attention_conformance.conformance.evidence.problems import (
     DTYPES,
     KEYS,
@@ -18,10 +18,16 @@ from attention_conformance.conformance.evidence.problems import (
     random_problem,
 )
 from attention_conformance.conformance.evidence.series import SDPA
+from attention_conformance.conformance.tests.special_values import SPECIAL, given
 
 #: As many as the evidence is made of.
 PROBLEMS = [random_problem(index) for index in range(SDPA.problems)]
 DRAWN = drawn(SDPA, SDPA.problems)
+
+
+def ends(name: str) -> tuple[float, float]:
+    """The smallest and the largest number of a field."""
+    return DRAWN["fields"][name]["smallest"], DRAWN["fields"][name]["largest"]
 
 
 def test_an_index_always_gives_the_same_problem() -> None:
@@ -32,10 +38,9 @@ def test_an_index_always_gives_the_same_problem() -> None:
 
 def test_shapes_reach_from_one_to_the_largest() -> None:
     """D and Dv from 1 to 256, keys from 1 to 4096, rows from 1 on."""
-    sizes = DRAWN["sizes"]
-    assert sizes["D"] == sizes["Dv"] == [1, WIDTH] == [1, 256]
-    assert sizes["Sk"] == [1, KEYS] == [1, 4096]
-    assert sizes["Sq"] == [1, ROWS]
+    assert ends("d") == ends("dv") == (1, WIDTH) == (1, 256)
+    assert ends("sk") == (1, KEYS) == (1, 4096)
+    assert ends("sq") == (1, ROWS)
 
 
 def test_long_and_wide_meet() -> None:
@@ -47,20 +52,20 @@ def test_long_and_wide_meet() -> None:
 
 def test_sizes_reach_both_ends_of_their_range() -> None:
     """Spreads from 0.01 to 30, offsets from −1e4 to 1e4, values from 0.01 to 100, one key 50 times as long."""
-    sizes = DRAWN["sizes"]
-    for name, (low, high) in {"standard deviation of q and k": SPREAD, "standard deviation of v": VALUES}.items():
-        assert low <= sizes[name][0] < 1.1 * low
-        assert 0.9 * high < sizes[name][1] <= high
-    low, high = sizes["offset of all scores"]
+    for name, (low, high) in {"spread": SPREAD, "values": VALUES}.items():
+        assert low <= ends(name)[0] < 1.1 * low
+        assert 0.9 * high < ends(name)[1] <= high
+    low, high = ends("offset")
     assert -OFFSET[1] <= low < -0.9 * OFFSET[1]
     assert 0.9 * OFFSET[1] < high <= OFFSET[1]
-    assert 45 < sizes["length of one key over the others'"][1] <= 50
+    assert 45 < ends("outlier")[1] <= 50
 
 
 def test_every_option_is_drawn() -> None:
     """Each option, and each special value of it, is in hundreds of problems."""
-    for name, count in DRAWN["has"].items():
-        assert count > 300, name
+    counts = {name: field["given"] for name, field in DRAWN["fields"].items()}
+    counts |= {name: sum(map(special, PROBLEMS)) for name, special in SPECIAL.items()}
+    assert not {name: count for name, count in counts.items() if count <= 300}
 
 
 def test_options_are_drawn_independently() -> None:
@@ -68,8 +73,8 @@ def test_options_are_drawn_independently() -> None:
     options = ("mask", "bias", "is_causal", "window", "kv_lengths", "scale", "softcap", "return_weights", "return_lse")
     seen: Counter[tuple[str, str, bool, bool]] = Counter()
     for problem in PROBLEMS[:4000]:
-        given = {name: bool(OF_SDPA[name](problem)) for name in options}
-        seen.update((a, b, given[a], given[b]) for a in options for b in options if a < b)
+        has = {name: given(problem, name) for name in options}
+        seen.update((a, b, has[a], has[b]) for a in options for b in options if a < b)
     assert len(seen) == 4 * len(options) * (len(options) - 1) // 2
     assert min(seen.values()) > 20
 

@@ -12,7 +12,7 @@ import pytest
 
 from attention_conformance.cli import main
 from attention_conformance.conformance.bounds.sdpa import profiles
-from attention_conformance.conformance.evidence import page, record, sensitivity, small_errors
+from attention_conformance.conformance.evidence import page, record, sensitivity
 from attention_conformance.conformance.evidence.drawn import drawn
 from attention_conformance.conformance.evidence.problems import SEED
 from attention_conformance.conformance.evidence.series import SDPA, SERIES
@@ -142,8 +142,7 @@ def test_half_of_what_an_implementation_has_is_judged(evidence: dict[str, Any], 
 def test_one_part_in_ten_thousand_is_caught_in_float32(evidence: dict[str, Any], name: str) -> None:
     """Of every quantity, on at least one of the suite's cases."""
     rows = [r for r in evidence["series"][name]["sensitivity"] if (r["dtype"], r["profile"]) == ("float32", "wide")]
-    wanted = sensitivity.QUANTITIES if SERIES[name].operator == "sdpa" else small_errors.QUANTITIES[name]
-    assert {row["quantity"] for row in rows} == set(wanted)
+    assert {row["quantity"] for row in rows} == set(sensitivity.QUANTITIES[SERIES[name].operator])
     assert all(row["smallest"] <= sensitivity.PROMISED and row["caught_at_promised"] for row in rows)
 
 
@@ -159,7 +158,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two implementations, and no search for small errors."""
     monkeypatch.setattr(record, "IN_FLOAT32", 2)
-    monkeypatch.setattr(small_errors, "rows", lambda series: record.read()["series"][series.name]["sensitivity"])
+    monkeypatch.setattr(sensitivity, "rows", lambda series: record.read()["series"][series.name]["sensitivity"])
     monkeypatch.setitem(SERIES, "sdpa", replace(SDPA, implementations=("numpy-eager", "numpy-tiled"), every={}))
 
 

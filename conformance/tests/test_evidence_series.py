@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from attention_conformance.conformance.bounds import sdpa as bounds
-from attention_conformance.conformance.evidence.derived_problems import decode_problem
 from attention_conformance.conformance.evidence.drawn import drawn
 from attention_conformance.conformance.evidence.mha_problems import WORK, layer_problem
-from attention_conformance.conformance.evidence.problems import once
+from attention_conformance.conformance.evidence.problems import decode_problem, once
 from attention_conformance.conformance.evidence.series import SERIES
 from attention_conformance.conformance.evidence.verdicts import Jury, Kind
 from attention_conformance.conformance.ledger.load import read
 from attention_conformance.conformance.run.targets import choose
+from attention_conformance.conformance.tests.special_values import specials
 from attention_conformance.impls import calls
 from attention_conformance.impls.process.pool import Pool
 
@@ -56,22 +57,20 @@ def test_an_index_always_gives_the_same_problem(name: str) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_option_is_drawn(name: str) -> None:
     """Each option, and each special value of it, is in dozens of problems."""
-    for option, count in drawn(OTHERS[name], 3000)["has"].items():
-        assert count > 40, option
+    counts = Counter({field: each["given"] for field, each in drawn(OTHERS[name], 3000)["fields"].items()})
+    for index in range(3000):
+        counts.update(specials(OTHERS[name].problem(index)))
+    assert not {option: count for option, count in counts.items() if count <= 40}
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_sizes_reach_from_one_to_the_largest(name: str) -> None:
     """Widths from 1 to 256, and hundreds of keys, and spreads from 0.01 to 30."""
-    sizes = drawn(OTHERS[name], 3000)["sizes"]
-    for width in ("E", "H · D") if "E" in sizes else ("D", "Dv"):
-        assert sizes[width][0] == 1
-        assert sizes[width][1] > 250
-    assert sizes["Sk"][0] == 1
-    assert sizes["Sk"][1] > 500
-    spread = next(size for size in sizes if size.startswith("standard deviation"))
-    assert sizes[spread][0] < 0.011
-    assert sizes[spread][1] > 29
+    fields = drawn(OTHERS[name], 3000)["fields"]
+    least = {"e" if "e" in fields else "d": 250, "dv": 250, "sk": 500, "spread": 29}
+    assert all(fields[size]["largest"] > number for size, number in least.items())
+    assert [fields[size]["smallest"] for size in least if size != "spread"] == [1, 1, 1]
+    assert fields["spread"]["smallest"] < 0.011
 
 
 def test_work_is_limited() -> None:
