@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from attention_conformance.conformance.spec.exact import MINUS_INFINITY, ZERO, Exact, NotExact
-from attention_conformance.conformance.spec.examples import Example, Table
+from attention_conformance.conformance.tests.exact import MINUS_INFINITY, ZERO, Exact, NotExact
+from attention_conformance.conformance.tests.hand_examples import Example, Table
 
 Number = Exact | float
 Index = tuple[int, ...]

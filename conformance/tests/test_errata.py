@@ -16,7 +16,7 @@ import pytest
 
 from attention_conformance.conformance.spec import sdpa as reference
 from attention_conformance.conformance.spec.clauses import SPEC
-from attention_conformance.conformance.spec.examples import examples
+from attention_conformance.conformance.tests.hand_examples import examples
 
 Array = np.ndarray
 

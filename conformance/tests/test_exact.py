@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from attention_conformance.conformance.spec.exact import MINUS_INFINITY, ZERO, Exact, NotExact, half_unit, parse
+from attention_conformance.conformance.tests.exact import MINUS_INFINITY, ZERO, Exact, NotExact, half_unit, parse
 
 
 @pytest.mark.parametrize(

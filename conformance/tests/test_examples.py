@@ -10,8 +10,8 @@ import pytest
 
 from attention_conformance.conformance.spec import examples as examples_page
 from attention_conformance.conformance.spec.clauses import clauses
-from attention_conformance.conformance.spec.exact import Exact
-from attention_conformance.conformance.spec.examples import (
+from attention_conformance.conformance.tests.exact import Exact
+from attention_conformance.conformance.tests.hand_examples import (
     OPTIONS,
     RESULTS,
     STEPS,

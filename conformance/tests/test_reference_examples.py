@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.spec import sdpa as reference
-from attention_conformance.conformance.spec.examples import Example, Table, agrees, disagreements, examples
+from attention_conformance.conformance.tests.hand_examples import Example, Table, agrees, disagreements, examples
 
 EXAMPLES = pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.spec import sdpa as reference
-from attention_conformance.conformance.spec.examples import OPTIONS, Example, disagreements, examples
 from attention_conformance.conformance.tests import fifty_digits
 from attention_conformance.conformance.tests.first_order import agree, limits
+from attention_conformance.conformance.tests.hand_examples import OPTIONS, Example, disagreements, examples
 
 pytestmark = pytest.mark.slow
 
