@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import io
 import shlex
@@ -281,8 +280,7 @@ def _tables(bench: Bench) -> list[str]:
         if outcome.kind == TIMED
     ]
     invalid = [msgspec.structs.asdict(record) for record in bench.records if record.outcome == INVALID]
-    rooflines = [dataclasses.asdict(roofline) for roofline in bench.extra.rooflines]
     cache = shortened(f"caches {bench.plan.cache}: {MEANING[bench.plan.cache]}", WIDTH)
     grown = sentences(bench.extra.fits(outcomes), bench.extra.memories(outcomes))
-    parts = [[cache, table(timed, invalid)] if timed else [], limits(rooflines), grown]
+    parts = [[cache, table(timed, invalid)] if timed else [], limits(bench.extra.rooflines), grown]
     return [line for part in parts for line in ("", *part) if part]

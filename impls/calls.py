@@ -159,10 +159,10 @@ def _replied(implementation: Implementation, request: Request, other: Function |
     except Crashed:  # of a program that was run here: an outcome of its own, as if this process had died
         raise
     except NotImplementedError as error:
-        return Reply("unsupported", text=_text(error))
+        return Reply("unsupported", text=text(error))
     except Exception as error:
         trace = _rest_of_message(error) if implementation.source else _trace(error)
-        return Reply("raised", text=_text(error), trace=trace)
+        return Reply("raised", text=text(error), trace=trace)
 
 
 def _called(implementation: Implementation, request: Request, other: Function | None, around: Around) -> Reply:
@@ -284,6 +284,7 @@ def _users(error: BaseException) -> TracebackType | None:
     return frames or error.__traceback__
 
 
-def _text(error: BaseException) -> str:
+def text(error: BaseException) -> str:
+    """What an exception says, in one line with its type."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:300]}"

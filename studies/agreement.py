@@ -52,7 +52,3 @@ STUDY = Study(
     {"bench/README.md": table},
     {"--runs": {"nargs": 2, "type": Path, "metavar": ("ONE.json", "OTHER.json"), "help": "of pytest bench"}},
 )
-
-
-if __name__ == "__main__":
-    raise SystemExit(STUDY.main())

@@ -83,6 +83,3 @@ STUDY = Study(
         "--seconds": {"type": float, "default": 0.5, "help": "in each process (default: %(default)s)"},
     },
 )
-
-if __name__ == "__main__":
-    raise SystemExit(STUDY.main())

@@ -76,6 +76,3 @@ STUDY = Study(
     {"bench/README.md": table},
     {"--batches": {"type": int, "default": 21, "help": f"of {BATCH} calls each (default: %(default)s)"}},
 )
-
-if __name__ == "__main__":
-    raise SystemExit(STUDY.main())

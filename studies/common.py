@@ -77,7 +77,7 @@ class Study:
         found = self.kept()
         places = [(key.partition("#"), table) for key, table in self.tables.items() if key]
         return [
-            (ROOT / page, f"<!-- figures: python -m studies.{self.name} --page{f' ({part})' * bool(part)} -->\n", text)
+            (ROOT / page, f"<!-- figures: python -m studies {self.name} --page{f' ({part})' * bool(part)} -->\n", text)
             for (page, _, part), table in places
             for text in [f"{table(found)}\n{END}"]
         ]
@@ -93,7 +93,7 @@ class Study:
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """Measure, print the tables, and write what is requested; the exit code, 2 where it cannot be measured."""
-        parser = argparse.ArgumentParser(prog=f"python -m studies.{self.name}", description=self.about)
+        parser = argparse.ArgumentParser(prog=f"python -m studies {self.name}", description=self.about)
         for flag, settings in self.options.items():
             parser.add_argument(flag, **settings)
         parser.add_argument("--of", type=Path, metavar="FILE", help="measure nothing; take the numbers of this file")

@@ -114,6 +114,3 @@ STUDY = Study(
         "--turns": {"action": Renamed, "now": "--batches"},
     },
 )
-
-if __name__ == "__main__":
-    raise SystemExit(STUDY.main())

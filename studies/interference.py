@@ -147,6 +147,3 @@ STUDY = Study(
         "--threads": {"type": int, "default": usable_cores(), "help": "(default: %(default)s)"},
     },
 )
-
-if __name__ == "__main__":
-    raise SystemExit(STUDY.main())

@@ -99,6 +99,3 @@ def _mean(call: Callable[[], object], clock: Callable[[], float]) -> float:
 
 
 STUDY = Study("isolation", "what isolation costs a small case", measure, {"": table})
-
-if __name__ == "__main__":
-    raise SystemExit(STUDY.main())

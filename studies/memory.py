@@ -158,6 +158,3 @@ STUDY = Study(
     measure,
     {"bench/MEASURES.md#of itself": asked_table, "bench/MEASURES.md#by length": lengths_table},
 )
-
-if __name__ == "__main__":
-    raise SystemExit(STUDY.main())

@@ -37,6 +37,3 @@ STUDY = Study(
         "--runs": {"type": int, "default": 3, "help": "one after the other (default: %(default)s)"},
     },
 )
-
-if __name__ == "__main__":
-    raise SystemExit(STUDY.main())

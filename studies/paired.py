@@ -122,6 +122,3 @@ STUDY = Study(
     {"bench/PAIRED.md": table},
     {"--rounds": {"type": int, "default": 50, "help": "of about 90 s: one of each cell (default: %(default)s)"}},
 )
-
-if __name__ == "__main__":
-    raise SystemExit(STUDY.main())

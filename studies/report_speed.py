@@ -180,6 +180,3 @@ STUDY = Study(
         "--folder": {"type": Path, "metavar": "FOLDER", "help": "leave the runs there, and what is made of them"},
     },
 )
-
-if __name__ == "__main__":
-    raise SystemExit(STUDY.main())

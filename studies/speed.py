@@ -243,6 +243,3 @@ STUDY = Study(
     },
     whole,
 )
-
-if __name__ == "__main__":
-    raise SystemExit(STUDY.main())

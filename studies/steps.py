@@ -134,6 +134,3 @@ STUDY = Study(
         "--turns": {"action": Renamed, "now": "--rounds"},
     },
 )
-
-if __name__ == "__main__":
-    raise SystemExit(STUDY.main())

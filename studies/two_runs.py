@@ -136,6 +136,3 @@ STUDY = Study(
     {"reports/README.md": table},
     {"--comparisons": {"type": int, "default": COMPARISONS, "help": "of each machine (default: %(default)s)"}},
 )
-
-if __name__ == "__main__":
-    raise SystemExit(STUDY.main())

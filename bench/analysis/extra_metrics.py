@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import msgspec
+
 from attention_conformance.bench.analysis import overhead
 from attention_conformance.bench.analysis.fits import Fit, Memory, fits, memories
 from attention_conformance.bench.machine.roofline import Roofline, rooflines
@@ -63,7 +65,7 @@ class ExtraMetrics:
     def document(self, outcomes: Mapping[Cell, Outcome]) -> dict[str, Any]:
         """What the JSON says of the run."""
         return {
-            "peaks": [asdict(roofline) for roofline in self.rooflines],
+            "peaks": msgspec.to_builtins(self.rooflines),
             "fits": [asdict(fit) for fit in self.fits(outcomes)],
             "overhead": dict(self.overhead) or None,
         }

@@ -36,7 +36,7 @@ LEAST_PROCESS_RUNS = 3
 
 #: A ratio is a change if its interval lies beyond MARGIN and the ratio itself beyond LEAST: "interval above 1" alone
 #: calls what is the same slower in many comparisons, and so does a ratio alone.  How often a rule is wrong is
-#: measured: bench/PAIRED.md, and ``python -m studies.two_runs`` for runs one after the other.
+#: measured: bench/PAIRED.md, and ``python -m studies two_runs`` for runs one after the other.
 LEAST = 1.05
 MARGIN = 1.02
 
@@ -157,11 +157,6 @@ def paired_process_runs(base: ProcessRuns, new: ProcessRuns) -> Interval:
         low, high = _student(logs)
         return Interval(*(math.exp(value) for value in (float(np.mean(logs)), low, high)))
     return paired(*([batch for process_run in each for batch in process_run] for each in (base, new)))
-
-
-def widened(ratio: Interval, factor: float) -> Interval:
-    """The interval of a ratio, when all of one side may also have been slower or faster by ``factor`` (≥ 1)."""
-    return Interval(ratio.value, ratio.low / factor, ratio.high * factor)
 
 
 def judge(ratio: Interval, least: float = LEAST, margin: float = MARGIN) -> Verdict:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from attention_conformance.bench.machine.machine import output_of
+
+Number = TypeVar("Number", int, float)
 
 #: What is asked of nvidia-smi, and the name of each number; the reasons come between these and the product's name.
 NUMBERS = {
@@ -106,20 +108,13 @@ def notes(gpu_state: Mapping[str, Any]) -> list[str]:
 
 def _state(fields: Sequence[str]) -> State:
     *numbers, reasons, name = fields
-    named = dict(zip(NUMBERS.values(), map(_number, numbers), strict=True))
-    return State(name=name, reasons=_bits(reasons), **named)
+    found = {key: _number(text, float) for key, text in zip(NUMBERS.values(), numbers, strict=True)}
+    return State(name=name, reasons=_number(reasons, lambda text: int(text, 16)), **found)
 
 
-def _number(text: str) -> float | None:
+def _number(text: str, read: Callable[[str], Number]) -> Number | None:
     """A number; None for "[N/A]", "Not Supported", "[Unknown Error]" and the like."""
     try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _bits(text: str) -> int | None:
-    try:
-        return int(text, 16)
+        return read(text)
     except ValueError:
         return None

@@ -14,7 +14,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +96,9 @@ def describe(
         "cores_usable": threads.usable_cores(),
         "cores_total": os.cpu_count() or 1,
         "quota": limits.cpu_quota(root),
-        "smt": _read(processors / "smt/control"),
-        "governor": ", ".join(sorted({_read(p) for p in processors.glob("cpu[0-9]*/cpufreq/scaling_governor")})),
-        "boost": _read(processors / "cpufreq/boost"),
+        "smt": limits.told(processors / "smt/control"),
+        "governor": ", ".join(sorted({limits.told(p) for p in processors.glob("cpu[0-9]*/cpufreq/scaling_governor")})),
+        "boost": limits.told(processors / "cpufreq/boost"),
         "virtual": "hypervisor" in info.get("flags", ()) if info.get("arch", "").startswith("X86") else None,
         "memory_bytes": psutil.virtual_memory().total,
         "gpu": gpu,
@@ -121,14 +121,6 @@ def mark(fingerprint: Mapping[str, Any]) -> str:
     """The id: a hash of what has to agree.  A field that a fingerprint lacks counts as None."""
     agreed = json.dumps([(name, fingerprint.get(name)) for name in MUST_AGREE], sort_keys=True)
     return hashlib.sha256(agreed.encode()).hexdigest()[:DIGITS]
-
-
-def differing(
-    one: Mapping[str, Any], other: Mapping[str, Any], fields: Sequence[str] = MUST_AGREE
-) -> dict[str, tuple[Any, Any]]:
-    """The fields in which two fingerprints differ, with both values; none if their runs may be compared."""
-    pairs = {name: (one.get(name), other.get(name)) for name in fields}
-    return {name: (a, b) for name, (a, b) in pairs.items() if a != b}
 
 
 def load_average() -> float | None:
@@ -156,7 +148,7 @@ def _cpuinfo() -> dict[str, Any]:
 
 def _cpu(info: Mapping[str, Any], root: Path) -> str:
     """The processor's name, and what tells it from others of that name."""
-    lines = [line.partition(":") for line in _read(root / "proc/cpuinfo").splitlines()]
+    lines = [line.partition(":") for line in limits.told(root / "proc/cpuinfo").splitlines()]
     arm = {name.strip(): value.strip() for name, _, value in reversed(lines) if name.startswith("CPU ")}  # first core's
     said = {STEPPING.get(name, name): value for name, value in (dict(info) | arm).items()}
     name = info.get("brand_raw") or platform.processor()
@@ -182,10 +174,3 @@ def output_of(program: str, *arguments: str) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
 
+from attention_conformance.bench.output.records import Roofline, Sample
+from attention_conformance.bench.timing.processes import Jobs
 from attention_conformance.conformance.run.targets import Target
 from attention_conformance.impls.backend import Backend, backend
 from attention_conformance.impls.contract import Framework, Implementation
@@ -38,36 +39,6 @@ COPIED = {"cpu": 2**28, "cuda": 2**31}
 
 #: Seconds after which a framework has no roofline.
 TIMEOUT = 60.0
-
-
-@dataclass(frozen=True)
-class Sample:
-    """What one framework reached: flops per second of a product with this side, or bytes per second of a copy."""
-
-    framework: str
-    quantity: str
-    per_second: float
-    size: int
-
-
-@dataclass(frozen=True)
-class Roofline:
-    """The roofline of a device and dtype, and which framework reached it; None and "" where none could."""
-
-    device: str
-    dtype: str
-    flops_per_second: float | None = None
-    flops_by: str = ""
-    bytes_per_second: float | None = None
-    bytes_by: str = ""
-    samples: tuple[Sample, ...] = field(default=())
-
-
-class Jobs(Protocol):
-    """What runs jobs in the processes of implementations: attention_conformance.impls.process.pool.Pool."""
-
-    def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
-        """Run a job; raises as ``attention_conformance.impls.process.pool.Worker.call`` does."""
 
 
 def rooflines(pool: Jobs, targets: Iterable[Target], seconds: float = SECONDS) -> list[Roofline]:

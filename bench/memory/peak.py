@@ -172,8 +172,7 @@ def measure(implementation: Implementation, workload: Workload, device: str, dty
             warnings.simplefilter("ignore")  # a library's warnings are not results
             return _measure(implementation, workload, device, dtype)
     except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
-        return Peak(None, reason=f"{type(error).__name__}: {lines[0][:300]}")
+        return Peak(None, reason=calls.text(error))
     finally:
         backend(implementation.framework).release()
 

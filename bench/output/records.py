@@ -128,7 +128,7 @@ class PlanRecord(msgspec.Struct, frozen=True):
     cache: str
 
 
-class PeakSample(msgspec.Struct, frozen=True):
+class Sample(msgspec.Struct, frozen=True):
     """What one framework reached: "flops" of a product with this side, or "bytes" of a copy of this size."""
 
     framework: str
@@ -137,7 +137,7 @@ class PeakSample(msgspec.Struct, frozen=True):
     size: Count
 
 
-class PeakRecord(msgspec.Struct, frozen=True):
+class Roofline(msgspec.Struct, frozen=True):
     """The roofline of a device and dtype: the measured peak and bandwidth, and which framework reached them."""
 
     device: str
@@ -146,7 +146,7 @@ class PeakRecord(msgspec.Struct, frozen=True):
     flops_by: str = ""
     bytes_per_second: Positive | None = None
     bytes_by: str = ""
-    samples: list[PeakSample] = []
+    samples: tuple[Sample, ...] = ()
 
 
 class FitRecord(msgspec.Struct, frozen=True):
@@ -192,7 +192,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     #: Share of a core that processes used while others worked.
     idle: dict[str, float] = {}
     gpu_state: dict[str, Any] = {}
-    peaks: list[PeakRecord] = []
+    peaks: list[Roofline] = []
     fits: list[FitRecord] = []
     overhead: Overhead | None = None
 

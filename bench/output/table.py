@@ -13,6 +13,8 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
+from attention_conformance.bench.output.records import Roofline
+
 Record = Mapping[str, Any]
 Justify = Literal["left", "right"]
 
@@ -79,16 +81,18 @@ def grid(rows: Iterable[Sequence[str]], aligned: Sequence[Justify]) -> list[str]
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def limits(rooflines: Iterable[Record], width: int = WIDTH) -> list[str]:
-    """What the machine reached itself, a line for each device and dtype; rooflines are as the JSON has them."""
+def limits(rooflines: Iterable[Roofline], width: int = WIDTH) -> list[str]:
+    """What the machine reached itself, a line for each device and dtype."""
     said = []
     for roofline in rooflines:
         ends = []
-        for what, key, unit in (("products", "flops", "FLOP/s"), ("memory", "bytes", "B/s")):
-            value = roofline.get(f"{key}_per_second")
-            ends += [f"{what} {_scaled(value, COUNTS)}{unit} by {roofline[f'{key}_by']}"] if value else []
+        for what, value, unit, by in (
+            ("products", roofline.flops_per_second, "FLOP/s", roofline.flops_by),
+            ("memory", roofline.bytes_per_second, "B/s", roofline.bytes_by),
+        ):
+            ends += [f"{what} {_scaled(value, COUNTS)}{unit} by {by}"] if value else []
         reached = ", ".join(ends) or "not measured"
-        said.append(shortened(f"peak of {roofline['device']} {roofline['dtype']}: {reached}", width))
+        said.append(shortened(f"peak of {roofline.device} {roofline.dtype}: {reached}", width))
     return said
 
 

@@ -7,7 +7,6 @@ import statistics
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
@@ -17,7 +16,7 @@ from attention_conformance.bench.analysis.statistics import Verdict
 from attention_conformance.bench.machine.machine import fingerprint
 from attention_conformance.bench.options import Renamed
 from attention_conformance.bench.output.table import grid
-from attention_conformance.bench.paired.document import Compared, PairedCell, PairedFile, PairedPlan, Rule
+from attention_conformance.bench.paired.document import Compared, PairedCell, PairedFile, Rule
 from attention_conformance.bench.paired.measure import (
     BASE,
     LEAST,
@@ -209,8 +208,10 @@ def exit_code(results: Sequence[Result], least: float) -> int:
 
 def _document(comparison: PairedComparison, offers: Offers, results: Sequence[Result], least: float) -> PairedFile:
     base, new = (Compared(one.name, one.commit, offers[name]["versions"]) for name, one in comparison.revisions.items())
-    plan, machine = PairedPlan(**asdict(comparison.plan)), fingerprint(offers[NEW]["versions"])
-    return PairedFile(base, new, plan, Rule(least, MARGIN), machine, [_record(one, least) for one in results])
+    machine = fingerprint(offers[NEW]["versions"])
+    return PairedFile(
+        base, new, comparison.plan, Rule(least, MARGIN), machine, [_record(one, least) for one in results]
+    )
 
 
 def _record(one: Result, least: float) -> PairedCell:

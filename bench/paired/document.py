@@ -7,7 +7,8 @@ from typing import Any, Literal
 import msgspec
 
 from attention_conformance.bench.analysis.statistics import Verdict
-from attention_conformance.bench.output.records import Amount, Count, Kind, Positive
+from attention_conformance.bench.output.records import Amount, Kind, Positive
+from attention_conformance.bench.paired.measure import Plan
 
 
 class Compared(msgspec.Struct, frozen=True):
@@ -16,17 +17,6 @@ class Compared(msgspec.Struct, frozen=True):
     name: str
     commit: str
     versions: dict[str, str]
-
-
-class PairedPlan(msgspec.Struct, frozen=True):
-    """How many pairs of processes, rounds in each, and seconds of a round."""
-
-    pairs: Count
-    precision: Amount
-    most_pairs: Count
-    rounds: Count
-    round_seconds: Positive
-    limit: Positive
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -61,7 +51,7 @@ class PairedFile(msgspec.Struct, frozen=True, tag_field="kind", tag="paired comp
 
     base: Compared
     new: Compared
-    plan: PairedPlan
+    plan: Plan
     rule: Rule
     machine: dict[str, Any]
     cells: list[PairedCell]

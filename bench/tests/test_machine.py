@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from attention_conformance.bench.machine import machine
-from attention_conformance.bench.machine.machine import MUST_AGREE, describe, differing, mark
+from attention_conformance.bench.machine.machine import MUST_AGREE, describe, mark
 
 pytestmark = pytest.mark.slow
 
@@ -154,12 +154,11 @@ def test_a_control_group_of_the_first_version_has_a_quota_too(tmp_path: Path) ->
 
 @pytest.mark.parametrize("field", MUST_AGREE)
 def test_each_field_that_has_to_agree_changes_the_id(field: str) -> None:
-    """And is named as the one that differs."""
+    """A run of the one is not compared with one of the other."""
     one = describe({})
     other = one | {field: "something else"}
     assert mark(one) == one["id"]
     assert mark(other) != mark(one)
-    assert differing(one, other) == {field: (one[field], "something else")}
 
 
 @pytest.mark.parametrize("field", ["versions", "in_force", "blas", "python", "kernel", "libc", "memory_bytes"])
@@ -168,8 +167,6 @@ def test_what_is_compared_does_not_change_the_id(field: str) -> None:
     one = describe({})
     other = one | {field: "something else"}
     assert mark(other) == mark(one)
-    assert differing(one, other) == {}
-    assert list(differing(one, other, (*MUST_AGREE, field))) == [field]
 
 
 def test_a_setting_of_threads_changes_the_id(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +178,7 @@ def test_a_setting_of_threads_changes_the_id(monkeypatch: pytest.MonkeyPatch) ->
     other = describe({})
     assert "OMP_NUM_THREADS" not in one["threads"]
     assert "JAX_COMPILATION_CACHE_DIR" not in other["threads"]
-    assert list(differing(one, other)) == ["threads"]
+    assert [name for name in MUST_AGREE if one[name] != other[name]] == ["threads"]
     assert one["id"] != other["id"]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from attention_conformance.bench.output.records import Roofline
 from attention_conformance.bench.output.table import WIDTH, cut, limits, table
 
 LONG = "a/folder/of/somebody/with/a/long/name/mykernels.py:flash_attention_forward_v3@torch"
@@ -152,11 +153,11 @@ def test_a_name_is_cut_in_its_middle() -> None:
 
 def test_the_machine_s_own_limits_are_named() -> None:
     """With who reached them."""
-    roofline = {"device": "cpu", "dtype": "float32", "flops_per_second": 358.2e9, "flops_by": "jax"}
-    both = roofline | {"bytes_per_second": 17.2e9, "bytes_by": "numpy"}
+    roofline = Roofline("cpu", "float32", 358.2e9, "jax")
+    both = Roofline("cpu", "float32", 358.2e9, "jax", 17.2e9, "numpy")
     assert limits([both]) == ["peak of cpu float32: products 358 GFLOP/s by jax, memory 17.2 GB/s by numpy"]
     assert limits([roofline]) == ["peak of cpu float32: products 358 GFLOP/s by jax"]
-    assert limits([{"device": "cpu", "dtype": "float16"}]) == ["peak of cpu float16: not measured"]
+    assert limits([Roofline("cpu", "float16")]) == ["peak of cpu float16: not measured"]
 
 
 def test_columns_lie_below_each_other() -> None:

@@ -5,6 +5,8 @@ A library has one pool, so one process; of ONNX Runtime each session has its own
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.contract import Framework, Implementation
 from attention_conformance.impls.loading import opened
@@ -15,6 +17,13 @@ from attention_conformance.impls.process.pool import Pool
 #: on with it where they were after the process was stopped: on two cores a call of 2 ms took 15 ms while eight sessions
 #: of one process took turns.
 POOL_PER_SESSION = frozenset({Framework.ONNXRUNTIME})
+
+
+class Jobs(Protocol):
+    """What runs jobs in the processes of implementations."""
+
+    def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
+        """The result of ``module:function``; raises as ``impls.process.pool.Worker.call`` does."""
 
 
 def process_of(implementation: Implementation) -> str:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
-from typing import Protocol as Interface
 
 from attention_conformance.bench.timing.budget import Cost, Costs, over_time
 from attention_conformance.bench.timing.cold_cache import COLD
 from attention_conformance.bench.timing.plan import Plan
+from attention_conformance.bench.timing.processes import Jobs
 from attention_conformance.bench.timing.sampler import Batch, Opened
 from attention_conformance.bench.validity import cheating
 from attention_conformance.bench.validity.checks import FIRST, Invalid, References, check
@@ -36,13 +36,6 @@ LAST = 0
 
 #: Row seeds of the checks before and after the timing.
 BEFORE, AFTER = 0, 1
-
-
-class Jobs(Interface):
-    """Runs jobs in the processes of implementations (attention_conformance.bench.timing.processes)."""
-
-    def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
-        """The result of ``module:function``."""
 
 
 @dataclass

@@ -102,9 +102,8 @@ def kind(error: BaseException) -> str:
 
 def text(error: BaseException) -> str:
     """What an exception says, in one line; its type too, unless that is what "unsupported" says already."""
-    lines = str(error).strip().splitlines() or [""]
-    named = "" if isinstance(error, NotImplementedError) else f"{type(error).__name__}: "
-    return f"{named}{lines[0][:300]}"
+    said = calls.text(error)
+    return said.partition(": ")[2] if isinstance(error, NotImplementedError) else said
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attention_conformance.impls.memory_layouts import GUARD
+from attention_conformance.impls.numpy import IMPLEMENTATIONS
 from attention_conformance.impls.script import Given, Terms, Writer, assigned, by_source
 
 
@@ -45,14 +46,4 @@ TERMS = Terms(
 )
 
 
-CALLS: dict[str, Writer] = {
-    name: by_source(f"attention_conformance.impls.numpy.{target}", TERMS)
-    for name, target in (
-        ("numpy-eager", "eager:attention"),
-        ("numpy-tiled", "tiled:attention"),
-        ("numpy-gradients", "gradients:gradients"),
-        ("numpy-layer-gradients", "gradients:layer_gradients"),
-        ("numpy-layer", "layer:mha"),
-        ("numpy-sublayer", "layer:sublayer"),
-    )
-}
+CALLS: dict[str, Writer] = {one.name: by_source(one.target, TERMS) for one in IMPLEMENTATIONS}

@@ -84,8 +84,8 @@ def cpu_quota(root: Path = ROOT) -> float | None:
     """Cores' worth of time that the narrowest control group may use; None if none has a limit."""
     quotas = []
     for folder in control_groups("cpu", root):
-        first = [_read(folder / name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
-        allowed, _, period = (_read(folder / "cpu.max") or " ".join(first)).partition(" ")
+        first = [told(folder / name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
+        allowed, _, period = (told(folder / "cpu.max") or " ".join(first)).partition(" ")
         if allowed.isdigit() and period.isdigit():  # "max" and -1 are no limit
             quotas.append(int(allowed) / int(period))
     return min(quotas, default=None)
@@ -94,7 +94,7 @@ def cpu_quota(root: Path = ROOT) -> float | None:
 def control_groups(controller: str, root: Path = ROOT) -> list[Path]:
     """Folders of the control groups (version 1 and 2) that this process is in, the outer ones included."""
     found = [root / "sys/fs/cgroup", root / "sys/fs/cgroup" / controller]
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in told(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         named = controller in controllers.split(",")
         base = found[1] if named else found[0]
@@ -110,9 +110,9 @@ def _memory_group(folder: Path) -> tuple[int | None, int]:
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
-        allowed, used = _read(folder / limit), _read(folder / usage)
+        allowed, used = told(folder / limit), told(folder / usage)
         if allowed.isdigit():  # else no such group, or "max"
-            counted = dict(line.split() for line in _read(folder / "memory.stat").splitlines())
+            counted = dict(line.split() for line in told(folder / "memory.stat").splitlines())
             return int(allowed), int(used or 0) - int(counted.get(dropped, 0))
     return None, 0
 
@@ -174,11 +174,12 @@ def _session(process: int) -> int:
 
 def kills() -> int:
     """How many processes the system has ended so far because memory ran out; 0 where it does not count them."""
-    found = re.search(r"^oom_kill (\d+)$", _read(Path("/proc/vmstat")), re.MULTILINE)
+    found = re.search(r"^oom_kill (\d+)$", told(Path("/proc/vmstat")), re.MULTILINE)
     return int(found[1]) if found else 0
 
 
-def _read(path: Path) -> str:
+def told(path: Path) -> str:
+    """What a file of the system says; "" where there is none."""
     with contextlib.suppress(OSError):
         return path.read_text(errors="replace").strip()
     return ""

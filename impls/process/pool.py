@@ -3,7 +3,7 @@
 The next job finds a fresh process.  A pool has one process per library and one per plug-in, so that libraries do not
 disturb each other.  Where times are taken a process runs only while it has a job: libraries keep threads that wait for
 work by spinning (ONNX Runtime's pool, OpenMP with an active wait policy), and some run timers.  A process that is
-stopped by a signal does nothing, whatever its libraries would; ``python -m studies.interference`` measures what it
+stopped by a signal does nothing, whatever its libraries would; ``python -m studies interference`` measures what it
 would take.
 
 POSIX (Linux, macOS): a worker inherits one end of a socket pair.

@@ -17,6 +17,8 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from attention_conformance.impls.process.limits import told
+
 #: How many threads the libraries of this process are to use; those that read no variable of their own read this.
 VARIABLE = "ATTENTION_CONFORMANCE_THREADS"
 
@@ -121,15 +123,9 @@ def last_caches(cores: Iterable[int], processors: Path = PROCESSORS) -> dict[str
 
 def _cache(folder: Path) -> tuple[int, str, int]:
     """Level, the cores that share it, and bytes of one cache."""
-    level, sharing, size = (_read(folder / name) for name in ("level", "shared_cpu_list", "size"))
+    level, sharing, size = (told(folder / name) for name in ("level", "shared_cpu_list", "size"))
     number = size.removesuffix("K")
     return int(level or 0), sharing, 1024 * int(number) if number.isdigit() else 0
-
-
-def _read(path: Path) -> str:
-    with contextlib.suppress(OSError):
-        return path.read_text().strip()
-    return ""
 
 
 def _listed(text: str) -> frozenset[int]:

@@ -32,7 +32,7 @@ UNKNOWN = 1.10
 IMPLEMENTATIONS = 3
 
 #: From this many residuals on the scatter from run to run is estimated; below it is SCATTER, which it never falls below
-#: LEAST_SCATTER.  ``python -m studies.two_runs`` shows what they do.
+#: LEAST_SCATTER.  ``python -m studies two_runs`` shows what they do.
 CELLS = 6
 SCATTER = 0.03
 LEAST_SCATTER = 0.01

@@ -1,4 +1,4 @@
-"""Large input, to see that reports stay fast; ``python -m studies.report_speed --folder FOLDER`` leaves it there.
+"""Large input, to see that reports stay fast; ``python -m studies report_speed --folder FOLDER`` leaves it there.
 
 Two runs of 2,000 cells with 50 samples each and 50,000 conformance results, on the cases of the suite; the second run
 is 20 % slower in one implementation of twenty-five and has 50 new failures.  A history has 1,000 runs of 16 cells, a

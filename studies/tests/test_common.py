@@ -22,7 +22,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
     return made
 
 
-BEGIN = "<!-- figures: python -m studies.count --page -->\n"
+BEGIN = "<!-- figures: python -m studies count --page -->\n"
 
 
 def test_the_numbers_are_kept_and_printed(study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

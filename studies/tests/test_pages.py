@@ -6,12 +6,11 @@ import pytest
 
 from attention_conformance.bench.analysis import fits
 from attention_conformance.bench.output.document import COST, IDLE
-from studies import agreement, cold_cache, interference, overhead
-from studies import memory as study
-from studies.__main__ import every
+from studies import agreement, cold_cache, interference, memory, overhead
+from studies.__main__ import main, names, study
 from studies.common import DATA, Study
 
-STUDIES = {name: one for name, one in every().items() if any(one.tables)}
+STUDIES = {name: one for name in names() if any((one := study(name)).tables)}
 
 
 @pytest.mark.documents
@@ -59,17 +58,28 @@ def test_a_call_finds_nothing_in_cold_caches() -> None:
 
 def test_the_bench_measures_the_memory_that_libraries_say_they_take() -> None:
     """Within 2 MiB of tracemalloc and of torch's profiler, which lack BLAS' own for threads; XLA's plan lacks more."""
-    memory = study.STUDY.kept()
-    at = memory["lengths"].index(study.AT)
-    apart = {name: memory["held"][name][at] - size for name, size in memory["asked"].items()}
-    assert set(apart) == set(study.ASKED)
-    assert all(abs(each) < 2 * study.MIB for name, each in apart.items() if name != "jax-jit")
+    kept = memory.STUDY.kept()
+    at = kept["lengths"].index(memory.AT)
+    apart = {name: kept["held"][name][at] - size for name, size in kept["asked"].items()}
+    assert set(apart) == set(memory.ASKED)
+    assert all(abs(each) < 2 * memory.MIB for name, each in apart.items() if name != "jax-jit")
     assert apart["jax-jit"] > 0
 
 
 def test_who_holds_all_scores_is_said() -> None:
     """Those that compute block by block do not, and the plain ones do."""
-    memory = study.STUDY.kept()
-    grown = {one.implementation: one.growth for one in study.grown(memory)}
+    kept = memory.STUDY.kept()
+    grown = {one.implementation: one.growth for one in memory.grown(kept)}
     assert {grown[name] for name in ("numpy-tiled", "torch-sdpa-flash", "jax-tiled", "ort-mha")} == {fits.Growth.LESS}
     assert {grown[name] for name in ("numpy-eager", "torch-eager", "jax-jit")} == {fits.Growth.QUADRATIC}
+
+
+def test_a_study_is_named_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is none is refused with the nearest one; without a name all are listed."""
+    assert main(["core", "--of", "x"]) == 2
+    assert capsys.readouterr().err == "error: no study 'core'; did you mean cores?\n"
+    with pytest.raises(SystemExit):
+        main(["cores", "--help"])
+    assert "usage: python -m studies cores" in capsys.readouterr().out
+    assert main([]) == 0
+    assert [line.split()[3] for line in capsys.readouterr().out.splitlines()] == names()
