@@ -351,7 +351,7 @@ def _attempt(key: str, job: Any) -> Batch:
     if key not in _CELLS:
         return Batch("lost", "the process died between two calls")
     try:
-        with _quiet(), _without_gc():
+        with _quiet(), allocator.without_gc():
             return job(_CELLS[key])
     except NotImplementedError as error:
         return Batch("unsupported", text(error))
@@ -364,14 +364,3 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a library's warnings are not results
         yield
-
-
-@contextlib.contextmanager
-def _without_gc() -> Iterator[None]:
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()

@@ -9,10 +9,13 @@ some processes would be slower than others by half.  Programs that call attentio
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import gc
 import os
 import platform
 import sys
+from collections.abc import Iterator
 
 #: No block is mapped by itself, and the end of the heap is never given back.  Variables of glibc (mallopt(3)); other
 #: C libraries read neither.
@@ -39,3 +42,15 @@ def trim() -> None:
         function = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if function is not None:
             function(0)
+
+
+@contextlib.contextmanager
+def without_gc() -> Iterator[None]:
+    """Python looks for no circles of objects meanwhile; afterwards it does if it did before."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

@@ -25,7 +25,7 @@ SCRIPTS = ("data.js", "tables.js", "plots.js", "trend.js")
 #: What identifies a series.
 SERIES = ["implementation", "device", "dtype", "workload", "machine"]
 
-#: How many change_table an answer names.
+#: How many changes an answer names.
 NAMED = 5
 
 #: What is said where nothing changed.
@@ -244,8 +244,8 @@ def _newest(steps: pd.DataFrame) -> Answer:
         return Answer("newest", question, NOTHING)
     last = steps[(steps["when"] == steps["when"][0]) & (steps["file"] == steps["file"][0])]
     slower = int((last["ratio"] > 1).sum())
-    cell_table = f"{len(last)} {'cell' if len(last) == 1 else 'cells'}"
-    lead = f"{cell_table} at {last['when'][0] or last['file'][0]}: {slower} slower, {len(last) - slower} faster."
+    cells = f"{len(last)} {'cell' if len(last) == 1 else 'cells'}"
+    lead = f"{cells} at {last['when'][0] or last['file'][0]}: {slower} slower, {len(last) - slower} faster."
     versions = ", ".join(dict.fromkeys(text for text in last["versions"] if text))
     note = f"With it: {versions}." if versions else "No version that is recorded changed with it."
     return Answer("newest", question, lead, _groups(last), note, "changes")
@@ -276,7 +276,7 @@ def _groups(steps: pd.DataFrame) -> tuple[Group, ...]:
             )
             for row in some.head(NAMED).to_dict("records")
         )
-        more = (Cell(f"and {len(some) - NAMED} more", link="#change_table"),) if len(some) > NAMED else ()
+        more = (Cell(f"and {len(some) - NAMED} more", link="#changes"),) if len(some) > NAMED else ()
         groups += [Group(f"{label} ({len(some)})", look, items + more)] if items else []
     return tuple(groups)
 

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pandas as pd
 import pytest
 
 from attention_conformance.cli import main
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.reports import schemas
 from attention_conformance.reports.history import html
+from attention_conformance.reports.history.pages import changes
 from attention_conformance.reports.history.series import history
 from attention_conformance.reports.tests import trends
 from attention_conformance.reports.tests.large import write_history
@@ -76,6 +78,16 @@ def test_every_run_is_in_the_data_with_its_interval_and_versions(written: Path) 
     assert frames["changes"]["columns"]["run"] == [trends.SLOW_FROM]
     assert frames["changes"]["columns"]["ratio"] == [pytest.approx(trends.RATIO, rel=0.01)]
     assert frames["levels"]["columns"]["run"] == [0, 0, trends.SLOW_FROM]
+
+
+def test_changes_that_an_answer_does_not_name_are_a_click_away(written: Path, tmp_path: Path) -> None:
+    """Behind the five that are named stands how many there are, and a link to where they are."""
+    found = history(trends.folder(tmp_path))
+    many = pd.concat([changes(found)] * 7, ignore_index=True)
+    for answer in html.questions(found, many)[:2]:
+        assert [item.text for item in answer.groups[0].items[5:]] == ["and 2 more"]
+        assert answer.groups[0].items[5].link == "#changes"
+    assert 'id="changes"' in (written / "history.html").read_text()
 
 
 def test_a_folder_without_changes_says_so(tmp_path: Path) -> None:
