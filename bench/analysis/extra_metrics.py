@@ -10,8 +10,9 @@ import msgspec
 
 from attention_conformance.bench.analysis import overhead
 from attention_conformance.bench.analysis.fits import Fit, Memory, fits, memories
-from attention_conformance.bench.machine.roofline import Roofline, rooflines
+from attention_conformance.bench.machine.roofline import rooflines
 from attention_conformance.bench.memory.peak import Gauge, Peak
+from attention_conformance.bench.output.records import Roofline
 from attention_conformance.bench.timing.processes import Processes
 from attention_conformance.bench.validity.outcomes import TIMED, Cell, Outcome
 from attention_conformance.bench.workloads import costs

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attention_conformance import bench
-from attention_conformance.bench.machine.roofline import Roofline
+from attention_conformance.bench.output.records import Roofline
 from attention_conformance.bench.workloads import arguments
 from attention_conformance.bench.workloads.costs import FORMULAS, flops, intensity, least_bytes, measures, pairs
 from attention_conformance.bench.workloads.workload import Workload, parse

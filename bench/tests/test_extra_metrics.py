@@ -8,8 +8,8 @@ import pytest
 from attention_conformance.bench.analysis import extra_metrics
 from attention_conformance.bench.analysis.extra_metrics import ExtraMetrics
 from attention_conformance.bench.analysis.fits import Growth
-from attention_conformance.bench.machine.roofline import Roofline
 from attention_conformance.bench.memory.peak import Peak
+from attention_conformance.bench.output.records import Roofline
 from attention_conformance.bench.tests.measured import cell, outcomes
 from attention_conformance.bench.timing.processes import Processes
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from attention_conformance.bench.machine import roofline as module
-from attention_conformance.bench.machine.roofline import Roofline, Sample, bandwidth, product, roofline, rooflines
+from attention_conformance.bench.machine.roofline import bandwidth, product, roofline, rooflines
+from attention_conformance.bench.output.records import Roofline, Sample
 from attention_conformance.conformance.run.targets import Target
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.contract import Framework, Implementation

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from attention_conformance.bench.machine.roofline import Roofline
 from attention_conformance.bench.memory.predict import result_bytes
+from attention_conformance.bench.output.records import Roofline
 from attention_conformance.bench.workloads import arguments
 from attention_conformance.bench.workloads.workload import Workload
 
