@@ -15,6 +15,7 @@ import pytest
 from attention_conformance import conformance
 from attention_conformance.conformance import options
 from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.cases.fit import dtypes_for, fit
 from attention_conformance.conformance.judging.claims import required
 from attention_conformance.conformance.ledger.load import LedgerError
 from attention_conformance.conformance.run import sharding, targets, xdist
@@ -130,13 +131,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     config = metafunc.config
     cases = chosen_cases(config.getoption("case"))
-    pairs = [(t, c) for t in targets.targets(config) for c in cases if judged_by(t, c)]
+    pairs = [(t, fit(c, t.implementation.envelope)) for t in targets.targets(config) for c in cases if judged_by(t, c)]
     metafunc.parametrize(("target", "case"), pairs, ids=[f"{t.id}-{c.name}" for t, c in pairs])
 
 
 def judged_by(target: targets.Target, case: AnyCase) -> bool:
-    """Whether a case is one of the target: it is of its operator, and has its dtype."""
-    return case.operator == target.implementation.operator and target.dtype in case.dtypes
+    """Whether a case is one of the target: it is of its operator, and asked in its dtype."""
+    of_operator = case.operator == target.implementation.operator
+    return of_operator and target.dtype in dtypes_for(case, target.implementation.dtypes)
 
 
 def chosen_cases(patterns: list[str]) -> list[AnyCase]:

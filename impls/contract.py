@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from attention_conformance.impls.envelope import Envelope
 from attention_conformance.impls.operators import OPERATORS, SDPA
 
 Function = Callable[..., Any]
@@ -129,6 +130,8 @@ class Implementation:
     deferred: bool = False
     #: The operator of the function at ``target`` where ``prepare`` makes another of it: gradients by differentiation.
     function_of: str = ""
+    #: The calls that it takes, where it does not take all.
+    envelope: Envelope = field(default_factory=Envelope)
 
     def __hash__(self) -> int:
         return hash((self.name, self.target))

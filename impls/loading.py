@@ -13,11 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from attention_conformance.impls import envelope
 from attention_conformance.impls.contract import Function, Implementation, ImplementationError
 from attention_conformance.impls.operators import OPERATORS, SDPA, Operator
 
 #: Attributes that a plug-in may set on its function, and that become fields of its record.
-ATTRIBUTES = ("dtypes", "profiles", "layout", "operator")
+ATTRIBUTES = ("dtypes", "profiles", "layout", "operator", *envelope.ATTRIBUTES)
 
 #: Names that are listed where none is near.
 LISTED = 30

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attention_conformance.impls import jax, numpy, onnx, torch
+from attention_conformance.impls import envelope, jax, numpy, onnx, torch
 from attention_conformance.impls.contract import DTYPES, Framework, Implementation, ImplementationError, Layout, Profile
+from attention_conformance.impls.envelope import Envelope
 from attention_conformance.impls.foreign.text import foreign
 from attention_conformance.impls.loading import nearest
-from attention_conformance.impls.operators import GRADIENTS
+from attention_conformance.impls.operators import GRADIENTS, OPERATORS
 
 #: The group in which packages register implementations: name = "module:function" or "module:function@framework".
 ENTRY_POINTS = "attention_conformance.impls"
@@ -152,6 +153,11 @@ def with_attributes(implementation: Implementation, attributes: dict[str, Any]) 
             changes |= _of_operator(implementation, attributes["operator"])
         if "layout" in attributes:
             changes["layout"] = Layout(attributes["layout"])
+        limits = {name: value for name, value in attributes.items() if name in envelope.ATTRIBUTES}
+        if limits:
+            operator = OPERATORS[changes.get("operator", implementation.operator)]
+            source = "static axes" if implementation.source else "declared"
+            changes["envelope"] = dataclasses.replace(Envelope.declared(limits, operator.keywords), source=source)
     except (TypeError, ValueError) as error:
         raise ImplementationError(f"{implementation.name}: its attributes are not understood: {error}") from None
     return dataclasses.replace(implementation, **changes)

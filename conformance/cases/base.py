@@ -84,6 +84,14 @@ class AnyCase(ABC):
     zeros: bool = False
     #: A case to run before this one on the same prepared implementation.
     after: str = ""
+    #: What its sizes must be like wherever it is asked, besides what its own say (cases/fit.py): "Sq > Sk, B > 1".
+    needs: str = ""
+    #: That case, where it is fitted too.
+    before: AnyCase | None = field(default=None, repr=False, compare=False)
+    #: It is at other sizes than its own, inside an envelope.
+    fitted: bool = False
+    #: Why it cannot be asked inside an envelope, "" where it can.
+    unfit: str = ""
     #: Why the case stays although no fault and no known deviation needs it (conformance/faults/kill_matrix.py).
     stays: str = ""
     #: What keeps its inputs, expected results and bounds.
@@ -93,6 +101,12 @@ class AnyCase(ABC):
     def keywords(self) -> frozenset[str]:
         """The features that an implementation needs for this case."""
         return frozenset(self.options) - set(OPERATORS[self.operator].always)
+
+    def earlier(self) -> AnyCase | None:
+        """The case to run before this one, at sizes inside the same envelope; None for none."""
+        from attention_conformance.conformance.cases import every_case  # which imports this module
+
+        return every_case()[self.after] if self.after and self.before is None else self.before
 
     @property
     def size(self) -> tuple[int, str]:

@@ -82,6 +82,31 @@ def numbered(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return q, k, ((j + 1) % 61) + 0.25 * h + 0.125 * b - 0.5 * (d % 2) + 0.0 * d
 
 
+def pointing(data: Data) -> Data:
+    """The same with queries that point at keys, so that at any length and in half precision one key decides a row.
+
+    To each query are added two keys of its head, so that their scores are about 6 over the others: one at a place
+    where implementations go wrong (the first and the last key, the diagonal and its neighbours, the edges of tiles), one
+    anywhere.  Where a key is dropped that should count, or counts that should not, the rows that point at it tell.
+    """
+
+    def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        q, k, v = data(rng, s)
+        if not q.size or not k.size or s.hq % s.hkv:
+            return q, k, v
+        rows = np.arange(s.sq)
+        edges = [0, s.sk - 1, *(edge + side for edge in (16, 32, 64, 128, 256, 512) for side in (-1, 0))]
+        near = rows + rng.integers(-2, 3, (s.b, s.hq, s.sq)) + rng.choice([0, s.sk - s.sq], (s.b, s.hq, s.sq))
+        edge = rng.choice([e for e in edges if e < s.sk], (s.b, s.hq, s.sq))
+        first = np.clip(np.where(rng.random(near.shape) < 0.5, near, edge), 0, s.sk - 1)
+        keys = np.repeat(k, s.hq // s.hkv, axis=1)
+        for target in (first, rng.integers(0, s.sk, first.shape)):
+            q += 6.0 / np.sqrt(s.d) * np.take_along_axis(keys, target[..., None], axis=2)
+        return q, k, v
+
+    return make
+
+
 def zero_queries(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Q = 0, so that every allowed key has the same weight and the output is the mean of their values."""
     q, k, v = numbered(rng, s)
@@ -212,9 +237,32 @@ def bias_from(mask: Maker, value: float | None) -> Maker:
     return make
 
 
-def lengths(*values: int) -> Maker:
-    """One length (or offset) per batch."""
-    return lambda rng, s, dtype: np.array(values, np.int64)
+def lengths(*values: int, of: int | None = None) -> Maker:
+    """One length (or offset) per batch, in turn where there are more batches, the last ones where there are fewer.
+
+    Of a cache of ``of`` keys, which is scaled to the keys there are: all stay all, none stay none.
+    """
+    return lambda rng, s, dtype: _per_batch(values, s, of)
+
+
+def ends(*values: int, of: int | None = None) -> Maker:
+    """The offset at which the queries are the last of so many keys: each of ``lengths`` less Sq."""
+    return lambda rng, s, dtype: _per_batch(values, s, of) - s.sq
+
+
+def bottom_right(rng: Rng, s: Shape, dtype: np.dtype) -> int:
+    """Offset Sk − Sq: the last row sees every key."""
+    return s.sk - s.sq
+
+
+def _per_batch(values: tuple[int, ...], s: Shape, of: int | None) -> np.ndarray:
+    if not isinstance(s, Shape):
+        return np.array(values, np.int64)
+    some = values[-s.b :] if 0 < s.b < len(values) else values
+    scaled = np.resize(np.array(some, np.int64), max(s.b, 1) if len(values) > 1 or s.b > 1 else 1)
+    if of is None or of == s.sk:
+        return scaled
+    return np.where(scaled > 0, np.maximum(scaled * s.sk // of, 1), scaled)
 
 
 def _broadcast_shape(s: Shape, shape: tuple[int | None, ...]) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES, Case, case
@@ -16,6 +17,7 @@ from attention_conformance.conformance.cases.data import (
     SMALL,
     TILES,
     Shape,
+    ends,
     lengths,
     mask_without,
     numbered,
@@ -43,7 +45,7 @@ def cases() -> Iterator[Case]:
 def _past() -> Iterator[Case]:
     one: dict[str, Any] = {"data": numbered, "is_causal": True}
     yield case("decode-one", "DEC-1 DEC-2 DEC-3", "One new token and six past ones: it sees all seven keys.", STEP, past=6, dtypes=ALL_DTYPES, **one)
-    yield case("decode-several", "DEC-2 DEC-3", "Three new tokens: the diagonal begins behind the past, at key four.", STEPS, past=4, dtypes=("float32", *HALVES), stays="the plainest step of several tokens, in half precision too", **one)
+    yield case("decode-several", "DEC-2 DEC-3", "Three new tokens: the diagonal begins behind the past, at key four.", STEPS, past=4, dtypes=("float32", *HALVES), stays="the plainest step of several tokens, in half precision too", **one, needs="Sq > 1")
     yield case("decode-several-one-batch", "DEC-2 DEC-3", "Three new tokens in a batch of one, which has a kernel of its own.", replace(GROUPED, b=1, sq=3), past=4, dtypes=("float32", *HALVES), **one)
     yield case("decode-more-queries", "DEC-2", "Three queries and two new keys: the offset is the number of past keys, not Sk − Sq.", STEPS, past=5, **one)
     yield case("decode-fewer-queries", "DEC-2", "One query and two new keys: it stands at the first of them.", STEP, past=5, **one)
@@ -70,20 +72,20 @@ def _options() -> Iterator[Case]:
     yield case("decode-window", "DEC-2 SDPA-11", "(2, 0): the third key before a new token is the last one that it sees, past or new.", STEPS, window=(2, 0), dtypes=("float32", *HALVES), stays="a window that begins in the past", **causal)
     yield case("decode-window-one", "DEC-2 SDPA-11", "One token and a window of four keys over six past ones.", STEP, window=(3, 0), past=6, is_causal=True, data=numbered)
     yield case("decode-window-grouped", "DEC-2 SDPA-11 SDPA-17", "A window with grouped heads.", replace(GROUPED, sq=1), window=(2, 0), past=6, is_causal=True, data=numbered)
-    yield case("decode-window-wide", "DEC-2 SDPA-11", "A window longer than past and new keys.", STEPS, window=(100, 0), stays="a window longer than all keys", **causal)
+    yield case("decode-window-wide", "DEC-2 SDPA-11", "A window longer than past and new keys.", STEPS, window=_wide, stays="a window longer than all keys", **causal)
     yield case("decode-window-both", "DEC-2 SDPA-11", "(2, 1) without causal follows the shifted diagonal too.", STEPS, window=(2, 1), **one)
     yield case("decode-window-tiles", "DEC-2 SDPA-11", "(16, 0) over several tiles: the first ones are outside.", TILES, past=48, window=(16, 0), is_causal=True, data=numbered)
     yield case("decode-offset", "DEC-2 SDPA-10", "An offset that is given takes the place of P.", STEPS, causal_offset=1, stays="an offset given beside a past", **causal)
     yield case("decode-offset-zero", "DEC-2 SDPA-10", "An offset of 0, given, is not \"none\".", STEPS, causal_offset=0, stays="a value that is easily taken for none", **causal)
-    yield case("decode-offset-per-batch", "DEC-2 SDPA-10", "One offset per batch.", STEPS, causal_offset=lengths(4, 2), stays="ragged offsets beside a past", **causal)
+    yield case("decode-offset-per-batch", "DEC-2 SDPA-10", "One offset per batch.", STEPS, causal_offset=lengths(4, 2), stays="ragged offsets beside a past", **causal, needs="B > 1")
     yield case("decode-mask", "DEC-1 SDPA-7", "A mask over past and new keys.", STEPS, mask=random_mask(0.6), **one)
     yield case("decode-mask-causal", "DEC-1 DEC-2 SDPA-13", "A mask over all keys, and causal.", STEPS, mask=random_mask(0.6), **causal)
-    yield case("decode-left-padding", "DEC-1 SDPA-8", "A mask per batch that leaves out the first past keys of one: sequences of two lengths, padded at the left.", STEP, past=6, is_causal=True, mask=_without_first_keys, data=numbered, dtypes=("float32", *HALVES))
-    yield case("decode-past-masked", "DEC-3 SDPA-15", "Every key is masked for one batch: zeros there, and the present is whole.", STEP, past=6, mask=mask_without(batch=slice(0, 1)), data=numbered)
+    yield case("decode-left-padding", "DEC-1 SDPA-8", "A mask per batch that leaves out the first past keys of one: sequences of two lengths, padded at the left.", STEP, past=6, is_causal=True, mask=_without_first_keys, data=numbered, dtypes=("float32", *HALVES), needs="B > 1")
+    yield case("decode-past-masked", "DEC-3 SDPA-15", "Every key is masked for one batch: zeros there, and the present is whole.", STEP, past=6, mask=mask_without(batch=slice(0, 1)), data=numbered, needs="B > 1")
     yield case("decode-bias", "DEC-1 SDPA-6", "A bias over past and new keys.", STEPS, bias=random_bias(2.0), dtypes=("float32", *HALVES), **causal)
     yield case("decode-bias-one", "DEC-1 SDPA-6", "A bias per head and key, as of ALiBi, for one new token.", replace(GROUPED, sq=1), past=6, bias=random_bias(2.0, (1, None, 1, None)), is_causal=True, data=numbered)
-    yield case("decode-lengths", "DEC-1 SDPA-12", "Lengths count past and new keys: all seven, and six.", STEPS, kv_lengths=lengths(7, 6), **one)
-    yield case("decode-lengths-short", "DEC-1 SDPA-12", "A length within the past: no new key for that batch.", STEP, past=6, kv_lengths=lengths(7, 3), data=numbered)
+    yield case("decode-lengths", "DEC-1 SDPA-12", "Lengths count past and new keys: all seven, and six.", STEPS, kv_lengths=lengths(7, 6, of=7), **one)
+    yield case("decode-lengths-short", "DEC-1 SDPA-12", "A length within the past: no new key for that batch.", STEP, past=6, kv_lengths=lengths(7, 3, of=7), data=numbered)
     yield case("decode-softcap", "DEC-1 SDPA-5", "A softcap.", STEPS, softcap=2.0, **causal)
     yield case("decode-scale-zero", "DEC-1 SDPA-4", "scale = 0, given, is not \"none\".", replace(GROUPED, sq=1), scale=0.0, past=6, is_causal=True, data=numbered)
     yield case("decode-sinks", "DEC-1 SDPA-38", "Sinks with a window over a past, as gpt-oss decodes.", replace(GROUPED, sq=1), past=6, is_causal=True, window=(3, 0), sinks=_per_head, data=numbered)
@@ -94,15 +96,15 @@ def _options() -> Iterator[Case]:
 
 def _fixed() -> Iterator[Case]:
     one: dict[str, Any] = {"data": numbered, "is_causal": True}
-    yield case("decode-fixed-one", "DEC-5", "One token each, at the end of five and of two keys of a cache of seven.", STEP, kv_lengths=lengths(5, 2), causal_offset=lengths(4, 1), dtypes=("float32", *HALVES), stays="the plainest step over a cache of fixed size", **one)
-    yield case("decode-fixed-several", "DEC-5", "Three tokens each, at the end of seven and of four keys.", STEPS, kv_lengths=lengths(7, 4), causal_offset=lengths(4, 1), dtypes=("float32", *HALVES), **one)
-    yield case("decode-fixed-first", "DEC-5", "The first step of one sequence beside a later one of the other.", STEPS, kv_lengths=lengths(3, 6), causal_offset=lengths(0, 3), **one)
-    yield case("decode-fixed-grouped", "DEC-5 SDPA-17", "Grouped heads.", replace(GROUPED, sq=1), kv_lengths=lengths(3, 6), causal_offset=lengths(2, 5), **one)
-    yield case("decode-fixed-window", "DEC-5 SDPA-11", "A window at the end of each sequence.", STEPS, kv_lengths=lengths(7, 5), causal_offset=lengths(4, 2), window=(2, 0), stays="a window at the end of ragged sequences", **one)
-    yield case("decode-fixed-short", "DEC-5 SDPA-15", "Fewer valid keys than new tokens: the rows before the first key are empty.", STEPS, kv_lengths=lengths(7, 2), causal_offset=lengths(4, -1), **one)
-    yield case("decode-fixed-empty", "DEC-5 SDPA-15", "A sequence without a key, as a slot of a batch that is not in use.", STEP, kv_lengths=lengths(5, 0), causal_offset=lengths(4, -1), **one)
-    yield case("decode-fixed-tiles", "DEC-5", "Seventeen tokens at the end of 60 of 65 keys.", TILES, kv_lengths=lengths(60), causal_offset=lengths(43), stays="a cache of several tiles", **one)
-    yield case("decode-fixed-garbage", "DEC-5 SDPA-21", "Large numbers behind the valid keys have no effect.", STEP, kv_lengths=lengths(5, 2), causal_offset=lengths(4, 1), edit=_large_behind(5, 2), **one)
+    yield case("decode-fixed-one", "DEC-5", "One token each, at the end of five and of two keys of a cache of seven.", STEP, kv_lengths=lengths(5, 2, of=7), causal_offset=ends(5, 2, of=7), dtypes=("float32", *HALVES), stays="the plainest step over a cache of fixed size", **one)
+    yield case("decode-fixed-several", "DEC-5", "Three tokens each, at the end of seven and of four keys.", STEPS, kv_lengths=lengths(7, 4, of=7), causal_offset=ends(7, 4, of=7), dtypes=("float32", *HALVES), **one)
+    yield case("decode-fixed-first", "DEC-5", "The first step of one sequence beside a later one of the other.", STEPS, kv_lengths=lengths(3, 6, of=7), causal_offset=ends(3, 6, of=7), **one)
+    yield case("decode-fixed-grouped", "DEC-5 SDPA-17", "Grouped heads.", replace(GROUPED, sq=1), kv_lengths=lengths(3, 6, of=7), causal_offset=ends(3, 6, of=7), **one)
+    yield case("decode-fixed-window", "DEC-5 SDPA-11", "A window at the end of each sequence.", STEPS, kv_lengths=lengths(7, 5, of=7), causal_offset=ends(7, 5, of=7), window=(2, 0), stays="a window at the end of ragged sequences", **one)
+    yield case("decode-fixed-short", "DEC-5 SDPA-15", "Fewer valid keys than new tokens: the rows before the first key are empty.", STEPS, kv_lengths=lengths(7, 2, of=7), causal_offset=ends(7, 2, of=7), **one)
+    yield case("decode-fixed-empty", "DEC-5 SDPA-15", "A sequence without a key, as a slot of a batch that is not in use.", STEP, kv_lengths=lengths(5, 0, of=7), causal_offset=ends(5, 0, of=7), **one, needs="B > 1")
+    yield case("decode-fixed-tiles", "DEC-5", "Seventeen tokens at the end of 60 of 65 keys.", TILES, kv_lengths=lengths(60, of=65), causal_offset=ends(60, of=65), stays="a cache of several tiles", **one)
+    yield case("decode-fixed-garbage", "DEC-5 SDPA-21", "Large numbers behind the valid keys have no effect.", STEP, kv_lengths=lengths(5, 2, of=7), causal_offset=ends(5, 2, of=7), edit=_large_behind, **one)
 
 
 def _sequence() -> Iterator[Case]:
@@ -122,8 +124,8 @@ def _invalid() -> Iterator[Case]:
     yield case("decode-invalid-fewer-keys", "DEC-7", "Fewer past keys than values, in a step of one token.", STEP, edit=_past_with("past_key", lambda a: a[:, :, 1:]), **wrong)
     yield case("decode-invalid-width", "DEC-7", "Past keys are narrower than the new ones.", STEPS, edit=_past_with("past_key", lambda a: a[..., 1:]), stays="one way not to fit", **wrong)
     yield case("decode-invalid-heads", "DEC-7", "The past has one head for each query head, the new keys have fewer.", replace(GROUPED, sq=3), edit=_past_with("both", lambda a: np.repeat(a, 2, 1)), stays="one way not to fit", **wrong)
-    yield case("decode-invalid-batch", "DEC-7", "The past has another batch.", STEPS, edit=_past_with("both", lambda a: a[:1]), stays="one way not to fit", **wrong)
-    yield case("decode-invalid-dtype-narrower", "DEC-7", "The past is narrower than the new keys.", STEPS, edit=_past_with("both", lambda a: a.astype(np.float16)), **wrong)
+    yield case("decode-invalid-batch", "DEC-7", "The past has another batch.", STEPS, edit=_past_with("both", lambda a: a[:1]), stays="one way not to fit", **wrong, needs="B > 1")
+    yield case("decode-invalid-dtype-narrower", "DEC-7", "The past is narrower than the new keys.", STEPS, edit=_past_with("both", _narrower), **wrong)
     yield case("decode-invalid-dtype", "DEC-7", "The past is wider than the new keys.", STEPS, edit=_past_with("both", lambda a: a.astype(np.float64)), **wrong)
 
 
@@ -138,20 +140,25 @@ def _per_head(rng: np.random.Generator, s: Shape, dtype: np.dtype) -> np.ndarray
     return rng.standard_normal(s.hq).astype(dtype)
 
 
-def _large_behind(*valid: int) -> Callable[[Inputs], Inputs]:
-    def edit(inputs: Inputs) -> Inputs:
-        k, v = inputs.k.copy(), inputs.v.copy()
-        for batch, length in enumerate(valid):
-            k[batch, :, length:] = v[batch, :, length:] = 1000.0
-        return replace(inputs, k=k, v=v)
+def _large_behind(inputs: Inputs) -> Inputs:
+    k, v = inputs.k.copy(), inputs.v.copy()
+    for batch, length in enumerate(inputs.keywords["kv_lengths"]):
+        k[batch, :, length:] = v[batch, :, length:] = 1000.0
+    return replace(inputs, k=k, v=v)
 
-    return edit
+
+def _wide(rng: np.random.Generator, s: Shape, dtype: np.dtype) -> tuple[int, int]:
+    return (s.sk + 93, 0)
 
 
 def _same_sequence(rng: np.random.Generator, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The last Sq queries, and all keys and values, of the first Sk tokens of one sequence of seven."""
     q, k, v = numbered(np.random.default_rng(7), replace(s, sq=7, sk=7))
     return q[:, :, s.sk - s.sq : s.sk], k[:, :, : s.sk], v[:, :, : s.sk]
+
+
+def _narrower(a: np.ndarray) -> np.ndarray:
+    return a.astype(ml_dtypes.bfloat16 if a.dtype == np.float16 else np.float16)
 
 
 def _past_with(which: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Inputs], Inputs]:

@@ -138,8 +138,8 @@ def _masks() -> Iterator[GradientCase]:
     yield case("causal-more-queries", "GRAD-7", "Causal with Sq > Sk.", TALL, is_causal=True)
     yield case("causal-bias", "GRAD-7 GRAD-5", "Causal with a bias: what one hides the other does not bring back.", SQUARE, is_causal=True, bias=random_bias(2.0))
     yield case("causal-bias-tiles", "GRAD-7 GRAD-5", "Causal with a bias, and a last tile of one key (pytorch 153799).", replace(TILES, sq=33, sk=33), is_causal=True, bias=random_bias(2.0))
-    yield case("lengths", "GRAD-7", "Seven and three valid keys.", kv_lengths=lengths(7, 3))
-    yield case("lengths-causal", "GRAD-7", "Causal, with seven and three valid keys.", SQUARE, is_causal=True, kv_lengths=lengths(7, 3))
+    yield case("lengths", "GRAD-7", "Seven and three valid keys.", kv_lengths=lengths(7, 3, of=7))
+    yield case("lengths-causal", "GRAD-7", "Causal, with seven and three valid keys.", SQUARE, is_causal=True, kv_lengths=lengths(7, 3, of=7))
     yield case("lengths-one-causal", "GRAD-7", "More queries than keys, causal, and one valid key in a sample (flash-attention 443).", TALL, is_causal=True, kv_lengths=lengths(1, 4))
     yield case("window", "GRAD-7", "Two keys to the left, one to the right.", SQUARE, window=(2, 1))
     yield case("window-right", "GRAD-7", "An open left side, no key to the right.", TALL, window=(None, 0))
@@ -147,7 +147,7 @@ def _masks() -> Iterator[GradientCase]:
     yield case("empty-rows-batch", "GRAD-8", "Fully masked rows in one batch: the other one is left alone.", mask=batch, stays="NaN of one sample must not reach another")
     yield case("empty-all", "GRAD-8", "No row has a key: all gradients are zero.", mask=full_mask(False), zeros=True)
     yield case("empty-row-bias", "GRAD-8 GRAD-5", "A row of −inf, by bias.", bias=bias_from(row, -np.inf), stays="a fully masked row, as a bias")
-    yield case("empty-batch-lengths", "GRAD-8", "A padded sample of length 0.", kv_lengths=lengths(0, 5))
+    yield case("empty-batch-lengths", "GRAD-8", "A padded sample of length 0.", kv_lengths=lengths(0, 5, of=7))
 
 
 def _form() -> Iterator[GradientCase]:

@@ -54,20 +54,20 @@ def _softmax() -> Iterator[Case]:
 
 def _empty_rows() -> Iterator[Case]:
     row = mask_without(rows=slice(1, 2))
-    yield case("empty-row", "SDPA-15", "One fully masked row, among others: zeros, not NaN and not the mean of v.", SMALL, mask=row, dtypes=ALL_DTYPES)
-    yield case("empty-row-one-batch", "SDPA-15", "A fully masked row in the second batch only.", SMALL, mask=mask_without(rows=slice(1, 2), batch=slice(1, 2)))
-    yield case("empty-row-last", "SDPA-15", "The last row fully masked.", SMALL, mask=mask_without(rows=slice(-1, None)))
+    yield case("empty-row", "SDPA-15", "One fully masked row, among others: zeros, not NaN and not the mean of v.", SMALL, mask=row, dtypes=ALL_DTYPES, needs="Sq > 1")
+    yield case("empty-row-one-batch", "SDPA-15", "A fully masked row in the second batch only.", SMALL, mask=mask_without(rows=slice(1, 2), batch=slice(1, 2)), needs="Sq > 1, B > 1")
+    yield case("empty-row-last", "SDPA-15", "The last row fully masked.", SMALL, mask=mask_without(rows=slice(-1, None)), needs="Sq > 1")
     yield case("empty-all", "SDPA-15", "No row has a key.", SMALL, mask=full_mask(False), zeros=True, dtypes=("float32", *HALVES))
     yield case("empty-one-query", "SDPA-15", "One query without a key.", replace(SMALL, sq=1), mask=full_mask(False), zeros=True)
-    yield case("empty-row-broadcast", "SDPA-15 SDPA-8", "A key mask (B, 1, 1, Sk) that is False throughout for the second batch: a padded sample of length 0.", SMALL, mask=_no_keys_in_second_batch)
-    yield case("empty-row-tiles", "SDPA-15", "Fully masked rows over several tiles.", TILES, mask=mask_without(rows=slice(3, 6)), dtypes=("float32", *HALVES))
-    yield case("empty-row-grouped", "SDPA-15 SDPA-17", "A fully masked row with grouped heads.", GROUPED, mask=row)
-    yield case("empty-row-constant-values", "SDPA-15", "A fully masked row where v is 1.5 everywhere: the mean of v would stand out.", SMALL, mask=row, data=constant_values(1.5))
-    yield case("empty-row-bias", "SDPA-15 SDPA-6", "A fully masked row and a bias.", SMALL, mask=row, bias=random_bias())
-    yield case("empty-row-lse", "SDPA-15 SDPA-19", "lse of a fully masked row is −inf, not a large negative number (flashinfer 4452).", SMALL, mask=row, return_lse=True)
-    yield case("empty-row-weights", "SDPA-15 SDPA-18", "Weights of a fully masked row are zero, not 1/Sk.", SMALL, mask=row, return_weights=True)
-    yield case("empty-row-causal-weights", "SDPA-15 SDPA-18 SDPA-10", "Weights with a negative offset.", SMALL, is_causal=True, causal_offset=-2, return_weights=True)
-    yield case("empty-row-causal-lse", "SDPA-15 SDPA-19 SDPA-10", "lse with a negative offset.", SMALL, is_causal=True, causal_offset=-2, return_lse=True)
+    yield case("empty-row-broadcast", "SDPA-15 SDPA-8", "A key mask (B, 1, 1, Sk) that is False throughout for the second batch: a padded sample of length 0.", SMALL, mask=_no_keys_in_second_batch, needs="B > 1")
+    yield case("empty-row-tiles", "SDPA-15", "Fully masked rows over several tiles.", TILES, mask=mask_without(rows=slice(3, 6)), dtypes=("float32", *HALVES), needs="Sq > 5")
+    yield case("empty-row-grouped", "SDPA-15 SDPA-17", "A fully masked row with grouped heads.", GROUPED, mask=row, needs="Sq > 1")
+    yield case("empty-row-constant-values", "SDPA-15", "A fully masked row where v is 1.5 everywhere: the mean of v would stand out.", SMALL, mask=row, data=constant_values(1.5), needs="Sq > 1")
+    yield case("empty-row-bias", "SDPA-15 SDPA-6", "A fully masked row and a bias.", SMALL, mask=row, bias=random_bias(), needs="Sq > 1")
+    yield case("empty-row-lse", "SDPA-15 SDPA-19", "lse of a fully masked row is −inf, not a large negative number (flashinfer 4452).", SMALL, mask=row, return_lse=True, needs="Sq > 1")
+    yield case("empty-row-weights", "SDPA-15 SDPA-18", "Weights of a fully masked row are zero, not 1/Sk.", SMALL, mask=row, return_weights=True, needs="Sq > 1")
+    yield case("empty-row-causal-weights", "SDPA-15 SDPA-18 SDPA-10", "Weights with a negative offset.", SMALL, is_causal=True, causal_offset=-2, return_weights=True, needs="Sq > 2")
+    yield case("empty-row-causal-lse", "SDPA-15 SDPA-19 SDPA-10", "lse with a negative offset.", SMALL, is_causal=True, causal_offset=-2, return_lse=True, needs="Sq > 2")
 
 
 def _results() -> Iterator[Case]:
@@ -88,7 +88,7 @@ def _results() -> Iterator[Case]:
 def _accuracy() -> Iterator[Case]:
     for spread, text in ((0.01, "tiny"), (1.0, "ordinary"), (3.0, "large"), (10.0, "very large")):
         yield case(f"accuracy-spread-{spread:g}", "SDPA-25", f"{text.capitalize()} scores over 65 keys of width 16.", TILES, data=normal(spread), dtypes=ALL_DTYPES)
-    yield case("accuracy-width-64", "SDPA-25", "Scores of 64 products.", replace(TILES, d=64, dv=64), data=normal(1.0), dtypes=ALL_DTYPES)
+    yield case("accuracy-width-64", "SDPA-25", "Scores of 64 products.", replace(TILES, d=64, dv=64), data=normal(1.0), dtypes=ALL_DTYPES, needs="D >= 64")
     yield case("accuracy-cancellation", "SDPA-25", "Values that cancel: the output is small against them.", LONG, data=_alternating, dtypes=ALL_DTYPES)
     yield case("accuracy-large-values", "SDPA-25", "Values around 1000.", SMALL, data=_large_values, dtypes=ALL_DTYPES)
     yield case("accuracy-small-values", "SDPA-25", "Values around 1e-4, near float16's subnormal numbers.", SMALL, data=_small_values, dtypes=ALL_DTYPES)
@@ -98,12 +98,12 @@ def _accuracy() -> Iterator[Case]:
 
 
 def _range() -> Iterator[Case]:
-    yield case("range-product-overflows", "SDPA-26", "q · k = 131072, beyond float16, while the scaled score is 16384 (pytorch 119131).", replace(SMALL, d=64, dv=64), data=_product(131072.0), dtypes=ALL_DTYPES)
-    yield case("range-product-overflows-negative", "SDPA-26 SDPA-14", "q · k = −131072.", replace(SMALL, d=64, dv=64), data=_product(-131072.0), dtypes=ALL_DTYPES)
+    yield case("range-product-overflows", "SDPA-26", "q · k = 131072, beyond float16, while the scaled score is 16384 (pytorch 119131).", replace(SMALL, d=64, dv=64), data=_product(131072.0), dtypes=ALL_DTYPES, needs="D >= 64")
+    yield case("range-product-overflows-negative", "SDPA-26 SDPA-14", "q · k = −131072.", replace(SMALL, d=64, dv=64), data=_product(-131072.0), dtypes=ALL_DTYPES, needs="D >= 64")
     yield case("range-largest-values", "SDPA-26", "Values of 60000: their unnormalised weighted sum is beyond float16.", SMALL, data=constant_values(60000.0), dtypes=("float16",))
     yield case("range-largest-values-tiles", "SDPA-26", "Values of 60000 over 65 keys.", TILES, data=constant_values(60000.0), dtypes=("float16",))
-    yield case("range-product-overflows-width-20", "SDPA-26 SDPA-1", "The same with a width of 20, which many kernels hand to another one (pytorch 110505).", replace(SMALL, d=20, dv=20), data=_product(131072.0), dtypes=("float32", "float16"))
-    yield case("range-product-overflows-width-20-causal", "SDPA-26 SDPA-9", "Width 20, causal.", replace(SMALL, d=20, dv=20), data=_product(-131072.0), is_causal=True, dtypes=("float16",))
+    yield case("range-product-overflows-width-20", "SDPA-26 SDPA-1", "The same with a width of 20, which many kernels hand to another one (pytorch 110505).", replace(SMALL, d=20, dv=20), data=_product(131072.0), dtypes=("float32", "float16"), needs="D = 20")
+    yield case("range-product-overflows-width-20-causal", "SDPA-26 SDPA-9", "Width 20, causal.", replace(SMALL, d=20, dv=20), data=_product(-131072.0), is_causal=True, dtypes=("float16",), needs="D = 20")
 
 
 def _no_keys_in_second_batch(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:

@@ -1,11 +1,13 @@
 """Case store: inputs, expected results and error bounds, each made once and shared by whoever judges by them.
 
 The suite's own cases share ``CASES``, which forgets nothing; what there are many of (random problems, timed workloads)
-has a store with a limit in bytes.  A store belongs to one process, and threads may share one that has no limit.
+or what is large (cases at the sizes of an envelope) has a store with a limit in bytes.  A store belongs to one process,
+whose threads may share it.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import is_dataclass
 from types import SimpleNamespace
@@ -30,6 +32,7 @@ class CaseStore:
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit
+        self._lock = threading.RLock()
         self._made: dict[Hashable, Any] = {}
         self._bytes: dict[Hashable, int] = {}
 
@@ -38,16 +41,18 @@ class CaseStore:
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """The value of a key, made by ``make`` if the store has none.  What ``make`` raises is not kept."""
-        if key not in self._made:
-            value = make()
-            if self._limit is None:
-                return self._made.setdefault(key, value)  # of two threads that made it, both get one
-            self._made[key], self._bytes[key] = value, array_bytes(value)
-            while sum(self._bytes.values()) > self._limit and len(self._made) > 1:
-                oldest = next(iter(self._made))
-                del self._made[oldest], self._bytes[oldest]
-            return value
-        return self._made[key]
+        found = self._made.get(key, self)
+        if found is not self:
+            return found
+        value = make()
+        with self._lock:
+            value = self._made.setdefault(key, value)  # of two threads that made it, both get one
+            if self._limit is not None:
+                self._bytes[key] = array_bytes(value)
+                while sum(self._bytes.values()) > self._limit and len(self._made) > 1:
+                    oldest = next(iter(self._made))
+                    del self._made[oldest], self._bytes[oldest]
+        return value
 
     def clear(self) -> None:
         """Forget everything."""
@@ -81,5 +86,6 @@ def array_bytes(value: Any) -> int:
     return array_bytes(vars(value)) if is_dataclass(value) or isinstance(value, SimpleNamespace) else 0
 
 
-#: What is known of the suite's own cases, and of random problems: these are many, and few are needed again.
-CASES, RANDOM = CaseStore(), CaseStore(2**26)
+#: What is known of the suite's own cases; of random problems, which are many, and few are needed again; and of cases at
+#: the sizes of envelopes, which are large, and needed once in each dtype.
+CASES, RANDOM, FITTED = CaseStore(), CaseStore(2**26), CaseStore(2**28)

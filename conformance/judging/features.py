@@ -3,7 +3,8 @@
 A feature is what a user asks for: causal masks, windows, decoding.  Every case is of exactly one feature, found from
 what the case needs: its keywords, grouped heads, a memory layout, an input that must be refused.  Cases that need two
 features or more are of ``combinations``, so that an implementation without one feature can keep another one in full.
-The denominator is fixed: the feature's cases × those of the implementation's dtypes that they have.
+The denominator is fixed: the feature's cases × the dtypes in which they are asked, less those that cannot be asked
+inside the implementation's envelope.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.cases.fit import dtypes_for
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.impls.operators import MHA, MHA_GRAD, SDPA, SDPA_GRAD, SUBLAYER
 
@@ -156,16 +158,17 @@ def claims(results: Iterable[Result]) -> dict[tuple[str, str], list[Claim]]:
 def _claims(results: list[Result]) -> list[Claim]:
     known = every_case()
     operator = known[results[0].case].operator
-    dtypes = {result.dtype for result in results}
+    dtypes = sorted({result.dtype for result in results})
     outcomes: dict[str, Counter[Outcome]] = defaultdict(Counter)
     for result in {(r.case, r.dtype): r for r in results}.values():
         outcomes[feature_of(known[result.case])][result.outcome] += 1
     found = []
     for name, feature in FEATURES.items():
         cases = sum(
-            len(dtypes & set(c.dtypes)) for op in feature.operators if op == operator for c in cases_of(name, op)
+            len(dtypes_for(c, dtypes)) for op in feature.operators if op == operator for c in cases_of(name, op)
         )
-        if cases:
+        cases -= outcomes[name].pop(Outcome.NOT_APPLICABLE, 0)
+        if cases > 0:
             count = outcomes[name]
             kept, unsupported = _kept(count), count[Outcome.UNSUPPORTED]
             failed = count.total() - kept - unsupported

@@ -32,6 +32,8 @@ def failure_message(result: Result, case: AnyCase, details: Sequence[str]) -> st
         clause = clauses()[result.broken]
         lines.append(f"{clause.id} · {clause.title} ({clause.level.value}): {clause.sentence}")
     lines.append(f"The case: {case.why}")
+    if case.fitted:
+        lines.append("Sizes:    the smallest inside the implementation's envelope, not those that the text names")
     lines.append(f"Inputs:   {inputs_line(case, result.dtype)}")
     lines += details
     lines.append(f"Rerun:    {rerun(result, f'--case {result.case}')}")

@@ -17,6 +17,8 @@ class Outcome(StrEnum):
     ADVISORY = "advisory"
     #: The implementation has no such feature, or refused with NotImplementedError.
     UNSUPPORTED = "unsupported"
+    #: Cannot be asked inside the implementation's envelope: no size of it shows what the case is for.
+    NOT_APPLICABLE = "not-applicable"
 
 
 #: Outcomes for which the implementation really ran.
@@ -72,3 +74,5 @@ class Result:
     prepare_seconds: float = 0.0
     #: What the call did besides and fails nothing, "kind: what" each.
     side_effects: tuple[str, ...] = ()
+    #: B, Hq, Hkv, Sq, Sk, D, Dv of a case that was fitted to an envelope; () for one at its own sizes.
+    sizes: tuple[int, ...] = ()

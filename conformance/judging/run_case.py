@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.cases import AnyCase
+from attention_conformance.conformance.cases.fit import sizes_of
 from attention_conformance.conformance.judging.judge import failed, judge, unanswered
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.ledger.apply import apply
@@ -50,7 +51,9 @@ def judge_case(
     blank = blank_of(target, case)
     lacking = sorted(case.keywords - keywords)
     reply = None
-    if lacking:
+    if case.unfit and not lacking:
+        result = replace(blank, outcome=Outcome.NOT_APPLICABLE, reason=case.unfit)
+    elif lacking:
         result = replace(blank, outcome=Outcome.UNSUPPORTED, reason=f"{LACKING}{', '.join(lacking)}")
     else:
         try:
@@ -72,13 +75,15 @@ def blank_of(target: Target, case: AnyCase) -> Result:
         clauses=case.clauses,
         outcome=Outcome.PASSED,
         profile=target.implementation.profile(target.dtype).value,
+        sizes=sizes_of(case),
     )
 
 
 def run_case(target: Target, case: AnyCase, pool: Pool, timeout: float | None) -> Reply:
     """The reply to a case, after the call that comes before it, if there is one.  Raises Crashed or TimedOut."""
-    if case.after:
-        ask(target, request(every_case()[case.after], target.dtype, target.device), pool, timeout)
+    earlier = case.earlier()
+    if earlier is not None and not earlier.unfit:
+        ask(target, request(earlier, target.dtype, target.device), pool, timeout)
     return ask(target, request(case, target.dtype, target.device), pool, timeout)
 
 

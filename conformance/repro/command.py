@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 
 from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.cases.fit import dtypes_for, fit
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.judging.run_case import Judged, judge_case
 from attention_conformance.conformance.ledger.load import Ledger
 from attention_conformance.conformance.repro.checks import Element, worst_elements
 from attention_conformance.conformance.repro.compose import text
-from attention_conformance.conformance.run.targets import DEVICES, Target, choose
+from attention_conformance.conformance.run.targets import DEVICES, Selection, Target, choose
 from attention_conformance.impls.contract import DTYPES, ImplementationError, InputError
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.process import limits
@@ -35,13 +36,11 @@ def run_script(impl: str, case: str, dtype: str | None, device: str) -> str | tu
     chosen = every_case().get(case)
     if chosen is None:
         raise ScriptError(f"--case {case}: no such case{nearest(case, every_case())}")
-    dtype = dtype or ("float32" if "float32" in chosen.dtypes else chosen.dtypes[0])
-    if dtype not in chosen.dtypes:
-        raise ScriptError(f"--dtype {dtype}: case {case} is in {', '.join(chosen.dtypes)}")
     pool = Pool(in_process=False, memory=limits.default())
     try:
-        selection = choose([impl], [device], [dtype], pool)
-        target = _target(impl, selection.targets, selection.not_installed, chosen, f"{device} in {dtype}")
+        selection = choose([impl], [device], [dtype] if dtype else [], pool)
+        target = _target(impl, selection, chosen, dtype, device)
+        dtype, chosen = target.dtype, fit(chosen, target.implementation.envelope)
         judged = judge_case(
             target, chosen, pool, selection.keywords[target.implementation.name], Ledger(), selection.versions, TIMEOUT
         )
@@ -57,21 +56,25 @@ def run_script(impl: str, case: str, dtype: str | None, device: str) -> str | tu
         raise ScriptError(f"{impl}, case {case}: the call cannot be written as a script ({error})") from None
 
 
-def _target(
-    impl: str, targets: tuple[Target, ...], not_installed: dict[str, tuple[str, ...]], case: AnyCase, where: str
-) -> Target:
-    """The one target that is meant.  Raises ScriptError."""
-    if not_installed:
-        name, packages = next(iter(not_installed.items()))
+def _target(impl: str, selection: Selection, case: AnyCase, dtype: str | None, device: str) -> Target:
+    """The one target that is meant, in float32 where no dtype is asked for and the case has it.  Raises ScriptError."""
+    if selection.not_installed:
+        name, packages = next(iter(selection.not_installed.items()))
         raise ImplementationError(f"{name} needs {', '.join(packages)}, not installed")
-    if not targets:
-        raise ScriptError(f"--impl {impl}: does not run on {where}")
-    if len(targets) > 1:
-        raise ScriptError(f"--impl {impl}: names {len(targets)} implementations, a script is of one")
-    (target,) = targets
-    if target.implementation.operator != case.operator:
-        raise ScriptError(f"--impl {impl} is of {target.implementation.operator}, case {case.name} of {case.operator}")
-    return target
+    if not selection.targets:
+        raise ScriptError(f"--impl {impl}: does not run on {device}" + (f" in {dtype}" if dtype else ""))
+    implementations = {target.implementation for target in selection.targets}
+    if len(implementations) > 1:
+        raise ScriptError(f"--impl {impl}: names {len(implementations)} implementations, a script is of one")
+    (implementation,) = implementations
+    if implementation.operator != case.operator:
+        raise ScriptError(f"--impl {impl} is of {implementation.operator}, case {case.name} of {case.operator}")
+    asked = dtypes_for(case, implementation.dtypes)
+    found = {t.dtype: t for t in selection.targets if t.dtype in asked}
+    if not found:
+        where = f"--dtype {dtype}" if dtype else f"--impl {impl}"
+        raise ScriptError(f"{where}: case {case.name} is in {', '.join(asked or case.dtypes)}")
+    return found.get("float32") or next(iter(found.values()))
 
 
 def _elements(judged: Judged, case: AnyCase, target: Target) -> tuple[Element, ...]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.judging.message import inputs_line
 from attention_conformance.conformance.judging.outcomes import Failure, Result
 from attention_conformance.conformance.repro.checks import Checked, Element, check
@@ -245,8 +245,9 @@ def text(
     if result.failure is None or (result.failure is Failure.VALUE) != bool(elements):
         raise ValueError(f"{result.case}: {result.outcome.value}, {len(elements)} wrong elements: no script")
     script = _Script(target)
-    if case.after:
-        script.call_before(every_case()[case.after])
+    earlier = case.earlier()
+    if earlier is not None and not earlier.unfit:
+        script.call_before(earlier)
     written = script.call(case)
     inside = frozenset() if case.invalid else heads_inside(target.implementation)
     swapped = tuple(n for n in case.results() if n in inside and getattr(case.expected(target.dtype), n).ndim == 4)

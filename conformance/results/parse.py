@@ -98,6 +98,16 @@ class Adapter(Record, frozen=True):
     text: str
 
 
+class EnvelopeLine(Record, frozen=True):
+    """What calls an implementation takes, where it does not take all."""
+
+    FREE: ClassVar = ("text", "refusals")
+    implementation: Name
+    text: str
+    source: Annotated[str, Meta(description="declared, static axes, or probed")] = ""
+    refusals: Annotated[tuple[str, ...], Meta(description="what a probe was refused")] = ()
+
+
 class Header(Record, frozen=True, tag_field="kind", tag="header", forbid_unknown_fields=False, omit_defaults=True):
     """The first line: what ran, where, and with what.  A later version of the suite may say more of a run."""
 
@@ -115,6 +125,7 @@ class Header(Record, frozen=True, tag_field="kind", tag="header", forbid_unknown
         default_factory=dict
     )
     adapters: tuple[Adapter, ...] = ()
+    envelopes: tuple[EnvelopeLine, ...] = ()
 
 
 class ResultLine(Record, frozen=True, tag_field="kind", tag="result"):
@@ -148,6 +159,9 @@ class ResultLine(Record, frozen=True, tag_field="kind", tag="result"):
     prepare_seconds: Seconds
     side_effects: Annotated[
         tuple[str, ...], Meta(description='what the call did besides, such as "prints: 12 bytes"; fails nothing')
+    ] = ()
+    sizes: Annotated[
+        tuple[Count, ...], Meta(description="B, Hq, Hkv, Sq, Sk, D, Dv of a case fitted to an envelope")
     ] = ()
 
 
@@ -286,6 +300,7 @@ def as_record(result: Result) -> dict[str, Any]:
     """A result as plain data, which JSON can hold: an infinite share is the text "inf"."""
     record = dict(vars(result))  # flat; dataclasses.asdict would copy 50,000 results for seconds
     record["share"] = result.share if result.share is None or math.isfinite(result.share) else str(result.share)
-    if not result.side_effects:
-        del record["side_effects"]
+    for name in ("side_effects", "sizes"):
+        if not record[name]:
+            del record[name]
     return record

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from attention_conformance.impls.contract import DTYPES, Implementation, ImplementationError
 from attention_conformance.impls.loading import nearest
+from attention_conformance.impls.operators import SDPA
 from attention_conformance.impls.process.pool import IMPORT_TIMEOUT, Crashed, Pool, TimedOut
 from attention_conformance.impls.select import select, with_attributes
 
 #: What ``--device`` may say.
 DEVICES = ("cpu", "cuda")
+
+#: Seconds for the probe of an envelope: its own limit, and the call that it is in.
+PROBE_TIMEOUT = 120.0
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ def choose(patterns: Sequence[str], devices: Sequence[str], dtypes: Sequence[str
         description = _ask(pool, implementation, "attention_conformance.impls.calls:describe")
         if implementation.folder:
             implementation = with_attributes(implementation, description.attributes)
+            implementation = _probed(implementation, pool)
         keywords[implementation.name] = description.keywords
         if description.accepts_anything or implementation.function_of:
             implied.add(implementation.name)
@@ -76,6 +81,27 @@ def choose(patterns: Sequence[str], devices: Sequence[str], dtypes: Sequence[str
             if device in implementation.devices and device in (devices or DEVICES):
                 targets += [Target(implementation, device, d) for d in implementation.dtypes if d in (dtypes or DTYPES)]
     return Selection(tuple(targets), keywords, not_installed, versions, frozenset(implied))
+
+
+def _probed(implementation: Implementation, pool: Pool) -> Implementation:
+    """A plug-in of sdpa with the envelope and the dtypes that a probe finds, where it declares no sizes."""
+    if implementation.operator != SDPA.name or not implementation.envelope.free:
+        return implementation
+    devices = _ask(pool, implementation, "attention_conformance.impls.calls:devices")
+    device = next((d for d in devices if d in implementation.devices), None)
+    if device is None:
+        return implementation
+    try:
+        found = pool.call(
+            implementation,
+            "attention_conformance.impls.envelope_probe:probe",
+            implementation,
+            device,
+            timeout=PROBE_TIMEOUT,
+        )
+    except (Crashed, TimedOut):
+        return implementation  # for the cases to show
+    return replace(implementation, envelope=found.envelope, dtypes=found.dtypes or implementation.dtypes)
 
 
 def _ask(pool: Pool, implementation: Implementation, question: str) -> Any:

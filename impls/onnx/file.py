@@ -7,7 +7,7 @@ key valid.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from attention_conformance.impls.foreign.text import ModelSpec
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.onnx import arrays as ort
 from attention_conformance.impls.onnx.sessions import bound, session
+from attention_conformance.impls.operators import SDPA
 
 #: The dtypes that a model may be of, by what ONNX Runtime calls them.
 DTYPES = {
@@ -183,6 +184,27 @@ def _converted(value: Any, declared: Declaration, shape: tuple[int, ...] | None,
     return ort.put(array.reshape(shape or array.shape), device)
 
 
+def static_sizes(inputs: Mapping[str, Declaration], layout: str) -> dict[str, tuple[int, ...]]:
+    """The axes of a model of sdpa that are fixed, as an envelope declares them."""
+    names = {
+        "q": ("batches", "heads", "query_lengths", "head_widths"),
+        "k": ("batches", "key_heads", "key_lengths", "head_widths"),
+        "v": ("batches", "key_heads", "key_lengths", "value_widths"),
+    }
+    found = {}
+    for argument, attributes in names.items():
+        shape = inputs[argument].shape
+        if len(shape) == _AXES:
+            axes = (shape[0], shape[2], shape[1], shape[3]) if layout == "BSHD" else shape
+            found |= {name: (n,) for name, n in zip(attributes, axes, strict=True) if isinstance(n, int)}
+    past = inputs.get("past_key")
+    if past is not None and "key_lengths" in found:  # Sk counts the keys of the past, which may be free
+        (new,) = found.pop("key_lengths")
+        before = past.shape[1 if layout == "BSHD" else 2] if len(past.shape) == _AXES else None
+        found |= {"key_lengths": (new + before,)} if isinstance(before, int) else {}
+    return found
+
+
 class Model(Foreign):
     """A model's file, and which of its inputs and outputs are which of ours."""
 
@@ -197,6 +219,9 @@ class Model(Foreign):
         super().__init__(Declared(spec.operator.name, keywords, (dtype,), profiles, spec.layout))
         self.path = path
         self.outputs = outputs
+        if spec.operator is SDPA:
+            for attribute, sizes in static_sizes(inputs, spec.layout).items():
+                setattr(self, attribute, sizes)
         self.fitting = Fitting(spec, inputs)
 
     def prepared(self, call: Call) -> Function:

@@ -1,0 +1,282 @@
+"""Fit of a case to an envelope: the smallest sizes inside it at which the case still shows what it is for.
+
+A case is a purpose apart from its size.  What it cannot do without is in its ``needs``, and in what its own sizes say:
+an axis of 0 or 1 stays so, fewer key heads than query heads stay fewer, D and Dv stay in their order, and there are
+at least as many keys.  Everything else gives way: a case of 5 queries over 7 keys is asked with 64 over 64 where an
+implementation takes only multiples of 64.  The same envelope always gives the same sizes.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import operator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from attention_conformance.conformance.cases.base import AnyCase
+from attention_conformance.conformance.cases.data import Shape, normal, numbered, pointing
+from attention_conformance.conformance.cases.store import FITTED
+from attention_conformance.impls.envelope import AXES, Envelope, Sizes
+
+#: The largest magnitude that inputs and scores of a case may have to be asked in float16, whose largest number is
+#: 65504: beyond it the case is about a range that float16 has not.
+FLOAT16_RANGE = 60000.0
+
+_OPERATORS: dict[str, Callable[[int, int], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+    "<=": operator.le,
+    ">=": operator.ge,
+}
+_NEED = re.compile(r"(\w+) (=|!=|<=|>=|<|>) (\w+)")
+_SIGNS = {"!=": "≠", "<=": "≤", ">=": "≥"}
+_AXIS = {name: axis for axis, name in AXES.items()}  # the other way round
+
+#: Axes that are chosen together: nothing relates one group to another.
+_HEADS, _LENGTHS, _WIDTHS = ("b", "hq", "hkv"), ("sq", "sk"), ("d", "dv")
+
+C = TypeVar("C", bound=AnyCase)
+Need = tuple[str, str, str]
+
+
+def fit(case: C, envelope: Envelope) -> C:
+    """A case at sizes inside an envelope.
+
+    Parameters
+    ----------
+    case
+        A case whose shape is a ``Shape`` (of sdpa and its gradients); any other one is given back.
+    envelope
+        The calls that an implementation takes.
+
+    Returns
+    -------
+    AnyCase
+        The case itself where its own sizes are inside; else the case at the smallest sizes at which it shows what it
+        is for; else the case with ``unfit``, which says what it needs.
+    """
+    apart = envelope.apart(case.keywords)
+    if apart:
+        return replace(case, unfit=f"not applicable: {' and '.join(sorted(apart))} together")
+    if not isinstance(case.shape, Shape) or envelope.free or case.shape in envelope:
+        return case
+    return _fitted(case, envelope)
+
+
+@functools.cache
+def _fitted(case: C, envelope: Envelope) -> C:
+    chosen: dict[str, int] = {}
+    for axes, find in ((_HEADS, _heads), (_LENGTHS, _lengths), (_WIDTHS, _widths)):
+        needed = [n for n in needs(case) if set(_axes(n)) & set(axes)]
+        proposed = find(case, envelope)
+        found = proposed.smallest(axes, needed)
+        if found is None:
+            alone = [n for n in needed if proposed.smallest(axes, [n]) is None]
+            return replace(case, unfit=f"not applicable: {_lacking(alone or needed, axes)}")
+        chosen |= dict(zip(axes, found, strict=True))
+    shape = Shape(**chosen)
+    changes: dict[str, Any] = {"shape": shape, "fitted": True, "store": FITTED}
+    if case.data in (None, numbered):
+        changes["data"] = _pointing(case.data is numbered)
+    if case.after:
+        earlier = case.earlier()
+        changes["before"] = fit(earlier, envelope) if earlier is not None else None
+    past = getattr(case, "past", None)
+    if past is not None:
+        changes["past"] = _past(past, case.shape, shape)
+    return replace(case, **changes)
+
+
+@functools.cache
+def _pointing(values_are_numbered: bool) -> Any:
+    return pointing(numbered if values_are_numbered else normal(1.0))
+
+
+def _past(past: int, was: Shape, s: Shape) -> int:
+    """Past keys at new sizes: no past stays none, no new key stays none, and as many new keys as queries stay so."""
+    new = was.sk - past
+    if past == 0 or new == 0:
+        return past and s.sk
+    return s.sk - (s.sq if new == was.sq else new)
+
+
+def needs(case: AnyCase) -> list[Need]:
+    """What the sizes of a case must be like: its ``needs``, and what its own sizes say."""
+    s: Shape = case.shape
+    stated: list[Need] = []
+    for text in filter(None, re.split(r",\s*", case.needs)):
+        match = _NEED.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{case.name}: {text!r} is no need, such as 'Sq > Sk' or 'B > 1'")
+        stated.append((match[1], match[2], match[3]))
+    fixed = [(name, "=", str(n)) for axis, name in AXES.items() if (n := getattr(s, axis)) in _pinned(axis)]
+    if s.hq != s.hkv and s.hkv:
+        fixed += [("group", ">", "1"), ("Hkv", "=", "1") if s.hkv == 1 else ("Hkv", ">", "1")]
+    if s.d != s.dv and s.dv:
+        fixed.append(("Dv", ">" if s.dv > s.d else "<", "D"))
+    if s.sk > 1:
+        fixed.append(("Sk", ">=", str(s.sk)))
+    if s.sq > s.sk:
+        fixed.append(("Sq", ">", "Sk"))
+    past = getattr(case, "past", None)
+    if past and past < s.sk:  # there is room for the past before the new keys
+        fixed.append(("Sk", ">", "Sq"))
+    return [*stated, *fixed]
+
+
+def _pinned(axis: str) -> tuple[int, ...]:
+    """Sizes of an axis that are what a case is about: none of something, one query, one key, a width of one."""
+    return (0,) if axis in _HEADS else (0, 1)
+
+
+def _axes(need: Need) -> Iterator[str]:
+    for term in (need[0], need[2]):
+        if term == "group":
+            yield from ("hq", "hkv")
+        elif not term.isdigit():
+            yield _AXIS[term]
+
+
+def kept(need: Need, sizes: dict[str, int]) -> bool:
+    """Whether sizes of axes are as a need says."""
+    left, sign, right = need
+
+    def value(term: str) -> int:
+        if term == "group":
+            return sizes["hq"] // max(sizes["hkv"], 1)
+        return int(term) if term.isdigit() else sizes[_AXIS[term]]
+
+    return _OPERATORS[sign](value(left), value(right))
+
+
+def _lacking(needed: Sequence[Need], axes: Sequence[str]) -> str:
+    if not needed:
+        return "no size of " + ", ".join(AXES[axis] for axis in axes)
+    return "needs " + ", ".join(f"{left} {_SIGNS.get(sign, sign)} {right}" for left, sign, right in needed)
+
+
+@dataclass(frozen=True)
+class _Proposed:
+    """Sizes of some axes inside an envelope, and what makes one worse than another for a case."""
+
+    sizes: Sequence[tuple[int, ...]]
+    worse: Callable[..., tuple[int, ...]]
+
+    def smallest(self, axes: Sequence[str], needed: Sequence[Need]) -> tuple[int, ...] | None:
+        """Of the sizes that are as needed the least bad ones, and the smallest of those."""
+        fitting = [p for p in self.sizes if all(kept(n, dict(zip(axes, p, strict=True))) for n in needed)]
+        return min(fitting, key=lambda p: (*self.worse(*p), math.prod(p), p), default=None)
+
+
+def _heads(case: AnyCase, envelope: Envelope) -> _Proposed:
+    s: Shape = case.shape
+    groups = envelope.groups.near(s.hq // s.hkv if s.hkv else 1)
+    proposed = {
+        (b, key_heads * group, key_heads)
+        for b, key_heads, group in itertools.product(
+            envelope.batches.near(s.b), envelope.key_heads.near(s.hkv), [1, *groups]
+        )
+    }
+    proposed |= {
+        (b, heads, heads // group)
+        for b, heads, group in itertools.product(envelope.batches.near(s.b), envelope.heads.near(s.hq), groups)
+        if group and heads % group == 0
+    }
+    inside = [p for p in sorted(proposed) if not any(envelope.heads_outside(*p))]
+
+    def worse(b: int, hq: int, hkv: int) -> tuple[int, ...]:
+        return (b < min(s.b, 2), hkv < min(s.hkv, 2), hq // max(hkv, 1) != s.hq // max(s.hkv, 1), b < s.b, hq < s.hq)
+
+    return _Proposed(inside, worse)
+
+
+def _lengths(case: AnyCase, envelope: Envelope) -> _Proposed:
+    s: Shape = case.shape
+    queries = {n for near in (s.sq, s.sk) for n in envelope.query_lengths.near(near)}
+    keys = {n for near in (s.sq, s.sk) for n in envelope.key_lengths.near(near)}
+    queries |= {n for n in keys if n in envelope.query_lengths}
+    keys |= {n for n in queries if n in envelope.key_lengths}
+    inside = [p for p in sorted(itertools.product(queries, keys)) if not any(envelope.lengths_outside(*p))]
+
+    def worse(sq: int, sk: int) -> tuple[int, ...]:
+        return (sq < s.sq, _order(sq, sk) != _order(s.sq, s.sk), sk < s.sk)
+
+    return _Proposed(inside, worse)
+
+
+def _widths(case: AnyCase, envelope: Envelope) -> _Proposed:
+    s: Shape = case.shape
+    near = {
+        n for sizes in (envelope.head_widths, envelope.value_widths) for each in (s.d, s.dv) for n in sizes.near(each)
+    }
+    inside = [p for p in sorted(itertools.product(near, near)) if not any(envelope.widths_outside(*p))]
+
+    def worse(d: int, dv: int) -> tuple[int, ...]:
+        return (_order(d, dv) != _order(s.d, s.dv), d < s.d, dv < s.dv)
+
+    return _Proposed(inside, worse)
+
+
+def _order(a: int, b: int) -> int:
+    return (a > b) - (a < b)
+
+
+# Dtypes.
+
+
+def dtypes_for(case: AnyCase, dtypes: Sequence[str]) -> tuple[str, ...]:
+    """The dtypes in which a case is asked of an implementation that takes ``dtypes``.
+
+    Its own ones; of an implementation that has none of them the narrower one that holds the case's numbers: float16,
+    or bfloat16 where they are beyond float16.  Empty where the implementation has no such dtype.
+    """
+    own = tuple(d for d in dtypes if d in case.dtypes)
+    if own or not set(dtypes) <= {"float16", "bfloat16"}:
+        return own
+    if "float16" in dtypes and in_float16(case):
+        return ("float16",)
+    return ("bfloat16",) if "bfloat16" in dtypes and "float16" not in case.dtypes else ()
+
+
+@functools.cache
+def in_float16(case: AnyCase) -> bool:
+    """Whether the finite inputs of a case, and its scores before the softmax, are within the range of float16."""
+    inputs = case.before_edit(case.dtypes[0]) if case.invalid else case.inputs(case.dtypes[0])
+    arrays = [*inputs.arrays.values(), *(x for x in inputs.keywords.values() if isinstance(x, np.ndarray))]
+    smallest = float(np.finfo(np.float32).min)
+
+    def largest(array: np.ndarray) -> float:
+        plain = np.abs(array.astype(np.float64))
+        within = plain[np.isfinite(plain) & (plain != -smallest)]
+        return float(within.max(initial=0.0))
+
+    if max(map(largest, arrays)) > FLOAT16_RANGE:
+        return False
+    if not isinstance(case.shape, Shape):
+        return True
+    q, k = (np.nan_to_num(inputs.arrays[name].astype(np.float64), posinf=0, neginf=0) for name in ("q", "k"))
+    longest = [float(np.sqrt((array**2).sum(-1)).max(initial=0.0)) for array in (q, k)]
+    scale = inputs.keywords.get("scale")
+    return longest[0] * longest[1] * (q.shape[-1] ** -0.5 if scale is None else abs(scale)) < FLOAT16_RANGE
+
+
+def at(case: C, sizes: Sequence[int]) -> C:
+    """A case at sizes that a result names: B, Hq, Hkv, Sq, Sk, D, Dv; itself for none."""
+    if not sizes:
+        return case
+    b, hq, hkv, sq, sk, d, dv = ((n,) for n in sizes)
+    exact = Envelope(Sizes(b), Sizes(hq), Sizes(hkv), Sizes(), Sizes(sq), Sizes(sk), "any", Sizes(d), Sizes(dv))
+    return fit(case, exact)
+
+
+def sizes_of(case: AnyCase) -> tuple[int, ...]:
+    """The sizes of a fitted case, B, Hq, Hkv, Sq, Sk, D, Dv; () for a case at its own sizes."""
+    return tuple(getattr(case.shape, axis) for axis in AXES) if case.fitted else ()

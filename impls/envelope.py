@@ -1,0 +1,257 @@
+"""Envelope: the calls of sdpa that an implementation takes, as sizes of each axis, how they relate, and options.
+
+A function declares it by attributes (``attention.head_widths = (64, 128)``, ``attention.lengths = "multiple of 128"``),
+a model by its static axes; of a function that declares nothing and refuses the plain call it is found by a probe.
+An envelope decides which sizes are asked, and never whether a result is right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol, Self
+
+
+class Shaped(Protocol):
+    """Sizes of a call: B, Hq, Hkv, Sq, Sk, D, Dv."""
+
+    b: int
+    hq: int
+    hkv: int
+    sq: int
+    sk: int
+    d: int
+    dv: int
+
+
+#: Multiples and neighbours of a size that are proposed beside it.
+_STEPS = 3
+
+_FORMS = (
+    (re.compile(r"any"), lambda: Sizes()),
+    (re.compile(r"multiples? of (\d+)"), lambda m: Sizes(multiple=int(m), least=int(m))),
+    (
+        re.compile(r"multiples? of (\d+) up to (\d+)"),
+        lambda m, n: Sizes(multiple=int(m), least=int(m), most=int(n)),
+    ),
+    (re.compile(r"up to (\d+)"), lambda n: Sizes(least=1, most=int(n))),
+    (re.compile(r"at least (\d+)"), lambda n: Sizes(least=int(n))),
+    (re.compile(r"(\d+) to (\d+)"), lambda a, b: Sizes(least=int(a), most=int(b))),
+)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of an axis: a set of them, or multiples between two limits.
+
+    Read from an int, a sequence of ints, or ``any``, ``multiple of N``, ``multiple of N up to M``, ``up to N``,
+    ``at least N``, ``N to M``.
+    """
+
+    values: tuple[int, ...] = ()
+    multiple: int = 1
+    least: int = 0
+    most: int | None = None
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        """The sizes that a declaration means.  Raises ValueError for what is no such declaration."""
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str):
+            for form, make in _FORMS:
+                if match := form.fullmatch(value.strip().lower()):
+                    return make(*match.groups())  # type: ignore[no-any-return]
+        else:
+            many = (value,) if isinstance(value, int) else value
+            if isinstance(many, Iterable):
+                values = tuple(many)
+                if values and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in values):
+                    return cls(values=tuple(sorted(set(values))))
+        raise ValueError(
+            f"{value!r} is no size: an int, a sequence of ints, or 'any', 'multiple of N', 'multiple of N up to M',"
+            " 'up to N', 'at least N', 'N to M'"
+        )
+
+    def __contains__(self, n: int) -> bool:
+        if self.values:
+            return n in self.values
+        return n >= self.least and n % self.multiple == 0 and (self.most is None or n <= self.most)
+
+    @property
+    def free(self) -> bool:
+        """Whether every size is one of them."""
+        return self == Sizes()
+
+    def near(self, n: int) -> list[int]:
+        """Sizes that are tried for a case that was made for size ``n``: a few from n upward, and the next below."""
+        if self.values:
+            return list(self.values)
+        first = max(n, self.least)
+        up = -(-first // self.multiple) * self.multiple
+        proposed = [up + i * self.multiple for i in range(_STEPS)]
+        below = min(n, n if self.most is None else self.most) // self.multiple * self.multiple
+        return [each for each in dict.fromkeys((*proposed, below)) if each in self]
+
+    def __str__(self) -> str:
+        if self.values:
+            return f"in {', '.join(map(str, self.values))}" if len(self.values) > 1 else f"= {self.values[0]}"
+        most = "" if self.most is None else f" up to {self.most}"
+        if self.multiple > 1:
+            return f"multiples of {self.multiple}{most}"
+        if self.most is not None:
+            return f"{self.least} to {self.most}" if self.least > 1 else f"up to {self.most}"
+        return f"at least {self.least}" if self.least > 1 else "any"
+
+
+#: How the lengths of queries and keys may relate, by what is declared.
+RELATIONS = {
+    "any": lambda sq, sk: True,
+    "Sq = Sk": lambda sq, sk: sq == sk,
+    "Sq <= Sk": lambda sq, sk: sq <= sk,
+}
+
+#: The axes in the order in which sizes are written, and what each is called.
+AXES = {"b": "B", "hq": "Hq", "hkv": "Hkv", "sq": "Sq", "sk": "Sk", "d": "D", "dv": "Dv"}
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """What calls of sdpa an implementation takes; every field is an attribute of the function that declares it.
+
+    Parameters
+    ----------
+    batches, heads, key_heads, groups
+        Sizes of B, Hq, Hkv, and Hq / Hkv.
+    query_lengths, key_lengths
+        Sizes of Sq and Sk; ``lengths`` declares both.  Sk counts past and new keys.
+    length_relation
+        ``any``, ``Sq = Sk``, or ``Sq <= Sk``.
+    head_widths, value_widths
+        Sizes of D and Dv.
+    equal_widths
+        Dv = D in every call.
+    not_together
+        Options of which a call gives one at most: a sequence of pairs or more of keywords.
+    """
+
+    batches: Sizes = Sizes()
+    heads: Sizes = Sizes()
+    key_heads: Sizes = Sizes()
+    groups: Sizes = Sizes()
+    query_lengths: Sizes = Sizes()
+    key_lengths: Sizes = Sizes()
+    length_relation: str = "any"
+    head_widths: Sizes = Sizes()
+    value_widths: Sizes = Sizes()
+    equal_widths: bool = False
+    not_together: tuple[frozenset[str], ...] = ()
+    #: Where it comes from: "declared", "static axes", "probed", or "" where nothing limits it.
+    source: str = field(default="", compare=False)
+    #: What was refused in a probe, a line each.
+    refusals: tuple[str, ...] = field(default=(), compare=False)
+
+    @classmethod
+    def declared(cls, attributes: Mapping[str, Any], keywords: Collection[str]) -> Self:
+        """The envelope that attributes of a function declare.  Raises ValueError for one that is not understood."""
+        changes: dict[str, Any] = {}
+        for name, value in attributes.items():
+            if name == "lengths":
+                changes = {"query_lengths": Sizes.read(value), "key_lengths": Sizes.read(value), **changes}
+            elif name in _OF_SIZES:
+                changes[name] = Sizes.read(value)
+            elif name == "length_relation":
+                changes[name] = _relation(value)
+            elif name == "equal_widths":
+                changes[name] = bool(value)
+            elif name == "not_together":
+                changes[name] = _not_together(value, keywords)
+        return cls(**changes, source="declared") if changes else cls()
+
+    @property
+    def free(self) -> bool:
+        """Whether it takes every size."""
+        return self == Envelope()
+
+    def __contains__(self, shape: Shaped) -> bool:
+        return not any(self.outside(shape))
+
+    def outside(self, shape: Shaped) -> Iterator[str]:
+        """What of a shape is outside, such as "D = 8, which is not in 64, 128"."""
+        yield from self.heads_outside(shape.b, shape.hq, shape.hkv)
+        yield from self.lengths_outside(shape.sq, shape.sk)
+        yield from self.widths_outside(shape.d, shape.dv)
+
+    def heads_outside(self, b: int, hq: int, hkv: int) -> Iterator[str]:
+        """What of a batch and its heads is outside."""
+        yield from _outside(("B", b, self.batches), ("Hq", hq, self.heads), ("Hkv", hkv, self.key_heads))
+        if hkv:
+            yield from _outside(("Hq / Hkv", hq // hkv, self.groups))
+
+    def lengths_outside(self, sq: int, sk: int) -> Iterator[str]:
+        """What of two lengths is outside."""
+        yield from _outside(("Sq", sq, self.query_lengths), ("Sk", sk, self.key_lengths))
+        if not RELATIONS[self.length_relation](sq, sk):
+            yield f"Sq = {sq} with Sk = {sk}, where {self.length_relation.replace('<=', '≤')}"
+
+    def widths_outside(self, d: int, dv: int) -> Iterator[str]:
+        """What of two widths is outside."""
+        yield from _outside(("D", d, self.head_widths), ("Dv", dv, self.value_widths))
+        if self.equal_widths and d != dv:
+            yield f"Dv = {dv} with D = {d}, where Dv = D"
+
+    def apart(self, keywords: Collection[str]) -> frozenset[str]:
+        """Options of a call that are not taken together; none for a call that is taken."""
+        return next((each for each in self.not_together if each <= set(keywords)), frozenset())
+
+    def line(self, dtypes: Collection[str], lacking: Collection[str] = ()) -> str:
+        """The envelope in one line: "float16, bfloat16; D = Dv in 64, 128; Sq, Sk any; groups up to 8; no sinks"."""
+        parts = [", ".join(dtypes)]
+        if self.equal_widths:
+            parts.append(f"D = Dv {self.head_widths}")
+        elif self.head_widths == self.value_widths:
+            parts.append(f"D, Dv {self.head_widths}")
+        else:
+            parts.append(f"D {self.head_widths}, Dv {self.value_widths}")
+        both = self.query_lengths == self.key_lengths
+        lengths = f"Sq, Sk {self.key_lengths}" if both else f"Sq {self.query_lengths}, Sk {self.key_lengths}"
+        relation = "" if self.length_relation == "any" else f", {self.length_relation.replace('<=', '≤')}"
+        parts.append(lengths + relation)
+        named = (("B", self.batches), ("Hq", self.heads), ("Hkv", self.key_heads), ("groups", self.groups))
+        parts += [f"{name} {sizes}" for name, sizes in named if not sizes.free]
+        parts += [f"not {' with '.join(sorted(each))}" for each in self.not_together]
+        parts += [f"no {', '.join(lacking)}"] if lacking else []
+        return "; ".join(parts)
+
+    def with_refusals(self, refusals: Iterable[str]) -> Self:
+        """The same with what a probe was refused."""
+        return replace(self, refusals=tuple(dict.fromkeys(refusals)))
+
+
+_OF_SIZES = tuple(each.name for each in fields(Envelope) if each.type == "Sizes")
+
+#: Attributes of a function that declare its envelope.
+ATTRIBUTES = (*_OF_SIZES, "lengths", "length_relation", "equal_widths", "not_together")
+
+
+def _outside(*axes: tuple[str, int, Sizes]) -> Iterator[str]:
+    for name, n, sizes in axes:
+        if n not in sizes:
+            yield f"{name} = {n}, where {name} {sizes}"
+
+
+def _relation(value: Any) -> str:
+    text = re.sub(r"\s+", " ", str(value).strip()).replace("≤", "<=").replace("==", "=")
+    if text not in RELATIONS:
+        raise ValueError(f"length_relation {value!r} is none of {', '.join(map(repr, RELATIONS))}")
+    return text
+
+
+def _not_together(value: Any, keywords: Collection[str]) -> tuple[frozenset[str], ...]:
+    groups = tuple(frozenset(each) for each in value)
+    for group in groups:
+        unknown = sorted(group - set(keywords))
+        if unknown or len(group) < 2:
+            raise ValueError(f"not_together names {unknown or sorted(group)}; each entry is two keywords or more")
+    return groups

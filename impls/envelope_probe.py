@@ -1,0 +1,194 @@
+"""Probe of an envelope: which sizes a function of sdpa takes that declares none and refuses the plain call.
+
+Only ``NotImplementedError`` is a refusal; whatever else a call does is for the cases to judge.  A function that takes
+the plain call of a few queries and keys is probed no further.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import ml_dtypes
+import numpy as np
+
+from attention_conformance.impls.calls import Request, call
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.envelope import Envelope, Sizes
+
+#: Seconds after which a probe ends with what it knows; a compiler takes seconds for each new shape.
+LIMIT = 30.0
+
+#: Calls that are tried until one is taken: widths, (Sq, Sk), and (B, Hq, Hkv), the usual ones first.
+_FIRST_WIDTHS = (64, 128, 32, 16, 96, 256, 80, 48, 4, 1, 192, 512)
+_FIRST_LENGTHS = (
+    (5, 7),
+    (7, 7),
+    (64, 64),
+    (128, 128),
+    (256, 256),
+    (512, 512),
+    (64, 128),
+    (128, 256),
+    (1, 64),
+    (1, 256),
+)
+_FIRST_HEADS = ((2, 2, 2), (1, 8, 8), (1, 1, 1), (2, 8, 8), (1, 2, 2), (1, 8, 2), (1, 8, 1))
+
+#: Sizes of each axis that are tried from there.
+_WIDTHS = (1, 4, 8, 16, 20, 32, 40, 48, 64, 72, 80, 96, 100, 128, 160, 192, 256, 512)
+_LENGTHS = (1, 2, 5, 7, 16, 17, 32, 48, 64, 65, 96, 128, 192, 256, 320, 384, 512)
+_BATCHES = (1, 2, 3, 4)
+_HEADS = (1, 2, 3, 4, 8)
+_GROUPS = (1, 2, 3, 4, 8)
+_MULTIPLES = (128, 64, 32, 16, 8, 4, 2, 1)
+
+
+@dataclass(frozen=True)
+class Sized:
+    """Sizes of one call."""
+
+    b: int = 2
+    hq: int = 2
+    hkv: int = 2
+    sq: int = 5
+    sk: int = 7
+    d: int = 8
+    dv: int = 8
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What a probe found: the envelope, and the dtypes in which the plain call is taken; none if nothing is."""
+
+    envelope: Envelope = field(default_factory=Envelope)
+    dtypes: tuple[str, ...] = ()
+
+
+class _Asking:
+    """Asks an implementation, and keeps why it refused."""
+
+    def __init__(self, implementation: Implementation, device: str) -> None:
+        self._implementation = implementation
+        self._device = device
+        self._until = time.monotonic() + LIMIT
+        self.refusals: dict[str, str] = {}
+
+    @property
+    def late(self) -> bool:
+        return time.monotonic() > self._until
+
+    def takes(self, s: Sized, dtype: str) -> bool:
+        """Whether the plain call of these sizes is not refused.  What is asked too late is taken for refused."""
+        if self.late:
+            return False
+        rng = np.random.default_rng(0)
+        target = np.dtype(getattr(ml_dtypes, dtype, dtype))
+        shapes = ((s.b, s.hq, s.sq, s.d), (s.b, s.hkv, s.sk, s.d), (s.b, s.hkv, s.sk, s.dv))
+        q, k, v = (rng.standard_normal(shape).astype(target) for shape in shapes)
+        reply = call(self._implementation, Request.qkv(self._device, q, k, v))
+        if reply.status != "unsupported":
+            return True
+        self.refusals.setdefault(reply.text, f"{reply.text} (of {s}, {dtype})")
+        return False
+
+
+def probe(implementation: Implementation, device: str) -> Probed:
+    """Find the envelope of an implementation of sdpa, in the process that runs it.
+
+    Parameters
+    ----------
+    implementation
+        One that declares no envelope.
+    device
+        Where it is asked.
+
+    Returns
+    -------
+    Probed
+        An envelope without limits where the plain call is taken; ``dtypes`` is empty where nothing was taken.
+    """
+    asking = _Asking(implementation, device)
+    taken = tuple(d for d in implementation.dtypes if asking.takes(Sized(), d))
+    if taken:
+        return Probed(Envelope(), taken)
+    anchor = next((s for s in _first() if any(asking.takes(s, d) for d in implementation.dtypes)), None)
+    if anchor is None:
+        return Probed(Envelope().with_refusals(asking.refusals.values()))
+    dtypes = tuple(d for d in implementation.dtypes if asking.takes(anchor, d))
+    return Probed(_around(anchor, lambda s: asking.takes(s, dtypes[0])).with_refusals(asking.refusals.values()), dtypes)
+
+
+def _first() -> Iterator[Sized]:
+    for b, hq, hkv in _FIRST_HEADS:
+        for sq, sk in _FIRST_LENGTHS:
+            for d in _FIRST_WIDTHS:
+                yield Sized(b, hq, hkv, sq, sk, d, d)
+
+
+def _around(anchor: Sized, takes: Callable[[Sized], bool]) -> Envelope:
+    """The envelope around sizes that are taken: each axis by itself, then how lengths, widths and heads relate."""
+
+    def sizes(tried: Sequence[int], of: Callable[[int], Sized], known: int) -> Sizes:
+        return classified(tried, [n for n in tried if n == known or takes(of(n))])
+
+    widths = sizes(_WIDTHS, lambda n: replace(anchor, d=n, dv=n), anchor.d)
+    others = [n for n in _WIDTHS if n != anchor.d and n in widths]
+    equal = not any(takes(replace(anchor, dv=n)) for n in (*others, anchor.d // 2)[:3] if n)
+    values = widths if equal else sizes(_WIDTHS, lambda n: replace(anchor, dv=n), anchor.dv)
+    batches = sizes(_BATCHES, lambda n: replace(anchor, b=n), anchor.b)
+    group = anchor.hq // anchor.hkv
+    key_heads = sizes(_HEADS, lambda n: replace(anchor, hq=n * group, hkv=n), anchor.hkv)
+    one_group = classified(_GROUPS, [g for g in _GROUPS if g == group or takes(replace(anchor, hq=anchor.hkv * g))])
+    heads = Sizes((anchor.hq,)) if key_heads.values == (anchor.hkv,) and one_group.values == (group,) else Sizes()
+    return Envelope(
+        batches=batches,
+        heads=heads,
+        key_heads=key_heads,
+        groups=one_group,
+        head_widths=widths,
+        value_widths=values,
+        equal_widths=equal,
+        source="probed",
+        **_lengths(anchor, takes),
+    )
+
+
+def _lengths(anchor: Sized, takes: Callable[[Sized], bool]) -> dict[str, Sizes | str]:
+    keys = [n for n in _LENGTHS if n == anchor.sk or takes(replace(anchor, sk=n))]
+    queries = [n for n in _LENGTHS if n == anchor.sq or takes(replace(anchor, sq=n))]
+    both = [n for n in _LENGTHS if n == anchor.sq == anchor.sk or takes(replace(anchor, sq=n, sk=n))]
+    if len(keys) == len(queries) == 1 < len(both):
+        return {
+            "query_lengths": classified(_LENGTHS, both),
+            "key_lengths": classified(_LENGTHS, both),
+            "length_relation": "Sq = Sk",
+        }
+    longer = [n for n in both if n > anchor.sk]
+    if longer and keys[-1:] == longer[-1:] and not set(longer) & set(queries):
+        return {
+            "query_lengths": classified(_LENGTHS, both),
+            "key_lengths": classified(_LENGTHS, both),
+            "length_relation": "Sq <= Sk",
+        }
+    return {"query_lengths": classified(_LENGTHS, queries), "key_lengths": classified(_LENGTHS, keys)}
+
+
+def classified(tried: Sequence[int], taken: Sequence[int]) -> Sizes:
+    """The simplest sizes of which exactly those that were taken are, of all that were tried.
+
+    Parameters
+    ----------
+    tried, taken
+        Sizes from small to large; ``taken`` are some of them.
+    """
+    if len(taken) == len(tried):
+        return Sizes()
+    if len(taken) > 1:
+        for multiple in _MULTIPLES:
+            for most in (None, taken[-1]):
+                found = Sizes(multiple=multiple, least=max(multiple, 1) if multiple > 1 else taken[0], most=most)
+                if [n for n in tried if n in found] == list(taken):
+                    return found
+    return Sizes(tuple(taken))
