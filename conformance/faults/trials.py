@@ -17,7 +17,8 @@ import numpy as np
 
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.bounds.mha import bound as bound_of_layer
-from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.cases import AnyCase
+from attention_conformance.conformance.cases.fit import sizes_of
 from attention_conformance.conformance.faults.models.mha import Layer, LayerCall
 from attention_conformance.conformance.faults.models.sdpa import Attention, Inputs, Model
 from attention_conformance.conformance.faults.models.steps import unchanged
@@ -49,8 +50,8 @@ class Verdict(NamedTuple):
     failure: Failure | None
 
 
-#: Verdicts by case, dtype, profile and a digest of the reply: most faults return the same bits on most cases.
-_GIVEN: dict[tuple[str, str, str | None, bytes], Verdict] = {}
+#: Verdicts by case, sizes, dtype, profile and a digest of the reply: most faults return the same bits on most cases.
+_GIVEN: dict[tuple[str, tuple[int, ...], str, str | None, bytes], Verdict] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +80,7 @@ class Failed:
 
 def verdict(reply: Reply, case: AnyCase, blank: Result) -> Verdict:
     """The judge's verdict on a reply to a case; it depends on what is in the key, and on nothing else."""
-    key = (case.name, blank.dtype, blank.profile, _digest(reply))
+    key = (case.name, sizes_of(case), blank.dtype, blank.profile, _digest(reply))
     if key not in _GIVEN:
         result = judge(reply, case, blank)
         _GIVEN[key] = Verdict(result.outcome, result.failure)
@@ -111,8 +112,9 @@ def _trial(make: type[Model], case: AnyCase, dtype: str, profile: Profile) -> tu
     reply = unchanged(make, case, dtype)
     if reply is None:
         function = make()
-        if case.after:
-            call(_TRIAL[case.operator], request(every_case()[case.after], dtype, "cpu"), function)
+        earlier = case.earlier()
+        if earlier is not None and not earlier.unfit:
+            call(_TRIAL[case.operator], request(earlier, dtype, "cpu"), function)
         reply = call(_TRIAL[case.operator], request(case, dtype, "cpu"), function)
     blank = Result("trial", "cpu", dtype, case.name, case.clauses, Outcome.PASSED, profile=profile)
     return reply, verdict(reply, case, blank).failure

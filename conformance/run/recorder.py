@@ -19,9 +19,16 @@ from attention_conformance.conformance.judging.run_case import Judged, judge_cas
 from attention_conformance.conformance.ledger.load import LEDGER, Ledger, check_records, read
 from attention_conformance.conformance.run import targets
 from attention_conformance.conformance.run.parallel import Parallel
-from attention_conformance.conformance.run.run_checks import Adapters, Conclusion, check_adapters, conclude
+from attention_conformance.conformance.run.run_checks import (
+    Adapters,
+    Conclusion,
+    check_adapters,
+    conclude,
+    envelope_lines,
+)
 from attention_conformance.conformance.run.terminal import executed, print_report
 from attention_conformance.conformance.run.xdist import Sender, costly_first, works
+from attention_conformance.impls.contract import Implementation
 
 if TYPE_CHECKING:
     from attention_conformance.conformance.diagnosis.explain import Diagnosis
@@ -123,6 +130,7 @@ class Recorder:
                 f"{t.implementation.name}/{t.dtype}": t.implementation.profile(t.dtype).value for t in selection.targets
             },
             **self._adapters.as_json(),
+            **_envelopes_as_json(selection),
         }
 
     def record(self, result: Result) -> None:
@@ -204,6 +212,7 @@ class Recorder:
             "not_installed": {name: list(some) for name, some in selection.not_installed.items()},
             "implied": sorted(selection.implied),
             "adapters": self._adapters.lines(),
+            "envelopes": _envelopes(targets.selection(self._config)),
             "hints": list(self._adapters.hints),
         }
 
@@ -234,11 +243,35 @@ class Recorder:
             self.results,
             not_installed=targets.selection(self._config).not_installed,
             adapters=self._adapters.lines(),
+            envelopes=_envelopes(targets.selection(self._config)),
             diagnoses=[line for diagnosis in self._diagnoses for line in diagnosis.lines()],
             conclusion=self._conclusion,
             seconds=time.perf_counter() - self._started,
             path=self._config.getoption("conformance_json") if self._writer is not None else None,
         )
+
+
+def _implementations(selection: targets.Selection) -> list[Implementation]:
+    return list({t.implementation.name: t.implementation for t in selection.targets}.values())
+
+
+def _envelopes(selection: targets.Selection) -> list[str]:
+    return envelope_lines(_implementations(selection), selection.keywords)
+
+
+def _envelopes_as_json(selection: targets.Selection) -> dict[str, Any]:
+    """What the header of the result file says of envelopes; nothing where every call is taken."""
+    limited = [each for each in _implementations(selection) if not each.envelope.free]
+    lines = [
+        {
+            "implementation": each.name,
+            "text": each.envelope.line(each.dtypes),
+            "source": each.envelope.source,
+            "refusals": list(each.envelope.refusals),
+        }
+        for each in limited
+    ]
+    return {"envelopes": lines} if lines else {}
 
 
 def _place(target: targets.Target, name: str) -> tuple[str, ...]:
@@ -249,7 +282,7 @@ def report(result: Result) -> None:
     """Turn a result into pytest's words: fail, skip, or xfail."""
     if result.outcome is Outcome.FAILED:
         pytest.fail(result.message, pytrace=False)
-    if result.outcome is Outcome.UNSUPPORTED:
+    if result.outcome in (Outcome.UNSUPPORTED, Outcome.NOT_APPLICABLE):
         pytest.skip(result.reason)
     if result.outcome in (Outcome.KNOWN_DEVIATION, Outcome.ADVISORY):
         pytest.xfail(result.reason)

@@ -6,7 +6,7 @@ fails the run whatever became of its cases, keywords that are declared and refus
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,12 +15,12 @@ from attention_conformance.conformance.adapter import FIRST, Finding, check, pro
 from attention_conformance.conformance.cases import AnyCase, every_case
 from attention_conformance.conformance.cases.base import case as sdpa_case
 from attention_conformance.conformance.cases.data import random_bias, random_mask
-from attention_conformance.conformance.judging.claims import claim_lines, required, shortcomings, wrapped
+from attention_conformance.conformance.judging.claims import SENTENCES, claim_lines, required, shortcomings, wrapped
 from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome, Result
 from attention_conformance.conformance.judging.run_case import LACKING
 from attention_conformance.conformance.run.targets import Selection, Target
-from attention_conformance.impls.contract import DTYPES
-from attention_conformance.impls.operators import SDPA
+from attention_conformance.impls.contract import DTYPES, Implementation
+from attention_conformance.impls.operators import OPERATORS, SDPA
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 
 
@@ -84,6 +84,8 @@ class Conclusion:
     hints: tuple[str, ...] = ()
     claims: tuple[str, ...] = ()
     side_effects: tuple[str, ...] = ()
+    #: Who could be asked little of what the signature promises.
+    little: tuple[str, ...] = ()
 
 
 def conclude(
@@ -102,12 +104,14 @@ def conclude(
     everywhere = refused(results) if complete else []
     failures = [each.line for each in everywhere if each.implementation not in implied]
     failures += shortcomings(required(require), results, not_installed)
+    failures += refusing_lines(results) if complete else []
     hints = [*hints, *(each.hint for each in everywhere if each.implementation in implied)]
     return Conclusion(
         tuple(failures),
         _lines(f"hint: {hint}" for hint in hints),
-        tuple(claim_lines(results)),
+        (*claim_lines(results), *_lines(clause_lines(results))),
         _lines(side_effect_lines(results)),
+        _lines(little_lines(results)) if complete else (),
     )
 
 
@@ -178,6 +182,103 @@ def _computes(target: Target, keyword: str, name: str, pool: Pool, timeout: floa
     case = sdpa_case(f"adapter-{keyword}", "SDPA-1", FIRST.why, FIRST.shape, **{keyword: SHOWING[keyword]})
     returned = probe(target, case, pool, timeout, {keyword: name})
     return returned is not None and right(returned, case, target)
+
+
+def envelope_lines(implementations: Iterable[Implementation], keywords: Mapping[str, Collection[str]]) -> list[str]:
+    """The envelopes of implementations that do not take every call, a line each, and what a probe was refused."""
+    lines = []
+    for each in implementations:
+        envelope = each.envelope
+        if envelope.free:
+            continue
+        lacking = [name for name in OPERATORS[each.operator].keywords if name not in keywords[each.name]]
+        lines.append(f"{each.name} ({envelope.source}): {envelope.line(each.dtypes, lacking)}")
+        lines += [f"  refused: {text}" for text in envelope.refusals[:SHOWN]]
+    return lines
+
+
+#: Refusals of a probe, and clauses of one reason, that are shown.
+SHOWN = 4
+
+#: A run in which an implementation refuses more than this share of the calls that its signature promises, and at least
+#: so many, is red: something is broken.  Of the built-ins the one that refuses most refuses 0.85 (ort-gqa, a
+#: decoder's operator of one layout).
+REFUSED_SHARE, REFUSED_LEAST = 0.9, 20
+
+
+def refusing_lines(results: Iterable[Result]) -> list[str]:
+    """Who refused nearly every call that its signature promises, and with which words most often."""
+    groups: dict[tuple[str, str], list[Result]] = defaultdict(list)
+    for result in results:
+        if not result.reason.startswith(LACKING) and result.outcome is not Outcome.NOT_APPLICABLE:
+            groups[result.implementation, result.device].append(result)
+    lines = []
+    for (name, device), group in groups.items():
+        reasons = Counter(r.reason for r in group if r.outcome is Outcome.UNSUPPORTED)
+        if len(group) >= REFUSED_LEAST and reasons.total() > REFUSED_SHARE * len(group):
+            (reason, many), *_ = reasons.most_common(1)
+            told = f"{name} on {device} refused {reasons.total()} of {len(group)} calls that its signature promises"
+            lines.append(f"{told}, {many} with {reason!r}")
+    return lines
+
+
+@dataclass(frozen=True)
+class _Clauses:
+    """Clauses that the signature of an implementation promises: those that were tested, and why others were not."""
+
+    tested: tuple[str, ...]
+    #: Clauses by reason.
+    others: Mapping[str, tuple[str, ...]]
+
+    @property
+    def promised(self) -> int:
+        return len(self.tested) + sum(map(len, self.others.values()))
+
+
+def _clauses(results: Iterable[Result]) -> dict[tuple[str, str], _Clauses]:
+    known = every_case()
+    tested: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+    reasons: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    for result in results:
+        if result.case not in known or result.reason.startswith(LACKING):
+            continue
+        key = result.implementation, result.device
+        if result.outcome in EXECUTED:
+            tested[key][result.clauses[0]] = None
+        else:
+            reasons[key].setdefault(result.clauses[0], result.reason)
+    found = {}
+    for key in {**tested, **reasons}:
+        others: dict[str, list[str]] = defaultdict(list)
+        for clause, reason in reasons[key].items():
+            if clause not in tested[key]:
+                others[reason].append(clause)
+        found[key] = _Clauses(tuple(tested[key]), {reason: tuple(some) for reason, some in others.items()})
+    return found
+
+
+def clause_lines(results: Sequence[Result]) -> list[str]:
+    """Of implementations with an envelope: how many clauses of their signature were tested, and why others were not."""
+    limited = {(r.implementation, r.device) for r in results if r.sizes or r.outcome is Outcome.NOT_APPLICABLE}
+    if len({(r.implementation, r.device) for r in results}) > SENTENCES:
+        return []
+    lines = []
+    for (name, device), found in _clauses(results).items():
+        if (name, device) in limited:
+            others = "; ".join(f"{', '.join(some)} ({reason})" for reason, some in found.others.items())
+            told = f"{name} on {device}: {len(found.tested)} of {found.promised} clauses of its signature tested"
+            lines.append(f"{told}; not {others}" if others else told)
+    return lines
+
+
+def little_lines(results: Iterable[Result]) -> list[str]:
+    """Who was tested on less than half of the clauses that its signature promises."""
+    return [
+        f"{name} on {device} could be asked {len(found.tested)} of the {found.promised} clauses that its signature"
+        " promises"
+        for (name, device), found in _clauses(results).items()
+        if 2 * len(found.tested) < found.promised
+    ]
 
 
 #: Keywords that a call gives together, and that are refused together.

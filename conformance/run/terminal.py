@@ -12,20 +12,13 @@ from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome, Result
 from attention_conformance.conformance.run.run_checks import Conclusion
 
-HEADERS = (
-    "implementation",
-    "device",
-    *(outcome.value.replace("-", " ") for outcome in Outcome),
-    "worst share",
-    "meets",
-)
-
 
 def print_report(
     terminal: Any,
     results: Sequence[Result],
     not_installed: Mapping[str, Sequence[str]],
     adapters: Sequence[str],
+    envelopes: Sequence[str],
     diagnoses: Sequence[str],
     conclusion: Conclusion,
     seconds: float,
@@ -39,18 +32,20 @@ def print_report(
         The reporter of pytest.
     not_installed
         Missing packages by implementation.
-    adapters, diagnoses
-        What was found out about adapters, and what explains the failures, one line each.
+    adapters, envelopes, diagnoses
+        What was found out about adapters, which calls are taken, and what explains the failures, one line each.
     seconds
         How long the run took.
     path
         The result file, if one was written.
     """
-    for title, lines in (("adapter", adapters), ("diagnosis", diagnoses)):
+    for title, lines in (("adapter", adapters), ("envelope", envelopes), ("diagnosis", diagnoses)):
         if lines:
             terminal.section(title)
             terminal.line("\n".join(lines))
     terminal.section("conformance")
+    for line in conclusion.little:
+        terminal.line(line, yellow=True)
     terminal.line(summary(results, not_installed))
     for line in (*conclusion.claims, *conclusion.hints, *conclusion.side_effects):
         terminal.line(line)
@@ -69,22 +64,28 @@ def summary(results: Sequence[Result], not_installed: Mapping[str, Sequence[str]
     groups: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for result in results:
         groups[result.implementation, result.device].append(result)
-    rows = [_row(*key, group) for key, group in groups.items()]
+    shown = [o for o in Outcome if o is not Outcome.NOT_APPLICABLE or any(r.outcome is o for r in results)]
+    rows = [_row(*key, group, shown) for key, group in groups.items()]
+    headers = ("implementation", "device", *(o.value.replace("-", " ") for o in shown), "worst share", "meets")
     by_packages: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name, packages in not_installed.items():
         by_packages[tuple(packages)].append(name)
     missing = [f"not installed: {', '.join(key)} ({', '.join(names)})" for key, names in by_packages.items()]
     table = tabulate(
-        rows, HEADERS, tablefmt="simple", disable_numparse=True, colalign=("left", "left", *["right"] * 6, "left")
+        rows,
+        headers,
+        tablefmt="simple",
+        disable_numparse=True,
+        colalign=("left", "left", *["right"] * (len(shown) + 1), "left"),
     )
     return "\n".join([table, *missing])
 
 
-def _row(implementation: str, device: str, results: Sequence[Result]) -> tuple[str, ...]:
+def _row(implementation: str, device: str, results: Sequence[Result], shown: Sequence[Outcome]) -> tuple[str, ...]:
     counts = Counter(result.outcome for result in results)
     shares = [r.share for r in results if r.share is not None and r.outcome is Outcome.PASSED]
     worst = f"{max(shares):.2f}" if shares else "–"
-    numbers = (str(counts[outcome]) for outcome in Outcome)
+    numbers = (str(counts[outcome]) for outcome in shown)
     return (implementation, device, *numbers, worst, meets_text(results))
 
 

@@ -194,6 +194,7 @@ class Gatherer:
                 self.results,
                 not_installed=self._beginning["not_installed"],
                 adapters=self._beginning["adapters"],
+                envelopes=self._beginning["envelopes"],
                 diagnoses=[line for each in self._diagnoses for line in each["lines"]],
                 conclusion=self._conclusion,
                 seconds=time.perf_counter() - self._started,
