@@ -42,6 +42,8 @@ _LENGTHS = (1, 2, 5, 7, 16, 17, 32, 48, 64, 65, 96, 128, 192, 256, 320, 384, 512
 _BATCHES = (1, 2, 3, 4)
 _HEADS = (1, 2, 3, 4, 8)
 _GROUPS = (1, 2, 3, 4, 8)
+#: So few sizes that were taken, and none larger, are a list and no rule.
+FEW = 4
 _MULTIPLES = (128, 64, 32, 16, 8, 4, 2, 1)
 
 
@@ -90,7 +92,7 @@ class _Asking:
         reply = call(self._implementation, Request.qkv(self._device, q, k, v))
         if reply.status != "unsupported":
             return True
-        self.refusals.setdefault(reply.text, f"{reply.text} (of {s}, {dtype})")
+        self.refusals.setdefault(reply.text, f"{reply.text} (q {q.shape}, k {k.shape}, v {v.shape}, {dtype})")
         return False
 
 
@@ -188,6 +190,8 @@ def classified(tried: Sequence[int], taken: Sequence[int]) -> Sizes:
     if len(taken) > 1:
         for multiple in _MULTIPLES:
             for most in (None, taken[-1]):
+                if most is not None and multiple > 1 and len(taken) <= FEW:
+                    continue
                 found = Sizes(multiple=multiple, least=max(multiple, 1) if multiple > 1 else taken[0], most=most)
                 if [n for n in tried if n in found] == list(taken):
                     return found

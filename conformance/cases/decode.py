@@ -101,7 +101,7 @@ def _fixed() -> Iterator[Case]:
     yield case("decode-fixed-first", "DEC-5", "The first step of one sequence beside a later one of the other.", STEPS, kv_lengths=lengths(3, 6, of=7), causal_offset=ends(3, 6, of=7), **one)
     yield case("decode-fixed-grouped", "DEC-5 SDPA-17", "Grouped heads.", replace(GROUPED, sq=1), kv_lengths=lengths(3, 6, of=7), causal_offset=ends(3, 6, of=7), **one)
     yield case("decode-fixed-window", "DEC-5 SDPA-11", "A window at the end of each sequence.", STEPS, kv_lengths=lengths(7, 5, of=7), causal_offset=ends(7, 5, of=7), window=(2, 0), stays="a window at the end of ragged sequences", **one)
-    yield case("decode-fixed-short", "DEC-5 SDPA-15", "Fewer valid keys than new tokens: the rows before the first key are empty.", STEPS, kv_lengths=lengths(7, 2, of=7), causal_offset=ends(7, 2, of=7), **one)
+    yield case("decode-fixed-short", "DEC-5 SDPA-15", "Fewer valid keys than new tokens: the rows before the first key are empty.", STEPS, kv_lengths=lengths(7, 2, of=7), causal_offset=ends(7, 2, of=7), needs="Sq > 2", **one)
     yield case("decode-fixed-empty", "DEC-5 SDPA-15", "A sequence without a key, as a slot of a batch that is not in use.", STEP, kv_lengths=lengths(5, 0, of=7), causal_offset=ends(5, 0, of=7), **one, needs="B > 1")
     yield case("decode-fixed-tiles", "DEC-5", "Seventeen tokens at the end of 60 of 65 keys.", TILES, kv_lengths=lengths(60, of=65), causal_offset=ends(60, of=65), stays="a cache of several tiles", **one)
     yield case("decode-fixed-garbage", "DEC-5 SDPA-21", "Large numbers behind the valid keys have no effect.", STEP, kv_lengths=lengths(5, 2, of=7), causal_offset=ends(5, 2, of=7), edit=_large_behind, **one)
@@ -110,12 +110,12 @@ def _fixed() -> Iterator[Case]:
 def _sequence() -> Iterator[Case]:
     """One sequence in steps: all of them are drawn from the same numbers, those of ``decode-sequence``."""
     shape = replace(GROUPED, sq=7, sk=7)
-    yield case("decode-sequence", "DEC-4", "Seven tokens at once, which the cases beside it take in steps.", shape, data=_same_sequence, is_causal=True, stays="the sequence that the steps are compared with")
+    yield case("decode-sequence", "DEC-4", "Seven tokens at once, which the cases beside it take in steps.", shape, data=_same_sequence, is_causal=True, stays="the sequence that the steps are compared with", needs="Sq = 7, Sk = 7")
     for new, before in SEQUENCE:
         name = f"decode-sequence-{before}-{before + new}"
-        yield case(name, "DEC-4", f"Tokens {before} to {before + new - 1} of the sequence, {before} past ones.", replace(shape, sq=new, sk=before + new), past=before, data=_same_sequence, is_causal=True, stays="one of the steps")
-    yield case("decode-sequence-window", "DEC-4 SDPA-11", "The sequence at once in a window of three keys.", shape, data=_same_sequence, is_causal=True, window=(2, 0), stays="the sequence that the windowed step is compared with")
-    yield case("decode-sequence-window-4-6", "DEC-4 SDPA-11", "Tokens 4 and 5 of it, four past ones.", replace(shape, sq=2, sk=6), past=4, data=_same_sequence, is_causal=True, window=(2, 0))
+        yield case(name, "DEC-4", f"Tokens {before} to {before + new - 1} of the sequence, {before} past ones.", replace(shape, sq=new, sk=before + new), past=before, data=_same_sequence, is_causal=True, stays="one of the steps", needs=f"Sq = {new}, Sk = {before + new}")
+    yield case("decode-sequence-window", "DEC-4 SDPA-11", "The sequence at once in a window of three keys.", shape, data=_same_sequence, is_causal=True, window=(2, 0), stays="the sequence that the windowed step is compared with", needs="Sq = 7, Sk = 7")
+    yield case("decode-sequence-window-4-6", "DEC-4 SDPA-11", "Tokens 4 and 5 of it, four past ones.", replace(shape, sq=2, sk=6), past=4, data=_same_sequence, is_causal=True, window=(2, 0), needs="Sq = 2, Sk = 6")
 
 
 def _invalid() -> Iterator[Case]:

@@ -96,7 +96,7 @@ def _infinite_and_smallest() -> Iterator[Case]:
     yield case("bias-minus-inf-row", "SDPA-24 SDPA-15", "A row of −inf has no key: zeros, not NaN.", SMALL, bias=bias_from(row, -np.inf), dtypes=("float32", *HALVES), needs="Sq > 1")
     yield case("bias-minus-inf-all", "SDPA-24 SDPA-15", "A bias of −inf everywhere: zeros everywhere.", SMALL, bias=constant_bias(-np.inf), zeros=True)
     yield case("bias-minus-inf-first-tile", "SDPA-24 SDPA-14", "−inf on the first 64 of 65 keys.", TILES, bias=bias_from(mask_without(keys=slice(0, 64)), -np.inf), data=numbered, stays="a masked first tile, by bias")
-    yield case("bias-minus-inf-causal", "SDPA-24 SDPA-13", "−inf on the first key, with causal: the first row has no key.", SMALL, bias=bias_from(mask_without(keys=slice(0, 1)), -np.inf), is_causal=True, data=numbered)
+    yield case("bias-minus-inf-causal", "SDPA-24 SDPA-13", "−inf on the first key, with causal: the first row has no key.", SMALL, bias=bias_from(mask_without(keys=slice(0, 1)), -np.inf), is_causal=True, data=numbered, needs="Sq > 1")
     yield case("bias-minus-inf-softcap", "SDPA-24 SDPA-13", "−inf with softcap: masked keys must not leak with weight exp(−c).", SMALL, bias=bias_from(off, -np.inf), softcap=2.0, data=numbered, stays="two options that meet at −inf")
     yield case("bias-smallest", "SDPA-24", "The smallest finite number on some keys: their weight underflows to 0.", SMALL, bias=bias_from(off, None), data=numbered, dtypes=("float32", *HALVES), stays="the fill that transformers writes")
     yield case("bias-smallest-row", "SDPA-24", "The smallest finite number on a whole row: the row is not empty (pytorch 110213).", SMALL, bias=bias_from(row, None), data=zero_queries, dtypes=("float32", *HALVES), needs="Sq > 1")

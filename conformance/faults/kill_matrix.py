@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.cases.fit import dtypes_for, fit
 from attention_conformance.conformance.faults.models.steps import unchanged
 from attention_conformance.conformance.faults.registry import FAULTS, Fault, link
 from attention_conformance.conformance.faults.trials import verdict
@@ -26,6 +27,7 @@ from attention_conformance.conformance.ledger.load import Ledger, read
 from attention_conformance.conformance.ledger.questions import QUESTIONS
 from attention_conformance.conformance.run.targets import Target
 from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.envelope import Envelope
 from attention_conformance.impls.process.pool import Crashed, Pool
 from attention_conformance.impls.select import plug_in
 
@@ -58,6 +60,37 @@ def implementation(fault: Fault) -> Implementation:
     return replace(plugged, name=fault.name, worker="faults", operator=fault.operator)
 
 
+def judge_in_envelope(
+    pool: Pool, envelope: Envelope, dtypes: Sequence[str], faults: Iterable[str], enough: int = LEAST
+) -> tuple[Kill, ...]:
+    """Judge faults as if they took the calls of an envelope only, until so many cases have caught each.
+
+    Parameters
+    ----------
+    pool
+        Processes to call the faults in.
+    envelope, dtypes
+        What each fault is asked.
+    faults
+        Names in FAULTS.
+    enough
+        Cases after which a fault is not judged on more.
+
+    Returns
+    -------
+    tuple of Kill
+        The smallest cases that catch each fault, in the order of ``faults``.
+    """
+    rows = [_Row(FAULTS[name], pool) for name in faults]
+    for case in sorted((fit(case, envelope) for case in every_case().values()), key=lambda case: case.size):
+        asked = dtypes_for(case, dtypes)
+        for row in rows:
+            lacking = row.fault.operator != case.operator or case.keywords - row.keywords
+            if not case.unfit and not lacking and len(row.caught) < enough:
+                row.judge(case, asked)
+    return tuple(Kill(row.fault.name, row.caught) for row in rows)
+
+
 def judge_faults(pool: Pool, faults: Iterable[str] = ()) -> tuple[Kill, ...]:
     """Judge faults on every case and dtype of their operators, on the CPU.
 
@@ -79,7 +112,7 @@ def judge_faults(pool: Pool, faults: Iterable[str] = ()) -> tuple[Kill, ...]:
     for case in sorted(every_case().values(), key=lambda case: case.size):
         for row in rows:
             if row.fault.operator == case.operator and not case.keywords - row.keywords:  # else unsupported
-                row.judge(case)
+                row.judge(case, case.dtypes)
     return tuple(Kill(row.fault.name, row.caught) for row in rows)
 
 
@@ -91,8 +124,8 @@ class _Row:
         self.keywords = pool.call(self.plugged, "attention_conformance.impls.calls:describe", self.plugged).keywords
         self.caught: dict[str, tuple[str, ...]] = {}
 
-    def judge(self, case: AnyCase) -> None:
-        dtypes = tuple(dtype for dtype in case.dtypes if self._fails(Target(self.plugged, "cpu", dtype), case))
+    def judge(self, case: AnyCase, asked: Sequence[str]) -> None:
+        dtypes = tuple(dtype for dtype in asked if self._fails(Target(self.plugged, "cpu", dtype), case))
         if dtypes:
             self.caught[case.name] = dtypes
 

@@ -1,0 +1,181 @@
+"""Cases fitted to envelopes: sizes inside, what cannot be asked, and data that stays telling."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from attention_conformance.conformance.cases import Case, all_cases, every_case
+from attention_conformance.conformance.cases.base import HALVES
+from attention_conformance.conformance.cases.data import Shape
+from attention_conformance.conformance.cases.fit import at, dtypes_for, fit, in_float16, kept, needs, sizes_of
+from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.envelope import Envelope, Sizes
+
+WIDTHS = Sizes((64, 96, 128, 256))
+TILES = Sizes(multiple=128, least=128)
+
+#: Envelopes of kernels that ship, and the dtypes that they take.
+ENVELOPES: dict[str, tuple[Envelope, tuple[str, ...]]] = {
+    "half-precision flash": (Envelope(head_widths=WIDTHS, value_widths=WIDTHS, equal_widths=True), HALVES),
+    "width 128": (Envelope(head_widths=Sizes((128,)), value_widths=Sizes((128,))), HALVES),
+    "static": (
+        Envelope(*(Sizes((n,)) for n in (1, 8, 8)), Sizes(), Sizes((128,)), Sizes((128,)), "any", *[Sizes((64,))] * 2),
+        ("float32",),
+    ),
+    "static decoding": (
+        Envelope(*(Sizes((n,)) for n in (2, 8, 8)), Sizes(), Sizes((1,)), Sizes((256,)), "any", *[Sizes((64,))] * 2),
+        ("float32",),
+    ),
+    "tiles of 128": (
+        Envelope(query_lengths=TILES, key_lengths=TILES, head_widths=Sizes((128,)), value_widths=Sizes((128,))),
+        ("float32", "bfloat16"),
+    ),
+    "Sq = Sk": (Envelope(length_relation="Sq = Sk"), ("float32",)),
+    "one query": (Envelope(query_lengths=Sizes((1,))), ("float32",)),
+}
+
+#: Larger ones take seconds each.
+LARGEST = 2**21
+
+
+def fitted(name: str) -> Iterator[Case]:
+    """The cases of sdpa that can be asked inside an envelope."""
+    envelope, dtypes = ENVELOPES[name]
+    for case in all_cases().values():
+        found = fit(case, envelope)
+        if not found.unfit and dtypes_for(case, dtypes):
+            yield found
+
+
+@pytest.mark.parametrize("name", ENVELOPES)
+def test_a_fitted_case_is_inside_and_keeps_what_it_needs(name: str) -> None:
+    """Its sizes are taken, and every need of the case is kept at them."""
+    for case in fitted(name):
+        assert case.shape in ENVELOPES[name][0], case.name
+        sizes = vars(case.shape)
+        if not case.invalid and case.shape.elements < LARGEST:
+            s, inputs = case.shape, case.inputs(dtypes_for(every_case()[case.name], ENVELOPES[name][1])[0])
+            past = case.past or 0
+            assert inputs.q.shape == (s.b, s.hq, s.sq, s.d), case.name
+            assert inputs.k.shape == (s.b, s.hkv, s.sk - past, s.d), case.name
+            assert inputs.v.shape == (s.b, s.hkv, s.sk - past, s.dv), case.name
+        assert [n for n in needs(every_case()[case.name]) if not kept(n, sizes)] == [], case.name
+
+
+def test_a_case_whose_own_sizes_are_taken_stays_itself() -> None:
+    """So that nothing changes for who takes every call."""
+    for case in all_cases().values():
+        assert fit(case, Envelope()) is case
+    assert fit(all_cases()["width-128"], Envelope(head_widths=Sizes((128,)))) is all_cases()["width-128"]
+
+
+@pytest.mark.parametrize(
+    ("name", "envelope", "why"),
+    [
+        ("causal-more-keys", "Sq = Sk", "needs Sq < Sk"),
+        ("width-80", "width 128", "needs D = 80"),
+        ("heads-4-over-2", "static", "needs group = 2, group > 1"),
+        ("lengths-zero", "static", "needs B > 1"),
+        ("empty-row", "one query", "needs Sq > 1"),
+        ("value-width-larger", "half-precision flash", "needs Dv > D"),
+        ("keys-15-peak-last", "tiles of 128", "needs Sk = 15"),
+    ],
+)
+def test_what_cannot_be_asked_says_what_it_needs(name: str, envelope: str, why: str) -> None:
+    """Not more than what the envelope lacks."""
+    assert fit(all_cases()[name], ENVELOPES[envelope][0]).unfit == f"not applicable: {why}"
+
+
+def test_options_that_are_not_taken_together_are_not_asked_together() -> None:
+    """Each of them is asked without the other."""
+    envelope = Envelope(not_together=(frozenset({"mask", "is_causal"}),))
+    assert fit(all_cases()["combined-mask-causal"], envelope).unfit == "not applicable: is_causal and mask together"
+    assert not fit(all_cases()["mask"], envelope).unfit
+
+
+def test_every_clause_of_the_options_can_be_asked_of_a_flash_kernel() -> None:
+    """In half precision alone, at its widths: every clause but those of other widths."""
+    tested = {case.clauses[0] for case in fitted("half-precision flash")}
+    assert {case.clauses[0] for case in all_cases().values()} - tested == set()
+
+
+@pytest.mark.parametrize(("name", "least"), [("half-precision flash", 400), ("static", 250), ("tiles of 128", 300)])
+def test_most_cases_can_be_asked_of_kernels(name: str, least: int) -> None:
+    """Of 426, where 12 or none could."""
+    assert sum(1 for _ in fitted(name)) >= least
+
+
+def test_the_same_envelope_gives_the_same_case() -> None:
+    """Equal inputs too, so that a rerun is one."""
+    case, envelope = all_cases()["mask"], ENVELOPES["static"][0]
+    again = Envelope(**vars(envelope))
+    assert fit(case, again) is fit(case, envelope)
+    assert at(case, sizes_of(fit(case, envelope))).shape == fit(case, envelope).shape
+
+
+def test_float32_cases_are_asked_in_half_precision_where_there_is_nothing_else() -> None:
+    """In float16, or in bfloat16 where the numbers are beyond float16; in their own dtypes where there are such."""
+    assert dtypes_for(all_cases()["mask-square"], HALVES) == ("float16",)
+    assert dtypes_for(all_cases()["softmax-shift-plus-1e5"], HALVES) == ("bfloat16",)
+    assert dtypes_for(all_cases()["softmax-shift-plus-1e5"], ("float16",)) == ()
+    assert dtypes_for(all_cases()["mask-square"], ("float32", "float16")) == ("float32",)
+    assert dtypes_for(all_cases()["plain"], HALVES) == HALVES
+    assert not in_float16(all_cases()["masked-largest-values"])
+
+
+def test_lengths_stay_within_the_keys_and_differ() -> None:
+    """All keys stay all, none stay none, and a part stays a part."""
+    for name in ("static decoding", "tiles of 128"):
+        for case in fitted(name):
+            given = case.options.get("kv_lengths")
+            if given is None or case.invalid:
+                continue
+            valid = np.asarray(case.inputs(ENVELOPES[name][1][0]).keywords["kv_lengths"])
+            assert valid.shape == (case.shape.b,), case.name
+            assert (valid >= 0).all(), case.name
+            assert (valid <= case.shape.sk).all(), case.name
+
+
+@functools.cache
+def _rows(case: Case, dtype: str) -> tuple[bool, bool]:
+    """Whether there are fully masked rows, and rows that see a part of the keys."""
+    seen = case.expected(dtype).allowed.sum(3)
+    return (
+        bool((seen == 0).any()),
+        bool(((seen > 0) & (seen < case.shape.sk)).any()),
+        bool((seen == case.shape.sk).any()),
+    )
+
+
+@pytest.mark.parametrize("name", ENVELOPES)
+def test_a_fitted_case_still_masks_what_it_is_about(name: str) -> None:
+    """Where the case has fully masked rows, or rows that see a part of the keys, the fitted one has them too."""
+    for case in fitted(name):
+        own = every_case()[case.name]
+        if not case.fitted or case.invalid or case.shape.elements > LARGEST:
+            continue
+        dtype = dtypes_for(own, ENVELOPES[name][1])[0]
+        before, after = _rows(own, own.dtypes[0]), _rows(case, dtype)
+        assert "SDPA-15" not in case.clauses or after[0] >= before[0], f"{case.name}: no masked row at {case.shape}"
+        assert case.shape.sq == 1 or after[1] >= before[1], f"{case.name}: no masked key at {case.shape}"
+
+
+def test_every_last_key_decides_an_element_in_half_precision() -> None:
+    """At 128 keys of width 128 in bfloat16 the reference without the last key is outside the bound in some row."""
+    for name in ("plain", "scale-given", "bias", "values-tell-their-key"):
+        case = at(all_cases()[name], (1, 2, 2, 128, 128, 128, 128))
+        inputs = case.inputs("bfloat16")
+        without = {n: (v[..., :-1] if isinstance(v, np.ndarray) else v) for n, v in inputs.keywords.items()}
+        other = type(inputs)(inputs.q, inputs.k[:, :, :-1], inputs.v[:, :, :-1], without)
+        wrong = np.abs(case.make_expected(other).output - case.expected("bfloat16").output)
+        assert (wrong > case.bound("bfloat16", Profile.STORAGE).output).any(), name
+
+
+def test_a_need_that_is_none_is_refused() -> None:
+    """A misspelt one in a table of cases."""
+    with pytest.raises(ValueError, match="is no need"):
+        needs(Case("it", ("SDPA-1",), "", Shape(), needs="more keys"))

@@ -1,0 +1,206 @@
+"""Envelopes: sizes, what is outside, and what a declaration may say."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_conformance.impls.contract import Framework, Implementation, ImplementationError
+from attention_conformance.impls.envelope import AXES, Envelope, Sizes
+from attention_conformance.impls.envelope_probe import classified, probe
+from attention_conformance.impls.select import with_attributes
+
+KERNEL = Envelope(
+    head_widths=Sizes((64, 128)),
+    value_widths=Sizes((64, 128)),
+    equal_widths=True,
+    query_lengths=Sizes(multiple=64, least=64),
+    key_lengths=Sizes(multiple=64, least=64),
+    length_relation="Sq = Sk",
+)
+
+
+def shape(**sizes: int) -> Any:
+    """Sizes of a call that the kernel takes, but for those given."""
+    return SimpleNamespace(**{"b": 1, "hq": 2, "hkv": 2, "sq": 64, "sk": 64, "d": 64, "dv": 64, **sizes})
+
+
+@pytest.mark.parametrize(
+    ("declared", "inside", "outside"),
+    [
+        (64, [64], [0, 63, 128]),
+        ((64, 128), [64, 128], [96]),
+        ("multiple of 16", [16, 32, 128], [0, 8, 24]),
+        ("multiple of 8 up to 256", [8, 256], [264, 4]),
+        ("up to 128", [1, 128], [0, 129]),
+        ("at least 2", [2, 1000], [1]),
+        ("2 to 4", [2, 3, 4], [1, 5]),
+        ("any", [0, 1, 7], []),
+    ],
+)
+def test_sizes_are_read_and_decide(declared: Any, inside: list[int], outside: list[int]) -> None:
+    """Each form of a declaration has the sizes that it names, and no others."""
+    sizes = Sizes.read(declared)
+    assert [n for n in inside if n not in sizes] == []
+    assert [n for n in outside if n in sizes] == []
+
+
+@pytest.mark.parametrize("declared", ["sixty-four", "", (), (-1,), 1.5, (64, "128"), None, True])
+def test_what_is_no_size_is_refused(declared: Any) -> None:
+    """In a sentence that says what may be declared."""
+    with pytest.raises(ValueError, match="multiple of N"):
+        Sizes.read(declared)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "what"),
+    [
+        ({"d": 96, "dv": 96}, "D = 96"),
+        ({"dv": 128}, "Dv = D"),
+        ({"sq": 65, "sk": 65}, "Sq = 65"),
+        ({"sk": 128}, "Sq = 64 with Sk = 128"),
+    ],
+)
+def test_a_call_outside_says_what_is_outside(sizes: dict[str, int], what: str) -> None:
+    """The axis, its size, and what is taken."""
+    assert shape() in KERNEL
+    assert shape(**sizes) not in KERNEL
+    assert any(what in text for text in KERNEL.outside(shape(**sizes)))
+
+
+def test_the_line_can_be_checked_by_a_person() -> None:
+    """Dtypes, widths, lengths, their relation, groups, options apart, and what is lacking."""
+    envelope = Envelope(
+        **{**vars(KERNEL), "groups": Sizes(least=1, most=8), "not_together": (frozenset({"window", "softcap"}),)}
+    )
+    assert envelope.line(["float16", "bfloat16"], ["sinks"]) == (
+        "float16, bfloat16; D = Dv in 64, 128; Sq, Sk multiples of 64, Sq = Sk; groups up to 8;"
+        " not softcap with window; no sinks"
+    )
+
+
+def declared(**attributes: Any) -> Implementation:
+    """A plug-in whose function has these attributes."""
+    return with_attributes(Implementation("it", "m:f", folder="/"), attributes)
+
+
+def test_a_function_declares_its_envelope_by_attributes() -> None:
+    """``lengths`` means both, and a length of one's own goes before it."""
+    found = declared(head_widths=(64, 128), lengths="multiple of 128", query_lengths=1).envelope
+    assert found.head_widths == Sizes((64, 128))
+    assert found.key_lengths == Sizes(multiple=128, least=128)
+    assert found.query_lengths == Sizes((1,))
+    assert found.source == "declared"
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"head_widths": "wide"},
+        {"length_relation": "Sq ~ Sk"},
+        {"not_together": [("window", "sofcap")]},
+        {"not_together": [("window",)]},
+    ],
+)
+def test_a_declaration_that_is_not_understood_is_refused(attributes: dict[str, Any]) -> None:
+    """In one sentence with the implementation's name."""
+    with pytest.raises(ImplementationError, match="it: its attributes are not understood"):
+        declared(**attributes)
+
+
+def test_options_apart_are_those_that_a_call_gives_together() -> None:
+    """A call with one of them is taken."""
+    envelope = declared(not_together=[("window", "softcap")]).envelope
+    assert envelope.apart({"window", "softcap", "scale"}) == {"window", "softcap"}
+    assert envelope.apart({"window", "scale"}) == frozenset()
+
+
+def test_the_axes_are_all_that_a_shape_has() -> None:
+    """In the order in which results write them."""
+    assert list(AXES.values()) == ["B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv"]
+
+
+# The probe.
+
+
+def kernel(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Half precision, width 64 or 128, Sq = Sk in multiples of 64."""
+    sizes = shape(b=len(q), hq=q.shape[1], hkv=k.shape[1], sq=q.shape[2], sk=k.shape[2], d=q.shape[3], dv=v.shape[3])
+    if q.dtype == np.float64 or q.dtype == np.float32 or sizes not in KERNEL or sizes.hq != sizes.hkv:
+        raise NotImplementedError("not this")
+    return np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
+
+
+def anything(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Every call, in single precision."""
+    if q.dtype != np.float32:
+        raise NotImplementedError("float32 only")
+    return np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
+
+
+def nothing(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """No call."""
+    raise NotImplementedError("no such GPU")
+
+
+def broken(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """An exception that is no refusal."""
+    raise ValueError("shapes do not match")
+
+
+def fixed(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """One shape, as a model that was exported with it."""
+    if (q.shape, k.shape, v.shape) != ((1, 8, 128, 64),) * 3:
+        raise NotImplementedError("fixed")
+    return v
+
+
+def probed(name: str) -> Any:
+    """What the probe finds of a function above."""
+    return probe(Implementation(name, f"{__name__}:{name}", framework=Framework.NUMPY), "cpu")
+
+
+def test_a_probe_finds_the_envelope_of_a_kernel() -> None:
+    """Every limit of it, the dtypes, and the words of its refusals."""
+    found = probed("kernel")
+    assert found.dtypes == ("float16", "bfloat16")
+    assert found.envelope == Envelope(**{**vars(KERNEL), "groups": Sizes((1,)), "refusals": ()})
+    assert any("not this" in text for text in found.envelope.refusals)
+
+
+def test_a_probe_of_what_takes_the_plain_call_finds_no_limit_but_its_dtypes() -> None:
+    """Which are those that it was not refused in."""
+    assert probed("anything").envelope.free
+    assert probed("anything").dtypes == ("float32",)
+
+
+def test_a_probe_that_nothing_is_taken_of_finds_nothing() -> None:
+    """So that all cases are asked as they are, and refused."""
+    assert probed("nothing").envelope.free
+    assert probed("nothing").dtypes == ()
+
+
+def test_an_exception_is_no_refusal() -> None:
+    """It is for the cases to show."""
+    assert probed("broken").envelope.free
+    assert probed("broken").dtypes == ("float64", "float32", "float16", "bfloat16")
+
+
+def test_a_probe_finds_fixed_sizes() -> None:
+    """Every axis is of one size."""
+    found = probed("fixed").envelope
+    assert (found.batches, found.heads, found.key_heads) == (Sizes((1,)), Sizes((8,)), Sizes((8,)))
+    assert (found.query_lengths, found.key_lengths, found.head_widths) == (Sizes((128,)), Sizes((128,)), Sizes((64,)))
+
+
+def test_sizes_that_were_taken_are_classified_in_the_simplest_way() -> None:
+    """Everything, multiples, a limit, or a list."""
+    tried = (1, 7, 16, 32, 48, 64, 128, 256)
+    assert classified(tried, tried) == Sizes()
+    assert classified(tried, (16, 32, 48, 64, 128, 256)) == Sizes(multiple=16, least=16)
+    assert classified(tried, (16, 32, 48, 64, 128)) == Sizes(multiple=16, least=16, most=128)
+    assert classified(tried, (1, 7, 16)) == Sizes(least=1, most=16)
+    assert classified(tried, (64, 256)) == Sizes((64, 256))
