@@ -68,6 +68,7 @@ class Outcomes(Who, frozen=True, kw_only=True):
     known_deviation: Count = msgspec.field(name="known-deviation")
     advisory: Count
     unsupported: Count
+    not_applicable: Count = msgspec.field(name="not-applicable")
 
 
 class ImplementationRow(Outcomes, frozen=True, kw_only=True):
@@ -298,6 +299,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     known_deviation: Count = msgspec.field(name="known-deviation")
     advisory: Count
     unsupported: Count
+    not_applicable: Count = msgspec.field(name="not-applicable")
 
 
 class Tally(Who, frozen=True, kw_only=True):

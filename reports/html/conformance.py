@@ -31,9 +31,10 @@ WORDS = {
     "advisory": "{0} of {1} cases do not follow a SHOULD",
     "passed": "all {1} cases passed",
     "unsupported": "unsupported",
+    "not-applicable": "not applicable at the sizes that it takes",
 }
 
-RANK = {"failed": 4, "known-deviation": 3, "advisory": 2, "passed": 1, "unsupported": 0}
+RANK = {"failed": 4, "known-deviation": 3, "advisory": 2, "passed": 1, "unsupported": 0, "not-applicable": 0}
 
 #: What the parts of the spec are called.
 PARTS = {"SDPA": "Attention", "DEC": "Decoding", "MHA": "Multi-head layer", "SUB": "Sub-layer", "GRAD": "Gradients"}
@@ -44,6 +45,7 @@ VERDICTS = {
     "advisory": "conforms, not to every SHOULD",
     "passed": "conforms",
     "unsupported": "nothing executed",
+    "not-applicable": "nothing executed",
 }
 
 #: What frames an answer that is not the spec's.
@@ -65,7 +67,7 @@ def conforms(table: pd.DataFrame) -> Answer:
     groups: dict[tuple[str, str], list[Cell]] = {}
     for row in table.to_dict("records"):
         executed = row["passed"] + row["failed"] + row["known-deviation"] + row["advisory"]
-        counts = ", ".join(f"{row[outcome]} {words(outcome)}" for outcome in tables.OUTCOMES)
+        counts = ", ".join(f"{row[outcome]} {words(outcome)}" for outcome in tables.shown(table))
         name = " ".join((row["implementation"], row["device"])) if several else row["implementation"]
         item = Cell(name, tip=counts, link="#implementations")
         label = ("Nothing executed", "unsupported")
@@ -82,8 +84,8 @@ def conforms(table: pd.DataFrame) -> Answer:
         Group(f"{label} ({len(items)})", look, tuple(items))
         for (label, look), items in sorted(groups.items(), key=lambda group: order.index(group[0][1]))
     )
-    numbers = table[list(tables.OUTCOMES)].sum()
-    note = f"{numbers.sum():,} results: {', '.join(f'{numbers[name]:,} {words(name)}' for name in tables.OUTCOMES)}."
+    numbers = table[list(tables.shown(table))].sum()
+    note = f"{numbers.sum():,} results: {', '.join(f'{number:,} {words(name)}' for name, number in numbers.items())}."
     return Answer("conforms", "Which implementations conform to the spec?", lead, found, note, "conformance")
 
 
@@ -91,7 +93,7 @@ def masked_rows(frame: pd.DataFrame, results: Sequence[Result]) -> Answer | None
     """Who is right about fully masked rows: breaks no such clause, and answers no such question in another way."""
     named = list(MASKED_ROWS.values())
     about = frame["clauses"].str.contains("|".join(rf"\b{name}\b" for name in named)) | frame["broken"].isin(named)
-    judged = tables.judgements(frame[about & (frame["outcome"] != "unsupported")])
+    judged = tables.judgements(frame[about & frame["outcome"].isin(tables.EXECUTED)])
     judged = judged[judged["clause"].isin(named)]
     answered = {found.operator: found for found in given.answers(results)}
     groups: list[Group] = []
@@ -158,10 +160,11 @@ def _differs(who: Who, otherwise: Sequence[tuple[Question, Any]]) -> Cell:
 
 def implementations(table: pd.DataFrame) -> Table:
     """One row per implementation and device: results by outcome, the largest share of the bound, profiles met."""
+    shown = tables.shown(table)
     rows = []
     for row in table.to_dict("records"):
         verdict = next((name for name in RANK if row[name]), "unsupported")
-        counts = [Cell(str(row[name]), row[name], look=name if row[name] else "none") for name in tables.OUTCOMES]
+        counts = [Cell(str(row[name]), row[name], look=name if row[name] else "none") for name in shown]
         profiles = row["profiles met"]
         rows.append(
             (
@@ -173,7 +176,7 @@ def implementations(table: pd.DataFrame) -> Table:
                 Cell(profiles if isinstance(profiles, str) else NONE),
             )
         )
-    numbers = (*map(words, tables.OUTCOMES), "worst share")
+    numbers = (*map(words, shown), "worst share")
     heads = columns("implementation", "device", "verdict", *numbers, "profiles met", numbers=numbers)
     note = (
         "Worst share: the largest error, as a share of its bound, over the cases that passed. Profiles met: the"
@@ -208,7 +211,7 @@ def _judged(row: Mapping[Any, Any] | None) -> Cell:
     if row is None:
         return Cell("", "", spoken="not run")
     worst = next((name for name in RANK if row[name]), "unsupported")
-    executed = sum(row[name] for name in RANK if name != "unsupported")
+    executed = sum(row[name] for name in tables.EXECUTED)
     words = WORDS[worst].format(row[worst], executed)
     return Cell(
         row["cell"],

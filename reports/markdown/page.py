@@ -63,7 +63,7 @@ def verdict(model: Model) -> str:
 
 def _conformance_verdict(frame: pd.DataFrame) -> str:
     counts = frame["outcome"].value_counts()
-    executed = int(sum(counts.get(outcome, 0) for outcome in tables.OUTCOMES if outcome != "unsupported"))
+    executed = int(sum(counts.get(outcome, 0) for outcome in tables.EXECUTED))
     everyone = frame["implementation"].unique()
     failing = frame.loc[frame["outcome"] == "failed", "implementation"].unique()
     if not executed:
@@ -80,7 +80,8 @@ def _conformance_verdict(frame: pd.DataFrame) -> str:
         )
     else:
         start = f"**Conformance: {_many(len(everyone), 'implementation')}, no failure.**"
-    numbers = ", ".join(f"{counts.get(outcome, 0)} {words(outcome)}" for outcome in tables.OUTCOMES)
+    of = counts.reindex(list(tables.OUTCOMES), fill_value=0).to_frame().T
+    numbers = ", ".join(f"{of[outcome].sum()} {words(outcome)}" for outcome in tables.shown(of))
     return f"{start} {_many(len(frame), 'result')}: {numbers}."
 
 
@@ -127,7 +128,8 @@ def _matrix(model: Model) -> str:
     parts.append(
         f"{symbols['passed']} every executed case passed · {symbols['failed']}k/n k of n executed cases failed ·"
         f" {symbols['known-deviation']}k/n deviate as recorded · {symbols['advisory']}k/n do not follow a SHOULD ·"
-        f" {symbols['unsupported']} unsupported · empty: not run."
+        f" {symbols['unsupported']} unsupported · {symbols['not-applicable']} not applicable at the sizes taken ·"
+        " empty: not run."
         " A case that fails counts at the clause it broke; the counts of all are in `matrix.csv`."
     )
     return "\n\n".join(parts)

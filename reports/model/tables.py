@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from attention_conformance.conformance.judging import outcomes
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.ledger import divergence as ledger
 from attention_conformance.conformance.ledger.questions import QUESTIONS, Question
@@ -16,9 +17,17 @@ from attention_conformance.impls.contract import Profile
 from attention_conformance.reports.input.records import Source
 
 OUTCOMES = tuple(outcome.value for outcome in Outcome)
+EXECUTED = tuple(outcome.value for outcome in outcomes.EXECUTED)
 
 #: What a clause's cell in the matrix shows, by the most serious outcome of its cases.
-SYMBOLS = {"failed": "✗", "known-deviation": "≠", "advisory": "!", "passed": "✓", "unsupported": "–"}
+SYMBOLS = {
+    "failed": "✗",
+    "known-deviation": "≠",
+    "advisory": "!",
+    "passed": "✓",
+    "unsupported": "–",
+    "not-applicable": "∅",
+}
 NOT_RUN = ""
 
 #: Order of seriousness; the first that occurs decides the symbol.
@@ -44,6 +53,7 @@ def conformance(results: Iterable[Result]) -> pd.DataFrame:
 def _plain(result: Result) -> dict[str, Any]:
     plain = dict(vars(result))
     plain |= {"clauses": " ".join(result.clauses), "meets": " ".join(result.meets), "outcome": result.outcome.value}
+    plain["sizes"] = " ".join(map(str, result.sizes))
     return plain | {"failure": None if result.failure is None else result.failure.value}
 
 
@@ -98,13 +108,18 @@ def matrix(frame: pd.DataFrame, clauses: Mapping[str, Clause]) -> pd.DataFrame:
 
 def symbol(counts: Mapping[Any, int]) -> str:
     """The cell of a clause: "✗2/9" if 2 of 9 executed cases failed, and so on; ``counts`` by outcome."""
-    executed = sum(counts[outcome] for outcome in OUTCOMES if outcome != "unsupported")
+    executed = sum(counts[outcome] for outcome in EXECUTED)
     for outcome in _SERIOUS:
         if counts[outcome]:
             return f"{SYMBOLS[outcome]}{counts[outcome]}/{executed}"
     if executed:
         return SYMBOLS["passed"]
-    return SYMBOLS["unsupported"] if counts["unsupported"] else NOT_RUN
+    return next((SYMBOLS[outcome] for outcome in ("unsupported", "not-applicable") if counts[outcome]), NOT_RUN)
+
+
+def shown(counts: pd.DataFrame) -> tuple[str, ...]:
+    """The outcomes that a table with a column for each shows: "not applicable" only where there is any."""
+    return tuple(name for name in OUTCOMES if name != Outcome.NOT_APPLICABLE or counts[name].any())
 
 
 def differences(frame: pd.DataFrame) -> pd.DataFrame:

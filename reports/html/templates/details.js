@@ -5,8 +5,8 @@
   const dialog = document.getElementById("details");
   const title = document.getElementById("details-h");
   const body = document.getElementById("details-body");
-  const SERIOUS = ["failed", "known-deviation", "advisory", "passed", "unsupported"];
-  const SYMBOLS = { failed: "✗", "known-deviation": "≠", advisory: "!", passed: "✓", unsupported: "–" };
+  const SERIOUS = ["failed", "known-deviation", "advisory", "passed", "unsupported", "not-applicable"];
+  const SYMBOLS = { failed: "✗", "known-deviation": "≠", advisory: "!", passed: "✓", unsupported: "–", "not-applicable": "∅" };
   const WORDS = { "known-deviation": "deviate as recorded", advisory: "do not follow a SHOULD" };
   const MANY = 200; // rows that are shown at first; a button shows the others
 
@@ -82,7 +82,7 @@
       parts.push(one);
     }
     const rows = (list) => list.map((r) => [a(r.case, "result", r.implementation, r.device, r.dtype, r.case), implementation === undefined ? r.implementation : r.dtype, implementation === undefined ? r.dtype : digits(r.share), r.outcome === "passed" ? r.profile : r.reason]);
-    for (const outcome of ["passed", "unsupported"]) {
+    for (const outcome of ["passed", "unsupported", "not-applicable"]) {
       if (!some(outcome).length) continue;
       const fold = el("details", {}, el("summary", {}, badge(outcome), ` ${some(outcome).length} results`));
       const heads = implementation === undefined ? ["case", "implementation", "dtype"] : ["case", "dtype", "share of bound"];
