@@ -92,6 +92,8 @@ def _check_broadcast(name: str, shape: tuple[int, ...], target: tuple[int, ...])
 def check_layer(heads: int, x_q: Any, x_kv: Any = None, **arrays: Any) -> None:
     """Refuse what does not fit together; ``arrays`` are weights, biases, gamma and beta by name, None for absent.
 
+    Of others among them, such as the bias of the scores, the dtype alone is looked at.
+
     ``x_q`` is (B, Sq, E), (Sq, B, E) or (Sq, E), and ``x_kv`` alike; None is self-attention.  With ``gamma`` there is a
     residual connection, so the output has to be as wide as the input.  Raises ValueError for a shape or for
     heads that do not divide the width, TypeError for a dtype.
@@ -104,7 +106,8 @@ def check_layer(heads: int, x_q: Any, x_kv: Any = None, **arrays: Any) -> None:
         raise ValueError("b_o is the bias of w_o, which is not given")
     widths = {"E": x_q.shape[-1], "Ekv": x_kv.shape[-1]}
     for name, array in given.items():
-        _check_shape(name, tuple(array.shape), widths)
+        if name in _AXES:
+            _check_shape(name, tuple(array.shape), widths)
     for name, array in {"x_kv": x_kv, **given}.items():
         if array.dtype != x_q.dtype:
             raise TypeError(f"{name} must have the dtype of x_q, {x_q.dtype}, got {array.dtype}")

@@ -116,14 +116,12 @@ def layer_gradients(
     By the chain rule through ``mha``.  ``grad_output`` is the gradient of the output of ``mha``, in its shape; keywords
     as there.  Raises ValueError or TypeError for what does not fit together.
     """
-    check_layer(heads, x_q, x_kv, w_q=w_q, w_k=w_k, w_v=w_v, w_o=w_o, b_q=b_q, b_k=b_k, b_v=b_v, b_o=b_o)
+    given = {"w_o": w_o, "b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o, "bias": bias, "grad_output": grad_output}
+    check_layer(heads, x_q, x_kv, w_q=w_q, w_k=w_k, w_v=w_v, **given)
     dtype, work, batched, source = x_q.dtype, working_dtype(x_q.dtype), x_q.ndim == 3, x_q if x_kv is None else x_kv
     shape = (*x_q.shape[:-1], (w_v if w_o is None else w_o).shape[1])
     if grad_output.shape != shape:
         raise ValueError(f"grad_output must have the shape of the output, {shape}, got {grad_output.shape}")
-    for name, array in {"grad_output": grad_output, "bias": bias}.items():
-        if array is not None and array.dtype != dtype:
-            raise TypeError(f"{name} must have the dtype of x_q, {dtype}, got {array.dtype}")
     first = sequence_first and batched
     x, y, d_output = (_batch_first(a.astype(work), first) for a in (x_q, source, grad_output))
     options: dict[str, Any] = {"mask": mask, "is_causal": is_causal, "kv_lengths": kv_lengths, "scale": scale}

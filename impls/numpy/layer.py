@@ -43,10 +43,8 @@ def mha(
     axis; with ``sequence_first`` inputs and output are (S, B, E).  Raises ValueError or TypeError for what does not fit
     together.
     """
-    check_layer(heads, x_q, x_kv, w_q=w_q, w_k=w_k, w_v=w_v, w_o=w_o, b_q=b_q, b_k=b_k, b_v=b_v, b_o=b_o)
+    check_layer(heads, x_q, x_kv, w_q=w_q, w_k=w_k, w_v=w_v, w_o=w_o, b_q=b_q, b_k=b_k, b_v=b_v, b_o=b_o, bias=bias)
     dtype, work = x_q.dtype, working_dtype(x_q.dtype)
-    if bias is not None and bias.dtype != dtype:
-        raise TypeError(f"bias must have the dtype of x_q, {dtype}, got {bias.dtype}")
     batched, sequence_first = x_q.ndim == 3, sequence_first and x_q.ndim == 3
     x_q, x_kv = (_batch_first(x.astype(work), sequence_first) for x in (x_q, x_q if x_kv is None else x_kv))
     with np.errstate(all="ignore"):  # NaN and inf are inputs like any other
@@ -94,10 +92,8 @@ def sublayer(
     normalised.  Raises as ``mha``, and ValueError for an output that is not as wide as x_q.
     """
     named = {name: layer.get(name) for name in ("w_o", "b_q", "b_k", "b_v", "b_o")}
-    check_layer(heads, x_q, layer.get("x_kv"), w_q=w_q, w_k=w_k, w_v=w_v, gamma=gamma, beta=beta, **named)
+    check_layer(heads, x_q, layer.get("x_kv"), w_q=w_q, w_k=w_k, w_v=w_v, gamma=gamma, beta=beta, bias=bias, **named)
     dtype, work = x_q.dtype, working_dtype(x_q.dtype)
-    if bias is not None and bias.dtype != dtype:
-        raise TypeError(f"bias must have the dtype of x_q, {dtype}, got {bias.dtype}")
     x, w_q, w_k, w_v, gamma, beta = (a.astype(work) for a in (x_q, w_q, w_k, w_v, gamma, beta))
     layer = {name: _wide(value, work) for name, value in {**layer, "bias": bias}.items()}
     with np.errstate(all="ignore"):
