@@ -129,7 +129,7 @@ def _pair(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[P
     shows = {f: _showing(f) for f in itertools.islice(one_of_each, TRIED)}
     for failed in sorted(shows, key=lambda f: len(shows[f]))[:PAIRED]:
         pairs = itertools.islice(itertools.combinations(shows[failed], 2), PAIRS)
-        candidates = [p for p in pairs if (made := combined(p)) is not None and explains(made, failed)]
+        candidates = [p for p in pairs if (made := combined(p)) is not None and explains(made, failed, once=True)]
         best = _best(candidates, left, failures, passed)
         if best is not None:
             return best

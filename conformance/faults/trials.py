@@ -21,7 +21,7 @@ from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.cases.fit import sizes_of
 from attention_conformance.conformance.faults.models.mha import Layer, LayerCall
 from attention_conformance.conformance.faults.models.sdpa import Attention, Inputs, Model
-from attention_conformance.conformance.faults.models.steps import unchanged
+from attention_conformance.conformance.faults.models.steps import correct, unchanged
 from attention_conformance.conformance.judging.compare import compare
 from attention_conformance.conformance.judging.judge import comparisons, judge
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
@@ -35,12 +35,15 @@ from attention_conformance.impls.operators import OPERATORS
 #: What a trial of each operator is called as; its function is given with each call.
 _TRIAL = {name: Implementation("trial", "trial:none", operator=name) for name in OPERATORS}
 
-#: A result whose median element is farther off than this, against the largest bound and the largest element, is not
+#: A result most of whose elements are farther off than this, against the largest bound and the largest element, is not
 #: compared further.  Only saves time: a bound of the fault itself that is so much larger would say nothing.
 COARSE_BOUNDS, COARSE_SIZE = 16.0, 2.0**-6
 
 #: Trials that are kept, and the elements of q, k and v above which one is not: a few hundred MB at most.
 TRIALS, KEPT = 30_000, 20_000
+
+#: Bounds of faults that are kept.
+BOUNDS = 1000
 
 
 class Verdict(NamedTuple):
@@ -52,6 +55,14 @@ class Verdict(NamedTuple):
 
 #: Verdicts by case, sizes, dtype, profile and a digest of the reply: most faults return the same bits on most cases.
 _GIVEN: dict[tuple[str, tuple[int, ...], str, str | None, bytes], Verdict] = {}
+
+
+class Numbers(NamedTuple):
+    """Numbers of a failed result: which are finite, these in float64, and the largest bound of the case."""
+
+    finite: np.ndarray
+    values: np.ndarray
+    limit: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +81,16 @@ class Failed:
         return self.case.size
 
     @functools.cached_property
+    def numbers(self) -> dict[str, Numbers]:
+        """The results, by name."""
+        own, found = self.case.bound(self.dtype, self.profile), {}
+        for name, array in self.reply.results.items():
+            values = array.astype(np.float64)
+            limit = np.nan_to_num(getattr(own, name), posinf=np.inf).max(initial=0)
+            found[name] = Numbers(finite := np.isfinite(values), values[finite], float(limit))
+        return found
+
+    @functools.cached_property
     def telling(self) -> bool:
         """Whether there is a wrong number to compare: NaN for NaN many mistakes have in common."""
         if self.failure is not Failure.VALUE:
@@ -82,7 +103,7 @@ def verdict(reply: Reply, case: AnyCase, blank: Result) -> Verdict:
     """The judge's verdict on a reply to a case; it depends on what is in the key, and on nothing else."""
     key = (case.name, sizes_of(case), blank.dtype, blank.profile, _digest(reply))
     if key not in _GIVEN:
-        result = judge(reply, case, blank)
+        result = judge(reply, case, blank, every_profile=False)
         _GIVEN[key] = Verdict(result.outcome, result.failure)
     return _GIVEN[key]
 
@@ -98,8 +119,38 @@ def _digest(reply: Reply) -> bytes:
     return digest.digest()
 
 
-def trial(make: type[Model], case: AnyCase, dtype: str, profile: Profile) -> tuple[Reply, Failure | None]:
-    """What a new instance of a fault replies to a case of its operator, and in which way that fails it, if it does.
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A reply of a fault to a case, and the verdict on it, which is given when it is asked for."""
+
+    reply: Reply
+    case: AnyCase
+    dtype: str
+    profile: Profile
+    #: The model whose correct reply it is, where the fault does not show in any step.
+    correct: type[Model] | None = None
+
+    @functools.cached_property
+    def verdict(self) -> Verdict:
+        """The judge's verdict."""
+        if self.correct is not None:
+            return _verdict_on_correct(self.correct, self.case, self.dtype, self.profile)  # type: ignore[arg-type]
+        return verdict(self.reply, self.case, _blank(self.case, self.dtype, self.profile))
+
+
+def _blank(case: AnyCase, dtype: str, profile: Profile) -> Result:
+    return Result("trial", "cpu", dtype, case.name, case.clauses, Outcome.PASSED, profile=profile)
+
+
+@functools.cache
+def _verdict_on_correct(make: type[Model], case: AnyCase, dtype: str, profile: Profile) -> Verdict:
+    reply = unchanged(make, case, dtype)
+    assert reply is not None  # a correct model differs from itself in no step
+    return verdict(reply, case, _blank(case, dtype, profile))
+
+
+def trial(make: type[Model], case: AnyCase, dtype: str, profile: Profile) -> Trial:
+    """What a new instance of a fault replies to a case of its operator.
 
     The case that comes before it, if there is one, is called first.
     """
@@ -108,16 +159,19 @@ def trial(make: type[Model], case: AnyCase, dtype: str, profile: Profile) -> tup
     return _kept_trial(make, case, dtype, profile)  # type: ignore[arg-type]  # a class is hashable
 
 
-def _trial(make: type[Model], case: AnyCase, dtype: str, profile: Profile) -> tuple[Reply, Failure | None]:
+def _trial(make: type[Model], case: AnyCase, dtype: str, profile: Profile) -> Trial:
     reply = unchanged(make, case, dtype)
-    if reply is None:
-        function = make()
-        earlier = case.earlier()
-        if earlier is not None and not earlier.unfit:
-            call(_TRIAL[case.operator], request(earlier, dtype, "cpu"), function)
-        reply = call(_TRIAL[case.operator], request(case, dtype, "cpu"), function)
-    blank = Result("trial", "cpu", dtype, case.name, case.clauses, Outcome.PASSED, profile=profile)
-    return reply, verdict(reply, case, blank).failure
+    if reply is not None:
+        return Trial(reply, case, dtype, profile, correct(make))
+    return _called(make, case, dtype, profile)
+
+
+def _called(make: type[Model], case: AnyCase, dtype: str, profile: Profile) -> Trial:
+    function = make()
+    earlier = case.earlier()
+    if earlier is not None and not earlier.unfit:
+        call(_TRIAL[case.operator], request(earlier, dtype, "cpu"), function)
+    return Trial(call(_TRIAL[case.operator], request(case, dtype, "cpu"), function), case, dtype, profile)
 
 
 _kept_trial = functools.lru_cache(maxsize=TRIALS)(_trial)
@@ -125,17 +179,26 @@ _kept_trial = functools.lru_cache(maxsize=TRIALS)(_trial)
 
 def fails(make: type[Model], case: AnyCase, dtype: str, profile: Profile) -> bool:
     """Whether the fault shows on a case; one of another operator never does."""
-    return make.operator == case.operator and trial(make, case, dtype, profile)[1] is not None
+    return make.operator == case.operator and trial(make, case, dtype, profile).verdict.failure is not None
 
 
-def explains(make: type[Model], failed: Failed) -> bool:
-    """Whether a fault, of the case's operator, fails the case in the same way, with equal results."""
+def explains(make: type[Model], failed: Failed, *, once: bool = False) -> bool:
+    """Whether a fault, of the case's operator, fails the case in the same way, with equal results.
+
+    With ``once`` it is called at once, and its reply is not kept: for one of thousands that all show on the case.
+    """
     if make.operator != failed.case.operator:
         return False
-    reply, failure = trial(make, failed.case, failed.dtype, failed.profile)
-    if failure is not failed.failure or not _same_form(reply, failed.reply):
+    found = (_called if once else trial)(make, failed.case, failed.dtype, failed.profile)
+    if found.correct is not None and found.verdict.failure is not failed.failure:
         return False
-    return failure is not Failure.VALUE or (_near(reply, failed) and _equal_values(reply, failed, make))
+    if not _same_form(found.reply, failed.reply):
+        return False
+    if failed.failure is Failure.VALUE and not _near(found.reply, failed):  # before the verdict, which takes longer
+        return False
+    if found.verdict.failure is not failed.failure:
+        return False
+    return failed.failure is not Failure.VALUE or _equal_values(found.reply, failed, make)
 
 
 def _same_form(reply: Reply, got: Reply) -> bool:
@@ -147,16 +210,14 @@ def _same_form(reply: Reply, got: Reply) -> bool:
 
 def _near(reply: Reply, failed: Failed) -> bool:
     """Whether a close comparison is worth its time."""
-    own = failed.case.bound(failed.dtype, failed.profile)
     for name, array in reply.results.items():
-        got, wrong = failed.reply.results[name].astype(np.float64), array.astype(np.float64)
-        finite = np.isfinite(got)
-        if not np.array_equal(finite, np.isfinite(wrong)):
+        got, wrong = failed.numbers[name], array.astype(np.float64)
+        if not np.array_equal(got.finite, np.isfinite(wrong)):
             return False
-        if finite.any():
-            distance, size = np.abs(got[finite] - wrong[finite]), np.abs(wrong[finite]).max()
-            limit = np.nan_to_num(getattr(own, name), posinf=np.inf).max(initial=0)
-            if np.median(distance) > COARSE_BOUNDS * limit + COARSE_SIZE * size:
+        if got.values.size:
+            wrong = wrong[got.finite]
+            far = np.abs(got.values - wrong) > COARSE_BOUNDS * got.limit + COARSE_SIZE * np.abs(wrong).max()
+            if 2 * np.count_nonzero(far) > far.size:
                 return False
     return True
 
@@ -175,15 +236,21 @@ def _equal_values(reply: Reply, failed: Failed, make: type[Model]) -> bool:
 
 def _bound(make: type[Model], failed: Failed) -> Any:
     """The error bound of what the fault computes, results as attributes."""
-    inputs = failed.case.inputs(failed.dtype)
+    found = _own_bound(make, failed.case, failed.dtype, failed.profile)  # type: ignore[arg-type]  # a class is hashable
+    return failed.case.bound(failed.dtype, failed.profile) if found is None else found
+
+
+@functools.lru_cache(maxsize=BOUNDS)
+def _own_bound(make: type[Model], case: AnyCase, dtype: str, profile: Profile) -> Any:
+    if case.operator not in _OWN:
+        return None
+    inputs = case.inputs(dtype)
     options = {n: inputs.keywords[n] for n in ("scale", "softcap", "bias") if n in inputs.keywords}
-    if failed.case.operator not in _OWN:
-        return failed.case.bound(failed.dtype, failed.profile)
     try:
         with np.errstate(all="ignore"):
-            return _OWN[failed.case.operator](make(), inputs, bounds.Options(**options), failed.dtype, failed.profile)
+            return _OWN[case.operator](make(), inputs, bounds.Options(**options), dtype, profile)
     except ValueError:  # results of another shape than the operator's have no bound of their own
-        return failed.case.bound(failed.dtype, failed.profile)
+        return None
 
 
 def _of_attention(fault: Attention, inputs: Any, options: bounds.Options, dtype: str, profile: Profile) -> bounds.Bound:

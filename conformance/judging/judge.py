@@ -37,7 +37,7 @@ class Finding:
     error_pattern: str = ""
 
 
-def judge(reply: Reply, case: AnyCase, blank: Result) -> Result:
+def judge(reply: Reply, case: AnyCase, blank: Result, *, every_profile: bool = True) -> Result:
     """The result that a reply amounts to.
 
     Parameters
@@ -48,6 +48,8 @@ def judge(reply: Reply, case: AnyCase, blank: Result) -> Result:
         The case that it replied to.
     blank
         What is known before: whose reply it is, and the dtype and the precision profile that decide its bound.
+    every_profile
+        Say which other profiles the reply meets, too; neither the outcome nor the failure depends on it.
     """
     blank = replace(
         blank, run_seconds=reply.run_seconds, prepare_seconds=reply.prepare_seconds, side_effects=reply.side_effects
@@ -63,7 +65,7 @@ def judge(reply: Reply, case: AnyCase, blank: Result) -> Result:
         reason = f"accepted, and returned {shapes}"
         result = failed(blank, case, Finding(Failure.NO_ERROR, case.clauses[0], reason, (f"Accepted: {shapes}",)))
     else:
-        result = _returned(reply, case, case.expected(blank.dtype), blank)
+        result = _returned(reply, case, case.expected(blank.dtype), blank, every_profile)
     state = changed(reply, case)
     if state is None:
         return result
@@ -125,12 +127,12 @@ def dtypes_of(name: str, dtype: str) -> tuple[str, ...]:
     return ("float64",) if dtype == "float64" else ("float32", "float64")
 
 
-def _returned(reply: Reply, case: AnyCase, expected: Any, blank: Result) -> Result:
+def _returned(reply: Reply, case: AnyCase, expected: Any, blank: Result, every_profile: bool) -> Result:
     """Results against what is expected: their form, their values under every profile, and what the call did to them."""
     finding = malformed(reply, case, expected, blank.dtype)
     if finding is not None:
         return failed(blank, case, finding)
-    profiles, declared = bounds.profiles(blank.dtype), Profile(blank.profile or Profile.WIDE)
+    profiles, declared = bounds.profiles(blank.dtype) if every_profile else (), Profile(blank.profile or Profile.WIDE)
     by_profile = {p: comparisons(reply, case, blank.dtype, p) for p in {*profiles, declared}}
     meets = tuple(p.value for p in profiles if all(c.ok for c in by_profile[p]))
     blank = replace(blank, meets=meets, share=max(c.share for c in by_profile[declared]))

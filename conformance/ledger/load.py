@@ -159,6 +159,7 @@ def read(paths: Sequence[Path] = (LEDGER,)) -> Ledger:
     """
     deviations: list[Deviation] = []
     sources: list[Source] = []
+    names = _known_names()
     for path in paths:
         file = OURS if path == LEDGER else str(path)
         try:
@@ -172,7 +173,7 @@ def read(paths: Sequence[Path] = (LEDGER,)) -> Ledger:
         records = data.get("deviation", [])
         if not isinstance(records, list):
             raise LedgerError(f"{file}: deviation is one table, expected [[deviation]] in double brackets")
-        deviations += [_record(_place(file, number, each), each, file) for number, each in enumerate(records, 1)]
+        deviations += [_record(_place(file, number, each), each, file, names) for number, each in enumerate(records, 1)]
         sources.append(Source(file, len(records), f"{zlib.crc32(content):08x}"))
     check_records(deviations)
     return Ledger(tuple(deviations), tuple(sources))
@@ -182,8 +183,11 @@ def _place(file: str, number: int, data: object) -> str:
     return f"{file}, record {data.get('id', number) if isinstance(data, dict) else number}"
 
 
-def _record(place: str, data: object, file: str) -> Deviation:
-    """A record, from what is in the file.  Raises LedgerError; ``place`` names the place in it."""
+def _record(place: str, data: object, file: str, names: Sequence[str]) -> Deviation:
+    """A record, from what is in the file.  Raises LedgerError.
+
+    ``place`` names the place in it, ``names`` are the known implementations.
+    """
     if isinstance(data, dict):
         for key in data:
             if key not in KEYS:
@@ -200,7 +204,7 @@ def _record(place: str, data: object, file: str) -> Deviation:
     _known(place, "dtype", found.dtypes, DTYPES)
     _known(place, "device", found.devices, DEVICES)
     _patterns(place, "case", found.cases, every_case())
-    _patterns(place, "implementation", [each for each in found.implementations if PLUGGED not in each], _known_names())
+    _patterns(place, "implementation", [each for each in found.implementations if PLUGGED not in each], names)
     if found.upstream != "unreported" and not found.upstream.startswith("https://"):
         raise LedgerError(f'{place}: upstream {found.upstream!r} is neither a https:// link nor "unreported"')
     return found

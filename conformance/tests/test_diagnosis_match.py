@@ -26,7 +26,7 @@ from attention_conformance.impls import compressed
 from attention_conformance.impls.calls import Reply, call
 from attention_conformance.impls.contract import Implementation, Profile
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(90)
 
 PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "faults.json.zst"
 

@@ -58,9 +58,15 @@ def correct(make: type[Model]) -> type[Model]:
     return next(each for each in make.__mro__ if each in CORRECT)
 
 
+@functools.cache
+def has_effects(make: type[Model]) -> bool:
+    """Whether a fault is about more than what it returns."""
+    return any(each.__module__ in _EFFECTS for each in make.__mro__)
+
+
 def unchanged(make: type[Model], case: AnyCase, dtype: str) -> Reply | None:
     """The correct reply to a case if a fault of its operator gives the same, bit by bit; None if that is not sure."""
-    if any(each.__module__ in _EFFECTS for each in make.__mro__):
+    if has_effects(make):
         return None
     fault = make()
     steps = _steps_of_large if case.size[0] > LARGE else _steps_of_small
