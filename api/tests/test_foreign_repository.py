@@ -12,7 +12,7 @@ import pytest
 
 from attention_conformance.tests import installed
 
-# pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(50)
 
 CONFTEST = """
 def pytest_addoption(parser):

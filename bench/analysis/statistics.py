@@ -124,9 +124,9 @@ def paired(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> I
     ValueError
         There are no batches, or their numbers differ.
     """
-    logs = _log_ratios(base, new)
+    logs = np.array(_log_ratios(base, new))
     low, high = _bootstrap(logs)
-    return Interval(*(math.exp(value) for value in (float(np.median(logs)), low, high)))
+    return Interval(*(math.exp(value) for value in (middle(logs), low, high)))
 
 
 def paired_process_runs(base: ProcessRuns, new: ProcessRuns) -> Interval:
@@ -152,7 +152,7 @@ def paired_process_runs(base: ProcessRuns, new: ProcessRuns) -> Interval:
     """
     if len(base) != len(new) or not base:
         raise ValueError(f"{len(base)} and {len(new)} process runs are not pairs")
-    logs = np.array([float(np.median(_log_ratios(b, n))) for b, n in zip(base, new, strict=True)])
+    logs = np.array([middle(_log_ratios(b, n)) for b, n in zip(base, new, strict=True)])
     if len(logs) >= LEAST_PROCESS_RUNS:
         low, high = _student(logs)
         return Interval(*(math.exp(value) for value in (float(np.mean(logs)), low, high)))
@@ -170,10 +170,10 @@ def judge(ratio: Interval, least: float = LEAST, margin: float = MARGIN) -> Verd
     return Verdict.UNCLEAR
 
 
-def _log_ratios(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> np.ndarray:
+def _log_ratios(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> list[float]:
     if len(base) != len(new) or not base:
         raise ValueError(f"{len(base)} and {len(new)} batches are not pairs")
-    return np.array([math.log(middle(n) / middle(b)) for b, n in zip(base, new, strict=True)])
+    return [math.log(middle(n) / middle(b)) for b, n in zip(base, new, strict=True)]
 
 
 @functools.cache

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from attention_conformance import bench
+from attention_conformance.bench.tests.times_alone import TIMES_ALONE
 from attention_conformance.impls.tests import commands
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(30)
 
 ROOM = Path(bench.__file__).parent
 
@@ -55,12 +56,14 @@ wrong_layer.operator, wrong_sublayer.operator, wrong_gradients.operator = "mha",
 """
 
 
-def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *options: str, first: str = TIMES_ALONE) -> subprocess.CompletedProcess[str]:
     """Run the bench in a folder that has the plug-in, one short workload unless the options name others."""
     (folder / "mine.py").write_text(PLUG_IN)
     short = () if {"--workload", "--preset"} & {*options} else ("--workload", "prefill-b1h2d8s16")
     command = [sys.executable, "-m", "pytest", str(ROOM), "-p", "no:cacheprovider", "--bench-seconds", "0.01"]
-    return commands.run([*command, *short, "--benchmark-json", "out.json", *options], cwd=folder, timeout=600)
+    return commands.run(
+        [*command, *short, "--benchmark-json", "out.json", *options], cwd=folder, timeout=600, first=first
+    )
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from attention_conformance.bench.tests.test_paired_revisions import git
 from attention_conformance.bench.workloads.workload import parse
 from attention_conformance.cli import main
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(20)
 
 RIGHT = """
 import numpy as np

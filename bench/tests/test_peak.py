@@ -32,7 +32,7 @@ from attention_conformance.impls.contract import Framework, Implementation
 from attention_conformance.impls.process import limits
 from attention_conformance.impls.select import builtin
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(20)
 
 MEBIBYTE = 2**20
 WORKLOAD = parse("prefill-b1h8d64s512")

@@ -14,10 +14,11 @@ import pytest
 
 from attention_conformance import bench
 from attention_conformance.bench.output.checkpoint import SUFFIX
+from attention_conformance.bench.tests.times_alone import TIMES_ALONE
 from attention_conformance.conformance.tests.interrupts import interruptible
 from attention_conformance.impls.tests import commands
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(60)
 
 ROOM = Path(bench.__file__).parent
 
@@ -53,10 +54,10 @@ def command(folder: Path, *options: str) -> list[str]:
     return [*start, *short, *options]
 
 
-def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *options: str, first: str = TIMES_ALONE) -> subprocess.CompletedProcess[str]:
     """Run to the end."""
     done = command(folder, "--bench-seconds", "0.01", *options)
-    return commands.run(done, cwd=folder, timeout=600)
+    return commands.run(done, cwd=folder, timeout=600, first=first)
 
 
 def written(folder: Path) -> dict[str, Any]:
@@ -69,7 +70,8 @@ def written(folder: Path) -> dict[str, Any]:
 def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], dict]:
     """A run of two plug-ins in three process runs, and its JSON."""
     folder = tmp_path_factory.mktemp("three")
-    done = run(folder, "--impl", "mine.py:attention", "--impl", "mine.py:slow", "--threads", "1", "--noise", "0.5")
+    options = ("--impl", "mine.py:attention", "--impl", "mine.py:slow", "--threads", "1", "--noise", "0.5")
+    done = run(folder, *options, first="")
     assert done.returncode == 0, done.stdout + done.stderr
     assert not (folder / f"out.json{SUFFIX}").exists()
     return done, written(folder)

@@ -91,6 +91,8 @@ class Setting:
 
     examples: int
     seed: int
+    #: Look for the smallest problem that fails; without it a failure is told by the first one found.
+    shrink: bool = True
 
 
 def fuzz(prop: Property, context: Context, setting: Setting) -> Result:
@@ -183,7 +185,7 @@ def _search(prop: Property, context: Context, setting: Setting, tally: Tally) ->
         max_examples=setting.examples,
         database=None,
         deadline=None,
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate, Phase.shrink) if setting.shrink else (Phase.generate,),
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
         verbosity=Verbosity.quiet,

@@ -29,6 +29,10 @@ from attention_conformance.impls.contract import Implementation
 #: Under this name results travel with reports, and the rest with the end of a worker.
 KEY = "attention-conformance"
 
+#: What a test is expected to take, one that compiles for its case, and a scope that has a test marked ``slow`` (with
+#: more where the mark says so: ``slow(90)``).  Only the order of scopes depends on them.
+SECONDS, SECONDS_COMPILED, SECONDS_SLOW = 0.005, 0.15, 5.0
+
 #: The implementation in a test's id: ``test_sdpa[torch-eager-cpu-float32-plain]``.
 _TARGET = re.compile(r"::test_\w+\[(?P<name>.+?)-(?:cpu|cuda)-(?:float64|float32|float16|bfloat16)-")
 
@@ -62,25 +66,30 @@ def scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def costly_first(items: list[pytest.Item]) -> None:
-    """Put the tests of scopes that take long first, and then those of the largest scopes.
+    """Put the tests of the scopes that are expected to take longest first.
 
-    Costly are scopes with a test that is marked ``slow``, and implementations that are compiled, exported or traced for
-    each case.  Begun last, one of them would keep one process busy while the others have nothing left to do.
+    Begun last, one of them would keep one process busy while the others have nothing left to do.
     """
     sizes = Counter(scope(item.nodeid) for item in items)
-    costly = {scope(item.nodeid) for item in items if _costly(item)}
-
-    def place(item: pytest.Item) -> tuple[bool, int, str]:
+    seconds = {name: size * SECONDS for name, size in sizes.items()}
+    for item in items:
         name = scope(item.nodeid)
-        return name not in costly, -sizes[name], name
+        if _compiled(item):
+            seconds[name] += SECONDS_COMPILED
+        elif (mark := item.get_closest_marker("slow")) is not None:
+            seconds[name] = max(seconds[name], *mark.args, SECONDS_SLOW)
+
+    def place(item: pytest.Item) -> tuple[float, str]:
+        name = scope(item.nodeid)
+        return -seconds[name], name
 
     items.sort(key=place)
 
 
-def _costly(item: pytest.Item) -> bool:
+def _compiled(item: pytest.Item) -> bool:
+    """Whether it judges an implementation that is compiled, exported or traced for each case."""
     target = item.callspec.params.get("target") if hasattr(item, "callspec") else None
-    compiled = isinstance(target, Target) and target.implementation.prepare != Implementation.prepare
-    return compiled or item.get_closest_marker("slow") is not None
+    return isinstance(target, Target) and target.implementation.prepare != Implementation.prepare
 
 
 @dataclass

@@ -5,6 +5,7 @@ Sizes are log-uniform and small enough that a few hundred are judged in seconds.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,12 +45,21 @@ class Problem:
 
     def expected(self) -> GradExpected:
         """What the reference says."""
+        return self._expected
+
+    @functools.cached_property
+    def _expected(self) -> GradExpected:
         return sdpa_grad(*self.arrays, **self.options)
 
     def bound(self, profile: Profile) -> dict[str, np.ndarray]:
         """The bounds under a profile."""
-        options = Options.of(self.options)
-        return bounds.bound(self.expected(), options, self.dtype, profile)
+        if profile not in self._bounds:
+            self._bounds[profile] = bounds.bound(self.expected(), Options.of(self.options), self.dtype, profile)
+        return self._bounds[profile]
+
+    @functools.cached_property
+    def _bounds(self) -> dict[Profile, dict[str, np.ndarray]]:
+        return {}
 
 
 def problem(seed: int, dtype: str, *, keys: int = 200, empty: bool = True, **given: Any) -> Problem:
@@ -57,6 +67,16 @@ def problem(seed: int, dtype: str, *, keys: int = 200, empty: bool = True, **giv
 
     ``given`` replaces options; those given as None are left out.
     """
+    return _drawn(seed, dtype, keys, empty, given) if given else _kept(seed, dtype, keys, empty)
+
+
+@functools.lru_cache(maxsize=400)
+def _kept(seed: int, dtype: str, keys: int, empty: bool) -> Problem:
+    """With what is known of it: many programs are tried on one problem."""
+    return _drawn(seed, dtype, keys, empty, {})
+
+
+def _drawn(seed: int, dtype: str, keys: int, empty: bool, given: Mapping[str, Any]) -> Problem:
     rng = np.random.default_rng((2026, seed))
     batch, heads, group = (int(rng.integers(1, most + 1)) for most in (2, 2, 3))
     rows, length, width, value_width = (_log_integer(rng, most) for most in (32, keys, 64, 64))

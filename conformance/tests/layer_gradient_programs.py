@@ -7,6 +7,7 @@ replacing one method.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -51,14 +52,25 @@ class Problem:
 
     def expected(self) -> LayerGradExpected:
         """What the reference says."""
+        return self._expected
+
+    @functools.cached_property
+    def _expected(self) -> LayerGradExpected:
         return mha_grad(**self.call.keywords(), grad_output=self.grad_output)
 
     def bound(self, profile: Profile) -> dict[str, Array]:
         """The bounds under a profile."""
         options: Options = self.call.of_bound()
-        return layer_bounds.bound(self.expected(), options, self.dtype, profile)
+        if profile not in self._bounds:
+            self._bounds[profile] = layer_bounds.bound(self.expected(), options, self.dtype, profile)
+        return self._bounds[profile]
+
+    @functools.cached_property
+    def _bounds(self) -> dict[Profile, dict[str, Array]]:
+        return {}
 
 
+@functools.lru_cache(maxsize=100)  # with what is known of it: many programs are tried on one problem
 def problem(seed: int, dtype: str) -> Problem:
     """The problem of a seed: that of layer_programs.py, and a gradient of spread 0.1 to 10, or of ones."""
     call = layer_programs.random_problem(seed, dtype)

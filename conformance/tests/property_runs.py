@@ -34,6 +34,6 @@ def context(
     )
 
 
-def run(prop: str, tested: Context, examples: int = EXAMPLES, seed: int = 1) -> Result:
+def run(prop: str, tested: Context, examples: int = EXAMPLES, seed: int = 1, *, shrink: bool = True) -> Result:
     """What becomes of a property."""
-    return fuzz(PROPERTIES[prop], tested, Setting(examples, seed))
+    return fuzz(PROPERTIES[prop], tested, Setting(examples, seed, shrink))

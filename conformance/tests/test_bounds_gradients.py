@@ -104,12 +104,14 @@ def _summary(name: str, dtype: str, profile: Profile, found: Mapping[int, float]
 
 
 #: Problems for each implementation and dtype; JAX and torch.compile compile for each of them.
-COUNTS = {"jax": 2, "jax-jit": 6, "torch-compile": 2}
+COUNTS = {"jax": 2, "jax-jit": 6, "torch-compile": 1}
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # PyTorch says why a kernel refuses
 @pytest.mark.parametrize("dtype", [*SINGLE, *HALF])
-@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow(40) if name in COUNTS else ()) for name in IMPLEMENTATIONS]
+)
 def test_correct_implementations_stay_inside(name: str, dtype: str) -> None:
     """No element of any gradient leaves the bound of the profile that the implementation has."""
     pytest.importorskip(IMPLEMENTATIONS[name][2])
@@ -126,7 +128,7 @@ def test_correct_implementations_stay_inside(name: str, dtype: str) -> None:
         found[seed] = worst(got, p, profile)
         if len(found) == COUNTS.get(name, 60):
             break
-    assert len(found) >= 2
+    assert len(found) == COUNTS.get(name, 60)
     print(_summary(name, dtype, profile, found))
     assert not {seed: share for seed, share in found.items() if not share <= 1}
 

@@ -15,7 +15,7 @@ from attention_conformance.conformance.results import read
 from attention_conformance.conformance.tests.interrupts import interrupt, interruptible
 from attention_conformance.conformance.tests.test_plugin import plug_in, run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(20)
 
 #: A correct function with a change to its output; nothing of it is a known mistake.
 KERNEL = """

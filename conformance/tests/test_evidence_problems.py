@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
+from dataclasses import replace
+from typing import Any
 
 from attention_conformance.conformance.evidence.drawn import drawn
 from attention_conformance.conformance.evidence.problems import (
@@ -14,25 +17,34 @@ from attention_conformance.conformance.evidence.problems import (
     VALUES,
     WIDTH,
     WORK,
+    Problem,
     dtype_of,
     random_problem,
 )
 from attention_conformance.conformance.evidence.series import SDPA
 from attention_conformance.conformance.tests.special_values import SPECIAL, given
 
-#: As many as the evidence is made of.
-PROBLEMS = [random_problem(index) for index in range(SDPA.problems)]
-DRAWN = drawn(SDPA, SDPA.problems)
+
+@functools.cache
+def problems() -> list[Problem]:
+    """As many as the evidence is made of; not drawn when this file is collected."""
+    return [random_problem(index) for index in range(SDPA.problems)]
+
+
+@functools.cache
+def of_sdpa() -> dict[str, Any]:
+    """What they are, as the evidence says it."""
+    return drawn(replace(SDPA, problem=problems().__getitem__), SDPA.problems)
 
 
 def ends(name: str) -> tuple[float, float]:
     """The smallest and the largest number of a field."""
-    return DRAWN["fields"][name]["smallest"], DRAWN["fields"][name]["largest"]
+    return of_sdpa()["fields"][name]["smallest"], of_sdpa()["fields"][name]["largest"]
 
 
 def test_an_index_always_gives_the_same_problem() -> None:
     """What was measured can be measured again."""
-    assert [random_problem(n) for n in range(50)] == PROBLEMS[:50]
+    assert [random_problem(n) for n in range(50)] == problems()[:50]
     assert [dtype_of(n) for n in range(50)] == [dtype_of(n) for n in range(50)]
 
 
@@ -45,7 +57,7 @@ def test_shapes_reach_from_one_to_the_largest() -> None:
 
 def test_long_and_wide_meet() -> None:
     """The limit of work cuts rows, heads and batches, and neither D nor Sk."""
-    shapes = [problem.shape for problem in PROBLEMS]
+    shapes = [problem.shape for problem in problems()]
     assert any(s.sk > 3000 and s.d > 150 and s.dv > 150 for s in shapes)
     assert max(s.b * s.hq * s.sq * s.sk * (s.d + s.dv) for s in shapes) <= WORK
 
@@ -63,8 +75,8 @@ def test_sizes_reach_both_ends_of_their_range() -> None:
 
 def test_every_option_is_drawn() -> None:
     """Each option, and each special value of it, is in hundreds of problems."""
-    counts = {name: field["given"] for name, field in DRAWN["fields"].items()}
-    counts |= {name: sum(map(special, PROBLEMS)) for name, special in SPECIAL.items()}
+    counts = {name: field["given"] for name, field in of_sdpa()["fields"].items()}
+    counts |= {name: sum(map(special, problems())) for name, special in SPECIAL.items()}
     assert not {name: count for name, count in counts.items() if count <= 300}
 
 
@@ -72,7 +84,7 @@ def test_options_are_drawn_independently() -> None:
     """Any two options meet, and each also comes without the other."""
     options = ("mask", "bias", "is_causal", "window", "kv_lengths", "scale", "softcap", "return_weights", "return_lse")
     seen: Counter[tuple[str, str, bool, bool]] = Counter()
-    for problem in PROBLEMS[:4000]:
+    for problem in problems()[:4000]:
         has = {name: given(problem, name) for name in options}
         seen.update((a, b, has[a], has[b]) for a in options for b in options if a < b)
     assert len(seen) == 4 * len(options) * (len(options) - 1) // 2
@@ -81,11 +93,11 @@ def test_options_are_drawn_independently() -> None:
 
 def test_every_pattern_of_broadcast_axes_is_drawn() -> None:
     """Masks and biases of rank 1 to 4, with any of their axes of length 1."""
-    axes = {given.axes for p in PROBLEMS for given in (p.mask, p.bias) if given}
+    axes = {given.axes for p in problems() for given in (p.mask, p.bias) if given}
     assert len(axes) == 2 + 4 + 8 + 16
 
 
 def test_every_dtype_has_its_share() -> None:
     """Of a hundred problems each dtype has as many as it says, give or take one."""
     for dtype, of_hundred in DTYPES.items():
-        assert abs(100 * DRAWN["dtypes"][dtype] / len(PROBLEMS) - of_hundred) < 1
+        assert abs(100 * of_sdpa()["dtypes"][dtype] / len(problems()) - of_hundred) < 1

@@ -19,7 +19,7 @@ from attention_conformance.conformance.evidence.series import SDPA, SERIES
 from attention_conformance.conformance.evidence.stamp import stale, stamp
 from attention_conformance.conformance.ledger.load import read as read_ledger
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(20)
 
 #: Everything but attention itself, whose bound the others are made of.
 OTHERS = [name for name in SERIES if name != "sdpa"]

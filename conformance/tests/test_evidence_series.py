@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from attention_conformance.conformance.tests.special_values import specials
 from attention_conformance.impls import calls
 from attention_conformance.impls.process.pool import Pool
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(20)
 
 #: Everything but attention itself.
 OTHERS = {name: series for name, series in SERIES.items() if name != "sdpa"}
@@ -54,10 +56,16 @@ def test_an_index_always_gives_the_same_problem(name: str) -> None:
                 np.testing.assert_array_equal(value, getattr(other, given)[key], strict=isinstance(value, np.ndarray))
 
 
+@functools.cache
+def thousands(name: str) -> dict[str, Any]:
+    """What three thousand problems of a series are."""
+    return drawn(OTHERS[name], 3000)
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_option_is_drawn(name: str) -> None:
     """Each option, and each special value of it, is in dozens of problems."""
-    counts = Counter({field: each["given"] for field, each in drawn(OTHERS[name], 3000)["fields"].items()})
+    counts = Counter({field: each["given"] for field, each in thousands(name)["fields"].items()})
     for index in range(3000):
         counts.update(specials(OTHERS[name].problem(index)))
     assert not {option: count for option, count in counts.items() if count <= 40}
@@ -66,7 +74,7 @@ def test_every_option_is_drawn(name: str) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_sizes_reach_from_one_to_the_largest(name: str) -> None:
     """Widths from 1 to 256, and hundreds of keys, and spreads from 0.01 to 30."""
-    fields = drawn(OTHERS[name], 3000)["fields"]
+    fields = thousands(name)["fields"]
     least = {"e" if "e" in fields else "d": 250, "dv": 250, "sk": 500, "spread": 29}
     assert all(fields[size]["largest"] > number for size, number in least.items())
     assert [fields[size]["smallest"] for size in least if size != "spread"] == [1, 1, 1]

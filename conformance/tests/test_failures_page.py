@@ -10,7 +10,7 @@ import pytest
 from attention_conformance.conformance.faults import FAULTS
 from attention_conformance.conformance.tests.test_plugin import rounded, run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(40)
 
 PAGE = (Path(__file__).parents[1] / "FAILURES.md").read_text(encoding="utf-8")
 

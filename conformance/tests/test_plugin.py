@@ -15,7 +15,7 @@ from attention_conformance.conformance.results import read
 from attention_conformance.conformance.tests.interrupts import interrupt, interruptible
 from attention_conformance.impls.tests import commands
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(40)
 
 RIGHT = """
 import numpy as np

@@ -18,7 +18,7 @@ from attention_conformance.conformance.tests.test_plugin import RIGHT, plug_in, 
 from attention_conformance.impls.tests import commands
 from attention_conformance.reports.input import read as reading
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(20)
 
 #: Forgets the keys of an odd last one: the tail of a tile.
 TAIL = RIGHT.replace(

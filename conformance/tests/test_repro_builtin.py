@@ -32,7 +32,7 @@ from attention_conformance.impls.operators import MHA, MHA_GRAD, OPERATORS, SDPA
 from attention_conformance.impls.script import WIDTH
 from attention_conformance.impls.select import builtin
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(120)
 
 #: Lengths that are long enough for several tiles, and too long to be tried here.
 TILES, LONG = 16, 1000

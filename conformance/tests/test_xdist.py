@@ -131,10 +131,11 @@ class Node:
         self.shutting_down = True
 
 
-def item(nodeid: str, slow: bool = False, implementation: Implementation | None = None) -> Any:
+def item(nodeid: str, slow: float | None = None, implementation: Implementation | None = None) -> Any:
     """A test, of a target if an implementation is given."""
     target = None if implementation is None else Target(implementation, "cpu", "float32")
-    found = SimpleNamespace(nodeid=nodeid, get_closest_marker=lambda name: slow if slow and name == "slow" else None)
+    marks = {} if slow is None else {"slow": pytest.mark.slow(*([slow] if slow else ())).mark}
+    found = SimpleNamespace(nodeid=nodeid, get_closest_marker=marks.get)
     if target is not None:
         found.callspec = SimpleNamespace(params={"target": target})
     return found
@@ -159,8 +160,14 @@ def scopes(items: list[Any]) -> list[str]:
 def test_what_takes_long_begins_first() -> None:
     """A file with one slow test comes before a larger one, and of the others the largest comes first."""
     files = ("one.py", "three.py", "three.py", "three.py", "slow.py", "slow.py", "two.py", "two.py")
-    items = [item(f"{name}::test_{number}", slow=number == 5) for number, name in enumerate(files)]
+    items = [item(f"{name}::test_{number}", slow=0 if number == 5 else None) for number, name in enumerate(files)]
     assert scopes(items) == ["slow.py", "three.py", "two.py", "one.py"]
+
+
+def test_the_slowest_begins_first() -> None:
+    """Of two files with slow tests the one whose mark says more seconds, though it has fewer tests."""
+    items = [item("some.py::test_1", slow=0), item("some.py::test_2", slow=0), item("long.py::test_1", slow=90)]
+    assert scopes(items) == ["long.py", "some.py"]
 
 
 def test_what_is_compiled_for_each_case_begins_first() -> None:

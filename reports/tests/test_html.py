@@ -21,7 +21,7 @@ from attention_conformance.reports.html.page import page
 from attention_conformance.reports.html.views import number, size
 from attention_conformance.reports.input.read import read
 from attention_conformance.reports.model.model import Model
-from attention_conformance.reports.tests import large, pages
+from attention_conformance.reports.tests import pages
 from attention_conformance.reports.tests.files import (
     bench_file,
     bench_run,
@@ -204,12 +204,6 @@ def test_a_page_of_one_kind_of_record_is_made(kind: str, tmp_path: Path) -> None
     text = page(Model(read([files[kind]()]), clauses()))
     assert ('id="conformance"' in text) == (kind == "results")
     assert ('id="speed"' in text) == (kind == "cells")
-
-
-def test_a_large_run_stays_a_small_page(tmp_path: Path) -> None:
-    """2,000 cells and 50,000 results are under 5 MB."""
-    text = page(Model(read(large.write(tmp_path, seed=1, worse=False)), clauses()))
-    assert len(text.encode("utf-8")) < 5_000_000
 
 
 def test_a_missing_library_of_the_page_is_named_with_its_extra(

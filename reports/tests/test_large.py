@@ -1,4 +1,4 @@
-"""A large run in small: what was planted in it is what a report and a comparison find, and nothing else."""
+"""A large run: its page is small, and what was planted in it is found by a comparison, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from pathlib import Path
 import pytest
 
 from attention_conformance.bench.analysis.statistics import Verdict
+from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.reports.compare.changes import Kind
 from attention_conformance.reports.compare.compare import compare
+from attention_conformance.reports.html.page import page
 from attention_conformance.reports.input.read import read
+from attention_conformance.reports.model.model import Model
 from attention_conformance.reports.tests.large import WORKLOADS, write
 
 pytestmark = pytest.mark.slow
+
+
+def test_a_large_run_stays_a_small_page(tmp_path: Path) -> None:
+    """2,000 cells and 50,000 results are under 5 MB."""
+    text = page(Model(read(write(tmp_path, seed=1, worse=False)), clauses()))
+    assert len(text.encode("utf-8")) < 5_000_000
 
 
 def test_what_was_planted_is_found(tmp_path: Path) -> None:

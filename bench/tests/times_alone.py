@@ -1,0 +1,16 @@
+"""A run of the bench that times and does nothing else, for tests that look at no roofline and no overhead."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+#: For ``impls.tests.commands.run``.
+TIMES_ALONE = f"{__name__}:times_alone"
+
+
+def times_alone() -> None:
+    """Leave out the rooflines and the overhead, which take seconds of every run."""
+    from attention_conformance.bench.analysis import extra_metrics
+
+    extra_metrics.rooflines = lambda *_: []
+    extra_metrics.overhead = SimpleNamespace(run=lambda *_: {})  # type: ignore[assignment]
