@@ -6,6 +6,7 @@ file and the record.
 
 from __future__ import annotations
 
+import functools
 import tomllib
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -116,11 +117,20 @@ class Ledger:
         self, implementation: str, device: str, dtype: str, case: str, versions: Mapping[str, str]
     ) -> Deviation | None:
         """The record in force for one case, or None.  Raises LedgerError if there are two."""
-        found = [d for d in self.deviations if d.covers(implementation, device, dtype, case) and d.in_force(versions)]
+        known = self._concerning.get((implementation, device, dtype))
+        if known is None:
+            known = tuple(d for d in self.deviations if d.concerns(implementation, device, dtype))
+            self._concerning[implementation, device, dtype] = known
+        found = [d for d in known if d.covers(implementation, device, dtype, case) and d.in_force(versions)]
         if len(found) > 1:
             both = " and ".join(d.name for d in found)
             raise LedgerError(f"records {both} both speak of {implementation}, {dtype}, case {case}")
         return found[0] if found else None
+
+    @functools.cached_property
+    def _concerning(self) -> dict[tuple[str, str, str], tuple[Deviation, ...]]:
+        """The records about an implementation, device and dtype: every case of them asks."""
+        return {}
 
     def installed(self, implementations: Iterable[str]) -> dict[str, str]:
         """Versions of the installed packages that records about these implementations name."""
