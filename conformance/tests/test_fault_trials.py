@@ -61,9 +61,9 @@ def test_a_verdict_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bits are judged once for a case, and again under another profile."""
     judged: list[str | None] = []
 
-    def counted(reply: Reply, case: AnyCase, blank: Result) -> Result:
+    def counted(reply: Reply, case: AnyCase, blank: Result, **options: bool) -> Result:
         judged.append(blank.profile)
-        return judge(reply, case, blank)
+        return judge(reply, case, blank, **options)
 
     monkeypatch.setattr(trials, "_GIVEN", {})
     monkeypatch.setattr(trials, "judge", counted)

@@ -60,8 +60,8 @@ def correct(make: type[Model]) -> type[Model]:
 
 @functools.cache
 def has_effects(make: type[Model]) -> bool:
-    """Whether a fault is about more than what it returns."""
-    return any(each.__module__ in _EFFECTS for each in make.__mro__)
+    """Whether a fault is about more than what it returns, or an instance holds more than the models it is made of."""
+    return any(each.__module__ in _EFFECTS for each in make.__mro__) or _parts(make()) is None
 
 
 def unchanged(make: type[Model], case: AnyCase, dtype: str) -> Reply | None:
