@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attention_conformance.conformance.cases import AnyCase, Case, all_cases, every_case
+from attention_conformance.conformance.cases import AnyCase, all_cases, every_case
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.spec import sdpa as reference
 from attention_conformance.conformance.spec.clauses import Level, clauses, parse
 
 CASES = list(every_case().values())
-each_case = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+VALID = [case for case in CASES if not case.invalid]
 
 
 @pytest.mark.parametrize("clause", [c for c in clauses().values() if c.level is not Level.FREE], ids=lambda c: c.id)
@@ -20,48 +20,51 @@ def test_every_clause_has_a_case_that_breaks_with_it(clause) -> None:  # type: i
     assert any(case.clauses[0] == clause.id for case in CASES)
 
 
-@each_case
-def test_every_case_names_known_clauses(case: AnyCase) -> None:
+def test_every_case_names_known_clauses() -> None:
     """A case names at least one clause, and only clauses that the spec has and that bind."""
-    assert case.clauses
-    for clause in case.clauses:
-        assert clauses()[clause].level is not Level.FREE
+    binding = {clause.id for clause in clauses().values() if clause.level is not Level.FREE}
+    assert [case.name for case in CASES if not case.clauses or not binding.issuperset(case.clauses)] == []
 
 
-@each_case
-def test_every_case_says_why_it_is_there(case: AnyCase) -> None:
-    """A case's sentence is the manual: it begins with a capital or a symbol and ends with a full stop."""
-    assert case.why.endswith(".")
-    assert len(case.why) > 5
+def test_every_case_says_why_it_is_there() -> None:
+    """A case's sentence is the manual: it is more than a word, and ends with a full stop."""
+    assert [case.name for case in CASES if not case.why.endswith(".") or len(case.why) <= 5] == []
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if not c.invalid], ids=lambda c: c.name)
-def test_zeros_are_expected_only_where_the_case_says_so(case: AnyCase) -> None:
-    """A comparison with nothing but zeros can pass by accident, so the case has to say that it means it."""
+def is_zero(case: AnyCase) -> bool:
+    """Whether nothing but zeros is expected."""
     expected = case.expected(case.dtypes[0])
     compared = ["output"] if hasattr(expected, "output") else case.results()  # of gradients one may be zero
-    assert case.zeros == (not any(np.any(getattr(expected, name)) for name in compared))
+    return not any(np.any(getattr(expected, name)) for name in compared)
 
 
-@each_case
+def test_zeros_are_expected_only_where_the_case_says_so() -> None:
+    """A comparison with nothing but zeros can pass by accident, so the case has to say that it means it."""
+    assert [case.name for case in VALID if case.zeros != is_zero(case)] == []
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.invalid], ids=lambda case: case.name)
 def test_invalid_cases_break_exactly_their_clause(case: AnyCase) -> None:
-    """The reference refuses an invalid case by its first clause, and accepts every other one."""
-    if case.invalid:
-        with pytest.raises(reference.InvalidInput) as caught:
-            case.expected("float32")
-        assert caught.value.clause == case.clauses[0]
-    else:
+    """The reference refuses an invalid case by its first clause."""
+    with pytest.raises(reference.InvalidInput) as caught:
+        case.expected("float32")
+    assert caught.value.clause == case.clauses[0]
+
+
+def test_other_cases_are_accepted() -> None:
+    """By the reference, with results of as many axes as they have names."""
+    for case in VALID:
         expected = case.expected(case.dtypes[0])
-        assert {name: getattr(expected, name).ndim for name in case.results()} == {
-            name: len(case.axes(name)) for name in case.results()
-        }
+        axes = {name: getattr(expected, name).ndim for name in case.results()}
+        assert axes == {name: len(case.axes(name)) for name in case.results()}, case.name
 
 
-@pytest.mark.parametrize("case", [c for c in all_cases().values() if not c.invalid], ids=lambda c: c.name)
-def test_the_output_has_the_shape_of_the_spec(case: Case) -> None:
+def test_the_output_has_the_shape_of_the_spec() -> None:
     """SDPA-1: the output is (B, Hq, Sq, Dv)."""
-    dtype = case.dtypes[0]
-    assert case.expected(dtype).output.shape == (*case.inputs(dtype).q.shape[:3], case.shape.dv)
+    for case in (case for case in all_cases().values() if not case.invalid):
+        dtype = case.dtypes[0]
+        shape = (*case.inputs(dtype).q.shape[:3], case.shape.dv)
+        assert case.expected(dtype).output.shape == shape, case.name
 
 
 def test_there_are_at_least_250_cases() -> None:

@@ -33,7 +33,9 @@ VARIANTS = [
 ]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant", [name if "tests.honest" in name else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS]
+)
 def test_an_honest_variant_passes_every_case(variant: str) -> None:
     """Order of summation, tiles, exp2, pre-scaled q, fused projections and the roundings of a profile are accepted."""
     pool = Pool(in_process=True)

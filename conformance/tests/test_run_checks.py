@@ -45,6 +45,7 @@ def lines_after(text: str, title: str) -> list[str]:
     return lines[next(i for i, line in enumerate(lines) if f" {title} " in line and line.startswith("=")) :]
 
 
+@pytest.mark.slow
 def test_a_wrong_layout_is_said_once_at_the_top_and_in_what_it_explains(tmp_path: Path) -> None:
     """The finding stands above the diagnosis, in the header of the result file, and in the messages."""
     options = ("--impl", "mykernels.py:inside", *FLOAT32, "--case", "plain-square", "--conformance-json", "o.jsonl")
@@ -61,6 +62,7 @@ def test_a_wrong_layout_is_said_once_at_the_top_and_in_what_it_explains(tmp_path
         jsonschema.validate(line, SCHEMA)
 
 
+@pytest.mark.slow
 def test_a_right_adapter_is_not_mentioned(tmp_path: Path) -> None:
     """Of a right function nothing is said, and the header of the result file is what it was."""
     options = ("--impl", "mykernels.py:attention", "--case", "plain", "--conformance-json", "o.jsonl")
@@ -70,6 +72,7 @@ def test_a_right_adapter_is_not_mentioned(tmp_path: Path) -> None:
     assert not read(tmp_path / "o.jsonl").header.adapters
 
 
+@pytest.mark.slow
 def test_a_dtype_that_works_undeclared_is_a_hint(tmp_path: Path) -> None:
     """The dtypes that a function does not name, and computes right in, are named; the run passes."""
     done = run(plug_in(tmp_path, KERNELS), "--impl", "mykernels.py:attention", "--case", "plain")
@@ -77,6 +80,7 @@ def test_a_dtype_that_works_undeclared_is_a_hint(tmp_path: Path) -> None:
     assert "hint: mykernels.py:attention on cpu: a tiny input comes out right in float64, float16" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_keyword_that_works_under_another_name_is_a_hint(tmp_path: Path) -> None:
     """Parameters that do what a keyword is to do are named; one that is named like it and does nothing is not."""
     text = RIGHT.replace(
@@ -96,6 +100,7 @@ def test_a_keyword_that_works_under_another_name_is_a_hint(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("option", [FLOAT32, ("--in-process",)])
+@pytest.mark.slow
 def test_no_dtype_is_tried_that_was_not_asked_for(tmp_path: Path, option: tuple[str, ...]) -> None:
     """With --dtype another one is not tried, and a debugger sees the calls of cases alone."""
     calls = "def attention(q, k, v):\n    print(q.dtype, file=open('calls', 'a'))\n    return q\n"
@@ -106,6 +111,7 @@ def test_no_dtype_is_tried_that_was_not_asked_for(tmp_path: Path, option: tuple[
     assert option == FLOAT32 or len(called) == 2
 
 
+@pytest.mark.slow
 def test_a_feature_that_is_declared_and_refused_fails_the_run(tmp_path: Path) -> None:
     """Every case passed or was unsupported, and the run fails, naming the feature."""
     options = ("--impl", "mykernels.py:refuses_windows", *FLOAT32, "--case", "plain*", "--case", "window-*")
@@ -115,6 +121,7 @@ def test_a_feature_that_is_declared_and_refused_fails_the_run(tmp_path: Path) ->
     assert "FAILED: mykernels.py:refuses_windows: feature window is declared and refused in all " in done.stdout
 
 
+@pytest.mark.slow
 def test_a_function_that_takes_anything_declares_nothing(tmp_path: Path) -> None:
     """With **kwargs a refusal is how a function says what it lacks: a hint, and no failure."""
     options = ("--impl", "mykernels.py:takes_anything", *FLOAT32, "--case", "plain*", "--case", "window-*")
@@ -124,6 +131,7 @@ def test_a_function_that_takes_anything_declares_nothing(tmp_path: Path) -> None
     assert "FAILED" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_required_feature_that_is_unsupported_fails_the_run(tmp_path: Path) -> None:
     """The features that the function has are claimed; the required one that it has not is named."""
     options = ("--impl", "mykernels.py:attention", *FLOAT32, "--case", "plain*", "--case", "*window*")
@@ -133,6 +141,7 @@ def test_a_required_feature_that_is_unsupported_fails_the_run(tmp_path: Path) ->
     assert "FAILED: mykernels.py:attention on cpu: windows is required, and is unsupported (15 of 15)" in done.stdout
 
 
+@pytest.mark.slow
 def test_required_features_that_are_kept_pass(tmp_path: Path) -> None:
     """The whole of core and masks, judged and kept."""
     options = ("--impl", "mykernels.py:attention", *FLOAT32, "--require", "core,masks")
@@ -141,6 +150,7 @@ def test_required_features_that_are_kept_pass(tmp_path: Path) -> None:
     assert "mykernels.py:attention on cpu in float32: conformant to core, validation, " in done.stdout
 
 
+@pytest.mark.slow
 def test_an_unknown_required_feature_is_a_usage_error(tmp_path: Path) -> None:
     """One sentence with the nearest name, before anything is run."""
     done = run(tmp_path, "--require", "maks")
