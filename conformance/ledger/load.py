@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from fnmatch import filter as matching
 from fnmatch import fnmatch
 from importlib import metadata
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Annotated
 
@@ -253,9 +253,10 @@ def check_records(deviations: Sequence[Deviation], others: Iterable[str] = ()) -
     universe = sorted({*_known_names(), *written, *others})
     spoken: dict[tuple[str, str], list[Deviation]] = {}
     for each in deviations:
-        for name in dict.fromkeys(n for pattern in each.implementations for n in matching(universe, pattern)):
-            for case in dict.fromkeys(c for pattern in each.cases for c in matching(every_case(), pattern)):
-                spoken.setdefault((name, case), []).append(each)
+        names = dict.fromkeys(n for pattern in each.implementations for n in matching(universe, pattern))
+        cases = dict.fromkeys(c for pattern in each.cases for c in matching(every_case(), pattern))
+        for place in product(names, cases):
+            spoken.setdefault(place, []).append(each)
     for (name, case), records in spoken.items():
         for one, other in combinations(records, 2):
             _apart(one, other, name, case)
