@@ -38,7 +38,7 @@ def measured() -> tuple[ExtraMetrics, dict]:
     timed = outcomes(*cells)
     with pytest.MonkeyPatch.context() as patch:  # rooflines take seconds, and are not looked at here
         patch.setattr(extra_metrics, "rooflines", lambda *_: [])
-        patch.setattr(extra_metrics.overhead, "run", lambda *_: {})
+        patch.setattr("attention_conformance.bench.analysis.overhead.run", lambda *_: {})
         return extra_metrics.measure(timed, Processes(1), memory=True, notify=lambda text: None), timed
 
 

@@ -26,7 +26,7 @@ from attention_conformance.conformance.judging.run_case import blank_of, run_cas
 from attention_conformance.conformance.ledger.load import Ledger, read
 from attention_conformance.conformance.ledger.questions import QUESTIONS
 from attention_conformance.conformance.run.targets import Target
-from attention_conformance.impls.contract import Implementation, Profile
+from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.envelope import Envelope
 from attention_conformance.impls.process.pool import Crashed, Pool
 from attention_conformance.impls.select import plug_in
@@ -130,14 +130,14 @@ class _Row:
             self.caught[case.name] = dtypes
 
     def _fails(self, target: Target, case: AnyCase) -> bool:
-        blank = blank_of(target, case)
-        if not has_effects(self.fault.make):
-            return trial(self.fault.make, case, target.dtype, Profile(blank.profile)).verdict.outcome is Outcome.FAILED
+        make, profile = self.fault.make, target.implementation.profile(target.dtype)
+        if not has_effects(make):  # type: ignore[arg-type]  # a class is hashable
+            return trial(make, case, target.dtype, profile).verdict.outcome is Outcome.FAILED
         try:  # as a user's function, so that what it leaves behind is looked for
             reply = run_case(target, case, self.pool, timeout=None)
         except Crashed:
             return True
-        return verdict(reply, case, blank).outcome is Outcome.FAILED
+        return verdict(reply, case, blank_of(target, case)).outcome is Outcome.FAILED
 
 
 def needed(kills: Iterable[Kill]) -> dict[str, str]:

@@ -17,11 +17,11 @@ from attention_conformance.conformance.evidence.problems import (
     VALUES,
     WIDTH,
     WORK,
-    Problem,
     dtype_of,
     random_problem,
 )
 from attention_conformance.conformance.evidence.series import SDPA
+from attention_conformance.conformance.properties.problem import Problem
 from attention_conformance.conformance.tests.special_values import SPECIAL, given
 
 
