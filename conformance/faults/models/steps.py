@@ -60,8 +60,11 @@ def correct(make: type[Model]) -> type[Model]:
 
 @functools.cache
 def has_effects(make: type[Model]) -> bool:
-    """Whether a fault is about more than what it returns, or an instance holds more than the models it is made of."""
-    return any(each.__module__ in _EFFECTS for each in make.__mro__) or _parts(make()) is None
+    """Whether a fault, or a model within it, is about more than what it returns, or holds more than other models."""
+    parts = _parts(make())
+    if parts is None or any(each.__module__ in _EFFECTS for each in make.__mro__):
+        return True
+    return any(has_effects(type(part)) for part in parts.values())  # type: ignore[arg-type]  # a class is hashable
 
 
 def unchanged(make: type[Model], case: AnyCase, dtype: str) -> Reply | None:
