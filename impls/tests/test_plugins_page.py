@@ -20,7 +20,13 @@ PAGE = (IMPLS / "PLUGINS.md").read_text(encoding="utf-8")
 #: The libraries that the project does not depend on have a test of their own.
 EXAMPLES = [each for each in examples(PAGE) if each.title != "Three libraries"]
 #: What an example needs besides NumPy.
-NEEDS = {"PyTorch": "torch", "JAX": "jax", "A kernel": "torch", "An ONNX file": "onnxruntime", "A program": "safetensors"}
+NEEDS = {
+    "PyTorch": "torch",
+    "JAX": "jax",
+    "A kernel": "torch",
+    "An ONNX file": "onnxruntime",
+    "A program": "safetensors",
+}
 
 
 def test_every_kind_of_plug_in_has_an_example() -> None:

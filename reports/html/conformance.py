@@ -85,7 +85,8 @@ def conforms(table: pd.DataFrame) -> Answer:
         for (label, look), items in sorted(groups.items(), key=lambda group: order.index(group[0][1]))
     )
     numbers = table[list(tables.shown(table))].sum()
-    note = f"{numbers.sum():,} results: {', '.join(f'{number:,} {words(name)}' for name, number in numbers.items())}."
+    counts = ", ".join(f"{number:,} {words(str(name))}" for name, number in numbers.items())
+    note = f"{numbers.sum():,} results: {counts}."
     return Answer("conforms", "Which implementations conform to the spec?", lead, found, note, "conformance")
 
 
