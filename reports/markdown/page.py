@@ -96,10 +96,17 @@ def _divergence(records: Records) -> str:
     return f"{divergence.markdown(found, {})}\n\n{note}"
 
 
+def by_implementation(model: Model) -> pd.DataFrame:
+    """The table of implementations as a page has it: without outcomes that nothing came to, in a reader's words."""
+    frame = model.implementations
+    absent = [name for name in tables.OUTCOMES if name not in tables.shown(frame)]
+    frame = frame.drop(columns=absent).rename(columns=words)
+    return frame.assign(**{"profiles met": frame["profiles met"].fillna(NONE)})
+
+
 def _implementations(model: Model) -> str:
-    frame = model.implementations.rename(columns=words)
+    frame = by_implementation(model)
     frame["worst share"] = frame["worst share"].map(share)
-    frame["profiles met"] = frame["profiles met"].fillna(NONE)
     note = (
         "*Worst share*: the largest error, as a share of its bound, over the cases that passed."
         " *Profiles met*: the strictest precision profile whose bounds all of them keep, by dtype."

@@ -6,7 +6,7 @@ import pandas as pd
 
 from attention_conformance.reports.markdown import changes
 from attention_conformance.reports.markdown import page as markdown
-from attention_conformance.reports.markdown.text import NONE, digits, fold, shortened, table, words
+from attention_conformance.reports.markdown.text import digits, fold, shortened, table
 from attention_conformance.reports.model import memory, tables
 from attention_conformance.reports.model.model import Model
 
@@ -22,7 +22,9 @@ def page(model: Model) -> str:
     sections = ["## Attention: conformance and speed", markdown.verdict(model), _failures(model.results)]
     folded = changes.sections(model.since) if model.since else []
     if not model.results.empty:
-        folded.append(fold("Conformance by implementation", table(_by_implementation(model))))
+        folded.append(
+            fold("Conformance by implementation", table(markdown.by_implementation(model).drop(columns="worst share")))
+        )
         if len(model.differences):
             folded.append(fold("How they differ", markdown.differences(model).partition("\n\n")[2]))
     if not model.cells.empty:
@@ -45,11 +47,6 @@ def _failures(results: pd.DataFrame) -> str:
     text = table(rows.assign(reason=rows["reason"].map(shortened)))
     more = len(failed) - len(rows)
     return text + (f"\n\n{more} more failed; all are in `conformance.csv`." if more else "")
-
-
-def _by_implementation(model: Model) -> pd.DataFrame:
-    frame = model.implementations.rename(columns=words)
-    return frame.drop(columns="worst share").assign(**{"profiles met": frame["profiles met"].fillna(NONE)})
 
 
 def _fastest(cells: pd.DataFrame) -> pd.DataFrame:
