@@ -60,7 +60,7 @@ def test_a_file_has_intervals_samples_peaks_and_a_fingerprint(tmp_path: Path) ->
     assert one["interval_low"] < one["median"] < one["interval_high"]
     assert (one["process_runs"], one["memory_bytes"], one["bound_by"]) == (3, 7, "compute")
     assert (run.format, run.fingerprint["id"]) == (4, "0a1b")
-    assert msgspec.to_builtins(run.peaks) == [peak() | {"samples": []}]
+    assert msgspec.to_builtins(run.peaks) == [peak() | {"samples": ()}]
     assert msgspec.to_builtins(run.fits) == [fit("x")]
 
 
