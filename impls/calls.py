@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
-from types import TracebackType
+from types import MethodType, TracebackType
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,7 @@ def describe(implementation: Implementation) -> Description:
     if not callable(function):
         raise ImplementationError(f"{implementation.target} is a {type(function).__name__}, not a function")
     found = {name: getattr(function, name) for name in ATTRIBUTES if hasattr(function, name)}
+    found = {name: value for name, value in found.items() if not isinstance(value, MethodType)}  # no statement
     signature = operator_of(function, implementation.function_of or implementation.operator)
     operator = OPERATORS[GRADIENTS.get(signature.name, signature.name)] if implementation.function_of else signature
     accepted = keywords(function, signature) & set(operator.keywords)

@@ -23,7 +23,7 @@ from attention_conformance.conformance.properties.trial import Context
 from attention_conformance.conformance.tests.property_runs import context, run
 from attention_conformance.impls.process.pool import Pool
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(20)
 
 REFERENCE = "agrees-with-reference"
 #: A real record, made to speak of the fakes.

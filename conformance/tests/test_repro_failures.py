@@ -25,7 +25,7 @@ from attention_conformance.conformance.tests.repro_scripts import (
 from attention_conformance.impls.process.pool import Pool
 from attention_conformance.impls.select import plug_in, with_attributes
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(20)
 
 #: Function, case, and the way in which it fails.
 WAYS = (

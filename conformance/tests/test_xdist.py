@@ -17,7 +17,7 @@ from attention_conformance.conformance.tests.test_plugin import plug_in, run
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.select import builtin
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(30)
 
 pytest.importorskip("xdist")
 

@@ -158,3 +158,26 @@ def test_a_guarded_array_has_nan_around_it() -> None:
     assert buffer is not None
     assert np.isnan(buffer.ravel()[memory_layouts.GUARD - 1])
     assert np.isnan(buffer.ravel()[memory_layouts.GUARD + 6])
+
+
+class WithHeads:
+    """Attention as an object, whose method has the name of an attribute that a function may declare."""
+
+    dtypes = ("float32",)
+
+    def __call__(self, q: Any, k: Any, v: Any) -> Any:
+        """Its first argument."""
+        return q
+
+    def heads(self) -> int:
+        """Not a statement of what it takes."""
+        return 2
+
+
+with_heads = WithHeads()
+
+
+def test_a_method_declares_nothing() -> None:
+    """Of an object that is called, values are declarations, and methods of the same names are its own."""
+    described = calls.describe(Implementation("object", f"{__name__}:with_heads"))
+    assert described.attributes == {"dtypes": ("float32",)}

@@ -21,7 +21,7 @@ from attention_conformance.impls.tests.foreign import ask, implementation, judge
 from attention_conformance.impls.tests.test_pool import alive
 from attention_conformance.impls.tests.within import assert_within
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(20)
 
 pytest.importorskip("safetensors")
 

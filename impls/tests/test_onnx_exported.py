@@ -22,7 +22,7 @@ from attention_conformance.impls.onnx import IMPLEMENTATIONS, exported
 from attention_conformance.impls.process.pool import Worker
 from attention_conformance.impls.tests.within import assert_within
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(20)
 
 BY_NAME = {each.name: each for each in IMPLEMENTATIONS}
 

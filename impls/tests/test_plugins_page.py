@@ -13,7 +13,7 @@ import pytest
 from attention_conformance.impls.operators import SDPA
 from attention_conformance.impls.tests.pages import Example, examples, lines, run, steady
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(30)
 
 IMPLS = Path(__file__).parents[1]
 PAGE = (IMPLS / "PLUGINS.md").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(60)
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "reports" / "CI.md"

@@ -15,7 +15,7 @@ from attention_conformance.reports.input.read import read
 from attention_conformance.reports.model.model import Model
 from attention_conformance.reports.tests.large import WORKLOADS, write
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(15)
 
 
 def test_a_large_run_stays_a_small_page(tmp_path: Path) -> None:

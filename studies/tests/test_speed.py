@@ -13,7 +13,7 @@ from studies.by_hand import Way
 from studies.common import measured, median_interval
 from studies.speed import COMPARED, PAIRS, STUDY, Differs, Pair, compared, distance, ratio, table
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(30)
 
 
 def by_numpy(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool, scale: float = 1 / 8) -> Way:
