@@ -10,9 +10,10 @@ import importlib
 
 from attention_conformance.conformance.faults import registry
 from attention_conformance.conformance.faults.models.sdpa import Model
+from attention_conformance.conformance.faults.paths import PATH_FAULTS
 from attention_conformance.conformance.faults.registry import FAULTS, Fault
 
-__all__ = ["FAULTS", "GROUPS", "Fault"]
+__all__ = ["FAULTS", "GROUPS", "PATH_FAULTS", "Fault"]
 
 #: The modules that hold faults, one class of mistakes each, in the order of the kill matrix.
 GROUPS = (
@@ -56,8 +57,9 @@ _INSTANCES: dict[str, Model] = {}
 def __getattr__(attribute: str) -> Model:
     """The instance of a fault, made once: ``faults.causal_bottom_right``."""
     name = attribute.replace("_", "-")
-    if attribute.startswith("_") or name not in registry.FAULTS:
+    found = registry.FAULTS | PATH_FAULTS
+    if attribute.startswith("_") or name not in found:
         raise AttributeError(f"module {__name__!r} has no fault {attribute!r}")
     if attribute not in _INSTANCES:
-        _INSTANCES[attribute] = registry.FAULTS[name].make()
+        _INSTANCES[attribute] = found[name].make()
     return _INSTANCES[attribute]

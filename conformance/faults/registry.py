@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from attention_conformance.conformance.cases.kernel_paths import kernel_paths
 from attention_conformance.conformance.faults.models.sdpa import Model
 
 
@@ -32,8 +33,8 @@ class Fault:
     clause: str
     #: What it does, as a diagnosis says it: "causal mask aligned bottom-right".
     title: str
-    #: Threads ("pytorch 103963", "onnx PR 8068"), or "source 001" of the five articles; "cf." before one that tells
-    #: of the same mechanism in another place.
+    #: Threads ("pytorch 103963", "onnx PR 8068"), "source 001" of the five articles, or a path of kernel_paths.toml;
+    #: "cf." before one that tells of the same mechanism in another place.
     sources: tuple[str, ...]
     make: type[Model] = field(repr=False)
 
@@ -59,6 +60,9 @@ class Fault:
 
 
 FAULTS: dict[str, Fault] = {}
+
+#: How a source begins that is a path of a kernel: "path fa2-width-64".
+PATH = "path"
 
 Class = TypeVar("Class", bound=type[Model])
 
@@ -87,7 +91,7 @@ def fault(clause: str, title: str, *sources: str) -> Callable[[Class], Class]:
     """
 
     def register(make: Class) -> Class:
-        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", make.__name__).lower()
+        name = kebab(make.__name__)
         if name in FAULTS or not sources:
             raise ValueError(f"fault {name}: registered twice, or without a source")
         FAULTS[name] = Fault(name, clause, title, tuple(", ".join(sources).split(", ")), make)
@@ -96,15 +100,22 @@ def fault(clause: str, title: str, *sources: str) -> Callable[[Class], Class]:
     return register
 
 
+def kebab(name: str) -> str:
+    """The name of a class in kebab case: "causal-bottom-right"."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()
+
+
 def faults_of(operator: str) -> list[Fault]:
     """The faults of one operator, in the order of the kill matrix."""
     return [fault for fault in FAULTS.values() if fault.operator == operator]
 
 
 def link(source: str) -> str:
-    """The address of a source, or "" for one of the articles.  Raises KeyError for an unknown tracker."""
+    """The address of a source, or "" for one of the articles.  Raises KeyError for an unknown tracker or path."""
     tracker, _, number = source.removeprefix("cf. ").rpartition(" ")
     if tracker == "source":
         return ""
+    if tracker == PATH:
+        return kernel_paths()[number].link
     tracker, pull = tracker.removesuffix(" PR"), tracker.endswith(" PR")
     return f"https://github.com/{TRACKERS[tracker]}/{'pull' if pull else 'issues'}/{number}"

@@ -1,0 +1,317 @@
+"""Cases at the sizes where kernels break: a covering design of tile edges, widths, groups, options and dtypes.
+
+Not among ``all_cases()`` yet: ``cases()`` gives them.  Their data makes the last key, the first key of each tile, the
+diagonal and the ends of the window decide an element each, in every dtype: a row's largest scores are at some of them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from attention_conformance.conformance.cases.base import Case, case
+from attention_conformance.conformance.cases.data import Maker, Rng, Shape, random_bias
+from attention_conformance.conformance.cases.design import Design, Factors, Row, design, restricted
+from attention_conformance.conformance.cases.kernel_paths import Call
+
+#: Lengths on both sides of the tiles and splits of kernel_paths.toml; what is below 63 is no edge of a tile.
+LENGTHS = (1, 2, 8, 16, 63, 64, 65, 127, 128, 129, 255, 256, 257, 385, 511, 512, 513, 1023, 1024, 1025)
+WIDTHS = ((32, 32), (40, 40), (64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (256, 256), (512, 512))
+GROUPS = (1, 2, 3, 5, 8, 16)
+DTYPES = ("float32", "float16", "bfloat16")
+
+#: What a peak is over the logarithm of the number of keys: its weight is then most of the row's.
+PEAK = 2.0
+
+
+@dataclass(frozen=True)
+class OptionSet:
+    """Options that a case asks for together: the clauses that they are about, and how they are made for a shape."""
+
+    clauses: str
+    makers: Mapping[str, Any] = field(default_factory=dict)
+
+
+def tiled_mask(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
+    """Each key allowed with probability 0.7, the last one always; some rows without the first or the second half."""
+    mask = rng.random(s.scores) < 0.7
+    rows, half = np.arange(s.sq), s.sk // 2
+    mask[:, :, rows % 5 == 1, :half] = False
+    mask[:, :, rows % 5 == 2, half : s.sk - 1] = False
+    mask[..., s.sk - 1] = True
+    return mask
+
+
+def bottom_right(s: Shape) -> int:
+    """The offset that ends the diagonal at the last key; 3 where there are more queries than keys."""
+    return s.sk - s.sq if s.sk >= s.sq else 3
+
+
+def sides(s: Shape) -> tuple[int, int]:
+    """A window longer than a tile of 64 where there are keys for it, and open to the right for few queries."""
+    left = 100 if s.sk > 128 else max(s.sk // 3, 1)
+    return left, s.sk // 2 if s.sq < 16 else 5
+
+
+def ragged(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
+    """One length a batch: two thirds of the keys, then all but one, and so on."""
+    lengths = np.array([max(1, 2 * s.sk // 3), max(1, s.sk - 1)], np.int64)
+    return np.resize(lengths, s.b)
+
+
+def peaked_sinks(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
+    """One logit a head, about as large as the peaks of the scores."""
+    return (np.log(s.sk + 1) + PEAK / 2 + rng.standard_normal(s.hq)).astype(dtype)
+
+
+def of_shape(make: Any) -> Any:
+    """A maker of an option that is no array, of the shape alone."""
+    return lambda rng, s, dtype: make(s)
+
+
+_CAUSAL: dict[str, Any] = {"is_causal": True}
+_OFFSET = _CAUSAL | {"causal_offset": of_shape(bottom_right)}
+_WINDOW = {"window": of_shape(sides)}
+_LENGTHS: dict[str, Maker] = {"kv_lengths": ragged}
+
+#: The options that meet sizes, widths, groups and dtypes: each alone, and the pairs that serving and training use.
+OPTION_SETS: dict[str, OptionSet] = {
+    "plain": OptionSet("SDPA-1"),
+    "mask": OptionSet("SDPA-7", {"mask": tiled_mask}),
+    "bias": OptionSet("SDPA-6", {"bias": random_bias(2.0)}),
+    "causal": OptionSet("SDPA-9", _CAUSAL),
+    "offset": OptionSet("SDPA-10 SDPA-9", _OFFSET),
+    "window": OptionSet("SDPA-11", _WINDOW),
+    "causal-window": OptionSet("SDPA-11 SDPA-9 SDPA-13", _CAUSAL | _WINDOW),
+    "offset-window": OptionSet("SDPA-11 SDPA-10 SDPA-13", _OFFSET | _WINDOW),
+    "softcap": OptionSet("SDPA-5", {"softcap": 6.0}),
+    "causal-softcap": OptionSet("SDPA-5 SDPA-9 SDPA-13", _CAUSAL | {"softcap": 6.0}),
+    "offset-softcap": OptionSet("SDPA-5 SDPA-10 SDPA-13", _OFFSET | {"softcap": 6.0}),
+    "lengths": OptionSet("SDPA-12", _LENGTHS),
+    "offset-lengths": OptionSet("SDPA-12 SDPA-10 SDPA-13", _OFFSET | _LENGTHS),
+    "causal-mask": OptionSet("SDPA-7 SDPA-9 SDPA-13", _CAUSAL | {"mask": tiled_mask}),
+    "sinks": OptionSet("SDPA-38", {"sinks": peaked_sinks}),
+}
+
+#: Keys that a kernel may lose or add: the first of tiles and splits, and the last of them.
+EDGES = (0, 15, 16, 31, 32, 63, 64, 79, 80, 127, 128, 143, 144, 175, 176, 191, 192, 255, 256, 511, 512, 1023, 1024)
+
+
+def telling(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Normal q, k and v, and in each row three peaks: at an edge, near its diagonal, and at any key.
+
+    The first key of every third row's edges is the last key.  A peak is moved by the row, the head and the batch, so
+    that every head has others, and one row alone has three.
+    """
+    q = rng.standard_normal((s.b, s.hq, s.sq, s.d))
+    k = rng.standard_normal((s.b, s.hkv, s.sk, s.d))
+    v = rng.standard_normal((s.b, s.hkv, s.sk, s.dv))
+    if not k.size or not q.size:
+        return q, k, v
+    b, h, i = np.ogrid[: s.b, : s.hq, : s.sq]
+    n = i + 3 * h + 5 * b
+    edges = np.array([edge for edge in EDGES if edge < s.sk])
+    left, right = sides(s)
+    near = np.array([0, 1, -left, -left - 1, right, right + 1])[n % 6]
+    shift = np.where(n // 6 % 2 == 0, 0, bottom_right(s))
+    peaks = (
+        np.where(n % 3 == 0, s.sk - 1, edges[n // 3 % len(edges)]),
+        np.clip(i + shift + near, 0, s.sk - 1),
+        np.broadcast_to(rng.integers(s.sk, size=(s.b, s.hq, s.sq)), n.shape),
+    )
+    group = s.hq // s.hkv
+    size = (np.log(s.sk) + PEAK) / np.sqrt(s.d)
+    for peak in peaks:
+        q += size * k[b, h // group, np.broadcast_to(peak, (s.b, s.hq, s.sq))]
+    return q, k, v
+
+
+#: Every part of the design; the edges of tiles of keys meet every option in every dtype.
+FACTORS = Factors(
+    sq=(1, 2, 8, 16, 63, 64, 65, 128, 129, 256, 257, 513, 1025),
+    sk=LENGTHS,
+    width=WIDTHS,
+    group=GROUPS,
+    hkv=(1, 2),
+    b=(1, 2),
+    option=tuple(OPTION_SETS),
+    dtype=DTYPES,
+    lse=(False, True),
+    triples=(("sk", "option", "dtype"),),
+    within={"sk": (63, 64, 65, 127, 128, 129, 255, 256, 257, 512, 513, 1024, 1025)},
+    limit=1 << 18,
+)
+
+#: One query and few over many keys, with each option in each dtype.
+DECODE = Factors(
+    sq=(1, 2, 8),
+    sk=(129, 257, 512, 513, 1024, 1025),
+    width=((64, 64), (96, 96), (128, 128), (192, 128), (256, 256)),
+    group=(1, 3, 4, 8),
+    hkv=(1, 2),
+    b=(1, 2),
+    option=tuple(OPTION_SETS),
+    dtype=DTYPES,
+    lse=(False, True),
+    triples=(("sq", "option", "dtype"),),
+    limit=3 << 17,
+)
+
+#: As many queries as keys, as in training: the edges of tiles of rows meet what training uses.
+SQUARE = Factors(
+    sq=(64, 65, 128, 129),
+    sk=(64, 65, 128, 129),
+    width=((32, 32), (64, 64), (96, 96), (128, 128), (256, 256)),
+    group=(1, 2, 4),
+    hkv=(1, 2),
+    b=(1, 2),
+    option=("plain", "causal", "causal-window", "causal-softcap", "causal-mask", "mask", "bias", "lengths"),
+    dtype=DTYPES,
+    lse=(False, True),
+    triples=(("sq", "option", "dtype"),),
+    within={"sq": (65, 129)},
+    limit=9 << 17,
+    allows=lambda row: row.sq == row.sk,
+)
+
+#: Rows of their own: long keys, long queries, both long, and more heads than a grid's axis holds.
+LARGE = (
+    Row(1, 4097, (64, 64), 8, 1, 1, "plain", "float32", True),
+    Row(1, 4097, (128, 128), 8, 1, 1, "lengths", "bfloat16", False),
+    Row(8, 4097, (64, 64), 2, 2, 1, "offset", "float16", False),
+    Row(2, 4096, (64, 64), 2, 2, 1, "softcap", "float16", True),
+    Row(1, 4097, (128, 128), 3, 2, 1, "mask", "float32", False),
+    Row(1025, 64, (32, 32), 1, 1, 1, "causal", "float16", False),
+    Row(1, 65545, (32, 32), 1, 1, 1, "plain", "float32", False),
+    Row(2, 65545, (32, 32), 1, 1, 1, "offset-window", "float16", False),
+    Row(1, 65545, (32, 32), 1, 1, 1, "mask", "bfloat16", False),
+    Row(65545, 1, (32, 32), 1, 1, 1, "causal", "bfloat16", False),
+    Row(1024, 257, (32, 32), 1, 1, 1, "causal-mask", "float32", False),
+    Row(1025, 513, (32, 32), 1, 1, 1, "offset-window", "bfloat16", False),
+    Row(257, 1025, (32, 32), 1, 1, 1, "offset", "float32", True),
+    Row(768, 385, (32, 32), 1, 1, 1, "bias", "float16", False),
+    Row(513, 513, (32, 32), 1, 1, 1, "mask", "float16", False),
+    Row(256, 256, (128, 128), 1, 1, 1, "causal", "float16", True),
+    Row(1, 2, (16, 16), 1, 1, 65545, "plain", "float32", False),
+    Row(1, 2, (16, 16), 65545, 1, 1, "plain", "float16", False),
+    Row(1, 16, (64, 64), 1, 64, 1, "offset", "float16", False),
+    Row(17, 65, (32, 32), 1, 1, 64, "lengths", "bfloat16", False),
+    Row(2, 65, (64, 64), 1, 32, 2, "causal-mask", "float32", False),
+)
+
+
+#: Rows on paths that several conditions at once lead to, which a design of pairs and triples seldom meets.
+NARROW = (
+    Row(132, 193, (80, 80), 1, 1, 1, "causal", "float16", False),
+    Row(130, 160, (96, 96), 1, 1, 1, "causal", "bfloat16", False),
+    Row(16, 65, (128, 128), 2, 1, 1, "mask", "float16", False),
+    Row(129, 16, (192, 128), 1, 1, 1, "plain", "float16", False),
+    Row(130, 8, (192, 128), 1, 1, 1, "bias", "bfloat16", False),
+    Row(256, 128, (64, 64), 1, 1, 1, "plain", "float16", True),
+    Row(256, 128, (64, 64), 1, 1, 1, "causal", "bfloat16", True),
+    Row(256, 256, (32, 32), 1, 1, 1, "causal", "float32", False),
+    Row(8, 129, (256, 256), 1, 1, 1, "bias", "float16", False),
+    Row(2, 257, (256, 256), 2, 1, 1, "bias", "bfloat16", False),
+    Row(257, 16, (32, 32), 1, 1, 1, "bias", "float32", False),
+    Row(256, 8, (64, 64), 2, 1, 1, "bias", "float32", False),
+    Row(128, 256, (32, 32), 1, 1, 1, "lengths", "float32", False),
+    Row(128, 128, (64, 64), 1, 1, 2, "lengths", "float16", False),
+    Row(1, 256, (64, 64), 1, 2, 1, "mask", "float16", False),
+    Row(1, 512, (128, 128), 2, 1, 1, "mask", "bfloat16", False),
+    Row(1, 256, (64, 64), 16, 2, 1, "mask", "float16", False),
+    Row(2, 256, (128, 128), 16, 2, 1, "mask", "bfloat16", False),
+    Row(1, 256, (64, 64), 3, 2, 1, "mask", "float16", False),
+    Row(2, 512, (80, 80), 3, 2, 1, "mask", "bfloat16", False),
+    Row(513, 16, (32, 32), 1, 1, 1, "mask", "bfloat16", False),
+    Row(2, 257, (512, 512), 1, 1, 1, "offset", "float16", False),
+    Row(260, 260, (64, 64), 1, 1, 1, "causal", "bfloat16", False),
+    Row(272, 272, (64, 64), 1, 1, 1, "causal-window", "bfloat16", False),
+    Row(268, 268, (64, 64), 1, 1, 1, "causal-softcap", "bfloat16", False),
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of the tier: its factors, and what it is for, in a sentence that each of its cases has."""
+
+    factors: Factors
+    why: str
+
+
+BLOCKS = {
+    "edges": Block(FACTORS, "Edges of tiles, with widths, groups and options as a covering design joins them"),
+    "decode": Block(DECODE, "Few queries over many keys, which kernels split and merge"),
+    "square": Block(SQUARE, "As many queries as keys, which kernels skip tiles of"),
+}
+
+
+def call_of(case: Case) -> Call:
+    """What the conditions of kernel paths may ask of a case, in its first dtype."""
+    s = case.shape
+    return Call.of(s.b, s.hq, s.hkv, s.sq, s.sk, s.d, s.dv, case.dtypes[0], case.options)
+
+
+@functools.cache
+def designed(name: str) -> Design:
+    """The design of a block, as the suite has it."""
+    return design(BLOCKS[name].factors)
+
+
+def of_row(name: str, why: str, row: Row) -> Case:
+    """The case of a row; its name tells all of it, so that it stays the same in any design."""
+    options = OPTION_SETS[row.option]
+    shape = Shape(row.b, row.hkv * row.group, row.hkv, row.sq, row.sk, *row.width)
+    width = f"d{shape.d}" if shape.d == shape.dv else f"d{shape.d}v{shape.dv}"
+    sizes = f"{row.b}x{shape.hq}x{shape.hkv}-q{row.sq}-k{row.sk}-{width}"
+    lse = {"return_lse": True} if row.lse else {}
+    clauses = options.clauses + " SDPA-17" * (row.group > 1) + " SDPA-19" * row.lse
+    return case(
+        f"kernel-{name}-{row.option}-{sizes}{'-lse' * row.lse}-{row.dtype}",
+        clauses,
+        f"{why}: {row.option}, {row.sq} queries, {row.sk} keys, groups of {row.group}.",
+        shape,
+        data=telling,
+        dtypes=(row.dtype,),
+        **options.makers,
+        **lse,
+    )
+
+
+def cases() -> Iterator[Case]:
+    """Every case of the tier."""
+    for name, block in BLOCKS.items():
+        for row in designed(name).rows:
+            yield of_row(name, block.why, row)
+    yield from _by_hand()
+
+
+def within(seed: int = 0, **allowed: tuple[Any, ...]) -> Iterator[Case]:
+    """The tier made anew inside an envelope.
+
+    Parameters
+    ----------
+    seed
+        Of the design.
+    allowed
+        By part of a row (``sq``, ``sk``, ``width``, ``group``, ``hkv``, ``b``, ``option``, ``dtype``, ``lse``), the
+        values that the envelope has; other parts keep theirs.
+    """
+    for name, block in BLOCKS.items():
+        for row in design(restricted(block.factors, **allowed), seed).rows:
+            yield of_row(name, block.why, row)
+    yield from _by_hand(**allowed)
+
+
+def _by_hand(**allowed: tuple[Any, ...]) -> Iterator[Case]:
+    """The cases that no design makes, of those whose parts are allowed."""
+    for name, why, rows in (
+        ("narrow", "A path that several conditions lead to", NARROW),
+        ("large", "Beyond what a design can pay for", LARGE),
+    ):
+        for row in rows:
+            if all(getattr(row, part) in values for part, values in allowed.items()):
+                yield of_row(name, why, row)

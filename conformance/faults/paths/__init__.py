@@ -1,0 +1,29 @@
+"""Faults on paths: right everywhere but where a real kernel takes a path of its own (cases/kernel_paths.py).
+
+They are apart from the other faults: cases at the sizes of kernels catch them (cases/kernels.py), small ones do not.
+Each can be plugged in as those are: ``attention_conformance.conformance.faults:fa2_width_64_window_later_tiles``.
+"""
+
+from __future__ import annotations
+
+from attention_conformance.conformance.faults.models.on_path import bound
+from attention_conformance.conformance.faults.paths.table import TABLE
+from attention_conformance.conformance.faults.registry import PATH, Fault, kebab
+
+__all__ = ["PATH_FAULTS"]
+
+
+def _faults() -> dict[str, Fault]:
+    found: dict[str, Fault] = {}
+    for path, make, threads in TABLE:
+        name = f"{path}-{kebab(make.__name__)}"
+        if name in found:
+            raise ValueError(f"fault {name}: registered twice")
+        on_path = bound(path, make, "".join(part.capitalize() for part in name.split("-")))
+        title = f"{make.title} ({on_path.path.kernel}, {path})"
+        found[name] = Fault(name, make.clause, title, (f"{PATH} {path}", *threads), on_path)
+    return found
+
+
+#: Every fault on a path, by its name.
+PATH_FAULTS: dict[str, Fault] = _faults()

@@ -1,0 +1,121 @@
+"""Mistakes of heads: groups mapped, packed or swapped wrongly, and grids that are too small."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attention_conformance.conformance.faults.models.on_path import Mistake, mistake
+from attention_conformance.conformance.faults.models.sdpa import Array, Inputs
+
+#: What the second and third axes of a CUDA grid hold, and one more.
+LIMIT = 65536
+
+
+@mistake("SDPA-17", "query head h reads key head h mod Hkv")
+class HeadsTiled(Mistake):
+    """Tiled in the place of repeated."""
+
+    def heads(self, x: Inputs, array: Array) -> Array:
+        return np.tile(array, (1, x.group, 1, 1))
+
+
+@mistake("SDPA-17", "a group rounded up to a power of two")
+class GroupRoundedUp(Mistake):
+    """The fourth head of a tile belongs to the next key head."""
+
+    def heads(self, x: Inputs, array: Array) -> Array:
+        group = 1 << max(x.group - 1, 0).bit_length()
+        return array[:, np.minimum(np.arange(x.shape[1]) // group, array.shape[1] - 1)]
+
+
+@mistake("SDPA-17", "the last head of a group reads the next key head")
+class LastOfGroup(Mistake):
+    """h + 1 in the place of h."""
+
+    def heads(self, x: Inputs, array: Array) -> Array:
+        return array[:, (np.arange(x.shape[1]) + 1) // x.group % array.shape[1]]
+
+
+@mistake("SDPA-17", "heads of a group beyond the eighth read the first key head")
+class BeyondEight(Mistake):
+    """Eight heads fit into a tile; the rest begins again."""
+
+    def heads(self, x: Inputs, array: Array) -> Array:
+        head = np.arange(x.shape[1])
+        return array[:, np.where(head % x.group < 8, head // x.group, (head // x.group + 1) % array.shape[1])]
+
+
+@mistake("SDPA-17", "the heads of the output in the order of the swapped rows")
+class HeadsSwapped(Mistake):
+    """(group, Hkv) is written where (Hkv, group) is meant; one key head hides it."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        output, group = super().stored(x, output), x.group
+        order = np.arange(x.shape[1]).reshape(-1, group).T.ravel()
+        return np.ascontiguousarray(output[:, order])
+
+
+@mistake("SDPA-17", "values of grouped heads not repeated rightly, keys are")
+class ValueHeadsTiled(Mistake):
+    """Keys are paired rightly."""
+
+    def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
+        q, k, _ = super().operands(x)
+        return q, k, np.tile(x.v, (1, x.group, 1, 1)).astype(x.work)
+
+
+@mistake("SDPA-9", "heads that became rows are masked as rows")
+class CausalOfHeads(Mistake):
+    """The g-th head of a group sees the keys of row g."""
+
+    def causal_allows(self, x: Inputs) -> Array:
+        head = (np.arange(x.shape[1]) % x.group)[:, None, None]
+        return self.keys(x) <= self.diagonal(x) + head if x.is_causal else super().causal_allows(x)
+
+
+@mistake("SDPA-8", "the heads of a group share the mask of the first")
+class MaskOfFirstInGroup(Mistake):
+    """One mask is read for all rows of the packed tile."""
+
+    def mask_allows(self, x: Inputs) -> Array:
+        return super().mask_allows(x)[:, np.arange(x.shape[1]) // x.group * x.group]
+
+
+@mistake("SDPA-8", "the heads of a group share the bias of the first")
+class BiasOfFirstInGroup(Mistake):
+    """One bias is read for all rows of the packed tile."""
+
+    def added(self, x: Inputs, s: Array) -> Array:
+        if x.bias is None:
+            return s
+        bias = self.spread(x, x.bias)[:, np.arange(x.shape[1]) // x.group * x.group]
+        return s + bias.astype(x.work)
+
+
+@mistake("SDPA-38", "the sink of the first head of a group used for all")
+class SinkOfFirstInGroup(Mistake):
+    """Sinks are read by key head."""
+
+    def sinks(self, x: Inputs) -> Array:
+        return super().sinks(x)[np.arange(x.shape[1]) // x.group * x.group]
+
+
+@mistake("SDPA-1", "batch times heads beyond 65,535 not computed")
+class GridLimit(Mistake):
+    """The launch fails silently; the rest stays zero."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        output = super().stored(x, output)
+        output.reshape(x.shape[0] * x.shape[1], *output.shape[2:])[LIMIT - 1 :] = 0
+        return output
+
+
+@mistake("SDPA-1", "batch times heads wraps at 65,536")
+class GridWraps(Mistake):
+    """The last heads are computed with the queries of the first."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        output = super().stored(x, output)
+        flat = output.reshape(x.shape[0] * x.shape[1], *output.shape[2:])
+        flat[LIMIT:] = flat[: max(len(flat) - LIMIT, 0)]
+        return output
