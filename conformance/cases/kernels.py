@@ -17,12 +17,16 @@ from attention_conformance.conformance.cases.base import Case, case
 from attention_conformance.conformance.cases.data import Maker, Rng, Shape, random_bias
 from attention_conformance.conformance.cases.design import Design, Factors, Row, design, restricted
 from attention_conformance.conformance.cases.kernel_paths import Call
+from attention_conformance.conformance.cases.store import CaseStore
 
 #: Lengths on both sides of the tiles and splits of kernel_paths.toml; what is below 63 is no edge of a tile.
 LENGTHS = (1, 2, 8, 16, 63, 64, 65, 127, 128, 129, 255, 256, 257, 385, 511, 512, 513, 1023, 1024, 1025)
 WIDTHS = ((32, 32), (40, 40), (64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (256, 256), (512, 512))
 GROUPS = (1, 2, 3, 5, 8, 16)
 DTYPES = ("float32", "float16", "bfloat16")
+
+#: References of the tier, of which those of large cases are made again where a run comes back to them.
+STORE = CaseStore(2**30)
 
 #: What a peak is over the logarithm of the number of keys: its weight is then most of the row's.
 PEAK = 2.0
@@ -82,7 +86,7 @@ _LENGTHS: dict[str, Maker] = {"kv_lengths": ragged}
 OPTION_SETS: dict[str, OptionSet] = {
     "plain": OptionSet("SDPA-1"),
     "mask": OptionSet("SDPA-7", {"mask": tiled_mask}),
-    "bias": OptionSet("SDPA-6", {"bias": random_bias(2.0)}),
+    "bias": OptionSet("SDPA-6", {"bias": random_bias(1.0)}),
     "causal": OptionSet("SDPA-9", _CAUSAL),
     "offset": OptionSet("SDPA-10 SDPA-9", _OFFSET),
     "window": OptionSet("SDPA-11", _WINDOW),
@@ -276,6 +280,7 @@ def of_row(name: str, why: str, row: Row) -> Case:
         shape,
         data=telling,
         dtypes=(row.dtype,),
+        store=STORE,
         **options.makers,
         **lse,
     )

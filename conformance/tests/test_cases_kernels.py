@@ -1,0 +1,104 @@
+"""Cases at the sizes of kernels: names, reach, and data that tells one key, row and head from the next."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from attention_conformance.conformance.cases import Case, every_case, kernels
+from attention_conformance.conformance.cases.design import Row
+from attention_conformance.conformance.cases.kernel_paths import kernel_paths
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.conformance.spec.sdpa import sdpa
+
+#: Keys of a call whose options leave the last key in.
+SEEN = ("plain", "mask", "bias", "softcap", "sinks", "offset")
+
+
+@pytest.fixture(scope="module")
+def tier() -> dict[str, Case]:
+    """Every case of the tier by its name."""
+    return {case.name: case for case in kernels.cases()}
+
+
+def test_no_name_stands_twice(tier: dict[str, Case]) -> None:
+    """Nor is one that of another case."""
+    assert len(tier) == sum(1 for _ in kernels.cases())
+    assert not tier.keys() & every_case().keys()
+
+
+def test_a_name_tells_the_case() -> None:
+    """So that it is the same in any design."""
+    row = Row(1, 513, (192, 128), 8, 2, 3, "offset-window", "bfloat16", True)
+    case = kernels.of_row("decode", "Few queries", row)
+    assert case.name == "kernel-decode-offset-window-3x16x2-q1-k513-d192v128-lse-bfloat16"
+    assert (case.shape.hq, case.shape.hkv, case.dtypes) == (16, 2, ("bfloat16",))
+    assert set(case.options) == {"is_causal", "causal_offset", "window", "return_lse"}
+
+
+def test_clauses_exist(tier: dict[str, Case]) -> None:
+    """Each case names those of its options."""
+    assert {clause for case in tier.values() for clause in case.clauses} <= clauses().keys()
+
+
+def test_every_path_of_a_kernel_is_taken(tier: dict[str, Case]) -> None:
+    """By two cases at least."""
+    calls = [kernels.call_of(case) for case in tier.values()]
+    few = {path.id for path in kernel_paths().values() if sum(path.taken(call) for call in calls) < 2}
+    assert few == set()
+
+
+def test_the_tier_has_long_keys_and_many_heads(tier: dict[str, Case]) -> None:
+    """Beyond 4096 and 2^16 keys, and more than 65,535 batches and heads."""
+    assert {case.shape.sk for case in tier.values()} >= {4097, 65545}
+    assert max(case.shape.sq for case in tier.values()) > 1 << 16
+    assert {case.shape.b * case.shape.hq for case in tier.values()} >= {1, 64, 65545}
+
+
+def test_a_design_within_an_envelope_stays_inside() -> None:
+    """Half precision, one width, one query."""
+    found = list(kernels.within(sq=(1,), width=((64, 64),), dtype=("float16",)))
+    assert {(case.shape.sq, case.shape.d, case.dtypes) for case in found} == {(1, 64, ("float16",))}
+    assert {case.options.get("softcap") for case in found} == {None, 6.0}
+
+
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
+@pytest.mark.parametrize("option", SEEN)
+def test_the_last_key_decides_an_element(option: str, dtype: str) -> None:
+    """Without it some element moves by more than half precision could hide, one row alone included."""
+    for sq, sk in ((1, 129), (65, 65)):
+        case = kernels.of_row("test", "A call", Row(sq, sk, (64, 64), 2, 1, 1, option, dtype, False))
+        inputs, options = case.inputs(dtype), dict(case.inputs(dtype).keywords)
+        whole = case.expected(dtype).output
+        less = sdpa(inputs.q, inputs.k, inputs.v, **options | {"kv_lengths": np.array([sk - 1])}).output
+        assert np.abs(whole - less).max() > 0.1
+
+
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
+@pytest.mark.parametrize("edge", [64, 128, 256, 512])
+def test_the_first_key_of_a_tile_decides_an_element(edge: int, dtype: str) -> None:
+    """In a call of some rows."""
+    case = kernels.of_row("test", "A call", Row(65, edge + 1, (64, 64), 1, 1, 1, "plain", dtype, False))
+    inputs = case.inputs(dtype)
+    less = sdpa(inputs.q, inputs.k[:, :, :edge], inputs.v[:, :, :edge]).output
+    assert np.abs(case.expected(dtype).output - less).max() > 0.1
+
+
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
+def test_rows_heads_and_columns_differ(dtype: str) -> None:
+    """No two rows, heads or columns of an output are equal, so that none can be taken for another."""
+    output = (
+        kernels.of_row("test", "A call", Row(16, 65, (32, 32), 3, 2, 2, "plain", dtype, False)).expected(dtype).output
+    )
+    for axis in range(4):
+        lines = np.moveaxis(output, axis, 0).reshape(output.shape[axis], -1)
+        distances = np.abs(lines[:, None] - lines[None]).max(axis=2) + 9 * np.eye(len(lines))
+        assert distances.min() > 0.1
+
+
+def test_a_masked_key_beyond_the_diagonal_would_be_seen() -> None:
+    """Causal: some row has a peak one key ahead of its diagonal."""
+    case = kernels.of_row("test", "A call", Row(65, 65, (64, 64), 1, 1, 1, "causal", "float16", False))
+    inputs = case.inputs("float16")
+    ahead = sdpa(inputs.q, inputs.k, inputs.v, is_causal=True, causal_offset=1).output
+    assert np.abs(case.expected("float16").output - ahead).max() > 0.5
