@@ -23,7 +23,7 @@ from attention_conformance.conformance.judging.compare import compare
 from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome
 from attention_conformance.conformance.judging.run_case import Judged, ask, request
-from attention_conformance.conformance.repro import Element, worst_elements, write
+from attention_conformance.conformance.repro import write, wrong_elements
 from attention_conformance.conformance.run.targets import Target
 from attention_conformance.impls.calls import Reply, same_bits
 from attention_conformance.impls.contract import Profile
@@ -132,9 +132,7 @@ def scripts(
         if count[name] > SCRIPTS:
             written[target, case] = f"Script:   run this case by itself (a run writes the {SCRIPTS} smallest)"
             continue
-        elements: tuple[Element, ...] = ()
-        if result.failure is Failure.VALUE and one.reply is not None:
-            elements = worst_elements(one.reply, case, target.dtype, target.implementation.profile(target.dtype))
+        elements = wrong_elements(one, case, target)
         with contextlib.suppress(NotImplementedError, ValueError):  # a call that cannot be written as a script
             written[target, case] = f"Script:   {write(result, target, case, elements, versions, folder)}"
     return written

@@ -31,16 +31,32 @@ class Failure(StrEnum):
     VALUE = "value"
     SHAPE = "shape"
     DTYPE = "dtype"
-    ERROR = "error"  # an exception, or a result that is no array
-    NO_ERROR = "no error"  # an invalid input was accepted
-    MODIFIED = "modified"  # an input was modified
-    UNREPEATABLE = "unrepeatable"  # two equal calls gave two results
-    STATE = "changed state"  # something that holds for the whole process is left changed
+    ERROR = "error"
+    NO_ERROR = "no error"
+    MODIFIED = "modified"
+    UNREPEATABLE = "unrepeatable"
+    STATE = "changed state"
     CRASHED = "crashed"
     TIMEOUT = "timeout"
-    MEMORY = "memory"  # more than it was given, or than there was
+    MEMORY = "memory"
     #: A record of the deviation ledger says that this fails, and it passed.
     STALE = "stale deviation"
+
+
+#: The ways in words; an exception may also be a result that is no array.
+IN_WORDS = {
+    Failure.VALUE: "wrong values",
+    Failure.SHAPE: "a result of another shape",
+    Failure.DTYPE: "a result of another dtype",
+    Failure.ERROR: "an exception on a valid input",
+    Failure.NO_ERROR: "an invalid input is accepted",
+    Failure.MODIFIED: "an input is modified",
+    Failure.UNREPEATABLE: "equal calls give unequal results",
+    Failure.STATE: "something is left changed in the process",
+    Failure.CRASHED: "the process dies",
+    Failure.TIMEOUT: "the call does not return",
+    Failure.MEMORY: "the call takes too much memory",
+}
 
 
 @dataclass(frozen=True)

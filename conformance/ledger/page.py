@@ -10,7 +10,7 @@ from fnmatch import filter as matching
 from pathlib import Path
 
 from attention_conformance.conformance.cases import every_case
-from attention_conformance.conformance.judging.outcomes import Failure
+from attention_conformance.conformance.judging.outcomes import IN_WORDS
 from attention_conformance.conformance.ledger.divergence import answers, escaped, markdown
 from attention_conformance.conformance.ledger.load import Deviation, Ledger, dtypes
 from attention_conformance.conformance.ledger.questions import DTYPE
@@ -37,21 +37,6 @@ for each record of the ledger: where a library is known not to follow the [spec]
 script of a few lines, in the library's own terms and without this suite, that shows it. A record is strict: a run in
 which it no longer holds fails, and names it.
 """
-
-#: How a record's cases fail, in words.
-_FAILS = {
-    Failure.VALUE: "wrong values",
-    Failure.SHAPE: "another shape",
-    Failure.DTYPE: "another dtype",
-    Failure.ERROR: "an exception on a valid input",
-    Failure.NO_ERROR: "an invalid input is accepted",
-    Failure.MODIFIED: "an input is modified",
-    Failure.UNREPEATABLE: "equal calls differ",
-    Failure.STATE: "something is left changed in the process",
-    Failure.CRASHED: "the process dies",
-    Failure.TIMEOUT: "the call does not return",
-    Failure.MEMORY: "the call takes too much memory",
-}
 
 
 def render(ledger: Ledger, run: Run) -> str:
@@ -118,7 +103,7 @@ def _section(record: Deviation, verdict: Verdict) -> str:
     where = "".join(f" {word} {', '.join(some)}" for word, some in restricted if some)
     lines = [
         f"{', '.join(map(_code, record.implementations))} with {versions}{where}: {record.instead}.",
-        f"- Fails by {record.failure.value}: {_FAILS[record.failure]}.",
+        f"- Fails by {record.failure.value}: {IN_WORDS[record.failure]}.",
         f"- Upstream: {upstream}.",
         f"- Cases: {', '.join(map(_code, record.cases))}.",
     ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from string import Template
 
 import numpy as np
 
@@ -12,6 +14,8 @@ from attention_conformance.conformance.bounds.sdpa import LARGEST
 from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.judging.compare import shares
 from attention_conformance.conformance.judging.outcomes import Failure
+from attention_conformance.conformance.judging.run_case import Judged
+from attention_conformance.conformance.run.targets import Target
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.script import WIDTH, Snippet, enclosed
@@ -53,6 +57,13 @@ def worst_elements(
     return ()
 
 
+def wrong_elements(judged: Judged, case: AnyCase, target: Target) -> tuple[Element, ...]:
+    """The worst elements of a result that failed by value, worst first; () for every other one."""
+    if judged.result.failure is not Failure.VALUE or judged.reply is None:
+        return ()
+    return worst_elements(judged.reply, case, target.dtype, target.implementation.profile(target.dtype))
+
+
 def _element(
     name: str, place: tuple[np.intp, ...], got: np.ndarray, wanted: np.ndarray, limit: np.ndarray, largest: float
 ) -> Element:
@@ -77,7 +88,7 @@ class Checked:
     swapped: tuple[str, ...] = ()
 
     @property
-    def call(self) -> list[str]:
+    def call(self) -> str:
         """The call, and its results under their names, as arrays with the axes that the reference gives them."""
         names = self.case.results()
         together = f"{', '.join(names)} = "
@@ -86,41 +97,30 @@ class Checked:
             lines = [self.snippet.call("results = "), enclosed("(", names, ") = results")]
         method = self.snippet.terms.method
         lines += [f"{name} = {name}.{method}()" for name in names] if method else []
-        return [*lines, *(f"{name} = {name}.swapaxes(1, 2)  # to (B, H, S, D)" for name in self.swapped)]
+        lines += [f"{name} = {name}.swapaxes(1, 2)  # to (B, H, S, D)" for name in self.swapped]
+        return "\n".join(lines)
 
 
 def check(failure: Failure, checked: Checked) -> list[str]:
-    """The statements.  Raises ValueError for a failure that no call shows."""
-    if failure not in _CHECKS:
+    """The statements, from the template of the failure.  Raises ValueError for a failure that no call shows."""
+    if failure not in _TEMPLATES:
         raise ValueError(f"no script shows {failure.value!r}")
-    return _CHECKS[failure](checked)
+    name, fields = _TEMPLATES[failure]
+    results = {
+        "results": checked.snippet.call("results = "),
+        "results_inside": checked.snippet.call("results = ", depth=1),
+    }
+    template = Template(Path(__file__).with_name("templates").joinpath(f"{name}.txt").read_text(encoding="utf-8"))
+    return template.substitute(results, content=checked.snippet.terms.content, **fields(checked)).splitlines()
 
 
-def _value(x: Checked) -> list[str]:
+def _value(x: Checked) -> dict[str, str]:
     """Elements inside their bounds."""
-    name = x.elements[0].result
-    rows = [f"    {e.index!r}: ({_number(e.expected)}, {_bound(e)})," for e in x.elements]
     right = ["got == value", "abs(got - value) <= bound"]
     right += ["np.isnan(got) and np.isnan(value)"] if any(np.isnan(e.expected) for e in x.elements) else []
     right += ["got == np.copysign(np.inf, value)"] if any(e.may_overflow for e in x.elements) else []
-    text = f"{name}{{list(index)}} = {{got:.9g}}, expected {{value:.9g}} ± {{bound:.3g}}"
-    return [
-        *x.call,
-        "",
-        "# By index: the exact value, and how far a correct result may be from it.",
-        "expected = {",
-        *rows,
-        "}",
-        "wrong = 0",
-        "for index, (value, bound) in expected.items():",
-        f"    got = float({name}[index])",
-        f"    right = {' or '.join(right)}",
-        "    wrong += not right",
-        f"    print(f\"{text}{{'' if right else '  WRONG'}}\")",
-        "if wrong:",
-        "    sys.exit(1)",
-        'print("OK")',
-    ]
+    rows = [f"    {e.index!r}: ({_number(e.expected)}, {_bound(e)})," for e in x.elements]
+    return {"call": x.call, "result": x.elements[0].result, "rows": "\n".join(rows), "right": " or ".join(right)}
 
 
 def _number(value: float) -> str:
@@ -134,7 +134,7 @@ def _bound(element: Element) -> str:
     return short if (error <= float(short)) == (error <= element.bound) else repr(element.bound)
 
 
-def _form(x: Checked) -> list[str]:
+def _form(x: Checked) -> dict[str, str]:
     """Results with their shapes and dtypes; what raises ends the script with its traceback."""
     expected, terms = x.case.expected(x.dtype), x.snippet.terms
     rows = []
@@ -142,91 +142,36 @@ def _form(x: Checked) -> list[str]:
         wide = ("float64",) if x.dtype == "float64" else ("float32", "float64")
         dtypes = tuple(terms.dtype(each) for each in (wide if name == "lse" else (x.dtype,)))
         rows.append(f'    ("{name}", {name}, {getattr(expected, name).shape}, {_tuple(dtypes)}),')
-    return [
-        *x.call,
-        "wanted = [",
-        *rows,
-        "]",
-        "for name, result, shape, dtypes in wanted:",
-        f"    if not isinstance(result, {terms.array}):",
-        '        sys.exit(f"{name} is a {type(result).__name__}")',
-        '    print(f"{name}: shape {tuple(result.shape)}, expected {shape}; dtype {result.dtype}, expected {dtypes}")',
-        "    if tuple(result.shape) != shape or str(result.dtype) not in dtypes:",
-        "        sys.exit(1)",
-        'print("OK")',
-    ]
+    return {"call": x.call, "rows": "\n".join(rows), "array": terms.array}
 
 
 def _tuple(names: Sequence[str]) -> str:
     return "(" + ", ".join(f'"{name}"' for name in names) + ("," if len(names) == 1 else "") + ")"
 
 
-def _returns(x: Checked) -> list[str]:
-    """A call that returns."""
-    terms = x.snippet.terms
-    done = terms.wait(x.device)
-    return [x.snippet.call("results = "), *([done] if done else []), 'print("OK")']
+def _returns(x: Checked) -> dict[str, str]:
+    """A call that returns, and has computed its results."""
+    done = x.snippet.terms.wait(x.device)
+    return {"wait": f"\n{done}" if done else ""}
 
 
-def _refused(x: Checked) -> list[str]:
-    """An exception."""
-    return [
-        "try:",
-        x.snippet.call("results = ", depth=1),
-        "except Exception as error:",
-        '    print(f"OK, refused: {type(error).__name__}: {error}")',
-        "else:",
-        "    results = results if isinstance(results, (tuple, list)) else (results,)",
-        '    print("accepted, and returned", *(getattr(each, "shape", type(each)) for each in results))',
-        "    sys.exit(1)",
-    ]
-
-
-def _unmodified(x: Checked) -> list[str]:
-    """Inputs that hold what they held."""
-    arrays = [f'"{name}": {name}' for name in x.arrays]
-    return [
-        *_content(x),
-        enclosed("inputs = {", arrays, "}"),
-        "before = {name: content(a) for name, a in inputs.items()}",
-        x.snippet.call("results = "),
-        "modified = [name for name, a in inputs.items() if content(a) != before[name]]",
-        "if modified:",
-        '    sys.exit(f"modified: {modified}")',
-        'print("OK")',
-    ]
-
-
-def _repeatable(x: Checked) -> list[str]:
+def _repeatable(x: Checked) -> dict[str, str]:
     """Equal bytes from equal calls."""
-    results = "results" if len(x.case.results()) > 1 else "(results,)"
-    return [
-        *_content(x),
-        "def called():",
-        x.snippet.call("results = ", depth=1),
-        f"    return [content(a) for a in {results}]",
-        "",
-        "",
-        "first = called()",
-        f"for _ in range({max(x.case.repeats - 1, 1)}):",
-        "    if called() != first:",
-        '        sys.exit("equal calls gave unequal results")',
-        'print("OK")',
-    ]
+    return {"each": "results" if len(x.case.results()) > 1 else "(results,)", "times": str(max(x.case.repeats - 1, 1))}
 
 
-def _content(x: Checked) -> list[str]:
-    return ["", "def content(a):", f"    return {x.snippet.terms.content}", "", ""]
-
-
-_CHECKS: dict[Failure, Callable[[Checked], list[str]]] = {
-    Failure.VALUE: _value,
-    Failure.SHAPE: _form,
-    Failure.DTYPE: _form,
-    Failure.ERROR: _form,
-    Failure.NO_ERROR: _refused,
-    Failure.MODIFIED: _unmodified,
-    Failure.UNREPEATABLE: _repeatable,
-    Failure.CRASHED: _returns,
-    Failure.TIMEOUT: _returns,
+#: The template of each failure, and what is filled in besides the call.
+_TEMPLATES: dict[Failure, tuple[str, Callable[[Checked], dict[str, str]]]] = {
+    Failure.VALUE: ("value", _value),
+    Failure.SHAPE: ("form", _form),
+    Failure.DTYPE: ("form", _form),
+    Failure.ERROR: ("form", _form),
+    Failure.NO_ERROR: ("refused", lambda x: {}),
+    Failure.MODIFIED: (
+        "unmodified",
+        lambda x: {"inputs": enclosed("inputs = {", [f'"{n}": {n}' for n in x.arrays], "}")},
+    ),
+    Failure.UNREPEATABLE: ("repeatable", _repeatable),
+    Failure.CRASHED: ("returns", _returns),
+    Failure.TIMEOUT: ("returns", _returns),
 }

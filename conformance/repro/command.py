@@ -6,10 +6,9 @@ import argparse
 
 from attention_conformance.conformance.cases import AnyCase, every_case
 from attention_conformance.conformance.cases.fit import dtypes_for, fit
-from attention_conformance.conformance.judging.outcomes import Failure
-from attention_conformance.conformance.judging.run_case import Judged, judge_case
+from attention_conformance.conformance.judging.run_case import judge_case
 from attention_conformance.conformance.ledger.load import Ledger
-from attention_conformance.conformance.repro.checks import Element, worst_elements
+from attention_conformance.conformance.repro.checks import wrong_elements
 from attention_conformance.conformance.repro.compose import text
 from attention_conformance.conformance.run.targets import DEVICES, Selection, Target, choose
 from attention_conformance.impls.contract import DTYPES, ImplementationError, InputError
@@ -51,7 +50,7 @@ def run_script(impl: str, case: str, dtype: str | None, device: str) -> str | tu
         why = f": {result.reason}" if result.reason else ""
         return f"# {impl}, case {case} in {dtype}: {result.outcome.value}{why}; there is no failure to show", NO_FAILURE
     try:
-        return text(result, target, chosen, _elements(judged, chosen, target), selection.versions).rstrip("\n")
+        return text(result, target, chosen, wrong_elements(judged, chosen, target), selection.versions).rstrip("\n")
     except (NotImplementedError, ValueError) as error:
         raise ScriptError(f"{impl}, case {case}: the call cannot be written as a script ({error})") from None
 
@@ -75,12 +74,6 @@ def _target(impl: str, selection: Selection, case: AnyCase, dtype: str | None, d
         where = f"--dtype {dtype}" if dtype else f"--impl {impl}"
         raise ScriptError(f"{where}: case {case.name} is in {', '.join(asked or case.dtypes)}")
     return found.get("float32") or next(iter(found.values()))
-
-
-def _elements(judged: Judged, case: AnyCase, target: Target) -> tuple[Element, ...]:
-    if judged.result.failure is not Failure.VALUE or judged.reply is None:
-        return ()
-    return worst_elements(judged.reply, case, target.dtype, target.implementation.profile(target.dtype))
 
 
 def script_options(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.judging.message import inputs_line
-from attention_conformance.conformance.judging.outcomes import Failure, Result
+from attention_conformance.conformance.judging.outcomes import IN_WORDS, Failure, Result
 from attention_conformance.conformance.repro.checks import Checked, Element, check
 from attention_conformance.conformance.repro.inline import CannotInline, Import, Inliner, import_lines, parsed_import
 from attention_conformance.conformance.repro.inputs import arrays, definitions, packed, statements
@@ -50,19 +50,6 @@ _ROOMS = {
 #: What a plugged-in function is called in a script, where that is not the name of its operator.
 _FUNCTIONS = {"sdpa": "attention"}
 
-#: What is said of each way to fail, before the reason.
-_SEEN = {
-    Failure.VALUE: "wrong numbers",
-    Failure.SHAPE: "a result of another shape",
-    Failure.DTYPE: "a result of another dtype",
-    Failure.ERROR: "an exception on a valid input",
-    Failure.NO_ERROR: "an invalid input is accepted",
-    Failure.MODIFIED: "an input is modified",
-    Failure.UNREPEATABLE: "equal calls give unequal results",
-    Failure.CRASHED: "the process dies",
-    Failure.TIMEOUT: "the call does not return",
-}
-
 
 def head(
     result: Result, target: Target, case: AnyCase, elements: Sequence[Element], versions: Mapping[str, str]
@@ -71,7 +58,7 @@ def head(
     assert result.failure is not None
     implementation = target.implementation
     summary = f" ({implementation.summary})" if implementation.summary else ""
-    lines = [f"{implementation.name}{summary}, {target.dtype} on {target.device}: {_SEEN[result.failure]}.", ""]
+    lines = [f"{implementation.name}{summary}, {target.dtype} on {target.device}: {IN_WORDS[result.failure]}.", ""]
     clause = clauses().get(result.broken or case.clauses[0])
     if clause is not None:
         lines.append(f"Clause:   {clause.id} · {clause.title}: {clause.sentence}")

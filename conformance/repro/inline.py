@@ -1,13 +1,14 @@
 """Source of this package's functions with everything that they use, so that a script needs no import of it.
 
-Works on the text alone: a module is parsed and never imported, so no framework is needed.  Annotations of functions
-are left out, and with them the names that only they use; comments and docstrings stay.
+Works on the text alone: a module is parsed and compiled, and never imported, so no framework is needed.  Annotations
+of functions are left out, and with them the names that only they use; comments and docstrings stay.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import dis
 import functools
 import importlib.util
 import re
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 
 from attention_conformance.impls.script import WIDTH
 
@@ -24,7 +26,8 @@ OWN = __name__.partition(".")[0]
 #: A function whose arguments stand on lines of their own.
 _HEADER = re.compile(r"^(?P<start> *def \w+)\(\n(?P<arguments>(?: +[^\n]*\n)+?) *\):$", re.MULTILINE)
 
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+#: Instructions that take a name from the module; the last one is that of annotations, from Python 3.14 on.
+_LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 #: An import: ``import module as name`` (member ""), or ``from module import member as name``.
 Import = tuple[str, str, str]
@@ -113,7 +116,8 @@ def lambda_at(module: str, line: int) -> tuple[str, str, list[str]]:
         raise CannotInline(f"{module}, line {line}: {len(found)} lambdas")
     source = parsed.source.decode()
     arguments, _, body = (ast.get_source_segment(source, found[0]) or "").partition(":")
-    return arguments.removeprefix("lambda").strip(), body.strip(), list(dict.fromkeys(_globals(found[0])))
+    used = _globals(compile(ast.Expression(found[0]), module, "eval", dont_inherit=True))
+    return arguments.removeprefix("lambda").strip(), body.strip(), list(dict.fromkeys(used))
 
 
 def joined(blocks: Sequence[tuple[ast.stmt, str]]) -> str:
@@ -167,8 +171,8 @@ def _parsed(module: str) -> _Module:
 def _definition(module: str, name: str) -> tuple[tuple[str, ...], str]:
     """The names that a definition uses, in order, and its source."""
     parsed = _parsed(module)
-    statement = parsed.statements[name]
-    return tuple(dict.fromkeys(_globals(statement))), _text(parsed.source, statement)
+    text = _text(parsed.source, parsed.statements[name])
+    return tuple(dict.fromkeys(_globals(compile(text, module, "exec", dont_inherit=True)))), text
 
 
 def _defined(statement: ast.stmt) -> list[str]:
@@ -182,46 +186,15 @@ def _defined(statement: ast.stmt) -> list[str]:
     return []
 
 
-# Names.
-
-
-def _globals(node: ast.AST, bound: frozenset[str] = frozenset(), in_class: bool = False) -> Iterator[str]:
-    """The names that a definition takes from its module when it is executed or called; annotations apart."""
-    if isinstance(node, ast.Name):
-        if isinstance(node.ctx, ast.Load) and node.id not in bound:
-            yield node.id
-        return
-    if isinstance(node, _FUNCTIONS):
-        outer = [*node.args.defaults, *filter(None, node.args.kw_defaults), *getattr(node, "decorator_list", ())]
-        for each in outer:
-            yield from _globals(each, bound)
-        inside = bound | _bound(node)
-        for each in node.body if isinstance(node.body, list) else [node.body]:
-            yield from _globals(each, inside)
-        return
-    for child in ast.iter_child_nodes(node):
-        if isinstance(node, ast.AnnAssign) and child is node.annotation and not in_class:
-            continue
-        yield from _globals(child, bound, in_class=isinstance(node, ast.ClassDef))
-
-
-def _bound(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> set[str]:
-    """The names that a function binds itself: arguments, assignments, imports, nested functions."""
-    a = function.args
-    arguments = [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]
-    names = {each.arg for each in arguments}
-    pending: list[ast.AST] = list(function.body) if isinstance(function.body, list) else [function.body]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            names |= {alias.asname or alias.name for alias in node.names}
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names.add(node.name)
-        elif not isinstance(node, ast.Lambda):
-            pending += ast.iter_child_nodes(node)
-    return names
+def _globals(code: CodeType) -> Iterator[str]:
+    """The names that compiled code takes from its module when it is executed or called, in that order."""
+    instructions = list(dis.get_instructions(code))
+    own = {each.argval for each in instructions if each.opname == "STORE_NAME"}
+    for each in instructions:
+        if each.opname in _LOADS and each.argval not in own:
+            yield each.argval
+        elif isinstance(each.argval, CodeType):
+            yield from _globals(each.argval)
 
 
 # Text.
