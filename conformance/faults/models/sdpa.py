@@ -82,30 +82,9 @@ class Attention(Model):
 
     operator: ClassVar[str] = "sdpa"
 
-    def __call__(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        *,
-        mask: Array | None = None,
-        bias: Array | None = None,
-        is_causal: bool = False,
-        causal_offset: int | Array | None = None,
-        window: tuple[int | None, int | None] | None = None,
-        kv_lengths: Array | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
-        sinks: Array | None = None,
-        past_key: Array | None = None,
-        past_value: Array | None = None,
-        return_weights: bool = False,
-        return_lse: bool = False,
-    ) -> Any:
+    def __call__(self, q: Array, k: Array, v: Array, **keywords: Any) -> Any:
         """Sdpa as a plug-in gives it: shapes and keywords as in impls.contract, half precision computed in float32."""
-        options = (mask, bias, is_causal, causal_offset, window, kv_lengths, scale, softcap)
-        x = Inputs(q, k, v, *options, return_weights, return_lse)
-        x = replace(x, sinks=sinks, past_key=past_key, past_value=past_value)
+        x = Inputs(q, k, v, **keywords)
         self.check_past(x)
         x = self.joined(x)
         self.check(x)
