@@ -151,24 +151,13 @@ def stored(p: Call) -> Kept:
     return lambda array: array.astype(p.q.dtype).astype(array.dtype)
 
 
-#: By name: the profile that it uses up is in test_bounds_gradients.
-VARIANTS: dict[str, Callable[[Call], dict[str, Array]]] = {
-    "flash": lambda p: recomputed(p, stored(p)),
-    "flash, one by one": lambda p: recomputed(p, matmul=one_by_one),
-    "literal": literal,
-    "literal, one by one": lambda p: literal(p, matmul=one_by_one),
-    "literal, stored": lambda p: literal(p, stored(p)),
-    "tf32": lambda p: recomputed(p, operand=eleven_bits),
-}
-
-
-class Plugged:
-    """A variant as a function of sdpa_grad, with the profile that it uses up."""
+class Variant:
+    """An honest backward pass as a function of sdpa_grad, with the profile that it uses up."""
 
     operator = "sdpa_grad"
 
-    def __init__(self, name: str, profile: str, dtypes: tuple[str, ...]) -> None:
-        self.variant, self.dtypes, self.profiles = VARIANTS[name], dtypes, dict.fromkeys(dtypes, profile)
+    def __init__(self, compute: Callable[[Call], dict[str, Array]], profile: str, dtypes: tuple[str, ...]) -> None:
+        self.compute, self.dtypes, self.profiles = compute, dtypes, dict.fromkeys(dtypes, profile)
 
     def __call__(self, q: Array, k: Array, v: Array, grad_output: Array, **options: Any) -> tuple[Array, ...]:
         """The gradients in the order of GRAD-1.  Raises ValueError for a gradient that does not fit."""
@@ -176,13 +165,13 @@ class Plugged:
             raise ValueError(f"grad_output of shape {grad_output.shape} and dtype {grad_output.dtype} does not fit")
         given = {name: value for name, value in options.items() if value is not None}
         with np.errstate(all="ignore"):
-            found = self.variant(SimpleNamespace(q=q, k=k, v=v, grad_output=grad_output, options=given))
+            found = self.compute(SimpleNamespace(q=q, k=k, v=v, grad_output=grad_output, options=given))
         return tuple(found.values())
 
 
-flash = Plugged("flash", "fused", HALVES)
-flash_one_by_one = Plugged("flash, one by one", "wide", SINGLE)
-kept_weights = Plugged("literal", "wide", DTYPES)
-kept_weights_one_by_one = Plugged("literal, one by one", "wide", SINGLE)
-every_array = Plugged("literal, stored", "storage", HALVES)
-tf32 = Plugged("tf32", "tf32", ("float32",))
+flash = Variant(lambda p: recomputed(p, stored(p)), "fused", HALVES)
+flash_one_by_one = Variant(lambda p: recomputed(p, matmul=one_by_one), "wide", SINGLE)
+kept_weights = Variant(literal, "wide", DTYPES)
+kept_weights_one_by_one = Variant(lambda p: literal(p, matmul=one_by_one), "wide", SINGLE)
+every_array = Variant(lambda p: literal(p, stored(p)), "storage", HALVES)
+tf32 = Variant(lambda p: recomputed(p, operand=eleven_bits), "tf32", ("float32",))

@@ -17,7 +17,7 @@ import numpy as np
 from attention_conformance.conformance.bounds import mha_gradients as layer_bounds
 from attention_conformance.conformance.bounds.sdpa import Options
 from attention_conformance.conformance.cases.base import NUMPY_DTYPES
-from attention_conformance.conformance.evidence.gradient_variants import VARIANTS
+from attention_conformance.conformance.evidence import gradient_variants
 from attention_conformance.conformance.judging.compare import shares
 from attention_conformance.conformance.spec.mha_gradients import LayerGradExpected, mha_grad
 from attention_conformance.conformance.tests import gradient_problems, layer_programs
@@ -28,9 +28,9 @@ Gradients = Mapping[str, Array]
 
 #: The backward pass of the heads that uses up a profile.
 OF_PROFILE = {
-    Profile.WIDE: "literal",
+    Profile.WIDE: "kept_weights",
     Profile.FUSED: "flash",
-    Profile.STORAGE: "literal, stored",
+    Profile.STORAGE: "every_array",
     Profile.TF32: "tf32",
 }
 
@@ -111,7 +111,7 @@ class Program(layer_programs.Program):
 
     def __init__(self, p: Problem, dtype: str, profile: Profile, heads: str = "") -> None:
         super().__init__(p.call, dtype, profile)
-        self.p, self.variant = p, VARIANTS[heads or OF_PROFILE[profile]]
+        self.p, self.variant = p, getattr(gradient_variants, heads or OF_PROFILE[profile]).compute
 
     def gradients(self) -> dict[str, Array]:
         """All gradients by name, in the storage dtype."""

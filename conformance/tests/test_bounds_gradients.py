@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.bounds.sdpa import profiles
-from attention_conformance.conformance.evidence.gradient_variants import VARIANTS
+from attention_conformance.conformance.evidence import gradient_variants
+from attention_conformance.conformance.evidence.gradient_variants import every_array, flash
 from attention_conformance.conformance.tests.gradient_problems import Problem, problem, worst
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.contract import Call, Framework, Profile
@@ -17,7 +18,7 @@ from attention_conformance.impls.loading import load
 
 Gradients = Mapping[str, np.ndarray]
 
-WIDE, FUSED, STORAGE, TF32 = Profile.WIDE, Profile.FUSED, Profile.STORAGE, Profile.TF32
+WIDE, FUSED, STORAGE = Profile.WIDE, Profile.FUSED, Profile.STORAGE
 SINGLE, HALF = ("float32", "float64"), ("float16", "bfloat16")
 
 
@@ -133,23 +134,16 @@ def test_correct_implementations_stay_inside(name: str, dtype: str) -> None:
     assert not {seed: share for seed, share in found.items() if not share <= 1}
 
 
-#: Variants of conformance.evidence.gradient_variants with the profile that they use up, and their dtypes.
-USED_UP = {
-    "flash": (FUSED, HALF),
-    "flash, one by one": (WIDE, SINGLE),
-    "literal": (WIDE, (*SINGLE, *HALF)),
-    "literal, one by one": (WIDE, SINGLE),
-    "literal, stored": (STORAGE, HALF),
-    "tf32": (TF32, ("float32",)),
-}
+VARIANTS = {name: each for name, each in vars(gradient_variants).items() if isinstance(each, gradient_variants.Variant)}
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize(("name", "dtype"), [(name, dtype) for name, (_, each) in USED_UP.items() for dtype in each])
+@pytest.mark.parametrize(("name", "dtype"), [(name, dtype) for name, each in VARIANTS.items() for dtype in each.dtypes])
 def test_honest_variants_stay_inside(name: str, dtype: str) -> None:
     """Programs that round wherever their profile rounds, or add in the worst order, are correct."""
-    profile = USED_UP[name][0]
-    found = {seed: worst(VARIANTS[name](p), p, profile) for seed in range(80) for p in [problem(seed, dtype)]}
+    variant = VARIANTS[name]
+    profile = Profile(variant.profiles[dtype])
+    found = {seed: worst(variant.compute(p), p, profile) for seed in range(80) for p in [problem(seed, dtype)]}
     print(_summary(name, dtype, profile, found))
     assert not {seed: share for seed, share in found.items() if not share <= 1}
 
@@ -159,8 +153,8 @@ def test_honest_variants_stay_inside(name: str, dtype: str) -> None:
 def test_a_program_that_stores_more_than_its_profile_leaves_it(dtype: str) -> None:
     """``fused`` is outside ``wide``, and ``storage`` outside ``fused``."""
     problems = [problem(seed, dtype) for seed in range(40)]
-    assert max(worst(VARIANTS["flash"](p), p, WIDE) for p in problems) > 1
-    assert max(worst(VARIANTS["literal, stored"](p), p, FUSED) for p in problems) > 1
+    assert max(worst(flash.compute(p), p, WIDE) for p in problems) > 1
+    assert max(worst(every_array.compute(p), p, FUSED) for p in problems) > 1
 
 
 @pytest.mark.parametrize("dtype", HALF)

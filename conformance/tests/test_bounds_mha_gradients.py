@@ -58,7 +58,7 @@ def test_an_honest_program_keeps_the_bound_of_its_profile(dtype: str, make: type
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("heads", ["literal, one by one", "flash, one by one"])
+@pytest.mark.parametrize("heads", ["kept_weights_one_by_one", "flash_one_by_one"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_sums_added_one_by_one_keep_the_bound(dtype: str, heads: str) -> None:
     """The order of summation is free: the worst one is inside, with weights kept or computed again."""
