@@ -295,9 +295,8 @@ class Trial:
         dtype = self.context.target.dtype
         expected, bound = case.expected(dtype), case.bound(dtype, self.context.profile)
         spoiled = np.zeros(expected.allowed.shape[:3], bool)
-        for each in triggers.triggered(self.context.records, case.inputs(dtype), expected):
-            if each.deviation.failure is Failure.VALUE:
-                spoiled |= each.rows
+        for each in self._triggered(case, Failure.VALUE):
+            spoiled |= each.rows
         found = {}
         for name in case.results():
             exact = getattr(expected, name)
@@ -316,9 +315,7 @@ class Trial:
 
     def _fail(self, case: Example, finding: Finding, what: str) -> NoReturn:
         """A call that gives no results to compare: excused by the ledger, or wrong."""
-        dtype = self.context.target.dtype
-        triggered = triggers.triggered(self.context.records, case.inputs(dtype), case.expected(dtype))
-        excuses = [each.deviation.id for each in triggered if each.deviation.failure is finding.failure]
+        excuses = [each.deviation.id for each in self._triggered(case, finding.failure)]
         if excuses:
             self._tally.excused.update(excuses)
             hypothesis.reject()
@@ -327,10 +324,10 @@ class Trial:
 
     def _excuses(self) -> set[str]:
         """Records that may have spoiled values of the calls so far."""
+        return {each.deviation.id for one in self._calls for each in self._triggered(one.case, Failure.VALUE)}
+
+    def _triggered(self, case: Example, failure: Failure) -> list[triggers.Triggered]:
+        """The records of a way to fail that a case triggers."""
         dtype = self.context.target.dtype
-        return {
-            each.deviation.id
-            for answer in self._calls
-            for each in triggers.triggered(self.context.records, answer.case.inputs(dtype), answer.case.expected(dtype))
-            if each.deviation.failure is Failure.VALUE
-        }
+        found = triggers.triggered(self.context.records, case.inputs(dtype), case.expected(dtype))
+        return [each for each in found if each.deviation.failure is failure]
