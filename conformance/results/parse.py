@@ -16,9 +16,8 @@ from msgspec import Meta, field
 
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.results import strict
-from attention_conformance.conformance.results.strict import Record
+from attention_conformance.conformance.results.strict import Record, TooLarge, Unreadable, WrongFields, WrongFormat
 from attention_conformance.impls import compressed
-from attention_conformance.impls.contract import InputError
 
 #: Version of the format of result files.
 FORMAT = 2
@@ -34,50 +33,12 @@ Dtype = Literal["float64", "float32", "float16", "bfloat16"]
 Profile = Literal["wide", "fused", "storage", "tf32"]
 
 
-class ResultFileError(InputError, ValueError):
-    """A result file that cannot be used; the text is one sentence with the file and the line."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(strict.plain(text))
-
-
-class Unreadable(ResultFileError):
-    """A file that is missing, is no regular file, or cannot be decompressed."""
-
-
-class TooLarge(ResultFileError):
-    """A file, or a line of one, that is larger than any that a run writes."""
-
-
-class NotJson(ResultFileError):
-    """A line that is not JSON in UTF-8, or nests too deep."""
-
-
-class DuplicateKey(ResultFileError):
-    """An object with a key twice, of which readers would disagree which one counts."""
-
-
-class NotANumber(ResultFileError):
-    """NaN, an infinity, or a number beyond float64."""
-
-
-class WrongFields(ResultFileError):
-    """A field that is missing, unknown, or not of its kind."""
-
-
-class WrongFormat(ResultFileError):
-    """A file of another version of the format."""
+#: A result file that cannot be used; the text is one sentence with the file and the line.
+ResultFileError = strict.FileError
 
 
 class WrongCounts(ResultFileError):
     """Fewer or more results than the footer counts."""
-
-
-_ERRORS: Mapping[type[strict.StrictError], type[ResultFileError]] = {
-    strict.NotJson: NotJson,
-    strict.KeyTwice: DuplicateKey,
-    strict.NotFinite: NotANumber,
-}
 
 
 class LedgerFile(Record, frozen=True):
@@ -271,7 +232,7 @@ def _record(line: bytes, where: str) -> Header | ResultLine | Footer:
     try:
         value = strict.loads(line)
     except strict.StrictError as error:
-        raise _ERRORS[type(error)](error.of(where)) from None
+        raise error.named(where) from None
     kind = value.get("kind") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind not in _KINDS:
         raise WrongFields(f"{where}: expected a header, result or footer record")

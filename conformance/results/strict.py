@@ -11,9 +11,11 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
+
+from attention_conformance.impls.contract import InputError
 
 #: Characters of a sentence that are kept.
 LONGEST = 500
@@ -27,8 +29,31 @@ def plain(text: str) -> str:
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
 
 
-class StrictError(ValueError):
-    """A file that is not read; the text of the error is a short reason."""
+class FileError(InputError, ValueError):
+    """A file that cannot be used; the text is one sentence that names it, and a line in it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(plain(text))
+
+
+class Unreadable(FileError):
+    """A file that is missing, is no regular file, or cannot be read or decompressed."""
+
+
+class TooLarge(FileError):
+    """A file or line larger than any that the format has."""
+
+
+class WrongFields(FileError):
+    """A field that is missing, unknown, or not what it should be."""
+
+
+class WrongFormat(FileError):
+    """A file of another version of the format."""
+
+
+class StrictError(FileError):
+    """A text that is not strict JSON, or not of its type; the text of the error is a short reason until it is named."""
 
     #: The reason as a sentence about what is named {0}; {1} is the error.
     SENTENCE: ClassVar = "{0}: {1}"
@@ -36,6 +61,11 @@ class StrictError(ValueError):
     def of(self, name: str) -> str:
         """The reason as a sentence about a file, or a part of one, with this name."""
         return self.SENTENCE.format(name, self)
+
+    def named(self, name: str) -> Self:
+        """The error itself, with that sentence as its text."""
+        self.args = (plain(self.of(name)),)
+        return self
 
 
 class NotJson(StrictError):
@@ -48,7 +78,7 @@ class NotJson(StrictError):
         self.reason = reason
 
 
-class KeyTwice(StrictError):
+class DuplicateKey(StrictError):
     """An object with a key twice, of which readers would disagree which one counts."""
 
     SENTENCE = "{0} has the key {1.key!r} twice in one object"
@@ -58,7 +88,7 @@ class KeyTwice(StrictError):
         self.key = key
 
 
-class NotFinite(StrictError):
+class NotANumber(StrictError):
     """NaN, an infinity, or a number beyond float64, as it was written."""
 
     SENTENCE = "{0} has the number {1.number}, which is not finite"
@@ -81,7 +111,7 @@ def loads(text: str | bytes, finite: bool = True) -> Any:
 
     Raises
     ------
-    StrictError : NotJson, KeyTwice or NotFinite.
+    StrictError : NotJson, DuplicateKey or NotANumber.
     """
     number = _finite if finite else None
     try:
@@ -101,14 +131,14 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise KeyTwice(next(name for name in names if names.count(name) > 1))
+        raise DuplicateKey(next(name for name in names if names.count(name) > 1))
     return found
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise NotFinite(text)
+        raise NotANumber(text)
     return value
 
 

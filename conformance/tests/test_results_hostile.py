@@ -19,15 +19,13 @@ from attention_conformance.conformance import results
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.ledger.divergence import answers, markdown
 from attention_conformance.conformance.results import Writer, parse, read
-from attention_conformance.conformance.results.parse import (
-    LINE_LIMIT,
+from attention_conformance.conformance.results.parse import LINE_LIMIT, ResultFileError, WrongCounts
+from attention_conformance.conformance.results.strict import (
     DuplicateKey,
     NotANumber,
     NotJson,
-    ResultFileError,
     TooLarge,
     Unreadable,
-    WrongCounts,
     WrongFields,
     WrongFormat,
 )

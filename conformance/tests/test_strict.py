@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from attention_conformance.conformance.results.strict import KeyTwice, NotFinite, NotJson, StrictError, loads
+from attention_conformance.conformance.results.strict import DuplicateKey, NotANumber, NotJson, StrictError, loads
 
 #: What is refused, as which error, and its text.
 REFUSED: dict[str, tuple[str | bytes, type[StrictError], str]] = {
@@ -17,11 +17,11 @@ REFUSED: dict[str, tuple[str | bytes, type[StrictError], str]] = {
     "a long integer": ("1" * 5_000, NotJson, "not JSON (Exceeds the limit"),
     "Latin-1": ('"\u00e9"'.encode("latin-1"), NotJson, "not JSON ('utf-8' codec can't decode"),
     "UTF-16": ("{}".encode("utf-16"), NotJson, "not JSON ('utf-8' codec can't decode"),
-    "a key twice": ('{"a": 1, "b": 2, "a": 1}', KeyTwice, "the key 'a' stands twice in one object"),
-    "a key twice inside": ('[{"a": {"b": 1, "\\u0062": 2}}]', KeyTwice, "the key 'b' stands twice in one object"),
-    "NaN": ("[NaN]", NotFinite, "NaN is no number"),
-    "an infinity": ("-Infinity", NotFinite, "-Infinity is no number"),
-    "more than a float64": ("1e999", NotFinite, "1e999 is no number"),
+    "a key twice": ('{"a": 1, "b": 2, "a": 1}', DuplicateKey, "the key 'a' stands twice in one object"),
+    "a key twice inside": ('[{"a": {"b": 1, "\\u0062": 2}}]', DuplicateKey, "the key 'b' stands twice in one object"),
+    "NaN": ("[NaN]", NotANumber, "NaN is no number"),
+    "an infinity": ("-Infinity", NotANumber, "-Infinity is no number"),
+    "more than a float64": ("1e999", NotANumber, "1e999 is no number"),
 }
 
 
@@ -45,5 +45,5 @@ def test_what_is_strict_is_read(text: str) -> None:
 def test_infinities_are_numbers_where_they_are_wanted() -> None:
     """Without ``finite`` they are read; keys still stand once."""
     assert loads('{"a": [Infinity, 1e999]}', finite=False) == {"a": [float("inf"), float("inf")]}
-    with pytest.raises(KeyTwice):
+    with pytest.raises(DuplicateKey):
         loads('{"a": NaN, "a": NaN}', finite=False)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.conformance.results import strict
 from attention_conformance.conformance.tests.vectors import change, change_json, hash_again, refused
 from attention_conformance.conformance.vectors import files
 from attention_conformance.conformance.vectors.check import Origin, check
@@ -24,51 +25,51 @@ Edit = Callable[[Any], Any]
 
 #: Changes of a description.
 ABOUTS: dict[str, tuple[Edit, type[VectorError], str]] = {
-    "a later format": (lambda about: about.update(format=2), files.WrongFormat, "has format 2, expected 1"),
-    "a field less": (lambda about: about.pop("refused"), files.WrongFields, "lacks 'refused'"),
-    "a field more": (lambda about: about.update(run="me"), files.WrongFields, "unknown field 'run'"),
+    "a later format": (lambda about: about.update(format=2), strict.WrongFormat, "has format 2, expected 1"),
+    "a field less": (lambda about: about.pop("refused"), strict.WrongFields, "lacks 'refused'"),
+    "a field more": (lambda about: about.update(run="me"), strict.WrongFields, "unknown field 'run'"),
     "a text for true": (
         lambda about: about.update(refused="no"),
-        files.WrongFields,
+        strict.WrongFields,
         "'refused' is 'no', expected true or false",
     ),
     "true for a number": (
         lambda about: about.update(repeats=True),
-        files.WrongFields,
+        strict.WrongFields,
         "'repeats' is True, expected an integer",
     ),
-    "an unknown operator": (lambda about: about.update(operator="conv"), files.WrongFields, "have an operator"),
-    "an unknown dtype": (lambda about: about.update(dtype="float8"), files.WrongFields, "an operator and a dtype"),
-    "an escape in a text": (lambda about: about.update(why="\x1b[2J"), files.WrongFields, "texts that can be printed"),
-    "half a character": (lambda about: about.update(why="\ud800"), files.WrongFields, "texts that can be printed"),
+    "an unknown operator": (lambda about: about.update(operator="conv"), strict.WrongFields, "have an operator"),
+    "an unknown dtype": (lambda about: about.update(dtype="float8"), strict.WrongFields, "an operator and a dtype"),
+    "an escape in a text": (lambda about: about.update(why="\x1b[2J"), strict.WrongFields, "texts that can be printed"),
+    "half a character": (lambda about: about.update(why="\ud800"), strict.WrongFields, "texts that can be printed"),
     "an escape in an axis": (
         lambda about: about["results"]["output"].update(axes=["\x1b[2J"]),
-        files.WrongFields,
+        strict.WrongFields,
         "axes of output that can be printed",
     ),
-    "no clause": (lambda about: about.update(clauses=[]), files.WrongFields, "clauses of the spec"),
-    "an unknown clause": (lambda about: about.update(clauses=["SDPA-999"]), files.WrongFields, "clauses of the spec"),
-    "a milder level": (lambda about: about.update(level="SHOULD"), files.WrongFields, "level of its first clause"),
-    "other arguments": (lambda about: about.update(arguments=["q", "k"]), files.WrongFields, "arguments of sdpa"),
-    "an unknown keyword": (lambda about: about.update(keywords=["gamma"]), files.WrongFields, "keywords of sdpa"),
-    "an unknown option": (lambda about: about["options"].update(heads=2), files.WrongFields, "options of sdpa"),
-    "an option too deep": (lambda about: about["options"].update(scale=[[1]]), files.WrongFields, "'options' is"),
-    "a huge integer": (lambda about: about["options"].update(scale=10**400), files.WrongFields, "a plain value"),
-    "a large one": (lambda about: about["options"].update(scale=2**53 + 1), files.WrongFields, "a plain value"),
-    "no results": (lambda about: about.update(results={}), files.WrongFields, "the results output"),
+    "no clause": (lambda about: about.update(clauses=[]), strict.WrongFields, "clauses of the spec"),
+    "an unknown clause": (lambda about: about.update(clauses=["SDPA-999"]), strict.WrongFields, "clauses of the spec"),
+    "a milder level": (lambda about: about.update(level="SHOULD"), strict.WrongFields, "level of its first clause"),
+    "other arguments": (lambda about: about.update(arguments=["q", "k"]), strict.WrongFields, "arguments of sdpa"),
+    "an unknown keyword": (lambda about: about.update(keywords=["gamma"]), strict.WrongFields, "keywords of sdpa"),
+    "an unknown option": (lambda about: about["options"].update(heads=2), strict.WrongFields, "options of sdpa"),
+    "an option too deep": (lambda about: about["options"].update(scale=[[1]]), strict.WrongFields, "'options' is"),
+    "a huge integer": (lambda about: about["options"].update(scale=10**400), strict.WrongFields, "a plain value"),
+    "a large one": (lambda about: about["options"].update(scale=2**53 + 1), strict.WrongFields, "a plain value"),
+    "no results": (lambda about: about.update(results={}), strict.WrongFields, "the results output"),
     "a result more": (
         lambda about: about["results"].update(lse=about["results"]["output"]),
-        files.WrongFields,
+        strict.WrongFields,
         "the results output",
     ),
     "a wider dtype": (
         lambda about: about["results"]["output"].update(dtypes=["float32", "float16"]),
-        files.WrongFields,
+        strict.WrongFields,
         "the dtypes float32",
     ),
     "a smaller range": (
         lambda about: about["results"]["output"].update(largest=1.0),
-        files.WrongFields,
+        strict.WrongFields,
         "as the largest number",
     ),
     "fewer axes": (
@@ -76,11 +77,11 @@ ABOUTS: dict[str, tuple[Edit, type[VectorError], str]] = {
         files.WrongArrays,
         "not float64 with the axes row",
     ),
-    "fewer profiles": (lambda about: about.update(profiles=["tf32"]), files.WrongFields, "the profiles of float32"),
-    "a looser default": (lambda about: about.update(profile="tf32"), files.WrongFields, "the profile of float32"),
-    "an unknown layout": (lambda about: about.update(memory="paged"), files.WrongFields, "a layout"),
-    "endless calls": (lambda about: about.update(repeats=10**9), files.WrongFields, "'repeats' is 1000000000"),
-    "refused with results": (lambda about: about.update(refused=True), files.WrongFields, "the results of no call"),
+    "fewer profiles": (lambda about: about.update(profiles=["tf32"]), strict.WrongFields, "the profiles of float32"),
+    "a looser default": (lambda about: about.update(profile="tf32"), strict.WrongFields, "the profile of float32"),
+    "an unknown layout": (lambda about: about.update(memory="paged"), strict.WrongFields, "a layout"),
+    "endless calls": (lambda about: about.update(repeats=10**9), strict.WrongFields, "'repeats' is 1000000000"),
+    "refused with results": (lambda about: about.update(refused=True), strict.WrongFields, "the results of no call"),
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from attention_conformance.cli import main
+from attention_conformance.conformance.results import strict
 from attention_conformance.conformance.tests.vectors import change_json, refused
 from attention_conformance.conformance.vectors import files
 from attention_conformance.conformance.vectors.files import VectorError
@@ -38,16 +39,16 @@ def named(name: Any) -> Edit:
 
 #: Changes of the index.
 INDEXES: dict[str, tuple[Edit, type[VectorError], str]] = {
-    "a later format": (lambda index: index.update(format=2), files.WrongFormat, "is of format 2, this suite reads 1"),
-    "no format": (lambda index: index.pop("format"), files.WrongFields, "lacks 'format'"),
+    "a later format": (lambda index: index.update(format=2), strict.WrongFormat, "is of format 2, this suite reads 1"),
+    "no format": (lambda index: index.pop("format"), strict.WrongFields, "lacks 'format'"),
     "another spec": (lambda index: index.update(spec="7"), files.WrongSpec, "is of spec '7', this suite reads '1'"),
-    "no generator": (lambda index: index.update(generator={}), files.WrongFields, "generator lacks 'name'"),
-    "vectors as an object": (lambda index: index.update(vectors={}), files.WrongFields, "expected a list"),
-    "an unknown field": (first(run="me"), files.WrongFields, r"vectors\[0\] has the unknown field 'run'"),
-    "a number for a text": (first(case=1), files.WrongFields, r"'vectors\[0\].case' is 1, expected a text"),
+    "no generator": (lambda index: index.update(generator={}), strict.WrongFields, "generator lacks 'name'"),
+    "vectors as an object": (lambda index: index.update(vectors={}), strict.WrongFields, "expected a list"),
+    "an unknown field": (first(run="me"), strict.WrongFields, r"vectors\[0\] has the unknown field 'run'"),
+    "a number for a text": (first(case=1), strict.WrongFields, r"'vectors\[0\].case' is 1, expected a text"),
     "a short hash": (
         lambda index: index["vectors"][0]["tensors"].update(sha256="abc"),
-        files.WrongFields,
+        strict.WrongFields,
         r"sha256' is 'abc', expected a text matching regex",
     ),
     "another hash": (
@@ -67,11 +68,11 @@ INDEXES: dict[str, tuple[Edit, type[VectorError], str]] = {
     ),
     "files of another case": (
         lambda index: index["vectors"].pop() and index["vectors"][0].update(case="lse"),
-        files.WrongFields,
+        strict.WrongFields,
         "plain.json is not of sdpa lse float32",
     ),
-    "a file that is not there": (named("sdpa/float32/other.safetensors"), files.Unreadable, "No such file"),
-    "a folder for a file": (named("sdpa/float32"), files.Unreadable, "not a regular file"),
+    "a file that is not there": (named("sdpa/float32/other.safetensors"), strict.Unreadable, "No such file"),
+    "a folder for a file": (named("sdpa/float32"), strict.Unreadable, "not a regular file"),
     **{
         f"the name {name!r}": (named(name), files.OutsideFolder, "is not a name of a file in the folder")
         for name in (
@@ -104,12 +105,12 @@ def test_an_index_is_refused(vectors: Path, what: str, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("text", "error", "said"),
     [
-        ("", files.NotJson, "index.json is not JSON"),
-        ("[]", files.WrongFields, r"it is \[\], expected an object"),
-        ('{"format": 1, "format": 1}', files.DuplicateKey, "has the key 'format' twice"),
-        ('{"format": NaN}', files.NotANumber, "the number NaN"),
-        ('{"format": -Infinity}', files.NotANumber, "the number -Infinity"),
-        ('{"format": 1e999}', files.NotANumber, "the number 1e999"),
+        ("", strict.NotJson, "index.json is not JSON"),
+        ("[]", strict.WrongFields, r"it is \[\], expected an object"),
+        ('{"format": 1, "format": 1}', strict.DuplicateKey, "has the key 'format' twice"),
+        ('{"format": NaN}', strict.NotANumber, "the number NaN"),
+        ('{"format": -Infinity}', strict.NotANumber, "the number -Infinity"),
+        ('{"format": 1e999}', strict.NotANumber, "the number 1e999"),
     ],
 )
 def test_an_index_that_is_no_json_is_refused(
@@ -151,7 +152,7 @@ def test_links_in_a_circle_are_refused(vectors: Path, capsys: pytest.CaptureFixt
     (vectors / TENSORS).symlink_to(vectors / LSE)
     (vectors / LSE).unlink()
     (vectors / LSE).symlink_to(vectors / TENSORS)
-    refused(vectors, files.Unreadable, "cannot be read", capsys)
+    refused(vectors, strict.Unreadable, "cannot be read", capsys)
 
 
 def test_a_pipe_is_refused(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,7 +160,7 @@ def test_a_pipe_is_refused(vectors: Path, capsys: pytest.CaptureFixture[str]) ->
     pipe = vectors.with_name("results") / TENSORS
     pipe.unlink()
     os.mkfifo(pipe)
-    refused(vectors, files.Unreadable, "not a regular file", capsys)
+    refused(vectors, strict.Unreadable, "not a regular file", capsys)
 
 
 def test_a_file_too_large_is_refused(
@@ -169,23 +170,23 @@ def test_a_file_too_large_is_refused(
     monkeypatch.setattr(files, "FILE_LIMIT", 50_000)
     with (vectors.with_name("results") / TENSORS).open("ab") as file:
         file.truncate(50_001)
-    refused(vectors, files.TooLarge, "has 50001 bytes, at most 50000 are read", capsys)
+    refused(vectors, strict.TooLarge, "has 50001 bytes, at most 50000 are read", capsys)
 
 
 @pytest.mark.parametrize("folder", ["vectors", "results"])
 def test_a_missing_folder_is_refused(vectors: Path, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A folder that is not there is named."""
     shutil.rmtree(vectors.with_name(folder))
-    refused(vectors, files.Unreadable, "cannot be read|is not a folder", capsys)
+    refused(vectors, strict.Unreadable, "cannot be read|is not a folder", capsys)
 
 
 @pytest.mark.parametrize(
     ("words", "error", "said"),
     [
-        ({"outcome": "passed", "reason": ""}, files.WrongFields, "'outcome' is 'passed'"),
-        ({"outcome": "error"}, files.WrongFields, "lacks 'reason'"),
-        ({"outcome": "error", "reason": 1}, files.WrongFields, "expected a text"),
-        ([], files.WrongFields, r"it is \[\]"),
+        ({"outcome": "passed", "reason": ""}, strict.WrongFields, "'outcome' is 'passed'"),
+        ({"outcome": "error"}, strict.WrongFields, "lacks 'reason'"),
+        ({"outcome": "error", "reason": 1}, strict.WrongFields, "expected a text"),
+        ([], strict.WrongFields, r"it is \[\]"),
     ],
 )
 def test_words_that_are_none_are_refused(
@@ -227,5 +228,8 @@ def test_every_error_is_seen() -> None:
     """Each class of error is raised in one of these tests."""
     folder = Path(__file__).parent
     text = "".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("test_vectors_*.py")))
-    known = {each.__name__ for each in VectorError.__subclasses__()}
-    assert {name for name in known if f"files.{name}" not in text} == set()
+    classes = {name for name, each in vars(files).items() if isinstance(each, type) and issubclass(each, VectorError)}
+    of_json = {each.__name__ for each in strict.StrictError.__subclasses__()}
+    known = (classes | of_json) - {"VectorError", "WrongType"}
+    assert {"NotJson", "WrongFields", "Pickled"} < known
+    assert {name for name in known if f"files.{name}" not in text and f"strict.{name}" not in text} == set()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attention_conformance.conformance.results import strict
 from attention_conformance.conformance.tests.vectors import hash_again, refused
 from attention_conformance.conformance.vectors import files
 from attention_conformance.conformance.vectors.files import HEADER_LIMIT, VectorError, decode, encode
@@ -49,45 +50,45 @@ FILES: dict[str, tuple[bytes, type[VectorError], str]] = {
     "within the data": (safetensors({"output": entry([2], 0, 8)}, b"1234"), files.Truncated, "ends at 8"),
     "huge header": (safetensors({}, length=HEADER_LIMIT + 1), files.HeaderTooLarge, "header of 1048577 bytes"),
     "largest header": (b"\xff" * 64, files.HeaderTooLarge, "header of 18446744073709551615 bytes"),
-    "no JSON": (safetensors(b"{output}"), files.NotJson, "header is not JSON"),
-    "not UTF-8": (safetensors(b'{"\xff": 1}'), files.NotJson, "header is not JSON"),
-    "deep JSON": (safetensors(b"[" * 100_000), files.NotJson, "header is not JSON"),
-    "long number": (safetensors(b'{"a": ' + b"9" * 5000 + b"}"), files.NotJson, "header is not JSON"),
-    "a list": (safetensors([]), files.WrongFields, r"it is \[\], expected an object"),
-    "an entry that is a text": (safetensors({"output": "F32"}), files.WrongFields, "it is 'F32', expected an object"),
-    "no offsets": (safetensors({"output": {"dtype": "F32", "shape": []}}), files.WrongFields, "lacks 'data_offsets'"),
+    "no JSON": (safetensors(b"{output}"), strict.NotJson, "header is not JSON"),
+    "not UTF-8": (safetensors(b'{"\xff": 1}'), strict.NotJson, "header is not JSON"),
+    "deep JSON": (safetensors(b"[" * 100_000), strict.NotJson, "header is not JSON"),
+    "long number": (safetensors(b'{"a": ' + b"9" * 5000 + b"}"), strict.NotJson, "header is not JSON"),
+    "a list": (safetensors([]), strict.WrongFields, r"it is \[\], expected an object"),
+    "an entry that is a text": (safetensors({"output": "F32"}), strict.WrongFields, "it is 'F32', expected an object"),
+    "no offsets": (safetensors({"output": {"dtype": "F32", "shape": []}}), strict.WrongFields, "lacks 'data_offsets'"),
     "an unknown field": (
         safetensors({"output": entry([1], 0, 4) | {"code": "x"}}, b"1234"),
-        files.WrongFields,
+        strict.WrongFields,
         "unknown field 'code'",
     ),
     "metadata that is no text": (
         safetensors({"__metadata__": {"a": 1}}),
-        files.WrongFields,
+        strict.WrongFields,
         "__metadata__: .* is .*, expected a text|__metadata__: it is",
     ),
-    "a key twice": (safetensors(b'{"output": 1, "output": 2}'), files.DuplicateKey, "has the key 'output' twice"),
+    "a key twice": (safetensors(b'{"output": 1, "output": 2}'), strict.DuplicateKey, "has the key 'output' twice"),
     "a key twice inside": (
         safetensors(b'{"output": {"dtype": "F32", "dtype": "F64"}}'),
-        files.DuplicateKey,
+        strict.DuplicateKey,
         "has the key 'dtype' twice",
     ),
     "an escape in a name": (
         safetensors({"\x1b[2J": 1}),
-        files.WrongFields,
+        strict.WrongFields,
         r", \\x1b\[2J: it is 1, expected",
     ),
-    "NaN in the header": (safetensors(b'{"output": NaN}'), files.NotANumber, "number NaN"),
+    "NaN in the header": (safetensors(b'{"output": NaN}'), strict.NotANumber, "number NaN"),
     "unknown dtype": (safetensors({"output": entry([1], 0, 1, "F8_E4M3")}, b"1"), files.UnknownDtype, "'F8_E4M3'"),
-    "negative length": (safetensors({"output": entry([-1], 0, 4)}, b"1234"), files.WrongFields, r"'shape\[0\]' is -1"),
+    "negative length": (safetensors({"output": entry([-1], 0, 4)}, b"1234"), strict.WrongFields, r"'shape\[0\]' is -1"),
     "a length that is no integer": (
         safetensors({"output": entry([1.0], 0, 4)}),  # type: ignore[list-item]
-        files.WrongFields,
+        strict.WrongFields,
         r"'shape\[0\]' is 1.0",
     ),
     "many axes": (
         safetensors({"output": entry([1] * 65, 0, 4)}, b"1234"),
-        files.WrongFields,
+        strict.WrongFields,
         "list of length <= 16",
     ),
     "a huge shape": (safetensors({"output": entry([2**40] * 4, 0, 4)}, b"1234"), files.WrongSize, "shape and dtype"),
@@ -117,7 +118,7 @@ FILES: dict[str, tuple[bytes, type[VectorError], str]] = {
     "an array of NumPy": (b"\x93NUMPY" + b"\0" * 60, files.Pickled, "nothing is unpickled"),
     "a longer empty axis than any": (
         safetensors({"a": entry([2**63, 0], 0, 0)}),
-        files.WrongFields,
+        strict.WrongFields,
         "a shape that NumPy refuses",
     ),
 }

@@ -23,8 +23,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from attention_conformance.conformance.results import strict
-from attention_conformance.conformance.results.strict import plain
-from attention_conformance.impls.contract import InputError
+from attention_conformance.conformance.results.strict import TooLarge, Unreadable, WrongFields
 
 #: Bytes of the largest file that is read.  The largest vector has 6 MB.
 FILE_LIMIT = 1 << 28
@@ -55,11 +54,8 @@ RANK_LIMIT = 16
 PICKLES = (*(bytes([0x80, protocol]) for protocol in range(2, 6)), b"PK\x03\x04", b"\x93NUMPY")
 
 
-class VectorError(InputError, ValueError):
-    """Vectors or results that cannot be used; the text is one sentence that names the file."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(plain(text))
+#: Vectors or results that cannot be used; the text is one sentence that names the file.
+VectorError = strict.FileError
 
 
 class MissingPackage(VectorError):
@@ -74,14 +70,6 @@ class NotEmpty(VectorError):
     """The folder to write to holds something already."""
 
 
-class Unreadable(VectorError):
-    """A file is missing, is no regular file, or cannot be read."""
-
-
-class TooLarge(VectorError):
-    """A file is larger than any that the format has."""
-
-
 class OutsideFolder(VectorError):
     """A file name leads out of the folder, or could."""
 
@@ -94,28 +82,8 @@ class WrongHash(VectorError):
     """A file is not the one that the index was written with."""
 
 
-class WrongFormat(VectorError):
-    """Vectors of another version of the format."""
-
-
 class WrongSpec(VectorError):
     """Vectors of another version of the spec."""
-
-
-class NotJson(VectorError):
-    """A document is not JSON in UTF-8."""
-
-
-class DuplicateKey(VectorError):
-    """A JSON object has a key twice."""
-
-
-class NotANumber(VectorError):
-    """A JSON document has NaN, an infinity, or a number beyond float64."""
-
-
-class WrongFields(VectorError):
-    """A field of a document is missing, unknown, or not what it should be."""
 
 
 class Repeated(VectorError):
@@ -168,12 +136,6 @@ class BadBound(VectorError):
 
 # Files and JSON.
 
-_ERRORS: dict[type[strict.StrictError], type[VectorError]] = {
-    strict.NotJson: NotJson,
-    strict.KeyTwice: DuplicateKey,
-    strict.NotFinite: NotANumber,
-}
-
 
 def read(folder: Path, name: str, sha256: str | None = None) -> bytes:
     """The bytes of a file of the folder.  Raises VectorError if it leads out of it, is no file, or is another one."""
@@ -211,7 +173,7 @@ def parse(data: bytes, name: str) -> Any:
     try:
         return strict.loads(data)
     except strict.StrictError as error:
-        raise _ERRORS[type(error)](error.of(name)) from None
+        raise error.named(name) from None
 
 
 def typed(value: Any, kind: type[T], name: str) -> T:

@@ -11,12 +11,11 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from attention_conformance.conformance import SPEC_VERSION
+from attention_conformance.conformance.results.strict import WrongFields, WrongFormat
 from attention_conformance.conformance.vectors import FORMAT
 from attention_conformance.conformance.vectors.files import (
     NothingSelected,
     Repeated,
-    WrongFields,
-    WrongFormat,
     WrongSpec,
     decode,
     inside,
