@@ -42,6 +42,7 @@ def measured() -> tuple[ExtraMetrics, dict]:
         return extra_metrics.measure(timed, Processes(1), memory=True, notify=lambda text: None), timed
 
 
+@pytest.mark.slow
 def test_an_array_of_all_scores_is_exposed_by_its_exponent(measured: tuple[ExtraMetrics, dict]) -> None:
     """The memory of all scores at once grows with the square of the length, that of a few rows does not."""
     found, timed = measured
@@ -49,6 +50,7 @@ def test_an_array_of_all_scores_is_exposed_by_its_exponent(measured: tuple[Extra
     assert growths == {"attention": Growth.QUADRATIC, "by_rows": Growth.LESS}
 
 
+@pytest.mark.slow
 def test_the_bytes_are_those_of_the_scores(measured: tuple[ExtraMetrics, dict]) -> None:
     """At S = 2048 all scores are 64 MiB, of which a call holds two at least; sixteen rows are not a hundredth."""
     found, _ = measured

@@ -8,6 +8,8 @@ from attention_conformance.impls.process import allocator
 from studies import allocator as study
 from studies.common import measured
 
+pytestmark = pytest.mark.slow
+
 #: Pages that the objects of Python may take in a call.
 FEW = 300
 

@@ -74,6 +74,7 @@ def test_a_cell_without_another_library_is_always_alone() -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' prctl")
+@pytest.mark.slow
 def test_a_process_that_spins_disturbs_only_while_it_waits() -> None:
     """What a process takes between its turns is seen where it is left to wait; stopped it takes nothing."""
     cells = [in_process(spins, "one"), in_process(attention, "other")]
