@@ -76,10 +76,13 @@ LAYERS = (
 CASES = [case for case in every_case().values() if max(case.shape.sq, case.shape.sk) * case.shape.d < NUMBERS]
 
 
+@pytest.mark.parametrize(
+    "dtypes", [slice(1), pytest.param(slice(1, None), marks=pytest.mark.slow)], ids=["first dtype", "other dtypes"]
+)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_every_case_is_written_as_numbers_or_by_its_seed(case: AnyCase) -> None:
+def test_every_case_is_written_as_numbers_or_by_its_seed(case: AnyCase, dtypes: slice) -> None:
     """In every dtype, and none as bytes that nobody can read."""
-    for dtype in case.dtypes:
+    for dtype in case.dtypes[dtypes]:
         written = statements(case, dtype)
         assert not is_packed(written)
         assert max(len(line) for lines in written.lines for line in lines.splitlines()) <= WIDTH
