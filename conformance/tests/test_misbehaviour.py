@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from attention_conformance.conformance.cases import all_cases
-from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.judging.outcomes import IN_WORDS, Failure, Outcome, Result
 from attention_conformance.conformance.judging.run_case import judge_case
-from attention_conformance.conformance.ledger import page
 from attention_conformance.conformance.ledger.load import Ledger
 from attention_conformance.conformance.run.run_checks import side_effect_lines
 from attention_conformance.conformance.run.targets import Target
@@ -209,6 +208,6 @@ def test_side_effects_are_said_once(pool: Pool) -> None:
 
 
 def test_every_failure_has_its_words() -> None:
-    """The page of deviations and the result file's schema know each way to fail."""
-    assert set(page._FAILS) == set(Failure) - {Failure.STALE}
+    """Pages and scripts say each way to fail in words, and the schema of result files has it."""
+    assert set(IN_WORDS) == set(Failure) - {Failure.STALE}
     assert set(SCHEMA["$defs"]["Failure"]["enum"]) == set(Failure)
