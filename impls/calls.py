@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
-from types import MethodType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy as np
 from attention_conformance.impls import memory_layouts
 from attention_conformance.impls.backend import Backend, backend
 from attention_conformance.impls.contract import Call, Function, Implementation, ImplementationError, Layout
-from attention_conformance.impls.loading import ATTRIBUTES, accepts_anything, keywords, load, opened, operator_of
+from attention_conformance.impls.loading import accepts_anything, attributes_of, keywords, load, opened, operator_of
 from attention_conformance.impls.operators import GRADIENTS, OPERATORS
 from attention_conformance.impls.process import state
 from attention_conformance.impls.process.limits import resident
@@ -94,8 +94,7 @@ def describe(implementation: Implementation) -> Description:
     function = opened(implementation)
     if not callable(function):
         raise ImplementationError(f"{implementation.target} is a {type(function).__name__}, not a function")
-    found = {name: getattr(function, name) for name in ATTRIBUTES if hasattr(function, name)}
-    found = {name: value for name, value in found.items() if not isinstance(value, MethodType)}  # no statement
+    found = attributes_of(function)
     signature = operator_of(function, implementation.function_of or implementation.operator)
     operator = OPERATORS[GRADIENTS.get(signature.name, signature.name)] if implementation.function_of else signature
     accepted = keywords(function, signature) & set(operator.keywords)

@@ -122,7 +122,7 @@ class Envelope:
 
     Parameters
     ----------
-    batches, heads, key_heads, groups
+    batch_sizes, head_counts, key_head_counts, group_sizes
         Sizes of B, Hq, Hkv, and Hq / Hkv.
     query_lengths, key_lengths
         Sizes of Sq and Sk; ``lengths`` declares both.  Sk counts past and new keys.
@@ -136,10 +136,10 @@ class Envelope:
         Options of which a call gives one at most: a sequence of pairs or more of keywords.
     """
 
-    batches: Sizes = Sizes()
-    heads: Sizes = Sizes()
-    key_heads: Sizes = Sizes()
-    groups: Sizes = Sizes()
+    batch_sizes: Sizes = Sizes()
+    head_counts: Sizes = Sizes()
+    key_head_counts: Sizes = Sizes()
+    group_sizes: Sizes = Sizes()
     query_lengths: Sizes = Sizes()
     key_lengths: Sizes = Sizes()
     length_relation: str = "any"
@@ -185,9 +185,11 @@ class Envelope:
 
     def heads_outside(self, b: int, hq: int, hkv: int) -> Iterator[str]:
         """What of a batch and its heads is outside."""
-        yield from _outside(("B", b, self.batches), ("Hq", hq, self.heads), ("Hkv", hkv, self.key_heads))
+        yield from _outside(
+            ("B", b, self.batch_sizes), ("Hq", hq, self.head_counts), ("Hkv", hkv, self.key_head_counts)
+        )
         if hkv:
-            yield from _outside(("Hq / Hkv", hq // hkv, self.groups))
+            yield from _outside(("Hq / Hkv", hq // hkv, self.group_sizes))
 
     def lengths_outside(self, sq: int, sk: int) -> Iterator[str]:
         """What of two lengths is outside."""
@@ -218,7 +220,12 @@ class Envelope:
         lengths = f"Sq, Sk {self.key_lengths}" if both else f"Sq {self.query_lengths}, Sk {self.key_lengths}"
         relation = "" if self.length_relation == "any" else f", {self.length_relation.replace('<=', '≤')}"
         parts.append(lengths + relation)
-        named = (("B", self.batches), ("Hq", self.heads), ("Hkv", self.key_heads), ("groups", self.groups))
+        named = (
+            ("B", self.batch_sizes),
+            ("Hq", self.head_counts),
+            ("Hkv", self.key_head_counts),
+            ("groups", self.group_sizes),
+        )
         parts += [f"{name} {sizes}" for name, sizes in named if not sizes.free]
         parts += [f"not {' with '.join(sorted(each))}" for each in self.not_together]
         parts += [f"no {', '.join(lacking)}"] if lacking else []

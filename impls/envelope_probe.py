@@ -145,10 +145,10 @@ def _around(anchor: Sized, takes: Callable[[Sized], bool]) -> Envelope:
     one_group = classified(_GROUPS, [g for g in _GROUPS if g == group or takes(replace(anchor, hq=anchor.hkv * g))])
     heads = Sizes((anchor.hq,)) if key_heads.values == (anchor.hkv,) and one_group.values == (group,) else Sizes()
     return Envelope(
-        batches=batches,
-        heads=heads,
-        key_heads=key_heads,
-        groups=one_group,
+        batch_sizes=batches,
+        head_counts=heads,
+        key_head_counts=key_heads,
+        group_sizes=one_group,
         head_widths=widths,
         value_widths=values,
         equal_widths=equal,

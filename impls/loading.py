@@ -143,6 +143,12 @@ def keywords(function: Function, operator: Operator = SDPA) -> frozenset[str]:
     return frozenset(p.name for p in rest) & frozenset(operator.keywords)
 
 
+def attributes_of(function: Function) -> dict[str, Any]:
+    """What a function says of itself by attributes; a method of that name says nothing."""
+    found = {name: getattr(function, name) for name in ATTRIBUTES if hasattr(function, name)}
+    return {name: value for name, value in found.items() if not callable(value)}
+
+
 def accepts_anything(function: Function) -> bool:
     """Whether a function has ``**kwargs``, so that accepting a keyword says nothing."""
     return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())

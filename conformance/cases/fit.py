@@ -178,16 +178,18 @@ class _Proposed:
 
 def _heads(case: AnyCase, envelope: Envelope) -> _Proposed:
     s: Shape = case.shape
-    groups = envelope.groups.near(s.hq // s.hkv if s.hkv else 1)
+    groups = envelope.group_sizes.near(s.hq // s.hkv if s.hkv else 1)
     proposed = {
         (b, key_heads * group, key_heads)
         for b, key_heads, group in itertools.product(
-            envelope.batches.near(s.b), envelope.key_heads.near(s.hkv), [1, *groups]
+            envelope.batch_sizes.near(s.b), envelope.key_head_counts.near(s.hkv), [1, *groups]
         )
     }
     proposed |= {
         (b, heads, heads // group)
-        for b, heads, group in itertools.product(envelope.batches.near(s.b), envelope.heads.near(s.hq), groups)
+        for b, heads, group in itertools.product(
+            envelope.batch_sizes.near(s.b), envelope.head_counts.near(s.hq), groups
+        )
         if group and heads % group == 0
     }
     inside = [p for p in sorted(proposed) if not any(envelope.heads_outside(*p))]

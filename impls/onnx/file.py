@@ -187,9 +187,9 @@ def _converted(value: Any, declared: Declaration, shape: tuple[int, ...] | None,
 def static_sizes(inputs: Mapping[str, Declaration], layout: str) -> dict[str, tuple[int, ...]]:
     """The axes of a model of sdpa that are fixed, as an envelope declares them."""
     names = {
-        "q": ("batches", "heads", "query_lengths", "head_widths"),
-        "k": ("batches", "key_heads", "key_lengths", "head_widths"),
-        "v": ("batches", "key_heads", "key_lengths", "value_widths"),
+        "q": ("batch_sizes", "head_counts", "query_lengths", "head_widths"),
+        "k": ("batch_sizes", "key_head_counts", "key_lengths", "head_widths"),
+        "v": ("batch_sizes", "key_head_counts", "key_lengths", "value_widths"),
     }
     found = {}
     for argument, attributes in names.items():

@@ -11,6 +11,7 @@ import pytest
 from attention_conformance.impls.contract import Framework, Implementation, ImplementationError
 from attention_conformance.impls.envelope import AXES, Envelope, Sizes
 from attention_conformance.impls.envelope_probe import classified, probe
+from attention_conformance.impls.loading import attributes_of
 from attention_conformance.impls.select import with_attributes
 
 KERNEL = Envelope(
@@ -74,7 +75,7 @@ def test_a_call_outside_says_what_is_outside(sizes: dict[str, int], what: str) -
 def test_the_line_can_be_checked_by_a_person() -> None:
     """Dtypes, widths, lengths, their relation, groups, options apart, and what is lacking."""
     envelope = Envelope(
-        **{**vars(KERNEL), "groups": Sizes(least=1, most=8), "not_together": (frozenset({"window", "softcap"}),)}
+        **{**vars(KERNEL), "group_sizes": Sizes(least=1, most=8), "not_together": (frozenset({"window", "softcap"}),)}
     )
     assert envelope.line(["float16", "bfloat16"], ["sinks"]) == (
         "float16, bfloat16; D = Dv in 64, 128; Sq, Sk multiples of 64, Sq = Sk; groups up to 8;"
@@ -109,6 +110,20 @@ def test_a_declaration_that_is_not_understood_is_refused(attributes: dict[str, A
     """In one sentence with the implementation's name."""
     with pytest.raises(ImplementationError, match="it: its attributes are not understood"):
         declared(**attributes)
+
+
+def test_a_method_is_no_declaration() -> None:
+    """An object whose class has a method of that name declares nothing by it, and one with ``heads`` neither."""
+
+    class Attention:
+        heads = 8
+
+        def lengths(self) -> None: ...
+
+        def __call__(self, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+            return v
+
+    assert attributes_of(Attention()) == {}
 
 
 def test_options_apart_are_those_that_a_call_gives_together() -> None:
@@ -167,7 +182,7 @@ def test_a_probe_finds_the_envelope_of_a_kernel() -> None:
     """Every limit of it, the dtypes, and the words of its refusals."""
     found = probed("kernel")
     assert found.dtypes == ("float16", "bfloat16")
-    assert found.envelope == Envelope(**{**vars(KERNEL), "groups": Sizes((1,)), "refusals": ()})
+    assert found.envelope == Envelope(**{**vars(KERNEL), "group_sizes": Sizes((1,)), "refusals": ()})
     assert any("not this" in text for text in found.envelope.refusals)
 
 
@@ -192,7 +207,7 @@ def test_an_exception_is_no_refusal() -> None:
 def test_a_probe_finds_fixed_sizes() -> None:
     """Every axis is of one size."""
     found = probed("fixed").envelope
-    assert (found.batches, found.heads, found.key_heads) == (Sizes((1,)), Sizes((8,)), Sizes((8,)))
+    assert (found.batch_sizes, found.head_counts, found.key_head_counts) == (Sizes((1,)), Sizes((8,)), Sizes((8,)))
     assert (found.query_lengths, found.key_lengths, found.head_widths) == (Sizes((128,)), Sizes((128,)), Sizes((64,)))
 
 
