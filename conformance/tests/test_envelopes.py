@@ -1,0 +1,179 @@
+"""Runs inside an envelope as a user sees them: what is asked, what is said, and how to run it again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.conformance.results import read
+from attention_conformance.conformance.run.run_checks import clause_lines, little_lines, refusing_lines
+from attention_conformance.conformance.tests.test_features import claimed
+from attention_conformance.conformance.tests.test_plugin import plug_in, run
+from attention_conformance.conformance.tests.test_results import SCHEMA
+from attention_conformance.impls.tests import commands, model_files
+
+pytestmark = pytest.mark.slow
+
+#: Right but for the keys behind the last whole tile of 64 where there are several.
+KERNEL = """
+import numpy as np
+
+
+def attention(q, k, v, *, is_causal=False):
+    if q.shape[3] not in (64, 128) or q.shape[3] != v.shape[3]:
+        raise NotImplementedError("widths of 64 and 128")
+    if k.shape[2] > 64:
+        k, v = (a[:, :, : a.shape[2] // 64 * 64] for a in (k, v))
+    group = q.shape[1] // k.shape[1]
+    k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)
+    s = q @ k.swapaxes(-1, -2) * q.shape[3] ** -0.5
+    if is_causal:
+        s = np.where(np.arange(k.shape[2]) <= np.arange(q.shape[2])[:, None], s, -np.inf)
+    p = np.exp(s - s.max(-1, keepdims=True, initial=-1e30))
+    return (p / p.sum(-1, keepdims=True) @ v).astype(q.dtype)
+
+
+attention.dtypes = ("float32",)
+
+
+def declared(q, k, v, *, is_causal=False):
+    return attention(q, k, v, is_causal=is_causal)
+
+
+declared.dtypes = ("float32",)
+declared.head_widths = (64, 128)
+declared.equal_widths = True
+
+
+def tired(q, k, v, *, is_causal=False):
+    raise NotImplementedError("the compiler is broken")
+"""
+ONE = ("--impl", "mykernels.py:attention", "--case", "tiles", "--conformance-json", "o.jsonl")
+
+
+def test_a_mistake_behind_the_first_tile_is_found_at_the_sizes_that_are_taken(tmp_path: Path) -> None:
+    """The message has the sizes, and the file the envelope and what was refused."""
+    done = run(plug_in(tmp_path, KERNEL), *ONE)
+    assert done.returncode == 1
+    assert "k (1, 2, 65, 64)" in done.stdout
+    assert "Sizes:    the smallest inside the implementation's envelope" in done.stdout
+    assert "mykernels.py:attention (probed): float32; D = Dv in 64, 128; Sq, Sk any" in done.stdout
+    lines = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text(encoding="utf-8").splitlines()]
+    for line in lines:
+        jsonschema.validate(line, SCHEMA)
+    (result,) = read(tmp_path / "o.jsonl").results
+    assert result.sizes == (1, 2, 2, 17, 65, 64, 64)
+    (envelope,) = read(tmp_path / "o.jsonl").header.envelopes
+    assert envelope.source == "probed"
+    assert any("widths of 64 and 128" in text for text in envelope.refusals)
+
+
+def test_the_standalone_script_has_the_sizes(tmp_path: Path) -> None:
+    """The command gives it, and it fails by itself."""
+    plug_in(tmp_path, KERNEL)
+    command = [sys.executable, "-m", "attention_conformance", "script", "--impl", "mykernels.py:attention"]
+    done = commands.run([*command, "--case", "tiles"], cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (tmp_path / "script.py").write_text(done.stdout)
+    alone = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert alone.returncode == 1, alone.stdout + alone.stderr
+
+
+def test_a_declared_envelope_is_asked_as_it_says(tmp_path: Path) -> None:
+    """Without a probe; what cannot be asked says what it needs, and is no failure."""
+    options = ("--impl", "mykernels.py:declared", "--case", "value-width-causal", "--case", "causal-square")
+    done = run(plug_in(tmp_path, KERNEL), *options, "--conformance-json", "o.jsonl")
+    assert done.returncode == 0, done.stdout
+    assert "mykernels.py:declared (declared)" in done.stdout
+    by_case = {result.case: result for result in read(tmp_path / "o.jsonl").results}
+    assert by_case["causal-square"].outcome is Outcome.PASSED
+    assert by_case["value-width-causal"].outcome is Outcome.NOT_APPLICABLE
+    assert by_case["value-width-causal"].reason == "not applicable: needs Dv > D"
+
+
+def test_a_function_that_refuses_nearly_everything_is_red(tmp_path: Path) -> None:
+    """And is told in which words it refused."""
+    done = run(plug_in(tmp_path, KERNEL), "--impl", "mykernels.py:tired", "--case", "causal-*", "--dtype", "float32")
+    assert done.returncode == 1
+    assert "nothing was executed" in done.stdout
+
+
+def test_a_model_with_static_axes_is_asked_at_them(tmp_path: Path) -> None:
+    """All its axes are its envelope."""
+    model_files.write(tmp_path / "static.onnx", shape=(1, 8, 128, 64), scale=0.125)
+    done = run(
+        tmp_path, "--impl", "static.onnx", "--case", "plain*", "--case", "tiles*", "--conformance-json", "o.jsonl"
+    )
+    assert done.returncode == 0, done.stdout
+    found = read(tmp_path / "o.jsonl").results
+    assert {result.sizes for result in found if result.outcome is Outcome.PASSED} == {(1, 8, 8, 128, 128, 64, 64)}
+    assert sum(result.outcome is Outcome.PASSED for result in found) >= 4
+
+
+# What results amount to.
+
+
+def results(of: Iterable[tuple[str, Outcome, str]]) -> list[Result]:
+    """Results of cases of sdpa in float32 by name, with an outcome and a reason."""
+    known = every_case()
+    return [Result("it", "cpu", "float32", name, known[name].clauses, what, reason=why) for name, what, why in of]
+
+
+REFUSED, RAN = (Outcome.UNSUPPORTED, "NotImplementedError: no"), (Outcome.PASSED, "")
+SOME = [name for name, case in every_case().items() if case.operator == "sdpa" and "float32" in case.dtypes][:40]
+
+
+def test_who_refuses_nearly_all_that_is_promised_fails() -> None:
+    """More than nine in ten; keywords that are not there, and cases that are not applicable, are not refused."""
+    refused = [(name, *REFUSED) for name in SOME[:38]]
+    (line,) = refusing_lines(results([*refused, *((name, *RAN) for name in SOME[38:])]))
+    assert line == "it on cpu refused 38 of 40 calls that its signature promises, 38 with 'NotImplementedError: no'"
+    assert not refusing_lines(results([*refused[:30], *((name, *RAN) for name in SOME[30:])]))
+    lacking = (Outcome.UNSUPPORTED, "no keyword mask")
+    assert not refusing_lines(results([(name, *lacking) for name in SOME]))
+    assert not refusing_lines(results([(name, Outcome.NOT_APPLICABLE, "needs") for name in SOME]))
+
+
+def test_a_run_that_could_ask_little_says_so() -> None:
+    """Of less than half of the clauses; clauses of keywords that are not there are not promised."""
+    few = [("plain", *RAN), ("softcap", *REFUSED), ("mask", *REFUSED), ("bias", *REFUSED)]
+    (line,) = little_lines(results(few))
+    assert line == "it on cpu could be asked 1 of the 4 clauses that its signature promises"
+    assert not little_lines(results([few[0], few[1]]))
+    assert not little_lines(results([few[0], *((n, Outcome.UNSUPPORTED, "no keyword x") for n, *_ in few[1:])]))
+
+
+def test_clauses_that_cannot_be_asked_are_named_with_the_reason() -> None:
+    """One tested case of a clause is enough."""
+    made = results(
+        [
+            ("plain", *RAN),
+            ("heads-4-over-2", Outcome.NOT_APPLICABLE, "not applicable: needs group > 1"),
+            ("empty-row", Outcome.NOT_APPLICABLE, "not applicable: needs Sq > 1"),
+            ("empty-all", *RAN),
+        ]
+    )
+    (line,) = clause_lines(made)
+    told = "it on cpu: 2 of 3 clauses of its signature tested; not SDPA-17 (not applicable: needs group > 1)"
+    assert line == told
+
+
+def test_a_claim_is_over_what_can_be_asked() -> None:
+    """Cases that are not applicable leave its denominator, and make nobody conformant."""
+    causal = [
+        (name, *RAN)
+        for name, case in every_case().items()
+        if case.operator == "sdpa" and case.keywords == {"is_causal"} and "float32" in case.dtypes
+    ]
+    whole = claimed(results(causal))["causal"]
+    less = claimed(results([*causal[1:], (causal[0][0], Outcome.NOT_APPLICABLE, "needs")]))["causal"]
+    assert less.cases == whole.cases - 1
+    assert "causal" not in claimed(results([(name, Outcome.NOT_APPLICABLE, "needs") for name, *_ in causal]))
