@@ -139,7 +139,7 @@ COMMANDS: dict[str, Command] = {
         "conformance.commands:evidence_options",
     ),
     "pages": Command(
-        "regenerate EXAMPLES.md and BOUNDS.md from their data",
+        "regenerate EXAMPLES.md, BOUNDS.md and COVERAGE.md from their data",
         "attention-conformance pages",
         "conformance.commands:write_pages",
     ),

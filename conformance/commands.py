@@ -39,10 +39,11 @@ def write_kill_matrix(output: Path) -> str:
 
 
 def write_pages() -> str:
-    """Regenerate EXAMPLES.md from examples.toml and BOUNDS.md from page.md and evidence.json."""
+    """Regenerate EXAMPLES.md from examples.toml, BOUNDS.md from evidence.json, and COVERAGE.md from the cases."""
     from attention_conformance.conformance.evidence import page
+    from attention_conformance.conformance.faults.paths import coverage
 
-    return f"{examples.write()}\n{page.write()}"
+    return f"{examples.write()}\n{page.write()}\n{coverage.write()}"
 
 
 def write_evidence(problems: int | None, parallel: int, output: Path, only: list[str], cases: bool) -> str:

@@ -86,7 +86,7 @@ _LENGTHS: dict[str, Maker] = {"kv_lengths": ragged}
 OPTION_SETS: dict[str, OptionSet] = {
     "plain": OptionSet("SDPA-1"),
     "mask": OptionSet("SDPA-7", {"mask": tiled_mask}),
-    "bias": OptionSet("SDPA-6", {"bias": random_bias(1.0)}),
+    "bias": OptionSet("SDPA-6", {"bias": random_bias(0.5)}),
     "causal": OptionSet("SDPA-9", _CAUSAL),
     "offset": OptionSet("SDPA-10 SDPA-9", _OFFSET),
     "window": OptionSet("SDPA-11", _WINDOW),
@@ -106,12 +106,12 @@ EDGES = (0, 15, 16, 31, 32, 63, 64, 79, 80, 127, 128, 143, 144, 175, 176, 191, 1
 
 
 def telling(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Normal q, k and v, and in each row three peaks: at an edge, near its diagonal, and at any key.
+    """Normal k and v, and in each row of q three peaks of one size: at an edge, near its diagonal, and at any key.
 
     The first key of every third row's edges is the last key.  A peak is moved by the row, the head and the batch, so
     that every head has others, and one row alone has three.
     """
-    q = rng.standard_normal((s.b, s.hq, s.sq, s.d))
+    q = rng.standard_normal((s.b, s.hq, s.sq, s.d)) / 2
     k = rng.standard_normal((s.b, s.hkv, s.sk, s.d))
     v = rng.standard_normal((s.b, s.hkv, s.sk, s.dv))
     if not k.size or not q.size:
@@ -128,9 +128,9 @@ def telling(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         np.broadcast_to(rng.integers(s.sk, size=(s.b, s.hq, s.sq)), n.shape),
     )
     group = s.hq // s.hkv
-    size = (np.log(s.sk) + PEAK) / np.sqrt(s.d)
+    towards = (np.log(s.sk) + PEAK) * np.sqrt(s.d) * k / (k * k).sum(3, keepdims=True)
     for peak in peaks:
-        q += size * k[b, h // group, np.broadcast_to(peak, (s.b, s.hq, s.sq))]
+        q += towards[b, h // group, np.broadcast_to(peak, (s.b, s.hq, s.sq))]
     return q, k, v
 
 
@@ -224,6 +224,7 @@ NARROW = (
     Row(256, 8, (64, 64), 2, 1, 1, "bias", "float32", False),
     Row(128, 256, (32, 32), 1, 1, 1, "lengths", "float32", False),
     Row(128, 128, (64, 64), 1, 1, 2, "lengths", "float16", False),
+    Row(128, 128, (128, 128), 1, 1, 1, "causal", "bfloat16", False),
     Row(1, 256, (64, 64), 1, 2, 1, "mask", "float16", False),
     Row(1, 512, (128, 128), 2, 1, 1, "mask", "bfloat16", False),
     Row(1, 256, (64, 64), 16, 2, 1, "mask", "float16", False),
