@@ -1,6 +1,6 @@
 """Models exported from torch functions by ``torch.onnx.export``, kept on disk, and run by ONNX Runtime.
 
-A second run of the suite does not export them again.  A model depends on the packages that made it and on the sources
+A second run of the suite does not export them again.  A model depends on the packages that made it and on the code
 that it was made from; both are part of its key, so a stale one is never found.  The folder is
 ``attention-conformance/onnx`` under the user's cache directory; the environment variable ATTENTION_CONFORMANCE_CACHE
 names another place, and "" turns it off.
@@ -8,6 +8,7 @@ names another place, and "" turns it off.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import hashlib
@@ -99,15 +100,25 @@ def keep(name: str, model: bytes) -> None:
 
 @functools.cache
 def _surroundings() -> str:
-    """Digest of the packages' versions and of the sources."""
+    """Digest of the packages' versions and of the code."""
     digest = hashlib.sha256()
     for package in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             digest.update(f"{package}={importlib.metadata.version(package)};".encode())
     here = Path(__file__).resolve().parent.parent
     for name in _SOURCES:
-        digest.update((here / name).read_bytes())
+        digest.update(code((here / name).read_text()).encode())
     return digest.hexdigest()
+
+
+def code(source: str) -> str:
+    """What a source does, as text: its syntax tree, in which no comment, no docstring and no line number stands."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            if ast.get_docstring(node, clean=False) is not None:
+                del node.body[0]
+    return ast.dump(tree)
 
 
 def prepare18(function: Function, call: Call) -> Function:

@@ -149,6 +149,20 @@ def test_shapes_fit_a_declaration(declared: list[list[Any]], shape: list[tuple[i
     assert exported.fits([SimpleNamespace(shape=each) for each in declared], shape) is fit
 
 
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        ('def f(x):\n    """Sum."""\n    return x + 1\n', True),
+        ("# A comment.\n\ndef f(x):\n    return (x + 1)  # and one more\n", True),
+        ("def f(x):\n    return x + 2\n", False),
+        ('def f(x):\n    return "x" + 1\n', False),
+    ],
+)
+def test_code_is_what_a_source_does(other: str, same: bool) -> None:
+    """Comments and docstrings are no part of a model's key, every other change is."""
+    assert (exported.code("def f(x):\n    return x + 1\n") == exported.code(other)) is same
+
+
 def test_torch_is_not_imported_where_models_are_on_disk() -> None:
     """Another process finds the model, and needs a second less."""
     name = "onnx-export18-torch-sdpa"
