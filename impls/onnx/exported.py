@@ -40,21 +40,19 @@ _SOURCES = (
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 #: The lengths with which open axes are exported: all different, so that no two are equal by accident.
-BATCH, QUERIES, KEYS, PAST = 3, 5, 7, 11
+LENGTHS = {"batch": 3, "queries": 5, "keys": 7}
 
-#: The open axes of each array, counted from its end.  An axis is open where it is longer than 1.
+#: The open axes of each array, counted from its end, and the name of each one's length.
 OPEN = {
-    "q": {-4: BATCH, -2: QUERIES},
-    "k": {-4: BATCH, -2: KEYS},
-    "v": {-4: BATCH, -2: KEYS},
-    "mask": {-4: BATCH, -2: QUERIES, -1: KEYS},
-    "bias": {-4: BATCH, -2: QUERIES, -1: KEYS},
-    "kv_lengths": {-1: BATCH},
-    "causal_offset": {-1: BATCH},
-    "sinks": {},
-    "past_key": {-4: BATCH, -2: PAST},
-    "past_value": {-4: BATCH, -2: PAST},
+    "q": {-4: "batch", -2: "queries"},
+    "k": {-4: "batch", -2: "keys"},
+    "v": {-4: "batch", -2: "keys"},
+    "mask": {-4: "batch", -2: "queries", -1: "keys"},
 }
+
+#: Keywords of calls that are exported with open lengths, and the widths of their heads: those that many calls share.
+#: Such an export takes four times as long as one for fixed lengths, and other calls have an export to themselves.
+SHARED_KEYWORDS, SHARED_WIDTHS = {"is_causal", "mask"}, (8, 16)
 
 #: Names of what was exported by this process, in order (what came from disk is not among it).
 exports: list[str] = []
@@ -115,9 +113,9 @@ def code(source: str) -> str:
     """What a source does, as text: its syntax tree, in which no comment, no docstring and no line number stands."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            if ast.get_docstring(node, clean=False) is not None:
-                del node.body[0]
+        documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        if documented and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
     return ast.dump(tree)
 
 
@@ -137,28 +135,44 @@ def _prepare(function: Function, call: Call, opset: int) -> Function:
 
 
 def _open(function: Function, call: Call, opset: int) -> Any:
-    """The session of the model with open lengths, or of one for these very lengths if there is none that fits.
-
-    Layers are exported for their very lengths: in self-attention one length stands in three places of a mask.
-    """
-    if call.operator != SDPA.name:
-        return session(_model(function, opset, call.dtype, call.options, call.shapes, False), call.device)
-    canonical = tuple((name, _canonical(name, shape)) for name, shape in call.shapes)
-    try:
-        model = _model(function, opset, call.dtype, call.options, canonical, True)
-    except Exception:  # it may be due to the open lengths; if it is not, the given ones raise as well
-        model = None
-    if model is not None:
-        opened = session(model, call.device)
-        if fits(opened.get_inputs(), [shape for _, shape in call.shapes]):
-            return opened
+    """The session of the model with open lengths, or of one for these very lengths if there is none that fits."""
+    shapes = [shape for _, shape in call.shapes]
+    canonical = open_shapes(call)
+    if canonical is not None:
+        try:
+            model = _model(function, opset, call.dtype, call.options, canonical, True)
+        except Exception:  # it may be due to the open lengths; if it is not, the given ones raise as well
+            model = None
+        if model is not None:
+            opened = session(model, call.device)
+            if fits(opened.get_inputs(), shapes):
+                return opened
     return session(_model(function, opset, call.dtype, call.options, call.shapes, False), call.device)
 
 
-def _canonical(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape with the lengths that stand for any other at its open axes."""
-    lengths = OPEN[name]
-    return tuple(lengths.get(axis - len(shape), n) if n > 1 else n for axis, n in enumerate(shape))
+def open_shapes(call: Call) -> Shapes | None:
+    """The shapes with which the model is exported that a call shares with others; None if it has one of its own.
+
+    Shared are batch and lengths of sdpa, with few keywords and of common widths, where each axis has the length that
+    it shall have: one that repeats is not open, and no more is a length of 0.
+    """
+    keywords = {name for name, _ in call.options} | set(call.arrays)
+    if call.operator != SDPA.name or not keywords <= SHARED_KEYWORDS:
+        return None
+    given = dict(call.shapes)
+    if any(len(shape) != 4 for shape in given.values()):
+        return None
+    (batch, _, queries, width), keys = given["q"], given["k"][2]
+    lengths = {"batch": batch, "queries": queries, "keys": keys}
+    if width not in SHARED_WIDTHS or 0 in lengths.values():
+        return None
+    if any(given[name][axis] != lengths[length] for name in given for axis, length in OPEN[name].items()):
+        return None
+    canonical = {name: list(shape) for name, shape in call.shapes}
+    for name, shape in canonical.items():
+        for axis, length in OPEN[name].items():
+            shape[axis] = LENGTHS[length]
+    return tuple((name, tuple(shape)) for name, shape in canonical.items())
 
 
 def fits(inputs: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> bool:
@@ -194,7 +208,7 @@ def _model(
     if found is None:
         from attention_conformance.impls.onnx.exporting import export
 
-        axes = {shape_name: OPEN[shape_name] for shape_name, _ in shapes} if dynamic else None
+        axes = {array: OPEN[array] for array, _ in shapes} if dynamic else None
         found = export(function, opset, dtype, dict(options), shapes, axes)
         exports.append(name)
         keep(key, found)

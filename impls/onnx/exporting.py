@@ -7,8 +7,9 @@ import functools
 import io
 import logging
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -41,18 +42,19 @@ def export(
     dtype: str,
     options: Mapping[str, Any],
     shapes: Sequence[tuple[str, tuple[int, ...]]],
-    open_axes: Mapping[str, Collection[int]] | None,
+    open_axes: Mapping[str, Mapping[int, str]] | None,
 ) -> bytes:
     """The serialised model of a torch function for arrays of these shapes, by name.
 
-    ``open_axes`` are those of each array, counted from its end, that shall fit any length above 1; None for none.
-    Raises NotImplementedError for what has no translation, and what the function or the exporter raises.
+    ``open_axes`` name the length of each axis, counted from the array's end, that shall fit any; None for none.
+    Raises NotImplementedError for what has no translation, and what the function or the exporter raises, a
+    function that does not take any length among it.
     """
     names = [name for name, _ in shapes]
     arrays = tuple(torch.zeros(shape, dtype=_DTYPES.get(name, getattr(torch, dtype))) for name, shape in shapes)
-    opened = None if open_axes is None else {"arrays": tuple(_auto(shape, open_axes[name]) for name, shape in shapes)}
+    opened = None if open_axes is None else {"arrays": tuple(_dims(shape, open_axes[name]) for name, shape in shapes)}
     module = _Module(function, names, options).eval()
-    with _quiet(), _one_registry(), torch.no_grad():
+    with _quiet(), _tables_once(), torch.no_grad():
         try:
             program = torch.export.export(module, arrays, dynamic_shapes=opened)
             exported = torch.onnx.export(program, input_names=names, opset_version=opset, verbose=False)
@@ -65,10 +67,9 @@ def export(
     return exported.model_proto.SerializeToString()
 
 
-def _auto(shape: tuple[int, ...], axes: Collection[int]) -> dict[int, Any]:
-    """torch.export's word for each open axis: AUTO leaves it open if the function allows it."""
-    auto: Any = torch.export.Dim.AUTO
-    return {axis: auto for axis, n in enumerate(shape) if axis - len(shape) in axes and n > 1}
+def _dims(shape: tuple[int, ...], names: Mapping[int, str]) -> dict[int, Any]:
+    """torch.export's name for each open axis; a name is one length wherever it stands."""
+    return {len(shape) + axis: torch.export.Dim(name) for axis, name in names.items()}
 
 
 def _refusal(error: BaseException | None) -> str | None:
@@ -82,32 +83,31 @@ def _refusal(error: BaseException | None) -> str | None:
 
 
 @contextlib.contextmanager
-def _one_registry() -> Iterator[None]:
-    """Let the exporter make its table of translations once per opset instead of once per export.
-
-    Making it takes 0.2 s, more than half of a small export.  Where torch has no such method, exports are slower.
-    """
-    registry = _registry()
-    if registry is None:
+def _tables_once() -> Iterator[None]:
+    """Let torch make its tables once instead of once per export: they are half of the time of a small one."""
+    with contextlib.ExitStack() as stack:
+        for owner, name, remembering in _tables():
+            stack.enter_context(patch.object(owner, name, remembering))
         yield
-        return
-    owner, original, cached = registry
-    owner.from_torchlib = staticmethod(cached)
-    try:
-        yield
-    finally:
-        owner.from_torchlib = original
 
 
 @functools.cache
-def _registry() -> tuple[Any, Any, Any] | None:
-    """The class that makes the table, the method as the class holds it, and the same with a memory."""
-    try:
+def _tables() -> tuple[tuple[Any, str, Any], ...]:
+    """What makes the tables: its owner, its name, and the same with a memory.
+
+    The translations by opset, and the names of all composite operators, to which only a new custom operator could add.
+    Where torch has no such function, exports are slower.
+    """
+    found: list[tuple[Any, str, Any]] = []
+    with contextlib.suppress(ImportError, AttributeError):
         from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-        return ONNXRegistry, ONNXRegistry.__dict__["from_torchlib"], functools.cache(ONNXRegistry.from_torchlib)
-    except (ImportError, AttributeError, KeyError):
-        return None
+        found.append((ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib))))
+    with contextlib.suppress(ImportError, AttributeError):
+        from torch._export import utils
+
+        found.append((utils, "_materialize_cpp_cia_ops", functools.cache(utils._materialize_cpp_cia_ops)))
+    return tuple(found)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,9 @@
-"""Jobs of a worker about a call of an exported model; nothing here imports torch."""
+"""Jobs of a worker about a call of an exported model; only the function of torch imports it."""
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -20,3 +21,10 @@ def status(name: str) -> str:
 def has_torch() -> bool:
     """Whether this process has imported torch."""
     return "torch" in sys.modules
+
+
+def branching(q: Any, k: Any, v: Any) -> Any:
+    """Attention that is causal from five queries on."""
+    from attention_conformance.impls.torch import eager
+
+    return eager.attention(q, k, v, is_causal=q.shape[2] > 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 from pathlib import Path
@@ -58,24 +59,31 @@ def mask(*shape: int) -> np.ndarray:
     return found
 
 
-def test_export_with_every_keyword_agrees_and_serves_two_shapes() -> None:
-    """Arrays are inputs of the graph, so other masks and lengths need no other export."""
+def test_export_with_every_keyword_agrees() -> None:
+    """Arrays are inputs of the graph, plain keywords are constants of it."""
+    b, sq, sk = 2, 5, 7
+    agrees(
+        "onnx-export23-torch-eager",
+        (b, 4, 2, sq, sk),
+        mask=mask(b, 1, sq, sk),
+        bias=np.random.default_rng(5).standard_normal((4, sq, 1)).astype(np.float32),
+        kv_lengths=np.arange(b) + sk - b,
+        causal_offset=np.arange(b),
+        is_causal=True,
+        window=(3, 1),
+        scale=0.3,
+        softcap=2.0,
+        return_weights=True,
+        return_lse=True,
+    )
+
+
+@pytest.mark.parametrize("name", ["onnx-export18-torch-eager", "onnx-export23-torch-eager"])
+def test_one_export_serves_every_length(name: str) -> None:
+    """Batch and lengths are open, one of each among them: a model is exported once and run with many."""
     before = len(exported.exports)
-    for b, sq, sk in ((2, 5, 7), (3, 6, 8)):
-        agrees(
-            "onnx-export23-torch-eager",
-            (b, 4, 2, sq, sk),
-            mask=mask(b, 1, sq, sk),
-            bias=np.random.default_rng(5).standard_normal((4, sq, 1)).astype(np.float32),
-            kv_lengths=np.arange(b) + sk - b,
-            causal_offset=np.arange(b),
-            is_causal=True,
-            window=(3, 1),
-            scale=0.3,
-            softcap=2.0,
-            return_weights=True,
-            return_lse=True,
-        )
+    for b, sq, sk in ((2, 5, 7), (3, 6, 4), (1, 1, 9), (2, 4, 1), (3, 3, 3)):
+        agrees(name, (b, 4, 2, sq, sk), mask=mask(b, 4, sq, sk), is_causal=True)
     assert len(exported.exports) - before == 1
 
 
@@ -88,12 +96,54 @@ def test_an_export_agrees_with_the_reference(name: str) -> None:
     agrees(name, (2, 2, 2, 6, 9), mask=np.tril(np.ones((2, 2, 6, 9), bool), 1))
 
 
-def test_one_query_has_an_export_of_its_own() -> None:
-    """An axis of length 1 may broadcast, so it is never served by an export with an open axis."""
-    agrees("onnx-export18-torch-sdpa", (2, 2, 2, 5, 7))
+@pytest.mark.parametrize("shape", [(2, 4, 1, 7), (1, 4, 5, 7), (5, 7)])
+def test_mask_that_repeats_has_an_export_of_its_own(shape: tuple[int, ...]) -> None:
+    """An axis of length 1 that broadcasts is never served by an export with an open axis."""
+    agrees("onnx-export23-torch-eager", (2, 4, 4, 5, 7), mask=mask(2, 4, 5, 7))
     before = len(exported.exports)
-    agrees("onnx-export18-torch-sdpa", (2, 2, 2, 1, 7))
+    agrees("onnx-export23-torch-eager", (2, 4, 4, 5, 7), mask=mask(*shape))
     assert len(exported.exports) == before + 1
+
+
+def test_function_that_takes_some_lengths_only_is_not_exported_with_open_ones() -> None:
+    """What was traced with one length is not what a function does with another."""
+    from attention_conformance.impls.onnx.exporting import export
+    from attention_conformance.impls.torch import eager
+
+    def branching(q: Any, k: Any, v: Any) -> Any:
+        return eager.attention(q, k, v, is_causal=q.shape[2] > 4)
+
+    shapes = [("q", (3, 2, 5, 8)), ("k", (3, 2, 7, 8)), ("v", (3, 2, 7, 8))]
+    assert export(branching, 18, "float32", {}, shapes, None)
+    with pytest.raises(Exception, match=r"[Cc]onstraint"):
+        export(branching, 18, "float32", {}, shapes, exported.OPEN)
+
+
+def test_function_that_takes_some_lengths_only_is_exported_for_each() -> None:
+    """Where open lengths cannot be, every call has a model of its own."""
+    (implementation,) = (each for each in IMPLEMENTATIONS if each.name == "onnx-export18-torch-eager")
+    target = "attention_conformance.impls.tests.exported_call:branching"
+    other = dataclasses.replace(implementation, target=target, deferred=False)
+    rng = np.random.default_rng(3)
+    before = len(exported.exports)
+    for queries in (4, 5):
+        q, k, v = (rng.standard_normal((2, 2, n, 8)).astype(np.float32) for n in (queries, 7, 7))
+        reply = call(other, Request.qkv("cpu", q, k, v))
+        assert reply.status == "returned", reply.text
+        assert_within(reply.results, q, k, v, {"is_causal": queries > 4})
+    assert len(exported.exports) - before == 2
+
+
+def test_tables_change_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables that are made once give the very model that tables made anew give."""
+    from attention_conformance.impls.onnx import exporting
+    from attention_conformance.impls.torch import eager
+
+    shapes = [("q", (3, 2, 5, 8)), ("k", (3, 2, 7, 8)), ("v", (3, 2, 7, 8))]
+    quick = [exporting.export(eager.attention, 23, "float32", {"scale": 0.3}, shapes, None) for _ in range(2)]
+    assert len(exporting._tables()) == 2
+    monkeypatch.setattr(exporting, "_tables", tuple)
+    assert quick == [exporting.export(eager.attention, 23, "float32", {"scale": 0.3}, shapes, None)] * 2
 
 
 def test_an_export_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
