@@ -1,9 +1,10 @@
 """Implementations in ONNX: the standard operator, ONNX Runtime's own operators, and models exported from torch.
 
-An export takes half a second to two seconds, so a model is exported with batch and lengths left open, serves every
-call that fits it, and is kept on disk (impls.onnx.exported).  Plain options, head counts and widths are constants of
-the graph; array keywords are its inputs.  An axis of length 0 or 1 is a constant too, since it may broadcast.  Torch is
-imported by the first export (impls.onnx.exporting), so not at all by a process that finds its models on disk.
+An export for fixed lengths takes half a second, one with batch and lengths left open two; so lengths are open in the
+calls that share them, plain ones with or without a mask, and every other call has an export of its own.  All are kept
+on disk (impls.onnx.exported).  Plain options, head counts and widths are constants of the graph; array keywords are its
+inputs.  Torch is imported by the first export (impls.onnx.exporting), so not at all by a process that finds its models
+on disk.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from attention_conformance.conformance.cases import all_cases
@@ -108,3 +111,32 @@ def test_eager_can_be_exported() -> None:
     arguments = (q, k, k + 1, mask, bias, torch.tensor([7, 0]), torch.tensor([2, -1]))
     exported = torch.export.export(Layer(), arguments).module()
     assert torch.equal(exported(*arguments), Layer()(*arguments))
+
+
+@pytest.mark.parametrize(("named", "expected"), [(None, "user/attention-conformance/torch"), ("mine", "mine")])
+def test_compiled_code_is_kept_in_the_cache_folder_of_the_user(
+    named: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the user has said where."""
+    from attention_conformance.impls.torch.compiled import keep_compilations
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / (named or "")))
+    if named is None:
+        monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    keep_compilations()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / expected)
+
+
+def test_cache_folder_that_cannot_be_made_leaves_the_choice_to_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file stands where the folder would be."""
+    from attention_conformance.impls.torch.compiled import keep_compilations
+
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    keep_compilations()
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ

@@ -4,7 +4,7 @@ There is one compiled function for all calls, with dynamic shapes.
 
 torch compiles anew whenever the pattern of the call changes (which keywords are given, which axes have length 0 or
 1, ranks of a mask); lengths and plain numbers are inputs of the compiled code.  torch keeps compiled code on disk
-between runs, in ``$TORCHINDUCTOR_CACHE_DIR`` or a folder for temporary files.
+between runs, in ``$TORCHINDUCTOR_CACHE_DIR`` or else in ``attention-conformance/torch`` in the user's cache folder.
 
 Source: https://pytorch.org/docs/stable/generated/torch.compile.html.  torch compiles once for each set of keywords
 and each pattern of axes of length 0 or 1, for several seconds each; with all ten keywords, a set of 38 option
@@ -14,7 +14,10 @@ What is fused does not depend on the others.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,7 +55,20 @@ def warmed(function: Function, call: Call) -> Function:
 @functools.cache
 def compile_function(function: Function) -> Function:
     """The one compiled form of a function."""
+    keep_compilations()
     return torch.compile(function, dynamic=True, fullgraph=True)
+
+
+def keep_compilations() -> None:
+    """Let torch keep compiled code where the next run finds it, unless the user has said where.
+
+    torch's own choice is a folder for temporary files, which is empty on a machine that was just started; it remains
+    where the user's cache folder cannot be written.
+    """
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attention-conformance" / "torch"
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
 
 
 def attention(
