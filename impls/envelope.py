@@ -8,27 +8,47 @@ An envelope decides which sizes are asked, and never whether a result is right.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, Self
 
 
 class Shaped(Protocol):
-    """Sizes of a call: B, Hq, Hkv, Sq, Sk, D, Dv."""
+    """Sizes of a call."""
 
-    b: int
-    hq: int
-    hkv: int
-    sq: int
-    sk: int
-    d: int
-    dv: int
+    @property
+    def b(self) -> int:
+        """Batch."""
+
+    @property
+    def hq(self) -> int:
+        """Query heads."""
+
+    @property
+    def hkv(self) -> int:
+        """Key and value heads."""
+
+    @property
+    def sq(self) -> int:
+        """Queries."""
+
+    @property
+    def sk(self) -> int:
+        """Keys."""
+
+    @property
+    def d(self) -> int:
+        """Width of q and k."""
+
+    @property
+    def dv(self) -> int:
+        """Width of v."""
 
 
 #: Multiples and neighbours of a size that are proposed beside it.
 _STEPS = 3
 
-_FORMS = (
+_FORMS: tuple[tuple[re.Pattern[str], Callable[..., Sizes]], ...] = (
     (re.compile(r"any"), lambda: Sizes()),
     (re.compile(r"multiples? of (\d+)"), lambda m: Sizes(multiple=int(m), least=int(m))),
     (
@@ -55,14 +75,14 @@ class Sizes:
     most: int | None = None
 
     @classmethod
-    def read(cls, value: Any) -> Self:
+    def read(cls, value: Any) -> Sizes:
         """The sizes that a declaration means.  Raises ValueError for what is no such declaration."""
         if isinstance(value, cls):
             return value
         if isinstance(value, str):
             for form, make in _FORMS:
                 if match := form.fullmatch(value.strip().lower()):
-                    return make(*match.groups())  # type: ignore[no-any-return]
+                    return make(*match.groups())
         else:
             many = (value,) if isinstance(value, int) else value
             if isinstance(many, Iterable):

@@ -34,7 +34,10 @@ _FIRST_LENGTHS = (
     (1, 64),
     (1, 256),
 )
-_FIRST_HEADS = ((2, 2, 2), (1, 8, 8), (1, 1, 1), (2, 8, 8), (1, 2, 2), (1, 8, 2), (1, 8, 1))
+_OTHER_HEADS = ((1, 8, 8), (1, 1, 1), (2, 8, 8), (1, 2, 2), (1, 8, 2), (1, 8, 1))
+
+#: Widths that are tried with other heads.
+USUAL = 3
 
 #: Sizes of each axis that are tried from there.
 _WIDTHS = (1, 4, 8, 16, 20, 32, 40, 48, 64, 72, 80, 96, 100, 128, 160, 192, 256, 512)
@@ -123,9 +126,12 @@ def probe(implementation: Implementation, device: str) -> Probed:
 
 
 def _first() -> Iterator[Sized]:
-    for b, hq, hkv in _FIRST_HEADS:
+    for sq, sk in _FIRST_LENGTHS:
+        for d in _FIRST_WIDTHS:
+            yield Sized(2, 2, 2, sq, sk, d, d)
+    for b, hq, hkv in _OTHER_HEADS:
         for sq, sk in _FIRST_LENGTHS:
-            for d in _FIRST_WIDTHS:
+            for d in _FIRST_WIDTHS[:USUAL]:
                 yield Sized(b, hq, hkv, sq, sk, d, d)
 
 
@@ -144,6 +150,7 @@ def _around(anchor: Sized, takes: Callable[[Sized], bool]) -> Envelope:
     key_heads = sizes(_HEADS, lambda n: replace(anchor, hq=n * group, hkv=n), anchor.hkv)
     one_group = classified(_GROUPS, [g for g in _GROUPS if g == group or takes(replace(anchor, hq=anchor.hkv * g))])
     heads = Sizes((anchor.hq,)) if key_heads.values == (anchor.hkv,) and one_group.values == (group,) else Sizes()
+    queries, keys, relation = _lengths(anchor, takes)
     return Envelope(
         batch_sizes=batches,
         head_counts=heads,
@@ -153,28 +160,23 @@ def _around(anchor: Sized, takes: Callable[[Sized], bool]) -> Envelope:
         value_widths=values,
         equal_widths=equal,
         source="probed",
-        **_lengths(anchor, takes),
+        query_lengths=queries,
+        key_lengths=keys,
+        length_relation=relation,
     )
 
 
-def _lengths(anchor: Sized, takes: Callable[[Sized], bool]) -> dict[str, Sizes | str]:
+def _lengths(anchor: Sized, takes: Callable[[Sized], bool]) -> tuple[Sizes, Sizes, str]:
+    """Sizes of Sq and of Sk, and how they relate."""
     keys = [n for n in _LENGTHS if n == anchor.sk or takes(replace(anchor, sk=n))]
     queries = [n for n in _LENGTHS if n == anchor.sq or takes(replace(anchor, sq=n))]
     both = [n for n in _LENGTHS if n == anchor.sq == anchor.sk or takes(replace(anchor, sq=n, sk=n))]
     if len(keys) == len(queries) == 1 < len(both):
-        return {
-            "query_lengths": classified(_LENGTHS, both),
-            "key_lengths": classified(_LENGTHS, both),
-            "length_relation": "Sq = Sk",
-        }
+        return classified(_LENGTHS, both), classified(_LENGTHS, both), "Sq = Sk"
     longer = [n for n in both if n > anchor.sk]
     if longer and keys[-1:] == longer[-1:] and not set(longer) & set(queries):
-        return {
-            "query_lengths": classified(_LENGTHS, both),
-            "key_lengths": classified(_LENGTHS, both),
-            "length_relation": "Sq <= Sk",
-        }
-    return {"query_lengths": classified(_LENGTHS, queries), "key_lengths": classified(_LENGTHS, keys)}
+        return classified(_LENGTHS, both), classified(_LENGTHS, both), "Sq <= Sk"
+    return classified(_LENGTHS, queries), classified(_LENGTHS, keys), "any"
 
 
 def classified(tried: Sequence[int], taken: Sequence[int]) -> Sizes:

@@ -300,9 +300,9 @@ def _moved(
     p = expected.weights
     pull = np.where(epsilon < 1, p * np.expm1(epsilon), raised - p) / low
     # Where the pulls add up to less than 1, what they move is less than the farthest value is away: no need to look.
-    far = ~(pull.sum(3) < 1).all((0, 1))
+    far = np.asarray(~(pull.sum(3) < 1).all((0, 1)))
     # Of a row that sees every key of its head the largest value is that of the head.
-    part_seen = ~expected.allowed.all((0, 1, 3))
+    part_seen = np.asarray(~expected.allowed.all((0, 1, 3)))
     farthest = np.full_like(moved, np.inf)
     largest = np.repeat(np.abs(v).max(2, keepdims=True, initial=0.0), rows, axis=2)
     largest_off = (

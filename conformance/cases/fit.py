@@ -274,9 +274,21 @@ def at(case: C, sizes: Sequence[int]) -> C:
     """A case at sizes that a result names: B, Hq, Hkv, Sq, Sk, D, Dv; itself for none."""
     if not sizes:
         return case
-    b, hq, hkv, sq, sk, d, dv = ((n,) for n in sizes)
-    exact = Envelope(Sizes(b), Sizes(hq), Sizes(hkv), Sizes(), Sizes(sq), Sizes(sk), "any", Sizes(d), Sizes(dv))
-    return fit(case, exact)
+    return fit(case, at_sizes(sizes))
+
+
+def at_sizes(sizes: Sequence[int]) -> Envelope:
+    """The envelope of one shape: B, Hq, Hkv, Sq, Sk, D, Dv."""
+    b, hq, hkv, sq, sk, d, dv = (Sizes((n,)) for n in sizes)
+    return Envelope(
+        batch_sizes=b,
+        head_counts=hq,
+        key_head_counts=hkv,
+        query_lengths=sq,
+        key_lengths=sk,
+        head_widths=d,
+        value_widths=dv,
+    )
 
 
 def sizes_of(case: AnyCase) -> tuple[int, ...]:

@@ -191,7 +191,7 @@ def static_sizes(inputs: Mapping[str, Declaration], layout: str) -> dict[str, tu
         "k": ("batch_sizes", "key_head_counts", "key_lengths", "head_widths"),
         "v": ("batch_sizes", "key_head_counts", "key_lengths", "value_widths"),
     }
-    found = {}
+    found: dict[str, tuple[int, ...]] = {}
     for argument, attributes in names.items():
         shape = inputs[argument].shape
         if len(shape) == _AXES:
