@@ -113,8 +113,9 @@ def code(source: str) -> str:
     """What a source does, as text: its syntax tree, in which no comment, no docstring and no line number stands."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        documented = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
-        if documented and ast.get_docstring(node, clean=False) is not None:
+        if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if ast.get_docstring(node, clean=False) is not None:
             del node.body[0]
     return ast.dump(tree)
 
