@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 from attention_conformance import conformance
 from attention_conformance.conformance import options
-from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.cases import AnyCase, cases_named, every_case
 from attention_conformance.conformance.cases.fit import dtypes_for, fit
 from attention_conformance.conformance.judging.claims import required
 from attention_conformance.conformance.ledger.load import LedgerError
@@ -143,11 +142,16 @@ def judged_by(target: targets.Target, case: AnyCase) -> bool:
 
 def chosen_cases(patterns: list[str]) -> list[AnyCase]:
     """The cases that the globs name, all of them without globs.  Raises ImplementationError for one that names none."""
-    known = every_case()
+    if not patterns:
+        return list(every_case().values())
+    chosen: dict[str, AnyCase] = {}
     for pattern in patterns:
-        if not any(fnmatch(name, pattern) for name in known):
-            raise ImplementationError(f"--case {pattern}: no such case{nearest(pattern, known)}")
-    return [c for c in known.values() if not patterns or any(fnmatch(c.name, p) for p in patterns)]
+        found = cases_named(pattern)
+        if not found:
+            raise ImplementationError(f"--case {pattern}: no such case{nearest(pattern, every_case())}")
+        chosen |= {case.name: case for case in found}
+    order = {name: place for place, name in enumerate(every_case())}
+    return sorted(chosen.values(), key=lambda case: order.get(case.name, len(order)))
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
+from fnmatch import fnmatch
 from typing import Any
 
 from attention_conformance.conformance.cases import (
     behaviour,
     decode,
     gradient,
+    kernels,
     masks,
     mha,
     mha_gradient,
@@ -24,7 +26,7 @@ from attention_conformance.conformance.cases.base import AnyCase, Case
 from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.spec.inputs import Inputs
 
-__all__ = ["AnyCase", "Case", "Inputs", "Shape", "all_cases", "every_case"]
+__all__ = ["AnyCase", "Case", "Inputs", "Shape", "all_cases", "cases_named", "every_case", "kernel_cases"]
 
 _GROUPS = (shapes, scores, masks, positions, softmax, sinks, decode, behaviour)
 
@@ -39,6 +41,21 @@ def all_cases() -> dict[str, Case]:
 def every_case() -> dict[str, AnyCase]:
     """Every case of every operator by its name, sdpa's first.  Raises ValueError if a name stands twice."""
     return _by_name([*all_cases().values(), *mha.cases(), *sublayer.cases(), *gradient.cases(), *mha_gradient.cases()])
+
+
+@functools.cache
+def kernel_cases() -> dict[str, Case]:
+    """The cases at the sizes where kernels break by their names: asked by name alone, as they take longer."""
+    return _by_name(kernels.cases())
+
+
+def cases_named(pattern: str) -> list[AnyCase]:
+    """The cases whose names a glob meets; those at the sizes of kernels where it meets no other."""
+    for known in (every_case, kernel_cases):
+        found: list[AnyCase] = [case for name, case in known().items() if fnmatch(name, pattern)]
+        if found:
+            return found
+    return []
 
 
 def _by_name(cases: Iterable[Any]) -> dict[str, Any]:

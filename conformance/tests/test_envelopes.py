@@ -99,6 +99,21 @@ def test_a_declared_envelope_is_asked_as_it_says(tmp_path: Path) -> None:
     assert by_case["value-width-causal"].reason == "not applicable: needs Dv > D"
 
 
+def test_cases_at_the_sizes_of_kernels_are_asked_by_name(tmp_path: Path) -> None:
+    """At 65 keys the last tile is lost, at 64 there is none; the command that shows it again names the case."""
+    names = ("kernel-edges-*-q1-k65-*-float32", "kernel-edges-*-q1-k64-*-float32")
+    options = [option for name in names for option in ("--case", name)]
+    done = run(plug_in(tmp_path, KERNEL), "--impl", "mykernels.py:attention", *options, "--conformance-json", "o.jsonl")
+    assert done.returncode == 1
+    found = [r for r in read(tmp_path / "o.jsonl").results if r.outcome in (Outcome.PASSED, Outcome.FAILED)]
+    assert {r.outcome for r in found if "-k64-" in r.case} == {Outcome.PASSED}
+    assert {r.outcome for r in found if "-k65-" in r.case} == {Outcome.FAILED}
+    case = next(r.case for r in found if r.outcome is Outcome.FAILED)
+    assert f"--case {case}" in done.stdout
+    again = run(tmp_path, "--impl", "mykernels.py:attention", "--case", case)
+    assert "1 failed" in again.stdout
+
+
 def test_a_function_that_refuses_nearly_everything_is_red(tmp_path: Path) -> None:
     """And is told in which words it refused."""
     done = run(plug_in(tmp_path, KERNEL), "--impl", "mykernels.py:tired", "--case", "causal-*", "--dtype", "float32")
