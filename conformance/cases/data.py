@@ -196,8 +196,18 @@ def random_mask(keep: float, shape: tuple[int | None, ...] = (None, None, None, 
     def make(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
         mask = rng.random(_broadcast_shape(s, shape)) < keep
         mask[..., 0] = True
-        if keep < 1 and mask.all() and mask.shape[-1] > 1:
-            mask[..., -1] = False  # drawn by chance where there are few keys: a mask that masks nothing
+        return mask
+
+    return make
+
+
+def some_mask(keep: float, shape: tuple[int | None, ...] = (None, None, None, None)) -> Maker:
+    """A random mask that masks some key: of few keys, at some sizes of a case, it would mask none by chance."""
+
+    def make(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
+        mask = random_mask(keep, shape)(rng, s, dtype)
+        if mask.all() and mask.shape[-1] > 1:
+            mask[..., -1] = False
         return mask
 
     return make

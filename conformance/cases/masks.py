@@ -24,6 +24,7 @@ from attention_conformance.conformance.cases.data import (
     random_bias,
     random_mask,
     shifted,
+    some_mask,
     zero_queries,
 )
 
@@ -56,25 +57,25 @@ def cases() -> Iterator[Case]:
 
 
 def _mask() -> Iterator[Case]:
-    yield case("mask", "SDPA-7", "A random mask in full shape; True keeps.", SMALL, mask=random_mask(0.5), data=numbered, dtypes=ALL_DTYPES)
+    yield case("mask", "SDPA-7", "A random mask in full shape; True keeps.", SMALL, mask=some_mask(0.5), data=numbered, dtypes=ALL_DTYPES)
     yield case("mask-all-true", "SDPA-7", "A mask that masks nothing (openvino 31630).", SMALL, mask=full_mask(True), dtypes=("float32", *HALVES))
-    yield case("mask-square", "SDPA-7", "A random mask with Sq = Sk: rows and keys can be taken for each other.", SQUARE, mask=random_mask(0.5), data=numbered, needs="Sq = Sk")
+    yield case("mask-square", "SDPA-7", "A random mask with Sq = Sk: rows and keys can be taken for each other.", SQUARE, mask=some_mask(0.5), data=numbered, needs="Sq = Sk")
     yield case("mask-one-key", "SDPA-7", "Only the fourth key is allowed: the output is its value.", SMALL, mask=_only_key(3), data=numbered, stays="the expected output can be read off v")
-    yield case("mask-one-query", "SDPA-7", "A mask with one query.", replace(SMALL, sq=1), mask=random_mask(0.5), data=numbered, stays="a step of decoding with a mask")
+    yield case("mask-one-query", "SDPA-7", "A mask with one query.", replace(SMALL, sq=1), mask=some_mask(0.5), data=numbered, stays="a step of decoding with a mask")
     yield case("mask-one-batch-row", "SDPA-7", "Masked in the second batch only, so that batches cannot be mixed up.", SMALL, mask=mask_without(keys=slice(2, 5), batch=slice(1, 2)), data=numbered, stays="batches that differ in their masks alone", needs="B > 1")
-    yield case("mask-tiles", "SDPA-7", "A random mask over several tiles.", TILES, mask=random_mask(0.5), dtypes=("float32", *HALVES), stays="a mask and tiles, in half precision too")
+    yield case("mask-tiles", "SDPA-7", "A random mask over several tiles.", TILES, mask=some_mask(0.5), dtypes=("float32", *HALVES), stays="a mask and tiles, in half precision too")
     yield case("mask-first-tile-off", "SDPA-7 SDPA-14", "The first 64 of 65 keys masked: exp(−inf + inf) in a kernel's first tile (pytorch 127055).", TILES, mask=mask_without(keys=slice(0, 64)), data=numbered, dtypes=("float32", *HALVES))
     yield case("mask-first-tile-off-low", "SDPA-7 SDPA-14", "The first 64 of 65 keys masked, and the score of the last near −625: a maximum of 0 left by the masked tile drowns it (flash-attention 2082).", TILES, mask=mask_without(keys=slice(0, 64)), data=shifted(-625.0))
     yield case("mask-last-tile-off", "SDPA-7", "All keys from the 17th on masked.", TILES, mask=mask_without(keys=slice(16, None)), data=numbered, stays="whole tiles that are masked at the end")
     yield case("mask-largest-score-off", "SDPA-7 SDPA-14", "The masked key has the largest score by far: the maximum is of the allowed keys.", SMALL, mask=mask_without(keys=slice(0, 1)), data=_huge_first_key, stays="a maximum that must not be taken over masked keys")
     yield case("mask-allowed-very-small", "SDPA-7 SDPA-14", "All allowed scores lie near −1e5: a fill of −1e4 or −1e9 in its place would win or drown.", SMALL, mask=mask_without(keys=slice(0, 3)), data=_allowed_very_small)
-    yield case("mask-grouped", "SDPA-7 SDPA-17", "A mask that differs per query head, with grouped heads (torch-xpu-ops 5090).", replace(SMALL, hq=4), mask=random_mask(0.5), data=numbered)
+    yield case("mask-grouped", "SDPA-7 SDPA-17", "A mask that differs per query head, with grouped heads (torch-xpu-ops 5090).", replace(SMALL, hq=4), mask=some_mask(0.5), data=numbered)
     for name, shape in BROADCAST.items():
-        yield case(f"mask-broadcast-{name}", "SDPA-8 SDPA-7", f"A mask of shape {_text(shape)}.", SMALL, mask=random_mask(0.5, shape), data=numbered, stays="one shape of a mask in use")
+        yield case(f"mask-broadcast-{name}", "SDPA-8 SDPA-7", f"A mask of shape {_text(shape)}.", SMALL, mask=some_mask(0.5, shape), data=numbered, stays="one shape of a mask in use")
     for name, shape in ONE_KEY_COLUMN.items():
         yield case(f"mask-broadcast-{name}", "SDPA-8 SDPA-7", f"A mask of shape {_text(shape)}, all True: it is not read past its one key (pytorch PR 128816).", SMALL, mask=random_mask(1.0, shape), data=numbered)
-    yield case("mask-broadcast-square-bk", "SDPA-8 SDPA-7", "A mask (B, 1, 1, Sk) with Sq = Sk: it masks keys, not rows (transformer PR 40).", SQUARE, mask=random_mask(0.5, (None, 1, 1, None)), data=numbered, needs="Sq = Sk")
-    yield case("mask-broadcast-tiles-k", "SDPA-8", "A mask (1, 1, 1, 65) over several tiles.", TILES, mask=random_mask(0.5, (1, 1, 1, None)), data=numbered)
+    yield case("mask-broadcast-square-bk", "SDPA-8 SDPA-7", "A mask (B, 1, 1, Sk) with Sq = Sk: it masks keys, not rows (transformer PR 40).", SQUARE, mask=some_mask(0.5, (None, 1, 1, None)), data=numbered, needs="Sq = Sk")
+    yield case("mask-broadcast-tiles-k", "SDPA-8", "A mask (1, 1, 1, 65) over several tiles.", TILES, mask=some_mask(0.5, (1, 1, 1, None)), data=numbered)
     yield case("mask-broadcast-tiles-bq", "SDPA-8 SDPA-15", "A mask (1, 1, 17, 1) switches whole rows off.", TILES, mask=_rows_off, data=numbered, needs="Sq > 5")
 
 

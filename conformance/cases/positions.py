@@ -27,8 +27,8 @@ from attention_conformance.conformance.cases.data import (
     numbered,
     peak,
     random_bias,
-    random_mask,
     shifted,
+    some_mask,
 )
 
 
@@ -111,25 +111,25 @@ def _lengths() -> Iterator[Case]:
 def _combined() -> Iterator[Case]:
     one = {"data": numbered}
     off = mask_without(keys=slice(0, 2))
-    yield case("combined-mask-causal", "SDPA-13", "A key is allowed only if mask and causal allow it (onnx PR 8068: 0 · −inf).", SMALL, mask=random_mask(0.5), is_causal=True, dtypes=("float32", *HALVES), **one)
+    yield case("combined-mask-causal", "SDPA-13", "A key is allowed only if mask and causal allow it (onnx PR 8068: 0 · −inf).", SMALL, mask=some_mask(0.5), is_causal=True, dtypes=("float32", *HALVES), **one)
     yield case("combined-mask-causal-empty", "SDPA-13 SDPA-15", "Mask and causal each leave keys, together none for the first rows (onnxruntime 28904).", SMALL, mask=off, is_causal=True, **one, needs="Sq > 2")
-    yield case("combined-mask-lengths", "SDPA-13", "A mask and lengths.", SMALL, mask=random_mask(0.5), kv_lengths=lengths(5, 3, of=7), **one)
-    yield case("combined-mask-window", "SDPA-13", "A mask and a window.", SQUARE, mask=random_mask(0.6), window=(2, 1), **one)
+    yield case("combined-mask-lengths", "SDPA-13", "A mask and lengths.", SMALL, mask=some_mask(0.5), kv_lengths=lengths(5, 3, of=7), **one)
+    yield case("combined-mask-window", "SDPA-13", "A mask and a window.", SQUARE, mask=some_mask(0.6), window=(2, 1), **one)
     yield case("combined-bias-causal", "SDPA-13 SDPA-6", "A bias and causal.", SMALL, bias=random_bias(2.0), is_causal=True, **one)
     yield case("combined-mask-bias-minus-inf", "SDPA-13 SDPA-24", "A mask and a bias of −inf that overlap: −inf + −inf, and no key in common for some rows.", SMALL, mask=_some_rows_without(3), bias=bias_from(mask_without(keys=slice(0, 3)), -np.inf), **one)
-    yield case("combined-scale-softcap-bias-mask", "SDPA-13 SDPA-5 SDPA-6", "Scale, softcap, bias and mask in this order.", SMALL, scale=1.5, softcap=2.0, bias=random_bias(2.0), mask=random_mask(0.5))
+    yield case("combined-scale-softcap-bias-mask", "SDPA-13 SDPA-5 SDPA-6", "Scale, softcap, bias and mask in this order.", SMALL, scale=1.5, softcap=2.0, bias=random_bias(2.0), mask=some_mask(0.5))
     yield case("combined-mask-causal-empty-tiles", "SDPA-13 SDPA-15", "Mask and causal each leave keys, together none, over several tiles.", TILES, mask=off, is_causal=True, **one)
-    yield case("combined-one-query", "SDPA-13 SDPA-4 SDPA-5 SDPA-6", "Every option of a step of decoding, which often has a kernel of its own.", replace(SMALL, sq=1), scale=0.6, softcap=2.0, bias=random_bias(2.0), mask=random_mask(0.6), kv_lengths=lengths(6, 4))
-    yield case("combined-broadcast", "SDPA-13 SDPA-8", "A key mask per batch, a bias per head, causal.", SMALL, mask=random_mask(0.6, (None, 1, 1, None)), bias=random_bias(2.0, (1, None, None, None)), is_causal=True)
-    yield case("combined-key-mask-causal", "SDPA-8 SDPA-13", "A key mask (B, 1, 1, Sk), as of padded samples, and causal: one row of the mask stands for all, not for the first.", SMALL, mask=random_mask(0.6, (None, 1, 1, None)), is_causal=True, **one)
-    yield case("combined-rank1-mask-causal", "SDPA-8 SDPA-13", "A mask (Sk,) and causal.", SMALL, mask=random_mask(0.6, (None,)), is_causal=True, **one)
+    yield case("combined-one-query", "SDPA-13 SDPA-4 SDPA-5 SDPA-6", "Every option of a step of decoding, which often has a kernel of its own.", replace(SMALL, sq=1), scale=0.6, softcap=2.0, bias=random_bias(2.0), mask=some_mask(0.6), kv_lengths=lengths(6, 4))
+    yield case("combined-broadcast", "SDPA-13 SDPA-8", "A key mask per batch, a bias per head, causal.", SMALL, mask=some_mask(0.6, (None, 1, 1, None)), bias=random_bias(2.0, (1, None, None, None)), is_causal=True)
+    yield case("combined-key-mask-causal", "SDPA-8 SDPA-13", "A key mask (B, 1, 1, Sk), as of padded samples, and causal: one row of the mask stands for all, not for the first.", SMALL, mask=some_mask(0.6, (None, 1, 1, None)), is_causal=True, **one)
+    yield case("combined-rank1-mask-causal", "SDPA-8 SDPA-13", "A mask (Sk,) and causal.", SMALL, mask=some_mask(0.6, (None,)), is_causal=True, **one)
     yield case("combined-all", "SDPA-13", "Every option at once, grouped heads, all results.", GROUPED, **_everything(lengths(7, 5), (3, 2)))
     yield case("combined-all-tiles", "SDPA-13", "Every option at once over several tiles.", replace(TILES, b=2, hq=4), **_everything(lengths(60, 40), (24, 8)))
 
 
 def _everything(valid: Maker, window: tuple[int, int]) -> dict[str, Any]:
     return {
-        "mask": random_mask(0.7),
+        "mask": some_mask(0.7),
         "bias": random_bias(1.0),
         "is_causal": True,
         "causal_offset": lengths(1, 2),
@@ -158,7 +158,7 @@ def _some_rows_without(keys: int) -> Maker:
     """A random mask that leaves some row nothing but these first keys; of many keys none does so by chance."""
 
     def make(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
-        mask = random_mask(0.5)(rng, s, dtype)
+        mask = some_mask(0.5)(rng, s, dtype)
         if mask[..., keys:].any(-1).all():
             mask[:, :, :1, keys:] = False
         return mask

@@ -9,7 +9,7 @@ from tabulate import tabulate
 
 from attention_conformance.conformance.cases import kernels
 from attention_conformance.conformance.cases.design import Coverage
-from attention_conformance.conformance.cases.kernel_paths import kernel_paths
+from attention_conformance.conformance.cases.kernel_paths import Call, kernel_paths
 from attention_conformance.conformance.faults.paths import PATH_FAULTS
 
 PAGE = Path(__file__).parents[2] / "COVERAGE.md"
@@ -62,7 +62,7 @@ def _table(coverage: tuple[Coverage, ...]) -> str:
     return tabulate(body, ("parts", "combinations", "reached", "too large", "refused"), tablefmt="pipe")
 
 
-def _paths(calls: list[kernels.Call]) -> str:
+def _paths(calls: list[Call]) -> str:
     """Each path with its source, the cases that take it, and its faults."""
     faults = Counter(fault.sources[0].partition(" ")[2] for fault in PATH_FAULTS.values())
     body = [
