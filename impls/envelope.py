@@ -50,9 +50,9 @@ _STEPS = 3
 
 _FORMS: tuple[tuple[re.Pattern[str], Callable[..., Sizes]], ...] = (
     (re.compile(r"any"), lambda: Sizes()),
-    (re.compile(r"multiples? of (\d+)"), lambda m: Sizes(multiple=int(m), least=int(m))),
+    (re.compile(r"multiples? of ([1-9]\d*)"), lambda m: Sizes(multiple=int(m), least=int(m))),
     (
-        re.compile(r"multiples? of (\d+) up to (\d+)"),
+        re.compile(r"multiples? of ([1-9]\d*) up to (\d+)"),
         lambda m, n: Sizes(multiple=int(m), least=int(m), most=int(n)),
     ),
     (re.compile(r"up to (\d+)"), lambda n: Sizes(least=1, most=int(n))),

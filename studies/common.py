@@ -24,12 +24,16 @@ from attention_conformance.bench.validity.checks import Invalid
 from attention_conformance.bench.validity.outcomes import Skipped
 from attention_conformance.bench.workloads.workload import WorkloadError
 from attention_conformance.conformance.run.targets import Selection, choose
+from attention_conformance.impls import compressed
 from attention_conformance.impls.contract import ImplementationError
 from attention_conformance.impls.process.pool import Pool
 from attention_conformance.impls.process.threads import usable_cores
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(__file__).resolve().parent / "data"
+
+#: Bytes of a file of numbers that are read at most.
+LARGEST = 1 << 26
 
 #: The line after a table.
 END = "<!-- end of figures -->\n"
@@ -66,11 +70,11 @@ class Study:
     @property
     def file(self) -> Path:
         """The numbers."""
-        return DATA / f"{self.name}.json"
+        return DATA / f"{self.name}.json{compressed.SUFFIX}"
 
     def kept(self) -> Any:
         """What the file has."""
-        return json.loads(self.file.read_text(encoding="utf-8"))
+        return json.loads(compressed.read(self.file, LARGEST))
 
     def blocks(self) -> list[tuple[Path, str, str]]:
         """Every page, the mark that begins its table, and the table of the numbers as they are in the file."""
@@ -105,13 +109,13 @@ class Study:
         try:
             if page and of is None:
                 self.whole(**given)
-            found = json.loads(of.read_text(encoding="utf-8")) if of else measured(self.measure, **given)
+            found = json.loads(compressed.read(of, LARGEST)) if of else measured(self.measure, **given)
         except ERRORS as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
         text = json.dumps(found, separators=(",", ":"), ensure_ascii=False, allow_nan=False) + "\n"
         for file in [output] * bool(output) + [self.file] * page:
-            file.write_text(text, encoding="utf-8")
+            compressed.write(file, text.encode())
         if page:
             self.print()
         print("\n\n".join(table(found) for table in self.tables.values()))

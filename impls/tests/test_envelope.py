@@ -49,7 +49,7 @@ def test_sizes_are_read_and_decide(declared: Any, inside: list[int], outside: li
     assert [n for n in outside if n in sizes] == []
 
 
-@pytest.mark.parametrize("declared", ["sixty-four", "", (), (-1,), 1.5, (64, "128"), None, True])
+@pytest.mark.parametrize("declared", ["sixty-four", "multiple of 0", "", (), (-1,), 1.5, (64, "128"), None, True])
 def test_what_is_no_size_is_refused(declared: Any) -> None:
     """In a sentence that says what may be declared."""
     with pytest.raises(ValueError, match="multiple of N"):

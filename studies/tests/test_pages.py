@@ -23,7 +23,7 @@ def test_a_page_has_the_figures_of_the_file(one: Study) -> None:
 
 def test_every_file_is_on_a_page() -> None:
     """There are no numbers that nobody sees."""
-    assert set(DATA.glob("*.json")) == {one.file for one in STUDIES.values()}
+    assert set(DATA.glob("*.json.zst")) == {one.file for one in STUDIES.values()}
 
 
 def test_taking_turns_changes_no_time_by_more_than_two_percent() -> None:
