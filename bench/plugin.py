@@ -115,7 +115,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _selection(config: pytest.Config) -> targets.Selection:
     try:
-        return targets.selection(config)
+        return targets.selection(config, probe=False)
     except ImplementationError as error:
         raise pytest.UsageError(str(error)) from None
 

@@ -37,7 +37,7 @@ def run_script(impl: str, case: str, dtype: str | None, device: str) -> str | tu
         raise ScriptError(f"--case {case}: no such case{nearest(case, every_case())}")
     pool = Pool(in_process=False, memory=limits.default())
     try:
-        selection = choose([impl], [device], [dtype] if dtype else [], pool)
+        selection = choose([impl], [device], [dtype] if dtype else [], pool, probe=True)
         target = _target(impl, selection, chosen, dtype, device)
         dtype, chosen = target.dtype, fit(chosen, target.implementation.envelope)
         judged = judge_case(

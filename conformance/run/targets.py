@@ -50,11 +50,13 @@ class Selection:
     implied: frozenset[str] = frozenset()
 
 
-def choose(patterns: Sequence[str], devices: Sequence[str], dtypes: Sequence[str], pool: Pool) -> Selection:
+def choose(
+    patterns: Sequence[str], devices: Sequence[str], dtypes: Sequence[str], pool: Pool, *, probe: bool = False
+) -> Selection:
     """Select implementations, import them, and ask for their devices.
 
-    No devices or dtypes means all that there are.  Raises ImplementationError with one sentence for
-    anything that cannot be used.
+    No devices or dtypes means all that there are.  With ``probe`` the envelope of a plug-in that declares none is
+    looked for, which calls it.  Raises ImplementationError with one sentence for anything that cannot be used.
     """
     _known("--device", devices, DEVICES)
     _known("--dtype", dtypes, DTYPES)
@@ -69,7 +71,7 @@ def choose(patterns: Sequence[str], devices: Sequence[str], dtypes: Sequence[str
         description = _ask(pool, implementation, "attention_conformance.impls.calls:describe")
         if implementation.folder:
             implementation = with_attributes(implementation, description.attributes)
-            implementation = _probed(implementation, pool)
+            implementation = _probed(implementation, pool) if probe else implementation
         keywords[implementation.name] = description.keywords
         if description.accepts_anything or implementation.function_of:
             implied.add(implementation.name)
@@ -117,20 +119,23 @@ def _known(option: str, given: Sequence[str], names: Sequence[str]) -> None:
             raise ImplementationError(f"{option} {name}: unknown{nearest(name, names)}")
 
 
-_SELECTION = pytest.StashKey[Selection]()
+#: Of what is judged, whose envelopes were looked for; and of what is only timed.
+_SELECTION, _TIMED = pytest.StashKey[Selection](), pytest.StashKey[Selection]()
 _POOL = pytest.StashKey[Pool]()
 
 
-def selection(config: pytest.Config) -> Selection:
-    """The run's selection, made once, from its command line."""
-    if _SELECTION not in config.stash:
+def selection(config: pytest.Config, *, probe: bool = True) -> Selection:
+    """The run's selection, made once, from its command line; without ``probe`` no implementation is called for it."""
+    key = _SELECTION if probe or _SELECTION in config.stash else _TIMED
+    if key not in config.stash:
         option = config.getoption
-        config.stash[_SELECTION] = choose(option("impl"), option("device"), option("dtype"), pool(config))
-    return config.stash[_SELECTION]
+        patterns, devices, dtypes = option("impl"), option("device"), option("dtype")
+        config.stash[key] = choose(patterns, devices, dtypes, pool(config), probe=probe)
+    return config.stash[key]
 
 
 def selected(config: pytest.Config) -> bool:
-    """Whether the run has made its selection, so that asking for it costs nothing."""
+    """Whether the run has made its selection of what is judged, so that asking for it costs nothing."""
     return _SELECTION in config.stash
 
 
