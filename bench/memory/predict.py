@@ -45,6 +45,8 @@ SQUARE = {"sdpa": 5, "mha": 5, "sublayer": 5, "sdpa_grad": 10, "mha_grad": 10}
 #: Arrays of float64 that a check holds at once: of recomputed scores, of keys and values (one head per query head), of
 #: blocks, and of the projections of a layer.  tests/test_memory.py measures that a check takes no more.
 SCORE_ARRAYS, KEY_ARRAYS, BLOCK_ARRAYS, PROJECTION_ARRAYS = 24, 4, 3, 8
+#: Of recomputed scores in a check of gradients, which has those of a softcap and a bias besides.
+GRADIENT_SCORE_ARRAYS = 36
 
 #: Bytes of a number of the reference.
 WIDE = 8
@@ -90,7 +92,8 @@ def check_bytes(w: Workload) -> int:
         rows, heads_of_all = min(checked_rows(w), w.length), w.batch * w.heads
     of_keys = heads_of_all * w.keys
     block = max(BLOCK_ELEMENTS, of_keys * w.value_width)
-    total = SCORE_ARRAYS * rows * of_keys + KEY_ARRAYS * of_keys * (w.width + w.value_width) + BLOCK_ARRAYS * block
+    score_arrays = GRADIENT_SCORE_ARRAYS if w.is_gradient else SCORE_ARRAYS
+    total = score_arrays * rows * of_keys + KEY_ARRAYS * of_keys * (w.width + w.value_width) + BLOCK_ARRAYS * block
     if w.operator in ("mha", "sublayer"):
         total += PROJECTION_ARRAYS * (w.tokens + w.heads * w.width) * w.heads * w.width
     return WIDE * total
