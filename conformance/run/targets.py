@@ -71,7 +71,8 @@ def choose(
         description = _ask(pool, implementation, "attention_conformance.impls.calls:describe")
         if implementation.folder:
             implementation = with_attributes(implementation, description.attributes)
-            implementation = _probed(implementation, pool) if probe else implementation
+            if probe:
+                implementation = _probed_elsewhere(implementation) if pool.in_process else _probed(implementation, pool)
         keywords[implementation.name] = description.keywords
         if description.accepts_anything or implementation.function_of:
             implied.add(implementation.name)
@@ -83,6 +84,15 @@ def choose(
             if device in implementation.devices and device in (devices or DEVICES):
                 targets += [Target(implementation, device, d) for d in implementation.dtypes if d in (dtypes or DTYPES)]
     return Selection(tuple(targets), keywords, not_installed, versions, frozenset(implied))
+
+
+def _probed_elsewhere(implementation: Implementation) -> Implementation:
+    """As ``_probed``, in a process of its own: a debugger sees the calls of cases alone."""
+    pool = Pool(in_process=False)
+    try:
+        return _probed(implementation, pool)
+    finally:
+        pool.close()
 
 
 def _probed(implementation: Implementation, pool: Pool) -> Implementation:
