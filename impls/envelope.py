@@ -10,39 +10,30 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 
-class Shaped(Protocol):
-    """Sizes of a call."""
+@dataclass(frozen=True)
+class Shape:
+    """Lengths and widths of one input, named as in the spec."""
 
-    @property
-    def b(self) -> int:
-        """Batch."""
-
-    @property
-    def hq(self) -> int:
-        """Query heads."""
-
-    @property
-    def hkv(self) -> int:
-        """Key and value heads."""
+    b: int = 2
+    hq: int = 2
+    hkv: int = 2
+    sq: int = 5
+    sk: int = 7
+    d: int = 8
+    dv: int = 8
 
     @property
-    def sq(self) -> int:
-        """Queries."""
+    def elements(self) -> int:
+        """How many numbers q, k and v have."""
+        return self.b * (self.hq * self.sq * self.d + self.hkv * self.sk * (self.d + self.dv))
 
     @property
-    def sk(self) -> int:
-        """Keys."""
-
-    @property
-    def d(self) -> int:
-        """Width of q and k."""
-
-    @property
-    def dv(self) -> int:
-        """Width of v."""
+    def scores(self) -> tuple[int, int, int, int]:
+        """(B, Hq, Sq, Sk)."""
+        return (self.b, self.hq, self.sq, self.sk)
 
 
 #: Multiples and neighbours of a size that are proposed beside it.
@@ -194,10 +185,10 @@ class Envelope:
         """Whether it takes every size."""
         return self == Envelope()
 
-    def __contains__(self, shape: Shaped) -> bool:
+    def __contains__(self, shape: Shape) -> bool:
         return not any(self.outside(shape))
 
-    def outside(self, shape: Shaped) -> Iterator[str]:
+    def outside(self, shape: Shape) -> Iterator[str]:
         """What of a shape is outside, such as "D = 8, which is not in 64, 128"."""
         yield from self.heads_outside(shape.b, shape.hq, shape.hkv)
         yield from self.lengths_outside(shape.sq, shape.sk)

@@ -15,10 +15,11 @@ import numpy as np
 
 from attention_conformance.impls.calls import Request, call
 from attention_conformance.impls.contract import Implementation
-from attention_conformance.impls.envelope import Envelope, Sizes
+from attention_conformance.impls.envelope import Envelope, Shape, Sizes
 
 #: Seconds after which a probe ends with what it knows; a compiler takes seconds for each new shape.
 LIMIT = 30.0
+LATE = f"the probe ended after {LIMIT:.0f} s, so that other sizes may be taken too: declare the envelope"
 
 #: Calls that are tried until one is taken: widths, (Sq, Sk), and (B, Hq, Hkv), the usual ones first.
 _FIRST_WIDTHS = (64, 128, 32, 16, 96, 256, 80, 48, 4, 1, 192, 512)
@@ -51,19 +52,6 @@ _MULTIPLES = (128, 64, 32, 16, 8, 4, 2, 1)
 
 
 @dataclass(frozen=True)
-class Sized:
-    """Sizes of one call."""
-
-    b: int = 2
-    hq: int = 2
-    hkv: int = 2
-    sq: int = 5
-    sk: int = 7
-    d: int = 8
-    dv: int = 8
-
-
-@dataclass(frozen=True)
 class Probed:
     """What a probe found: the envelope, and the dtypes in which the plain call is taken; none if nothing is."""
 
@@ -78,15 +66,19 @@ class _Asking:
         self._implementation = implementation
         self._device = device
         self._until = time.monotonic() + LIMIT
-        self.refusals: dict[str, str] = {}
+        self._refusals: dict[str, str] = {}
 
-    @property
-    def late(self) -> bool:
-        return time.monotonic() > self._until
+    def refused(self) -> tuple[str, ...]:
+        """A line for each text of a refusal, with the first call that was refused so."""
+        return tuple(self._refusals.values())
 
-    def takes(self, s: Sized, dtype: str) -> bool:
-        """Whether the plain call of these sizes is not refused.  What is asked too late is taken for refused."""
-        if self.late:
+    def takes(self, s: Shape, dtype: str) -> bool:
+        """Whether the plain call of these sizes is not refused.  What is not asked for want of time counts as refused.
+
+        That is said among the refusals, as a faster machine may find more.
+        """
+        if time.monotonic() > self._until:
+            self._refusals.setdefault(LATE, LATE)
             return False
         rng = np.random.default_rng(0)
         target = np.dtype(getattr(ml_dtypes, dtype, dtype))
@@ -95,7 +87,7 @@ class _Asking:
         reply = call(self._implementation, Request.qkv(self._device, q, k, v))
         if reply.status != "unsupported":
             return True
-        self.refusals.setdefault(reply.text, f"{reply.text} (q {q.shape}, k {k.shape}, v {v.shape}, {dtype})")
+        self._refusals.setdefault(reply.text, f"{reply.text} (q {q.shape}, k {k.shape}, v {v.shape}, {dtype})")
         return False
 
 
@@ -115,30 +107,32 @@ def probe(implementation: Implementation, device: str) -> Probed:
         An envelope without limits where the plain call is taken; ``dtypes`` is empty where nothing was taken.
     """
     asking = _Asking(implementation, device)
-    taken = tuple(d for d in implementation.dtypes if asking.takes(Sized(), d))
+    taken = tuple(d for d in implementation.dtypes if asking.takes(Shape(), d))
     if taken:
-        return Probed(Envelope(), taken)
-    anchor = next((s for s in _first() if any(asking.takes(s, d) for d in implementation.dtypes)), None)
+        return Probed(Envelope(source="probed").with_refusals(asking.refused()), taken)
+    asked = ((s, d) for s in _first() for d in implementation.dtypes)
+    anchor, first = next(((s, d) for s, d in asked if asking.takes(s, d)), (None, ""))
     if anchor is None:
-        return Probed(Envelope().with_refusals(asking.refusals.values()))
-    dtypes = tuple(d for d in implementation.dtypes if asking.takes(anchor, d))
-    return Probed(_around(anchor, lambda s: asking.takes(s, dtypes[0])).with_refusals(asking.refusals.values()), dtypes)
+        return Probed(Envelope().with_refusals(asking.refused()))
+    dtypes = tuple(d for d in implementation.dtypes if d == first or asking.takes(anchor, d))
+    envelope = _around(anchor, lambda s: asking.takes(s, first))
+    return Probed(envelope.with_refusals(asking.refused()), dtypes)
 
 
-def _first() -> Iterator[Sized]:
+def _first() -> Iterator[Shape]:
     for sq, sk in _FIRST_LENGTHS:
         for d in _FIRST_WIDTHS:
-            yield Sized(2, 2, 2, sq, sk, d, d)
+            yield Shape(2, 2, 2, sq, sk, d, d)
     for b, hq, hkv in _OTHER_HEADS:
         for sq, sk in _FIRST_LENGTHS:
             for d in _FIRST_WIDTHS[:USUAL]:
-                yield Sized(b, hq, hkv, sq, sk, d, d)
+                yield Shape(b, hq, hkv, sq, sk, d, d)
 
 
-def _around(anchor: Sized, takes: Callable[[Sized], bool]) -> Envelope:
+def _around(anchor: Shape, takes: Callable[[Shape], bool]) -> Envelope:
     """The envelope around sizes that are taken: each axis by itself, then how lengths, widths and heads relate."""
 
-    def sizes(tried: Sequence[int], of: Callable[[int], Sized], known: int) -> Sizes:
+    def sizes(tried: Sequence[int], of: Callable[[int], Shape], known: int) -> Sizes:
         return classified(tried, [n for n in tried if n == known or takes(of(n))])
 
     widths = sizes(_WIDTHS, lambda n: replace(anchor, d=n, dv=n), anchor.d)
@@ -166,7 +160,7 @@ def _around(anchor: Sized, takes: Callable[[Sized], bool]) -> Envelope:
     )
 
 
-def _lengths(anchor: Sized, takes: Callable[[Sized], bool]) -> tuple[Sizes, Sizes, str]:
+def _lengths(anchor: Shape, takes: Callable[[Shape], bool]) -> tuple[Sizes, Sizes, str]:
     """Sizes of Sq and of Sk, and how they relate."""
     keys = [n for n in _LENGTHS if n == anchor.sk or takes(replace(anchor, sk=n))]
     queries = [n for n in _LENGTHS if n == anchor.sq or takes(replace(anchor, sq=n))]

@@ -144,7 +144,7 @@ class _Cell:
         return time.perf_counter() - started, copies
 
     def read_plain(self, returned: Any) -> float:
-        """Seconds that reading results takes whose arrays were made anew from the numbers of these.
+        """Seconds that reading results takes whose arrays were made again from the numbers of these.
 
         Everything that is made on the way stays until it is read: memory that was just freed is quicker to get.
         """

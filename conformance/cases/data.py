@@ -3,34 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
 
-
-@dataclass(frozen=True)
-class Shape:
-    """Lengths and widths of one input, named as in the spec."""
-
-    b: int = 2
-    hq: int = 2
-    hkv: int = 2
-    sq: int = 5
-    sk: int = 7
-    d: int = 8
-    dv: int = 8
-
-    @property
-    def elements(self) -> int:
-        """How many numbers q, k and v have."""
-        return self.b * (self.hq * self.sq * self.d + self.hkv * self.sk * (self.d + self.dv))
-
-    @property
-    def scores(self) -> tuple[int, int, int, int]:
-        """(B, Hq, Sq, Sk)."""
-        return (self.b, self.hq, self.sq, self.sk)
-
+from attention_conformance.impls.envelope import Shape as Shape
 
 #: The default, with every axis of another length where the spec allows it, and none a power of two.
 SMALL = Shape()

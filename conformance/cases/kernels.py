@@ -17,7 +17,7 @@ from attention_conformance.conformance.cases.base import Case, case
 from attention_conformance.conformance.cases.data import Maker, Rng, Shape, random_bias
 from attention_conformance.conformance.cases.design import Design, Factors, Row, design, restricted
 from attention_conformance.conformance.cases.kernel_paths import Call
-from attention_conformance.conformance.cases.store import CASES, CaseStore
+from attention_conformance.conformance.cases.store import CASES, FITTED
 
 #: Lengths on both sides of the tiles and splits of kernel_paths.toml; what is below 63 is no edge of a tile.
 LENGTHS = (1, 2, 8, 16, 63, 64, 65, 127, 128, 129, 255, 256, 257, 385, 511, 512, 513, 1023, 1024, 1025)
@@ -25,8 +25,8 @@ WIDTHS = ((32, 32), (40, 40), (64, 64), (80, 80), (96, 96), (128, 128), (192, 12
 GROUPS = (1, 2, 3, 5, 8, 16)
 DTYPES = ("float32", "float16", "bfloat16")
 
-#: References of the largest cases, which are made again where a run comes back to them; others are kept.
-STORE, LARGEST = CaseStore(2**28), 1 << 20
+#: Elements above which the references of a case are made again where a run comes back to it; others are kept.
+LARGEST = 1 << 20
 
 #: What a peak is over the logarithm of the number of keys: its weight is then most of the row's.
 PEAK = 2.0
@@ -281,7 +281,7 @@ def of_row(name: str, why: str, row: Row) -> Case:
         shape,
         data=telling,
         dtypes=(row.dtype,),
-        store=STORE if shape.elements > LARGEST else CASES,
+        store=FITTED if shape.elements > LARGEST else CASES,
         **options.makers,
         **lse,
     )
@@ -296,7 +296,7 @@ def cases() -> Iterator[Case]:
 
 
 def within(seed: int = 0, **allowed: tuple[Any, ...]) -> Iterator[Case]:
-    """The tier made anew inside an envelope.
+    """The tier regenerated inside an envelope.
 
     Parameters
     ----------

@@ -189,7 +189,7 @@ def envelope_lines(implementations: Iterable[Implementation], keywords: Mapping[
     lines = []
     for each in implementations:
         envelope = each.envelope
-        if envelope.free:
+        if envelope.free and not (envelope.source and envelope.refusals):
             continue
         lacking = [name for name in OPERATORS[each.operator].keywords if name not in keywords[each.name]]
         lines.append(f"{each.name} ({envelope.source}): {envelope.line(each.dtypes, lacking)}")

@@ -72,7 +72,11 @@ def choose(
         if implementation.folder:
             implementation = with_attributes(implementation, description.attributes)
             if probe:
-                implementation = _probed_elsewhere(implementation) if pool.in_process else _probed(implementation, pool)
+                declared = "dtypes" in description.attributes
+                where = Pool(in_process=False) if pool.in_process else pool  # a debugger sees the calls of cases alone
+                implementation = _probed(implementation, where, declared)
+                if where is not pool:
+                    where.close()
         keywords[implementation.name] = description.keywords
         if description.accepts_anything or implementation.function_of:
             implied.add(implementation.name)
@@ -86,17 +90,11 @@ def choose(
     return Selection(tuple(targets), keywords, not_installed, versions, frozenset(implied))
 
 
-def _probed_elsewhere(implementation: Implementation) -> Implementation:
-    """As ``_probed``, in a process of its own: a debugger sees the calls of cases alone."""
-    pool = Pool(in_process=False)
-    try:
-        return _probed(implementation, pool)
-    finally:
-        pool.close()
+def _probed(implementation: Implementation, pool: Pool, declared: bool) -> Implementation:
+    """A plug-in of sdpa with the envelope that a probe finds, where it declares no sizes; and its dtypes likewise.
 
-
-def _probed(implementation: Implementation, pool: Pool) -> Implementation:
-    """A plug-in of sdpa with the envelope and the dtypes that a probe finds, where it declares no sizes."""
+    Dtypes that are ``declared`` stay, so that one that is refused shows in every case.
+    """
     if implementation.operator != SDPA.name or not implementation.envelope.free:
         return implementation
     devices = _ask(pool, implementation, "attention_conformance.impls.calls:devices")
@@ -113,7 +111,8 @@ def _probed(implementation: Implementation, pool: Pool) -> Implementation:
         )
     except (Crashed, TimedOut):
         return implementation  # for the cases to show
-    return replace(implementation, envelope=found.envelope, dtypes=found.dtypes or implementation.dtypes)
+    dtypes = implementation.dtypes if declared else found.dtypes or implementation.dtypes
+    return replace(implementation, envelope=found.envelope, dtypes=dtypes)
 
 
 def _ask(pool: Pool, implementation: Implementation, question: str) -> Any:

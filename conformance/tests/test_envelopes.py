@@ -54,7 +54,12 @@ declared.equal_widths = True
 
 
 def tired(q, k, v, *, is_causal=False):
+    if (k.shape, v.shape[3]) == ((2, 2, 1, 8), 8) and not is_causal:
+        return np.repeat(v, q.shape[2], axis=2)
     raise NotImplementedError("the compiler is broken")
+
+
+tired.dtypes = ("float32",)
 """
 ONE = ("--impl", "mykernels.py:attention", "--case", "tiles", "--conformance-json", "o.jsonl")
 
@@ -115,10 +120,28 @@ def test_cases_at_the_sizes_of_kernels_are_asked_by_name(tmp_path: Path) -> None
 
 
 def test_a_function_that_refuses_nearly_everything_is_red(tmp_path: Path) -> None:
-    """And is told in which words it refused."""
-    done = run(plug_in(tmp_path, KERNEL), "--impl", "mykernels.py:tired", "--case", "causal-*", "--dtype", "float32")
+    """Two calls that run do not make the run green, and it is told in which words the others were refused."""
+    done = run(plug_in(tmp_path, KERNEL), "--impl", "mykernels.py:tired")
     assert done.returncode == 1
-    assert "nothing was executed" in done.stdout
+    assert "\n2 passed, " in done.stdout
+    assert "calls that its signature promises" in done.stdout
+    assert "with 'NotImplementedError: the compiler is broken'" in done.stdout
+
+
+def test_a_dtype_that_is_declared_and_refused_shows(tmp_path: Path) -> None:
+    """The probe does not drop it; one that nobody declared is dropped, and said."""
+    text = KERNEL.replace('attention.dtypes = ("float32",)', "", 1).replace(
+        "    if q.shape[3] not in (64, 128) or q.shape[3] != v.shape[3]:",
+        '    if q.dtype != "float32":',
+    )
+    plug_in(tmp_path, text)
+    left = run(tmp_path, "--impl", "mykernels.py:attention", "--case", "plain")
+    assert "1 passed" in left.stdout
+    assert "skipped" not in left.stdout
+    assert "mykernels.py:attention (probed): float32; D, Dv any" in left.stdout
+    plug_in(tmp_path, text + '\nattention.dtypes = ("float32", "float16")\n')
+    kept = run(tmp_path, "--impl", "mykernels.py:attention", "--case", "plain")
+    assert "1 passed, 1 skipped" in kept.stdout
 
 
 def test_a_model_with_static_axes_is_asked_at_them(tmp_path: Path) -> None:
@@ -155,6 +178,13 @@ def test_who_refuses_nearly_all_that_is_promised_fails() -> None:
     lacking = (Outcome.UNSUPPORTED, "no keyword mask")
     assert not refusing_lines(results([(name, *lacking) for name in SOME]))
     assert not refusing_lines(results([(name, Outcome.NOT_APPLICABLE, "needs") for name in SOME]))
+
+
+def test_none_of_the_published_results_is_that_of_something_broken() -> None:
+    """The share is above what the built-in that refuses most refuses."""
+    published = read(Path(__file__).parents[2] / "reports" / "published" / "conformance.jsonl.zst")
+    assert len({result.implementation for result in published.results}) > 20
+    assert not refusing_lines(published.results)
 
 
 def test_a_run_that_could_ask_little_says_so() -> None:

@@ -110,7 +110,7 @@ def _surroundings() -> str:
 
 
 def code(source: str) -> str:
-    """What a source does, as text: its syntax tree, in which no comment, no docstring and no line number stands."""
+    """Syntax tree of a source, as text: in it no comment, no docstring and no line number stands."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):

@@ -1,4 +1,4 @@
-"""Envelopes: sizes, what is outside, and what a declaration may say."""
+"""Envelopes: sizes, what is outside, declarations, and the probe."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attention_conformance.impls import envelope_probe
 from attention_conformance.impls.contract import Framework, Implementation, ImplementationError
 from attention_conformance.impls.envelope import AXES, Envelope, Sizes
 from attention_conformance.impls.envelope_probe import classified, probe
@@ -190,12 +191,21 @@ def test_a_probe_of_what_takes_the_plain_call_finds_no_limit_but_its_dtypes() ->
     """Which are those that it was not refused in."""
     assert probed("anything").envelope.free
     assert probed("anything").dtypes == ("float32",)
+    assert any("float32 only" in text for text in probed("anything").envelope.refusals)
 
 
 def test_a_probe_that_nothing_is_taken_of_finds_nothing() -> None:
     """So that all cases are asked as they are, and refused."""
     assert probed("nothing").envelope.free
     assert probed("nothing").dtypes == ()
+
+
+def test_a_probe_that_ran_out_of_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it found then depends on the machine."""
+    monkeypatch.setattr(envelope_probe, "LIMIT", -1.0)
+    found = probed("kernel")
+    assert found.dtypes == ()
+    assert found.envelope.refusals == (envelope_probe.LATE,)
 
 
 def test_an_exception_is_no_refusal() -> None:

@@ -78,7 +78,7 @@ def test_a_cell_without_another_library_is_always_alone() -> None:
 def test_a_process_that_spins_disturbs_only_while_it_waits() -> None:
     """What a process takes between its turns is seen where it is left to wait; stopped it takes nothing."""
     cells = [in_process(spins, "one"), in_process(attention, "other")]
-    idle = Experiment(cells, Plan(seconds=1.0, limit=60)).run(rounds=10)["idle"]["one"]
+    idle = Experiment(cells, Plan(seconds=1.0, limit=60)).run(rounds=30)["idle"]["one"]
     assert idle[WAITING] > 0.3
     assert idle[STOPPED] < 0.3
 
