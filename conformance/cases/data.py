@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -244,9 +245,7 @@ def bottom_right(rng: Rng, s: Shape, dtype: np.dtype) -> int:
     return s.sk - s.sq
 
 
-def _per_batch(values: tuple[int, ...], s: Shape, of: int | None) -> np.ndarray:
-    if not isinstance(s, Shape):
-        return np.array(values, np.int64)
+def _per_batch(values: tuple[int, ...], s: Any, of: int | None) -> np.ndarray:
     some = values[-s.b :] if 0 < s.b < len(values) else values
     scaled = np.resize(np.array(some, np.int64), max(s.b, 1) if len(values) > 1 or s.b > 1 else 1)
     if of is None or of == s.sk:

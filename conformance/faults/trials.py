@@ -18,7 +18,6 @@ import numpy as np
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.bounds.mha import bound as bound_of_layer
 from attention_conformance.conformance.cases import AnyCase
-from attention_conformance.conformance.cases.fit import sizes_of
 from attention_conformance.conformance.faults.models.mha import Layer, LayerCall
 from attention_conformance.conformance.faults.models.sdpa import Attention, Inputs, Model
 from attention_conformance.conformance.faults.models.steps import correct, unchanged
@@ -53,8 +52,8 @@ class Verdict(NamedTuple):
     failure: Failure | None
 
 
-#: Verdicts by case, sizes, dtype, profile and a digest of the reply: most faults return the same bits on most cases.
-_GIVEN: dict[tuple[str, tuple[int, ...], str, str | None, bytes], Verdict] = {}
+#: Verdicts by case, dtype, profile and a digest of the reply: most faults return the same bits on most cases.
+_GIVEN: dict[tuple[AnyCase, str, str | None, bytes], Verdict] = {}
 
 
 class Numbers(NamedTuple):
@@ -101,7 +100,7 @@ class Failed:
 
 def verdict(reply: Reply, case: AnyCase, blank: Result) -> Verdict:
     """The judge's verdict on a reply to a case; it depends on what is in the key, and on nothing else."""
-    key = (case.name, sizes_of(case), blank.dtype, blank.profile, _digest(reply))
+    key = (case, blank.dtype, blank.profile, _digest(reply))
     if key not in _GIVEN:
         result = judge(reply, case, blank, every_profile=False)
         _GIVEN[key] = Verdict(result.outcome, result.failure)
