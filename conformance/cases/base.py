@@ -87,7 +87,7 @@ class AnyCase(ABC):
     #: What its sizes must be like wherever it is asked, besides what its own say (cases/fit.py): "Sq > Sk, B > 1".
     needs: str = ""
     #: That case, where it is fitted too.
-    before: AnyCase | None = field(default=None, repr=False, compare=False)
+    before: AnyCase | None = field(default=None, repr=False)
     #: It is at other sizes than its own, inside an envelope.
     fitted: bool = False
     #: Why it cannot be asked inside an envelope, "" where it can.

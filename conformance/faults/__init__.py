@@ -63,3 +63,10 @@ def __getattr__(attribute: str) -> Model:
     if attribute not in _INSTANCES:
         _INSTANCES[attribute] = found[name].make()
     return _INSTANCES[attribute]
+
+
+def forget(attribute: str) -> None:
+    """Make the instance of a fault as good as new: some keep something of every call."""
+    fault = __getattr__(attribute)
+    vars(fault).clear()
+    vars(fault).update(vars(type(fault)()))

@@ -123,6 +123,7 @@ class _Row:
         self.fault, self.plugged, self.pool = fault, implementation(fault), pool
         self.keywords = pool.call(self.plugged, "attention_conformance.impls.calls:describe", self.plugged).keywords
         self.caught: dict[str, tuple[str, ...]] = {}
+        pool.call(self.plugged, "attention_conformance.conformance.faults:forget", fault.attribute)  # earlier calls
 
     def judge(self, case: AnyCase, asked: Sequence[str]) -> None:
         dtypes = tuple(dtype for dtype in asked if self._fails(Target(self.plugged, "cpu", dtype), case))

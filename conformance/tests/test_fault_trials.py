@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from attention_conformance.conformance import faults
 from attention_conformance.conformance.cases import AnyCase, every_case
 from attention_conformance.conformance.faults import trials
 from attention_conformance.conformance.faults.models.sdpa import Attention
@@ -70,3 +71,10 @@ def test_a_verdict_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for profile in (Profile.WIDE, Profile.WIDE, Profile.TF32):
         trials.verdict(right(), CASE, replace(BLANK, profile=profile))
     assert judged == [Profile.WIDE, Profile.TF32]
+
+
+def test_a_fault_forgets_what_it_kept() -> None:
+    """A row of the kill matrix does not depend on the calls before it."""
+    faults.mask_stays.kept = "a mask"
+    faults.forget("mask_stays")
+    assert faults.mask_stays.kept is None
