@@ -7,6 +7,7 @@ framework's implementations is used.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -89,3 +90,39 @@ class Backend(Protocol):
 def backend(framework: Framework) -> Backend:
     """The module that handles a framework's arrays."""
     return importlib.import_module(f"attention_conformance.impls.{_FOLDERS[framework]}.arrays")  # type: ignore[return-value]
+
+
+def to_numpy(array: Any) -> np.ndarray:
+    """The NumPy array of an array of any framework, on any device; what a gradient hangs on is left behind.
+
+    Parameters
+    ----------
+    array
+        A NumPy array or scalar, a torch tensor, a JAX array, or anything with ``__array__`` or ``__dlpack__``.
+        No framework is imported for it: an array of torch's exists only where torch is imported.
+
+    Returns
+    -------
+    numpy.ndarray
+        bfloat16 as ``ml_dtypes.bfloat16``.  On the CPU it may share the memory of ``array``.
+
+    Raises
+    ------
+    TypeError
+        For anything that is no array, or an array that cannot be copied to the host.
+    """
+    for name, kind, framework in (("torch", "Tensor", Framework.TORCH), ("jax", "Array", Framework.JAX)):
+        module = sys.modules.get(name)
+        if module is not None and isinstance(array, getattr(module, kind)):
+            return backend(framework).get(array)
+    if isinstance(array, np.ndarray | np.generic):
+        return np.asarray(array)
+    if not hasattr(array, "__array__") and not hasattr(array, "__dlpack__"):
+        raise TypeError(f"expected an array, got {type(array).__module__}.{type(array).__qualname__}")
+    if hasattr(array, "__dlpack__"):
+        try:
+            return np.from_dlpack(array, device="cpu", copy=True)
+        except Exception:  # bfloat16, or an exporter of an older protocol, which __array__ may still give
+            if not hasattr(array, "__array__"):
+                raise TypeError(f"{type(array).__module__}.{type(array).__qualname__} has no copy on the CPU") from None
+    return np.asarray(array)

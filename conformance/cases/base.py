@@ -6,7 +6,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import ml_dtypes
 import numpy as np
@@ -19,6 +19,9 @@ from attention_conformance.conformance.spec.inputs import Inputs
 from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.operators import OPERATORS
+
+if TYPE_CHECKING:
+    from attention_conformance.conformance.judging.compare import Comparison
 
 NUMPY_DTYPES: dict[str, np.dtype] = {
     "float64": np.dtype(np.float64),
@@ -154,6 +157,10 @@ class AnyCase(ABC):
     @abstractmethod
     def axes(self, result: str) -> tuple[str, ...]:
         """Names of the axes of a result, for "rows 1–4"."""
+
+    def located(self, comparison: Comparison) -> Comparison:
+        """A comparison with the indices that its reader knows: those of the whole result, where a part is compared."""
+        return comparison
 
     def results(self) -> tuple[str, ...]:
         """Names of the results that are asked for, in order."""

@@ -75,13 +75,15 @@ def examined(failures: Sequence[Failed]) -> list[Failed]:
     return sorted(failures, key=lambda f: f.size)[:MOST]
 
 
-def diagnose(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Explanation]:
+def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: bool = True) -> list[Explanation]:
     """Explain the failures of one implementation by faults.
 
     Parameters
     ----------
     failures, passed
         Cases of any operators, in any dtypes; the smallest MOST failures are looked at.
+    pairs
+        Search for two faults at once where no single one fits, which takes minutes.
 
     Returns
     -------
@@ -96,7 +98,7 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Expla
         best = (
             _single(left, failures, witnesses)
             or _together(found, left, failures, witnesses)
-            or _pair(left, failures, witnesses)
+            or (_pair(left, failures, witnesses) if pairs else None)
         )
         if best is None:
             break

@@ -31,6 +31,8 @@ class Comparison:
     where: tuple[tuple[int, ...], ...] = ()
     #: Which elements are outside the bound, in the result's shape.
     outside: np.ndarray = field(default_factory=lambda: np.zeros(0, bool), repr=False, compare=False)
+    #: The shape of the whole result, where a part of it is compared; ``index`` and ``where`` are then the whole's.
+    whole: tuple[int, ...] = ()
 
 
 def compare(name: str, got: np.ndarray, expected: np.ndarray, bound: np.ndarray, dtype: str) -> Comparison:

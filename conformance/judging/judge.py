@@ -65,7 +65,8 @@ def judge(reply: Reply, case: AnyCase, blank: Result, *, every_profile: bool = T
         reason = f"accepted, and returned {shapes}"
         result = failed(blank, case, Finding(Failure.NO_ERROR, case.clauses[0], reason, (f"Accepted: {shapes}",)))
     else:
-        result = _returned(reply, case, case.expected(blank.dtype), blank, every_profile)
+        result, finding = examined(reply, case, case.expected(blank.dtype), blank, every_profile)
+        result = result if finding is None else failed(result, case, finding)
     state = changed(reply, case)
     if state is None:
         return result
@@ -127,11 +128,16 @@ def dtypes_of(name: str, dtype: str) -> tuple[str, ...]:
     return ("float64",) if dtype == "float64" else ("float32", "float64")
 
 
-def _returned(reply: Reply, case: AnyCase, expected: Any, blank: Result, every_profile: bool) -> Result:
-    """Results against what is expected: their form, their values under every profile, and what the call did to them."""
+def examined(
+    reply: Reply, case: AnyCase, expected: Any, blank: Result, every_profile: bool
+) -> tuple[Result, Finding | None]:
+    """Results against what is expected: their form, their values under every profile, and what the call did to them.
+
+    The result has the share of the bound and the profiles that are met; what is wrong, if anything is, comes beside it.
+    """
     finding = malformed(reply, case, expected, blank.dtype)
     if finding is not None:
-        return failed(blank, case, finding)
+        return blank, finding
     profiles, declared = bounds.profiles(blank.dtype) if every_profile else (), Profile(blank.profile or Profile.WIDE)
     by_profile = {p: comparisons(reply, case, blank.dtype, p) for p in {*profiles, declared}}
     meets = tuple(p.value for p in profiles if all(c.ok for c in by_profile[p]))
@@ -144,7 +150,7 @@ def _returned(reply: Reply, case: AnyCase, expected: Any, blank: Result, every_p
     elif reply.unequal:
         reason = f"{', '.join(reply.unequal)} differed between {case.repeats} equal calls"
         finding = Finding(Failure.UNREPEATABLE, case.blame.unrepeatable, reason, (f"Unequal:  {reason}",))
-    return blank if finding is None else failed(blank, case, finding)
+    return blank, finding
 
 
 def modified(reply: Reply, case: AnyCase) -> Finding:
@@ -164,7 +170,7 @@ def comparisons(reply: Reply, case: AnyCase, dtype: str, profile: Profile) -> li
 
 def _wrong_value(worst: Comparison, reply: Reply, case: AnyCase, expected: Any, blank: Result) -> Finding:
     broken = case.blame.of_result.get(worst.name) or case.blame.wrong_value(case.clauses)
-    details = comparison_lines(worst, case.axes(worst.name))
+    details = comparison_lines(case.located(worst), case.axes(worst.name))
     reason = f"{worst.name} {share_text(worst.share)} the bound, {worst.wrong} of {worst.total} elements wrong"
     if blank.meets:
         broken = case.blame.accuracy

@@ -28,9 +28,7 @@ def failure_message(result: Result, case: AnyCase, details: Sequence[str]) -> st
     """The whole message of a failed case: what is broken, the details, and the rerun line."""
     kind = result.failure.value if result.failure else ""
     lines = [f"{result.implementation} on {result.device} in {result.dtype}, case {case.name}: wrong by {kind}"]
-    if result.broken in clauses():
-        clause = clauses()[result.broken]
-        lines.append(f"{clause.id} · {clause.title} ({clause.level.value}): {clause.sentence}")
+    lines += clause_lines(result.broken)
     lines.append(f"The case: {case.why}")
     if case.fitted:
         lines.append("Sizes:    the smallest inside the implementation's envelope, not those that the text names")
@@ -38,6 +36,14 @@ def failure_message(result: Result, case: AnyCase, details: Sequence[str]) -> st
     lines += details
     lines.append(f"Rerun:    {rerun(result, f'--case {result.case}')}")
     return "\n".join(lines)
+
+
+def clause_lines(broken: str | None) -> list[str]:
+    """The clause that is broken, in full, on a line; none where it is unknown."""
+    if broken not in clauses():
+        return []
+    clause = clauses()[broken]
+    return [f"{clause.id} · {clause.title} ({clause.level.value}): {clause.sentence}"]
 
 
 def with_lines(message: str, lines: Sequence[str]) -> str:
@@ -74,10 +80,10 @@ def comparison_lines(comparison: Comparison, axes: Sequence[str]) -> list[str]:
     lines = [
         f"Worst:    {c.name}[{index}] expected {c.expected:.9g}, got {c.got:.9g}:"
         f" error {error:.3g}, bound {c.bound:.3g} ({share_text(c.share)} the bound)",
-        f"Wrong:    {c.wrong} of {c.total} elements of {c.name}",
+        f"Wrong:    {c.wrong} of {c.total} {'checked ' if c.whole else ''}elements of {c.name}",
     ]
     if 0 < c.wrong < c.total:
-        places = zip(axes, c.where, c.outside.shape, strict=True)
+        places = zip(axes, c.where, c.whole or c.outside.shape, strict=True)
         lines[-1] += ": " + ", ".join(place(*each) for each in places)
     return lines
 

@@ -1,0 +1,253 @@
+"""Cases of somebody's own call: arrays that are there already, judged as the suite's own cases are, or a part of them.
+
+Long calls are judged in part, each part exactly: of sdpa sampled query rows of every head, which depend on no other row;
+of its gradients sampled key heads with their query heads and all rows, as a row of grad_k is a sum over all query rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.bounds.sdpa import Options
+from attention_conformance.conformance.cases.base import AnyCase, Blame, Case
+from attention_conformance.conformance.cases.gradient import GradientCase
+from attention_conformance.conformance.cases.layer import MhaCase, SublayerCase
+from attention_conformance.conformance.cases.mha_gradient import MhaGradientCase
+from attention_conformance.conformance.cases.store import CaseStore
+from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.impls.contract import Profile
+
+#: Elements of keys of the heads that are computed at once, so that the keys of a long cache stay small in float64.
+KEYS_AT_ONCE = 2**22
+
+#: Scores that are computed at once.
+SCORES_AT_ONCE = 2**19
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class _Given(AnyCase):
+    """What given cases do alike: ``held`` are the inputs, ``names`` the results that came, and how they are shown."""
+
+    held: Any = field(default=None, repr=False, compare=False)
+    names: tuple[str, ...] = ()
+    #: Leading axes that the caller's arrays have not, and whether heads come behind the sequence.
+    dropped: int = 0
+    heads_inside: bool = False
+
+    def make_inputs(self, dtype: str) -> Any:
+        """The inputs that were given."""
+        return self.held
+
+    def results(self) -> tuple[str, ...]:
+        """Names of the results that came, in order."""
+        return self.names
+
+    def axes(self, result: str) -> tuple[str, ...]:
+        """Names of the axes of a result as the caller has it."""
+        return self._shown(result, super().axes(result))
+
+    def _shown(self, result: str, axes: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not axes or self.operator not in ("sdpa", "sdpa_grad") or result == "grad_bias":
+            return axes
+        if self.dropped == 2:
+            return axes[2:]
+        inside = self.heads_inside and result not in ("weights", "lse")
+        axes = (axes[0], axes[2], axes[1], *axes[3:]) if inside else axes
+        return axes[self.dropped :]
+
+    def located(self, comparison: Any) -> Any:
+        """A comparison in the axes that the caller's arrays have."""
+        shape = comparison.whole or comparison.outside.shape
+        name = comparison.name
+        return replace(
+            comparison,
+            index=self._shown(name, comparison.index),
+            where=self._shown(name, comparison.where),
+            whole=self._shown(name, comparison.whole),
+            outside=np.broadcast_to(False, self._shown(name, shape)),
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+@dataclass(frozen=True)
+class GivenSdpa(_Given, Case):
+    """A call of sdpa, all of it."""
+
+    __hash__ = _Given.__hash__
+
+
+@dataclass(frozen=True)
+class GivenGradients(_Given, GradientCase):
+    """A call of sdpa_grad, all of it; each gradient has its clause, as nothing tells what the call is for."""
+
+    blame: ClassVar[Blame] = replace(
+        GradientCase.blame,
+        of_result={"grad_q": "GRAD-4", "grad_k": "GRAD-4", "grad_v": "GRAD-2", "grad_bias": "GRAD-5"},
+    )
+    __hash__ = _Given.__hash__
+
+
+@dataclass(frozen=True)
+class GivenMha(_Given, MhaCase):
+    """A call of mha."""
+
+    __hash__ = _Given.__hash__
+
+
+@dataclass(frozen=True)
+class GivenSublayer(_Given, SublayerCase):
+    """A call of sublayer."""
+
+    __hash__ = _Given.__hash__
+
+
+@dataclass(frozen=True)
+class GivenMhaGradients(_Given, MhaGradientCase):
+    """A call of mha_grad."""
+
+    __hash__ = _Given.__hash__
+
+
+@dataclass(frozen=True)
+class GivenRows(GivenSdpa):
+    """Query rows of a call of sdpa; its results are those rows of the results that came.
+
+    ``expected`` and ``bound`` are computed by a few heads at a time, which no row of a head depends on.
+    """
+
+    rows: tuple[int, ...] = ()
+    whole: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    __hash__ = _Given.__hash__
+
+    def expected(self, dtype: str) -> Any:
+        """What the reference says of the rows: results, and v as its mean, which patterns of errors are told by."""
+        return self.store.get(("rows", Profile.WIDE), lambda: self._computed(dtype, None))
+
+    def bound(self, dtype: str, profile: Profile) -> Any:
+        """The error bound of the rows."""
+        return self.store.get(("rows bound", profile), lambda: self._computed(dtype, profile))
+
+    def located(self, comparison: Any) -> Any:
+        """A comparison with the indices of the whole result."""
+        axis, name = 2, comparison.name
+        if name in ("present_key", "present_value") or not comparison.index:
+            return super().located(comparison)
+        at = list(comparison.index)
+        at[axis] = self.rows[at[axis]]
+        where = list(comparison.where)
+        where[axis] = tuple(self.rows[i] for i in where[axis])
+        sampled = len(self.rows) < self.shape.sq
+        whole = self.whole[name] if sampled else ()
+        return super().located(replace(comparison, index=tuple(at), where=tuple(where), whole=whole))
+
+    def parts(self) -> Iterator[tuple[Any, Any, tuple[slice, slice, slice]]]:
+        """The reference of a few key heads of one batch after the other, its options, and which heads these are."""
+        q, k, v = (self.held.arrays[name] for name in ("q", "k", "v"))
+        keywords = {n: x for n, x in self.held.keywords.items() if not n.startswith("return_")}
+        past = keywords.get("past_key")
+        keys = k.shape[2] + (0 if past is None else past.shape[2])
+        group = q.shape[1] // k.shape[1]
+        rows = np.asarray(self.rows)
+        wide = max(q.shape[3], v.shape[3], 1)
+        step = max(1, min(KEYS_AT_ONCE // (keys * wide * group + 1), k.shape[1]))
+        block = max(1, SCORES_AT_ONCE // (step * group * keys + 1))
+        for b in range(q.shape[0]):
+            for first in range(0, k.shape[1], step):
+                heads, queries = slice(first, first + step), slice(first * group, (first + step) * group)
+                options = {n: self._part(n, x, b, heads, queries) for n, x in keywords.items()}
+                for start in range(0, max(len(rows), 1), block):
+                    taken = slice(start, start + block)
+                    found = reference.sdpa(
+                        q[b : b + 1, queries], k[b : b + 1, heads], v[b : b + 1, heads], **options, rows=rows[taken]
+                    )
+                    yield found, options, (slice(b, b + 1), queries, taken)
+
+    def _part(self, name: str, value: Any, b: int, heads: slice, queries: slice) -> Any:
+        """An option for one batch and some heads."""
+        if not isinstance(value, np.ndarray):
+            return value
+        if name in ("past_key", "past_value"):
+            return value[b : b + 1, heads]
+        if name == "sinks":
+            return value[queries]
+        if name in ("mask", "bias"):
+            for axis, part in ((value.ndim - 4, slice(b, b + 1)), (value.ndim - 3, queries)):
+                if axis >= 0 and value.shape[axis] > 1:
+                    value = value[(*[slice(None)] * axis, part)]
+            return value
+        return value if value.size == 1 else value.reshape(-1)[b : b + 1]
+
+    def _computed(self, dtype: str, profile: Profile | None) -> Any:
+        """Results where there is no profile, else bounds."""
+        q, k, v = (self.held.arrays[name] for name in ("q", "k", "v"))
+        b, hq = q.shape[:2]
+        found: dict[str, np.ndarray] = {}
+        for name in set(self.names) & {"output", "weights", "lse"}:
+            found[name] = np.zeros((b, hq, len(self.rows), *self.whole[name][3:]))
+        mean = np.zeros((b, hq, 1 if k.shape[2] else 0, v.shape[3]))
+        for expected, options, (batch, heads, rows) in self.parts():
+            source = expected
+            if profile is not None:
+                source = bounds.bound(expected, Options.of(options), dtype, profile)
+            for name, array in found.items():
+                array[batch, heads, rows] = getattr(source, name)
+            if profile is None and mean.shape[2]:
+                mean[batch, heads] = expected.v.mean(2, keepdims=True)
+        for name, new in (("present_key", k), ("present_value", v)):
+            if name in self.names:
+                joined = np.concatenate([self.held.keywords[name.replace("present", "past")], new], 2)
+                found[name] = joined.astype(np.float64) if profile is None else np.zeros(joined.shape)
+        return SimpleNamespace(**found, v=mean)
+
+
+@dataclass(frozen=True)
+class GivenHeads(GivenGradients):
+    """Some key heads, with their query heads, of a call of sdpa_grad; ``held`` has those alone."""
+
+    #: Of the key heads, of the query heads, and the shapes of the whole gradients.
+    kept: tuple[int, ...] = ()
+    queries: tuple[int, ...] = ()
+    whole: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    __hash__ = _Given.__hash__
+
+    def located(self, comparison: Any) -> Any:
+        """A comparison with the indices of the whole gradient."""
+        if not comparison.index or len(self.whole[comparison.name]) < 4:
+            return super().located(comparison)
+        names = self.kept if comparison.name in ("grad_k", "grad_v") else self.queries
+        at, where = list(comparison.index), list(comparison.where)
+        if self.whole[comparison.name][1] > 1:
+            at[1] = names[at[1]]
+            where[1] = tuple(names[i] for i in where[1])
+        moved = replace(comparison, index=tuple(at), where=tuple(where), whole=self.whole[comparison.name])
+        return super().located(moved)
+
+
+def given(kind: type[_Given], inputs: Any, clause: str, shape: Any, dtype: str, **rest: Any) -> Any:
+    """A case of inputs that are there already; its name is its own, and what is computed of it goes with it."""
+    name = f"given-{next(_numbers)}"
+    options = {n: value for n, value in inputs.keywords.items() if value is not None}
+    return kind(
+        name,
+        (clause,),
+        "",
+        shape,
+        options=options,
+        dtypes=(dtype,),
+        store=CaseStore(),
+        held=inputs,
+        **rest,
+    )

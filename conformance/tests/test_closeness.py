@@ -1,0 +1,329 @@
+"""Closeness: right results pass, wrong ones are refused with clause, place and diagnosis, and slips are told apart."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from attention_conformance.conformance.cases import all_cases, every_case
+from attention_conformance.conformance.closeness import (
+    NotClose,
+    assert_close,
+    assert_layer_close,
+    error_share,
+    layer_error_share,
+)
+from attention_conformance.conformance.spec import gradients as gradient_reference
+from attention_conformance.conformance.spec import mha as layer_reference
+from attention_conformance.conformance.spec import sdpa as reference
+
+RNG = np.random.default_rng(7)
+
+
+def drawn(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    """Normal numbers."""
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def problem(sq: int = 5, sk: int = 7, dtype: Any = np.float32, heads: int = 2) -> tuple[np.ndarray, ...]:
+    """q, k, v."""
+    return drawn(2, heads, sq, 8, dtype=dtype), drawn(2, 2, sk, 8, dtype=dtype), drawn(2, 2, sk, 8, dtype=dtype)
+
+
+def right(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> np.ndarray:
+    """The reference's output, rounded once."""
+    return reference.sdpa(q, k, v, **options).output.astype(q.dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
+def test_the_reference_rounded_once_is_close(dtype: Any) -> None:
+    """In every dtype, with a share of the bound below 1."""
+    q, k, v = problem(dtype=dtype)
+    found = assert_close(right(q, k, v, is_causal=True), q, k, v, is_causal=True)
+    assert 0 <= found.share <= 1
+    assert found.rows is None
+
+
+def test_a_profile_decides() -> None:
+    """An error that storage allows in bfloat16 is outside wide, and the text says which profile is kept."""
+    q, k, v = problem(dtype=ml_dtypes.bfloat16)
+    output = right(q, k, v).astype(np.float32)
+    output = (output * (1 + 2.0**-7)).astype(ml_dtypes.bfloat16)
+    assert assert_close(output, q, k, v).profile == "storage"
+    with pytest.raises(NotClose, match="keeps the bound of storage") as caught:
+        assert_close(output, q, k, v, profile="wide")
+    assert caught.value.clause == "SDPA-25"
+
+
+def test_a_wrong_alignment_is_named() -> None:
+    """Clause, worst element, and the mistake that gives this result."""
+    q, k, v = problem()
+    output = right(q, k, v, is_causal=True, causal_offset=2)
+    with pytest.raises(NotClose) as caught:
+        assert_close(output, q, k, v, is_causal=True)
+    text = str(caught.value)
+    assert "\nSDPA-9 · Causal (MUST): " in text
+    assert "\nWorst:    output[" in text
+    assert "Diagnosis: this failure equals “causal mask aligned bottom-right”" in text
+    assert caught.value.share > 1e3
+
+
+def test_the_wrong_places_are_those_of_the_caller() -> None:
+    """In (B, S, H, D) the axes are the caller's."""
+    q, k, v = problem()
+    output = right(q, k, v)
+    output[1, 0, 3] += 1
+    inside = [np.swapaxes(a, 1, 2) for a in (output, q, k, v)]
+    with pytest.raises(NotClose, match="batch 1 of 2, row 3 of 5, head 0 of 2, every column"):
+        assert_close(*inside, layout="bshd")
+    with pytest.raises(NotClose, match=r"row 3 of 5, every column(\n|$)"):
+        assert_close(*(a[1, 0] for a in (output, q, k, v)))
+
+
+@pytest.mark.parametrize("dropped", [1, 2])
+def test_missing_axes_are_taken_for_one(dropped: int) -> None:
+    """(H, S, D) and (S, D)."""
+    q, k, v = problem()
+    output = right(q, k, v)
+    arrays = [a[(0,) * dropped] for a in (output, q, k, v)]
+    assert assert_close(*arrays).share <= 1
+    with pytest.raises(NotClose):
+        assert_close(arrays[0] + 1, *arrays[1:])
+
+
+@pytest.mark.parametrize(
+    ("change", "failure", "clause"),
+    [
+        (lambda o: o[:, :, 1:], "shape", "SDPA-1"),
+        (lambda o: o.astype(np.float64), "dtype", "SDPA-27"),
+        (lambda o: o[..., 0], "shape", "SDPA-1"),
+        (lambda o: np.full_like(o, np.nan), "value", "SDPA-16"),
+        (lambda o: o * 0, "value", "SDPA-16"),
+    ],
+)
+def test_another_form_is_refused(change: Any, failure: str, clause: str) -> None:
+    """Shape, dtype and NaN, each with its clause, and a share of inf but for zeros."""
+    q, k, v = problem()
+    output = change(right(q, k, v))
+    with pytest.raises(NotClose) as caught:
+        assert_close(output, q, k, v)
+    assert (caught.value.failure, caught.value._finding.broken) == (failure, clause)
+    assert error_share(output, q, k, v) > 1
+
+
+def test_further_results_are_checked() -> None:
+    """Weights and lse, each refused by its own clause; a base-2 lse among them."""
+    q, k, v = problem()
+    found = reference.sdpa(q, k, v)
+    output, weights, lse = (a.astype(np.float32) for a in (found.output, found.weights, found.lse))
+    assert set(assert_close(output, q, k, v, weights=weights, lse=lse).shares) == {"output", "weights", "lse"}
+    for clause, wrong in (("SDPA-19", {"lse": lse / np.float32(np.log(2))}), ("SDPA-18", {"weights": weights[::-1]})):
+        with pytest.raises(NotClose) as caught:
+            assert_close(output, q, k, v, **wrong)
+        assert caught.value._finding.broken == clause
+
+
+def test_a_past_is_joined() -> None:
+    """With present keys, one of which is wrong."""
+    q, k, v = problem(sq=2, sk=7)
+    past = {"past_key": k[:, :, :5], "past_value": v[:, :, :5]}
+    new = k[:, :, 5:], v[:, :, 5:]
+    output = right(q, *new, is_causal=True, **past)
+    assert assert_close(output, q, *new, is_causal=True, present_key=k, present_value=v, **past).share <= 1
+    with pytest.raises(NotClose, match="present_key"):
+        assert_close(output, q, *new, is_causal=True, present_key=k + 1, present_value=v, **past)
+
+
+def test_gradients_are_checked() -> None:
+    """All of them pass; each, doubled, is refused by its clause."""
+    q, k, v = problem(heads=4)
+    g, bias = drawn(2, 4, 5, 8), drawn(1, 4, 5, 7)
+    found = gradient_reference.sdpa_grad(q, k, v, g, bias=bias)
+    grads = {n: a.astype(np.float32) for n, a in found.gradients.items()}
+    output = found.forward.output.astype(np.float32)
+    assert len(assert_close(output, q, k, v, bias=bias, grad_output=g, **grads).shares) == 5
+    for name, clause in {"grad_q": "GRAD-4", "grad_k": "GRAD-4", "grad_v": "GRAD-2", "grad_bias": "GRAD-5"}.items():
+        with pytest.raises(NotClose, match=name) as caught:
+            assert_close(output, q, k, v, bias=bias, grad_output=g, **{**grads, name: 2 * grads[name]})
+        assert caught.value._finding.broken == clause
+
+
+def test_gradients_of_many_heads_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first and the last head are among them; what is wrong there is seen, and the text says what was looked at."""
+    monkeypatch.setattr("attention_conformance.conformance.closeness.GRADIENT_SCORES", 2 * 2 * 5 * 7 * 2)
+    q, k, v = drawn(2, 8, 5, 8), drawn(2, 4, 7, 8), drawn(2, 4, 7, 8)
+    g = drawn(2, 8, 5, 8)
+    found = gradient_reference.sdpa_grad(q, k, v, g)
+    grads = {n: a.astype(np.float32) for n, a in found.gradients.items()}
+    output = found.forward.output.astype(np.float32)
+    assert assert_close(output, q, k, v, grad_output=g, **grads).heads == (0, 3)
+    grads["grad_k"][:, 3] *= 2
+    with pytest.raises(NotClose, match="Checked:  key heads 0, 3 of 4") as caught:
+        assert_close(output, q, k, v, grad_output=g, **grads)
+    assert "head 3 of 4" in str(caught.value)
+
+
+def test_long_inputs_are_sampled() -> None:
+    """Rows are given; first, last and odd ones are among them, and a wrong row is named by its own index."""
+    q, k, v = drawn(1, 1, 300, 8), drawn(1, 1, 300, 8), drawn(1, 1, 300, 8)
+    output = right(q, k, v, is_causal=True)
+    found = assert_close(output, q, k, v, is_causal=True, rows=12, seed=3)
+    assert found.rows is not None
+    assert (len(found.rows), found.rows[0], found.rows[-1]) == (12, 0, 299)
+    wrong = output.copy()
+    wrong[0, 0, 299] += 1
+    with pytest.raises(NotClose, match=r"rows? 299 of 300"):
+        assert_close(wrong, q, k, v, is_causal=True, rows=12, seed=3)
+    hole = output.copy()
+    hole[0, 0, 137] = np.nan
+    assert 137 not in found.rows
+    with pytest.raises(NotClose, match="12 of 300 query rows of every head, seed 3"):
+        assert_close(hole, q, k, v, is_causal=True, rows=12, seed=3)
+
+
+def test_rows_in_parts_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few heads and rows at a time give the same shares, with every option that is of batches or heads."""
+    q, k, v = problem(heads=4)
+    options: dict[str, Any] = {
+        "mask": RNG.random((2, 4, 5, 7)) < 0.8, "bias": drawn(4, 1, 7), "kv_lengths": np.array([7, 3]),
+        "is_causal": True, "causal_offset": np.array([2, 1]), "sinks": drawn(4), "softcap": 3.0,
+    }  # fmt: skip
+    output = right(q, k, v, **options)
+    whole = error_share(output, q, k, v, **options)
+    monkeypatch.setattr("attention_conformance.conformance.cases.given.KEYS_AT_ONCE", 1)
+    monkeypatch.setattr("attention_conformance.conformance.cases.given.SCORES_AT_ONCE", 30)
+    assert error_share(output, q, k, v, **options) == pytest.approx(whole, rel=1e-6)
+    assert error_share(output + 1e-3, q, k, v, **options) > 1
+
+
+def test_what_a_masked_nan_does_is_left_open() -> None:
+    """SDPA-22 is a SHOULD: NaN where the cache behind the lengths holds NaN passes, and NaN elsewhere does not."""
+    q, k, v = problem()
+    options = {"kv_lengths": np.array([7, 3])}
+    v[1, 0, 5, 2] = np.nan
+    output = right(q, k, v, **options)
+    assert np.isfinite(output).all()
+    leaky = output.copy()
+    leaky[1, 0, :, 2] = np.nan
+    assert assert_close(leaky, q, k, v, **options).share <= 1
+    leaky[1, 1, 0, 2] = np.nan
+    with pytest.raises(NotClose):
+        assert_close(leaky, q, k, v, **options)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"q": np.zeros((2, 2, 5, 8), int)}, TypeError, "q is int64"),
+        ({"k": np.zeros((2, 2, 7, 8), np.float16)}, TypeError, "one dtype"),
+        ({"v": np.zeros((2, 2, 6, 8), np.float32)}, ValueError, "SDPA-31"),
+        ({"mask": np.zeros((5, 7), np.float32)}, TypeError, "mask is float32"),
+        ({"mask": np.zeros((5, 6), bool)}, ValueError, "SDPA-36"),
+        ({"causal_offset": 2}, ValueError, "neither is given"),
+        ({"softcap": 0.0}, ValueError, "above 0"),
+        ({"window": (-1, 0)}, ValueError, "open side"),
+        ({"kv_lengths": [8, 1]}, ValueError, "there are 7 keys"),
+        ({"kv_lengths": [7, 1, 1]}, ValueError, "3 entries"),
+        ({"profile": "exact"}, ValueError, "there are wide"),
+        ({"layout": "sbhd"}, ValueError, "'bhsd' and 'bshd'"),
+        ({"grad_q": np.zeros((2, 2, 5, 8), np.float32)}, ValueError, "without grad_output"),
+        ({"q": [[1.0]]}, TypeError, "expected an array, got builtins.list"),
+        ({"q": np.full((2, 2, 5, 8), np.inf, np.float32)}, ValueError, "SDPA-37"),
+    ],
+)
+def test_slips_are_no_failures(change: dict[str, Any], error: type[Exception], text: str) -> None:
+    """What does not fit is a TypeError or a ValueError with one sentence."""
+    q, k, v = problem()
+    arguments = {"q": q, "k": k, "v": v, **change}
+    with pytest.raises(error, match=text):
+        assert_close(right(q, k, v), **arguments)
+
+
+def layer() -> dict[str, np.ndarray]:
+    """Arrays of a layer of two heads."""
+    weights = {n: drawn(8, 8) for n in ("w_q", "w_k", "w_v", "w_o")}
+    return {"x_q": drawn(2, 5, 8), **weights}
+
+
+def test_a_layer_is_checked() -> None:
+    """The output passes; with a scale of the model width it is refused, and named."""
+    arrays = layer()
+    output = layer_reference.mha(**arrays, heads=2).output.astype(np.float32)
+    assert assert_layer_close(output, **arrays, heads=2).share <= 1
+    wrong = layer_reference.mha(**arrays, heads=2, scale=8**-0.5).output.astype(np.float32)
+    assert layer_error_share(wrong, **arrays, heads=2) > 1
+    with pytest.raises(NotClose, match="Diagnosis: this failure equals") as caught:
+        assert_layer_close(wrong, **arrays, heads=2)
+    assert caught.value.clause == "MHA-7"
+
+
+def test_a_sublayer_is_checked() -> None:
+    """Post-norm passes as such, and is refused as pre-norm."""
+    arrays = layer() | {"gamma": drawn(8), "beta": drawn(8)}
+    output = layer_reference.sublayer(**arrays, heads=2, epsilon=1e-5).output.astype(np.float32)
+    assert assert_layer_close(output, **arrays, heads=2, epsilon=1e-5).share <= 1
+    with pytest.raises(NotClose):
+        assert_layer_close(output, **arrays, heads=2, epsilon=1e-5, pre_norm=True)
+
+
+@pytest.mark.parametrize("name", ["mha-grad-plain"])
+def test_gradients_of_a_layer_are_checked(name: str) -> None:
+    """Those of a case of the suite; one of a weight, transposed, is refused."""
+    case = every_case()[name]
+    inputs = case.inputs("float32")
+    found = case.expected("float32").gradients
+    grads = {n.removeprefix("grad_"): a.astype(np.float32) for n, a in found.items()}
+    arrays = dict(inputs.arrays)
+    g = arrays.pop("grad_output")
+    given = {**arrays, **inputs.keywords}
+    assert assert_layer_close(None, **given, grad_output=g, gradients=grads).share <= 1
+    grads["w_q"] = grads["w_q"].T.copy()
+    with pytest.raises(NotClose, match="grad_w_q") as caught:
+        assert_layer_close(None, **given, grad_output=g, gradients=grads)
+    assert caught.value._finding.broken == "GRAD-17"
+
+
+def test_arrays_of_torch_and_the_gradients_that_hang_on_them() -> None:
+    """bfloat16 with ``requires_grad``, by torch's own attention; a slightly larger scale is refused."""
+    torch = pytest.importorskip("torch")
+    q, k, v = (torch.randn(2, 4, 9, 16, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    attention = torch.nn.functional.scaled_dot_product_attention
+    assert assert_close(attention(q, k, v, is_causal=True), q, k, v, is_causal=True).share <= 1
+    with pytest.raises(NotClose):
+        assert_close(attention(q, k, v, is_causal=True, scale=0.3), q, k, v, is_causal=True)
+
+
+def test_arrays_of_jax() -> None:
+    """In its own layout."""
+    jax = pytest.importorskip("jax")
+    q, k, v = (jax.random.normal(jax.random.key(i), (2, 9, 4, 16)) for i in range(3))
+    output = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+    assert assert_close(output, q, k, v, is_causal=True, layout="bshd").share <= 1
+    with pytest.raises(NotClose):
+        assert_close(output, q, k, v, layout="bshd")
+
+
+def test_no_framework_is_imported() -> None:
+    """NumPy arrays need neither torch nor jax."""
+    program = (
+        "import sys, numpy as np; from attention_conformance.conformance.closeness import assert_close;"
+        "x = np.ones((1, 1, 2, 4), np.float32); assert_close(x, x, x, x);"
+        "assert not {'torch', 'jax', 'onnxruntime'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("name", ["plain", "sinks", "lengths", "bias", "softcap", "empty-row"])
+def test_cases_of_the_suite_are_close(name: str) -> None:
+    """Their own reference passes, and with an offset of one part in a hundred does not."""
+    case = all_cases()[name]
+    inputs = case.inputs("float32")
+    options = {n: x for n, x in inputs.keywords.items() if not n.startswith("return_")}
+    output = case.expected("float32").output.astype(np.float32)
+    assert error_share(output, *inputs.arrays.values(), **options) <= 1
+    assert error_share(output + np.float32(0.01), *inputs.arrays.values(), **options) > 1
