@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -327,3 +329,16 @@ def test_cases_of_the_suite_are_close(name: str) -> None:
     output = case.expected("float32").output.astype(np.float32)
     assert error_share(output, *inputs.arrays.values(), **options) <= 1
     assert error_share(output + np.float32(0.01), *inputs.arrays.values(), **options) > 1
+
+
+def test_the_page_shows_what_happens() -> None:
+    """The example of ASSERT_CLOSE.md fails with the lines that stand below it."""
+    page = (Path(__file__).parents[1] / "ASSERT_CLOSE.md").read_text(encoding="utf-8")
+    program, shown = (re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("python", "text"))
+    assert program is not None
+    assert shown is not None
+    found: dict[str, Any] = {}
+    exec(program[1], found)  # noqa: S102  # the page's own example
+    with pytest.raises(NotClose) as caught:
+        found["test_kernel"]()
+    assert set(shown[1].splitlines()) <= set(str(caught.value).splitlines())
