@@ -10,17 +10,19 @@ import os
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from attention_conformance.impls import memory_layouts
 from attention_conformance.impls.backend import Backend, backend
 from attention_conformance.impls.contract import Call, Function, Implementation, ImplementationError, Layout
+from attention_conformance.impls.envelope import Sizes
 from attention_conformance.impls.loading import accepts_anything, attributes_of, keywords, load, opened, operator_of
 from attention_conformance.impls.operators import GRADIENTS, OPERATORS
 from attention_conformance.impls.process import state
@@ -61,7 +63,7 @@ class Reply:
     ``status`` is "returned", "unsupported" (NotImplementedError) or "raised"; ``text`` is the exception's.
     """
 
-    status: str
+    status: Literal["returned", "unsupported", "raised"]
     results: dict[str, np.ndarray] = field(default_factory=dict)
     text: str = ""
     trace: str = ""
@@ -94,11 +96,30 @@ def describe(implementation: Implementation) -> Description:
     function = opened(implementation)
     if not callable(function):
         raise ImplementationError(f"{implementation.target} is a {type(function).__name__}, not a function")
-    found = attributes_of(function)
+    found = {name: _told(value) for name, value in attributes_of(function).items()}
     signature = operator_of(function, implementation.function_of or implementation.operator)
     operator = OPERATORS[GRADIENTS.get(signature.name, signature.name)] if implementation.function_of else signature
     accepted = keywords(function, signature) & set(operator.keywords)
     return Description(accepted, found, operator.name, accepts_anything(function))
+
+
+def _told(value: Any) -> Any:
+    """An attribute as plain values, which is all that leaves a worker; by its text what is none."""
+    if isinstance(value, Sizes):
+        return value.values or str(value)
+    if isinstance(value, Mapping):
+        return {str(_told(key)): _told(each) for key, each in value.items()}
+    if isinstance(value, (Sequence, Set)) and not isinstance(value, (str, bytes)):
+        return tuple(_told(each) for each in value)
+    if isinstance(value, Enum):
+        return _told(value.value)
+    return value if isinstance(value, (str, bool, int, float, type(None))) else repr(value)
+
+
+def results_of(implementation: Implementation, request: Request) -> tuple[str, ...]:
+    """Names of the results that the reply to a request has if the call returned."""
+    given = {name: value for name, value in request.keywords.items() if value is not False}
+    return OPERATORS[implementation.operator].returned(given)
 
 
 def ready(implementation: Implementation) -> None:

@@ -12,9 +12,9 @@ from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.ledger.apply import apply
 from attention_conformance.conformance.ledger.load import Ledger
 from attention_conformance.conformance.run.targets import Target
-from attention_conformance.impls.calls import Reply, Request
+from attention_conformance.impls.calls import Reply, Request, results_of
 from attention_conformance.impls.process.limits import KEPT, size_text
-from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
+from attention_conformance.impls.process.pool import Crashed, Garbage, Pool, TimedOut
 
 #: How the reason of a case begins whose keyword the implementation's signature has not.
 LACKING = "no keyword "
@@ -98,6 +98,9 @@ def ask(target: Target, asked: Request, pool: Pool, timeout: float | None) -> Re
     reply: Reply = pool.call(
         target.implementation, "attention_conformance.impls.calls:call", target.implementation, asked, timeout=timeout
     )
+    if reply.status == "returned" and set(reply.results) != set(results_of(target.implementation, asked)):
+        pool.end(target.implementation)
+        raise Garbage(f"sent garbage: results {', '.join(sorted(reply.results))[:100]}, which are not the call's", "")
     if reply.spoilt:
         pool.end(target.implementation)
     if pool.memory is not None and reply.resident > KEPT * pool.memory:

@@ -6,14 +6,20 @@ work by spinning (ONNX Runtime's pool, OpenMP with an active wait policy), and s
 stopped by a signal does nothing, whatever its libraries would; ``python -m studies interference`` measures what it
 would take.
 
-POSIX (Linux, macOS): a worker inherits one end of a socket pair.
+POSIX (Linux, macOS): a worker inherits one end of a socket pair.  Requests are pickles, as the worker trusts its
+parent.  Answers are records of the type that the job's function says it returns (``wire.py``), as the parent does not
+trust a process that runs foreign code: whatever else it sends is Garbage, and ends it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
+import pickle
+import secrets
+import select
 import signal
 import socket
 import subprocess
@@ -23,15 +29,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import attention_conformance
-from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.contract import Implementation, ImplementationError, InputError
 from attention_conformance.impls.loading import load
-from attention_conformance.impls.process import limits
-from attention_conformance.impls.process.worker import SCRATCH
+from attention_conformance.impls.process import limits, wire
+from attention_conformance.impls.process.worker import SCRATCH, STOPPABLE
 
 #: Lines of a dead worker's stderr that are kept for the message, and characters of each.
 STDERR_LINES, STDERR_WIDTH = 8, 1000
@@ -67,8 +72,42 @@ class OutOfMemory(Crashed):
     """The job took more memory than it was given, or than there was; the worker was killed."""
 
 
+class Garbage(Crashed):
+    """The worker sent what is no answer to its job, as only foreign code can have it do; it was killed."""
+
+
 class TimedOut(Exception):
     """The job took longer than it was given; the worker was killed."""
+
+
+#: Exceptions that a job's are raised as, by name: our own, and those of Python that are made of a text.
+_OWN = (InputError, ImplementationError, TimedOut, Crashed, OutOfMemory, Garbage)
+_RAISED: dict[str, type[Exception]] = {f"{each.__module__}.{each.__qualname__}": each for each in _OWN} | {
+    f"builtins.{each.__name__}": each
+    for each in (
+        *(Exception, RuntimeError, NotImplementedError, RecursionError, TypeError, ValueError, AssertionError),
+        *(AttributeError, NameError, ImportError, ModuleNotFoundError, LookupError, IndexError, EOFError, MemoryError),
+        *(OSError, FileNotFoundError, PermissionError, TimeoutError),
+        *(ArithmeticError, ZeroDivisionError, OverflowError, FloatingPointError),
+    )
+}
+
+#: Functions whose jobs never raise for what an implementation does but Crashed: another exception is one that foreign
+#: code had sent, or a mistake of ours, and in either case the job's outcome.
+NEVER_RAISE = frozenset(
+    {
+        "attention_conformance.impls.calls:call",
+        "attention_conformance.impls.probe:probe",
+        "attention_conformance.impls.envelope_probe:probe",
+        "attention_conformance.bench.timing.sampler:open_cell",
+        "attention_conformance.bench.timing.sampler:warm",
+        "attention_conformance.bench.timing.sampler:batch",
+        "attention_conformance.bench.timing.sampler:cold_calls",
+        "attention_conformance.bench.memory.peak:measure",
+        "attention_conformance.bench.machine.roofline:product",
+        "attention_conformance.bench.machine.roofline:bandwidth",
+    }
+)
 
 
 def packages(checkout: Path | None = None) -> dict[str, list[str]]:
@@ -80,6 +119,25 @@ def packages(checkout: Path | None = None) -> dict[str, list[str]]:
     if checkout is not None:
         return {"attention_conformance": [str(checkout / "api"), str(checkout)]}
     return {"attention_conformance": list(attention_conformance.__path__)}
+
+
+@functools.cache
+def answer_type(function: str) -> Any:
+    """The type of a job's answer, as its function says; Any, which is plain values and arrays, for one of no suite."""
+    if not function.startswith("attention_conformance."):
+        return Any
+    try:
+        found = load(function)
+    except Exception:  # that is the worker's to say, and another revision may have it
+        return Any
+    said = getattr(found, "__annotations__", {}).get("return", Any)
+    return eval(said, found.__globals__) if isinstance(said, str) else said  # noqa: S307  (our own annotation)
+
+
+@functools.cache
+def most_bytes() -> int:
+    """Most bytes of arrays in an answer: with its inputs and copies one of more does not fit into the machine."""
+    return max(limits.default() // 4, 1 << 28)
 
 
 @dataclass(frozen=True)
@@ -163,9 +221,12 @@ class Worker:
             "packages": packages(self._place.checkout),
             "cores": cores,
             "stoppable": stop_idle,
+            "largest": most_bytes(),
         }
         self._process: subprocess.Popen | None = None
-        self._connection: Connection | None = None
+        self._connection: wire.Line | None = None
+        #: Seconds of the last job, by the worker's clock and by this process's, which has the way there and back in it.
+        self.seconds: tuple[float, float] = (0.0, 0.0)
         self._printed: Any = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._kills = 0
@@ -191,14 +252,17 @@ class Worker:
     def call(self, function: str, *arguments: Any, timeout: float | None = None) -> Any:
         """Run one job, ``module:function``.  ``timeout`` is in seconds; None waits for ever.
 
-        Raises what the function raises, Crashed if the process died, TimedOut or OutOfMemory if it was killed.
+        Raises what the function raises, Crashed if the process died, TimedOut or OutOfMemory if it was killed, Garbage
+        if it sent what is no answer.
         """
         connection = self._connect()
         if self._stoppable is None:
-            self._stoppable = self._settings["stoppable"] and self._answer(connection, START_TIMEOUT)
+            self._stoppable = self._settings["stoppable"] and self._answer(
+                connection, START_TIMEOUT, STOPPABLE, (), bool
+            )
         self._wake()
         try:
-            return self._answer(connection, timeout, (function, arguments))
+            return self._answer(connection, timeout, function, arguments, answer_type(function))
         finally:
             if self._process is not None:
                 self.rest(self.stop_idle)
@@ -224,7 +288,7 @@ class Worker:
             self._scratch.cleanup()
         self._process = self._connection = self._printed = self._scratch = self._rested = self._stoppable = None
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> wire.Line:
         if self._process is not None and self.fresh:
             self.close()  # it died between two jobs
         if self._connection is None:
@@ -245,40 +309,59 @@ class Worker:
             )
             theirs.close()
             self._kills = limits.kills()
-            self._connection = Connection(ours.detach())
+            self._connection = wire.Line(ours, self._settings["largest"])
             self.started += 1
         return self._connection
 
-    def _answer(self, connection: Connection, timeout: float | None, job: Any = None) -> Any:
-        """The process's next answer, to a job if there is one."""
+    def _answer(
+        self, connection: wire.Line, timeout: float | None, function: str, arguments: tuple[Any, ...], kind: Any
+    ) -> Any:
+        """The process's answer to a job, which is of this kind, once it is sealed."""
+        job = pickle.dumps((function, arguments), pickle.HIGHEST_PROTOCOL)
+        number, seal = secrets.token_bytes(wire.NUMBER), secrets.token_bytes(wire.NUMBER)
+        wait = self._waiting(connection, timeout)
+        started = time.perf_counter()
         try:
-            if job is not None:
-                connection.send(job)
-            self._wait(connection, timeout)
-            succeeded, answer = connection.recv()
+            connection.unasked()
+            connection.send(wire.JOB, number, job, wait)
+            answer = connection.receive(wait)
+            if answer.number != number or answer.kind == wire.SEALED:
+                raise wire.Malformed("an answer to another job")
+            self.seconds = (answer.seconds, time.perf_counter() - started)
+            connection.send(wire.SEAL, seal, b"", wait)
+            value = answer.read(kind)
+            closing = connection.receive(wait)
+            if closing.number != seal or closing.kind != wire.SEALED:
+                raise wire.Malformed("two answers to one job")
+        except wire.Malformed as error:
+            last = self._last_words()
+            self.close()
+            raise Garbage(f"sent garbage: {error}", last) from None
         except (EOFError, OSError) as error:
             raise self._obituary() from error
-        except KeyboardInterrupt:
+        except BaseException:
             self.close()  # the answer to this job would be taken for the next one's
             raise
         if os.fstat(self._printed.fileno()).st_size > PRINTED_KEPT:
             self._printed.seek(0)  # the worker writes to it by the same position
             self._printed.truncate()
-        if succeeded:
-            return answer
-        raised, trace = answer
-        raised.add_note(f"in the worker process:\n{trace}")
-        raise raised
+        if isinstance(value, wire.Raised):
+            raise _exception(value, function)
+        return value
 
-    def _wait(self, connection: Connection, timeout: float | None) -> None:
-        """Return when there is an answer, or the process has ended."""
+    def _waiting(self, connection: wire.Line, timeout: float | None) -> wire.Wait:
+        """A function that waits until the connection can do what is asked, or raises what ends the job."""
         held = limits.Held(self.pid)
         end = float("inf") if timeout is None else time.monotonic() + timeout
         pause = limits.SELDOM if self.memory is None else limits.LOOK
-        while not connection.poll(max(0.0, min(pause, end - time.monotonic()))):
-            if time.monotonic() >= end:
+
+        def wait(events: int) -> int:
+            found = connection.ready(events, max(0.0, min(pause, end - time.monotonic())))
+            if time.monotonic() >= end and not found:
                 self.close()
                 raise TimedOut(f"no answer within {timeout:g} s")
+            if found & select.POLLIN and time.monotonic() < end:
+                return found
             if self.memory is not None and held.now() > self.memory:
                 self.close()
                 raise OutOfMemory(f"took more than {limits.size_text(self.memory)}", "")
@@ -286,6 +369,9 @@ class Worker:
                 last = self._last_words()
                 self.close()
                 raise Crashed(f"it was ended: it printed more than {limits.size_text(limits.PRINTED)}", last)
+            return found
+
+        return wait
 
     def _wake(self) -> None:
         """Let the process go on, and count what it did since its last job."""
@@ -409,6 +495,24 @@ class Pool:
             worker = (self._environment, self.memory, None, self._cores, self.stop_idle)
             self._runners[name] = InProcess() if self.in_process else Worker(*worker)
         return self._runners[name]
+
+
+def _exception(raised: wire.Raised, function: str) -> Exception:
+    """The exception that a job's is raised as: the first of its types that is in the table."""
+    note = f"in the worker process:\n{raised.trace}"
+    kind = next((_RAISED[name] for name in raised.kinds if name in _RAISED), Exception)
+    if function in NEVER_RAISE and not issubclass(kind, (Crashed, TimedOut)):
+        return Crashed(
+            f"the job raised {raised.kinds[0] if raised.kinds else 'something'}: {raised.text}", raised.trace
+        )
+    if issubclass(kind, Crashed):
+        error: Exception = kind(raised.text, raised.stderr)
+    elif kind is Exception and raised.kinds:
+        error = kind(f"{raised.kinds[0]}: {raised.text}")
+    else:
+        error = kind(raised.text)
+    error.add_note(note)
+    return error
 
 
 def cause(code: int) -> str:

@@ -1,6 +1,7 @@
 """Worker process, the process's side: takes jobs from its parent one by one until the parent is gone.
 
-A job is the name of a function (``module:function``) and its arguments; the answer is its result or its exception.
+A job is the name of a function (``module:function``) and its arguments; the answer is its result or its exception,
+as ``wire.py`` has it.
 ``pool.py`` runs this file by its path, as ``python -P worker.py DESCRIPTOR SETTINGS``.  The suite's packages
 are imported from where SETTINGS say, before anything else is, so that neither the folder that the worker runs in nor
 PYTHONPATH can put others in their place.  So this file's top imports nothing but the standard library.
@@ -10,20 +11,23 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import faulthandler
+import fcntl
 import importlib.util
 import json
 import os
+import secrets
 import shutil
 import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NoReturn
+from time import perf_counter
+from types import ModuleType
+from typing import Any, NoReturn
 
 #: Variable that names a folder of the worker's own.  What a job that was killed left there goes when the worker does.
 SCRATCH = "ATTENTION_CONFORMANCE_SCRATCH"
@@ -35,7 +39,14 @@ WATCH = 1.0
 PARENT_ENDED = 1
 
 
-def main(descriptor: int, packages: Mapping[str, Sequence[str]], cores: int, stoppable: bool) -> None:
+#: File descriptors among which the connection's is drawn.
+DESCRIPTORS = range(64, 512)
+
+#: The job that asks whether the parent may stop this process between two jobs.
+STOPPABLE = ""
+
+
+def main(descriptor: int, packages: Mapping[str, Sequence[str]], cores: int, stoppable: bool, largest: int) -> None:
     """Serve jobs from the connection with this file descriptor until it is closed.
 
     Parameters
@@ -45,17 +56,19 @@ def main(descriptor: int, packages: Mapping[str, Sequence[str]], cores: int, sto
     cores
         How many of the usable cores this process may use, the first ones; 0 for all.
     stoppable
-        Whether the parent is told, as a first answer, if it may stop this process between two jobs.
+        Whether the parent wants to stop this process between two jobs.
+    largest
+        Most bytes of arrays in an answer.
     """
     faulthandler.enable(all_threads=False)
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     # What an implementation prints is kept apart from the answers, and behind what its crash says.
     os.dup2(2, 1)
-    connection = Connection(descriptor)
+    descriptor = private(descriptor)
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
-    if stoppable:
-        _send(connection, (True, _killed_with_parent()))
+    stoppable = stoppable and _killed_with_parent()
+    wire = beside("wire")
     import_packages(packages)
     with contextlib.suppress(OSError):  # the folder is gone
         sys.path.append(os.getcwd())  # for package.module:function; behind all else, so that it shadows nothing
@@ -63,14 +76,47 @@ def main(descriptor: int, packages: Mapping[str, Sequence[str]], cores: int, sto
 
     while True:
         try:
-            name, arguments = connection.recv()
-        except (EOFError, OSError):  # the parent is gone, or has closed the connection to end this process
-            _end()
+            kind, number, job = wire.read_request(descriptor)
+            if kind == wire.SEAL:
+                wire.write_answer(descriptor, wire.sealed(number))
+                continue
+        except (EOFError, OSError) as error:  # the parent is gone, or has closed the connection to end this process
+            _end(error)
+        name, arguments = job
+        started = perf_counter()  # bound before any foreign code was loaded
         try:
-            answer: tuple[bool, object] = (True, load(name)(*arguments))
+            answer: Any = stoppable if name == STOPPABLE else load(name)(*arguments)
+            answer = wire.result(number, answer, perf_counter() - started, largest)
         except Exception as error:
-            answer = (False, (error, traceback.format_exc()))
-        _send(connection, answer)
+            answer = wire.failure(number, error, perf_counter() - started)
+        try:
+            wire.write_answer(descriptor, answer)
+        except OSError as error:  # the parent is gone
+            _end(error)
+        del job, arguments, answer
+
+
+def private(descriptor: int) -> int:
+    """The connection at a number that no argument and no variable names, which no program inherits."""
+    with contextlib.suppress(OSError):  # fewer files are allowed
+        found = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, secrets.choice(DESCRIPTORS))
+        os.close(descriptor)
+        return found
+    os.set_inheritable(descriptor, False)
+    return descriptor
+
+
+def beside(name: str) -> ModuleType:
+    """A module that lies beside this file: the parent's own, where the packages are those of another checkout."""
+    spec = importlib.util.spec_from_file_location(
+        f"_attention_conformance_{name}", Path(__file__).with_name(f"{name}.py")
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look it up
+    spec.loader.exec_module(module)
+    return module
 
 
 def import_packages(packages: Mapping[str, Sequence[str]]) -> None:
@@ -103,21 +149,14 @@ def _end_with_parent(parent: int) -> None:
     _end()
 
 
-def _end() -> NoReturn:
+def _end(error: BaseException | None = None) -> NoReturn:
     """End this process, and leave nothing behind on disk."""
+    if isinstance(error, OSError) and error.errno in (errno.EBADF, errno.ENOTSOCK):
+        print("the job closed the connection of its process", file=sys.stderr, flush=True)
     if os.getpgrp() == os.getpid():  # with the programs that a job started: they are one process group
         shutil.rmtree(os.environ.get(SCRATCH, ""), ignore_errors=True)
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
-
-
-def _send(connection: Connection, answer: tuple[bool, object]) -> None:
-    try:
-        connection.send(answer)
-    except OSError:  # the parent is gone
-        _end()
-    except Exception as error:  # an answer that cannot be pickled
-        connection.send((False, (TypeError(f"the answer cannot be sent: {error}"), traceback.format_exc())))
 
 
 if __name__ == "__main__":
