@@ -44,6 +44,13 @@ COMMANDS: dict[str, Command] = {
         "cli:bench_options",
         extra="bench",
     ),
+    "gate": Command(
+        "decide about a kernel that nobody wrote by hand: accepted, rejected, or cannot tell",
+        "attention-conformance gate candidate.py:attention --shape 2,4,4,64,64,32 --json verdict.json",
+        "bench.gate.command:run",
+        "bench.gate.command:options",
+        extra="bench",
+    ),
     "compare-revisions": Command(
         "time two git revisions or environments in the same minutes: a paired comparison",
         "attention-conformance compare-revisions --base main --impl mykernels.py:attention",

@@ -5,6 +5,8 @@
   the processor.  So inputs that it knows are given with cold caches: if that takes long too, it did compute.
 * It returns before it is done.  The results are copied right after the clock has stopped, and it is those copies that
   are checked; they are also read again later, and must not have changed.
+* It has a clock of its own.  What the worker says that calls took must account for what its parent waited.
+* It is faster than the machine: beyond the best matrix product that was measured by more than NOISE.
 * It computes when its result is read.  Reading the results back must not take LATE_SHARE of a call more than reading
   plain copies of them does.
 """
@@ -68,3 +70,34 @@ def deferred(batches: Sequence[Batch]) -> None:
             f"it computes when its results are read: reading them takes {1e3 * late:.3g} ms longer than plain arrays,"
             f" the call {1e3 * call:.3g} ms",
         )
+
+
+#: How much faster than the measured peak a call may seem on a machine that is busy while the peak is measured, and
+#: seconds that the parent may have waited for nothing that the worker tells of.
+NOISE, UNTOLD_SECONDS = 2.0, 0.002
+
+
+def disagreeing_clocks(by_worker: Sequence[float], by_parent: Sequence[float], overhead: float) -> None:
+    """Raise Invalid if the parent always waited far longer than the worker says that calls took.
+
+    Parameters
+    ----------
+    by_worker, by_parent
+        Seconds of each call, and of the whole job that it was in by the parent's clock.
+    overhead
+        Seconds of a job that calls nothing, the most of some.
+    """
+    untold = min(whole - call for call, whole in zip(by_worker, by_parent, strict=True)) - 2 * overhead
+    call = statistics.median([[by_worker]]).value
+    if min(by_worker) <= 0 or (len(by_worker) >= LEAST_PAIRS and untold > max(0.5 * call, UNTOLD_SECONDS)):
+        raise Invalid(
+            "clock",
+            f"its clock and ours disagree: a call takes {1e3 * call:.3g} ms by the worker's, and each time"
+            f" {1e3 * untold:.3g} ms more by its parent's",
+        )
+
+
+def beyond_peak(share: float | None) -> None:
+    """Raise Invalid for a share of the measured peak that no kernel reaches."""
+    if share is not None and share > NOISE:
+        raise Invalid("peak", f"it is {share:.3g} times as fast as the best matrix product on this machine")

@@ -1,0 +1,134 @@
+"""Problems of the gate: cases at the task's sizes, with numbers from a seed that nobody foresees."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attention_conformance.conformance.cases import all_cases, kernels
+from attention_conformance.conformance.cases.base import Case, case
+from attention_conformance.conformance.cases.data import Data, Rng, drawn, normal, pointing
+from attention_conformance.conformance.cases.fit import fit
+from attention_conformance.conformance.cases.store import CaseStore
+from attention_conformance.impls.envelope import Envelope, Shape, Sizes
+
+#: Scores (B, Hq, Sq, Sk) of a problem above which the suite's own cases are not asked at a task's sizes.
+MOST_SCORES = 1 << 20
+
+#: Problems of a design at the edges of tiles that are asked where the task names no sizes.
+EDGES = 24
+
+#: Bytes of expected results that are kept.
+KEPT = 1 << 26
+
+
+def uniform(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers in [0, 1), as KernelBench's own inputs are: there every answer is near the mean of v."""
+    shapes = ((s.b, s.hq, s.sq, s.d), (s.b, s.hkv, s.sk, s.d), (s.b, s.hkv, s.sk, s.dv))
+    q, k, v = (rng.random(shape) for shape in shapes)
+    return q, k, v
+
+
+DATA: dict[str, Data] = {
+    "normal": normal(1.0),
+    "uniform": uniform,
+    "pointing": pointing(normal(1.0)),
+    "telling": kernels.telling,
+    "spread": normal(2.5),
+    "shifted": drawn(offset=30.0),
+    "outlier": drawn(outlier=8.0),
+}
+
+
+def envelope_of(shape: Shape) -> Envelope:
+    """The envelope of a task of one shape."""
+    one = {name: Sizes((n,)) for name, n in {
+        "batch_sizes": shape.b, "head_counts": shape.hq, "key_head_counts": shape.hkv,
+        "query_lengths": shape.sq, "key_lengths": shape.sk, "head_widths": shape.d, "value_widths": shape.dv,
+    }.items()}  # fmt: skip
+    return Envelope(**one, source="declared")
+
+
+def problems(required: Collection[str], shapes: Sequence[Shape], dtype: str, seed: int) -> list[Case]:
+    """The problems of a task in a dtype, in an order that the seed decides.
+
+    Parameters
+    ----------
+    required
+        Keywords: a problem needs no other one.
+    shapes
+        Of the task; none for every size.
+    """
+    rng = np.random.default_rng([seed, 1])
+    found = [*_fresh(required, shapes or (Shape(1, 4, 2, 33, 65, 16, 16),), dtype, seed, rng)]
+    found += _suite(required, shapes, dtype, seed)
+    if not shapes:
+        options = tuple(n for n, o in kernels.OPTION_SETS.items() if set(o.makers) <= set(required))
+        edges = list(kernels.within(seed % 2**31, dtype=(dtype,), option=options, lse=(False,)))
+        chosen = rng.choice(len(edges), min(EDGES, len(edges)), replace=False) if edges else []
+        found += [_named(edges[i], f"@{seed:x}") for i in chosen]
+    order = rng.permutation(len(found))
+    return [found[i] for i in order]
+
+
+def timed(shape: Shape, dtype: str, seed: int, number: int) -> Case:
+    """A problem that is timed."""
+    data = ("normal", "pointing", "uniform")[number % 3]
+    return _case(f"timed-{number}-{data}", seed, shape, DATA[data], dtype)
+
+
+def _case(name: str, seed: int, shape: Shape, data: Data, dtype: str, clauses: str = "SDPA-16", **options: Any) -> Case:
+    return case(
+        f"{name}@{seed:x}", clauses, "Numbers that nobody foresees.", shape, data=data, dtypes=(dtype,),
+        store=CaseStore(KEPT), **options,
+    )  # fmt: skip
+
+
+def _named(one: Case, text: str) -> Case:
+    return replace(one, name=one.name + text, store=CaseStore(KEPT))
+
+
+def _fresh(required: Collection[str], shapes: Sequence[Shape], dtype: str, seed: int, rng: Rng) -> Iterator[Case]:
+    sets = {n: o for n, o in kernels.OPTION_SETS.items() if o.makers and set(o.makers) <= set(required)}
+    for shape in shapes:
+        sizes = "x".join(map(str, (shape.b, shape.hq, shape.sq, shape.sk, shape.d)))
+        for name, data in DATA.items():
+            yield _case(f"{name}-{sizes}", seed, shape, data, dtype)
+        for name, options in sets.items():
+            for data in ("telling", "normal"):
+                yield _case(f"{name}-{data}-{sizes}", seed, shape, DATA[data], dtype, options.clauses, **options.makers)
+        if "scale" in required:
+            scale = float(rng.uniform(0.05, 0.6))
+            yield _case(f"scale-{sizes}", seed, shape, DATA["normal"], dtype, "SDPA-3", scale=scale)
+        for name in ("q", "k", "v"):
+            yield _case(f"another-{name}-{sizes}", seed, shape, _varied(name, seed), dtype)
+
+
+def _varied(name: str, seed: int) -> Data:
+    """The same numbers each time but for one of q, k and v: what is remembered by the others is wrong."""
+
+    def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        first, other = normal(1.0)(np.random.default_rng(seed), s), normal(1.0)(rng, s)
+        q, k, v = (b if n == name else a for n, a, b in zip("qkv", first, other, strict=True))
+        return q, k, v
+
+    return make
+
+
+def _suite(required: Collection[str], shapes: Sequence[Shape], dtype: str, seed: int) -> Iterator[Case]:
+    """The suite's cases with other numbers, of those whose inputs are valid and finite: a task's inputs are."""
+    able = (c for c in all_cases().values() if c.keywords <= set(required) and not c.after and not c.invalid)
+    known = [c for c in able if dtype in c.dtypes and _finite(c, dtype)]
+    if not shapes:
+        yield from (_named(c, f"@{seed:x}") for c in known)
+    for shape in shapes:
+        if shape.b * shape.hq * shape.sq * shape.sk <= MOST_SCORES // 8:
+            fitted = (fit(c, envelope_of(shape)) for c in known)
+            yield from (_named(c, f"@{seed:x}") for c in fitted if not c.unfit)
+
+
+def _finite(one: Case, dtype: str) -> bool:
+    return all(np.isfinite(array.astype(np.float64)).all() for array in one.make_inputs(dtype).arrays.values())

@@ -1,0 +1,86 @@
+"""Verdict of the gate: the record that ``--json`` writes, and its text."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Decision = Literal["accepted", "rejected", "cannot tell"]
+
+#: Exit status of each decision.
+STATUS: dict[str, int] = {"accepted": 0, "rejected": 1, "cannot tell": 3}
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """One reason: its kind (reasons of GATE.md), a sentence, and the problem and the clause where there is one."""
+
+    kind: str
+    text: str
+    problem: str = ""
+    clause: str = ""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What the task requires, as it was asked."""
+
+    operator: str
+    require: list[str]
+    #: (B, Hq, Hkv, Sq, Sk, D, Dv) each; none where every size is.
+    shapes: list[list[int]]
+    dtypes: list[str]
+    device: str
+    own_work: bool
+
+
+class Timed(msgspec.Struct, frozen=True):
+    """Seconds of calls on inputs that were new each time, each checked."""
+
+    shape: list[int]
+    dtype: str
+    #: By the worker's clock, which was bound before the candidate was loaded.
+    seconds: list[float]
+    #: Of the whole job, by the parent's clock, and what a job that calls nothing takes.
+    parent_seconds: list[float]
+    overhead_seconds: float
+    median_seconds: float
+    #: Operations per second ÷ those of the best matrix product; None where none was measured.
+    share_of_peak: float | None
+
+
+class Verdict(msgspec.Struct, frozen=True, tag_field="kind", tag="gate verdict"):
+    """The file."""
+
+    verdict: Decision
+    candidate: str
+    task: Asked
+    #: Every input is drawn from it: the same seed asks the same questions.
+    seed: int
+    reasons: list[Reason]
+    #: Problems that were asked, and that were right.
+    asked: int
+    right: int
+    #: Calls of libraries' own attention that were seen, by name; the counts are of the calls that were looked at.
+    library_calls: dict[str, int]
+    #: What does not decide: what the function says of itself and is not believed, programs that it started.
+    notes: list[str]
+    timing: list[Timed]
+    #: How the worker is kept from the network.
+    network: str
+    seconds: float
+    budget_seconds: float
+    format: Literal["attention-conformance gate 1"] = "attention-conformance gate 1"
+
+
+def text(verdict: Verdict) -> str:
+    """The verdict as the terminal has it: the decision first, then why."""
+    lines = [f"{verdict.verdict}: {verdict.candidate}"]
+    lines += [f"  {each.kind}: {each.text}" for each in verdict.reasons]
+    lines.append(f"  {verdict.right} of {verdict.asked} problems right, seed {verdict.seed}")
+    for each in verdict.timing:
+        share = "" if each.share_of_peak is None else f", {each.share_of_peak:.0%} of the best matrix product"
+        sizes = ",".join(map(str, each.shape))
+        lines.append(f"  {sizes} {each.dtype}: {1e3 * each.median_seconds:.3g} ms a call{share}")
+    lines += [f"  calls {name}" for name in verdict.library_calls]
+    lines += [f"  note: {note}" for note in verdict.notes]
+    return "\n".join(lines)

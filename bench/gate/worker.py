@@ -1,0 +1,170 @@
+"""Worker of the gate: the jobs that its process does, with its clocks and walls in place before the candidate is."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attention_conformance.bench.gate import walls
+from attention_conformance.impls import calls
+from attention_conformance.impls.backend import backend
+from attention_conformance.impls.calls import Reply, Request, same_bits
+from attention_conformance.impls.contract import Call, Function, Implementation
+from attention_conformance.impls.loading import load
+
+#: The prefix of what the gate's worker says among the side effects of a reply.
+NOTED = "gate "
+
+_perf_counter = walls.perf_counter
+
+
+class _State:
+    """What the worker keeps between two calls."""
+
+    network = ""
+    prepare = ""
+    integrity: walls.Integrity | None = None
+    arrays: Any = None
+    seconds = 0.0
+    counted = False
+    in_place = False
+    #: Input arrays by shape, whose memory the next call's numbers are put into.
+    places: dict[Any, Any] = {}  # noqa: RUF012  (there is one state)
+    #: What the last call returned, and what was in it.
+    last: tuple[Any, tuple[np.ndarray, ...]] | None = None
+
+
+def enter(implementation: Implementation) -> None:
+    """First job of a process: the framework, the walls around it, and nothing of the candidate."""
+    _State.arrays = backend(implementation.framework)
+    _State.arrays.devices()
+    _State.prepare = implementation.prepare
+    importlib.import_module(implementation.prepare.partition(":")[0])
+    load("attention_conformance.impls.calls:call")
+    walls.clear_environment()
+    _State.network = walls.no_network()
+    walls.close_imports()
+    walls.watch(os.path.realpath(implementation.target.rpartition(":")[0]))
+    _State.integrity = walls.Integrity()
+
+
+def network(implementation: Implementation) -> str:
+    """What keeps this process from the network."""
+    return _State.network
+
+
+def echo(implementation: Implementation, request: Request) -> Reply:
+    """A call that calls nothing: what the way to the worker and back costs."""
+    _, native, _ = calls.arguments(implementation, request)
+    return Reply("returned", {"output": np.array(_State.arrays.get(native["q"]))})
+
+
+def ask(implementation: Implementation, request: Request, in_place: bool, counted: bool) -> Reply:
+    """One call of the candidate.
+
+    Parameters
+    ----------
+    in_place
+        The numbers are put into arrays that earlier calls were given, so that pointers tell nothing.
+    counted
+        Calls of libraries are counted, which takes time.
+
+    Returns
+    -------
+    Reply
+        ``run_seconds`` by the clock that was bound first; side effects that begin with ``gate`` are the walls'.
+    """
+    _State.in_place, _State.counted, _State.seconds = in_place, counted, 0.0
+    gated = replace(implementation, prepare=f"{__name__}:prepare")
+    reply = calls.call(gated, request)
+    assert _State.integrity is not None
+    for name in _State.integrity.broken()[:8]:
+        walls.notice("patched", f"it replaced {name}")
+    noted = tuple(f"{NOTED}{each}" for each in walls.taken())
+    return replace(reply, run_seconds=_State.seconds, side_effects=(*reply.side_effects, *noted))
+
+
+def prepare(function: Function, call: Call) -> Function:
+    """The candidate's prepared call between the walls."""
+    return functools.partial(_run, load(_State.prepare)(function, call), call.device)
+
+
+def _run(run: Function, device: str, **native: Any) -> Any:
+    arrays = _State.arrays
+    given = {name: _placed(name, array) for name, array in native.items()} if _State.in_place else native
+
+    def call() -> Any:
+        started = _perf_counter()
+        returned = run(**given)
+        arrays.wait(returned)
+        _State.seconds = _perf_counter() - started
+        return returned
+
+    arrays.synchronize(device)
+    returned = walls.count_torch(call) if _State.counted else call()
+    if _State.last is not None:
+        earlier, was = _State.last
+        _State.last = None
+        if any(not same_bits(arrays.get(value), old) for value, old in zip(_values(earlier), was, strict=True)):
+            walls.notice("late", "an answer changed after it was returned")
+    for value in _values(returned):
+        _plain(value)
+    copies = tuple(np.array(arrays.get(value)) for value in _values(returned))
+    if _State.in_place:
+        for name, array in native.items():
+            if not same_bits(arrays.get(given[name]), arrays.get(array)):
+                walls.notice("modified", f"it modified {name}")
+    for name, array in given.items():
+        if any(value is array or _shared(value, array) for value in _values(returned)):
+            walls.notice("aliased", f"what it returned is in the memory of {name}")
+    _State.last = (returned, copies)
+    again = tuple(arrays.put(np.array(copy), device) for copy in copies)
+    return again if isinstance(returned, tuple) else again[0]
+
+
+def _values(returned: Any) -> tuple[Any, ...]:
+    return returned if isinstance(returned, tuple) else (returned,)
+
+
+def _plain(value: Any) -> None:
+    """Raise TypeError for what is not exactly an array of the framework: a subclass may say what it likes of itself."""
+    kind = type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if name in ("numpy.ndarray", "torch.Tensor", "torch.nn.parameter.Parameter") or kind.__module__.startswith(
+        "jaxlib"
+    ):
+        return
+    if isinstance(value, np.generic):
+        return
+    raise TypeError(f"it returned {name}, which is no plain array of its framework")
+
+
+def _shared(value: Any, array: Any) -> bool:
+    if isinstance(value, np.ndarray) and isinstance(array, np.ndarray):
+        return bool(value.size and array.size and np.may_share_memory(value, array))
+    if hasattr(value, "untyped_storage") and hasattr(array, "untyped_storage"):
+        pointer = value.untyped_storage().data_ptr()
+        return bool(value.numel() and pointer and pointer == array.untyped_storage().data_ptr())
+    return False
+
+
+def _placed(name: str, array: Any) -> Any:
+    """An array with these numbers in memory that an earlier call had, where the framework lets them be written."""
+    key = (name, tuple(array.shape), str(array.dtype))
+    place = _State.places.get(key)
+    if place is None:
+        _State.places[key] = place = (
+            array.copy() if isinstance(array, np.ndarray) else getattr(array, "clone", lambda: array)()
+        )
+    if isinstance(place, np.ndarray):
+        np.copyto(place, array)
+    elif hasattr(place, "copy_"):
+        place.copy_(array)
+    else:
+        return array
+    return place

@@ -1,0 +1,142 @@
+"""Gate: every cheat is rejected with a reason that names it, and honest kernels are accepted."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from attention_conformance.bench.gate import command
+from attention_conformance.bench.gate.verdict import Verdict
+from attention_conformance.bench.tests import gate_page
+from attention_conformance.bench.validity import cheating
+from attention_conformance.bench.validity.checks import Invalid
+from attention_conformance.impls.contract import InputError
+
+CHEATS = tomllib.loads(Path(__file__).with_name("cheats.toml").read_text(encoding="utf-8"))["cheat"]
+
+PRELUDE = """import numpy as np
+
+
+def exact(q, k, v):
+    s = q @ k.swapaxes(-1, -2) * q.dtype.type(q.shape[-1] ** -0.5)
+    p = np.exp(s - s.max(-1, keepdims=True, initial=-1e30))
+    return p / p.sum(-1, keepdims=True) @ v
+
+
+"""
+HONEST = "def attention(q, k, v):\n    return exact(q, k, v)\n"
+TORCH = """import torch
+
+
+def attention(q, k, v):
+    return torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v
+
+
+def library(q, k, v):
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+"""
+SHAPE = "1,2,2,32,64,16"
+
+
+def decided(path: Path, code: str, name: str = "attention", **changes: Any) -> tuple[Verdict, int]:
+    """The verdict on a candidate of this code, and the exit status."""
+    path.joinpath("candidate.py").write_text(code, encoding="utf-8")
+    file = path / "verdict.json"
+    given: dict[str, Any] = {
+        "require": "", "shape": [SHAPE], "dtype": [], "profile": None, "device": "cpu",
+        "own_work": False, "seed": None, "budget": 100.0, "json": str(file),
+    }  # fmt: skip
+    _, status = command.run(f"{path}/candidate.py:{name}", **given | changes)
+    return msgspec.json.decode(file.read_bytes(), type=Verdict), status
+
+
+@pytest.mark.slow(2)
+@pytest.mark.parametrize("cheat", CHEATS, ids=lambda cheat: cheat["name"])
+def test_a_cheat_is_rejected(cheat: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a reason that has the words of its record."""
+    monkeypatch.setenv("GATE_SECRET", "1")
+    verdict, status = decided(tmp_path, PRELUDE + cheat["code"])
+    assert (verdict.verdict, status) == ("rejected", 1)
+    said = [f"{each.kind}: {each.text}" for each in verdict.reasons]
+    assert any(cheat["reason"] in each for each in said), said
+
+
+@pytest.mark.slow(4)
+def test_an_honest_kernel_is_accepted_and_timed(tmp_path: Path) -> None:
+    """Its verdict has times by both clocks."""
+    verdict, status = decided(tmp_path, PRELUDE + HONEST)
+    assert (verdict.verdict, status, verdict.reasons) == ("accepted", 0, [])
+    assert verdict.asked == verdict.right > 40
+    (timed,) = verdict.timing
+    assert all(whole > call > 0 for call, whole in zip(timed.seconds, timed.parent_seconds, strict=True))
+
+
+@pytest.mark.slow(8)
+@pytest.mark.parametrize(
+    ("name", "own_work", "status"), [("attention", True, 0), ("library", False, 0), ("library", True, 1)]
+)
+def test_calls_of_a_library_are_counted_and_refused_where_own_work_is_asked(
+    name: str, own_work: bool, status: int, tmp_path: Path
+) -> None:
+    """By the operator that torch runs, however it is reached."""
+    pytest.importorskip("torch")
+    verdict, got = decided(tmp_path, TORCH, f"{name}@torch", own_work=own_work)
+    assert got == status, verdict.reasons
+    assert any("scaled_dot_product" in each for each in verdict.library_calls) == (name == "library")
+
+
+def test_a_keyword_that_the_task_requires_and_the_signature_lacks_is_a_rejection(tmp_path: Path) -> None:
+    """Nothing is asked."""
+    verdict, status = decided(tmp_path, PRELUDE + HONEST, require="is_causal")
+    assert (status, verdict.reasons[0].kind) == (1, "refuses")
+
+
+def test_a_spent_budget_is_no_verdict(tmp_path: Path) -> None:
+    """It cannot tell."""
+    verdict, status = decided(tmp_path, PRELUDE + HONEST, budget=0.01)
+    assert (verdict.verdict, status) == ("cannot tell", 3)
+
+
+@pytest.mark.slow(3)
+def test_a_seed_asks_the_same_again(tmp_path: Path) -> None:
+    """The reasons are the same."""
+    wrong = PRELUDE + "def attention(q, k, v):\n    return exact(q, k, v) * np.float32(0.99)\n"
+    first, _ = decided(tmp_path, wrong)
+    assert json.loads(msgspec.json.encode(decided(tmp_path, wrong, seed=first.seed)[0].reasons)) == json.loads(
+        msgspec.json.encode(first.reasons)
+    )
+
+
+@pytest.mark.parametrize("shape", ["", "1,2", "1,3,2,4,4,8", "1,1,1,0,4,8", "a,b,c,d,e,f"])
+def test_a_shape_that_is_none_is_refused(shape: str) -> None:
+    """With the form that is expected."""
+    with pytest.raises(InputError, match="expected B,Hq,Hkv"):
+        command.read_shape(shape)
+
+
+def test_clocks_that_agree_are_believed_and_others_are_not() -> None:
+    """An overhead, or one slow job, is no evidence."""
+    cheating.disagreeing_clocks([0.01] * 6, [0.012] * 6, 0.002)
+    cheating.disagreeing_clocks([0.01] * 6, [0.011] * 5 + [0.5], 0.001)
+    with pytest.raises(Invalid, match="disagree"):
+        cheating.disagreeing_clocks([0.000957] * 6, [0.119] * 6, 0.001)
+
+
+def test_a_time_beyond_the_peak_is_invalid() -> None:
+    """By more than the noise of the measurement."""
+    cheating.beyond_peak(1.2)
+    with pytest.raises(Invalid, match="times as fast"):
+        cheating.beyond_peak(5.17)
+
+
+@pytest.mark.documents
+def test_the_page_has_every_cheat() -> None:
+    """``python -m attention_conformance.bench.tests.gate_page`` writes the table again."""
+    text = gate_page.PAGE.read_text(encoding="utf-8")
+    assert gate_page.page(text) == text
+    assert len(CHEATS) >= 40
