@@ -140,3 +140,9 @@ def test_the_page_has_every_cheat() -> None:
     text = gate_page.PAGE.read_text(encoding="utf-8")
     assert gate_page.page(text) == text
     assert len(CHEATS) >= 40
+
+
+def test_a_task_that_is_too_large_is_no_verdict(tmp_path: Path) -> None:
+    """Nothing was judged, so nothing is accepted."""
+    verdict, status = decided(tmp_path, PRELUDE + HONEST, shape=["32,32,32,512,512,8"])
+    assert (status, verdict.asked) == (3, 0)

@@ -74,7 +74,7 @@ def deferred(batches: Sequence[Batch]) -> None:
 
 #: How much faster than the measured peak a call may seem on a machine that is busy while the peak is measured, and
 #: seconds that the parent may have waited for nothing that the worker tells of.
-NOISE, UNTOLD_SECONDS = 2.0, 0.002
+NOISE, UNTOLD_SECONDS = 4.0, 0.002
 
 
 def disagreeing_clocks(by_worker: Sequence[float], by_parent: Sequence[float], overhead: float) -> None:
