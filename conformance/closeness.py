@@ -436,7 +436,7 @@ def _forward(
     q, k, v = arrays["q"], arrays["k"], arrays["v"]
     past = keywords.get("past_key")
     keys = k.shape[2] + (0 if past is None else past.shape[2])
-    shape = Shape(*q.shape[:2], k.shape[1], q.shape[2], keys, q.shape[3], v.shape[3])
+    shape = Shape(q.shape[0], q.shape[1], k.shape[1], q.shape[2], keys, q.shape[3], v.shape[3])
     asked = {f"return_{n}": True for n in ("weights", "lse") if n in came}
     inputs = Inputs(q, k, v, {**keywords, **asked})
     shapes = _shapes(shape)
@@ -519,7 +519,7 @@ def _backward(
     for name, array in (("q", q), ("k", k), ("v", v), ("grad_output", grad_output)):
         if not np.isfinite(array).all():
             raise ValueError(f"{name} has NaN or infinities; GRAD-15 leaves the gradients open")
-    shape = Shape(*q.shape[:2], k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3])
+    shape = Shape(q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3])
     whole = {"grad_q": q.shape, "grad_k": k.shape, "grad_v": v.shape}
     whole |= {"grad_bias": keywords["bias"].shape} if "bias" in keywords else {}
     group, bias = shape.hq // shape.hkv, keywords.get("bias")
@@ -596,13 +596,13 @@ def _layer(
     if normed and "weights" in came:
         raise ValueError("a sub-layer returns no weights")
     if came:
-        inputs = LayerInputs(*arrays.values(), keywords)
+        inputs = LayerInputs(**arrays, keywords=keywords)
         parts.append(_Part(given(kind, inputs, clause, shape, dtype, names=tuple(came)), Reply("returned", came)))
     if gradients:
         if grad_output is None or normed:
             raise ValueError("gradients need grad_output, and are those of the layer without normalisation")
         of = {n: x for n, x in keywords.items() if n not in ("return_weights", "average_weights")}
-        layer = LayerGradientInputs(*arrays.values(), _array("grad_output", grad_output), of)
+        layer = LayerGradientInputs(**arrays, grad_output=_array("grad_output", grad_output), keywords=of)
         grads = {f"grad_{n}": _array(f"grad_{n}", a) for n, a in gradients.items()}
         missing = sorted(n for n in gradients if n not in arrays and n not in of)
         if missing:
@@ -650,6 +650,7 @@ def _checked(question: _Question) -> Closeness:
         result, finding, taken = _judged(part, question)
         if finding is not None:
             result, finding, taken = _judged(part, question, every_profile=True)  # says which profiles it keeps
+            assert finding is not None  # which other profiles are kept decides nothing
             raise NotClose(part.case, taken, result, finding, part.note)
         for one in judge.comparisons(taken, part.case, question.dtype, question.profile):
             shares[one.name] = one.share
@@ -734,7 +735,7 @@ def _diagnosis(case: Any, reply: Reply, blank: Result, finding: Finding) -> tupl
     if tried is None:
         return finding.broken, ["Diagnosis: none tried on an input of this size; a shorter one that fails has one"]
     small, results = tried
-    profile = Profile(blank.profile)
+    profile = Profile(str(blank.profile))
     compared = judge.comparisons(Reply("returned", results), small, blank.dtype, profile)
     if all(each.ok for each in compared):  # what is wrong lies in another part
         return finding.broken, []

@@ -53,7 +53,7 @@ class _Given(AnyCase):
 
     def axes(self, result: str) -> tuple[str, ...]:
         """Names of the axes of a result as the caller has it."""
-        return self._shown(result, super().axes(result))
+        return self._shown(result, super().axes(result))  # type: ignore[safe-super]  # of the case beside it
 
     def _shown(self, result: str, axes: tuple[Any, ...]) -> tuple[Any, ...]:
         if not axes or self.operator not in ("sdpa", "sdpa_grad") or result == "grad_bias":
