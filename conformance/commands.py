@@ -31,11 +31,11 @@ def list_clauses() -> str:
     return "\n".join(f"{c.id} · {c.title} ({c.level.value}): {c.sentence}" for c in clauses().values())
 
 
-def write_kill_matrix(output: Path) -> str:
-    """Judge every fault on every case and write the kill matrix; takes a minute."""
-    from attention_conformance.conformance.faults import kill_matrix
+def write_kill_matrix(output: Path, per_envelope: bool) -> str:
+    """Judge every fault on every case and write the kill matrix; or that of each envelope."""
+    from attention_conformance.conformance.faults import envelopes, kill_matrix
 
-    return kill_matrix.write(output)
+    return envelopes.write(output) if per_envelope else kill_matrix.write(output)
 
 
 def write_pages() -> str:
@@ -63,6 +63,12 @@ def merge_parts(parts: list[Path], output: Path) -> str:
 
 def kill_matrix_options(parser: argparse.ArgumentParser) -> None:
     """Options of ``kill-matrix``."""
+    parser.add_argument(
+        "--envelopes",
+        dest="per_envelope",
+        action="store_true",
+        help="inside the envelope of each kind of kernel, and those on paths of kernels too (a quarter of an hour)",
+    )
     parser.add_argument(
         "-o", dest="output", type=Path, default=Path("faults.json"), metavar="FILE", help="default: %(default)s"
     )

@@ -82,13 +82,18 @@ def _fitted(case: C, envelope: Envelope) -> C:
             alone = [n for n in needed if proposed.smallest(axes, [n]) is None]
             return replace(case, unfit=f"not applicable: {_lacking(alone or needed, axes)}")
         chosen |= dict(zip(axes, found, strict=True))
-    shape = Shape(**chosen)
+    found = resized(case, Shape(**chosen))
+    if case.after:
+        earlier = case.earlier()
+        found = replace(found, before=fit(earlier, envelope) if earlier is not None else None)
+    return found
+
+
+def resized(case: C, shape: Shape) -> C:
+    """A case at other sizes, whatever it needs: data, past and lengths follow them."""
     changes: dict[str, Any] = {"shape": shape, "fitted": True, "store": FITTED}
     if case.data in (None, numbered):
         changes["data"] = _pointing(case.data is numbered)
-    if case.after:
-        earlier = case.earlier()
-        changes["before"] = fit(earlier, envelope) if earlier is not None else None
     past = getattr(case, "past", None)
     if past is not None:
         changes["past"] = _past(past, case.shape, shape)

@@ -89,7 +89,11 @@ def random_problem(index: int) -> Problem:
 
 def drawn_problem(rng: Rng, name: str, limits: Limits) -> Problem:
     """A problem of this name, every option of it drawn."""
-    shape = _shape(rng, limits)
+    return problem_of(rng, name, _shape(rng, limits))
+
+
+def problem_of(rng: Rng, name: str, shape: Shape) -> Problem:
+    """A problem of this name and shape, every option of it drawn."""
     is_causal = happens(rng, "is_causal")
     window = (_side(rng, shape), _side(rng, shape)) if happens(rng, "window") else None
     shifted = (is_causal or window is not None) and happens(rng, "causal_offset")
@@ -136,7 +140,11 @@ class DecodeProblem:
 def decode_problem(index: int) -> DecodeProblem:
     """The problem of an index, always the same one."""
     rng = np.random.default_rng((SEED, index, DECODING))
-    problem = drawn_problem(rng, f"evidence-decode-{index}", DECODED)
+    return with_past(rng, drawn_problem(rng, f"evidence-decode-{index}", DECODED))
+
+
+def with_past(rng: Rng, problem: Problem) -> DecodeProblem:
+    """A problem of which some keys are past ones, and sinks of it, drawn."""
     sinks = log_uniform(rng, *SINKS) if happens(rng, "sinks") else None
     keys, rows = problem.shape.sk, problem.shape.sq
     past = keys - rows if keys >= rows and happens(rng, "all new") else int(rng.integers(keys + 1))

@@ -8,6 +8,7 @@ worst order, or use the coarsest exp that is still called correct.  Each can be 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -152,6 +153,84 @@ class Coarse(Variant):
         return (powers.view(np.uint32) & np.uint32(0xFFFFFFF0)).view(np.float32)
 
 
+class Tiles(Tiled, Variant):
+    """Tiles of rows, and within each tiles of keys; rows of one tile know nothing of another's."""
+
+    rows = 64
+    tile = 64
+
+    def mixed(self, x: Inputs, s: Array, allowed: Array, v: Array) -> tuple[Array, Array, Array]:
+        """One tile of rows after the other."""
+        parts = [slice(first, first + self.rows) for first in range(0, max(s.shape[2], 1), self.rows)]
+        found = [super(Tiles, self).mixed(x, s[:, :, p], allowed[:, :, p], v) for p in parts]
+        output, weights, lse = (np.concatenate(each, axis=2) for each in zip(*found, strict=True))
+        return output, weights, lse
+
+
+class Tiles128(Tiles):
+    """Tiles of 128 rows and 128 keys."""
+
+    rows = 128
+    tile = 128
+
+
+class Tiles176(Tiles):
+    """Tiles of 64 rows and 176 keys."""
+
+    tile = 176
+
+
+class SplitKeys(Variant):
+    """Parts of 128 keys, each normalised on its own, and merged by their lse; the sink is in the first."""
+
+    part = 128
+
+    def mixed(self, x: Inputs, s: Array, allowed: Array, v: Array) -> tuple[Array, Array, Array]:
+        """Output, weights and lse from those of the parts."""
+        if s.shape[3] <= self.part:
+            return super().mixed(x, s, allowed, v)
+        found = []
+        for first in range(0, s.shape[3], self.part):
+            keys = slice(first, first + self.part)
+            each = x if first == 0 else replace(x, sinks=None)
+            found.append(super().mixed(each, s[..., keys], allowed[..., keys], v[:, :, keys]))
+        parts = np.stack([lse[..., None] for _, _, lse in found])
+        top = parts.max(axis=0)
+        powers = np.exp(parts - np.where(np.isneginf(top), x.work(0), top))
+        total = powers.sum(axis=0)
+        divisor = np.where(total == 0, x.work(1), total)
+        share = powers / divisor
+        lse = np.where(total == 0, x.work(-np.inf), top + np.log(divisor))
+        # A part without an allowed key has zeros, whatever its values are: no 0 · NaN.
+        terms = [np.where(w == 0, x.work(0), w * each[0]) for w, each in zip(share, found, strict=True)]
+        output = np.add.reduce(terms)
+        weights = np.concatenate([w * each[1] for w, each in zip(share, found, strict=True)], axis=3)
+        if not np.isfinite(v).all():  # what is not finite counts wherever it is allowed, at a weight of 0 too
+            special = np.add.reduce([each[0] for each in found])
+            output = np.where(np.isfinite(special), output, special)
+        return output, weights, lse[..., 0]
+
+
+class BaseTwo(Variant):
+    """exp2 of scores that log2 e was multiplied into."""
+
+    def powers(self, x: Inputs, s: Array, top: Array) -> Array:
+        """exp(s − top) as 2^(s · log2 e − top · log2 e)."""
+        return np.exp2((s - top) * x.work(np.log2(np.e)))
+
+
+class ScaledQuery(Variant):
+    """q is multiplied by the scale, and stored, before it meets k."""
+
+    dtypes = HALVES
+    profiles = dict.fromkeys(HALVES, "storage")
+
+    def scores(self, x: Inputs, q: Array, k: Array) -> Array:
+        """The product of stored, scaled queries."""
+        before, after = split_scale(x.scale, x.q.shape[3])
+        return (kept(x, q * x.work(before)) @ k.swapaxes(2, 3)) * x.work(after)
+
+
 def kept(x: Inputs | LayerCall, array: Array) -> Array:
     """The array as it comes back from memory in the storage dtype."""
     return array.astype(x.dtype).astype(x.work)
@@ -165,3 +244,18 @@ def eleven_bits(array: Array) -> Array:
 
 storage, fused, flash, online = Storage(), Fused(), Flash(), Online()
 tf32, sequential, coarse = Tf32(), Sequential(), Coarse()
+tiles, tiles128, tiles176, split_keys = Tiles(), Tiles128(), Tiles176(), SplitKeys()
+base_two, scaled_query = BaseTwo(), ScaledQuery()
+
+#: Correct ways to compute attention that kernels have, by the names of their plug-ins: none may fail any case, at its
+#: own sizes or inside an envelope.
+CORRECT: dict[str, Variant] = {
+    "tiles": tiles,
+    "tiles128": tiles128,
+    "tiles176": tiles176,
+    "split_keys": split_keys,
+    "base_two": base_two,
+    "scaled_query": scaled_query,
+    "storage": storage,
+    "flash": flash,
+}

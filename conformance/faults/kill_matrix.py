@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from attention_conformance.conformance.cases import AnyCase, every_case
-from attention_conformance.conformance.cases.fit import dtypes_for, fit
 from attention_conformance.conformance.faults.models.steps import has_effects
 from attention_conformance.conformance.faults.registry import FAULTS, Fault, link
 from attention_conformance.conformance.faults.trials import trial, verdict
@@ -27,7 +26,6 @@ from attention_conformance.conformance.ledger.load import Ledger, read
 from attention_conformance.conformance.ledger.questions import QUESTIONS
 from attention_conformance.conformance.run.targets import Target
 from attention_conformance.impls.contract import Implementation
-from attention_conformance.impls.envelope import Envelope
 from attention_conformance.impls.process.pool import Crashed, Pool
 from attention_conformance.impls.select import plug_in
 
@@ -60,37 +58,6 @@ def implementation(fault: Fault) -> Implementation:
     return replace(plugged, name=fault.name, worker="faults", operator=fault.operator)
 
 
-def judge_in_envelope(
-    pool: Pool, envelope: Envelope, dtypes: Sequence[str], faults: Iterable[str], enough: int = LEAST
-) -> tuple[Kill, ...]:
-    """Judge faults as if they took the calls of an envelope only, until so many cases have caught each.
-
-    Parameters
-    ----------
-    pool
-        Processes to call the faults in.
-    envelope, dtypes
-        What each fault is asked.
-    faults
-        Names in FAULTS.
-    enough
-        Cases after which a fault is not judged on more.
-
-    Returns
-    -------
-    tuple of Kill
-        The smallest cases that catch each fault, in the order of ``faults``.
-    """
-    rows = [_Row(FAULTS[name], pool) for name in faults]
-    for case in sorted((fit(case, envelope) for case in every_case().values()), key=lambda case: case.size):
-        asked = dtypes_for(case, dtypes)
-        for row in rows:
-            lacking = row.fault.operator != case.operator or case.keywords - row.keywords
-            if not case.unfit and not lacking and len(row.caught) < enough:
-                row.judge(case, asked)
-    return tuple(Kill(row.fault.name, row.caught) for row in rows)
-
-
 def judge_faults(pool: Pool, faults: Iterable[str] = ()) -> tuple[Kill, ...]:
     """Judge faults on every case and dtype of their operators, on the CPU.
 
@@ -108,15 +75,15 @@ def judge_faults(pool: Pool, faults: Iterable[str] = ()) -> tuple[Kill, ...]:
     tuple of Kill
         The cases that catch each fault, in the order of ``faults``.
     """
-    rows = [_Row(FAULTS[name], pool) for name in faults or FAULTS]
+    rows = [Row(FAULTS[name], pool) for name in faults or FAULTS]
     for case in sorted(every_case().values(), key=lambda case: case.size):
         for row in rows:
-            if row.fault.operator == case.operator and not case.keywords - row.keywords:  # else unsupported
+            if row.takes(case):
                 row.judge(case, case.dtypes)
     return tuple(Kill(row.fault.name, row.caught) for row in rows)
 
 
-class _Row:
+class Row:
     """A fault that is judged on one case after the other."""
 
     def __init__(self, fault: Fault, pool: Pool) -> None:
@@ -125,15 +92,22 @@ class _Row:
         self.caught: dict[str, tuple[str, ...]] = {}
         pool.call(self.plugged, "attention_conformance.conformance.faults:forget", fault.attribute)  # earlier calls
 
+    def takes(self, case: AnyCase) -> bool:
+        """Whether a case is of its operator, and asks for no keyword that it has not."""
+        return self.fault.operator == case.operator and not case.keywords - self.keywords
+
     def judge(self, case: AnyCase, asked: Sequence[str]) -> None:
-        dtypes = tuple(dtype for dtype in asked if self._fails(Target(self.plugged, "cpu", dtype), case))
+        """Note the dtypes in which the fault fails a case, of some."""
+        dtypes = tuple(dtype for dtype in asked if self.fails(case, dtype))
         if dtypes:
             self.caught[case.name] = dtypes
 
-    def _fails(self, target: Target, case: AnyCase) -> bool:
-        make, profile = self.fault.make, target.implementation.profile(target.dtype)
+    def fails(self, case: AnyCase, dtype: str) -> bool:
+        """Whether the fault fails a case in a dtype, plugged in as a user's function is."""
+        make, profile = self.fault.make, self.plugged.profile(dtype)
         if not has_effects(make):  # type: ignore[arg-type]  # a class is hashable
-            return trial(make, case, target.dtype, profile).verdict.outcome is Outcome.FAILED
+            return trial(make, case, dtype, profile).verdict.outcome is Outcome.FAILED
+        target = Target(self.plugged, "cpu", dtype)
         try:  # as a user's function, so that what it leaves behind is looked for
             reply = run_case(target, case, self.pool, timeout=None)
         except Crashed:

@@ -11,32 +11,10 @@ import pytest
 from attention_conformance.conformance.cases import Case, all_cases, every_case
 from attention_conformance.conformance.cases.base import HALVES
 from attention_conformance.conformance.cases.data import Shape
-from attention_conformance.conformance.cases.fit import at, at_sizes, dtypes_for, fit, in_float16, kept, needs, sizes_of
+from attention_conformance.conformance.cases.envelopes import ENVELOPES
+from attention_conformance.conformance.cases.fit import at, dtypes_for, fit, in_float16, kept, needs, sizes_of
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.envelope import Envelope, Sizes
-
-WIDTHS = Sizes((64, 96, 128, 256))
-TILES = Sizes(multiple=128, least=128)
-
-
-def static(b: int, heads: int, sq: int, sk: int) -> Envelope:
-    """One shape, of width 64, as a model has it."""
-    return at_sizes((b, heads, heads, sq, sk, 64, 64))
-
-
-#: Envelopes of kernels that ship, and the dtypes that they take.
-ENVELOPES: dict[str, tuple[Envelope, tuple[str, ...]]] = {
-    "half-precision flash": (Envelope(head_widths=WIDTHS, value_widths=WIDTHS, equal_widths=True), HALVES),
-    "width 128": (Envelope(head_widths=Sizes((128,)), value_widths=Sizes((128,))), HALVES),
-    "static": (static(1, 8, 128, 128), ("float32",)),
-    "static decoding": (static(2, 8, 1, 256), ("float32",)),
-    "tiles of 128": (
-        Envelope(query_lengths=TILES, key_lengths=TILES, head_widths=Sizes((128,)), value_widths=Sizes((128,))),
-        ("float32", "bfloat16"),
-    ),
-    "Sq = Sk": (Envelope(length_relation="Sq = Sk"), ("float32",)),
-    "one query": (Envelope(query_lengths=Sizes((1,))), ("float32",)),
-}
 
 #: Larger ones take seconds each.
 LARGEST = 2**21
@@ -44,7 +22,7 @@ LARGEST = 2**21
 
 def fitted(name: str) -> Iterator[Case]:
     """The cases of sdpa that can be asked inside an envelope."""
-    envelope, dtypes = ENVELOPES[name]
+    envelope, dtypes = ENVELOPES[name].envelope, ENVELOPES[name].dtypes
     for case in all_cases().values():
         found = fit(case, envelope)
         if not found.unfit and dtypes_for(case, dtypes):
@@ -55,10 +33,10 @@ def fitted(name: str) -> Iterator[Case]:
 def test_a_fitted_case_is_inside_and_keeps_what_it_needs(name: str) -> None:
     """Its sizes are taken, and every need of the case is kept at them."""
     for case in fitted(name):
-        assert case.shape in ENVELOPES[name][0], case.name
+        assert case.shape in ENVELOPES[name].envelope, case.name
         sizes = vars(case.shape)
         if not case.invalid and case.shape.elements < LARGEST:
-            s, inputs = case.shape, case.inputs(dtypes_for(every_case()[case.name], ENVELOPES[name][1])[0])
+            s, inputs = case.shape, case.inputs(dtypes_for(every_case()[case.name], ENVELOPES[name].dtypes)[0])
             past = case.past or 0
             assert inputs.q.shape == (s.b, s.hq, s.sq, s.d), case.name
             assert inputs.k.shape == (s.b, s.hkv, s.sk - past, s.d), case.name
@@ -87,7 +65,7 @@ def test_a_case_whose_own_sizes_are_taken_stays_itself() -> None:
 )
 def test_what_cannot_be_asked_says_what_it_needs(name: str, envelope: str, why: str) -> None:
     """Not more than what the envelope lacks."""
-    assert fit(all_cases()[name], ENVELOPES[envelope][0]).unfit == f"not applicable: {why}"
+    assert fit(all_cases()[name], ENVELOPES[envelope].envelope).unfit == f"not applicable: {why}"
 
 
 def test_options_that_are_not_taken_together_are_not_asked_together() -> None:
@@ -111,7 +89,7 @@ def test_most_cases_can_be_asked_of_kernels(name: str, least: int) -> None:
 
 def test_the_same_envelope_gives_the_same_case() -> None:
     """Equal inputs too, so that a rerun is one."""
-    case, envelope = all_cases()["mask"], ENVELOPES["static"][0]
+    case, envelope = all_cases()["mask"], ENVELOPES["static"].envelope
     again = Envelope(**vars(envelope))
     assert fit(case, again) is fit(case, envelope)
     assert at(case, sizes_of(fit(case, envelope))).shape == fit(case, envelope).shape
@@ -134,7 +112,7 @@ def test_lengths_stay_within_the_keys_and_differ() -> None:
             given = case.options.get("kv_lengths")
             if given is None or case.invalid:
                 continue
-            valid = np.asarray(case.inputs(ENVELOPES[name][1][0]).keywords["kv_lengths"])
+            valid = np.asarray(case.inputs(ENVELOPES[name].dtypes[0]).keywords["kv_lengths"])
             assert valid.shape == (case.shape.b,), case.name
             assert (valid >= 0).all(), case.name
             assert (valid <= case.shape.sk).all(), case.name
@@ -154,7 +132,7 @@ def test_a_fitted_case_still_masks_what_it_is_about(name: str) -> None:
         own = every_case()[case.name]
         if not case.fitted or case.invalid or case.shape.elements > LARGEST:
             continue
-        dtype = dtypes_for(own, ENVELOPES[name][1])[0]
+        dtype = dtypes_for(own, ENVELOPES[name].dtypes)[0]
         before, after = _rows(own, own.dtypes[0]), _rows(case, dtype)
         assert "SDPA-15" not in case.clauses or after[0] >= before[0], f"{case.name}: no masked row at {case.shape}"
         assert case.shape.sq == 1 or after[1] >= before[1], f"{case.name}: no masked key at {case.shape}"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from tabulate import tabulate
 
 from attention_conformance.conformance.cases import kernels
 from attention_conformance.conformance.cases.design import Coverage
+from attention_conformance.conformance.cases.envelopes import ENVELOPES
 from attention_conformance.conformance.cases.kernel_paths import Call, kernel_paths
+from attention_conformance.conformance.faults import envelopes
 from attention_conformance.conformance.faults.paths import PATH_FAULTS
 
 PAGE = Path(__file__).parents[2] / "COVERAGE.md"
@@ -22,6 +25,14 @@ OPENING = (
     "and whether lse is asked for. Every two values meet in some row, and so do every three that a block names, unless "
     "the row would cost more than the block's limit (too large: with the cheapest of all other parts) or is no row of "
     "the block (refused: in the square block, two lengths that differ)."
+)
+
+ENVELOPES_OPENING = (
+    "What faults do inside the envelopes of kinds of kernels, by `attention-conformance kill-matrix --envelopes`. A "
+    "fault is judged on the cases fitted to the envelope and on those at the sizes of kernels inside it, until two "
+    "have caught it. One that none catches is looked for by random problems inside the envelope and by every case at a "
+    "random shape inside it; a fault on a path by calls that take the path. Where no problem shows it, it does not "
+    "show; where no call that was drawn takes its path, the path is outside."
 )
 
 
@@ -37,7 +48,49 @@ def text() -> str:
             f"{sum(row.cost for row in rows) / 1e6:.0f} million together. {_reached(coverage)}",
             _table(coverage),
         ]
-    return "\n\n".join([*parts, "## Paths", _paths([kernels.call_of(case) for case in cases])]) + "\n"
+    paths = _paths([kernels.call_of(case) for case in cases])
+    return "\n\n".join([*parts, "## Envelopes", *_envelopes(envelopes.published()), "## Paths", paths]) + "\n"
+
+
+def _envelopes(published: dict[str, Any]) -> list[str]:
+    """What faults do inside the envelope of each kind of kernel, and the names of those that too few cases catch."""
+    body, lists = [], []
+    for each in published["envelopes"]:
+        states = Counter(fault["state"] for fault in each["faults"].values())
+        shows = states["twice"] + states["once"] + states["missed"]
+        counts = (states[name] for name in ("twice", "once", "missed", "hidden", "outside"))
+        body.append((each["name"], each["line"], each["counts"]["cases"], shows, *counts))
+        lists.append(f"### {each['name']}\n\n{_lacking(each)}")
+    tried = [each["power"] for each in published["envelopes"] if each["power"][1]]
+    power = " ".join(
+        f"Of {of} faults that cases catch{f' in {name}' if len(tried) == 1 else ''} the random problems alone show {n}."
+        for (n, of), name in ((p, next(e["name"] for e in published["envelopes"] if e["power"] == p)) for p in tried)
+    )
+    heads = ("envelope", "takes", "cases", "show", "by two cases", "by one", "by none", "do not show", "path outside")
+    computed = {each["name"] for each in published["envelopes"]}
+    if missing := ", ".join(name for name in ENVELOPES if name not in computed):
+        power += f"\n\nNot computed yet: {missing}."
+    return [f"{ENVELOPES_OPENING} {power}", tabulate(body, heads, tablefmt="pipe"), *lists]
+
+
+def _lacking(envelope: dict[str, Any]) -> str:
+    """The faults that one case alone catches, those that none does though they show, and those that do not show."""
+    by_state: dict[str, list[str]] = {name: [] for name in ("once", "missed", "hidden")}
+    for name, fault in envelope["faults"].items():
+        if fault["state"] == "once":
+            by_state["once"].append(f"- {name}: `{next(iter(fault['caught']))}`")
+        elif fault["state"] == "missed":
+            by_state["missed"].append(f"- {name}: shown by {fault['example']}")
+        elif fault["state"] == "hidden":
+            by_state["hidden"].append(name)
+    parts = []
+    if by_state["once"]:
+        parts.append("Caught by one case alone:\n\n" + "\n".join(by_state["once"]))
+    if by_state["missed"]:
+        parts.append("Caught by no case, though they show:\n\n" + "\n".join(by_state["missed"]))
+    if by_state["hidden"]:
+        parts.append(f"Not shown by any problem: {', '.join(by_state['hidden'])}.")
+    return "\n\n".join(parts) or "All that show are caught by two cases."
 
 
 def _by_block(names: list[str]) -> str:

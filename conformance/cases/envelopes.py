@@ -1,0 +1,163 @@
+"""Envelopes of kernels that ship, by name, and random shapes inside them.
+
+What is said of the suite "per envelope" is said of these: which faults show there, which are caught, and how well they
+are named (faults/envelopes.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES
+from attention_conformance.conformance.cases.data import Rng, Shape
+from attention_conformance.conformance.cases.fit import at_sizes
+from attention_conformance.impls.envelope import Envelope, Sizes
+
+_WIDTHS = Sizes((64, 96, 128, 256))
+_TILES = Sizes(multiple=128, least=128)
+
+
+def static(b: int, heads: int, sq: int, sk: int) -> Envelope:
+    """One shape, of width 64, as a model has it."""
+    return at_sizes((b, heads, heads, sq, sk, 64, 64))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of kernel: the calls that it takes, in which dtypes, and whether it has a past and gradients.
+
+    Where there are as many queries as keys there is no room for a past.
+    """
+
+    envelope: Envelope
+    dtypes: tuple[str, ...]
+    past: bool = True
+    gradients: bool = True
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """What it computes, of what has lengths and widths."""
+        return ("sdpa", "sdpa_grad") if self.gradients else ("sdpa",)
+
+    @property
+    def lacking(self) -> frozenset[str]:
+        """Keywords that it has not."""
+        return frozenset() if self.past else frozenset({"past_key", "past_value"})
+
+    @property
+    def line(self) -> str:
+        """The envelope in one line."""
+        return self.envelope.line(self.dtypes, () if self.past else ("past",))
+
+
+#: Kinds of kernels, by name.
+ENVELOPES: dict[str, Kind] = {
+    "anything": Kind(Envelope(), ALL_DTYPES),
+    "half-precision flash": Kind(Envelope(head_widths=_WIDTHS, value_widths=_WIDTHS, equal_widths=True), HALVES),
+    "width 128": Kind(Envelope(head_widths=Sizes((128,)), value_widths=Sizes((128,))), HALVES),
+    "static": Kind(static(1, 8, 128, 128), ("float32",), past=False, gradients=False),
+    "static decoding": Kind(static(2, 8, 1, 256), ("float32",), gradients=False),
+    "tiles of 128": Kind(
+        Envelope(query_lengths=_TILES, key_lengths=_TILES, head_widths=Sizes((128,)), value_widths=Sizes((128,))),
+        ("float32", "bfloat16"),
+    ),
+    "Sq = Sk": Kind(Envelope(length_relation="Sq = Sk"), ("float32",), past=False),
+    "one query": Kind(Envelope(query_lengths=Sizes((1,))), ("float32",), gradients=False),
+}
+
+
+@dataclass(frozen=True)
+class Proposed:
+    """Sizes that a random shape is drawn from, as far as an envelope takes them."""
+
+    b: tuple[int, ...] = (1, 2, 3)
+    hkv: tuple[int, ...] = (1, 2, 3, 4)
+    group: tuple[int, ...] = (1, 1, 2, 3, 4, 8)
+    #: Small ones, and those on both sides of tiles.
+    lengths: tuple[int, ...] = (
+        *(1, 2, 3, 5, 7, 9, 16, 17, 33, 63, 64, 65, 100, 127, 128, 129, 160, 193, 255, 256, 257, 384, 385, 512, 513),
+        *(640, 1024, 1025),
+    )
+    widths: tuple[int, ...] = (1, 3, 4, 8, 12, 16, 20, 32, 40, 64, 80, 96, 128, 192, 256)
+
+    def with_edges(self, edges: Mapping[str, Sequence[int]]) -> Proposed:
+        """The same with the edges of a kernel's path, by size (cases/kernel_paths.py), as likely as all of its own."""
+
+        def joined(own: tuple[int, ...], *names: str) -> tuple[int, ...]:
+            given = tuple(n for name in names for n in edges.get(name, ()) if n > 0)
+            return own + given * -(-len(own) // max(len(given), 1)) if given else own
+
+        return Proposed(
+            joined(self.b, "b"),
+            joined(self.hkv, "hkv"),
+            joined(self.group, "group"),
+            joined(self.lengths, "sq", "sk", "packed"),
+            joined(self.widths, "d", "dv"),
+        )
+
+
+#: Draws of a shape before the cheapest so far is taken.
+_TRIES = 100
+
+#: Among how many shapes that an envelope takes as it likes there is one with as many queries as keys, and one with
+#: values as wide as keys.
+_SQUARE, _SAME_WIDTH = 0.2, 0.6
+
+
+def random_shape(rng: Rng, envelope: Envelope, most: int, proposed: Proposed | None = None) -> Shape:
+    """A shape inside an envelope.
+
+    Parameters
+    ----------
+    rng
+        Where it comes from.
+    envelope
+        What it is inside.
+    most
+        B · Hq · Sq · Sk · (D + Dv) that it has where the envelope has such.
+    proposed
+        The sizes that it is drawn from.
+
+    Returns
+    -------
+    Shape
+        The first drawn one that costs no more, or else the cheapest of many.
+
+    Raises
+    ------
+    ValueError
+        Where no size that is proposed is inside.
+    """
+    sizes, found = proposed or Proposed(), None
+    for _ in range(_TRIES):
+        shape = _drawn(rng, envelope, sizes)
+        if shape not in envelope:
+            continue
+        if _cost(shape) <= most:
+            return shape
+        found = shape if found is None or _cost(shape) < _cost(found) else found
+    if found is None:
+        raise ValueError("no shape inside the envelope is made of the sizes that are proposed")
+    return found
+
+
+def _cost(s: Shape) -> int:
+    return s.b * s.hq * s.sq * s.sk * (s.d + s.dv)
+
+
+def _drawn(rng: Rng, envelope: Envelope, proposed: Proposed) -> Shape:
+    def one(sizes: Sizes, some: tuple[int, ...]) -> int:
+        inside = sizes.values or [n for n in some if n in sizes] or sizes.near(max(some))
+        return inside[rng.integers(len(inside))]
+
+    b = one(envelope.batch_sizes, proposed.b)
+    hkv = one(envelope.key_head_counts, proposed.hkv)
+    hq = hkv * one(envelope.group_sizes, proposed.group)
+    sq, sk = (one(sizes, proposed.lengths) for sizes in (envelope.query_lengths, envelope.key_lengths))
+    if envelope.length_relation == "Sq = Sk" or rng.random() < _SQUARE:
+        sq = sk
+    d, dv = (one(sizes, proposed.widths) for sizes in (envelope.head_widths, envelope.value_widths))
+    if envelope.equal_widths or rng.random() < _SAME_WIDTH:
+        dv = d
+    return Shape(b, hq, hkv, sq, sk, d, dv)

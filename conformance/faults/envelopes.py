@@ -1,0 +1,332 @@
+"""Kill matrix per envelope: which faults show in the calls that a kind of kernel takes, and which cases catch them.
+
+A fault is judged on the cases fitted to the envelope, and then on those at the sizes of kernels.  One that no case
+catches is looked for by random problems inside the envelope, and by every case at a random shape inside it: where one
+shows it, the suite has a hole, which is named; where none does, it does not show in this envelope.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from attention_conformance.conformance.cases import AnyCase, every_case, kernel_cases
+from attention_conformance.conformance.cases.data import Shape
+from attention_conformance.conformance.cases.envelopes import ENVELOPES, Kind, Proposed, random_shape
+from attention_conformance.conformance.cases.fit import dtypes_for, fit, resized
+from attention_conformance.conformance.cases.kernel_paths import Call, KernelPath, kernel_paths
+from attention_conformance.conformance.cases.kernels import OPTION_SETS, call_of, telling
+from attention_conformance.conformance.cases.store import FITTED, RANDOM
+from attention_conformance.conformance.evidence.problems import (
+    GradientProblem,
+    log_uniform,
+    once,
+    problem_of,
+    with_past,
+)
+from attention_conformance.conformance.faults import FAULTS, PATH_FAULTS, Fault
+from attention_conformance.conformance.faults.kill_matrix import LEAST, Row
+from attention_conformance.conformance.faults.models.gradients import Backward
+from attention_conformance.conformance.faults.models.on_path import Mistake
+from attention_conformance.conformance.faults.models.sdpa import Attention
+from attention_conformance.conformance.faults.trials import trial
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.impls import compressed
+from attention_conformance.impls.process.pool import Pool
+
+FORMAT = "attention-conformance envelopes 1"
+
+#: The matrices that are kept; they take minutes to compute.
+PUBLISHED = Path(__file__).with_name(f"envelopes.json{compressed.SUFFIX}")
+
+#: Bytes of them that are read at most.
+_MOST_BYTES = 1 << 24
+
+#: Random problems that a fault is looked for on, of sdpa and, beside each case at a random shape, of its gradients.
+SEARCHED = {"sdpa": 200, "sdpa_grad": 40}
+
+#: Calls of a path that a fault on it is looked for on, and calls that are drawn to find them.
+ON_PATH, DRAWN = 40, 6000
+
+#: B · Hq · Sq · Sk · (D + Dv) of a random problem, where the envelope has such.
+MOST = 1 << 20
+
+#: Elements of the cases at the sizes of kernels that faults without a path are judged on.
+LARGEST = 1 << 19
+
+_CORRECT = {"sdpa": Attention, "sdpa_grad": Backward}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of a fault in an envelope: the cases that catch it, and where else it shows."""
+
+    fault: str
+    caught: dict[str, tuple[str, ...]]
+    #: A problem that shows it where no case catches it, "" for none.
+    example: str = ""
+    #: Its path is one that no call of the envelope takes.
+    outside: bool = False
+
+    @property
+    def state(self) -> str:
+        """``twice``, ``once``, ``missed``, ``hidden`` (it does not show), or ``outside``."""
+        if self.caught:
+            return "twice" if len(self.caught) >= LEAST else "once"
+        return "missed" if self.example else "outside" if self.outside else "hidden"
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The kill matrix of one envelope."""
+
+    name: str
+    found: tuple[Found, ...]
+    #: Of the faults that cases catch, how many the random problems alone show, of how many they were tried on.
+    power: tuple[int, int] = (0, 0)
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+def fault_named(name: str) -> Fault:
+    """A fault, on a path or not."""
+    return FAULTS[name] if name in FAULTS else PATH_FAULTS[name]
+
+
+def faults_in(kind: Kind) -> list[str]:
+    """The faults that a kind of kernel may have: those of its operators, and those on paths."""
+    return [name for name, fault in FAULTS.items() if fault.operator in kind.operators] + list(PATH_FAULTS)
+
+
+def cases_in(kind: Kind) -> list[AnyCase]:
+    """The cases of its operators at sizes inside its envelope, smallest first."""
+    return _asked(kind, every_case().values())
+
+
+def kernel_cases_in(kind: Kind) -> list[AnyCase]:
+    """The cases at the sizes of kernels inside its envelope, smallest first; of equal calls as many as are needed."""
+    met: Counter[Any] = Counter()
+    found = []
+    for case in _asked(kind, kernel_cases().values()):
+        call = (case.shape, frozenset(case.options), case.name.split("-")[2:5:2], dtypes_for(case, kind.dtypes))
+        met[repr(call)] += 1
+        if met[repr(call)] <= LEAST:
+            found.append(replace(case, store=FITTED))
+    return found
+
+
+def _asked(kind: Kind, cases: Iterable[AnyCase]) -> list[AnyCase]:
+    own = (case for case in cases if case.operator in kind.operators and not case.keywords & kind.lacking)
+    fitted = (fit(case, kind.envelope) for case in own)
+    found = (case for case in fitted if not case.unfit and dtypes_for(case, kind.dtypes))
+    return sorted(found, key=lambda case: case.size)
+
+
+def judged(name: str, pool: Pool, faults: Iterable[str] = (), enough: int = LEAST, *, power: bool = False) -> Matrix:
+    """The kill matrix of an envelope.
+
+    Case by case, as what faults have in common on a case is computed once; a fault that ``enough`` cases have caught is
+    judged on no more.
+
+    Parameters
+    ----------
+    name
+        In ENVELOPES.
+    pool
+        Processes to call the faults in.
+    faults
+        Names in FAULTS and PATH_FAULTS; by default all that the kind of kernel may have.
+    enough
+        Cases that each is looked for.
+    power
+        Try the random problems on the faults that cases catch, too, which says how much they see.
+    """
+    kind = ENVELOPES[name]
+    rows = [Row(fault_named(each), pool) for each in faults or faults_in(kind)]
+    small, large = cases_in(kind), kernel_cases_in(kind)
+    for case in small:
+        _judge(case, kind, [row for row in rows if row.takes(case) and len(row.caught) < enough])
+    for case in large:
+        left = [row for row in rows if row.takes(case) and len(row.caught) < enough]
+        _judge(case, kind, [row for row in left if _path(row) or case.shape.elements <= LARGEST])
+    examples, seen = _searched(name, kind, [row for row in rows if not row.caught and not _path(row)])
+    found = []
+    for row in rows:
+        outside = False
+        if _path(row) and not row.caught:
+            example, outside = _searched_on_path(kind, row)
+            examples[row.fault.name] = example
+        found.append(Found(row.fault.name, dict(row.caught), examples.get(row.fault.name, ""), outside))
+    tried = [row for row in rows if row.caught and not _path(row) and row.fault.operator == "sdpa"] if power else []
+    shown, _ = _searched(name, kind, tried, random_only=True)
+    counts = {"cases": len(small), "kernel cases": len(large), "problems": seen}
+    return Matrix(name, tuple(found), (len(shown), len(tried)), counts)
+
+
+def _path(row: Row) -> bool:
+    return row.fault.name in PATH_FAULTS
+
+
+def _judge(case: AnyCase, kind: Kind, rows: list[Row]) -> None:
+    for row in rows:
+        asked = [dtype for dtype in dtypes_for(case, kind.dtypes) if not _path(row) or _on_path(row, case, dtype)]
+        if asked:
+            row.judge(case, asked)
+
+
+def _on_path(row: Row, case: Any, dtype: str) -> bool:
+    """Whether a case takes a fault's path, and has the options that it needs; else it is correct attention there."""
+    make = cast("type[Mistake]", row.fault.make)
+    call = replace(call_of(case), dtype=dtype)
+    return make.path.taken(call) and not make.shows_with() - call.options
+
+
+# Search.
+
+
+def problems(name: str, kind: Kind, *, random_only: bool = False) -> Iterator[tuple[AnyCase, str]]:
+    """Random problems inside an envelope, always the same, each with its dtype; and every case at a random shape."""
+    for operator in kind.operators:
+        for index in range(SEARCHED[operator]):
+            rng = np.random.default_rng((zlib.crc32(f"{name} {operator}".encode()), index))
+            shape, dtype = random_shape(rng, kind.envelope, MOST), str(rng.choice(kind.dtypes))
+            problem = problem_of(rng, f"search-{name}-{operator}-{index}", shape)
+            if operator == "sdpa_grad":
+                problem = replace(problem, return_weights=False, return_lse=False)
+                yield once(GradientProblem(problem, log_uniform(rng, 0.01, 30.0)), dtype), dtype
+            elif rng.random() < 0.5:
+                case = once(with_past(rng, problem), dtype)
+                yield (case if kind.past else replace(case, past=None)), dtype
+            else:
+                yield once(problem, dtype), dtype
+        if random_only:
+            continue
+        for case in every_case().values():
+            asked = dtypes_for(case, kind.dtypes)
+            if case.operator == operator and asked and not case.keywords & kind.lacking and not case.after:
+                rng = np.random.default_rng((zlib.crc32(f"{name} {case.name}".encode()), 1))
+                found = resized(case, random_shape(rng, kind.envelope, MOST))
+                yield replace(found, name=f"{case.name}~{name}", store=RANDOM), str(rng.choice(asked))
+
+
+def _searched(name: str, kind: Kind, rows: list[Row], *, random_only: bool = False) -> tuple[dict[str, str], int]:
+    """A problem that shows each fault, for those that some problem shows; and how many problems were looked at."""
+    found: dict[str, str] = {}
+    seen = 0
+    for case, dtype in problems(name, kind, random_only=random_only):
+        left = [row for row in rows if row.takes(case) and row.fault.name not in found]
+        if left and _is_sound(case, dtype, left[0]):
+            seen += 1
+            found |= {row.fault.name: described(case, dtype) for row in left if row.fails(case, dtype)}
+    return found, seen
+
+
+def _is_sound(case: AnyCase, dtype: str, row: Row) -> bool:
+    """Whether correct attention passes: a case at sizes that it was not made for may be no input at all."""
+    make = _CORRECT[case.operator]
+    try:
+        return trial(make, case, dtype, row.plugged.profile(dtype)).verdict.outcome is Outcome.PASSED
+    except Exception:  # whatever its data or its edit raises at this shape
+        return False
+
+
+def _searched_on_path(kind: Kind, row: Row) -> tuple[str, bool]:
+    """A call that shows a fault on a path, "" for none; and whether no call of the envelope takes the path."""
+    make = cast("type[Mistake]", row.fault.make)
+    path = kernel_paths()[make.path.id]
+    if not any(_has_dtype(path, dtype) for dtype in kind.dtypes):
+        return "", True
+    proposed, needed = Proposed().with_edges(path.edges), make.shows_with()
+    able = [name for name, each in OPTION_SETS.items() if needed - {"lse"} <= _call(Shape(), "", each.makers).options]
+    rng = np.random.default_rng(zlib.crc32(row.fault.name.encode()))
+    outside, tried = True, 0
+    for index in range(DRAWN):
+        some = able if able and rng.random() < 0.5 else list(OPTION_SETS)
+        dtype, option = kind.dtypes[rng.integers(len(kind.dtypes))], some[rng.integers(len(some))]
+        s = random_shape(rng, kind.envelope, MOST, proposed)
+        lse = {"return_lse": True} if "lse" in needed or rng.random() < 0.5 else {}
+        options: dict[str, Any] = {**OPTION_SETS[option].makers, **lse}
+        call = _call(s, dtype, options)
+        if not path.taken(call):
+            continue
+        outside = False
+        if needed - call.options:
+            continue
+        base = kernel_cases()[next(iter(kernel_cases()))]
+        case = replace(
+            base, name=f"search-{index}", shape=s, data=telling, options=options, dtypes=(dtype,), store=RANDOM
+        )
+        tried += 1
+        if _is_sound(case, dtype, row) and row.fails(case, dtype):
+            return described(case, dtype), False
+        if tried == ON_PATH:
+            break
+    return "", outside
+
+
+def _call(s: Shape, dtype: str, options: Mapping[str, Any]) -> Call:
+    return Call.of(s.b, s.hq, s.hkv, s.sq, s.sk, s.d, s.dv, dtype, options)
+
+
+def _has_dtype(path: KernelPath, dtype: str) -> bool:
+    """Whether a path is taken in a dtype at all."""
+    return all(each.holds(_call(Shape(), dtype, {})) for each in path.when if each.left == "dtype")
+
+
+def described(case: AnyCase, dtype: str) -> str:
+    """A problem in one line: B × Hq × Hkv, Sq × Sk, D × Dv, dtype, options."""
+    s = case.shape
+    options = ", ".join(sorted(case.keywords)) or "no option"
+    return f"{case.name}: {s.b} × {s.hq} × {s.hkv}, {s.sq} × {s.sk}, {s.d} × {s.dv}; {dtype}; {options}"
+
+
+# What is published.
+
+
+def as_json(matrices: Iterable[Matrix]) -> dict[str, Any]:
+    """Matrices as plain data."""
+    return {
+        "format": FORMAT,
+        "envelopes": [
+            {
+                "name": each.name,
+                "line": ENVELOPES[each.name].line,
+                "counts": each.counts,
+                "power": list(each.power),
+                "faults": {
+                    found.fault: {
+                        "state": found.state,
+                        **({"caught": {n: " ".join(d) for n, d in found.caught.items()}} if found.caught else {}),
+                        **({"example": found.example} if found.example else {}),
+                    }
+                    for found in each.found
+                },
+            }
+            for each in matrices
+        ],
+    }
+
+
+def published() -> dict[str, Any]:
+    """The matrices that are kept."""
+    found: dict[str, Any] = json.loads(compressed.read(PUBLISHED, _MOST_BYTES))
+    return found
+
+
+def write(path: Path) -> str:
+    """Compute the matrices of all envelopes and write them to a file; returns how it went, a line for each."""
+    matrices = [judged(name, Pool(in_process=True), power=True) for name in ENVELOPES]
+    text = json.dumps(as_json(matrices), indent=1, ensure_ascii=False) + "\n"
+    if path.suffix == compressed.SUFFIX:
+        compressed.write(path, text.encode())
+    else:
+        path.write_text(text, encoding="utf-8")
+    counted = {each.name: Counter(found.state for found in each.found) for each in matrices}
+    lines = [f"{name}: {', '.join(f'{n} {s}' for s, n in states.items())}" for name, states in counted.items()]
+    return "\n".join([*lines, str(path)])
