@@ -15,6 +15,7 @@ from attention_conformance.conformance.evidence.variants import CORRECT
 from attention_conformance.conformance.faults import FAULTS, envelopes
 from attention_conformance.conformance.faults.envelopes import Found, judged, problems
 from attention_conformance.conformance.faults.kill_matrix import Row
+from attention_conformance.conformance.faults.models.steps import has_effects
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.judging.run_case import judge_case
 from attention_conformance.conformance.ledger.load import Ledger
@@ -26,7 +27,7 @@ from attention_conformance.impls.select import plug_in, with_attributes
 pytestmark = pytest.mark.slow(60)
 
 #: Elements of the cases that the published matrix is checked on, and every how many-th of its faults is.
-SMALL, EVERY = 1 << 15, 6
+SMALL, EVERY = 1 << 20, 12
 
 #: Every how many-th fitted case correct variants are judged on.
 SAMPLED = 25
@@ -63,11 +64,11 @@ def test_what_is_published_is_so(name: str, published: dict[str, dict[str, Any]]
     checked = 0
     for fault, (case, dtypes) in sample[::EVERY]:
         found = fit(known[case], kind.envelope)
-        if found.shape.elements <= SMALL:
-            row = Row(envelopes.fault_named(fault), pool)
+        row = Row(envelopes.fault_named(fault), pool)
+        if found.shape.elements <= SMALL and not has_effects(row.fault.make):  # these depend on the calls before
             assert [d for d in dtypes_for(found, kind.dtypes) if row.fails(found, d)] == dtypes.split(), (fault, case)
             checked += 1
-    assert checked or name == "static"
+    assert checked
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
