@@ -82,11 +82,11 @@ def _fitted(case: C, envelope: Envelope) -> C:
             alone = [n for n in needed if proposed.smallest(axes, [n]) is None]
             return replace(case, unfit=f"not applicable: {_lacking(alone or needed, axes)}")
         chosen |= dict(zip(axes, found, strict=True))
-    found = resized(case, Shape(**chosen))
+    inside = resized(case, Shape(**chosen))
     if case.after:
         earlier = case.earlier()
-        found = replace(found, before=fit(earlier, envelope) if earlier is not None else None)
-    return found
+        inside = replace(inside, before=fit(earlier, envelope) if earlier is not None else None)
+    return inside
 
 
 def resized(case: C, shape: Shape) -> C:
