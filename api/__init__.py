@@ -1,14 +1,45 @@
 """attention-conformance: says whether an implementation of attention is right, accurate and fast, and what changed.
 
-The command line is :mod:`attention_conformance.cli`.  This module imports nothing, so that the pytest plugin costs
-nothing in runs that are not of the suite.
+>>> from attention_conformance import check
+>>> report = check(my_attention)  # doctest: +SKIP
+
+The public names are those of ``__all__``; API.md has a page for each.  The command line is
+:mod:`attention_conformance.cli`.  A name is imported when it is asked for, so that the pytest plugin costs nothing in
+runs that are not of the suite.
 """
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attention_conformance.checking import FailedCase, Report, check
+    from attention_conformance.parametrizing import Check, parametrize
+
+__all__ = ["Check", "FailedCase", "Report", "check", "parametrize"]
+
+#: The modules that the public names are in.
+_PUBLIC = {
+    "Check": "parametrizing",
+    "FailedCase": "checking",
+    "Report": "checking",
+    "check": "checking",
+    "parametrize": "parametrizing",
+}
 
 #: In a checkout this folder is api/, and the rooms impls, conformance, bench and reports are beside it.
 _HERE = Path(__file__).resolve().parent
 if _HERE.name == "api" and str(_HERE.parent) not in __path__:
     __path__.append(str(_HERE.parent))
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

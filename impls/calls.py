@@ -238,12 +238,12 @@ def arguments(implementation: Implementation, request: Request) -> tuple[dict[st
     return given, native, Call(dtype, request.device, shapes, options, operator.name)
 
 
-_PREPARED: dict[tuple[str, Call], Function] = {}
+_PREPARED: dict[tuple[str, str, Call], Function] = {}
 
 
 def prepared(implementation: Implementation, function: Function, specification: Call) -> Function:
     """The prepared function of a call, made once in this process."""
-    key = (implementation.name, specification)
+    key = (implementation.name, implementation.target, specification)
     if key not in _PREPARED:
         prepare: Callable[[Function, Call], Function] = load(implementation.prepare)
         _PREPARED[key] = prepare(function, specification)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,7 +53,19 @@ class Selection:
 def choose(
     patterns: Sequence[str], devices: Sequence[str], dtypes: Sequence[str], pool: Pool, *, probe: bool = False
 ) -> Selection:
-    """Select implementations, import them, and ask for their devices.
+    """Select implementations by what ``--impl`` takes, and see ``examine``."""
+    return examine(select(patterns), devices, dtypes, pool, probe=probe)
+
+
+def examine(
+    implementations: Iterable[Implementation],
+    devices: Sequence[str],
+    dtypes: Sequence[str],
+    pool: Pool,
+    *,
+    probe: bool = False,
+) -> Selection:
+    """Import implementations, and ask for their devices.
 
     No devices or dtypes means all that there are.  With ``probe`` the envelope of a plug-in that declares none is
     looked for, which calls it.  Raises ImplementationError with one sentence for anything that cannot be used.
@@ -63,7 +75,7 @@ def choose(
     targets: list[Target] = []
     keywords, not_installed, versions, found_devices = {}, {}, {}, {}
     implied = set()
-    for implementation in select(patterns):
+    for implementation in implementations:
         missing = implementation.missing()
         if missing:
             not_installed[implementation.name] = missing

@@ -1,0 +1,433 @@
+"""``check``: judge a function from Python, and the report of what came out.
+
+What ``attention-conformance check`` does for files and names this does for a function object, in a notebook, a script,
+or a loop that writes kernels.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import inspect
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attention_conformance.conformance.adapter import adapter_lines
+from attention_conformance.conformance.cases import AnyCase
+from attention_conformance.conformance.cases.fit import dtypes_for, fit
+from attention_conformance.conformance.judging.claims import claim_lines, required
+from attention_conformance.conformance.judging.features import claims
+from attention_conformance.conformance.judging.message import with_lines
+from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome, Result
+from attention_conformance.conformance.judging.run_case import Judged, judge_case
+from attention_conformance.conformance.ledger.load import LEDGER, Ledger, read
+from attention_conformance.conformance.plugin import chosen_cases
+from attention_conformance.conformance.results import parse
+from attention_conformance.conformance.results.file import Writer, fingerprint
+from attention_conformance.conformance.run.run_checks import Adapters, check_adapters, conclude, envelope_lines
+from attention_conformance.conformance.run.targets import Selection, Target, examine
+from attention_conformance.conformance.run.terminal import summary
+from attention_conformance.impls.contract import Function, ImplementationError
+from attention_conformance.impls.given import given
+from attention_conformance.impls.process.pool import Pool
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Seconds for one case, compilation included.
+TIMEOUT = 300.0
+
+#: Failures whose whole messages a report shows by itself.
+SHOWN = 3
+
+
+@dataclass(frozen=True)
+class FailedCase:
+    """A case that a function fails.
+
+    Attributes
+    ----------
+    clause
+        The clause that is broken, as ``SDPA-9``; "" where none can be named.
+    case, dtype, device
+        What failed.
+    kind
+        In which way: ``value``, ``shape``, ``dtype``, ``error``, ``crashed``, …
+    reason
+        What is wrong, in one line.
+    message
+        The whole message: clause, inputs, worst element, where the wrong elements are, diagnosis.
+    diagnosis
+        The known mistakes that the failure looks like, one a line; () where nothing fits.
+    """
+
+    clause: str
+    case: str
+    dtype: str
+    device: str
+    kind: str
+    reason: str
+    message: str
+    diagnosis: tuple[str, ...] = ()
+    _script: Callable[[], str] = field(default=lambda: "", repr=False, compare=False)
+
+    @property
+    def script(self) -> str:
+        """A script of NumPy and the framework alone that fails as the case does.
+
+        It imports the function from its file, so there is none, "", of a function that no file has at its top level.
+        """
+        return self._script()
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of every case that a function was asked.
+
+    Attributes
+    ----------
+    name
+        What the function is called.
+    results
+        One for each case, dtype and device.
+    failures
+        Those that failed, the smallest inputs first.
+    reasons
+        Why the function is not right besides its failures: a required feature that it lacks, nothing that was executed.
+    envelope
+        Which calls it takes, in one line; "" where it takes every call that its signature promises.
+    features
+        By device, how the function stands to each feature: ``conformant``, ``not``, ``in part``, ``unsupported``.
+    hints
+        What may be meant otherwise than it is declared, and what was found out about arguments and results.
+    diagnosis
+        What explains the failures, best first.
+    seconds
+        How long it took.
+    """
+
+    name: str
+    results: tuple[Result, ...]
+    failures: tuple[FailedCase, ...]
+    reasons: tuple[str, ...]
+    envelope: str
+    features: Mapping[str, Mapping[str, str]]
+    hints: tuple[str, ...]
+    diagnosis: tuple[str, ...]
+    seconds: float
+    header: Mapping[str, Any] = field(repr=False)
+    _diagnoses: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed, something was executed, and all that is required is there."""
+        return not self.failures and not self.reasons
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many results there are of each outcome."""
+        found = Counter(result.outcome for result in self.results)
+        return {outcome.value: found[outcome] for outcome in Outcome if found[outcome]}
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        told = [part for failed in self.failures[:SHOWN] for part in ("", failed.message)]
+        more = len(self.failures) - SHOWN
+        rest = ["", f"… and {more} more failures: report.failures"] if more > 0 else []
+        return "\n".join([*self._top(), *told, *rest])
+
+    __repr__ = __str__
+
+    def _verdict(self) -> str:
+        counts = ", ".join(f"{number} {name}" for name, number in self.counts.items())
+        return f"{self.name}: {'ok' if self.ok else 'NOT OK'} ({counts or 'no results'}) in {self.seconds:.1f} s"
+
+    def _top(self) -> list[str]:
+        """All lines but those of single failures."""
+        envelope = [self.envelope] if self.envelope else []
+        return [self._verdict(), *self.reasons, *envelope, *claim_lines(self.results), *self.hints, *self.diagnosis]
+
+    def _repr_html_(self) -> str:
+        """The report as a notebook shows it: the verdict, and what failed to be opened."""
+        first, *rest = self._top()
+        color = "#1a7f37" if self.ok else "#cf222e"
+        parts = [f'<div style="font-family: monospace"><b style="color: {color}">{html.escape(first)}</b>']
+        parts += [f"<div>{html.escape(line)}</div>" for line in rest]
+        for failed in self.failures:
+            told = f"{failed.clause or '–'} · {failed.case} · {failed.dtype} on {failed.device}: {failed.reason}"
+            message = f'<pre style="white-space: pre-wrap">{html.escape(failed.message)}</pre>'
+            parts.append(f"<details><summary>{html.escape(told)}</summary>{message}</details>")
+        return "".join([*parts, "</div>"])
+
+    def table(self) -> str:
+        """The row of numbers that a run of the command ends with."""
+        return summary(self.results, {})
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain data that JSON can hold."""
+        return {
+            "name": self.name,
+            "ok": self.ok,
+            "seconds": self.seconds,
+            "reasons": list(self.reasons),
+            "envelope": self.envelope,
+            "features": {device: dict(found) for device, found in self.features.items()},
+            "hints": list(self.hints),
+            "diagnosis": list(self.diagnosis),
+            "counts": self.counts,
+            "failures": [
+                {
+                    name: list(value) if isinstance(value, tuple) else value
+                    for name, value in vars(failed).items()
+                    if not name.startswith("_")
+                }
+                for failed in self.failures
+            ],
+            "header": dict(self.header),
+            "results": [parse.as_record(result) for result in self.results],
+        }
+
+    def to_json(self) -> str:
+        """``to_dict`` as JSON."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row for each result.  Raises ModuleNotFoundError without pandas."""
+        import pandas as pd
+
+        rows = [parse.as_record(result) for result in self.results]
+        return pd.DataFrame([{**row, "share": _number(row.get("share"))} for row in rows])
+
+    def write(self, path: str | Path) -> None:
+        """Write a result file, as ``--conformance-json`` does, for ``attention-conformance report`` and ``compare``."""
+        with Writer(Path(path), self.header) as writer:
+            for result in self.results:
+                writer.write(result)
+            writer.close(diagnoses=self._diagnoses)
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def check(
+    function: Function,
+    *,
+    framework: str | None = None,
+    operator: str = "sdpa",
+    dtypes: Sequence[str] = (),
+    devices: Sequence[str] = (),
+    cases: Sequence[str] = (),
+    require: Sequence[str] = (),
+    deviations: Sequence[str | Path] = (),
+    isolated: bool = True,
+    timeout: float = TIMEOUT,
+) -> Report:
+    """Judge a function on every case that it takes.
+
+    Parameters
+    ----------
+    function
+        ``f(q, k, v, *, …)`` over arrays (B, H, S, D) that returns the output, as impls/PLUGINS.md has it.  The keywords
+        that it accepts are the features that it is judged on.  Its attributes (``dtypes``, ``head_widths``, ``layout``,
+        …) say what else it takes.
+    framework
+        Whose arrays it takes: ``numpy``, ``torch`` or ``jax``.  By default what its annotations and the modules that it
+        names say.
+    operator
+        ``sdpa``, ``mha``, ``sublayer``, ``sdpa_grad`` or ``mha_grad``.
+    dtypes, devices
+        Only these; by default all that the function declares, and all that are found.
+    cases
+        Names of cases or globs; by default all.
+    require
+        Features that it has to have, or ``all``.
+    deviations
+        Files of known deviations.
+    isolated
+        Call the function in a process of its own, which it is sent to by pickling: a crash or a hang is the outcome of
+        one case.  Without, it is called here, where a debugger sees it: nothing is caught, and which calls it takes is
+        what it declares, as no probe looks for it.
+    timeout
+        Seconds for one case, compilation included.
+
+    Returns
+    -------
+    Report
+        Whatever the function does; ``report.ok`` is the verdict.
+
+    Raises
+    ------
+    ImplementationError
+        In one sentence: a function that cannot be called as the operator is, or sent to a process; a misspelt name.
+    LedgerError
+        For a file of deviations that cannot be used.
+    """
+    started = time.perf_counter()
+    names = required(list(require))
+    chosen = chosen_cases(list(cases))
+    with suite(
+        function, framework, operator, dtypes, devices, deviations, isolated=isolated, timeout=timeout
+    ) as judging:
+        judged = {(t, c): judging.judge(t, c) for t in judging.selection.targets for c in judging.cases(t, chosen)}
+        return judging.report(judged, names, complete=not cases, seconds=lambda: time.perf_counter() - started)
+
+
+Key = tuple[Target, AnyCase]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A function that is being judged: its targets and the process that it runs in."""
+
+    name: str
+    function: Function
+    selection: Selection
+    pool: Pool
+    ledger: Ledger
+    timeout: float
+
+    def cases(self, target: Target, chosen: Sequence[AnyCase]) -> list[AnyCase]:
+        """Those of the chosen cases that a target is asked, at sizes inside its envelope."""
+        of = target.implementation
+        asked = [c for c in chosen if c.operator == of.operator and target.dtype in dtypes_for(c, of.dtypes)]
+        return [fit(case, of.envelope) for case in asked]
+
+    def judge(self, target: Target, case: AnyCase) -> Judged:
+        """What becomes of a case."""
+        keywords = self.selection.keywords[self.name]
+        versions = {**self.ledger.installed({self.name}), **self.selection.versions}
+        return judge_case(target, case, self.pool, keywords, self.ledger, versions, self.timeout)
+
+    def explained(self, judged: Mapping[Key, Judged], adapters: Adapters) -> tuple[list[FailedCase], list[Any]]:
+        """The failures with all that can be said of them, the smallest first, and what explains them together."""
+        from attention_conformance.conformance.diagnosis.explain import explain  # runs that fail pay for it
+
+        lines, diagnoses = explain(judged, self.pool, self.selection.keywords, self.timeout)
+        adapter = adapter_lines(adapters.findings, judged)
+        failed = []
+        for key in sorted(judged, key=lambda key: key[1].size):
+            target, case = key
+            result = judged[key].result
+            if result.outcome is not Outcome.FAILED:
+                continue
+            told = [*([adapter[key]] if key in adapter else []), *lines.get(key, [])]
+            failed.append(
+                FailedCase(
+                    clause=result.broken or "",
+                    case=result.case,
+                    dtype=result.dtype,
+                    device=result.device,
+                    kind=result.failure.value if result.failure else "",
+                    reason=result.reason,
+                    message=_rerun(with_lines(result.message, told), self.name, result),
+                    diagnosis=tuple(told),
+                    _script=functools.partial(
+                        _script, self.function, judged[key], target, case, self.selection.versions
+                    ),
+                )
+            )
+        return failed, diagnoses
+
+    def report(
+        self, judged: Mapping[Key, Judged], require: Sequence[str], *, complete: bool, seconds: Callable[[], float]
+    ) -> Report:
+        """The report of all that was judged."""
+        results = tuple(one.result for one in judged.values())
+        adapters = Adapters()
+        if not self.pool.in_process:
+            adapters = check_adapters(list(judged), self.selection, self.pool, self.timeout)
+        failures, diagnoses = self.explained(judged, adapters)
+        said = conclude(results, self.selection.implied, {}, require, complete=complete, hints=adapters.hints)
+        executed = any(result.outcome in EXECUTED for result in results)
+        nothing = () if executed else ("nothing was executed, so nothing is known",)
+        implementations = {target.implementation.name: target.implementation for target, _ in judged}
+        profiles = {f"{self.name}/{t.dtype}": t.implementation.profile(t.dtype).value for t, _ in judged}
+        header = {
+            **fingerprint(),
+            "versions": dict(self.selection.versions),
+            "profiles": profiles,
+            **adapters.as_json(),
+        }
+        return Report(
+            name=self.name,
+            results=results,
+            failures=tuple(failures),
+            reasons=(*said.failures, *nothing),
+            envelope="\n".join(envelope_lines(implementations.values(), self.selection.keywords)),
+            features=_features(results),
+            hints=(*adapters.lines(), *said.little, *said.hints, *said.side_effects),
+            diagnosis=tuple(line for diagnosis in diagnoses for line in diagnosis.lines()),
+            seconds=seconds(),
+            header=header,
+            _diagnoses=tuple(diagnosis.as_json() for diagnosis in diagnoses),
+        )
+
+
+@contextmanager
+def suite(
+    function: Function,
+    framework: str | None,
+    operator: str,
+    dtypes: Sequence[str],
+    devices: Sequence[str],
+    deviations: Sequence[str | Path],
+    *,
+    isolated: bool,
+    timeout: float,
+) -> Iterator[Suite]:
+    """A function made ready to be judged; its process ends with the context.  Raises as ``check`` does."""
+    pool = Pool(in_process=not isolated)
+    with given(function, framework, operator, isolated=isolated) as implementation:
+        try:
+            selection = examine([implementation], devices, dtypes, pool, probe=isolated)
+            if implementation.name in selection.not_installed:
+                lacking = ", ".join(selection.not_installed[implementation.name])
+                raise ImplementationError(f"{implementation.name} needs {lacking}, which is not installed")
+            ledger = read([LEDGER, *map(Path, deviations)])
+            yield Suite(implementation.name, function, selection, pool, ledger, timeout)
+        finally:
+            pool.close()
+
+
+def _features(results: Sequence[Result]) -> dict[str, dict[str, str]]:
+    found = claims(results).items()
+    return {device: {claim.feature: claim.standing.value for claim in group} for (_, device), group in found}
+
+
+def _rerun(message: str, name: str, result: Result) -> str:
+    """The message with the line of Python that runs the case again, where the command's stands."""
+    head, separator, _ = message.rpartition("\nRerun: ")
+    device = "" if result.device == "cpu" else f', devices=["{result.device}"]'
+    call = f'check({name}, cases=["{result.case}"], dtypes=["{result.dtype}"]{device})'
+    return f"{head}{separator}   {call}" if separator else message
+
+
+def _script(function: Function, judged: Judged, target: Target, case: AnyCase, versions: Mapping[str, str]) -> str:
+    """The standalone script of a failure, "" for a function that no file has at its top level."""
+    from attention_conformance.conformance.repro import text, wrong_elements
+
+    name, file = getattr(function, "__qualname__", ""), None
+    try:
+        file = inspect.getsourcefile(function)
+    except TypeError:
+        return ""
+    if not name.isidentifier() or file is None or not Path(file).is_file():
+        return ""
+    implementation = replace(
+        target.implementation, target=f"{Path(file).resolve()}:{name}", folder=str(Path(file).parent)
+    )
+    there = replace(target, implementation=implementation)
+    try:
+        return text(judged.result, there, case, wrong_elements(judged, case, target), versions)
+    except (NotImplementedError, ValueError):  # a call that cannot be written as a script
+        return ""

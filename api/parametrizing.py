@@ -1,0 +1,161 @@
+"""``parametrize``: the cases of the suite as tests of somebody's own pytest suite."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from attention_conformance.checking import TIMEOUT, Suite, suite
+from attention_conformance.conformance.cases import AnyCase
+from attention_conformance.conformance.cases.fit import dtypes_for, fit
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.conformance.plugin import chosen_cases
+from attention_conformance.conformance.run.run_checks import Adapters
+from attention_conformance.conformance.run.targets import DEVICES
+from attention_conformance.impls.backend import backend
+from attention_conformance.impls.contract import DTYPES, Framework, Function, Implementation, ImplementationError
+from attention_conformance.impls.given import framework_of, name_of
+from attention_conformance.impls.loading import attributes_of, keywords, nearest, operator_of
+from attention_conformance.impls.select import with_attributes
+
+#: What the argument of a test is called.
+ARGUMENT = "check"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One case on a function, in a dtype, on a device: a test calls it.
+
+    Attributes
+    ----------
+    case, dtype, device
+        What is asked.
+    clauses
+        The clauses that the case is about.
+    """
+
+    case: str
+    dtype: str
+    device: str
+    clauses: tuple[str, ...]
+    _case: AnyCase = field(repr=False, compare=False)
+    _started: _Started = field(repr=False, compare=False)
+
+    def __call__(self) -> None:
+        """Judge the case, and end the test with the outcome.
+
+        A refusal (NotImplementedError) and a case that does not fit into the function's envelope skip the test, a known
+        deviation and an advisory one are expected failures.
+
+        Raises
+        ------
+        pytest.fail.Exception
+            With the message of the failure and its diagnosis.
+        """
+        __tracebackhide__ = True
+        judging = self._started.suite
+        target = next((t for t in judging.selection.targets if (t.dtype, t.device) == (self.dtype, self.device)), None)
+        if target is None:
+            pytest.skip(f"{self.dtype} on {self.device} is refused")
+        case = fit(self._case, target.implementation.envelope)
+        judged = judging.judge(target, case)
+        result = judged.result
+        if result.outcome is Outcome.FAILED:
+            (failed,), _ = judging.explained({(target, case): judged}, Adapters())
+            pytest.fail(failed.message, pytrace=False)
+        if result.outcome in (Outcome.UNSUPPORTED, Outcome.NOT_APPLICABLE):
+            pytest.skip(result.reason)
+        if result.outcome in (Outcome.KNOWN_DEVIATION, Outcome.ADVISORY):
+            pytest.xfail(result.reason)
+
+
+class _Started:
+    """The process of a function, which the first test starts and the end of the run ends."""
+
+    def __init__(self, function: Function, **settings: object) -> None:
+        self._function, self._settings = function, settings
+
+    @functools.cached_property
+    def suite(self) -> Suite:
+        """The suite on the function."""
+        stack = ExitStack()
+        atexit.register(stack.close)
+        return stack.enter_context(suite(self._function, **self._settings))  # type: ignore[arg-type]
+
+
+def parametrize(
+    function: Function,
+    *,
+    framework: str | None = None,
+    operator: str = "sdpa",
+    dtypes: Sequence[str] = (),
+    devices: Sequence[str] = (),
+    cases: Sequence[str] = (),
+    deviations: Sequence[str | Path] = (),
+    isolated: bool = True,
+    timeout: float = TIMEOUT,
+) -> pytest.MarkDecorator:
+    """One pytest test for each case that a function takes, in the user's own suite.
+
+    Parameters
+    ----------
+    function, framework, operator, dtypes, devices, cases, deviations, isolated, timeout
+        As of ``check``.  Nothing is called when tests are collected: the first one that runs starts the process.
+
+    Returns
+    -------
+    pytest.MarkDecorator
+        For a test whose argument is ``check``, and that calls it::
+
+            @parametrize(attention, framework="torch")
+            def test_attention(check):
+                check()
+
+    Raises
+    ------
+    ImplementationError
+        In one sentence, when the tests are collected.
+    """
+    if not callable(function):
+        raise ImplementationError(f"expected a function, got {type(function).__name__}")
+    signature = operator_of(function, operator)
+    accepted = keywords(function, signature)
+    taken = framework_of(function) if framework is None else framework
+    if taken not in list(Framework):
+        raise ImplementationError(f"unknown framework {taken!r}{nearest(taken, list(Framework))}")
+    record = Implementation(name_of(function), "", signature.name, Framework(taken))
+    record = with_attributes(record, attributes_of(function))
+    for what, given, known in (("dtype", dtypes, DTYPES), ("device", devices, DEVICES)):
+        for name in given:
+            if name not in known:
+                raise ImplementationError(f"unknown {what} {name!r}{nearest(name, known)}")
+    started = _Started(
+        function,
+        framework=taken,
+        operator=operator,
+        dtypes=dtypes,
+        devices=devices,
+        deviations=deviations,
+        isolated=isolated,
+        timeout=timeout,
+    )
+    checks = [
+        Check(case.name, dtype, device, case.clauses, case, started)
+        for device in (devices or backend(record.framework).devices())
+        for dtype in record.dtypes
+        if dtype in (dtypes or DTYPES)
+        for case in chosen_cases(list(cases))
+        if case.operator == record.operator
+        and case.keywords <= accepted
+        and dtype in dtypes_for(case, record.dtypes)
+        and not fit(case, record.envelope).unfit
+    ]
+    several = len({check.device for check in checks}) > 1
+    names = ["-".join([*([check.device] if several else []), check.dtype, check.case]) for check in checks]
+    return pytest.mark.parametrize(ARGUMENT, checks, ids=names)

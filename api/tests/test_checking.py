@@ -1,0 +1,214 @@
+"""``check``: the verdict, what a report says of failures, and what it can be turned into."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attention_conformance
+from attention_conformance import Report, check
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.conformance.results.parse import read
+from attention_conformance.impls.contract import ImplementationError
+
+CASES = ["plain", "causal*", "scale*"]
+
+
+def attention(q: Any, k: Any, v: Any, *, is_causal: bool = False, scale: float | None = None) -> Any:
+    """Attention of one head group, by the book."""
+    if q.shape[1] != k.shape[1]:
+        raise NotImplementedError("grouped heads")
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    scores = q.astype(np.float64) @ k.astype(np.float64).swapaxes(-1, -2) * scale
+    if is_causal:
+        scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
+    powers = np.exp(scores - scores.max(-1, keepdims=True, initial=-1e300))
+    return (powers / powers.sum(-1, keepdims=True) @ v.astype(np.float64)).astype(q.dtype)
+
+
+def bottom_right(q: Any, k: Any, v: Any, *, is_causal: bool = False, scale: float | None = None) -> Any:
+    """The same with the causal mask aligned at the end of the keys."""
+    if not is_causal or q.shape[1] != k.shape[1]:
+        return attention(q, k, v, is_causal=is_causal, scale=scale)
+    more = q.shape[2] - k.shape[2]
+    if more > 0:
+        raise NotImplementedError("more queries than keys")
+    scores = q.astype(np.float64) @ k.astype(np.float64).swapaxes(-1, -2) * (scale or q.shape[-1] ** -0.5)
+    scores = np.where(np.tril(np.ones(scores.shape[-2:], bool), -more), scores, -np.inf)
+    powers = np.exp(scores - scores.max(-1, keepdims=True, initial=-1e300))
+    return (powers / powers.sum(-1, keepdims=True) @ v.astype(np.float64)).astype(q.dtype)
+
+
+@pytest.fixture(scope="module")
+def right() -> Report:
+    """The report of a right function."""
+    return check(attention, dtypes=["float32"], cases=CASES)
+
+
+@pytest.fixture(scope="module")
+def wrong() -> Report:
+    """The report of a wrong one."""
+    return check(bottom_right, dtypes=["float32"], cases=CASES)
+
+
+def test_a_right_function_is_ok(right: Report) -> None:
+    """Nothing fails, and something was executed."""
+    assert right.ok
+    assert bool(right) is True
+    assert right.counts["passed"] >= 10
+    assert right.failures == right.reasons == ()
+    assert str(right).startswith("attention: ok (")
+
+
+def test_a_wrong_function_is_not(wrong: Report) -> None:
+    """Every failure has its clause, its message with the line that runs it again, and a diagnosis."""
+    assert not wrong.ok
+    assert wrong.counts["failed"] == len(wrong.failures) > 2
+    for failed in wrong.failures:
+        assert failed.clause in failed.message
+        assert failed.kind == "value"
+        assert failed.message.splitlines()[-1].startswith('Rerun:    check(bottom_right, cases=["')
+    assert any("causal mask aligned bottom-right" in line for line in wrong.diagnosis)
+    assert any("causal mask aligned bottom-right" in "".join(failed.diagnosis) for failed in wrong.failures)
+    assert "NOT OK" in str(wrong)
+    assert wrong.failures[0].message in str(wrong)
+
+
+def test_a_case_is_run_again_by_itself(wrong: Report) -> None:
+    """As the message says."""
+    failed = wrong.failures[0]
+    again = check(bottom_right, cases=[failed.case], dtypes=[failed.dtype])
+    assert [each.case for each in again.failures] == [failed.case]
+
+
+def test_a_failure_has_a_script(wrong: Report, tmp_path: Path) -> None:
+    """It imports the function from its file, fails by itself, and does without the suite."""
+    path = tmp_path / "script.py"
+    path.write_text(wrong.failures[0].script, encoding="utf-8")
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+
+
+def test_a_function_without_a_file_has_no_script() -> None:
+    """A script could not name it."""
+
+    def twice(q: Any, k: Any, v: Any) -> Any:
+        return 2 * attention(q, k, v)
+
+    report = check(twice, dtypes=["float32"], cases=["plain"])
+    assert [failed.script for failed in report.failures] == [""]
+
+
+def test_nothing_executed_is_not_ok() -> None:
+    """A function that refuses everything shows nothing."""
+
+    def refusing(q: Any, k: Any, v: Any) -> Any:
+        raise NotImplementedError("not today")
+
+    report = check(refusing, dtypes=["float32"], cases=["plain"])
+    assert not report.ok
+    assert "nothing was executed, so nothing is known" in report.reasons
+
+
+def test_what_is_required_has_to_be_there() -> None:
+    """A feature that the signature lacks is a reason."""
+    report = check(attention, dtypes=["float32"], require=["softcap"], cases=["*softcap*", "plain"])
+    assert not report.ok
+    assert any("softcap is required" in reason for reason in report.reasons)
+
+
+def test_a_function_that_kills_its_process_fails_that_case_alone() -> None:
+    """The process of the caller lives."""
+
+    def dying(q: Any, k: Any, v: Any, *, scale: float | None = None) -> Any:
+        if scale is not None:
+            os._exit(3)
+        return attention(q, k, v)
+
+    report = check(dying, dtypes=["float32"], cases=["plain", "scale-zero"])
+    assert [(failed.case, failed.kind) for failed in report.failures] == [("scale-zero", "crashed")]
+
+
+def test_without_isolation_the_function_is_called_here() -> None:
+    """Where a debugger sees it."""
+    seen = set()
+
+    def noting(q: Any, k: Any, v: Any) -> Any:
+        seen.add(os.getpid())
+        return attention(q, k, v)
+
+    assert check(noting, dtypes=["float32"], cases=["plain"], isolated=False).ok
+    assert os.getpid() in seen
+
+
+def test_a_report_is_plain_data(wrong: Report) -> None:
+    """JSON holds all of it."""
+    data = json.loads(wrong.to_json())
+    assert data["ok"] is False
+    assert len(data["results"]) == len(wrong.results)
+    assert data["failures"][0]["message"] == wrong.failures[0].message
+    assert data["features"]["cpu"]["causal"] == "not"
+
+
+def test_a_report_is_a_table(wrong: Report) -> None:
+    """One row for each result."""
+    pytest.importorskip("pandas")
+    table = wrong.to_pandas()
+    assert len(table) == len(wrong.results)
+    assert (table["outcome"] == "failed").sum() == len(wrong.failures)
+
+
+def test_a_report_is_a_result_file(wrong: Report, tmp_path: Path) -> None:
+    """The commands read it."""
+    wrong.write(tmp_path / "results.jsonl")
+    run = read(tmp_path / "results.jsonl")
+    assert [r.case for r in run.results if r.outcome is Outcome.FAILED] == [
+        r.case for r in wrong.results if r.outcome is Outcome.FAILED
+    ]
+
+
+def test_a_notebook_shows_what_failed(wrong: Report) -> None:
+    """Every failure can be opened, and nothing of a message is markup."""
+    page = wrong._repr_html_()
+    assert page.count("<details>") == len(wrong.failures)
+    assert "NOT OK" in page
+    assert "causal_offset" in page
+    assert "<=" not in page
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"cases": ["no-such"]}, "no such case"),
+        ({"dtypes": ["float23"]}, "float23: unknown"),
+        ({"devices": ["tpu"]}, "tpu: unknown"),
+        ({"require": ["causality"]}, "no such feature"),
+        ({"framework": "tensorflow"}, "unknown framework"),
+    ],
+)
+def test_what_is_misspelt_is_refused(settings: Any, said: str) -> None:
+    """In one sentence."""
+    with pytest.raises(ImplementationError, match=said):
+        check(attention, **settings)
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    """A name is imported when it is asked for."""
+    code = "import sys, attention_conformance; assert 'numpy' not in sys.modules; attention_conformance.check"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_public_name_is_there() -> None:
+    """And one that is not says so."""
+    for name in attention_conformance.__all__:
+        assert getattr(attention_conformance, name) is not None
+        assert name in dir(attention_conformance)
+    with pytest.raises(AttributeError, match="no attribute 'chekc'"):
+        _ = attention_conformance.chekc  # type: ignore[attr-defined]

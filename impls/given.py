@@ -1,0 +1,197 @@
+"""Functions given as objects, by a notebook, a script or a test: they reach a worker process by pickling.
+
+A small file is written for each, which a worker loads as it loads a user's ``path.py:function``.  cloudpickle takes
+closures, lambdas and what is defined in a notebook along; a function of a module that Python finds by its name is
+imported there, so that what the module was changed to meanwhile does not come along.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import itertools
+import pickle
+import sys
+import tempfile
+import types
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from attention_conformance.impls.contract import Framework, Function, Implementation, ImplementationError
+from attention_conformance.impls.loading import nearest
+from attention_conformance.impls.operators import OPERATORS
+from attention_conformance.impls.select import plug_in
+
+#: Functions that are called in this very process, by number.
+_HELD: dict[int, Function] = {}
+_NUMBERS = itertools.count(1)
+
+#: Packages whose arrays a function may work on, by the name of the package.
+_FRAMEWORKS = {
+    "torch": Framework.TORCH,
+    "triton": Framework.TORCH,
+    "jax": Framework.JAX,
+    "jaxlib": Framework.JAX,
+    "flax": Framework.JAX,
+    "numpy": Framework.NUMPY,
+}
+
+#: The file that stands for a function: a module, a function of it, and its argument.
+_FILE = "from {} import {} as _open\n\nfunction = _open({!r})\n"
+
+
+@contextlib.contextmanager
+def given(
+    function: Function, framework: str | None = None, operator: str = "sdpa", *, isolated: bool = True
+) -> Iterator[Implementation]:
+    """The implementation that a function is, for as long as the context lasts.
+
+    Parameters
+    ----------
+    function
+        Takes and returns arrays as the contract says (impls/PLUGINS.md).
+    framework
+        Whose arrays it takes: ``numpy``, ``torch`` or ``jax``; by default what ``framework_of`` finds.
+    operator
+        What it computes, where it has no attribute that says so.
+    isolated
+        Whether it is called in a process of its own, which it is sent to by pickling.
+
+    Raises
+    ------
+    ImplementationError
+        In one sentence: no function, an unknown framework or operator, or nothing that can be pickled.
+    """
+    if not callable(function):
+        raise ImplementationError(f"expected a function, got {type(function).__name__}")
+    if operator not in OPERATORS:
+        raise ImplementationError(f"{operator!r} is not an operator{nearest(operator, OPERATORS)}")
+    taken = framework_of(function) if framework is None else framework
+    number = next(_NUMBERS)
+    with tempfile.TemporaryDirectory(prefix="attention-conformance-") as folder:
+        path = Path(folder, f"_given_function_{number}.py")  # a name that is nobody's module
+        if isolated:
+            pickled = path.with_suffix(".pickle")
+            pickled.write_bytes(_pickled(function))
+            path.write_text(_FILE.format(__name__, "unpickled", str(pickled)), encoding="utf-8")
+        else:
+            _HELD[number] = function
+            path.write_text(_FILE.format(__name__, "held", number), encoding="utf-8")
+        try:
+            implementation = plug_in(f"{path}:function@{taken}", name=name_of(function))
+            yield replace(implementation, operator=operator)
+        finally:
+            _HELD.pop(number, None)
+            sys.modules.pop(path.stem, None)
+
+
+def name_of(function: Function) -> str:
+    """What a function is called in messages: its own name, that of what it wraps, or of its class."""
+    if isinstance(function, functools.partial):
+        return name_of(function.func)
+    name = getattr(function, "__name__", "") or type(function).__name__
+    return "function" if name == "<lambda>" else str(name)
+
+
+def framework_of(function: Function) -> str:
+    """Whose arrays a function works on, as its annotations and the modules that it names say; numpy if none does.
+
+    Raises
+    ------
+    ImplementationError
+        Where several frameworks are named, and none of the annotations decides.
+    """
+    inner = inspect.unwrap(function)
+    while isinstance(inner, functools.partial):
+        inner = inspect.unwrap(inner.func)
+    own = {_FRAMEWORKS.get(each.__module__.partition(".")[0]) for each in type(inner).__mro__}
+    if found := own & {Framework.TORCH, Framework.JAX}:  # a module of torch, a jitted function
+        return str(found.pop())
+    plain = getattr(inner, "__func__", inner)  # of a method
+    code_of = plain if hasattr(plain, "__code__") else vars(type(inner)).get("__call__")
+    annotations = " ".join(map(str, getattr(code_of, "__annotations__", {}).values()))
+    said = {_FRAMEWORKS[name] for name in ("torch", "jax") if name in annotations.lower()}
+    named = said or _named(code_of, set())
+    if len(named) > 1:
+        named = named - {Framework.NUMPY}
+    if len(named) > 1:
+        names = " and ".join(sorted(named))
+        raise ImplementationError(f'{name_of(function)} uses {names}: say whose arrays it takes, framework="torch"')
+    return str(next(iter(named), Framework.NUMPY))
+
+
+def _named(function: Any, seen: set[int]) -> set[Framework]:
+    """The frameworks of the modules that a function and the plain functions that it calls name."""
+    code = getattr(function, "__code__", None)
+    if code is None or id(code) in seen:
+        return set()
+    seen.add(id(code))
+    inside = [const for const in code.co_consts if isinstance(const, types.CodeType)]  # comprehensions, inner functions
+    names = {*code.co_names, *(name for each in inside for name in each.co_names)}
+    found = {
+        _FRAMEWORKS[name] for name in names - function.__globals__.keys() if name in _FRAMEWORKS
+    }  # imported inside
+    closed = {}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # not bound yet
+            closed[name] = cell.cell_contents
+    known = {**{name: function.__globals__[name] for name in names if name in function.__globals__}, **closed}
+    for value in known.values():
+        module = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", "") or ""
+        framework = _FRAMEWORKS.get(str(module).partition(".")[0])
+        if framework is not None:
+            found.add(framework)
+        elif isinstance(value, types.FunctionType):
+            found |= _named(value, seen)
+    return found
+
+
+def _pickled(function: Function) -> bytes:
+    """The function and where its modules are found.  Raises ImplementationError if it cannot be sent to a process."""
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    by_value = module is not None and module.__name__ != "__main__" and not _found(module)
+    try:
+        if by_value:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            data = cloudpickle.dumps(function)
+        finally:
+            if by_value:
+                cloudpickle.unregister_pickle_by_value(module)
+    except Exception as error:  # pickling calls what others wrote
+        raise ImplementationError(
+            f"{name_of(function)} cannot be sent to a process of its own ({type(error).__name__}: {error}): put it into"
+            " a file and check that, or give isolated=False"
+        ) from None
+    return pickle.dumps((sys.path, data))
+
+
+def _found(module: types.ModuleType) -> bool:
+    """Whether another process finds the same module by its name: ``find_spec`` tells of what this one has loaded."""
+    file, name, place = getattr(module, "__file__", None), "", None
+    for part in module.__name__.split("."):
+        name = f"{name}.{part}" if name else part
+        specs = (finder.find_spec(name, place) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is None:
+            return False
+        place = spec.submodule_search_locations
+    return file is None or spec.origin == file
+
+
+def unpickled(path: str) -> Function:
+    """The function in a file that ``given`` wrote, in the process that calls it."""
+    folders, data = pickle.loads(Path(path).read_bytes())  # noqa: S301  (the user's own function)
+    sys.path += [folder for folder in folders if folder not in sys.path]
+    function: Function = pickle.loads(data)  # noqa: S301
+    return function
+
+
+def held(number: int) -> Function:
+    """A function of this process."""
+    return _HELD[number]

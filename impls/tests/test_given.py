@@ -1,0 +1,195 @@
+"""Functions given as objects: whose arrays they take, what they are called, and how they reach another process."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_conformance.impls.calls import Request, call
+from attention_conformance.impls.contract import ImplementationError
+from attention_conformance.impls.given import framework_of, given, name_of
+from attention_conformance.impls.process.pool import Pool
+
+ONES = [np.ones((1, 1, 2, 4), np.float32)] * 3
+
+
+def plain(q: Any, k: Any, v: Any) -> Any:
+    """Names no framework."""
+    return v
+
+
+def of_torch(q: torch.Tensor, k: Any, v: Any) -> Any:  # type: ignore[name-defined]  # noqa: F821
+    """Says by an annotation whose arrays it takes."""
+    return v
+
+
+def with_torch_inside(q: Any, k: Any, v: Any) -> Any:
+    """Imports its framework when it is called."""
+    import torch
+
+    return torch.softmax(q, -1)
+
+
+def with_both(q: Any, k: Any, v: Any) -> Any:
+    """Names two frameworks."""
+    import jax
+    import torch
+
+    return jax, torch
+
+
+def calls_one(q: Any, k: Any, v: Any) -> Any:
+    """Leaves it to a helper."""
+    return with_torch_inside(q, k, v)
+
+
+class Layer:
+    """A callable object."""
+
+    def __call__(self, q: Any, k: Any, v: Any) -> Any:
+        """Gives back the values."""
+        return v
+
+
+def answer(function: Any, **settings: Any) -> tuple[np.ndarray, str]:
+    """What a function returns for ones in its process, and what it is called."""
+    pool = Pool(in_process=not settings.get("isolated", True))
+    with given(function, **settings) as implementation:
+        try:
+            request = Request.qkv("cpu", *ONES)
+            reply = pool.call(implementation, "attention_conformance.impls.calls:call", implementation, request)
+        finally:
+            pool.close()
+    assert reply.status == "returned", reply.text
+    return reply.results["output"], implementation.name
+
+
+@pytest.mark.parametrize(
+    ("function", "framework"),
+    [
+        (plain, "numpy"),
+        (of_torch, "torch"),
+        (with_torch_inside, "torch"),
+        (calls_one, "torch"),
+        (functools.partial(with_torch_inside), "torch"),
+        (Layer(), "numpy"),
+        (lambda q, k, v: np.exp(q), "numpy"),
+    ],
+)
+def test_a_framework_is_found(function: Any, framework: str) -> None:
+    """By annotations, by names, by what is called."""
+    assert framework_of(function) == framework
+
+
+def test_two_frameworks_are_not_guessed() -> None:
+    """The user says which."""
+    with pytest.raises(ImplementationError, match="with_both uses jax and torch: say whose arrays it takes"):
+        framework_of(with_both)
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [(plain, "plain"), (functools.partial(plain), "plain"), (Layer(), "Layer"), (lambda q, k, v: v, "function")],
+)
+def test_a_function_has_a_name(function: Any, name: str) -> None:
+    """Its own, or that of its class."""
+    assert name_of(function) == name
+
+
+def test_a_closure_reaches_another_process() -> None:
+    """With what it closes over."""
+    factor, own = 3.0, os.getpid()
+
+    def scaled(q: Any, k: Any, v: Any) -> Any:
+        assert os.getpid() != own
+        return factor * v
+
+    output, name = answer(scaled)
+    assert name == "scaled"
+    assert output.tolist() == (3 * ONES[2]).tolist()
+
+
+def test_a_function_of_a_module_that_nobody_finds_is_sent_whole(tmp_path: Path) -> None:
+    """As pytest imports a test file whose folder is not searched."""
+    import importlib.util
+    import sys
+
+    path = tmp_path / "kernels_of_mine.py"
+    path.write_text("FACTOR = 2.0\n\n\ndef doubled(q, k, v):\n    return FACTOR * v\n", encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("kernels_of_mine", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["kernels_of_mine"] = module
+    try:
+        spec.loader.exec_module(module)
+        assert answer(module.doubled)[0].max() == 2
+    finally:
+        del sys.modules["kernels_of_mine"]
+
+
+def test_a_function_can_be_called_here() -> None:
+    """The very object, in this process."""
+    seen = []
+
+    def noting(q: Any, k: Any, v: Any) -> Any:
+        seen.append(os.getpid())
+        return v
+
+    answer(noting, isolated=False)
+    assert seen == [os.getpid()]
+
+
+def test_two_functions_of_one_name_are_two() -> None:
+    """A cell of a notebook that is run again defines another function."""
+    for factor in (1.0, 2.0):
+
+        def attention(q: Any, k: Any, v: Any, factor: float = factor) -> Any:
+            return factor * v
+
+        assert answer(attention, isolated=False)[0].max() == factor
+
+
+def test_what_cannot_be_pickled_is_refused() -> None:
+    """In one sentence that says what to do."""
+    lock = threading.Lock()
+
+    def locked(q: Any, k: Any, v: Any) -> Any:
+        with lock:
+            return v
+
+    with pytest.raises(ImplementationError, match=r"locked cannot be sent to a process of its own.*isolated=False"):
+        answer(locked)
+    assert answer(locked, isolated=False)[0].max() == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "settings", "said"),
+    [
+        (3, {}, "expected a function, got int"),
+        (plain, {"operator": "spda"}, "did you mean sdpa"),
+        (plain, {"framework": "tensorflow"}, "unknown framework 'tensorflow'"),
+    ],
+)
+def test_what_is_misspelt_is_refused(function: Any, settings: Any, said: str) -> None:
+    """In one sentence."""
+    with pytest.raises(ImplementationError, match=said), given(function, **settings):
+        pass
+
+
+def test_nothing_is_left_behind() -> None:
+    """Neither a file nor a module."""
+    import sys
+
+    before = set(sys.modules)
+    with given(plain, isolated=False) as implementation:
+        place = Path(implementation.target.rpartition(":")[0])
+        assert call(implementation, Request.qkv("cpu", *ONES)).status == "returned"
+    assert not place.exists()
+    assert {name for name in set(sys.modules) - before if "given_function" in name} == set()
