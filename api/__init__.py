@@ -16,18 +16,44 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attention_conformance.checking import FailedCase, Report, check
+    from attention_conformance.conformance.closeness import (
+        Closeness,
+        NotClose,
+        assert_close,
+        assert_layer_close,
+        error_share,
+        layer_error_share,
+    )
     from attention_conformance.parametrizing import Check, parametrize
-
-__all__ = ["Check", "FailedCase", "Report", "check", "parametrize"]
 
 #: The modules that the public names are in.
 _PUBLIC = {
     "Check": "parametrizing",
+    "Closeness": "conformance.closeness",
     "FailedCase": "checking",
+    "NotClose": "conformance.closeness",
     "Report": "checking",
+    "assert_close": "conformance.closeness",
+    "assert_layer_close": "conformance.closeness",
     "check": "checking",
+    "error_share": "conformance.closeness",
+    "layer_error_share": "conformance.closeness",
     "parametrize": "parametrizing",
 }
+
+__all__ = [
+    "Check",
+    "Closeness",
+    "FailedCase",
+    "NotClose",
+    "Report",
+    "assert_close",
+    "assert_layer_close",
+    "check",
+    "error_share",
+    "layer_error_share",
+    "parametrize",
+]
 
 #: In a checkout this folder is api/, and the rooms impls, conformance, bench and reports are beside it.
 _HERE = Path(__file__).resolve().parent
