@@ -173,15 +173,15 @@ def _pickled(function: Function) -> bytes:
 
 def _found(module: types.ModuleType) -> bool:
     """Whether another process finds the same module by its name: ``find_spec`` tells of what this one has loaded."""
-    file, name, place = getattr(module, "__file__", None), "", None
+    file, origin, name, place = getattr(module, "__file__", None), None, "", None
     for part in module.__name__.split("."):
         name = f"{name}.{part}" if name else part
         specs = (finder.find_spec(name, place) for finder in sys.meta_path if hasattr(finder, "find_spec"))
         spec = next((spec for spec in specs if spec is not None), None)
         if spec is None:
             return False
-        place = spec.submodule_search_locations
-    return file is None or spec.origin == file
+        place, origin = spec.submodule_search_locations, spec.origin
+    return file in (None, origin)
 
 
 def unpickled(path: str) -> Function:

@@ -63,7 +63,8 @@ def test_a_right_function_is_ok(right: Report) -> None:
     assert right.ok
     assert bool(right) is True
     assert right.counts["passed"] >= 10
-    assert right.failures == right.reasons == ()
+    assert not right.failures
+    assert not right.reasons
     assert str(right).startswith("attention: ok (")
 
 

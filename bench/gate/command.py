@@ -78,4 +78,5 @@ def read_shape(given: str) -> Shape:
         sizes = []
     if len(sizes) not in (6, 7) or min(sizes) < 1 or sizes[1] % sizes[2]:
         raise InputError(f"--shape {given}: expected B,Hq,Hkv,Sq,Sk,D[,Dv], each at least 1, Hq a multiple of Hkv")
-    return Shape(*sizes[:6], sizes[-1])
+    b, hq, hkv, sq, sk, d = sizes[:6]
+    return Shape(b, hq, hkv, sq, sk, d, sizes[-1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,11 +45,16 @@ DATA: dict[str, Data] = {
 
 def envelope_of(shape: Shape) -> Envelope:
     """The envelope of a task of one shape."""
-    one = {name: Sizes((n,)) for name, n in {
-        "batch_sizes": shape.b, "head_counts": shape.hq, "key_head_counts": shape.hkv,
-        "query_lengths": shape.sq, "key_lengths": shape.sk, "head_widths": shape.d, "value_widths": shape.dv,
-    }.items()}  # fmt: skip
-    return Envelope(**one, source="declared")
+    return Envelope(
+        batch_sizes=Sizes((shape.b,)),
+        head_counts=Sizes((shape.hq,)),
+        key_head_counts=Sizes((shape.hkv,)),
+        query_lengths=Sizes((shape.sq,)),
+        key_lengths=Sizes((shape.sk,)),
+        head_widths=Sizes((shape.d,)),
+        value_widths=Sizes((shape.dv,)),
+        source="declared",
+    )
 
 
 def problems(required: Collection[str], shapes: Sequence[Shape], dtype: str, seed: int) -> list[Case]:
@@ -68,7 +73,7 @@ def problems(required: Collection[str], shapes: Sequence[Shape], dtype: str, see
     if not shapes:
         options = tuple(n for n, o in kernels.OPTION_SETS.items() if set(o.makers) <= set(required))
         edges = list(kernels.within(seed % 2**31, dtype=(dtype,), option=options, lse=(False,)))
-        chosen = rng.choice(len(edges), min(EDGES, len(edges)), replace=False) if edges else []
+        chosen: Iterable[int] = rng.choice(len(edges), min(EDGES, len(edges)), replace=False) if edges else ()
         found += [_named(edges[i], f"@{seed:x}") for i in chosen]
     order = rng.permutation(len(found))
     return [found[i] for i in order]
@@ -98,8 +103,8 @@ def _fresh(required: Collection[str], shapes: Sequence[Shape], dtype: str, seed:
         for name, data in DATA.items():
             yield _case(f"{name}-{sizes}", seed, shape, data, dtype)
         for name, options in sets.items():
-            for data in ("telling", "normal"):
-                yield _case(f"{name}-{data}-{sizes}", seed, shape, DATA[data], dtype, options.clauses, **options.makers)
+            for kind in ("telling", "normal"):
+                yield _case(f"{name}-{kind}-{sizes}", seed, shape, DATA[kind], dtype, options.clauses, **options.makers)
         if "scale" in required:
             scale = float(rng.uniform(0.05, 0.6))
             yield _case(f"scale-{sizes}", seed, shape, DATA["normal"], dtype, "SDPA-3", scale=scale)

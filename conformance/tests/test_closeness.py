@@ -246,7 +246,7 @@ def test_slips_are_no_failures(change: dict[str, Any], error: type[Exception], t
         assert_close(right(q, k, v), **arguments)
 
 
-def layer() -> dict[str, np.ndarray]:
+def layer() -> dict[str, Any]:
     """Arrays of a layer of two heads."""
     weights = {n: drawn(8, 8) for n in ("w_q", "w_k", "w_v", "w_o")}
     return {"x_q": drawn(2, 5, 8), **weights}
