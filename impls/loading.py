@@ -16,6 +16,7 @@ from typing import Any
 from attention_conformance.impls import envelope
 from attention_conformance.impls.contract import Function, Implementation, ImplementationError
 from attention_conformance.impls.operators import OPERATORS, SDPA, Operator
+from attention_conformance.impls.process import clocks  # noqa: F401  (before any foreign code)
 
 #: Attributes that a plug-in may set on its function, and that become fields of its record.
 ATTRIBUTES = ("dtypes", "profiles", "layout", "operator", *envelope.ATTRIBUTES)

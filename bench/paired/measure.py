@@ -268,7 +268,7 @@ def _job(one: Result, process: Process, name: str, function: str, *given: Any) -
     if answer["status"] in WITHOUT_TIME:
         one.fail("skipped", f"{WITHOUT_TIME[answer['status']]}: {answer['text']}", name)
     else:
-        one.fail("invalid", answer["text"], name, "error")
+        one.fail("invalid", answer["text"], name, "clock" if answer["status"] == "clock" else "error")
     return None
 
 

@@ -185,5 +185,7 @@ def _returned(answer: Opened | Batch) -> None:
         raise Skipped(f"out of memory: {answer.text}")
     if answer.status == "lost":
         raise Invalid("crashed", answer.text)
+    if answer.status == "clock":
+        raise Invalid("clock", answer.text)
     if answer.status != "returned":
         raise Invalid("error", answer.text)

@@ -23,7 +23,7 @@ from attention_conformance.impls.backend import Backend, backend
 from attention_conformance.impls.calls import TRACEBACK_LINES, Request, collect, same_bits
 from attention_conformance.impls.contract import Call, Function, Implementation
 from attention_conformance.impls.loading import load, opened
-from attention_conformance.impls.process import allocator, limits, threads
+from attention_conformance.impls.process import allocator, clocks, limits, threads
 
 #: The arguments and keywords of an input set, by its number.
 Make = Callable[[int], tuple[dict[str, np.ndarray], dict[str, Any]]]
@@ -177,7 +177,11 @@ def open_cell(
     make = make or functools.partial(arguments.make, workload, dtype)
     try:
         with _quiet():
-            return _open(key, implementation, workload, device, cold, make)
+            found = _open(key, implementation, workload, device, cold, make)
+        if changed := clocks.replaced():
+            close_cell(key)
+            return Opened("clock", changed)
+        return found
     except NotImplementedError as error:
         return Opened("unsupported", text(error))
     except Exception as error:
@@ -352,7 +356,9 @@ def _attempt(key: str, job: Any) -> Batch:
         return Batch("lost", "the process died between two calls")
     try:
         with _quiet(), allocator.without_gc():
-            return job(_CELLS[key])
+            found: Batch = job(_CELLS[key])
+        changed = clocks.replaced()
+        return Batch("clock", changed) if changed else found
     except NotImplementedError as error:
         return Batch("unsupported", text(error))
     except Exception as error:
