@@ -56,6 +56,10 @@ class Request:
         return cls(device, {"q": q, "k": k, "v": v}, *rest, **keywords)
 
 
+#: How a call ended.
+Status = Literal["returned", "unsupported", "raised"]
+
+
 @dataclass(frozen=True)
 class Reply:
     """What came back: results by name, or why there are none.
@@ -63,7 +67,7 @@ class Reply:
     ``status`` is "returned", "unsupported" (NotImplementedError) or "raised"; ``text`` is the exception's.
     """
 
-    status: Literal["returned", "unsupported", "raised"]
+    status: Status
     results: dict[str, np.ndarray] = field(default_factory=dict)
     text: str = ""
     trace: str = ""

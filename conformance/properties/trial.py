@@ -319,7 +319,7 @@ class Trial:
         if excuses:
             self._tally.excused.update(excuses)
             hypothesis.reject()
-        answer = Answer(what, case, Reply(finding.failure.value), {})
+        answer = Answer(what, case, Reply("raised", text=finding.failure.value), {})
         raise Wrong(finding, self.problem, (*self._calls, answer))
 
     def _excuses(self) -> set[str]:

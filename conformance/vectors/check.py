@@ -24,7 +24,7 @@ from attention_conformance.conformance.run.terminal import executed, summary
 from attention_conformance.conformance.vectors.files import Repeated, decode, inside, parse, read, typed
 from attention_conformance.conformance.vectors.index import Chosen, Entry, Key, read_index, read_vector
 from attention_conformance.conformance.vectors.vector import Vector, default_profile
-from attention_conformance.impls.calls import Reply, same_bits
+from attention_conformance.impls.calls import Reply, Status, same_bits
 from attention_conformance.impls.contract import Profile
 
 #: What the result file says of machine and versions, of which nothing is known here.
@@ -37,7 +37,7 @@ HINT = 'Hint:     write a .json with "unsupported" and the reason for what the i
 LISTED = 6
 
 #: The status of a reply by what the JSON says.
-OUTCOMES = {"unsupported": "unsupported", "error": "raised"}
+OUTCOMES: dict[str, Status] = {"unsupported": "unsupported", "error": "raised"}
 
 
 class Words(Struct, forbid_unknown_fields=True):

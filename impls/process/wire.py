@@ -169,9 +169,9 @@ def _plain(value: Any, arrays: list[np.ndarray]) -> Any:
         return msgspec.msgpack.Ext(ARRAY, (len(arrays) - 1).to_bytes(4, "little"))
     if isinstance(value, np.generic) and isinstance(value.item(), (bool, int, float, str, bytes)):
         return value.item()
-    for kind, plain in ((str, str), (bytes, bytes), (bool, bool), (int, int), (float, float)):
+    for kind in (str, bytes, bool, int, float):  # of a class of its own as the plain one
         if isinstance(value, kind):
-            return plain(value)
+            return kind(value)  # type: ignore[arg-type]
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, (tuple, list, range, Set)):
@@ -361,7 +361,7 @@ def _allocated(text: bytes, total: int) -> tuple[tuple[np.ndarray, ...], list[me
             continue
         raw = np.empty(_bytes(each), np.uint8)
         if raw.nbytes:
-            buffers.append(memoryview(raw))
+            buffers.append(memoryview(raw.data))
         turned = each.order == "F"
         shaped = raw.view(DTYPES[each.dtype]).reshape(each.shape[::-1] if turned else each.shape)
         arrays.append(shaped.T if turned else shaped)

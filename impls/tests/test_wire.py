@@ -92,7 +92,8 @@ def test_an_array_of_no_numbers_comes_back_as_its_name(array: np.ndarray, dtype:
 
 def test_a_record_comes_back_in_its_types() -> None:
     """Tuples and sets by the types of the fields, NumPy's scalars as numbers, NaN as NaN."""
-    got = received(sent(Some("raised", {}, (1.5, np.float32(2.0), float("inf")), frozenset("ab"), {"x": (1, None)})))
+    numbers: Any = (1.5, np.float32(2.0), float("inf"))
+    got = received(sent(Some("raised", {}, numbers, frozenset("ab"), {"x": (1, None)})))
     assert got == Some("raised", {}, (1.5, 2.0, float("inf")), frozenset("ab"), {"x": [1, None]})
 
 
