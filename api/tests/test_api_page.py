@@ -1,0 +1,52 @@
+"""API.md: its example prints what stands below it, and it names every public function."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import attention_conformance
+
+pytestmark = [pytest.mark.slow(20), pytest.mark.documents]
+
+PAGE = (Path(__file__).parents[1] / "API.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_example_prints_what_stands_below(tmp_path: Path) -> None:
+    """A cell of a notebook, as a script."""
+    pytest.importorskip("torch")
+    _, example, _ = blocks("python")
+    path = tmp_path / "cell.py"
+    path.write_text(f"if __name__ == '__main__':\n{re.sub('^', '    ', example, flags=re.MULTILINE)}", encoding="utf-8")
+    done = subprocess.run([sys.executable, str(path)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == blocks("text")[0]
+
+
+def test_the_tests_of_the_page_run(tmp_path: Path) -> None:
+    """Those that are right pass, and the mistake of the example is found."""
+    pytest.importorskip("torch")
+    _, example, tests = blocks("python")
+    kernels = example.partition("report =")[0].replace("from attention_conformance import check\n", "")
+    (tmp_path / "kernels.py").write_text(kernels, encoding="utf-8")
+    (tmp_path / "test_kernels.py").write_text(tests, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "causal-square or causal-one-key"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "1 failed, 1 passed" in done.stdout, done.stdout
+    assert "FAILED test_kernels.py::test_attention[float32-causal-one-key]" in done.stdout
+
+
+def test_every_public_function_is_named() -> None:
+    """Classes come with the functions that return them."""
+    functions = [name for name in attention_conformance.__all__ if name.islower()]
+    assert functions
+    assert [name for name in functions if f"`{name}" not in PAGE] == []
