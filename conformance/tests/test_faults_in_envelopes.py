@@ -50,10 +50,11 @@ def test_the_published_matrices_are_of_todays_faults_and_cases(published: dict[s
     assert set(published) <= set(ENVELOPES)
     for name, kind in ((name, ENVELOPES[name]) for name in published):
         assert set(published[name]["faults"]) == set(envelopes.faults_in(kind))
-        for fault in published[name]["faults"].values():
-            for case, dtypes in fault.get("caught", {}).items():
-                assert not fit(known[case], kind.envelope).unfit
-                assert set(dtypes.split()) <= set(dtypes_for(known[case], kind.dtypes))
+        for fault, found in published[name]["faults"].items():
+            for case, dtypes in found.get("caught", {}).items():
+                fitted = fit(known[case], kind.envelope)
+                assert not fitted.unfit
+                assert set(dtypes.split()) <= set(dtypes_for(fitted, kind.dtypes)), (fault, case)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
