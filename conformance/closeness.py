@@ -8,6 +8,7 @@ the suite (judging/judge.py); here arrays become its case, long inputs are sampl
 from __future__ import annotations
 
 import functools
+import inspect
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ from attention_conformance.conformance.spec.sdpa import InvalidInput
 from attention_conformance.impls.backend import to_numpy
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import DTYPES, Implementation, Layout, Profile
+from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.operators import OPERATORS
 
 #: Scores (B, Hq, Sq, Sk) up to which every row is computed again, about a second on one core; rows of every head that
@@ -189,7 +191,7 @@ def assert_close(output: Any, q: Any, k: Any, v: Any, **options: Any) -> Closene
         Where the inputs do not fit together, or the spec leaves the result open (SDPA-37, GRAD-15).
     """
     __tracebackhide__ = True
-    return _checked(_attention(output, q, k, v, **options))
+    return _checked(_attention(output, q, k, v, **_known(options)))
 
 
 def error_share(output: Any, q: Any, k: Any, v: Any, **options: Any) -> float:
@@ -197,7 +199,7 @@ def error_share(output: Any, q: Any, k: Any, v: Any, **options: Any) -> float:
 
     inf for NaN where a number was expected, and for a wrong shape or dtype.  Raises TypeError and ValueError alike.
     """
-    return _share(_attention(output, q, k, v, **options))
+    return _share(_attention(output, q, k, v, **_known(options)))
 
 
 def assert_layer_close(output: Any, x_q: Any, w_q: Any, w_k: Any, w_v: Any, *, heads: int, **options: Any) -> Closeness:
@@ -311,6 +313,20 @@ def _attention(
         part, kept = _backward(arrays, keywords, given_grad, backward, form, dtype, seed)
         parts.append(part)
     return _Question(tuple(parts), dtype, chosen, checked, kept)
+
+
+def _known(options: dict[str, Any]) -> dict[str, Any]:
+    """The options.  Raises TypeError for one that is misspelt, or is another library's."""
+    names = inspect.signature(_attention).parameters
+    for name in options:
+        if name not in names:
+            raise TypeError(f"assert_close has no option {name!r}{nearest(name, list(names)[4:])}")
+    return options
+
+
+for _function in (assert_close, error_share):  # what help() shows
+    _returned = inspect.signature(_function).return_annotation
+    _function.__signature__ = inspect.signature(_attention).replace(return_annotation=_returned)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -342,3 +343,18 @@ def test_the_page_shows_what_happens() -> None:
     with pytest.raises(NotClose) as caught:
         found["test_kernel"]()
     assert set(shown[1].splitlines()) <= set(str(caught.value).splitlines())
+
+
+def test_every_option_is_shown() -> None:
+    """By help() and in editors."""
+    for function in (assert_close, error_share):
+        shown = list(inspect.signature(function).parameters)
+        assert shown[:4] == ["output", "q", "k", "v"]
+        assert {"is_causal", "grad_bias", "profile", "seed"} <= set(shown)
+
+
+def test_a_misspelt_option_is_refused() -> None:
+    """With the name that is meant."""
+    q, k, v = (drawn(1, 1, 2, 4) for _ in range(3))
+    with pytest.raises(TypeError, match="assert_close has no option 'causal'; did you mean is_causal"):
+        assert_close(v, q, k, v, causal=True)
