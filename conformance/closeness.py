@@ -326,7 +326,7 @@ def _known(options: dict[str, Any]) -> dict[str, Any]:
 
 for _function in (assert_close, error_share):  # what help() shows
     _returned = inspect.signature(_function).return_annotation
-    _function.__signature__ = inspect.signature(_attention).replace(return_annotation=_returned)  # type: ignore[attr-defined]
+    _function.__signature__ = inspect.signature(_attention).replace(return_annotation=_returned)  # type: ignore[union-attr]
 
 
 @dataclass(frozen=True)

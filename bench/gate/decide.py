@@ -79,6 +79,7 @@ class Gate:
     right: int = 0
     network: str = ""
     _answers: dict[bytes, str] = field(default_factory=dict)
+    _overheads: dict[tuple[Shape, str], list[float]] = field(default_factory=dict)
 
     def run(self) -> Verdict:
         """The verdict.  Never raises for what the candidate does."""
@@ -129,6 +130,9 @@ class Gate:
         if any(s.b * s.hq * s.sq * s.sk > MOST_SCORES for s in self.task.shapes):
             raise _Over(f"a size of the task has more than {MOST_SCORES} scores, more than this gate asks")
         self.network = str(self._job("network"))
+        for dtype in self.task.dtypes:
+            for shape in self.task.shapes or (DEFAULT,):
+                self._overheads[shape, dtype] = self._overhead(shape, dtype)
         if not self._describe():
             return
         for dtype in self.task.dtypes:
@@ -235,12 +239,7 @@ class Gate:
         return f"it returned a copy of {same[0]}" if same else ""
 
     def _time(self, shape: Shape, dtype: str) -> None:
-        first = request(problems.timed(shape, dtype, self.seed, 0), dtype, self.task.device)
-        overhead = []
-        for _ in range(5):
-            started = time.perf_counter()
-            self._job("echo", first)
-            overhead.append(time.perf_counter() - started)
+        overhead = self._overheads[shape, dtype]
         seconds, whole = [], []
         for number in range(CALLS + 2):
             reply, elapsed = self._ask(problems.timed(shape, dtype, self.seed, number), dtype, number % 2 == 0)
@@ -257,6 +256,16 @@ class Gate:
             self._because(error.clause, error.text)
         median = statistics.median(seconds)
         self.timing.append(Timed(_sizes(shape), dtype, seconds, whole, statistics.median(overhead), median, share))
+
+    def _overhead(self, shape: Shape, dtype: str) -> list[float]:
+        """Seconds of a job that only takes the inputs, before the candidate is there and could make it longer."""
+        first = request(problems.timed(shape, dtype, self.seed, 0), dtype, self.task.device)
+        found = []
+        for _ in range(5):
+            started = time.perf_counter()
+            self._job("echo", first)
+            found.append(time.perf_counter() - started)
+        return found
 
     def _share(self, shape: Shape, dtype: str, seconds: float) -> float | None:
         """Operations per second ÷ those of the framework's best matrix product; measured longer on a suspicion."""
