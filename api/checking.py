@@ -21,21 +21,22 @@ from typing import TYPE_CHECKING, Any
 
 from attention_conformance.conformance.adapter import adapter_lines
 from attention_conformance.conformance.cases import AnyCase
-from attention_conformance.conformance.cases.fit import dtypes_for, fit
+from attention_conformance.conformance.cases.fit import fit
 from attention_conformance.conformance.judging.claims import claim_lines, required
 from attention_conformance.conformance.judging.features import claims
 from attention_conformance.conformance.judging.message import with_lines
 from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome, Result
 from attention_conformance.conformance.judging.run_case import Judged, judge_case
 from attention_conformance.conformance.ledger.load import LEDGER, Ledger, read
-from attention_conformance.conformance.plugin import chosen_cases
+from attention_conformance.conformance.plugin import chosen_cases, judged_by
 from attention_conformance.conformance.results import parse
-from attention_conformance.conformance.results.file import Writer, fingerprint
+from attention_conformance.conformance.results.file import Writer
+from attention_conformance.conformance.run.recorder import header, versions_of
 from attention_conformance.conformance.run.run_checks import Adapters, check_adapters, conclude, envelope_lines
 from attention_conformance.conformance.run.targets import Selection, Target, examine
-from attention_conformance.conformance.run.terminal import summary
 from attention_conformance.impls.contract import Function, ImplementationError
 from attention_conformance.impls.given import given
+from attention_conformance.impls.process import limits
 from attention_conformance.impls.process.pool import Pool
 
 if TYPE_CHECKING:
@@ -168,10 +169,6 @@ class Report:
             parts.append(f"<details><summary>{html.escape(told)}</summary>{message}</details>")
         return "".join([*parts, "</div>"])
 
-    def table(self) -> str:
-        """The row of numbers that a run of the command ends with."""
-        return summary(self.results, {})
-
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain data that JSON can hold."""
         return {
@@ -254,9 +251,9 @@ def check(
     deviations
         Files of known deviations.
     isolated
-        Call the function in a process of its own, which it is sent to by pickling: a crash or a hang is the outcome of
-        one case.  Without, it is called here, where a debugger sees it: nothing is caught, and which calls it takes is
-        what it declares, as no probe looks for it.
+        Call the function in a process of its own, which it is sent to by pickling: a crash, a hang, or more than four
+        fifths of the memory there is, is the outcome of one case.  Without, it is called here, where a debugger sees
+        it: nothing is caught, and which calls it takes is what it declares, as no probe looks for it.
     timeout
         Seconds for one case, compilation included.
 
@@ -279,7 +276,7 @@ def check(
         function, framework, operator, dtypes, devices, deviations, isolated=isolated, timeout=timeout
     ) as judging:
         judged = {(t, c): judging.judge(t, c) for t in judging.selection.targets for c in judging.cases(t, chosen)}
-        return judging.report(judged, names, complete=not cases, seconds=lambda: time.perf_counter() - started)
+        return judging.report(judged, names, started)
 
 
 Key = tuple[Target, AnyCase]
@@ -298,15 +295,17 @@ class Suite:
 
     def cases(self, target: Target, chosen: Sequence[AnyCase]) -> list[AnyCase]:
         """Those of the chosen cases that a target is asked, at sizes inside its envelope."""
-        of = target.implementation
-        asked = [c for c in chosen if c.operator == of.operator and target.dtype in dtypes_for(c, of.dtypes)]
-        return [fit(case, of.envelope) for case in asked]
+        return [fit(case, target.implementation.envelope) for case in chosen if judged_by(target, case)]
 
     def judge(self, target: Target, case: AnyCase) -> Judged:
         """What becomes of a case."""
         keywords = self.selection.keywords[self.name]
-        versions = {**self.ledger.installed({self.name}), **self.selection.versions}
-        return judge_case(target, case, self.pool, keywords, self.ledger, versions, self.timeout)
+        return judge_case(target, case, self.pool, keywords, self.ledger, self.versions, self.timeout)
+
+    @functools.cached_property
+    def versions(self) -> dict[str, str]:
+        """Of the packages that take part, and of those that known deviations name."""
+        return versions_of(self.ledger, self.selection)
 
     def explained(self, judged: Mapping[Key, Judged], adapters: Adapters) -> tuple[list[FailedCase], list[Any]]:
         """The failures with all that can be said of them, the smallest first, and what explains them together."""
@@ -331,33 +330,22 @@ class Suite:
                     reason=result.reason,
                     message=_rerun(with_lines(result.message, told), self.name, result),
                     diagnosis=tuple(told),
-                    _script=functools.partial(
-                        _script, self.function, judged[key], target, case, self.selection.versions
-                    ),
+                    _script=functools.partial(_script, self.function, judged[key], target, case, self.versions),
                 )
             )
         return failed, diagnoses
 
-    def report(
-        self, judged: Mapping[Key, Judged], require: Sequence[str], *, complete: bool, seconds: Callable[[], float]
-    ) -> Report:
-        """The report of all that was judged."""
+    def report(self, judged: Mapping[Key, Judged], require: Sequence[str], started: float) -> Report:
+        """The report of all that was judged since ``started``, by the clock of ``time.perf_counter``."""
         results = tuple(one.result for one in judged.values())
         adapters = Adapters()
         if not self.pool.in_process:
             adapters = check_adapters(list(judged), self.selection, self.pool, self.timeout)
         failures, diagnoses = self.explained(judged, adapters)
-        said = conclude(results, self.selection.implied, {}, require, complete=complete, hints=adapters.hints)
+        said = conclude(results, self.selection.implied, {}, require, complete=True, hints=adapters.hints)
         executed = any(result.outcome in EXECUTED for result in results)
         nothing = () if executed else ("nothing was executed, so nothing is known",)
         implementations = {target.implementation.name: target.implementation for target, _ in judged}
-        profiles = {f"{self.name}/{t.dtype}": t.implementation.profile(t.dtype).value for t, _ in judged}
-        header = {
-            **fingerprint(),
-            "versions": dict(self.selection.versions),
-            "profiles": profiles,
-            **adapters.as_json(),
-        }
         return Report(
             name=self.name,
             results=results,
@@ -367,8 +355,8 @@ class Suite:
             features=_features(results),
             hints=(*adapters.lines(), *said.little, *said.hints, *said.side_effects),
             diagnosis=tuple(line for diagnosis in diagnoses for line in diagnosis.lines()),
-            seconds=seconds(),
-            header=header,
+            seconds=time.perf_counter() - started,
+            header=header(self.selection, self.ledger, adapters),
             _diagnoses=tuple(diagnosis.as_json() for diagnosis in diagnoses),
         )
 
@@ -386,7 +374,7 @@ def suite(
     timeout: float,
 ) -> Iterator[Suite]:
     """A function made ready to be judged; its process ends with the context.  Raises as ``check`` does."""
-    pool = Pool(in_process=not isolated)
+    pool = Pool(not isolated, limits.default())
     with given(function, framework, operator, isolated=isolated) as implementation:
         try:
             selection = examine([implementation], devices, dtypes, pool, probe=isolated)

@@ -13,11 +13,11 @@ import pytest
 
 from attention_conformance.checking import TIMEOUT, Suite, suite
 from attention_conformance.conformance.cases import AnyCase
-from attention_conformance.conformance.cases.fit import dtypes_for, fit
+from attention_conformance.conformance.cases.fit import fit
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.conformance.plugin import chosen_cases
+from attention_conformance.conformance.plugin import chosen_cases, judged_by
 from attention_conformance.conformance.run.run_checks import Adapters
-from attention_conformance.conformance.run.targets import DEVICES
+from attention_conformance.conformance.run.targets import DEVICES, Target
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.contract import DTYPES, Framework, Function, Implementation, ImplementationError
 from attention_conformance.impls.given import framework_of, name_of
@@ -151,9 +151,8 @@ def parametrize(
         for dtype in record.dtypes
         if dtype in (dtypes or DTYPES)
         for case in chosen_cases(list(cases))
-        if case.operator == record.operator
+        if judged_by(Target(record, device, dtype), case)
         and case.keywords <= accepted
-        and dtype in dtypes_for(case, record.dtypes)
         and not fit(case, record.envelope).unfit
     ]
     several = len({check.device for check in checks}) > 1

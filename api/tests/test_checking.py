@@ -1,4 +1,4 @@
-"""``check``: the verdict, what a report says of failures, and what it can be turned into."""
+"""``check``: the verdict, the failures of a report, and what it can be turned into."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ import pytest
 
 import attention_conformance
 from attention_conformance import Report, check
+from attention_conformance.checking import suite
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.results.parse import read
 from attention_conformance.impls.contract import ImplementationError
+from attention_conformance.impls.process import limits
 
 CASES = ["plain", "causal*", "scale*"]
 
@@ -135,6 +137,12 @@ def test_a_function_that_kills_its_process_fails_that_case_alone() -> None:
 
     report = check(dying, dtypes=["float32"], cases=["plain", "scale-zero"])
     assert [(failed.case, failed.kind) for failed in report.failures] == [("scale-zero", "crashed")]
+
+
+def test_a_call_has_the_memory_that_the_command_gives_it() -> None:
+    """Most of what there is, and no more."""
+    with suite(attention, None, "sdpa", ["float32"], [], [], isolated=True, timeout=60.0) as judging:
+        assert judging.pool.memory == limits.default()
 
 
 def test_without_isolation_the_function_is_called_here() -> None:

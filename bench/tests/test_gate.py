@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -146,3 +147,22 @@ def test_a_task_that_is_too_large_is_no_verdict(tmp_path: Path) -> None:
     """Nothing was judged, so nothing is accepted."""
     verdict, status = decided(tmp_path, PRELUDE + HONEST, shape=["32,32,32,512,512,8"])
     assert (status, verdict.asked) == (3, 0)
+
+
+MEAN = "def attention(q, k, v):\n    return np.broadcast_to(v.mean(2, keepdims=True), q.shape).copy()\n"
+CLOCK = "import time\n\ntime.perf_counter = lambda: 0.0\n\n\n"
+
+
+@pytest.mark.documents
+@pytest.mark.slow(6)
+@pytest.mark.parametrize("code", [MEAN, CLOCK + HONEST], ids=["mean", "clock"])
+def test_the_page_has_what_the_gate_prints(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the seed that stands in it."""
+    page = gate_page.PAGE.read_text(encoding="utf-8")
+    shown = re.findall(r"```text\n(rejected: .*?)```", page, re.DOTALL)[code is not MEAN]
+    monkeypatch.chdir(tmp_path)
+    Path("candidate.py").write_text(PRELUDE + code, encoding="utf-8")
+    asked: dict[str, Any] = {"require": "", "shape": [SHAPE], "dtype": [], "profile": None, "device": "cpu"}
+    seed = int(re.findall(r"seed (\d+)", shown)[0])
+    printed, status = command.run("candidate.py:attention", **asked, own_work=False, seed=seed, budget=100.0, json=None)
+    assert (f"{printed}\n", status) == (shown, 1)

@@ -53,9 +53,24 @@ def check_ledger(config: pytest.Config) -> None:
     check_records(records, {target.implementation.name for target in targets.targets(config)})
 
 
-def _versions(ledger: Ledger, selection: targets.Selection) -> dict[str, str]:
+def versions_of(ledger: Ledger, selection: targets.Selection) -> dict[str, str]:
     """Versions of the packages that took part, and of those that records about what is judged name."""
     return {**ledger.installed({t.implementation.name for t in selection.targets}), **selection.versions}
+
+
+def header(selection: targets.Selection, ledger: Ledger, adapters: Adapters) -> dict[str, Any]:
+    """The header of the result file of a run."""
+    return {
+        **result_file.fingerprint(),
+        "versions": versions_of(ledger, selection),
+        "ledgers": [dataclasses.asdict(source) for source in ledger.sources],
+        "not_installed": sorted(selection.not_installed),
+        "profiles": {
+            f"{t.implementation.name}/{t.dtype}": t.implementation.profile(t.dtype).value for t in selection.targets
+        },
+        **adapters.as_json(),
+        **_envelopes_as_json(selection),
+    }
 
 
 class Recorder:
@@ -94,7 +109,7 @@ class Recorder:
             return
         self._order = [_place(p["target"], p["case"].name if "case" in p else f"fuzz/{p['prop'].name}") for p in pairs]
         selection, pool, ledger = targets.selection(self._config), targets.pool(self._config), ledger_of(self._config)
-        versions = _versions(ledger, selection)
+        versions = versions_of(ledger, selection)
         timeout = self._config.getoption("case_timeout")
 
         def compute(key: Key) -> Judged:
@@ -119,19 +134,9 @@ class Recorder:
         return judged.result
 
     def _header(self) -> dict[str, Any]:
-        selection, ledger = targets.selection(self._config), ledger_of(self._config)
-        return {
-            **result_file.fingerprint(),
-            **({} if self._config.getoption("shard") is None else {"shard": str(self._config.getoption("shard"))}),
-            "versions": _versions(ledger, selection),
-            "ledgers": [dataclasses.asdict(source) for source in ledger.sources],
-            "not_installed": sorted(selection.not_installed),
-            "profiles": {
-                f"{t.implementation.name}/{t.dtype}": t.implementation.profile(t.dtype).value for t in selection.targets
-            },
-            **self._adapters.as_json(),
-            **_envelopes_as_json(selection),
-        }
+        shard = self._config.getoption("shard")
+        found = header(targets.selection(self._config), ledger_of(self._config), self._adapters)
+        return found if shard is None else {**found, "shard": str(shard)}
 
     def record(self, result: Result) -> None:
         """Keep one result."""

@@ -47,7 +47,7 @@ def published() -> dict[str, dict[str, Any]]:
 def test_the_published_matrices_are_of_todays_faults_and_cases(published: dict[str, dict[str, Any]]) -> None:
     """By name: every fault that a kind of kernel may have, and cases that are asked inside its envelope."""
     known = every_case() | kernel_cases()
-    assert set(published) <= set(ENVELOPES)
+    assert set(ENVELOPES) - set(published) == {"anything", "static", "tiles of 128"}  # not computed yet
     for name, kind in ((name, ENVELOPES[name]) for name in published):
         assert set(published[name]["faults"]) == set(envelopes.faults_in(kind))
         for fault, found in published[name]["faults"].items():
