@@ -128,7 +128,7 @@ COMMANDS: dict[str, Command] = {
         "conformance.commands:merge_options",
     ),
     "ledger": Command(
-        "keep the ledger of known deviations true: propose, stale, list, page",
+        "keep the ledger of known deviations true, and report them: propose, stale, list, issue, page",
         "attention-conformance ledger stale conformance.jsonl",
         "conformance.ledger.commands:run_ledger",
         "conformance.ledger.commands:ledger_options",

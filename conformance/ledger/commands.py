@@ -1,4 +1,4 @@
-"""Commands of the ledger: propose, stale, list and page.
+"""Commands of the ledger: propose, stale, list, issue and page.
 
 A proposal is new records for the failures of a result file, as TOML to read, correct and paste.  It says no more than
 the file shows: the cases and dtypes that failed in one way, the device that they failed on, and the series of the
@@ -20,10 +20,11 @@ from tabulate import tabulate
 from attention_conformance.conformance import results
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
-from attention_conformance.conformance.ledger import page
+from attention_conformance.conformance.ledger import issues, page
 from attention_conformance.conformance.ledger.load import KEYS, LEDGER, Deviation, Ledger, dtypes, read
 from attention_conformance.conformance.ledger.stale import Standing, stale
 from attention_conformance.conformance.ledger.versions import series
+from attention_conformance.conformance.repro.command import run_script
 from attention_conformance.conformance.results import Run
 from attention_conformance.conformance.results.strict import plain
 from attention_conformance.impls.select import builtin
@@ -171,9 +172,11 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def run_ledger(action: str, deviations: list[Path], results: list[Path]) -> str | tuple[str, int]:
+def run_ledger(action: str, deviations: list[Path], results: list[Path], record: str = "") -> str | tuple[str, int]:
     """One of the commands.  Raises LedgerError or ResultFileError for a file that cannot be used."""
     ledger = read([LEDGER, *deviations])
+    if action == "issue":
+        return _issue(record, ledger)
     if action == "propose":
         return _propose(results, ledger)
     if action == "stale":
@@ -202,6 +205,15 @@ def _stale(paths: list[Path], ledger: Ledger) -> tuple[str, int]:
     return "\n".join(lines), 1 if counts[Standing.GONE] or counts[Standing.PARTLY_GONE] else 0
 
 
+def _issue(id_: str, ledger: Ledger) -> str | tuple[str, int]:
+    """The text of an upstream issue; of a record without one the script of its first case."""
+    found = issues.find(id_, ledger)
+    if isinstance(found, issues.Issue):
+        return issues.write(found)
+    implementation, device, dtype, case = page.example(found)
+    return run_script(implementation, case, dtype, device)
+
+
 def _list(ledger: Ledger) -> str:
     """All records, one a row."""
     rows = [
@@ -227,7 +239,7 @@ def _page(paths: list[Path], ledger: Ledger) -> str:
 
 
 def ledger_options(parser: argparse.ArgumentParser) -> None:
-    """The four commands with their options."""
+    """The five commands with their options."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     propose_ = actions.add_parser(
         "propose",
@@ -243,13 +255,20 @@ def ledger_options(parser: argparse.ArgumentParser) -> None:
     stale_.add_argument("results", nargs="+", type=Path, metavar="RESULT.jsonl", help="of pytest conformance")
     list_ = actions.add_parser("list", help="print all records as a table", epilog=_ENDS.format("0"))
     list_.set_defaults(results=[])
+    issue_ = actions.add_parser(
+        "issue",
+        help="write the text of an upstream issue for a record: title, script, what comes here, what is promised",
+        epilog=_ENDS.format("0 if it printed a text, 1 if the script is right with the versions installed here"),
+    )
+    issue_.add_argument("record", metavar="ID", help="of a record")
+    issue_.set_defaults(results=[])
     page_ = actions.add_parser("page", help="regenerate DEVIATIONS.md", epilog=_ENDS.format("0"))
     page_.set_defaults(deviations=[])
     page_.add_argument(
         "results", nargs="?", type=lambda name: [Path(name)], default=[page.PUBLISHED], metavar="RESULT.jsonl",
         help="of pytest conformance; default: the published one",
     )  # fmt: skip
-    for each in (propose_, stale_, list_):
+    for each in (propose_, stale_, list_, issue_):
         each.add_argument(
             "--deviations",
             action="append",

@@ -12,6 +12,7 @@ from pathlib import Path
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.judging.outcomes import IN_WORDS
 from attention_conformance.conformance.ledger.divergence import answers, escaped, markdown
+from attention_conformance.conformance.ledger.issues import issue_of
 from attention_conformance.conformance.ledger.load import Deviation, Ledger, dtypes
 from attention_conformance.conformance.ledger.questions import DTYPE
 from attention_conformance.conformance.ledger.stale import Standing, Verdict, stale
@@ -33,9 +34,10 @@ Made from the [ledger](deviations.toml) and the [published results](../reports/p
 `attention-conformance ledger page`; change those, not this page.
 
 The first part asks of each library the questions on which libraries disagree, right or wrong. The second has a section
-for each record of the ledger: where a library is known not to follow the [spec](SPEC.md), and a command that prints a
-script of a few lines, in the library's own terms and without this suite, that shows it. A record is strict: a run in
-which it no longer holds fails, and names it.
+for each record of the ledger: where a library is known not to follow the [spec](SPEC.md), and a command that writes the
+text of an issue to report it: a script of a few lines in the library's own terms and without this suite, what comes of
+it here, what the documentation promises, and the versions. A record is strict: a run in which it no longer holds fails,
+and names it.
 """
 
 
@@ -126,7 +128,14 @@ def _filled(text: str, indent: str = "") -> str:
 
 
 def command(record: Deviation) -> str:
-    """The command that shows a record."""
+    """The command that shows a record: the text of its issue, or the script of its first case."""
+    if issue_of(record) is not None:
+        return f"attention-conformance ledger issue {record.id}"
+    return script_command(record)
+
+
+def script_command(record: Deviation) -> str:
+    """The command that prints the script of a record's first case."""
     name, device, dtype, case = example(record)
     where = "" if device == "cpu" else f" --device {device}"
     return f"attention-conformance script --impl {shlex.quote(name)} --case {case} --dtype {dtype}{where}"

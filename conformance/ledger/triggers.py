@@ -77,6 +77,11 @@ def _row_of_minus_inf(x: Inputs, expected: Expected) -> np.ndarray | bool:
     return removed.any(axis=3) & _fully_masked_row(x, expected)
 
 
+def _causal_row_of_minus_inf(x: Inputs, expected: Expected) -> np.ndarray | bool:
+    """The same with is_causal."""
+    return bool(x.keywords.get("is_causal")) and _row_of_minus_inf(x, expected)
+
+
 def _empty_axis(x: Inputs, expected: Expected) -> bool:
     return 0 in (*x.q.shape, *x.v.shape)
 
@@ -194,6 +199,7 @@ SPOILS: dict[str, Spoils] = {
         _fully_masked_row, "jax-nn-empty-row-1 jax-nn-empty-row-2 export18-sdpa-empty-row-1 export18-sdpa-empty-row-2"
     ),
     "ort-mha-fill": _within_fill,
+    "ort-mha-bias-minus-inf-causal": _causal_row_of_minus_inf,
     **_table(
         _row_of_minus_inf,
         "ort-mha-bias-minus-inf jax-nn-bias-minus-inf-1 jax-nn-bias-minus-inf-2 jax-nn-bias-minus-inf-masked "

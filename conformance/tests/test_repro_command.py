@@ -12,7 +12,7 @@ import pytest
 
 from attention_conformance.cli import main
 from attention_conformance.conformance.ledger.load import Deviation, read
-from attention_conformance.conformance.ledger.page import command, example
+from attention_conformance.conformance.ledger.page import example, script_command
 from attention_conformance.impls.contract import Framework
 from attention_conformance.impls.select import builtin
 
@@ -35,8 +35,8 @@ def of_each_framework() -> list[Deviation]:
 def test_the_command_of_a_record_prints_a_script_that_fails(
     record: Deviation, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """As the page has it: what is printed runs by itself, without this suite, and ends with 1."""
-    program, *arguments = command(record).split()
+    """What is printed runs by itself, without this suite, and ends with 1."""
+    program, *arguments = script_command(record).split()
     assert program == "attention-conformance"
     assert main(arguments) == 0
     script = tmp_path / "script.py"

@@ -1,0 +1,194 @@
+"""Upstream issues: for each cause in the ledger a title, a script of a few lines, and what the documentation promises.
+
+``issues.toml`` holds them.  The text of an issue is written where its script is run, so that what came and the versions
+are those of this machine.  A record that has no issue, as in a ledger of a user's own, is shown by the script of its
+first case.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.metadata
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from attention_conformance.conformance.ledger.load import Deviation, Ledger, LedgerError
+from attention_conformance.conformance.results.strict import convert, plain
+from attention_conformance.impls.loading import nearest
+
+ISSUES = Path(__file__).with_name("issues.toml")
+
+#: Seconds that a script may take: an export takes ten on a busy machine.
+TIMEOUT = 300.0
+
+#: Lines of what a script says that an issue quotes, and characters of one of them.
+QUOTED_LINES, QUOTED_WIDTH = 8, 400
+
+#: Packages whose version belongs in a report beside those that a script imports.
+BESIDE = {"jax": ("jaxlib",), "torch.onnx": ("onnx", "onnxscript")}
+
+#: Lines of standard error that say nothing of the failure.
+_NOISE = ("Traceback", "  ", "W1", "\x1b", "--------------------", "For simplicity, JAX", "[")
+
+
+@dataclass(frozen=True)
+class Issue:
+    """One cause, as it is told upstream."""
+
+    title: str
+    #: The ledger's records that it explains, by their ids.
+    records: Annotated[tuple[str, ...], Meta(min_length=1)]
+    #: The documentation that promises otherwise, and its words.
+    link: str
+    #: A file of Python that needs no other: it exits with 0 once it is right.
+    script: str
+    promise: str = ""
+    #: What the title says, as an expression over the names of the script; ``error`` is what it raised.
+    claim: str = ""
+    #: The signal that kills the script, where one does.
+    signal: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a script did: its exit status (negative for a signal), and what it said."""
+
+    status: int
+    said: str
+
+    @property
+    def came(self) -> str:
+        """What it said, and the name of the signal that killed it."""
+        killed = f"killed by {signal.Signals(-self.status).name}" if self.status < 0 else ""
+        return "\n".join(filter(None, (self.said, killed)))
+
+
+@functools.cache
+def issues(path: Path = ISSUES) -> tuple[Issue, ...]:
+    """All of them, in the order of the file.  Raises WrongType or TOMLDecodeError for a broken file."""
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    return tuple(replace(convert(each, Issue), name=name) for name, each in data.items())
+
+
+def issue_of(record: Deviation) -> Issue | None:
+    """The issue that explains a record of the suite's own ledger."""
+    return next((each for each in issues() if record.id in each.records), None)
+
+
+def run(script: str, timeout: float = TIMEOUT) -> Seen:
+    """Run a script as a user would, in an empty folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "script.py")
+        path.write_text(script, encoding="utf-8")
+        try:
+            done = subprocess.run(  # noqa: S603  (our own interpreter)
+                [sys.executable, str(path)], capture_output=True, text=True, timeout=timeout, cwd=folder, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return Seen(1, f"ran for more than {timeout:g} s")
+    lines = [*done.stdout.splitlines(), *_last_words(done.stderr)]
+    return Seen(done.returncode, "\n".join(plain(line)[:QUOTED_WIDTH] for line in lines[-QUOTED_LINES:]))
+
+
+def _last_words(stderr: str) -> list[str]:
+    """The exception of a traceback, or the text that a script ends with."""
+    lines = [line for line in stderr.strip().splitlines() if line.strip() and not line.startswith(_NOISE)]
+    return [line for line in lines[-1:] if "Warning" not in line and line != "AssertionError"]
+
+
+def modules(script: str) -> tuple[str, ...]:
+    """The modules that a script imports, and ``torch.onnx`` where it exports."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(script)):
+        if isinstance(node, ast.Import):
+            found += [alias.name.partition(".")[0] for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.append(node.module.partition(".")[0])
+    found += ["torch.onnx"] if "torch.onnx." in script else []
+    return tuple(dict.fromkeys(found))
+
+
+def versions(script: str) -> dict[str, str]:
+    """Versions of every library involved that is installed."""
+    wanted = [name for module in modules(script) for name in (module, *BESIDE.get(module, ()))]
+    found = {}
+    for name in dict.fromkeys(wanted):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def text(issue: Issue, seen: Seen) -> str:
+    """The text to paste: title, script, what came, what is promised, versions."""
+    quote = " ".join(issue.promise.split())
+    promised = f'The [documentation]({issue.link}): "{quote}"' if quote else f"Documentation: {issue.link}"
+    system = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    parts = [
+        f"# {issue.title}",
+        f"```python\n{issue.script.rstrip()}\n```",
+        f"What comes:\n\n```\n{seen.came}\n```",
+        promised,
+        f"Versions: {_named(issue.script)}, {system}",
+    ]
+    return "\n\n".join(parts)
+
+
+def find(id_: str, ledger: Ledger) -> Issue | Deviation:
+    """The issue for a record, by the record's id or the issue's name; the record itself where it has none.
+
+    Raises LedgerError for an id that the ledger does not have.
+    """
+    known: dict[str, Issue | Deviation] = {each.name: each for each in issues()}
+    known |= {record.id: issue_of(record) or record for record in ledger.deviations}
+    if id_ not in known:
+        raise LedgerError(f"no record {id_}{nearest(id_, known)}")
+    return known[id_]
+
+
+def write(issue: Issue) -> str | tuple[str, int]:
+    """The text of an issue, from a run of its script.
+
+    Returns
+    -------
+    str or (str, int)
+        The text; or a sentence with 1 where the script is right with the installed versions.
+
+    Raises
+    ------
+    LedgerError
+        For a script whose packages are not installed.
+    """
+    absent = _absent(issue.script)
+    if absent:
+        raise LedgerError(f"{issue.name}: its script needs {', '.join(absent)}, not installed")
+    seen = run(issue.script)
+    if seen.status == 0:
+        return f"# {issue.name}: right with the versions installed here ({_named(issue.script)}), nothing to report", 1
+    return text(issue, seen)
+
+
+def _named(script: str) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions(script).items())
+
+
+def _absent(script: str) -> Sequence[str]:
+    known = versions(script)
+    return [name for name in modules(script) if "." not in name and name not in known and _third_party(name)]
+
+
+def _third_party(module: str) -> bool:
+    return module not in sys.stdlib_module_names

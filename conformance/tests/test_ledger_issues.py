@@ -1,0 +1,250 @@
+"""Upstream issues: every record has one, its script is short and shows it, and what its title says is so."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import platform
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from attention_conformance.cli import main
+from attention_conformance.conformance.ledger import issues as module
+from attention_conformance.conformance.ledger.issues import (
+    Issue,
+    Seen,
+    find,
+    issues,
+    modules,
+    run,
+    text,
+    versions,
+    write,
+)
+from attention_conformance.conformance.ledger.load import LedgerError, read
+from attention_conformance.conformance.tests.issue_claims import evaluated
+
+LEDGER = read()
+BY_NAME = {each.name: each for each in issues()}
+
+#: Of those that need no export, which take seconds each.
+EXPORTS = {name for name, issue in BY_NAME.items() if "torch.onnx.export(" in issue.script}
+
+#: Run as a user runs them: one of each kind of failure and of each library.
+SAMPLE = (
+    "ort-mha-fill",
+    "ort-mha-no-values",
+    "onnx-reference-one-key",
+    "jax-nn-empty-row",
+    "torch-flash-rank-1",
+    "torch-ranks",
+)
+
+RIGHT = Issue("A right one", ("x",), "https://example.org", "print('right')\n", name="right")
+
+
+def installed(names: set[str]) -> list[Issue]:
+    """Those whose libraries are here."""
+    needed = {name: [m for m in modules(BY_NAME[name].script) if "." not in m] for name in sorted(names)}
+    return [BY_NAME[name] for name, some in needed.items() if all(importlib.util.find_spec(m) for m in some)]
+
+
+def test_every_record_has_one_issue() -> None:
+    """And every issue is about records that there are."""
+    named = Counter(record for issue in issues() for record in issue.records)
+    assert named == Counter(record.id for record in LEDGER.deviations)
+
+
+def test_records_of_one_issue_are_of_one_clause_or_package() -> None:
+    """One cause breaks one clause, or lies in one package."""
+    by_id = {record.id: record for record in LEDGER.deviations}
+    for issue in issues():
+        some = [by_id[each] for each in issue.records]
+        assert len({each.package for each in some}) == 1, issue.name
+
+
+def test_scripts_are_short() -> None:
+    """Under 40 lines the script of every record, and the text of nine of ten."""
+    scripts = {issue.name: len(issue.script.splitlines()) for issue in issues()}
+    texts = [len(text(BY_NAME[name], Seen(1, "a line\n" * 3)).splitlines()) for name in scripts]
+    assert max(scripts.values()) < 40
+    assert sum(length < 40 for length in texts) >= 0.9 * len(texts)
+
+
+@pytest.mark.parametrize("issue", issues(), ids=lambda issue: issue.name)
+def test_a_script_has_nothing_that_it_does_not_need(issue: Issue) -> None:
+    """No import of this suite, no random numbers, no function beside a module's, no class beside what is exported."""
+    tree = ast.parse(issue.script)
+    assert "attention_conformance" not in issue.script
+    assert "random" not in issue.script.replace("torch.manual_seed(0)", "")
+    assert max(map(len, issue.script.splitlines())) <= 120
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    assert len(classes) == (issue.name in EXPORTS)
+    assert not [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    imported = {
+        a.asname or a.name for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names
+    }
+    assert imported <= used
+
+
+@pytest.mark.parametrize("issue", issues(), ids=lambda issue: issue.name)
+def test_an_issue_claims_something(issue: Issue) -> None:
+    """A claim that is tested, or a signal; and it links to the documentation."""
+    assert bool(issue.claim) != bool(issue.signal)
+    assert issue.link.startswith("https://")
+
+
+def test_claims_are_true() -> None:
+    """What the titles say, evaluated after the scripts; a crash is the signal that is named."""
+    some = installed(BY_NAME.keys() - EXPORTS)
+    found = evaluated([(issue.script, issue.claim or "True") for issue in some])
+    wrong = {i.name: said for i, said in zip(some, found, strict=True) if said != (i.signal or "true")}
+    assert not wrong
+
+
+@pytest.mark.slow
+def test_claims_of_exports_are_true() -> None:
+    """As the others; exporting takes seconds."""
+    some = installed(EXPORTS)
+    found = evaluated([(issue.script, issue.claim) for issue in some])
+    wrong = {i.name: said for i, said in zip(some, found, strict=True) if said != "true"}
+    assert not wrong
+
+
+def test_a_claim_that_measurement_contradicts_is_found() -> None:
+    """The words that stood here before: a masked score was said to be filled."""
+    pytest.importorskip("onnxruntime")
+    fill = BY_NAME["ort-mha-fill"]
+    assert evaluated([(fill.script, "got[0] == v.mean()")]) == ["false"]
+    assert evaluated([("print(1)", "True")]) == ["the script found nothing"]
+    (said,) = evaluated([("raise ValueError('x')", "nothing == 0")])
+    assert said.startswith("NameError")
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_script_as_written_shows_its_failure(name: str) -> None:
+    """Run alone, it ends with an error, and says what came."""
+    if not installed({name}):
+        pytest.skip("its library is not installed")
+    seen = run(BY_NAME[name].script)
+    assert seen.status != 0
+    assert seen.came
+    assert BY_NAME[name].signal in seen.came
+
+
+def _documentation() -> dict[str, str]:
+    """What the installed packages say of themselves, by the beginning of the link to it."""
+    found: dict[str, str] = {}
+    if importlib.util.find_spec("torch"):
+        import torch
+        from torch.nn.attention.flex_attention import flex_attention
+
+        pages = "https://docs.pytorch.org/docs/stable/"
+        found |= {
+            f"{pages}generated/torch.nn.functional.scaled": torch.nn.functional.scaled_dot_product_attention.__doc__
+            or "",
+            f"{pages}generated/torch.nn.MultiheadAttention": torch.nn.MultiheadAttention.forward.__doc__ or "",
+            f"{pages}nn.attention.flex_attention": flex_attention.__doc__ or "",
+        }
+    if importlib.util.find_spec("jax"):
+        import jax
+
+        found["https://docs.jax.dev/"] = jax.nn.dot_product_attention.__doc__ or ""
+    if importlib.util.find_spec("onnx"):
+        import onnx
+
+        for name in ("Attention", "ReduceLogSumExp"):
+            schemas = [onnx.defs.get_schema(name, version) for version in ((23, 24) if name == "Attention" else (18,))]
+            found[f"https://onnx.ai/onnx/operators/onnx__{name}.html"] = "\n".join(map(_schema, schemas))
+    if importlib.util.find_spec("onnxruntime"):
+        from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
+
+        page = "https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft."
+        found |= {f"{page}{s.name}": _schema(s) for s in get_all_operator_schema() if s.domain == "com.microsoft"}
+    return found
+
+
+def _schema(schema) -> str:  # type: ignore[no-untyped-def]  # of onnx or of ONNX Runtime, which have no common class
+    parts = [schema.doc, *(i.description for i in schema.inputs), *(a.description for a in schema.attributes.values())]
+    parts += [getattr(c, "description", "") for c in getattr(schema, "type_constraints", ())]
+    return "\n".join(filter(None, parts))
+
+
+def test_promises_are_quoted_as_they_stand() -> None:
+    """Every quotation is in the documentation that the installed package carries."""
+    documentation = _documentation()
+    missing = []
+    for issue in issues():
+        pages = [words for link, words in documentation.items() if issue.link.startswith(link)]
+        if pages and issue.promise and not any(_flat(issue.promise) in _flat(words) for words in pages):
+            missing.append((issue.name, issue.promise))
+    assert not missing
+
+
+def _flat(words: str) -> str:
+    return " ".join(words.split())
+
+
+def test_the_text_holds_what_a_maintainer_needs() -> None:
+    """Title, script, what came, the promise with its link, and every version."""
+    issue = BY_NAME["export18-sdpa-empty-row"]
+    written = text(issue, Seen(1, "got 2.0 expected 0.0"))
+    assert written.startswith(f"# {issue.title}\n\n```python\nimport onnxruntime\n")
+    assert issue.script.rstrip() in written
+    assert "What comes:\n\n```\ngot 2.0 expected 0.0\n```" in written
+    assert f"[documentation]({issue.link})" in written
+    assert issue.promise in written
+    assert f"Python {platform.python_version()}" in written
+    for package, version in versions(issue.script).items():
+        assert f"{package} {version}" in written
+
+
+def test_versions_are_those_of_every_library_involved() -> None:
+    """An export is made by torch, onnx and onnxscript, and run by ONNX Runtime."""
+    pytest.importorskip("onnxscript")
+    assert {"torch", "onnx", "onnxscript", "onnxruntime"} <= versions(BY_NAME["export18-sdpa-empty-row"].script).keys()
+
+
+def test_a_script_that_is_right_writes_no_issue() -> None:
+    """But a sentence, and 1."""
+    said = write(RIGHT)
+    assert isinstance(said, tuple)
+    assert said[1] == 1
+    assert "nothing to report" in said[0]
+
+
+def test_a_script_that_runs_on_is_stopped() -> None:
+    """After its seconds, and that is what came."""
+    seen = run("while True: pass", timeout=0.5)
+    assert seen == Seen(1, "ran for more than 0.5 s")
+
+
+def test_a_script_whose_library_is_not_installed_is_said() -> None:
+    """In one sentence."""
+    with pytest.raises(LedgerError, match="needs nosuchlibrary, not installed"):
+        write(replace(RIGHT, script="import nosuchlibrary\n"))
+
+
+def test_a_record_or_an_issue_is_found_by_its_name() -> None:
+    """And an unknown one is refused with the nearest."""
+    assert find("jax-nn-empty-row-2", LEDGER) is BY_NAME["jax-nn-empty-row"]
+    assert find("jax-nn-empty-row", LEDGER) is BY_NAME["jax-nn-empty-row"]
+    with pytest.raises(LedgerError, match="no record jax-nn-emty-row"):
+        find("jax-nn-emty-row", LEDGER)
+
+
+def test_a_record_without_an_issue_is_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of a user's own ledger, which is shown by the script of its first case."""
+    monkeypatch.setattr(module, "issues", tuple)
+    assert find("ort-mha-causal", LEDGER).id == "ort-mha-causal"  # type: ignore[union-attr]
+
+
+def test_the_command_writes_the_issue(capsys: pytest.CaptureFixture[str]) -> None:
+    """On standard output, with 0."""
+    pytest.importorskip("onnxruntime")
+    assert main(["ledger", "issue", "ort-mha-causal"]) == 0
+    assert capsys.readouterr().out.startswith("# MultiHeadAttention, unidirectional: ")
+    assert main(["ledger", "issue", "ort-mha-kausal"]) == 2
