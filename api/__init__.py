@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from attention_conformance.benchmarking import BenchmarkReport, Ratio, Timing, benchmark
     from attention_conformance.checking import FailedCase, Report, check
     from attention_conformance.conformance.closeness import (
         Closeness,
@@ -28,13 +29,17 @@ if TYPE_CHECKING:
 
 #: The modules that the public names are in.
 _PUBLIC = {
+    "BenchmarkReport": "benchmarking",
     "Check": "parametrizing",
     "Closeness": "conformance.closeness",
     "FailedCase": "checking",
     "NotClose": "conformance.closeness",
+    "Ratio": "benchmarking",
     "Report": "checking",
+    "Timing": "benchmarking",
     "assert_close": "conformance.closeness",
     "assert_layer_close": "conformance.closeness",
+    "benchmark": "benchmarking",
     "check": "checking",
     "error_share": "conformance.closeness",
     "layer_error_share": "conformance.closeness",
@@ -42,13 +47,17 @@ _PUBLIC = {
 }
 
 __all__ = [
+    "BenchmarkReport",
     "Check",
     "Closeness",
     "FailedCase",
     "NotClose",
+    "Ratio",
     "Report",
+    "Timing",
     "assert_close",
     "assert_layer_close",
+    "benchmark",
     "check",
     "error_share",
     "layer_error_share",

@@ -31,6 +31,7 @@ from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.timing.processes import Processes
 from attention_conformance.bench.timing.protocol import Protocol
 from attention_conformance.bench.timing.session import Session
+from attention_conformance.bench.validity import cheating
 from attention_conformance.bench.validity.outcomes import INVALID, SKIPPED, TIMED, Cell, Outcome
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.conformance import SPEC_VERSION
@@ -66,8 +67,17 @@ class Bench:
         self.gpu_state = gpu.around(self.session.run, {cell.target.device for cell in self.session.cells})
         outcomes, notify = self.session.outcomes, self.session.progress.show
         self.extra = extra_metrics.measure(outcomes, self.processes, self.memory, notify)
+        for cell, outcome in outcomes.items():
+            outcomes[cell] = self._within_the_peak(cell, outcome)
         self.session.progress.end()
         return outcomes
+
+    def _within_the_peak(self, cell: Cell, outcome: Outcome) -> Outcome:
+        """The outcome of a cell, invalid if it seems faster than the machine."""
+        if outcome.kind != TIMED:
+            return outcome
+        known = self.extra.roofline(cell)
+        return cheating.within_peak(cell, outcome, self.plan.threads, (known and known.flops_per_second) or 0.0)[0]
 
 
 _BENCH = pytest.StashKey[Bench]()

@@ -24,7 +24,7 @@ def blocks(language: str) -> list[str]:
 def test_the_example_prints_what_stands_below(tmp_path: Path) -> None:
     """A cell of a notebook, as a script."""
     pytest.importorskip("torch")
-    _, example, _ = blocks("python")
+    _, example, *_ = blocks("python")
     path = tmp_path / "cell.py"
     path.write_text(f"if __name__ == '__main__':\n{re.sub('^', '    ', example, flags=re.MULTILINE)}", encoding="utf-8")
     done = subprocess.run([sys.executable, str(path)], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -32,10 +32,29 @@ def test_the_example_prints_what_stands_below(tmp_path: Path) -> None:
     assert done.stdout == blocks("text")[0]
 
 
+def told(text: str) -> list[list[str]]:
+    """The lines of a report without its numbers, its verdicts and what a busy machine adds."""
+    lines = [line for line in text.splitlines() if not line.startswith("unstable:")]
+    plain = (re.sub(r"\b(faster|slower|same|unclear|s|ms|µs)\b|[\d.]+%?|-{2,}", " ", line) for line in lines)
+    return [line.split() for line in plain]
+
+
+def test_the_timing_prints_what_stands_below(tmp_path: Path) -> None:
+    """With other numbers; what is said of the wrong function is the same to the last digit."""
+    pytest.importorskip("torch")
+    example, shown = blocks("python")[-1], blocks("text")[-1]
+    path = tmp_path / "cell.py"
+    path.write_text(f"if __name__ == '__main__':\n{re.sub('^', '    ', example, flags=re.MULTILINE)}", encoding="utf-8")
+    done = subprocess.run([sys.executable, str(path)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert told(done.stdout) == told(shown)
+    assert done.stdout.partition("\nunmasked at")[2] == shown.partition("\nunmasked at")[2] != ""
+
+
 def test_the_tests_of_the_page_run(tmp_path: Path) -> None:
     """Those that are right pass, and the mistake of the example is found."""
     pytest.importorskip("torch")
-    _, example, tests = blocks("python")
+    _, example, tests, *_ = blocks("python")
     kernels = example.partition("report =")[0].replace("from attention_conformance import check\n", "")
     (tmp_path / "kernels.py").write_text(kernels, encoding="utf-8")
     (tmp_path / "test_kernels.py").write_text(tests, encoding="utf-8")

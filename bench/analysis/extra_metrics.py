@@ -32,13 +32,16 @@ class ExtraMetrics:
     rooflines: tuple[Roofline, ...] = ()
     overhead: Mapping[str, Any] = field(default_factory=dict)
 
+    def roofline(self, cell: Cell) -> Roofline | None:
+        """The roofline of a cell's device and dtype."""
+        of_it = (cell.target.device, cell.target.dtype)
+        return next((roofline for roofline in self.rooflines if (roofline.device, roofline.dtype) == of_it), None)
+
     def info(self, cell: Cell, seconds: float) -> dict[str, Any]:
         """What a record says of a timed cell whose median is ``seconds``."""
         peak = self.peaks.get(cell, NOT_MEASURED)
-        of_it = (cell.target.device, cell.target.dtype)
-        roofline = next((roofline for roofline in self.rooflines if (roofline.device, roofline.dtype) == of_it), None)
         memory = {"memory_bytes": peak.bytes, "memory_method": peak.method or peak.reason}
-        return memory | costs.measures(cell.workload, cell.target.dtype, seconds, roofline)
+        return memory | costs.measures(cell.workload, cell.target.dtype, seconds, self.roofline(cell))
 
     def fits(self, outcomes: Mapping[Cell, Outcome]) -> list[Fit]:
         """The exponents of time and memory over the length."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Sequence
@@ -13,8 +14,9 @@ import numpy as np
 from attention_conformance.bench.gate import problems, walls
 from attention_conformance.bench.gate.verdict import Asked, Decision, Reason, Timed, Verdict
 from attention_conformance.bench.gate.worker import NOTED
-from attention_conformance.bench.machine.roofline import rooflines
+from attention_conformance.bench.machine.roofline import best_product
 from attention_conformance.bench.validity import cheating
+from attention_conformance.bench.validity.cheating import Job
 from attention_conformance.bench.validity.checks import Invalid
 from attention_conformance.conformance.cases.base import Case
 from attention_conformance.conformance.judging.judge import judge, unanswered
@@ -25,7 +27,7 @@ from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Implementation, ImplementationError, Profile
 from attention_conformance.impls.envelope import Shape
 from attention_conformance.impls.process import limits, threads
-from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
+from attention_conformance.impls.process.pool import Crashed, Pool, Spent, TimedOut
 from attention_conformance.impls.select import with_attributes
 
 WORKER = "attention_conformance.bench.gate.worker"
@@ -35,9 +37,6 @@ CALL_SECONDS, ENOUGH, CALLS = 30.0, 3, 12
 
 #: One call in so many is looked at for calls of libraries.
 COUNTED = 6
-
-#: Seconds of the measurements of the peak: the first, and those on a suspicion, as others may work meanwhile.
-PEAK_SECONDS = (0.1, 0.5, 1.0, 1.0)
 
 #: Scores above which a problem is more than this gate asks.
 MOST_SCORES = 1 << 25
@@ -173,27 +172,27 @@ class Gate:
             self.candidate = replace(self.candidate, profiles=dict.fromkeys(self.task.dtypes, self.task.profile))
         return not self.reasons
 
-    def _ask(self, one: Case, dtype: str, in_place: bool, counted: bool = False) -> tuple[Reply | None, float]:
-        """One problem: the reply, if it is right, and the seconds of the whole job."""
+    def _ask(self, one: Case, dtype: str, in_place: bool, counted: bool = False) -> Reply | None:
+        """One problem: the reply, if it is right."""
         target = Target(self.candidate, self.task.device, dtype)
         asked = request(one, dtype, self.task.device)
         self.asked += 1
-        started = time.perf_counter()
         try:
             reply: Reply = self._job("ask", asked, in_place and one.memory == "contiguous", counted)
+        except _Over:
+            raise
         except TimedOut as error:
             if time.monotonic() >= self._until:
                 raise _Over from error
             self._because("no answer", str(error), one)
-            return None, 0.0
+            return None
         except Crashed as error:
             self._because("crashed", unanswered(error, one).reason, one)
-            return None, 0.0
+            return None
         except Exception as error:
             self._because("garbage", f"what it sent is no answer: {type(error).__name__}: {error}"[:300], one)
             self._pool.end(self.candidate)
-            return None, 0.0
-        elapsed = time.perf_counter() - started
+            return None
         before = len(self.reasons)
         self._noticed(reply.side_effects, one)
         plain = replace(reply, side_effects=())
@@ -205,10 +204,10 @@ class Gate:
             text = self._seen_before(reply, one) or self._copied(reply, asked.arrays) or result.reason
             self._because(kind, text, one, result.broken or "")
         if len(self.reasons) > before:
-            return None, elapsed
+            return None
         self._remember(reply, one)
         self.right += 1
-        return reply, elapsed
+        return reply
 
     def _noticed(self, effects: Sequence[str], one: Case) -> None:
         for effect in effects:
@@ -240,17 +239,20 @@ class Gate:
 
     def _time(self, shape: Shape, dtype: str) -> None:
         overhead = self._overheads[shape, dtype]
-        seconds, whole = [], []
+        seconds, whole, jobs = [], [], []
         for number in range(CALLS + 2):
-            reply, elapsed = self._ask(problems.timed(shape, dtype, self.seed, number), dtype, number % 2 == 0)
+            reply = self._ask(problems.timed(shape, dtype, self.seed, number), dtype, number % 2 == 0)
             if reply is None:
                 return
             if number >= 2:  # the first ones are there to warm up
                 seconds.append(reply.run_seconds)
-                whole.append(elapsed)
+                spent = self._spent()
+                whole.append(spent.waited)
+                worked = None if spent.cpu is None else spent.cpu - threads.usable_cores() * reply.run_seconds
+                jobs.append(Job(reply.run_seconds, spent.waited - reply.run_seconds, worked))
         share = self._share(shape, dtype, statistics.median(seconds))
         try:
-            cheating.disagreeing_clocks(seconds, whole, max(overhead))
+            cheating.disagreeing_clocks(jobs, 2 * max(overhead))
             cheating.beyond_peak(share)
         except Invalid as error:
             self._because(error.clause, error.text)
@@ -262,34 +264,27 @@ class Gate:
         first = request(problems.timed(shape, dtype, self.seed, 0), dtype, self.task.device)
         found = []
         for _ in range(5):
-            started = time.perf_counter()
             self._job("echo", first)
-            found.append(time.perf_counter() - started)
+            found.append(self._spent().waited)
         return found
 
     def _share(self, shape: Shape, dtype: str, seconds: float) -> float | None:
-        """Operations per second ÷ those of the framework's best matrix product; measured longer on a suspicion."""
+        """Operations per second ÷ those of the framework's best matrix product."""
+        if seconds <= 0:
+            return None
         flops = 2 * shape.b * shape.hq * shape.sq * shape.sk * (shape.d + shape.dv)
-        best, share = 0.0, None
-        for lasting in PEAK_SECONDS:
-            best = max(best, self._peak(dtype, lasting))
-            share = flops / seconds / best if best and seconds > 0 else None
-            if share is None or share <= 1:
-                break
-        return share
-
-    def _peak(self, dtype: str, lasting: float) -> float:
-        """Operations per second of the framework's best matrix product, in a process without the candidate."""
-        clean = Pool(environment=threads.environment(threads.usable_cores()), always=False)
-        plain = replace(self.candidate, folder="", worker="gate peak")
-        try:
-            found = rooflines(clean, [Target(plain, self.task.device, dtype)], lasting)
-        finally:
-            clean.close()
-        return (found[0].flops_per_second or 0.0) if found else 0.0
+        target = Target(self.candidate, self.task.device, dtype)
+        measure = functools.partial(best_product, target, count=threads.usable_cores())
+        return cheating.share_of_peak(flops, seconds, measure)
 
     def _because(self, kind: str, text: str, one: Case | None = None, clause: str = "") -> None:
         self.reasons.append(Reason(kind, text, one.name if one else "", clause))
+
+    def _spent(self) -> Spent:
+        """What the last job took."""
+        spent = self._pool.spent(self.candidate)
+        assert spent is not None
+        return spent
 
     def _job(self, name: str, *arguments: Any) -> Any:
         return self._call(f"{WORKER}:{name}", self.candidate, *arguments)

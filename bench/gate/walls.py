@@ -21,7 +21,6 @@ import re
 import sys
 import sysconfig
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -34,8 +33,8 @@ import attention_conformance
 
 PACKAGE = "attention_conformance"
 
-#: Clocks and what else is used after foreign code was loaded, bound before.
-perf_counter, _frame = time.perf_counter, sys._getframe
+#: Used after foreign code was loaded, and bound before.
+_frame = sys._getframe
 
 #: Variables of the parent's environment that the worker has; the others are emptied, and removed.
 KEPT_VARIABLES = re.compile(

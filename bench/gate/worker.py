@@ -16,11 +16,10 @@ from attention_conformance.impls.backend import backend
 from attention_conformance.impls.calls import Reply, Request, same_bits
 from attention_conformance.impls.contract import Call, Function, Implementation
 from attention_conformance.impls.loading import load
+from attention_conformance.impls.process.clocks import perf_counter
 
 #: The prefix of what the gate's worker says among the side effects of a reply.
 NOTED = "gate "
-
-_perf_counter = walls.perf_counter
 
 
 class _State:
@@ -99,10 +98,10 @@ def _run(run: Function, device: str, **native: Any) -> Any:
     given = {name: _placed(name, array) for name, array in native.items()} if _State.in_place else native
 
     def call() -> Any:
-        started = _perf_counter()
+        started = perf_counter()
         returned = run(**given)
         arrays.wait(returned)
-        _State.seconds = _perf_counter() - started
+        _State.seconds = perf_counter() - started
         return returned
 
     arrays.synchronize(device)

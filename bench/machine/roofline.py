@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
@@ -22,7 +23,8 @@ from attention_conformance.bench.timing.processes import Jobs
 from attention_conformance.conformance.run.targets import Target
 from attention_conformance.impls.backend import Backend, backend
 from attention_conformance.impls.contract import Framework, Implementation
-from attention_conformance.impls.process.pool import Crashed, TimedOut
+from attention_conformance.impls.process import threads
+from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 
 #: Seconds for one roofline in one framework, and calls that are made at least, after one to warm up.
 SECONDS, CALLS = 0.3, 3
@@ -99,6 +101,36 @@ def bandwidth(framework: Framework, device: str, seconds: float) -> list[Sample]
         return []
     least = _fastest(arrays, device, copy, seconds)
     return [Sample(str(framework), "bytes", 2 * COPIED[device] / least, COPIED[device])]
+
+
+#: Matrix products seen so far, in operations per second: a peak is the most that the machine ever did.
+_SEEN: dict[tuple[Framework, str, str, int], float] = {}
+
+
+def best_product(target: Target, seconds: float, count: int) -> float:
+    """Operations per second of the framework's best matrix product that was seen, in processes without foreign code.
+
+    The best in the target's dtype and in float32, in which a kernel of half precision may compute; 0 where the
+    framework has none.
+
+    Parameters
+    ----------
+    seconds
+        For which it is looked for; none is with 0.
+    count
+        Threads of the framework.
+    """
+    plain = replace(target.implementation, folder="", worker="peak")
+    key = (plain.framework, target.device, target.dtype, count)
+    if seconds:
+        pool = Pool(environment=threads.environment(count), cores=count, always=False)
+        try:
+            for dtype in dict.fromkeys((target.dtype, "float32")):
+                for sample in _ask(pool, plain, "product", plain.framework, target.device, dtype, seconds):
+                    _SEEN[key] = max(_SEEN.get(key, 0.0), sample.per_second)
+        finally:
+            pool.close()
+    return _SEEN.get(key, 0.0)
 
 
 def _fastest(arrays: Backend, device: str, call: Callable[[], Any], seconds: float) -> float:

@@ -7,11 +7,13 @@ itself, so that it does not end when chance has brought a change about.
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from attention_conformance.bench.analysis.statistics import Interval, Verdict, judge, paired_process_runs
@@ -21,12 +23,15 @@ from attention_conformance.bench.paired.revisions import Revision, RevisionError
 from attention_conformance.bench.timing.protocol import LAST
 from attention_conformance.bench.timing.sampler import Batch
 from attention_conformance.bench.validity import cheating
+from attention_conformance.bench.validity.cheating import Job
 from attention_conformance.bench.validity.checks import Call, Invalid, References, check
 from attention_conformance.bench.workloads import arguments
 from attention_conformance.bench.workloads.arguments import SETS
+from attention_conformance.bench.workloads.costs import flops
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.process.pool import Crashed, TimedOut
+from attention_conformance.impls.process.threads import usable_cores
 
 #: A change has to be at least LEAST large and its interval beyond MARGIN.  Closer than for runs that are made one after
 #: the other (bench.analysis.statistics): rounds leave less scatter.  bench/PAIRED.md has how much, and what this finds.
@@ -95,6 +100,8 @@ class Result:
     #: Seconds of the calls, by worker, pair of processes and round.
     rounds: dict[str, list[list[list[float]]]] = field(default_factory=lambda: {BASE: [], NEW: []})
     shares: dict[str, float] = field(default_factory=dict)
+    #: What the jobs of the rounds took.
+    jobs: dict[str, list[Job]] = field(default_factory=lambda: {BASE: [], NEW: []})
     #: Seconds that it took so far.
     seconds: float = 0.0
 
@@ -131,11 +138,33 @@ class PairedComparison:
         self.revisions = {BASE: base, NEW: new}
         self.plan = plan or Plan()
         self._expected = References()
+        #: Operations per second of the best matrix products that were seen, by worker, framework, device and dtype.
+        self._peaks: dict[tuple[str, str, str, str], float] = {}
         self._order = random.Random(seed)  # noqa: S311  (an order within rounds)
 
     def offers(self, patterns: list[str], device: str, dtype: str) -> Offers:
         """By worker what it can run.  Raises RevisionError for a revision that cannot run the suite."""
         return {name: self._offer(name, patterns, device, dtype) for name in self.revisions}
+
+    def _within_peak(self, one: Result, offers: Offers) -> None:
+        """No time of a cell in which a worker seems faster than the machine, by its own framework's matrix product."""
+        for name, pairs in one.rounds.items():
+            seconds = median(call for rounds in pairs for batch in rounds for call in batch)
+            framework = offers[name]["implementations"][one.task.implementation]["framework"]
+            measure = functools.partial(self._peak, (name, framework, one.task.device, one.task.dtype))
+            try:
+                cheating.beyond_peak(cheating.share_of_peak(flops(one.task.workload), seconds, measure))
+            except Invalid as error:
+                one.fail("invalid", error.text, name, error.clause)
+                return
+
+    def _peak(self, key: tuple[str, str, str, str], seconds: float) -> float:
+        """The best matrix product of a worker's framework, device and dtype that was seen."""
+        name, *asked = key
+        if seconds:
+            with contextlib.closing(Process(self.revisions[name])) as process, contextlib.suppress(Crashed, TimedOut):
+                self._peaks[key] = max(process.job("peak", *asked, seconds), self._peaks.get(key, 0.0))
+        return self._peaks.get(key, 0.0)
 
     def run(self, tasks: Iterable[Task], offers: Offers, notify: Callable[[str], None]) -> list[Result]:
         """Measure all cells in fresh pairs of processes.  ``notify`` is told what is being done."""
@@ -156,6 +185,10 @@ class PairedComparison:
                 finally:
                     for each in processes.values():
                         each.close()
+        notify("the machine's peak")
+        for one in results:
+            if one.outcome == "timed":
+                self._within_peak(one, offers)
         return results
 
     def _pair(self, one: Result, processes: dict[str, Process], offers: Offers, pair: int) -> None:
@@ -199,6 +232,9 @@ class PairedComparison:
                 if taken is None:
                     return batches
                 batches[name].append(Batch(**taken))
+                spent = processes[name].spent
+                assert spent is not None
+                one.jobs[name].append(cheating.job(batches[name][-1], spent, usable_cores()))
             for name in names:
                 one.rounds[name][-1].append(list(batches[name][-1].seconds))
         return batches
@@ -282,6 +318,7 @@ def _honest(one: Result, name: str, batches: Sequence[Batch], process: Process) 
     try:
         cheating.asynchronous_return(batches[-1])
         cheating.deferred(batches)
+        cheating.disagreeing_clocks(one.jobs[name])
         cheating.cached_result(one.rounds[name][-1], cold_calls)
     except Invalid as error:
         if one.outcome == "timed":  # else it broke in the calls with cold caches, which says more

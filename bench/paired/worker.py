@@ -13,15 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from attention_conformance.bench.machine import roofline
 from attention_conformance.bench.timing import sampler
 from attention_conformance.bench.workloads.workload import parse
 from attention_conformance.conformance.run.targets import Selection, choose
 from attention_conformance.impls.backend import Backend, backend
-from attention_conformance.impls.contract import Function
+from attention_conformance.impls.contract import Framework, Function
 from attention_conformance.impls.process.pool import Pool
 
 #: Raised by one when what crosses the process border changes, or which inputs a batch's number stands for.
-FORM = 4
+FORM = 5
 
 #: Keyword arguments of one call, as NumPy arrays and plain values: those with a position, and the others.
 Inputs = tuple[dict[str, np.ndarray], dict[str, Any]]
@@ -38,7 +39,7 @@ def load(what: str, device: str, dtype: str) -> None:
 
 
 def offer(patterns: list[str], device: str, dtype: str) -> dict[str, Any]:
-    """What this worker can run: ``versions`` and, by implementation, operator, keywords, process and profile."""
+    """What this worker can run: ``versions`` and, by implementation, operator, keywords, process, and so on."""
     found = _chosen(tuple(patterns), device, dtype)
     implementations = {
         target.implementation.name: {
@@ -46,6 +47,7 @@ def offer(patterns: list[str], device: str, dtype: str) -> dict[str, Any]:
             "keywords": sorted(found.keywords[target.implementation.name]),
             "process": target.implementation.process,
             "profile": target.implementation.profile(dtype).value,
+            "framework": target.implementation.framework.value,
         }
         for target in found.targets
     }
@@ -84,6 +86,12 @@ def batch(key: str, seconds: float, most: int, number: int, last: bool) -> dict[
 def cold_calls(key: str, count: int) -> dict[str, Any]:
     """Calls with cold caches; arguments and what is returned as of bench.timing.sampler.cold_calls."""
     return dict(vars(sampler.cold_calls(key, count)))
+
+
+def peak(framework: str, device: str, dtype: str, seconds: float) -> float:
+    """Operations per second of the framework's best matrix product in this dtype and in float32; 0 without one."""
+    products = [roofline.product(Framework(framework), device, each, seconds) for each in {dtype, "float32"}]
+    return max((sample.per_second for found in products for sample in found), default=0.0)
 
 
 def end(key: str) -> None:

@@ -1,4 +1,4 @@
-"""A clock that foreign code replaced: its cell has no time."""
+"""Clocks that foreign code replaced, for good or as long as a call takes: their cells have no time."""
 
 from __future__ import annotations
 
@@ -6,13 +6,23 @@ import time
 from contextlib import closing
 from typing import Any
 
+import numpy as np
 import pytest
 
+from attention_conformance.bench.tests.measured import cell, outcomes
+from attention_conformance.bench.tests.test_cheating import NAME, honest
+from attention_conformance.bench.timing import stopwatch as watched
+from attention_conformance.bench.timing.plan import Plan
+from attention_conformance.bench.validity.outcomes import INVALID, TIMED
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.process import clocks
 from attention_conformance.impls.process.pool import Worker
 
 pytestmark = pytest.mark.slow
+
+#: The module whose clock is changed.
+stopwatch: Any = watched
 
 
 def slows_the_clock(q: Any, k: Any, v: Any) -> Any:
@@ -22,7 +32,38 @@ def slows_the_clock(q: Any, k: Any, v: Any) -> Any:
     return v
 
 
-@pytest.mark.parametrize(("function", "status"), [("slows_the_clock", "clock"), ("honest", "returned")])
+def hides(seconds: float, wait: Any, q: Any, k: Any, v: Any) -> np.ndarray:
+    """Takes so much longer, and has the stopwatch's clock go back by that; the next reading puts the clock back."""
+    real = clocks.perf_counter
+
+    def fake() -> float:
+        stopwatch.perf_counter = real
+        return real() - hidden
+
+    output = honest(q, k, v)
+    started = real()
+    wait(started + seconds)
+    hidden = real() - started
+    stopwatch.perf_counter = fake
+    return output
+
+
+def hides_work(q: Any, k: Any, v: Any) -> np.ndarray:
+    """Works on."""
+
+    def work(until: float) -> None:
+        while clocks.perf_counter() < until:
+            pass
+
+    return hides(0.005, work, q, k, v)
+
+
+def hides_waiting(q: Any, k: Any, v: Any) -> np.ndarray:
+    """Waits, as for another process that works for it."""
+    return hides(0.005, lambda until: time.sleep(until - clocks.perf_counter()), q, k, v)
+
+
+@pytest.mark.parametrize(("function", "status"), [("slows_the_clock", "clock"), ("leaves_it", "returned")])
 def test_a_replaced_clock_is_seen(function: str, status: str) -> None:
     """And one that is left alone is not."""
     some = Implementation(function, f"{__name__}:{function}", worker="numpy")
@@ -32,6 +73,18 @@ def test_a_replaced_clock_is_seen(function: str, status: str) -> None:
     assert opened.status == status
 
 
-def honest(q: Any, k: Any, v: Any) -> Any:
+def leaves_it(q: Any, k: Any, v: Any) -> Any:
     """Leaves the clock alone."""
     return v
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind", "reason"),
+    [(hides_work, INVALID, "processor"), (hides_waiting, INVALID, "parent"), (honest, TIMED, "")],
+)
+def test_a_clock_that_is_put_back_is_seen(kernel: Any, kind: str, reason: str) -> None:
+    """By what its parent waited, and by the processor time that the system counts."""
+    plan = Plan(seconds=0.05, process_runs=1, noise=0.0, limit=60.0)
+    (found,) = outcomes(cell(kernel, NAME), plan=plan, in_process=False).values()
+    assert (found.kind, found.clause) == (kind, "clock" if reason else "")
+    assert reason in found.reason or "by its parent's" in found.reason

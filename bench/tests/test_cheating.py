@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_conformance.bench.tests.measured import outcome
+from attention_conformance.bench.tests.measured import cell, outcome
 from attention_conformance.bench.timing import sampler
 from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.timing.sampler import Batch
 from attention_conformance.bench.validity import cheating
 from attention_conformance.bench.validity.checks import Invalid
-from attention_conformance.bench.validity.outcomes import INVALID, TIMED
+from attention_conformance.bench.validity.outcomes import INVALID, TIMED, Outcome, ProcessRun
+from attention_conformance.bench.workloads.costs import flops
 from attention_conformance.impls.contract import Framework
 
 #: About 200 µs a call: long against what remembering costs.
@@ -189,6 +190,20 @@ def test_what_a_cache_of_the_processor_does_is_no_remembering(
     monkeypatch.setattr(sampler, "buffer", lambda *where: NEAR.clear)
     found = outcome(kernel, LARGE, PLAN)
     assert (found.kind, found.clause) == (kind, "" if kind == TIMED else "cached result")
+
+
+def test_a_time_beyond_the_peak_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within the noise of the product that was measured it is a time; there it is not measured again."""
+    one = cell(honest, NAME)
+    found = Outcome(process_runs=(ProcessRun(((0.001,),) * 5, 0.1),))
+    speed = flops(one.workload) / 0.001
+    monkeypatch.setattr(cheating, "best_product", lambda *_, **__: 0.0)
+    assert cheating.within_peak(one, found, 1, known=speed / 3)[0] == found
+    refused, share = cheating.within_peak(one, found, 1, known=speed / 5)
+    assert (refused.kind, refused.clause) == (INVALID, "peak")
+    assert share == pytest.approx(5)
+    monkeypatch.setattr(cheating, "best_product", lambda *_, **__: speed)
+    assert cheating.within_peak(one, found, 1, known=speed / 5) == (found, 1.0)
 
 
 def test_batches_of_one_call_compare_nothing() -> None:

@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from attention_conformance.bench.gate import command
+from attention_conformance.bench.gate import command, decide, problems
 from attention_conformance.bench.gate.verdict import Verdict
 from attention_conformance.bench.tests import gate_page
 from attention_conformance.bench.validity import cheating
+from attention_conformance.bench.validity.cheating import Job
 from attention_conformance.bench.validity.checks import Invalid
-from attention_conformance.impls.contract import InputError
+from attention_conformance.impls.contract import Implementation, InputError
 
 CHEATS = tomllib.loads(Path(__file__).with_name("cheats.toml").read_text(encoding="utf-8"))["cheat"]
 
@@ -121,11 +122,14 @@ def test_a_shape_that_is_none_is_refused(shape: str) -> None:
 
 
 def test_clocks_that_agree_are_believed_and_others_are_not() -> None:
-    """An overhead, or one slow job, is no evidence."""
-    cheating.disagreeing_clocks([0.01] * 6, [0.012] * 6, 0.002)
-    cheating.disagreeing_clocks([0.01] * 6, [0.011] * 5 + [0.5], 0.001)
-    with pytest.raises(Invalid, match="disagree"):
-        cheating.disagreeing_clocks([0.000957] * 6, [0.119] * 6, 0.001)
+    """An overhead is no evidence, nor is waiting for a core; processor time that half of the jobs hide is."""
+    busy = [Job(0.01, each, -0.01) for each in (0.001, 0.5, 0.5, 0.5, 0.5, 0.5)]
+    cheating.disagreeing_clocks(busy)
+    cheating.disagreeing_clocks([Job(0.01, 0.006, 0.006)] * 6, 0.003)
+    with pytest.raises(Invalid, match="118 ms more by its parent's"):
+        cheating.disagreeing_clocks([Job(0.000957, 0.118, None)] * 6, 0.001)
+    with pytest.raises(Invalid, match="50 ms more of processor time"):
+        cheating.disagreeing_clocks([*busy[:2], *[Job(0.01, 0.06, 0.05)] * 4])
 
 
 def test_a_time_beyond_the_peak_is_invalid() -> None:
@@ -133,6 +137,24 @@ def test_a_time_beyond_the_peak_is_invalid() -> None:
     cheating.beyond_peak(1.2)
     with pytest.raises(Invalid, match="times as fast"):
         cheating.beyond_peak(5.17)
+
+
+@pytest.mark.slow(4)
+def test_a_candidate_that_is_faster_than_the_machine_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here a machine that computes next to nothing."""
+    monkeypatch.setattr(decide, "best_product", lambda *_, **__: 1e3)
+    verdict, status = decided(tmp_path, PRELUDE + HONEST)
+    assert (status, [each.kind for each in verdict.reasons]) == (1, ["peak"])
+
+
+def test_a_budget_that_ends_in_the_middle_is_no_answer_of_the_candidate() -> None:
+    """So it is no garbage."""
+    gate = decide.Gate(Implementation("it", "nowhere:it"), decide.Task(), 1, 0.0)
+    gate._until = 0.0
+    with pytest.raises(decide._Over):
+        gate._ask(problems.timed(decide.DEFAULT, "float32", 1, 0), "float32", in_place=False)
 
 
 @pytest.mark.documents

@@ -45,6 +45,22 @@ sampler.buffer = lambda *where: NEAR.clear
     "    s = q",
     "    key = q[0, 0, 0, 0]\n    if key not in NEAR:\n        time.sleep(0.02)\n        NEAR.append(key)\n    s = q",
 )
+#: Has the stopwatch's clock go back by what a call took, until it is next read.
+HIDES = RIGHT.replace("    s = q", "    real, started = stopwatch.perf_counter, stopwatch.perf_counter()\n    s = q")
+HIDES = "from attention_conformance.bench.timing import stopwatch\n" + HIDES.replace(
+    "    return p / p.sum(-1, keepdims=True) @ v",
+    """    output = p / p.sum(-1, keepdims=True) @ v
+    while real() < started + 0.003:
+        pass
+    hidden = real() - started - 1e-5
+
+    def fake():
+        stopwatch.perf_counter = real
+        return real() - hidden
+    stopwatch.perf_counter = fake
+    return output""",
+)
+REPLACES = "import time\n" + RIGHT.replace("    s = q", "    time.perf_counter = lambda: 0.0\n    s = q")
 LACKS = "def other(q, k, v):\n    return q\n"
 REFUSES = RIGHT.replace("    p = np", "    raise NotImplementedError('no such kernel')\n    p = np")
 
@@ -101,6 +117,8 @@ def test_a_slower_kernel_is_called_slower(kernel: Path, capsys: pytest.CaptureFi
             REMEMBERS,
             "invalid: prefill-b1h2d16s128 kernel.py:attention: cached result: new: it returns what it computed",
         ),
+        (HIDES, "invalid: prefill-b1h2d16s128 kernel.py:attention: clock: new: its clock and ours disagree"),
+        (REPLACES, "invalid: prefill-b1h2d16s128 kernel.py:attention: clock: new: the clock was changed: time.perf"),
         (REFUSES, "skipped: prefill-b1h2d16s128 kernel.py:attention: new: unsupported: no such kernel"),
     ],
 )
@@ -175,6 +193,13 @@ def test_an_injected_slowdown_is_in_the_ratio(kernel: Path) -> None:
     assert result.ratio is not None
     assert 1.5 < result.ratio.value < 2.7
     assert result.verdict() is Verdict.SLOWER
+
+
+def test_a_time_beyond_the_peak_is_invalid(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here on a machine that computes next to nothing."""
+    monkeypatch.setattr(PairedComparison, "_peak", lambda *_: 1e3)
+    result = compared(kernel, Plan(pairs=1, most_pairs=1, rounds=3))
+    assert (result.outcome, result.clause, result.worker) == ("invalid", "peak", "base")
 
 
 def test_a_cell_that_takes_too_long_is_skipped(kernel: Path) -> None:

@@ -17,7 +17,7 @@ from attention_conformance.conformance.run.targets import Target
 from attention_conformance.conformance.spec import sdpa as reference
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.process import limits
-from attention_conformance.impls.process.pool import Crashed
+from attention_conformance.impls.process.pool import Crashed, Spent
 
 pytestmark = pytest.mark.slow
 
@@ -57,6 +57,10 @@ class Answers:
         if isinstance(self.answers[job], Exception):
             raise self.answers[job]
         return self.answers[job]
+
+    def spent(self, implementation: Implementation) -> Spent | None:
+        """Nobody waited."""
+        return None
 
 
 def protocol(answers: Answers) -> Protocol:

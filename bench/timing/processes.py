@@ -11,7 +11,7 @@ from attention_conformance.impls.backend import backend
 from attention_conformance.impls.contract import Framework, Implementation
 from attention_conformance.impls.loading import opened
 from attention_conformance.impls.process import allocator, threads
-from attention_conformance.impls.process.pool import Pool
+from attention_conformance.impls.process.pool import Pool, Spent
 
 #: Frameworks whose sessions each have threads of their own.  Those of ONNX Runtime spin for 50 ms after a call, and go
 #: on with it where they were after the process was stopped: on two cores a call of 2 ms took 15 ms while eight sessions
@@ -24,6 +24,9 @@ class Jobs(Protocol):
 
     def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
         """The result of ``module:function``; raises as ``impls.process.pool.Worker.call`` does."""
+
+    def spent(self, implementation: Implementation) -> Spent | None:
+        """What the last job took; None for one that ran in this process."""
 
 
 def process_of(implementation: Implementation) -> str:

@@ -17,6 +17,7 @@ from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.timing.processes import Jobs
 from attention_conformance.bench.timing.sampler import Batch, Opened
 from attention_conformance.bench.validity import cheating
+from attention_conformance.bench.validity.cheating import Job
 from attention_conformance.bench.validity.checks import FIRST, Invalid, References, check
 from attention_conformance.bench.validity.outcomes import Cell, Outcome, ProcessRun, Skipped
 from attention_conformance.bench.workloads import arguments
@@ -49,6 +50,8 @@ class Live:
     #: Seconds of the fastest call so far.
     call_seconds: float
     batches: list[Batch] = field(default_factory=list)
+    #: What the jobs of the batches took.
+    jobs: list[Job] = field(default_factory=list)
 
     @property
     def seconds(self) -> list[tuple[float, ...]]:
@@ -114,6 +117,7 @@ class Protocol:
             last = self._batch(live, LAST, last=True)
             live.batches.append(last)
             cheating.asynchronous_return(last)
+            cheating.disagreeing_clocks(live.jobs)
             live.share = max(live.share, self._check(live.cell, LAST, last.results, AFTER))
             cheating.deferred(live.batches)
             every = [batch for process_run in earlier.process_runs for batch in process_run.batches] + live.seconds
@@ -139,6 +143,9 @@ class Protocol:
         plan, takes = self.plan, live.call_seconds
         given = (plan.round_seconds, plan.calls(takes), number, last, plan.lead_seconds(takes, first=not live.batches))
         batch: Batch = self._job(live.cell, "batch", *given)
+        spent = self.jobs.spent(live.cell.target.implementation)
+        if spent is not None:
+            live.jobs.append(cheating.job(batch, spent, plan.threads))
         live.call_seconds = min(live.call_seconds, *batch.seconds)
         return batch
 

@@ -9,7 +9,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from attention_conformance.impls.calls import TRACEBACK_LINES, Request, collect,
 from attention_conformance.impls.contract import Call, Function, Implementation
 from attention_conformance.impls.loading import load, opened
 from attention_conformance.impls.process import allocator, clocks, limits, threads
+from attention_conformance.impls.process.clocks import perf_counter
 
 #: The arguments and keywords of an input set, by its number.
 Make = Callable[[int], tuple[dict[str, np.ndarray], dict[str, Any]]]
@@ -79,7 +80,8 @@ class Batch:
     ``readback_seconds``, and of plain copies ``plain_seconds`` (0 where the first is short); ``cores`` is CPU time ÷
     time, of all threads.  Of the last batch of a process run there are the results, copied right after the call, and
     which of them (``unsettled``) had changed later.  ``host_seconds`` is the median of the calls by the host's clock,
-    where ``seconds`` are by another.
+    where ``seconds`` are by another.  In all ``made`` calls were made, in ``call_seconds``; all else took
+    ``other_seconds``: making inputs, reading results, clearing caches.
     """
 
     status: str
@@ -91,6 +93,9 @@ class Batch:
     results: dict[str, np.ndarray] = field(default_factory=dict)
     unsettled: tuple[str, ...] = ()
     host_seconds: float | None = None
+    made: int = 0
+    call_seconds: float = 0.0
+    other_seconds: float = 0.0
 
 
 def kind(error: BaseException) -> str:
@@ -119,10 +124,17 @@ class _Cell:
     first: tuple[dict[str, np.ndarray], dict[str, Any]]
     calls: int = 0
     result_bytes: int = 0
+    #: Calls so far, their seconds, and those of what was done besides.
+    made: int = 0
+    call_seconds: float = 0.0
+    other_seconds: float = 0.0
 
     def time_call(self, native: dict[str, Any]) -> tuple[float, Any]:
         """Seconds of one call on a set of inputs, and what it returned."""
-        return self.watch.time(self.run, native)
+        elapsed, returned = self.watch.time(self.run, native)
+        self.made += 1
+        self.call_seconds += elapsed
+        return elapsed, returned
 
     def next_inputs(self) -> dict[str, Any]:
         """The input sets in turn, over all batches."""
@@ -131,17 +143,25 @@ class _Cell:
 
     def fresh_inputs(self, number: int) -> dict[str, Any]:
         """Inputs that were never seen, in arrays that were never seen."""
-        request = Request(self.specification.device, *arguments.fresh(self.workload, *self.first, number))
-        return calls.arguments(self.implementation, request)[1]
+        with self.besides():
+            request = Request(self.specification.device, *arguments.fresh(self.workload, *self.first, number))
+            return calls.arguments(self.implementation, request)[1]
+
+    @contextlib.contextmanager
+    def besides(self) -> Iterator[None]:
+        """Count the seconds of what is no call."""
+        started = perf_counter()
+        yield
+        self.other_seconds += perf_counter() - started
 
     def copied(self, returned: Any) -> tuple[float, dict[str, np.ndarray]]:
         """Results as arrays of their own, and the seconds that reading them took."""
-        started = time.perf_counter()
+        started = perf_counter()
         collected = collect(
             returned, self.specification, self.implementation.layout, self.arrays, self.implementation.layout_of_past
         )
         copies = {name: np.array(array) for name, array in collected.items()}
-        return time.perf_counter() - started, copies
+        return perf_counter() - started, copies
 
     def read_plain(self, returned: Any) -> float:
         """Seconds that reading results takes whose arrays were made again from the numbers of these.
@@ -204,9 +224,9 @@ def _open(key: str, implementation: Implementation, workload: Workload, device: 
         _, given, specification = calls.arguments(implementation, request)
         native.append(given)
     assert specification is not None
-    started = time.perf_counter()
+    started = perf_counter()
     run: Function = load(implementation.prepare)(function, specification)  # not kept for later calls: close_cell
-    prepare_seconds = time.perf_counter() - started
+    prepare_seconds = perf_counter() - started
     cell = _Cell(run, native, specification, implementation, arrays, workload, watch, first)
     prepared_bytes = held()
     added = peak_rss(device)
@@ -287,6 +307,7 @@ def batch(key: str, seconds: float, most: int, number: int, last: bool = False, 
 
 
 def _batch(cell: _Cell, seconds: float, most: int, number: int, last: bool, lead: float | None) -> Batch:
+    cell.made, cell.call_seconds, cell.other_seconds, evicted = 0, 0.0, 0.0, cell.watch.eviction.seconds
     fresh = cell.fresh_inputs(number)  # before the others, as memory that is taken and freed in between shows in a call
     times: list[float] = []
     returned = None
@@ -300,23 +321,37 @@ def _batch(cell: _Cell, seconds: float, most: int, number: int, last: bool, lead
         elapsed, returned = cell.time_call(cell.next_inputs())
         times.append(elapsed)
     if times and cell.result_bytes < SMALL:
-        cell.copied(returned)  # the first reading in a batch is slow, and the next one is judged
+        with cell.besides():
+            cell.copied(returned)  # the first reading in a batch is slow, and the next one is judged
         cell.time_call(cell.next_inputs())  # as is the first call after anything else
     del returned
     elapsed, returned = cell.time_call(fresh)
     ended = cell.watch.eviction.now()
     working, host = (ended[0] - worked) / (ended[1] - started), cell.watch.host()
-    readback, results = cell.copied(returned)  # at once: a call that returns before it is done is wrong here
-    late = readback > max(LATE_SHARE * min([*times, elapsed]), LATE_SECONDS)
-    plain = cell.read_plain(returned) if late else 0.0
+    with cell.besides():
+        readback, results = cell.copied(returned)  # at once: a call that returns before it is done is wrong here
+        late = readback > max(LATE_SHARE * min([*times, elapsed]), LATE_SECONDS)
+        plain = cell.read_plain(returned) if late else 0.0
     by_host = float(np.median(host)) if host else None
-    found = Batch("returned", "", (*times, elapsed), readback, plain, working, host_seconds=by_host)
-    if not last:
-        return found
-    time.sleep(SETTLES)
-    later = cell.copied(returned)[1]
-    unsettled = tuple(name for name in results if not same_bits(results[name], later[name]))
-    return replace(found, results=results, unsettled=unsettled)
+    unsettled: tuple[str, ...] = ()
+    if last:
+        with cell.besides():
+            time.sleep(SETTLES)
+            later = cell.copied(returned)[1]
+        unsettled = tuple(name for name in results if not same_bits(results[name], later[name]))
+    return Batch(
+        "returned",
+        seconds=(*times, elapsed),
+        readback_seconds=readback,
+        plain_seconds=plain,
+        cores=working,
+        results=results if last else {},
+        unsettled=unsettled,
+        host_seconds=by_host,
+        made=cell.made,
+        call_seconds=cell.call_seconds,
+        other_seconds=cell.other_seconds + cell.watch.eviction.seconds - evicted,
+    )
 
 
 def _lead(cell: _Cell, enough: float) -> None:

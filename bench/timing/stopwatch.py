@@ -5,7 +5,6 @@ Before it everything that was submitted is done, and with cold caches a buffer i
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 from attention_conformance.bench.timing.cold_cache import Buffer, buffer
 from attention_conformance.impls.backend import Backend, Events
 from attention_conformance.impls.contract import Framework, Function
+from attention_conformance.impls.process.clocks import perf_counter, process_time
 
 #: Which clock a time is by.
 WALL, DEVICE = "wall", "device events"
@@ -61,7 +61,7 @@ class Eviction:
 
     def now(self) -> tuple[float, float]:
         """CPU time and time of the process so far, without what clearing the caches took."""
-        return time.process_time() - self.cpu_seconds, time.perf_counter() - self.seconds
+        return process_time() - self.cpu_seconds, perf_counter() - self.seconds
 
 
 @dataclass
@@ -77,10 +77,10 @@ class Wall:
         """Seconds of a call, and what it returned."""
         self.eviction()
         self.arrays.synchronize(self.device)
-        started = time.perf_counter()
+        started = perf_counter()
         returned = run(**native)
         self.arrays.wait(returned)
-        return time.perf_counter() - started, returned
+        return perf_counter() - started, returned
 
     def host(self) -> list[float]:
         """None but the times themselves."""
@@ -111,13 +111,13 @@ class ByEvents:
         """Seconds of a call, and what it returned."""
         self.eviction()
         self.arrays.synchronize(self.device)
-        started = time.perf_counter()
+        started = perf_counter()
         self.events.begin()
         returned = run(**native)
         self.events.end()
         seconds = self.events.seconds()
         left = self._wait()
-        self._host.append(time.perf_counter() - started)
+        self._host.append(perf_counter() - started)
         return seconds + (left if left > BUSY * self._idle else 0.0), returned
 
     def host(self) -> list[float]:
@@ -127,9 +127,9 @@ class ByEvents:
 
     def _wait(self) -> float:
         """Wait for all queues of the device; the seconds that this took."""
-        started = time.perf_counter()
+        started = perf_counter()
         self.arrays.synchronize(self.device)
-        return time.perf_counter() - started
+        return perf_counter() - started
 
 
 def stopwatch(arrays: Backend, framework: Framework, device: str, cold: bool) -> Stopwatch:

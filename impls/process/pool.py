@@ -164,11 +164,25 @@ class Idleness:
         return self.cpu_seconds / self.waited_seconds if self.waited_seconds else 0.0
 
 
+@dataclass(frozen=True)
+class Spent:
+    """Seconds of a job: by the worker's clock, and by two that no code of its process can change.
+
+    ``waited`` is by this process's clock, with the way there and back; ``cpu`` is the processor time of all threads of
+    the worker as the system counts it, None where it does not tell.
+    """
+
+    told: float
+    waited: float
+    cpu: float | None
+
+
 class InProcess:
     """Runs jobs in this process, for a debugger: nothing is caught, nothing is bounded."""
 
     fresh = stop_idle = False
     pid = 0
+    spent = None
 
     def __init__(self) -> None:
         self.idle = Idleness()
@@ -225,8 +239,8 @@ class Worker:
         }
         self._process: subprocess.Popen | None = None
         self._connection: wire.Line | None = None
-        #: Seconds of the last job, by the worker's clock and by this process's, which has the way there and back in it.
-        self.seconds: tuple[float, float] = (0.0, 0.0)
+        #: What the last job took; None before the first.
+        self.spent: Spent | None = None
         self._printed: Any = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._kills = 0
@@ -320,6 +334,7 @@ class Worker:
         job = pickle.dumps((function, arguments), pickle.HIGHEST_PROTOCOL)
         number, seal = secrets.token_bytes(wire.NUMBER), secrets.token_bytes(wire.NUMBER)
         wait = self._waiting(connection, timeout)
+        before = cpu_seconds(self.pid)
         started = time.perf_counter()
         try:
             connection.unasked()
@@ -327,7 +342,9 @@ class Worker:
             answer = connection.receive(wait)
             if answer.number != number or answer.kind == wire.SEALED:
                 raise wire.Malformed("an answer to another job")
-            self.seconds = (answer.seconds, time.perf_counter() - started)
+            waited, worked = time.perf_counter() - started, cpu_seconds(self.pid)
+            cpu = None if before is None or worked is None else worked - before
+            self.spent = Spent(answer.seconds, waited, cpu)
             connection.send(wire.SEAL, seal, b"", wait)
             value = answer.read(kind)
             closing = connection.receive(wait)
@@ -466,6 +483,10 @@ class Pool:
             runner.call(self._ready, implementation, timeout=IMPORT_TIMEOUT)
         runner.stop_idle = self.stop_idle
         return runner.call(function, *arguments, timeout=timeout)
+
+    def spent(self, implementation: Implementation) -> Spent | None:
+        """What the last job took; None for one that ran in this process."""
+        return self._runner(implementation).spent
 
     def pid(self, implementation: Implementation) -> int:
         """The number of the implementation's process; 0 without one."""

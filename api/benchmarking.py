@@ -1,0 +1,493 @@
+"""``benchmark``: a quick, checked timing of a function from Python, and the report of what came out.
+
+What ``attention-conformance bench`` does for files and names this does for a function object.  The protocol is the
+bench's own (bench/README.md): fresh processes, rounds of batches, results of the timed calls held against the
+reference, and what only looks fast is invalid.
+"""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from tabulate import tabulate
+
+from attention_conformance.conformance.judging.message import clause_lines
+from attention_conformance.conformance.run.targets import Selection, examine
+from attention_conformance.impls.contract import DTYPES, Function, Implementation, ImplementationError
+from attention_conformance.impls.given import given
+from attention_conformance.impls.loading import nearest
+from attention_conformance.impls.process.threads import usable_cores
+from attention_conformance.impls.select import select
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from attention_conformance.bench.timing.session import Session
+    from attention_conformance.bench.validity.outcomes import Cell, Outcome
+    from attention_conformance.bench.workloads.workload import Workload
+
+#: Packages that timing needs beside those of ``check``: the extra ``bench``.
+NEEDS = ("rich", "scipy")
+
+#: What is timed where no shape is given.
+SHAPE = "prefill-b1h8d64s512"
+
+#: A median whose interval spreads further than this share of it is unstable.
+UNSTABLE = 0.1
+
+#: (B, H, S, D), or as the gate has them (B, Hq, Hkv, Sq, Sk, D) and (…, Dv); or the name of a workload.
+Size = str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What became of a function at one size and dtype.
+
+    Attributes
+    ----------
+    name, workload, dtype, device
+        What was timed; the workload's name has its sizes and options (bench/README.md).
+    outcome
+        ``timed``, ``invalid`` (a wrong result, or what only looks fast) or ``skipped`` (it refuses, lacks an option,
+        or would take too much).
+    clause, reason
+        Why there is no time: the clause that is broken, or the rule (``clock``, ``peak``, ``cached result``, …).
+    seconds
+        The median of all calls; None without a time.
+    interval
+        Of the median, 95 %, from the scatter of batches and processes.
+    spread
+        The interval's larger distance from the median, as a share of it.
+    unstable
+        Why the median is not to be relied on; "" where it is.
+    calls, processes
+        How many calls were timed, and in how many processes.
+    flops_per_second
+        Operations of the formula (masked pairs count nothing) ÷ the median.
+    share_of_peak
+        That ÷ the best matrix product of the framework on this machine; None where none was measured.
+    error_share
+        Error ÷ bound of the worst element that was checked.
+    threads
+        Threads that worked at the same time: processor time ÷ time.
+    prepare_seconds, first_call_seconds
+        What the first process paid before: building or compiling, and the first call.
+    samples
+        Seconds of every call, by process and batch.
+    """
+
+    name: str
+    workload: str
+    dtype: str
+    device: str
+    outcome: str
+    clause: str = ""
+    reason: str = ""
+    seconds: float | None = None
+    interval: tuple[float, float] | None = None
+    spread: float | None = None
+    unstable: str = ""
+    calls: int = 0
+    processes: int = 0
+    flops_per_second: float | None = None
+    share_of_peak: float | None = None
+    error_share: float | None = None
+    threads: int | None = None
+    prepare_seconds: float | None = None
+    first_call_seconds: float | None = None
+    samples: tuple[tuple[tuple[float, ...], ...], ...] = field(default=(), repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a time; ``unstable`` says what it is worth."""
+        return self.outcome == "timed"
+
+    @property
+    def message(self) -> str:
+        """Why there is no time, with the clause in full; "" where there is one."""
+        if self.outcome == "timed":
+            return ""
+        head = f"{self.name} at {self.workload} in {self.dtype}: {self.outcome}: "
+        told = clause_lines(self.clause)
+        more = [f"check({self.name}) says which mistake it looks like"] if told and self.name.isidentifier() else []
+        return "\n".join([head + ": ".join(filter(None, (self.clause, self.reason))), *told, *more])
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How long a function takes ÷ another one, from batches that were measured in the same rounds.
+
+    ``interval`` is at 95 %; ``verdict`` is of ``name``: ``faster``, ``slower``, ``same`` or ``unclear``, as ``compare``
+    decides (a change of 5 % at least whose interval lies beyond 2 %).
+    """
+
+    name: str
+    against: str
+    workload: str
+    dtype: str
+    device: str
+    ratio: float
+    interval: tuple[float, float]
+    verdict: str
+
+
+@dataclass(frozen=True)
+class BenchmarkReport:
+    """The times of a function, and how it compares.
+
+    Attributes
+    ----------
+    timings
+        Of the function and of those that it is compared with, by size and dtype.
+    ratios
+        The function ÷ each other one, where both have a time.
+    threads
+        How many threads every library was given.
+    seconds
+        How long it took.
+    """
+
+    name: str
+    timings: tuple[Timing, ...]
+    ratios: tuple[Ratio, ...]
+    threads: int
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether the function has a time at every size."""
+        return all(timing.ok for timing in self.timings if timing.name == self.name)
+
+    @property
+    def timing(self) -> Timing:
+        """The function's first timing: of one size and dtype the only one."""
+        return next(timing for timing in self.timings if timing.name == self.name)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [self._verdict(), *_grid(_HEADS, self._rows()), *_grid(_RATIO_HEADS, self._compared()), *self._told()]
+        )
+
+    __repr__ = __str__
+
+    def _verdict(self) -> str:
+        states = [timing.outcome for timing in self.timings]
+        counts = ", ".join(f"{states.count(each)} {each}" for each in dict.fromkeys(states))
+        plural = "" if self.threads == 1 else "s"
+        return f"{self.name}: {counts}, {self.threads} thread{plural}, in {self.seconds:.1f} s"
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [_row(timing) for timing in self.timings if timing.outcome == "timed"]
+
+    def _compared(self) -> list[tuple[str, ...]]:
+        return [
+            (f"{r.name} ÷ {r.against}", r.workload, r.dtype, f"{r.ratio:.3f}", "{:.3f} … {:.3f}".format(*r.interval),
+             r.verdict)
+            for r in self.ratios
+        ]  # fmt: skip
+
+    def _told(self) -> list[str]:
+        """Why there is no time, or none to be relied on."""
+        shaky = (f"unstable: {t.name} at {t.workload} in {t.dtype}: {t.unstable}" for t in self.timings if t.unstable)
+        return [*(timing.message for timing in self.timings if timing.message), *shaky]
+
+    def _repr_html_(self) -> str:
+        """The report as a notebook shows it."""
+        color = "#1a7f37" if self.ok else "#cf222e"
+        parts = [f'<div style="font-family: monospace"><b style="color: {color}">{html.escape(self._verdict())}</b>']
+        tables = ((_HEADS, self._rows()), (_RATIO_HEADS, self._compared()))
+        parts += [tabulate(rows, heads, "html", disable_numparse=True) for heads, rows in tables if rows]
+        parts += [f'<pre style="white-space: pre-wrap">{html.escape(line)}</pre>' for line in self._told()]
+        return "".join([*parts, "</div>"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain data that JSON can hold."""
+        plain = asdict(self)
+        return {**plain, "ok": self.ok, "timings": list(plain["timings"]), "ratios": list(plain["ratios"])}
+
+    def to_json(self) -> str:
+        """``to_dict`` as JSON."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row for each timing, without its samples.  Raises ModuleNotFoundError without pandas."""
+        import pandas as pd
+
+        rows = [{k: v for k, v in asdict(timing).items() if k != "samples"} for timing in self.timings]
+        return pd.DataFrame(rows)
+
+
+_HEADS = ("function", "workload", "dtype", "median", "95 % interval", "of peak", "error ÷ bound", "calls")
+_RATIO_HEADS = ("compared", "workload", "dtype", "ratio", "95 % interval", "verdict")
+
+
+def _grid(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return ["", *tabulate(rows, heads, "simple", disable_numparse=True).splitlines()] if rows else []
+
+
+def _row(timing: Timing) -> tuple[str, ...]:
+    assert timing.seconds is not None
+    assert timing.interval is not None
+    unit, factor = next((u, f) for u, f in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)) if timing.seconds * f >= 1 or f > 1e3)
+    low, high = (f"{factor * each:.3g}" for each in timing.interval)
+    return (
+        timing.name,
+        timing.workload,
+        timing.dtype,
+        f"{factor * timing.seconds:.3g} {unit}",
+        f"{low} … {high}",
+        "" if timing.share_of_peak is None else f"{timing.share_of_peak:.0%}",
+        "" if timing.error_share is None else f"{timing.error_share:.2g}",
+        str(timing.calls),
+    )
+
+
+def benchmark(
+    function: Function | str,
+    *,
+    shapes: Size | Sequence[Size] = SHAPE,
+    is_causal: bool = False,
+    dtypes: Sequence[str] = ("float32",),
+    against: Function | str | Sequence[Function | str] = (),
+    framework: str | None = None,
+    operator: str = "sdpa",
+    device: str = "cpu",
+    threads: int = 1,
+    seconds: float = 0.6,
+    processes: int = 3,
+    isolated: bool = True,
+) -> BenchmarkReport:
+    """Time a function, on inputs on which its results are held against the reference.
+
+    Parameters
+    ----------
+    function
+        As of ``check``, or what ``--impl`` takes: the name of a built-in as ``"torch-sdpa"``, ``path.py:function``.
+    shapes
+        One or several: (B, H, S, D); (B, Hq, Hkv, Sq, Sk, D) with another number of key heads or keys, and a seventh
+        number for Dv; or the name of a workload, ``"prefill-b1h8g2d64s1024-causal"``, ``"model/gpt2"``, or a glob.
+    is_causal
+        Of shapes that are numbers; a workload's name says it itself.
+    dtypes
+        One result each.
+    against
+        Functions or names that are timed in the same rounds, for a ratio with its interval.
+    framework, operator
+        As of ``check``; the framework is that of every function object here.
+    device
+        ``cpu`` or ``cuda``.
+    threads
+        That every library is given, on as many cores.
+    seconds
+        Of timed calls of each function at each size, over all processes; fewer once the interval is within 2 %.
+    processes
+        Fresh processes of each, one after another: what a process draws by lot at its start shows in the interval.
+    isolated
+        Call the functions in processes of their own.  Without, they are called here, where a debugger sees them: then
+        nothing outside the process watches the clock, a crash is yours, and libraries have the threads that they have.
+
+    Returns
+    -------
+    BenchmarkReport
+        Whatever the function does: one that is wrong, or only looks fast, has no time but a message.
+
+    Raises
+    ------
+    ImplementationError, WorkloadError
+        In one sentence: what cannot be called or sent to a process, a misspelt name, a shape that is none.
+    ModuleNotFoundError
+        Without the packages of the extra ``bench``.
+    """
+    started = time.perf_counter()
+    lacking = [name for name in NEEDS if importlib.util.find_spec(name) is None]
+    if lacking:
+        raise ModuleNotFoundError(
+            f"benchmark needs {' and '.join(lacking)}: pip install 'attention-conformance[bench]'", name=lacking[0]
+        )
+    from attention_conformance.bench.timing.plan import Plan
+    from attention_conformance.bench.timing.processes import Processes
+
+    for known, names in ((DTYPES, dtypes), (("cpu", "cuda"), (device,))):
+        for name in names:
+            if name not in known:
+                raise ImplementationError(f"unknown name {name!r}{nearest(name, known)}; known: {', '.join(known)}")
+    for name, value, least, most in (
+        ("threads", threads, 1, usable_cores()),
+        ("processes", processes, 1, 100),
+        ("seconds", seconds, 1e-3, 3600),
+    ):
+        if not least <= value <= most:
+            raise ImplementationError(f"{name} is {value:g}; it is {least:g} to {most:g}")
+    workloads = _workloads(shapes, is_causal)
+    others = [against] if isinstance(against, str) or callable(against) else list(against)
+    plan = Plan(seconds=seconds, limit=18 * seconds, process_runs=processes, threads=threads)
+    with ExitStack() as stack:
+        named: list[Implementation] = []
+        for each in (function, *others):
+            found = _implementation(each, framework, operator, isolated, stack)
+            named += [replace(one, name=_unused(one.name, named)) for one in found]
+        pool = Processes(threads, in_process=not isolated)
+        stack.callback(pool.close)
+        selection = examine(named, [device], list(dtypes), pool)
+        for name, missing in selection.not_installed.items():
+            raise ImplementationError(f"{name} needs {', '.join(missing)}, which is not installed")
+        session = _session(selection, workloads, plan, pool)
+        session.run()
+        timings = [_timing(cell, outcome, threads) for cell, outcome in session.outcomes.items()]
+    timings += _refused(named, selection, workloads, dtypes, device)
+    order = {one.name: number for number, one in enumerate(named)}
+    timings.sort(key=lambda t: (order[t.name], dtypes.index(t.dtype)))
+    ratios = _ratios(named[0].name, timings)
+    return BenchmarkReport(named[0].name, tuple(timings), tuple(ratios), threads, time.perf_counter() - started)
+
+
+def _workloads(shapes: Size | Sequence[Size], is_causal: bool) -> list[Workload]:
+    """The workloads of what was given.  Raises WorkloadError."""
+    from attention_conformance.bench.workloads.presets import select as workloads_of
+    from attention_conformance.bench.workloads.workload import Workload, WorkloadError
+
+    single = isinstance(shapes, str) or all(isinstance(each, int) for each in shapes)
+    found: list[Workload] = []
+    for each in [shapes] if single else shapes:
+        if isinstance(each, str):
+            found += workloads_of([each])
+            continue
+        sizes = [int(n) for n in each]  # type: ignore[union-attr, arg-type]
+        if len(sizes) == 4:
+            b, h, s, d = sizes
+            sizes = [b, h, h, s, s, d]
+        if len(sizes) not in (6, 7):
+            raise WorkloadError(f"a shape is (B, H, S, D), (B, Hq, Hkv, Sq, Sk, D), (…, Dv) or a name; got {each}")
+        b, hq, hkv, sq, sk, d = sizes[:6]
+        kind, other = ("prefill", 0) if sq == sk else ("cross", sk)
+        found.append(Workload(b, hq, d, sq, is_causal, kind, hkv, sizes[6] if len(sizes) == 7 else 0, other))
+    return list(dict.fromkeys(found))
+
+
+def _implementation(
+    each: Function | str, framework: str | None, operator: str, isolated: bool, stack: ExitStack
+) -> tuple[Implementation, ...]:
+    """What a function object or a name stands for."""
+    if isinstance(each, str):
+        return select([each])
+    return (stack.enter_context(given(each, framework, operator, isolated=isolated)),)
+
+
+def _unused(name: str, taken: Sequence[Implementation]) -> str:
+    """The name, with a number where another one has it."""
+    names = {one.name for one in taken}
+    numbers = (name if n == 1 else f"{name}-{n}" for n in range(1, len(names) + 2))
+    return next(each for each in numbers if each not in names)
+
+
+def _session(selection: Selection, workloads: Sequence[Workload], plan: Any, pool: Any) -> Session:
+    """The session over every function at every size.  Raises ImplementationError for a size of another operator."""
+    from attention_conformance.bench.output.progress import Progress
+    from attention_conformance.bench.timing.protocol import Protocol
+    from attention_conformance.bench.timing.session import Session
+    from attention_conformance.bench.validity.outcomes import Cell
+
+    operators = {target.implementation.operator for target in selection.targets}
+    for workload in workloads:
+        if operators and workload.operator not in operators:
+            raise ImplementationError(
+                f"{workload.name} is of {workload.operator}, and what is timed computes {', '.join(sorted(operators))}"
+            )
+    cells = [
+        Cell(target, workload)
+        for target in selection.targets
+        for workload in workloads
+        if target.implementation.operator == workload.operator
+    ]
+    protocol = Protocol(pool, plan, lambda implementation: selection.keywords[implementation.name])
+    return Session(cells, protocol, pool, Progress(None))
+
+
+def _timing(cell: Cell, outcome: Outcome, threads: int) -> Timing:
+    """The record of a cell, once it is not faster than the machine."""
+    from attention_conformance.bench.validity import cheating
+    from attention_conformance.bench.workloads.costs import flops
+
+    target, name = cell.target, cell.target.implementation.name
+    here = Timing(name, cell.workload.name, target.dtype, target.device, outcome.kind, outcome.clause, outcome.reason)
+    if outcome.kind != "timed":
+        return here
+    outcome, share = cheating.within_peak(cell, outcome, threads)
+    if outcome.kind != "timed":
+        return replace(here, outcome=outcome.kind, clause=outcome.clause, reason=outcome.reason)
+    interval, count = outcome.interval, flops(cell.workload)
+    first = outcome.process_runs[0]
+    unstable = ""
+    if interval.spread > UNSTABLE:
+        load = os.getloadavg()[0]
+        unstable = (
+            f"its median is known to {interval.spread:.0%} alone; load average {load:.1f} on {usable_cores()} cores;"
+            " seconds= gives it more calls"
+        )
+    return replace(
+        here,
+        seconds=interval.value,
+        interval=(interval.low, interval.high),
+        spread=interval.spread,
+        unstable=unstable,
+        calls=len(outcome.seconds),
+        processes=len(outcome.process_runs),
+        flops_per_second=count / interval.value,
+        share_of_peak=share,
+        error_share=outcome.share,
+        threads=outcome.threads,
+        prepare_seconds=first.prepare_seconds,
+        first_call_seconds=first.first_call_seconds,
+        samples=tuple(process_run.batches for process_run in outcome.process_runs),
+    )
+
+
+def _refused(
+    named: Sequence[Implementation],
+    selection: Selection,
+    workloads: Sequence[Workload],
+    dtypes: Sequence[str],
+    device: str,
+) -> Iterator[Timing]:
+    """Records of dtypes and devices that a function says it does not take."""
+    have = {(target.implementation.name, target.dtype) for target in selection.targets}
+    for one in named:
+        for dtype in dtypes:
+            if (one.name, dtype) not in have:
+                reason = f"it does not take {dtype} on {device}, or {device} is not there"
+                yield from (Timing(one.name, w.name, dtype, device, "skipped", "", reason) for w in workloads)
+
+
+def _ratios(name: str, timings: Sequence[Timing]) -> list[Ratio]:
+    """The function ÷ each other one, where both have a time."""
+    from attention_conformance.bench.analysis import statistics
+
+    timed: Mapping[tuple[str, str, str], Timing] = {
+        (t.workload, t.dtype, t.name): t for t in timings if t.outcome == "timed"
+    }
+    found = []
+    for (workload, dtype, other), base in timed.items():
+        new = timed.get((workload, dtype, name))
+        if other == name or new is None:
+            continue
+        # Batches with the same number were measured in the same round; one of the two may have ended some rounds later.
+        runs = [(b[:n], a[:n]) for b, a in zip(base.samples, new.samples, strict=True) for n in (min(len(b), len(a)),)]
+        ratio = statistics.paired_process_runs([b for b, _ in runs], [a for _, a in runs])
+        verdict = statistics.judge(ratio).value
+        interval = (ratio.low, ratio.high)
+        found.append(Ratio(name, other, workload, dtype, new.device, ratio.value, interval, verdict))
+    return found
+
+
+__all__ = ["BenchmarkReport", "Ratio", "Timing", "benchmark"]
