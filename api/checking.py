@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from attention_conformance.conformance.adapter import adapter_lines
 from attention_conformance.conformance.cases import AnyCase
-from attention_conformance.conformance.cases.fit import fit
 from attention_conformance.conformance.judging.claims import claim_lines, required
 from attention_conformance.conformance.judging.features import claims
 from attention_conformance.conformance.judging.message import with_lines
 from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome, Result
 from attention_conformance.conformance.judging.run_case import Judged, judge_case
 from attention_conformance.conformance.ledger.load import LEDGER, Ledger, read
-from attention_conformance.conformance.plugin import chosen_cases, judged_by
+from attention_conformance.conformance.plugin import asked, chosen_cases
 from attention_conformance.conformance.results import parse
 from attention_conformance.conformance.results.file import Writer
 from attention_conformance.conformance.run.recorder import header, versions_of
@@ -275,7 +274,7 @@ def check(
     with suite(
         function, framework, operator, dtypes, devices, deviations, isolated=isolated, timeout=timeout
     ) as judging:
-        judged = {(t, c): judging.judge(t, c) for t in judging.selection.targets for c in judging.cases(t, chosen)}
+        judged = {(t, c): judging.judge(t, c) for t in judging.selection.targets for c in asked(t, chosen)}
         return judging.report(judged, names, started)
 
 
@@ -292,10 +291,6 @@ class Suite:
     pool: Pool
     ledger: Ledger
     timeout: float
-
-    def cases(self, target: Target, chosen: Sequence[AnyCase]) -> list[AnyCase]:
-        """Those of the chosen cases that a target is asked, at sizes inside its envelope."""
-        return [fit(case, target.implementation.envelope) for case in chosen if judged_by(target, case)]
 
     def judge(self, target: Target, case: AnyCase) -> Judged:
         """What becomes of a case."""

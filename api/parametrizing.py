@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from attention_conformance.checking import TIMEOUT, Suite, suite
-from attention_conformance.conformance.cases import AnyCase
+from attention_conformance.conformance.cases import AnyCase, asked_cases
 from attention_conformance.conformance.cases.fit import fit
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.conformance.plugin import chosen_cases, judged_by
+from attention_conformance.conformance.plugin import asked, chosen_cases
 from attention_conformance.conformance.run.run_checks import Adapters
 from attention_conformance.conformance.run.targets import DEVICES, Target
 from attention_conformance.impls.backend import backend
@@ -145,15 +145,15 @@ def parametrize(
         isolated=isolated,
         timeout=timeout,
     )
+    chosen = chosen_cases(list(cases))
+    unfitted = asked_cases() if chosen is None else {case.name: case for case in chosen}
     checks = [
-        Check(case.name, dtype, device, case.clauses, case, started)
+        Check(case.name, dtype, device, case.clauses, unfitted[case.name], started)
         for device in (devices or backend(record.framework).devices())
         for dtype in record.dtypes
         if dtype in (dtypes or DTYPES)
-        for case in chosen_cases(list(cases))
-        if judged_by(Target(record, device, dtype), case)
-        and case.keywords <= accepted
-        and not fit(case, record.envelope).unfit
+        for case in asked(Target(record, device, dtype), chosen)
+        if case.keywords <= accepted and not case.unfit
     ]
     several = len({check.device for check in checks}) > 1
     names = ["-".join([*([check.device] if several else []), check.dtype, check.case]) for check in checks]

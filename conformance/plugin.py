@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,23 @@ import pytest
 
 from attention_conformance import conformance
 from attention_conformance.conformance import options
-from attention_conformance.conformance.cases import AnyCase, cases_named, every_case
-from attention_conformance.conformance.cases.fit import dtypes_for, fit
+from attention_conformance.conformance.cases import (
+    AnyCase,
+    Case,
+    asked_kernel_cases,
+    cases_named,
+    every_case,
+)
+from attention_conformance.conformance.cases.fit import dtypes_for, fit, fit_kernels
 from attention_conformance.conformance.judging.claims import required
 from attention_conformance.conformance.ledger.load import LedgerError
 from attention_conformance.conformance.run import sharding, targets, xdist
 from attention_conformance.conformance.run.recorder import Recorder, check_ledger
 from attention_conformance.impls.contract import ImplementationError
+from attention_conformance.impls.envelope import Envelope
 from attention_conformance.impls.loading import nearest
+from attention_conformance.impls.operators import SDPA
+from attention_conformance.impls.select import builtin
 
 #: Tests of ``--fuzz N``.
 pytest_plugins = ["attention_conformance.conformance.properties.plugin"]
@@ -130,20 +141,43 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     config = metafunc.config
     cases = chosen_cases(config.getoption("case"))
-    pairs = [(t, fit(c, t.implementation.envelope)) for t in targets.targets(config) for c in cases if judged_by(t, c)]
+    pairs = [(t, c) for t in targets.targets(config) for c in asked(t, cases)]
     metafunc.parametrize(("target", "case"), pairs, ids=[f"{t.id}-{c.name}" for t, c in pairs])
 
 
-def judged_by(target: targets.Target, case: AnyCase) -> bool:
-    """Whether a case is one of the target: it is of its operator, and asked in its dtype."""
-    of_operator = case.operator == target.implementation.operator
-    return of_operator and target.dtype in dtypes_for(case, target.implementation.dtypes)
+def asked(target: targets.Target, cases: Sequence[AnyCase] | None) -> list[AnyCase]:
+    """What a target is asked of the cases of a run: those of its operator and dtype, at sizes inside its envelope.
+
+    Parameters
+    ----------
+    target
+        What is judged.
+    cases
+        Those that the run's globs name.  None for every case, and for a plugged-in implementation those at the sizes
+        of kernels that find what no other does; each would be one more form to compile for most built-in ones, so
+        these are asked such cases by name.
+    """
+    implementation = target.implementation
+
+    def own(case: AnyCase) -> bool:
+        return case.operator == implementation.operator and target.dtype in dtypes_for(case, implementation.dtypes)
+
+    chosen = [fit(case, implementation.envelope) for case in (every_case().values() if cases is None else cases)]
+    found = [case for case in chosen if own(case)]
+    if cases is not None or implementation.operator != SDPA.name or implementation.name in builtin():
+        return found
+    return found + [c for c in _kernels(implementation.envelope, implementation.dtypes) if own(c)]
 
 
-def chosen_cases(patterns: list[str]) -> list[AnyCase]:
-    """The cases that the globs name, all of them without globs.  Raises ImplementationError for one that names none."""
+@functools.cache
+def _kernels(envelope: Envelope, dtypes: tuple[str, ...]) -> list[Case]:
+    return fit_kernels(asked_kernel_cases().values(), envelope, dtypes)
+
+
+def chosen_cases(patterns: list[str]) -> list[AnyCase] | None:
+    """The cases that the globs name, None without globs.  Raises ImplementationError for one that names none."""
     if not patterns:
-        return list(every_case().values())
+        return None
     chosen: dict[str, AnyCase] = {}
     for pattern in patterns:
         found = cases_named(pattern)

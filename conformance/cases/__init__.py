@@ -26,7 +26,18 @@ from attention_conformance.conformance.cases.base import AnyCase, Case
 from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.spec.inputs import Inputs
 
-__all__ = ["AnyCase", "Case", "Inputs", "Shape", "all_cases", "cases_named", "every_case", "kernel_cases"]
+__all__ = [
+    "AnyCase",
+    "Case",
+    "Inputs",
+    "Shape",
+    "all_cases",
+    "asked_cases",
+    "asked_kernel_cases",
+    "cases_named",
+    "every_case",
+    "kernel_cases",
+]
 
 _GROUPS = (shapes, scores, masks, positions, softmax, sinks, decode, behaviour)
 
@@ -44,8 +55,20 @@ def every_case() -> dict[str, AnyCase]:
 
 
 @functools.cache
+def asked_kernel_cases() -> dict[str, Case]:
+    """The cases at the sizes of kernels that a run asks a plugged-in implementation, by name."""
+    return _by_name(kernels.asked_cases())
+
+
+@functools.cache
+def asked_cases() -> dict[str, AnyCase]:
+    """Every case that a run asks without being told to, by name."""
+    return every_case() | asked_kernel_cases()
+
+
+@functools.cache
 def kernel_cases() -> dict[str, Case]:
-    """The cases at the sizes where kernels break by their names: asked by name alone, as they take longer."""
+    """The cases at the sizes where kernels break by their names: all are asked by name alone, as they take longer."""
     return _by_name(kernels.cases())
 
 

@@ -13,7 +13,8 @@ import itertools
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -273,6 +274,36 @@ def in_float16(case: AnyCase) -> bool:
     longest = [float(np.sqrt((array**2).sum(-1)).max(initial=0.0)) for array in (q, k)]
     scale = inputs.keywords.get("scale")
     return longest[0] * longest[1] * (q.shape[-1] ** -0.5 if scale is None else abs(scale)) < FLOAT16_RANGE
+
+
+#: Cases at the sizes of kernels that make one call inside an envelope, beyond which no more of them are asked.
+EQUAL_CALLS = 2
+
+
+def fit_kernels(cases: Iterable[C], envelope: Envelope, dtypes: Sequence[str]) -> list[C]:
+    """Cases at the sizes of kernels inside an envelope, smallest first.
+
+    They are many, and where an envelope has few sizes they become one call: of those that differ in their numbers
+    alone the first ``EQUAL_CALLS`` are kept.
+
+    Parameters
+    ----------
+    cases
+        Of sdpa.
+    envelope, dtypes
+        What an implementation takes.
+    """
+    fitted = (fit(case, envelope) for case in cases)
+    able = sorted((c for c in fitted if not c.unfit and dtypes_for(c, dtypes)), key=lambda case: case.size)
+    met: Counter[tuple[Any, ...]] = Counter()
+    found = []
+    for case in able:
+        numbers = tuple(case.name.split("-")[2:5:2])
+        call = case.shape, frozenset(case.options), numbers, dtypes_for(case, dtypes)
+        met[call] += 1
+        if met[call] <= EQUAL_CALLS:
+            found.append(case)
+    return found
 
 
 def at(case: C, sizes: Sequence[int]) -> C:

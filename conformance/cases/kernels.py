@@ -1,29 +1,50 @@
 """Cases at the sizes where kernels break: a covering design of tile edges, widths, groups, options and dtypes.
 
-Not among ``all_cases()`` yet: ``cases()`` gives them.  Their data makes the last key, the first key of each tile, the
+A run asks a plugged-in implementation those that find what no other case does (``asked_cases``), and all of them by
+name.  Their data makes the last key, the first key of each tile, the
 diagonal and the ends of the window decide an element each, in every dtype: a row's largest scores are at some of them.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from attention_conformance.conformance.cases.base import Case, case
-from attention_conformance.conformance.cases.data import Maker, Rng, Shape, random_bias
+from attention_conformance.conformance.cases.base import FLOAT32, Case, case
+from attention_conformance.conformance.cases.data import (
+    Maker,
+    Rng,
+    Shape,
+    bias_from,
+    constant_bias,
+    constant_values,
+    full_mask,
+    lengths,
+    mask_without,
+    random_bias,
+    random_mask,
+    shifted,
+)
 from attention_conformance.conformance.cases.design import Design, Factors, Row, design, restricted
 from attention_conformance.conformance.cases.kernel_paths import Call
 from attention_conformance.conformance.cases.store import CASES, FITTED
+from attention_conformance.conformance.spec.inputs import Inputs
 
 #: Lengths on both sides of the tiles and splits of kernel_paths.toml; what is below 63 is no edge of a tile.
 LENGTHS = (1, 2, 8, 16, 63, 64, 65, 127, 128, 129, 255, 256, 257, 385, 511, 512, 513, 1023, 1024, 1025)
 WIDTHS = ((32, 32), (40, 40), (64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (256, 256), (512, 512))
 GROUPS = (1, 2, 3, 5, 8, 16)
 DTYPES = ("float32", "float16", "bfloat16")
+
+#: The names of the cases that a fault in an envelope needs to be caught twice, a line each; chosen by the kill matrices
+#: (faults/envelopes.py).
+ASKED = Path(__file__).with_name("kernels_asked.txt")
 
 #: Elements above which the references of a case are made again where a run comes back to it; others are kept.
 LARGEST = 1 << 20
@@ -254,7 +275,22 @@ NARROW = (
     Row(260, 260, (32, 32), 1, 1, 1, "bias", "float32", False),
     Row(128, 128, (32, 32), 1, 1, 2, "lengths", "float32", False),
     Row(256, 256, (32, 32), 1, 1, 2, "lengths", "float32", False),
+    Row(1, 512, (64, 64), 3, 2, 1, "mask", "float32", False),
 )
+
+
+@dataclass(frozen=True)
+class Written:
+    """Rows that no design makes, and what they are for."""
+
+    rows: tuple[Row, ...]
+    why: str
+
+
+BY_HAND = {
+    "narrow": Written(NARROW, "A path that several conditions lead to"),
+    "large": Written(LARGE, "Beyond what a design can pay for"),
+}
 
 
 @dataclass(frozen=True)
@@ -311,6 +347,30 @@ def cases() -> Iterator[Case]:
         for row in designed(name).rows:
             yield of_row(name, block.why, row)
     yield from _by_hand()
+    yield from _token().values()
+
+
+_NAME = re.compile(
+    r"kernel-(?P<kind>[a-z]+)-(?P<option>[a-z-]+)-(?P<b>\d+)x(?P<hq>\d+)x(?P<hkv>\d+)-q(?P<sq>\d+)-k(?P<sk>\d+)"
+    r"-d(?P<d>\d+)(v(?P<dv>\d+))?(?P<lse>-lse)?-(?P<dtype>[a-z]+\d+)"
+)
+
+
+def named(name: str) -> Case:
+    """The case of a name, without its design.  Raises KeyError for a name that no row has."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return _token()[name]
+    n = {axis: int(found[axis]) for axis in ("b", "hq", "hkv", "sq", "sk", "d")}
+    group, width = n["hq"] // n["hkv"], (n["d"], int(found["dv"] or n["d"]))
+    row = Row(n["sq"], n["sk"], width, group, n["hkv"], n["b"], found["option"], found["dtype"], bool(found["lse"]))
+    kind = found["kind"]
+    return of_row(kind, BLOCKS[kind].why if kind in BLOCKS else BY_HAND[kind].why, row)
+
+
+def asked_cases() -> Iterator[Case]:
+    """The cases that a run asks without being told to."""
+    return map(named, ASKED.read_text(encoding="utf-8").split())
 
 
 def within(seed: int = 0, **allowed: tuple[Any, ...]) -> Iterator[Case]:
@@ -332,10 +392,74 @@ def within(seed: int = 0, **allowed: tuple[Any, ...]) -> Iterator[Case]:
 
 def _by_hand(**allowed: tuple[Any, ...]) -> Iterator[Case]:
     """The cases that no design makes, of those whose parts are allowed."""
-    for name, why, rows in (
-        ("narrow", "A path that several conditions lead to", NARROW),
-        ("large", "Beyond what a design can pay for", LARGE),
-    ):
-        for row in rows:
+    for name, written in BY_HAND.items():
+        for row in written.rows:
             if all(getattr(row, part) in values for part, values in allowed.items()):
-                yield of_row(name, why, row)
+                yield of_row(name, written.why, row)
+
+
+#: One new token of a server: a batch of two over a cache of 256, heads of 64.
+TOKEN = Shape(2, 8, 8, 1, 256, 64, 64)
+
+
+@functools.cache
+def _token() -> dict[str, Case]:
+    """One query over many keys with what serving joins to it, once at this size and once with fewer key heads.
+
+    The cases of the clauses have several queries where they can, and are not asked of a kernel that takes one.
+    """
+    padded: dict[str, Any] = {"kv_lengths": lengths(0, 170, of=256)}
+    end: dict[str, Any] = {"is_causal": True, "causal_offset": lengths(99, 255)}
+    low: dict[str, Any] = {"mask": mask_without(keys=slice(0, 160)), "data": shifted(-625.0)}
+    smallest: dict[str, Any] = {
+        "bias": bias_from(full_mask(False), None),
+        "data": constant_values(1.5),
+        "dtypes": FLOAT32,
+    }
+    off_first = mask_without(keys=slice(0, 1))
+    step: dict[str, Any] = {"past": 255, "is_causal": True}
+    asked: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
+        ("bias-empty", "SDPA-24 SDPA-15", "A bias of −inf everywhere: zeros.", {"bias": constant_bias(-np.inf)}),
+        ("bias-empty-weights", "SDPA-18 SDPA-15 SDPA-24", "Weights of zero where a bias leaves no key.", {"bias": constant_bias(-np.inf), "return_weights": True}),
+        ("bias-smallest", "SDPA-24", "The smallest number as the bias of every key: any mean of v is 1.5.", smallest),
+        ("mask-causal-empty", "SDPA-13 SDPA-15", "Causal leaves the first key, and the mask all others: none.", {"mask": off_first, "is_causal": True}),
+        ("lengths-empty", "SDPA-15 SDPA-12 SDPA-19", "A slot of the batch that is not in use: zeros, and lse of −inf.", padded | {"return_lse": True}),
+        ("lengths-empty-weights", "SDPA-18 SDPA-15 SDPA-12", "The weights of a slot that is not in use.", padded | {"return_weights": True}),
+        ("lengths-empty-sinks", "SDPA-38 SDPA-19 SDPA-12", "A slot that is not in use, with sinks: lse is the sink.", padded | {"return_lse": True, "sinks": peaked_sinks}),
+        ("sinks-weights", "SDPA-38 SDPA-18", "With sinks the weights of the keys add up to less than 1.", {"sinks": peaked_sinks, "return_weights": True}),
+        ("low-scores", "SDPA-14", "Scores near −1e5: a maximum that starts at −5e4 is one of no key.", {"data": shifted(-1e5), "dtypes": FLOAT32}),
+        ("mask-low-scores", "SDPA-7 SDPA-14", "160 keys masked, the scores of the others near −625.", low),
+        ("mask-window", "SDPA-13 SDPA-11 SDPA-7", "A mask, and a window to the right that ends within the keys.", {"mask": random_mask(0.7), "window": (None, 99)}),
+        ("window-one", "SDPA-11", "(0, 0): the token's own key, and sides of 0 are sides.", {"window": (0, 0)}),
+        ("causal-weights", "SDPA-9 SDPA-18", "Causal without an offset, with weights: one key.", {"is_causal": True, "return_weights": True}),
+        ("causal-softcap", "SDPA-5 SDPA-9 SDPA-13", "Causal without an offset, with a softcap: one key.", {"is_causal": True, "softcap": 6.0}),
+        ("causal-lengths", "SDPA-12 SDPA-9 SDPA-13", "Lengths do not move the diagonal.", {"is_causal": True, "kv_lengths": lengths(170, 255, of=256)}),
+        ("offset-negative", "SDPA-10 SDPA-15", "Offset −3: the token stands before the first key.", {"is_causal": True, "causal_offset": -3}),
+        ("offset-lengths", "SDPA-12 SDPA-10 SDPA-13", "Lengths below the offset of one sequence, above that of the other.", end | {"kv_lengths": lengths(170, 200, of=256)}),
+        ("offset-cut", "SDPA-10 DEC-5 SDPA-12", "Tokens before the end of what is valid.", end | {"kv_lengths": lengths(170, 256, of=256)}),
+        ("nan-value", "SDPA-23", "NaN in one column of one value reaches that column alone.", {"edit": _nan_in_column}),
+        ("nan-key-last", "SDPA-23", "NaN in the last key of the cache.", {"edit": _nan_in_last_key}),
+        ("past", "DEC-1 DEC-2 DEC-3", "One token behind 255.", step),
+        ("past-bias", "DEC-1 SDPA-6", "A bias over past and new keys.", step | {"bias": random_bias(2.0)}),
+        ("past-none", "DEC-1 DEC-3", "A past of no keys is a past, and there is a present.", {"past": 0}),
+        ("past-none-lse", "DEC-3 SDPA-19", "The present comes behind lse, with a past of no keys.", {"past": 0, "return_lse": True}),
+    )  # fmt: skip
+    found = []
+    for name, clauses, why, options in asked:
+        options = {"data": telling, "dtypes": DTYPES} | options
+        found.append(case(f"kernel-token-{name}", clauses, why, TOKEN, **options))
+        why = f"{why[:-1]}, with groups of four."
+        found.append(case(f"kernel-tokengrouped-{name}", f"{clauses} SDPA-17", why, replace(TOKEN, hkv=2), **options))
+    return {each.name: each for each in found}
+
+
+def _nan_in_column(x: Inputs) -> Inputs:
+    v = x.v.copy()
+    v[:, :, 3, 1] = np.nan
+    return replace(x, v=v)
+
+
+def _nan_in_last_key(x: Inputs) -> Inputs:
+    k = x.k.copy()
+    k[:, :, -1] = np.nan
+    return replace(x, k=k)

@@ -20,9 +20,9 @@ import numpy as np
 from attention_conformance.conformance.cases import AnyCase, every_case, kernel_cases
 from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.cases.envelopes import ENVELOPES, Kind, Proposed, random_shape
-from attention_conformance.conformance.cases.fit import dtypes_for, fit, resized
+from attention_conformance.conformance.cases.fit import dtypes_for, fit, fit_kernels, resized
 from attention_conformance.conformance.cases.kernel_paths import Call, KernelPath, kernel_paths
-from attention_conformance.conformance.cases.kernels import OPTION_SETS, call_of, telling
+from attention_conformance.conformance.cases.kernels import ASKED, OPTION_SETS, call_of, telling
 from attention_conformance.conformance.cases.store import FITTED, RANDOM
 from attention_conformance.conformance.evidence.problems import (
     GradientProblem,
@@ -58,8 +58,9 @@ ON_PATH, DRAWN = 40, 6000
 #: B · Hq · Sq · Sk · (D + Dv) of a random problem, where the envelope has such.
 MOST = 1 << 20
 
-#: Elements of the cases at the sizes of kernels that faults without a path are judged on.
-LARGEST = 1 << 19
+#: Elements of the cases at the sizes of kernels that faults without a path are judged on: those of one token over a
+#: cache of 256, and what is smaller.
+LARGEST = 9 << 16
 
 _CORRECT = {"sdpa": Attention, "sdpa_grad": Backward}
 
@@ -111,14 +112,8 @@ def cases_in(kind: Kind) -> list[AnyCase]:
 
 def kernel_cases_in(kind: Kind) -> list[AnyCase]:
     """The cases at the sizes of kernels inside its envelope, smallest first; of equal calls as many as are needed."""
-    met: Counter[Any] = Counter()
-    found = []
-    for case in _asked(kind, kernel_cases().values()):
-        call = (case.shape, frozenset(case.options), case.name.split("-")[2:5:2], dtypes_for(case, kind.dtypes))
-        met[repr(call)] += 1
-        if met[repr(call)] <= LEAST:
-            found.append(replace(case, store=FITTED))
-    return found
+    own = [c for c in kernel_cases().values() if c.operator in kind.operators and not c.keywords & kind.lacking]
+    return [replace(case, store=FITTED) for case in fit_kernels(own, kind.envelope, kind.dtypes)]
 
 
 def _asked(kind: Kind, cases: Iterable[AnyCase]) -> list[AnyCase]:
@@ -319,10 +314,22 @@ def published() -> dict[str, Any]:
     return found
 
 
+def asked(matrices: Mapping[str, Any]) -> list[str]:
+    """The cases at the sizes of kernels that some fault needs to be caught twice, of matrices as plain data."""
+    faults = (fault for each in matrices["envelopes"] for fault in each["faults"].values())
+    return sorted({name for fault in faults for name in fault.get("caught", {}) if name in kernel_cases()})
+
+
 def write(path: Path) -> str:
-    """Compute the matrices of all envelopes and write them to a file; returns how it went, a line for each."""
+    """Compute the matrices of all envelopes and write them to a file; returns how it went, a line for each.
+
+    With those that are published the cases that every run asks are written, too.
+    """
     matrices = [judged(name, Pool(in_process=True), power=True) for name in ENVELOPES]
-    text = json.dumps(as_json(matrices), indent=1, ensure_ascii=False) + "\n"
+    found = as_json(matrices)
+    text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    if path.resolve() == PUBLISHED:
+        ASKED.write_text("".join(f"{name}\n" for name in asked(found)), encoding="utf-8")
     if path.suffix == compressed.SUFFIX:
         compressed.write(path, text.encode())
     else:

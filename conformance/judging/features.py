@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.cases import AnyCase, asked_cases, asked_kernel_cases, every_case
 from attention_conformance.conformance.cases.fit import dtypes_for
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.impls.operators import MHA, MHA_GRAD, SDPA, SDPA_GRAD, SUBLAYER
@@ -147,7 +147,7 @@ def claims(results: Iterable[Result]) -> dict[tuple[str, str], list[Claim]]:
 
     Results alone decide, so that a file of them says the same.  Results of problems that are no case are left out.
     """
-    known = every_case()
+    known = asked_cases()
     groups: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for result in results:
         if result.case in known:
@@ -156,17 +156,19 @@ def claims(results: Iterable[Result]) -> dict[tuple[str, str], list[Claim]]:
 
 
 def _claims(results: list[Result]) -> list[Claim]:
-    known = every_case()
+    known = asked_cases()
     operator = known[results[0].case].operator
     dtypes = sorted({result.dtype for result in results})
     outcomes: dict[str, Counter[Outcome]] = defaultdict(Counter)
+    at_kernel_sizes: Counter[str] = Counter()  # which of them are asked depends on the envelope
     for result in {(r.case, r.dtype): r for r in results}.values():
-        outcomes[feature_of(known[result.case])][result.outcome] += 1
+        feature = feature_of(known[result.case])
+        outcomes[feature][result.outcome] += 1
+        at_kernel_sizes[feature] += result.case in asked_kernel_cases()
     found = []
-    for name, feature in FEATURES.items():
-        cases = sum(
-            len(dtypes_for(c, dtypes)) for op in feature.operators if op == operator for c in cases_of(name, op)
-        )
+    for name, of in FEATURES.items():
+        cases = sum(len(dtypes_for(c, dtypes)) for op in of.operators if op == operator for c in cases_of(name, op))
+        cases += at_kernel_sizes[name]
         cases -= outcomes[name].pop(Outcome.NOT_APPLICABLE, 0)
         if cases > 0:
             count = outcomes[name]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attention_conformance.conformance.adapter import FIRST, Finding, check, probe, right, wider
-from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.cases import AnyCase, asked_cases
 from attention_conformance.conformance.cases.base import case as sdpa_case
 from attention_conformance.conformance.cases.data import random_bias, random_mask
 from attention_conformance.conformance.judging.claims import SENTENCES, claim_lines, required, shortcomings, wrapped
@@ -236,7 +236,7 @@ class _Clauses:
 
 
 def _clauses(results: Iterable[Result]) -> dict[tuple[str, str], _Clauses]:
-    known = every_case()
+    known = asked_cases()
     tested: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
     reasons: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
     for result in results:
@@ -316,7 +316,7 @@ class Refused:
 
 def refused(results: Iterable[Result]) -> list[Refused]:
     """The keywords that implementations declare and refuse everywhere, while calls without them run."""
-    known = every_case()
+    known = asked_cases()
     groups: dict[str, list[tuple[AnyCase, Result]]] = defaultdict(list)
     for result in results:
         if result.case in known and not result.reason.startswith(LACKING):

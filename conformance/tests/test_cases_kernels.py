@@ -36,6 +36,13 @@ def test_a_name_tells_the_case() -> None:
     assert set(case.options) == {"is_causal", "causal_offset", "window", "return_lse"}
 
 
+def test_a_case_is_made_from_its_name(tier: dict[str, Case]) -> None:
+    """Without the design, which takes most of a second."""
+    assert [name for name, case in tier.items() if kernels.named(name) != case] == []
+    with pytest.raises(KeyError):
+        kernels.named("kernel-edges-nothing-1x1x1-q1-k1-d64-float32")
+
+
 def test_clauses_exist(tier: dict[str, Case]) -> None:
     """Each case names those of its options."""
     assert {clause for case in tier.values() for clause in case.clauses} <= clauses().keys()

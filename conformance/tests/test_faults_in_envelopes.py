@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_conformance.conformance.cases import every_case, kernel_cases
+from attention_conformance.conformance.cases import every_case, kernel_cases, kernels
 from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.cases.envelopes import ENVELOPES, random_shape
 from attention_conformance.conformance.cases.fit import dtypes_for, fit
@@ -55,6 +55,12 @@ def test_the_published_matrices_are_of_todays_faults_and_cases(published: dict[s
                 fitted = fit(known[case], kind.envelope)
                 assert not fitted.unfit
                 assert set(dtypes.split()) <= set(dtypes_for(fitted, kind.dtypes)), (fault, case)
+
+
+@pytest.mark.documents
+def test_a_run_asks_the_kernel_cases_that_some_fault_needs() -> None:
+    """No more of them, and none that the matrices do not name."""
+    assert kernels.ASKED.read_text(encoding="utf-8").split() == envelopes.asked(envelopes.published())
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
