@@ -347,7 +347,7 @@ def cases() -> Iterator[Case]:
         for row in designed(name).rows:
             yield of_row(name, block.why, row)
     yield from _by_hand()
-    yield from _token().values()
+    yield from _written().values()
 
 
 _NAME = re.compile(
@@ -360,7 +360,7 @@ def named(name: str) -> Case:
     """The case of a name, without its design.  Raises KeyError for a name that no row has."""
     found = _NAME.fullmatch(name)
     if found is None:
-        return _token()[name]
+        return _written()[name]
     n = {axis: int(found[axis]) for axis in ("b", "hq", "hkv", "sq", "sk", "d")}
     group, width = n["hq"] // n["hkv"], (n["d"], int(found["dv"] or n["d"]))
     row = Row(n["sq"], n["sk"], width, group, n["hkv"], n["b"], found["option"], found["dtype"], bool(found["lse"]))
@@ -403,10 +403,11 @@ TOKEN = Shape(2, 8, 8, 1, 256, 64, 64)
 
 
 @functools.cache
-def _token() -> dict[str, Case]:
-    """One query over many keys with what serving joins to it, once at this size and once with fewer key heads.
+def _written() -> dict[str, Case]:
+    """One query over many keys with what serving joins to it, and as many queries as keys; with fewer key heads, too.
 
-    The cases of the clauses have several queries where they can, and are not asked of a kernel that takes one.
+    Most cases of the clauses have several queries, or fewer queries than keys, and are not asked of a kernel that
+    takes one query alone, or as many as keys.
     """
     padded: dict[str, Any] = {"kv_lengths": lengths(0, 170, of=256)}
     end: dict[str, Any] = {"is_causal": True, "causal_offset": lengths(99, 255)}
@@ -450,6 +451,15 @@ def _token() -> dict[str, Case]:
         found.append(case(f"kernel-token-{name}", clauses, why, TOKEN, **options))
         why = f"{why[:-1]}, with groups of four."
         found.append(case(f"kernel-tokengrouped-{name}", f"{clauses} SDPA-17", why, replace(TOKEN, hkv=2), **options))
+    for name, clauses, why, shape, options in (
+        ("sinks-window", "SDPA-38 SDPA-11 SDPA-9", "Sinks in a causal window, as gpt-oss is trained.", replace(TOKEN, b=1, sq=65, sk=65), {"is_causal": True, "window": (8, 0), "sinks": peaked_sinks}),
+        ("bias-smallest", "SDPA-24", "The smallest number as the bias of every key, in every row.", replace(TOKEN, b=1, sq=16, sk=16), smallest),
+        ("one-key-sinks", "SDPA-4 SDPA-38", "One query and one key: with a sink the scale still decides.", replace(TOKEN, sk=1), {"scale": 0.7, "sinks": peaked_sinks}),
+    ):  # fmt: skip
+        options = {"data": telling, "dtypes": DTYPES} | options
+        found.append(case(f"kernel-whole-{name}", clauses, why, shape, **options))
+        why = f"{why[:-1]}, with groups of four."
+        found.append(case(f"kernel-wholegrouped-{name}", f"{clauses} SDPA-17", why, replace(shape, hkv=2), **options))
     return {each.name: each for each in found}
 
 
