@@ -23,13 +23,13 @@ from attention_conformance.conformance.adapter import adapter_lines
 from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.judging.claims import claim_lines, required
 from attention_conformance.conformance.judging.features import claims
-from attention_conformance.conformance.judging.message import with_lines
 from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome, Result
 from attention_conformance.conformance.judging.run_case import Judged, judge_case
 from attention_conformance.conformance.ledger.load import LEDGER, Ledger, read
 from attention_conformance.conformance.plugin import asked, chosen_cases
 from attention_conformance.conformance.results import parse
 from attention_conformance.conformance.results.file import Writer
+from attention_conformance.conformance.run.causes import Cause, Told, causes
 from attention_conformance.conformance.run.recorder import header, versions_of
 from attention_conformance.conformance.run.run_checks import Adapters, check_adapters, conclude, envelope_lines
 from attention_conformance.conformance.run.targets import Selection, Target, examine
@@ -44,8 +44,11 @@ if TYPE_CHECKING:
 #: Seconds for one case, compilation included.
 TIMEOUT = 300.0
 
-#: Failures whose whole messages a report shows by itself.
+#: Causes of failure that a report shows by itself, with the whole message of the smallest failure of each.
 SHOWN = 3
+
+#: Where all failures are.
+ALL_IN = "report.failures"
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ class Report:
     seconds: float
     header: Mapping[str, Any] = field(repr=False)
     _diagnoses: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    _told: tuple[Told, ...] = field(default=(), repr=False)
 
     @property
     def ok(self) -> bool:
@@ -140,12 +144,18 @@ class Report:
         return self.ok
 
     def __str__(self) -> str:
-        told = [part for failed in self.failures[:SHOWN] for part in ("", failed.message)]
-        more = len(self.failures) - SHOWN
-        rest = ["", f"… and {more} more failures: report.failures"] if more > 0 else []
+        found = causes(self._told)
+        told = [part for cause in found[:SHOWN] for part in ("", *self._messages(cause))]
+        more = sum(len(cause.failures) for cause in found[SHOWN:])
+        rest = ["", f"… and {more} more failure{'s' * (more > 1)}: {ALL_IN}"] if more else []
         return "\n".join([*self._top(), *told, *rest])
 
     __repr__ = __str__
+
+    def _messages(self, cause: Cause) -> list[str]:
+        """The message of a cause: its smallest failures in full, the others a line each."""
+        messages = [_rerun(told.message, self.name, told.result) for told in cause.in_full]
+        return ["\n\n".join(messages), *cause.others(all_in=ALL_IN)]
 
     def _verdict(self) -> str:
         counts = ", ".join(f"{number} {name}" for name, number in self.counts.items())
@@ -157,16 +167,25 @@ class Report:
         return [self._verdict(), *self.reasons, *envelope, *claim_lines(self.results), *self.hints, *self.diagnosis]
 
     def _repr_html_(self) -> str:
-        """The report as a notebook shows it: the verdict, and what failed to be opened."""
+        """The report as a notebook shows it: the verdict, and by cause what failed, to be opened."""
         first, *rest = self._top()
         color = "#1a7f37" if self.ok else "#cf222e"
         parts = [f'<div style="font-family: monospace"><b style="color: {color}">{html.escape(first)}</b>']
         parts += [f"<div>{html.escape(line)}</div>" for line in rest]
-        for failed in self.failures:
-            told = f"{failed.clause or '–'} · {failed.case} · {failed.dtype} on {failed.device}: {failed.reason}"
-            message = f'<pre style="white-space: pre-wrap">{html.escape(failed.message)}</pre>'
-            parts.append(f"<details><summary>{html.escape(told)}</summary>{message}</details>")
+        for cause in causes(self._told):
+            shown = len(cause.in_full)
+            inside = [self._pre(told) for told in cause.in_full]
+            for told in cause.failures[shown:]:
+                result = told.result
+                line = f"{result.broken or '–'} · {result.case} · {result.dtype} on {result.device}: {result.reason}"
+                inside.append(_folded(line, self._pre(told)))
+            parts.append(_folded(f"{cause.first.result.broken or '–'} · {cause.sentence}", "".join(inside)))
         return "".join([*parts, "</div>"])
+
+    def _pre(self, told: Told) -> str:
+        """A whole message in HTML."""
+        message = _rerun(told.message, self.name, told.result)
+        return f'<pre style="white-space: pre-wrap">{html.escape(message)}</pre>'
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain data that JSON can hold."""
@@ -209,6 +228,11 @@ class Report:
             for result in self.results:
                 writer.write(result)
             writer.close(diagnoses=self._diagnoses)
+
+
+def _folded(line: str, inside: str) -> str:
+    """HTML to be opened at its line."""
+    return f"<details><summary>{html.escape(line)}</summary>{inside}</details>"
 
 
 def _number(value: Any) -> float:
@@ -302,19 +326,22 @@ class Suite:
         """Of the packages that take part, and of those that known deviations name."""
         return versions_of(self.ledger, self.selection)
 
-    def explained(self, judged: Mapping[Key, Judged], adapters: Adapters) -> tuple[list[FailedCase], list[Any]]:
+    def explained(
+        self, judged: Mapping[Key, Judged], adapters: Adapters
+    ) -> tuple[list[FailedCase], list[Told], list[Any]]:
         """The failures with all that can be said of them, the smallest first, and what explains them together."""
         from attention_conformance.conformance.diagnosis.explain import explain  # runs that fail pay for it
 
         lines, diagnoses = explain(judged, self.pool, self.selection.keywords, self.timeout)
         adapter = adapter_lines(adapters.findings, judged)
-        failed = []
+        failed, all_told = [], []
         for key in sorted(judged, key=lambda key: key[1].size):
             target, case = key
             result = judged[key].result
             if result.outcome is not Outcome.FAILED:
                 continue
             told = [*([adapter[key]] if key in adapter else []), *lines.get(key, [])]
+            all_told.append(Told(result, tuple(told), case.size))
             failed.append(
                 FailedCase(
                     clause=result.broken or "",
@@ -323,12 +350,12 @@ class Suite:
                     device=result.device,
                     kind=result.failure.value if result.failure else "",
                     reason=result.reason,
-                    message=_rerun(with_lines(result.message, told), self.name, result),
+                    message=_rerun(all_told[-1].message, self.name, result),
                     diagnosis=tuple(told),
                     _script=functools.partial(_script, self.function, judged[key], target, case, self.versions),
                 )
             )
-        return failed, diagnoses
+        return failed, all_told, diagnoses
 
     def report(self, judged: Mapping[Key, Judged], require: Sequence[str], started: float) -> Report:
         """The report of all that was judged since ``started``, by the clock of ``time.perf_counter``."""
@@ -336,7 +363,7 @@ class Suite:
         adapters = Adapters()
         if not self.pool.in_process:
             adapters = check_adapters(list(judged), self.selection, self.pool, self.timeout)
-        failures, diagnoses = self.explained(judged, adapters)
+        failures, told, diagnoses = self.explained(judged, adapters)
         said = conclude(results, self.selection.implied, {}, require, complete=True, hints=adapters.hints)
         executed = any(result.outcome in EXECUTED for result in results)
         nothing = () if executed else ("nothing was executed, so nothing is known",)
@@ -353,6 +380,7 @@ class Suite:
             seconds=time.perf_counter() - started,
             header=header(self.selection, self.ledger, adapters),
             _diagnoses=tuple(diagnosis.as_json() for diagnosis in diagnoses),
+            _told=tuple(told),
         )
 
 

@@ -67,7 +67,7 @@ class Check:
         judged = judging.judge(target, case)
         result = judged.result
         if result.outcome is Outcome.FAILED:
-            (failed,), _ = judging.explained({(target, case): judged}, Adapters())
+            (failed,), *_ = judging.explained({(target, case): judged}, Adapters())
             pytest.fail(failed.message, pytrace=False)
         if result.outcome in (Outcome.UNSUPPORTED, Outcome.NOT_APPLICABLE):
             pytest.skip(result.reason)

@@ -184,9 +184,11 @@ def test_a_report_is_a_result_file(wrong: Report, tmp_path: Path) -> None:
 
 
 def test_a_notebook_shows_what_failed(wrong: Report) -> None:
-    """Every failure can be opened, and nothing of a message is markup."""
+    """Every failure can be opened, those of one cause inside of it, and nothing of a message is markup."""
     page = wrong._repr_html_()
-    assert page.count("<details>") == len(wrong.failures)
+    assert page.count("<pre ") == len(wrong.failures)
+    assert page.count("case causal-") >= 3
+    assert page.count("<details>") < 2 * len(wrong.failures)
     assert "NOT OK" in page
     assert "causal_offset" in page
     assert "<=" not in page

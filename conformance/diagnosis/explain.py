@@ -175,8 +175,9 @@ def _profile(each: Examined) -> Profile:
 
 
 def _explained(each: Examined, diagnosis: Diagnosis) -> list[str]:
+    known = _failed(each)
     for explanation in diagnosis.explanations:
-        if any((f.case, f.dtype) == (each.case, each.target.dtype) for f in explanation.fits):
+        if known is not None and explanation.fit(known):
             return [f"Diagnosis: {explanation_text(explanation, diagnosis.failures)}"]
     return []
 

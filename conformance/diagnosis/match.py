@@ -53,6 +53,11 @@ class Explanation:
     #: Passed cases that the fault would fail.
     contradicted: int = 0
 
+    def fit(self, failed: Failed) -> bool:
+        """Whether it explains a failure, one that was not looked at when it was found too."""
+        make = combined(self.faults)
+        return failed in self.fits or (make is not None and explains(make, failed))
+
     @property
     def title(self) -> str:
         """What is wrong, in words."""

@@ -13,11 +13,12 @@ from attention_conformance import conformance
 from attention_conformance.conformance import results as result_file
 from attention_conformance.conformance.adapter import adapter_lines
 from attention_conformance.conformance.cases import AnyCase
-from attention_conformance.conformance.judging.message import FailureText, with_lines
+from attention_conformance.conformance.judging.message import FailureText
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.judging.run_case import Judged, judge_case
 from attention_conformance.conformance.ledger.load import LEDGER, Ledger, check_records, read
 from attention_conformance.conformance.run import targets
+from attention_conformance.conformance.run.causes import Told
 from attention_conformance.conformance.run.parallel import Parallel
 from attention_conformance.conformance.run.run_checks import (
     Adapters,
@@ -26,7 +27,7 @@ from attention_conformance.conformance.run.run_checks import (
     conclude,
     envelope_lines,
 )
-from attention_conformance.conformance.run.terminal import executed, print_report
+from attention_conformance.conformance.run.terminal import executed, print_report, told_by_cause
 from attention_conformance.conformance.run.xdist import Sender, costly_first, works
 from attention_conformance.impls.contract import Implementation
 
@@ -82,7 +83,7 @@ class Recorder:
         self._judged: dict[Key, Judged] = {}
         self._reports: dict[Key, pytest.TestReport] = {}
         self._diagnoses: list[Diagnosis] = []
-        self._lines: dict[str, list[str]] = {}
+        self._told: dict[str, Told] = {}
         self._judging: Parallel[Key, Judged] | None = None
         self._writer: result_file.Writer | None = None
         self._order: list[tuple[str, ...]] = []
@@ -173,7 +174,7 @@ class Recorder:
                 self._complete_messages()
             if self._sender is not None:
                 found = [{"record": each.as_json(), "lines": each.lines()} for each in self._diagnoses]
-                self._sender.finish(self._order, self._lines, found)
+                self._sender.finish(self._order, self._told, found)
         finally:  # what was judged is not lost with what is said of it
             if self._writer is not None:
                 diagnoses = [diagnosis.as_json() for diagnosis in self._diagnoses]
@@ -205,9 +206,9 @@ class Recorder:
             for key in self._reports
         }
         for key, report in self._reports.items():
-            text = FailureText(with_lines(self._judged[key].result.message, more[key]))
-            report.longrepr = text  # type: ignore[assignment]
-        self._lines = {self._nodes[key]: some for key, some in more.items()}
+            told = Told(self._judged[key].result, tuple(more[key]), key[1].size)
+            self._told[self._nodes[key]] = told
+            report.longrepr = FailureText(told.message)  # type: ignore[assignment]
 
     def _beginning(self) -> dict[str, Any]:
         """What a worker sends with its first result."""
@@ -239,21 +240,25 @@ class Recorder:
         named = [Path(folder, arg.partition("::")[0]).resolve() for arg in self._config.args]
         return any(path in (HERE, HERE / "test_conformance.py") for path in named)
 
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Print the table, and what explains the failures."""
-        if not self._ran_for_results() or not (self.results or self._asked()):
-            return
-        print_report(
-            terminalreporter,
-            self.results,
-            not_installed=targets.selection(self._config).not_installed,
-            adapters=self._adapters.lines(),
-            envelopes=_envelopes(targets.selection(self._config)),
-            diagnoses=[line for diagnosis in self._diagnoses for line in diagnosis.lines()],
-            conclusion=self._conclusion,
-            seconds=time.perf_counter() - self._started,
-            path=self._config.getoption("conformance_json") if self._writer is not None else None,
-        )
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> Any:
+        """Print the failures by cause and the tables, after all that pytest prints."""
+        with told_by_cause(terminalreporter, self._told):
+            done = yield
+        if self._ran_for_results() and (self.results or self._asked()):
+            print_report(
+                terminalreporter,
+                self.results,
+                self._told,
+                not_installed=targets.selection(self._config).not_installed,
+                adapters=self._adapters.lines(),
+                envelopes=_envelopes(targets.selection(self._config)),
+                diagnoses=[line for diagnosis in self._diagnoses for line in diagnosis.lines()],
+                conclusion=self._conclusion,
+                seconds=time.perf_counter() - self._started,
+                path=self._config.getoption("conformance_json") if self._writer is not None else None,
+            )
+        return done
 
 
 def _implementations(selection: targets.Selection) -> list[Implementation]:

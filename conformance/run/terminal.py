@@ -1,21 +1,51 @@
-"""Terminal report: adapters, what explains failures, a table implementation × outcomes, claims, where the time went."""
+"""Terminal report: failures by cause, adapters, a table implementation × outcomes, claims, where the time went.
+
+The last lines are those that a reader needs first: what the causes are, which clauses they break, and what to run.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tabulate import tabulate
 
 from attention_conformance.conformance.bounds import sdpa as bounds
+from attention_conformance.conformance.judging.claims import COLUMNS
 from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome, Result
+from attention_conformance.conformance.run.causes import Cause, Told, causes, ending, in_full, wrapped
 from attention_conformance.conformance.run.run_checks import Conclusion
+
+#: What pytest lists at the end unless ``-r`` says otherwise.
+DEFAULT_LISTS = "fE"
+
+
+@contextmanager
+def told_by_cause(terminal: Any, told: Mapping[str, Told]) -> Iterator[None]:
+    """Keep these failures, by node id, from pytest's own lists while it prints them; ``print_report`` tells them.
+
+    With ``-v``, ``--tb=no`` and ``--tb=line`` nothing is kept from it.
+    """
+    failed = terminal.stats.get("failed", [])
+    if _by_cause(terminal):
+        terminal.stats["failed"] = [report for report in failed if report.nodeid not in told]
+    try:
+        yield
+    finally:
+        if failed:
+            terminal.stats["failed"] = failed
+
+
+def _by_cause(terminal: Any) -> bool:
+    return terminal.verbosity < 1 and terminal.config.option.tbstyle not in ("no", "line")
 
 
 def print_report(
     terminal: Any,
     results: Sequence[Result],
+    told: Mapping[str, Told],
     not_installed: Mapping[str, Sequence[str]],
     adapters: Sequence[str],
     envelopes: Sequence[str],
@@ -30,6 +60,8 @@ def print_report(
     ----------
     terminal
         The reporter of pytest.
+    told
+        The failures with all that is said of them, by node id; none where a run was cut off.
     not_installed
         Missing packages by implementation.
     adapters, envelopes, diagnoses
@@ -39,14 +71,18 @@ def print_report(
     path
         The result file, if one was written.
     """
-    for title, lines in (("adapter", adapters), ("envelope", envelopes), ("diagnosis", diagnoses)):
+    width = terminal.config.get_terminal_writer().fullwidth if terminal.isatty else None
+    found = causes(told.values())
+    if told and _by_cause(terminal):
+        _print_failures(terminal, found, told, width)
+    for title, lines in (("adapter", adapters), ("envelope", envelopes)):
         if lines:
             terminal.section(title)
             terminal.line("\n".join(lines))
     terminal.section("conformance")
     for line in conclusion.little:
         terminal.line(line, yellow=True)
-    terminal.line(summary(results, not_installed))
+    terminal.line(summary(results, not_installed, width or COLUMNS))
     for line in (*conclusion.claims, *conclusion.hints, *conclusion.side_effects):
         terminal.line(line)
     if results:
@@ -57,28 +93,70 @@ def print_report(
         terminal.line(f"FAILED: {line}", red=True)
     if not executed(results):
         terminal.line("FAILED: nothing was executed, so nothing is known", red=True)
+    said = {f"{cause.name}: {one.explanation}" for cause in found for one in cause.failures}
+    lines = [*ending(found), *(line for line in diagnoses if line not in said)]
+    if lines:
+        terminal.section("diagnosis")
+        terminal.line(_fitted("\n".join(lines), width))
 
 
-def summary(results: Sequence[Result], not_installed: Mapping[str, Sequence[str]]) -> str:
-    """The table of a run, one row per implementation and device, and below it what is not installed."""
+def _print_failures(terminal: Any, found: Sequence[Cause], told: Mapping[str, Told], width: int | None) -> None:
+    """Print one message for each cause, and what pytest captured of the cases that are told in full."""
+    nodes = {id(one): node for node, one in told.items()}
+    reports = {report.nodeid: report for report in terminal.stats.get("failed", [])}
+    terminal.section("FAILURES")
+    shown = in_full(found)
+    for cause in shown:
+        terminal.section(cause.title, sep="_", red=True, bold=True)
+        for one in cause.in_full:
+            terminal.line(_fitted(one.message, width))
+            for name, content in reports[nodes[id(one)]].sections if nodes[id(one)] in reports else ():
+                terminal.section(name, sep="-")
+                terminal.line(content.rstrip())
+            if one is not cause.in_full[-1]:
+                terminal.line("")
+        for line in cause.others(width):
+            terminal.line(line)
+    if len(shown) < len(found):
+        left = sum(len(cause.failures) for cause in found if cause not in shown)
+        terminal.line(f"{left} more failures by {len(found) - len(shown)} more causes; -v shows all messages")
+    if set("faA") & set(terminal.config.option.reportchars) and terminal.config.option.reportchars != DEFAULT_LISTS:
+        for node in (node for node in told if node in reports):
+            crash = getattr(reports[node].longrepr, "reprcrash", None)
+            terminal.line(f"FAILED {node} - {crash.message}" if crash else f"FAILED {node}")
+
+
+def _fitted(text: str, width: int | None) -> str:
+    """A text for a terminal of a width; whole lines where there is no terminal, so that a search finds them."""
+    return wrapped(text, width) if width else text
+
+
+def summary(results: Sequence[Result], not_installed: Mapping[str, Sequence[str]], width: int = COLUMNS) -> str:
+    """The table of a run, one row per implementation and device, and below it what is not installed.
+
+    Columns that hold nothing but 0 are left out where the table is wider than ``width``.
+    """
     groups: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for result in results:
         groups[result.implementation, result.device].append(result)
     shown = [o for o in Outcome if o is not Outcome.NOT_APPLICABLE or any(r.outcome is o for r in results)]
-    rows = [_row(*key, group, shown) for key, group in groups.items()]
-    headers = ("implementation", "device", *(o.value.replace("-", " ") for o in shown), "worst share", "meets")
+    table = _table(groups, shown)
+    if max(map(len, table.splitlines())) > width:
+        there = {Outcome.PASSED, Outcome.FAILED, *(result.outcome for result in results)}
+        table = _table(groups, [outcome for outcome in shown if outcome in there])
     by_packages: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name, packages in not_installed.items():
         by_packages[tuple(packages)].append(name)
     missing = [f"not installed: {', '.join(key)} ({', '.join(names)})" for key, names in by_packages.items()]
-    table = tabulate(
-        rows,
-        headers,
-        tablefmt="simple",
-        disable_numparse=True,
-        colalign=("left", "left", *["right"] * (len(shown) + 1), "left"),
-    )
     return "\n".join([table, *missing])
+
+
+def _table(groups: Mapping[tuple[str, str], Sequence[Result]], shown: Sequence[Outcome]) -> str:
+    headers = ("implementation", "device", *(o.value.replace("-", " ") for o in shown), "worst share", "meets")
+    rows = [headers, *(_row(*key, group, shown) for key, group in groups.items())]
+    rule = tuple("-" * max(len(row[i]) for row in rows) for i in range(len(headers)))
+    sides = ("left", "left", *["right"] * (len(shown) + 1), "left")
+    return tabulate([headers, rule, *rows[1:]], tablefmt="plain", disable_numparse=True, colalign=sides)
 
 
 def _row(implementation: str, device: str, results: Sequence[Result], shown: Sequence[Outcome]) -> tuple[str, ...]:

@@ -19,11 +19,12 @@ from typing import Any
 import pytest
 
 from attention_conformance.conformance import results as result_file
-from attention_conformance.conformance.judging.message import FailureText, with_lines
+from attention_conformance.conformance.judging.message import FailureText
 from attention_conformance.conformance.judging.outcomes import Result
+from attention_conformance.conformance.run.causes import Told
 from attention_conformance.conformance.run.run_checks import Conclusion, conclude
 from attention_conformance.conformance.run.targets import Target
-from attention_conformance.conformance.run.terminal import executed, print_report
+from attention_conformance.conformance.run.terminal import executed, print_report, told_by_cause
 from attention_conformance.impls.contract import Implementation
 
 #: Under this name results travel with reports, and the rest with the end of a worker.
@@ -110,10 +111,11 @@ class Sender:
         report.user_properties.append((KEY, json.dumps(parcel)))
 
     def finish(
-        self, order: Sequence[Sequence[str]], lines: Mapping[str, list[str]], diagnoses: Sequence[Mapping[str, Any]]
+        self, order: Sequence[Sequence[str]], told: Mapping[str, Told], diagnoses: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Send what the end of the run adds: the plan, lines by node id, and what explains the failures."""
-        parcel = {"order": order, "lines": dict(lines), "diagnoses": list(diagnoses)}
+        """Send what the end of the run adds: the plan, lines and size by node id, and what explains the failures."""
+        more = {node: {"lines": each.lines, "size": each.size} for node, each in told.items()}
+        parcel = {"order": order, "told": more, "diagnoses": list(diagnoses)}
         self.config.workeroutput[KEY] = json.dumps(parcel)  # type: ignore[attr-defined]
 
 
@@ -126,7 +128,8 @@ class Gatherer:
     _beginning: dict[str, Any] = field(default_factory=dict)
     _conclusion: Conclusion = field(default_factory=Conclusion)
     _reports: dict[str, pytest.TestReport] = field(default_factory=dict)
-    _lines: dict[str, list[str]] = field(default_factory=dict)
+    _results: dict[str, Result] = field(default_factory=dict)
+    _told: dict[str, Told] = field(default_factory=dict)
     _diagnoses: list[dict[str, Any]] = field(default_factory=list)
     _order: list[tuple[str, ...]] = field(default_factory=list)
     _writer: result_file.Writer | None = None
@@ -137,13 +140,13 @@ class Gatherer:
         """Keep the result that came with a report, and the report of a failure: its text is completed at the end."""
         for name, text in report.user_properties:
             if name == KEY:
-                self._take(json.loads(str(text)))
+                self._results[report.nodeid] = self._take(json.loads(str(text)))
         judged = report.when == "call" and _TARGET.search(report.nodeid)
         if report.failed and judged and isinstance(report.longrepr, str):
             self._reports[report.nodeid] = report
             report.longrepr = FailureText(report.longrepr)  # type: ignore[assignment]
 
-    def _take(self, parcel: Mapping[str, Any]) -> None:
+    def _take(self, parcel: Mapping[str, Any]) -> Result:
         beginning = parcel.get("beginning")
         if beginning is not None and not self._beginning:
             self._beginning = beginning
@@ -153,6 +156,7 @@ class Gatherer:
         self.results.append(result)
         if self._writer is not None:
             self._writer.write(result)
+        return result
 
     def _path(self) -> Any:
         path = self.config.getoption("conformance_json")
@@ -165,7 +169,9 @@ class Gatherer:
         if text is None:
             return
         parcel = json.loads(text)
-        self._lines |= parcel["lines"]
+        for nodeid, more in parcel["told"].items():
+            if nodeid in self._results:
+                self._told[nodeid] = Told(self._results[nodeid], tuple(more["lines"]), tuple(more["size"]))
         self._diagnoses += parcel["diagnoses"]
         self._order = [tuple(key) for key in parcel["order"]]
 
@@ -173,8 +179,8 @@ class Gatherer:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Complete the messages, and write the results again in the order of a run in one process."""
         for nodeid, report in self._reports.items():
-            text = with_lines(str(report.longrepr), self._lines.get(nodeid, []))
-            report.longrepr = FailureText(text)  # type: ignore[assignment]
+            if nodeid in self._told:
+                report.longrepr = FailureText(self._told[nodeid].message)  # type: ignore[assignment]
         place = {key: number for number, key in enumerate(self._order)}
         self.results.sort(key=lambda result: place.get(_key(result), len(place)))
         complete = bool(self._order) and len(self.results) == len(self._order)
@@ -195,12 +201,16 @@ class Gatherer:
                 writer.close(diagnoses=[each["record"] for each in self._diagnoses])
                 sorted_path.replace(path)
 
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Print the tables."""
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> Any:
+        """Print the failures by cause and the tables, after all that pytest prints."""
+        with told_by_cause(terminalreporter, self._told):
+            done = yield
         if self.results:
             print_report(
                 terminalreporter,
                 self.results,
+                self._told,
                 not_installed=self._beginning["not_installed"],
                 adapters=self._beginning["adapters"],
                 envelopes=self._beginning["envelopes"],
@@ -209,6 +219,7 @@ class Gatherer:
                 seconds=time.perf_counter() - self._started,
                 path=self.config.getoption("conformance_json"),
             )
+        return done
 
 
 def _key(result: Result) -> tuple[str, ...]:

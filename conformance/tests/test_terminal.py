@@ -25,7 +25,7 @@ LACKS = replace(PASSED, case="window", outcome=Outcome.UNSUPPORTED, meets=(), sh
 
 def test_a_row_counts_the_outcomes() -> None:
     """One row per implementation and device: by outcome."""
-    head, _, *rows = summary([PASSED, WORSE, FAILED, LACKS], {}).splitlines()
+    head, _, *rows = summary([PASSED, WORSE, FAILED, LACKS], {}, width=200).splitlines()
     assert "  known deviation  " in head
     row = rows[-1].split()
     assert row[:7] == ["mine", "cpu", "2", "1", "0", "0", "1"]
@@ -56,3 +56,12 @@ def test_an_empty_run_has_an_empty_table() -> None:
 def test_unsupported_is_not_executed() -> None:
     """Only results of an implementation that ran count as executed."""
     assert executed([PASSED, FAILED, LACKS]) == 2
+
+
+def test_a_narrow_terminal_has_no_columns_of_nothing() -> None:
+    """Where the table is wider than the terminal, outcomes that nothing has are left out; ``failed`` never is."""
+    wide, narrow = (summary([PASSED, LACKS], {}, width).splitlines()[0] for width in (200, 80))
+    assert "known deviation" in wide
+    assert "known deviation" not in narrow
+    assert "failed" in narrow
+    assert len(narrow) <= 80

@@ -63,13 +63,24 @@ def test_the_result_file_is_the_same(tmp_path: Path) -> None:
 def test_the_messages_are_the_same(tmp_path: Path) -> None:
     """Each failure has its diagnosis and its script, once, and the table and the diagnosis stand at the end."""
     folder = plug_in(tmp_path, UNSCALED)
-    alone, spread = (run(folder, *MINE, *CASES, *more).stdout for more in ((), ("-n", "2")))
+    alone, spread = (run(folder, *MINE, *CASES, "-vv", *more).stdout for more in ((), ("-n", "2")))
     assert len(messages(alone)) > 5
     assert messages(spread) == messages(alone)
     assert "Diagnosis: " in messages(spread)[0]
     for text in ("== diagnosis ==", "== conformance =="):
         assert text in spread
         assert spread.partition(text)[2].count("mykernels.py:attention") >= 1
+
+
+def test_one_cause_is_one_message_when_spread(tmp_path: Path) -> None:
+    """The message, the lines of the other failures and the end are those of a run in one process."""
+    folder = plug_in(tmp_path, UNSCALED)
+    alone, spread = (run(folder, *MINE, *CASES, *more).stdout for more in ((), ("-n", "2")))
+    assert len(messages(alone)) == 1
+    for begin, end in (("= FAILURES =", "= conformance ="), ("= diagnosis =", " failed, ")):
+        told = [printed.partition(begin)[2].partition(end)[0] for printed in (alone, spread)]
+        assert told[0].rpartition("\n")[0] == told[1].rpartition("\n")[0]
+    assert "FAILED " not in spread
 
 
 def test_random_problems_are_the_same(tmp_path: Path) -> None:

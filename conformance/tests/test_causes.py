@@ -1,0 +1,181 @@
+"""One cause, one message: what is told in full, what has a line, and in which order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.run.causes import (
+    LISTED,
+    MESSAGES,
+    TOLD,
+    UNEXPLAINED,
+    Cause,
+    Kind,
+    Told,
+    causes,
+    ending,
+    in_full,
+    wrapped,
+)
+
+PEEKS = "Diagnosis: 3 of 4 failures equal “causal lets every row see one key ahead” (as in octo 75)"
+
+WRONG = Result(
+    "mine",
+    "cpu",
+    "float32",
+    "plain",
+    ("SDPA-1",),
+    Outcome.FAILED,
+    failure=Failure.VALUE,
+    broken="SDPA-1",
+    reason="output 3 times the bound, 1 of 2 elements wrong",
+    message="mine on cpu in float32, case plain: wrong by value\nWorst:    here\nRerun:    again",
+    profile="wide",
+    share=3.0,
+)
+
+
+def told(case: str, size: int, *lines: str, **changed: object) -> Told:
+    """A failure of a case of a size."""
+    return Told(replace(WRONG, case=case, **changed), lines, (size, case))  # type: ignore[arg-type]
+
+
+def test_failures_with_one_diagnosis_are_one_cause() -> None:
+    """The smallest of the clause that most of them break is told in full, the others have a line each."""
+    (cause,) = causes(
+        [
+            told("long", 300, PEEKS, broken="SDPA-9"),
+            told("tiny", 1, PEEKS, broken="SDPA-16"),
+            told("short", 20, PEEKS, broken="SDPA-9"),
+        ]
+    )
+    assert cause.kind is Kind.EXPLAINED
+    assert [one.result.case for one in cause.in_full] == ["short"]
+    assert cause.others() == [
+        "By the same cause:",
+        "  tiny  SDPA-16  output 3 times the bound, 1 of 2 elements wrong",
+        "  long  SDPA-9   output 3 times the bound, 1 of 2 elements wrong",
+    ]
+
+
+def test_what_is_not_explained_comes_first() -> None:
+    """However few there are, and even beside another cause of the same implementation."""
+    found = causes([told("a", 1, PEEKS), told("b", 2, PEEKS), told("c", 3)])
+    assert [cause.kind for cause in found] == [Kind.UNKNOWN, Kind.EXPLAINED]
+    assert found[0].title == "1 failure, not explained"
+
+
+def test_two_causes_are_two_messages() -> None:
+    """What explains most comes before what explains less."""
+    other = "Diagnosis: 1 of 4 failures equals “the default scale is missing” (as in a 1)"
+    found = causes([told("a", 1, other), told("b", 2, PEEKS), told("c", 3, PEEKS)])
+    assert [cause.sentence for cause in found] == [PEEKS[len("Diagnosis: ") :], other[len("Diagnosis: ") :]]
+
+
+def test_two_implementations_never_share_a_message() -> None:
+    """Nor do two devices: what is said names one of each."""
+    found = causes(
+        [told("a", 1, PEEKS), told("b", 2, PEEKS, implementation="other"), told("c", 3, PEEKS, device="cuda")]
+    )
+    assert [cause.name for cause in found] == ["mine on cpu", "other on cpu", "mine on cuda"]
+
+
+def test_an_observation_is_no_cause() -> None:
+    """That a failure is not repeated says nothing of the others."""
+    alone = "Diagnosis: run again, alone, the result is another one: it differs from call to call (SDPA-29)"
+    (cause,) = causes([told("a", 1, alone), told("b", 2)])
+    assert cause.kind is Kind.UNKNOWN
+    assert len(cause.failures) == 2
+
+
+def test_of_many_unexplained_failures_a_few_are_told() -> None:
+    """200 of them: the smallest in full, a line for some, the number of the others."""
+    (cause,) = causes([told(f"case-{i:03}", i) for i in range(200)])
+    assert [one.result.case for one in cause.in_full] == [f"case-{i:03}" for i in range(UNEXPLAINED)]
+    head, *lines, last = cause.others()
+    assert head == "Not explained either:"
+    assert len(lines) == LISTED
+    assert last == f"  … and {200 - UNEXPLAINED - LISTED} more; -v shows all messages"
+
+
+def test_dtypes_of_a_case_share_a_line() -> None:
+    """With the first one's numbers."""
+    failures = [told("a", 1, PEEKS), *(told("b", 2, PEEKS, dtype=dtype) for dtype in ("float64", "float32"))]
+    (cause,) = causes(failures)
+    assert cause.others()[1].startswith("  b (float64, float32)  SDPA-1  ")
+
+
+def test_a_process_that_dies_everywhere_is_one_message() -> None:
+    """And so is an exception whose text differs by its numbers alone; two exceptions are two messages."""
+    crash = "the process was killed by SIGABRT"
+    crashes = [told(f"a{i}", i, failure=Failure.CRASHED, reason=crash) for i in range(5)]
+    errors = [told(f"b{i}", i, failure=Failure.ERROR, reason=f"ValueError: {i} rows") for i in range(4)]
+    other = told("c", 9, failure=Failure.ERROR, reason="ValueError: 3 keys")
+    found = causes([*crashes, *errors, other])
+    assert [len(cause.failures) for cause in found] == [5, 4, 1]
+    assert found[0].sentence == f"5 failures alike: {crash}"
+    assert found[1].sentence == "4 failures alike: an exception on a valid input: ValueError: 0 rows"
+
+
+def test_the_words_of_an_exception_outweigh_a_mistake_that_raises_too() -> None:
+    """One text in some cases with a known mistake and in others without is one cause, and the mistake is not it."""
+    refusal = "Diagnosis: 1 of 2 failures equals “an error for Sq ≠ Sk” (as in a 1)"
+    same = {"failure": Failure.ERROR, "reason": "ValueError: not a multiple of 4"}
+    (cause,) = causes([told("a", 1, refusal, **same), told("b", 2, **same)])
+    assert cause.kind is Kind.ALIKE
+
+
+def test_a_looser_profile_is_a_cause_only_if_nothing_else_is_unexplained() -> None:
+    """Beside wrong values that keep no bound it is one of them."""
+    loose = told("a", 1, meets=("tf32",))
+    (cause,) = causes([loose])
+    assert cause.sentence == "profile wide is declared; the results keep the bound of tf32"
+    (both,) = causes([loose, told("b", 2)])
+    assert both.kind is Kind.UNKNOWN
+
+
+def test_the_end_says_cause_clause_and_script() -> None:
+    """The script is that of the case that is told in full; beside the clause of most the others are named."""
+    script = "Script:   conformance-scripts/mine-float32-short.py"
+    found = causes([told("short", 1, PEEKS, script, broken="SDPA-9"), told("b", 2, PEEKS, broken="SDPA-9")])
+    assert ending(found) == [
+        f"mine on cpu: {PEEKS[len('Diagnosis: ') :]}",
+        "  Clause:   SDPA-9 · Causal (MUST)",
+        "  Script:   conformance-scripts/mine-float32-short.py",
+    ]
+
+
+def test_without_a_script_the_end_names_the_case() -> None:
+    """A call that cannot be written as one, or one beyond those that are written."""
+    late = told("plain", 1, "Script:   run this case by itself (a run writes the 200 smallest)")
+    assert ending(causes([late]))[-1] == "  Smallest: plain in float32: output 3 times the bound, 1 of 2 elements wrong"
+
+
+def test_of_many_causes_the_first_are_told() -> None:
+    """Each implementation has its share, and the end counts what it leaves out."""
+    texts = "abcdefghijklmnopqrstuvwxyz"
+    many = [told(x, i, failure=Failure.ERROR, reason=f"ValueError: {x}") for i, x in enumerate(texts)]
+    found = causes([*many, told("z", 1, implementation="other")])
+    assert len(in_full(found)) == MESSAGES + 1
+    said = ending(found)
+    assert f"mine on cpu: … and {len(texts) - TOLD} more causes, above" in said
+    assert sum("alike" in line or "1 failure: " in line for line in said) == TOLD
+
+
+def test_a_terminal_breaks_sentences_and_no_command() -> None:
+    """80 columns: words stay whole below their label; a path or command is one line, to be copied."""
+    rerun = f"Rerun:    attention-conformance check {'x' * 90} --case plain"
+    clause = "Worst:    " + "word " * 30
+    lines = wrapped(f"{clause}\n{rerun}", 80).splitlines()
+    assert lines[-1] == rerun
+    assert max(map(len, lines[:-1])) <= 80
+    assert lines[1].startswith(" " * 10 + "word")
+
+
+def test_a_line_is_cut_at_the_width_of_a_terminal() -> None:
+    """So that each failure keeps its line."""
+    cause = Cause(Kind.UNKNOWN, "", tuple(told(f"case-{i}", i, reason="long " * 40) for i in range(9)))
+    assert max(map(len, cause.others(80))) == 80
+    assert len(cause.others(80)) == len(cause.others())
