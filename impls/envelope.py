@@ -185,6 +185,15 @@ class Envelope:
         """Whether it takes every size."""
         return self == Envelope()
 
+    @property
+    def static(self) -> bool:
+        """Whether it takes one shape, as a model that was exported with fixed sizes does."""
+        sizes = (
+            *(self.batch_sizes, self.head_counts, self.key_head_counts, self.query_lengths, self.key_lengths),
+            *(self.head_widths, self.value_widths),
+        )
+        return all(len(each.values) == 1 for each in sizes)
+
     def __contains__(self, shape: Shape) -> bool:
         return not any(self.outside(shape))
 
