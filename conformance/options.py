@@ -74,12 +74,19 @@ def add(add: Callable[..., Any]) -> None:
 
 
 def add_fuzz(add: Callable[..., Any]) -> None:
-    """Add the options of the property tests, in the same way."""
+    """Add the options of the property tests and of first calls, in the same way."""
     add(
         "--fuzz",
         type=int,
         metavar="N",
         help="also check every property of sdpa on N random problems per target; with -k test_fuzz nothing else",
+    )
+    add(
+        "--fresh",
+        type=int,
+        metavar="N",
+        help="also judge the first call of N forked processes per target, on several threads and beside busy processes;"
+        " with -k test_first_calls nothing else",
     )
     add("--fuzz-seed", type=int, metavar="SEED", help="repeat the problems of the run that printed this")
 

@@ -25,7 +25,7 @@ from attention_conformance.conformance.cases import (
 from attention_conformance.conformance.cases.fit import dtypes_for, fit, fit_kernels
 from attention_conformance.conformance.judging.claims import required
 from attention_conformance.conformance.ledger.load import LedgerError
-from attention_conformance.conformance.run import sharding, targets, xdist
+from attention_conformance.conformance.run import first_calls, sharding, targets, xdist
 from attention_conformance.conformance.run.recorder import Recorder, check_ledger
 from attention_conformance.impls.contract import ImplementationError
 from attention_conformance.impls.envelope import Envelope
@@ -38,6 +38,10 @@ pytest_plugins = ["attention_conformance.conformance.properties.plugin"]
 
 HERE = Path(conformance.__file__).resolve().parent
 ROOT = HERE.parent
+
+#: The tests of ``--fresh N``.
+FIRST_CALLS = HERE / "test_first_calls.py"
+
 #: Folders that may be named on the command line from anywhere, and their own tests, which are not run then.
 ROOMS = ("impls", "conformance", "bench", "reports")
 
@@ -64,6 +68,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the recorder of results."""
+    fresh = config.getoption("fresh")
+    if fresh is not None and (fresh < 1 or not first_calls.available()):
+        raise pytest.UsageError(f"--fresh {fresh}: expected a number of processes, 1 or more, and a system that forks")
     if xdist.controls(config):
         config.pluginmanager.register(xdist.Gatherer(config), "attention-conformance-gatherer")
         return
@@ -102,6 +109,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Naming a room judges or times implementations; the suite's own tests run by plain ``pytest`` or by name."""
     if not collection_path.is_relative_to(ROOT):
         return None
+    if collection_path == FIRST_CALLS and config.getoption("fresh") is None:
+        return True  # without --fresh there are none, rather than skipped ones
     parts = collection_path.relative_to(ROOT).parts
     if len(parts) < 2 or parts[0] not in ROOMS:
         return None
@@ -137,9 +146,14 @@ def pytest_collection(session: pytest.Session) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give every test with the arguments ``target`` and ``case`` one item per target and case."""
+    config = metafunc.config
+    if {"target", "fresh"} <= set(metafunc.fixturenames):
+        chosen = [t for t in targets.targets(config) if t.implementation.operator == SDPA.name and t.device == "cpu"]
+        fresh = config.getoption("fresh")
+        metafunc.parametrize(("target", "fresh"), [(t, fresh) for t in chosen], ids=[f"{t.id}-fresh" for t in chosen])
+        return
     if not {"target", "case"} <= set(metafunc.fixturenames):
         return
-    config = metafunc.config
     cases = chosen_cases(config.getoption("case"))
     pairs = [(t, c) for t in targets.targets(config) for c in asked(t, cases)]
     metafunc.parametrize(("target", "case"), pairs, ids=[f"{t.id}-{c.name}" for t, c in pairs])

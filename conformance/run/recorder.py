@@ -17,7 +17,7 @@ from attention_conformance.conformance.judging.message import FailureText
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.judging.run_case import Judged, judge_case
 from attention_conformance.conformance.ledger.load import LEDGER, Ledger, check_records, read
-from attention_conformance.conformance.run import targets
+from attention_conformance.conformance.run import first_calls, targets
 from attention_conformance.conformance.run.causes import Told
 from attention_conformance.conformance.run.parallel import Parallel
 from attention_conformance.conformance.run.run_checks import (
@@ -108,7 +108,7 @@ class Recorder:
         keys = [(p["target"], p["case"]) for p in pairs if "case" in p]  # the others are property tests
         if not pairs or self._config.getoption("collectonly"):
             return
-        self._order = [_place(p["target"], p["case"].name if "case" in p else f"fuzz/{p['prop'].name}") for p in pairs]
+        self._order = [_place(p["target"], _name(p)) for p in pairs]
         selection, pool, ledger = targets.selection(self._config), targets.pool(self._config), ledger_of(self._config)
         versions = versions_of(ledger, selection)
         timeout = self._config.getoption("case_timeout")
@@ -282,6 +282,13 @@ def _envelopes_as_json(selection: targets.Selection) -> dict[str, Any]:
         for each in limited
     ]
     return {"envelopes": lines} if lines else {}
+
+
+def _name(params: dict[str, Any]) -> str:
+    """What the result of a test is called: the case's name, or that of a property or of first calls."""
+    if "case" in params:
+        return str(params["case"].name)
+    return f"fuzz/{params['prop'].name}" if "prop" in params else first_calls.NAME
 
 
 def _place(target: targets.Target, name: str) -> tuple[str, ...]:

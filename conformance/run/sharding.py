@@ -187,6 +187,8 @@ def _joined(runs: dict[Path, Run], targets: list[str]) -> list[Result]:
     place = {name: at for at, name in enumerate(targets)}
 
     def order(result: Result) -> tuple[Any, ...]:
-        return result.case.startswith("fuzz/"), place.get(f"{result.implementation}/{result.dtype}", len(place))
+        return result.case.startswith(("fuzz/", "fresh/")), place.get(
+            f"{result.implementation}/{result.dtype}", len(place)
+        )
 
     return sorted(results, key=order)

@@ -13,6 +13,10 @@ SPEC = Path(__file__).parents[1] / "SPEC.md"
 _HEADING = re.compile(r"^### (?P<id>[A-Z]+-\d+) · (?P<title>.+) · (?P<level>[A-Z]+)$")
 
 
+#: Clauses that no case shows, and an option does: a process has one first call (``--fresh N``).
+BY_OPTION = frozenset({"SDPA-39"})
+
+
 class Level(StrEnum):
     """What it means not to follow a clause."""
 

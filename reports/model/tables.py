@@ -12,7 +12,7 @@ from attention_conformance.conformance.judging import outcomes
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.ledger import divergence as ledger
 from attention_conformance.conformance.ledger.questions import QUESTIONS, Question
-from attention_conformance.conformance.spec.clauses import Clause, Level
+from attention_conformance.conformance.spec.clauses import BY_OPTION, Clause, Level
 from attention_conformance.impls.contract import Profile
 from attention_conformance.reports.input.records import Source
 
@@ -94,7 +94,7 @@ def matrix(frame: pd.DataFrame, clauses: Mapping[str, Clause]) -> pd.DataFrame:
     """One row per implementation, device and clause: title, level, cases by outcome, and the symbol of the cell."""
     counts = judgements(frame).groupby([*WHO, "clause", "outcome"]).size().unstack(fill_value=0)
     counts = counts.reindex(columns=list(OUTCOMES), fill_value=0)
-    tested = [name for name, clause in clauses.items() if clause.level is not Level.FREE]
+    tested = [name for name, clause in clauses.items() if clause.level is not Level.FREE and name not in BY_OPTION]
     tested += [name for name in dict.fromkeys(counts.index.get_level_values("clause")) if name not in clauses]
     who = frame[WHO].drop_duplicates().itertuples(index=False)
     keys = [(*one, clause) for one in who for clause in tested]
