@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
+from attention_conformance.checking import known
 from attention_conformance.conformance.judging.message import clause_lines
 from attention_conformance.conformance.run.targets import Selection, examine
-from attention_conformance.impls.contract import DTYPES, Function, Implementation, ImplementationError
+from attention_conformance.impls.contract import Function, Implementation, ImplementationError
 from attention_conformance.impls.given import given
-from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.process.threads import usable_cores
 from attention_conformance.impls.select import select
 
@@ -318,10 +318,7 @@ def benchmark(
     from attention_conformance.bench.timing.plan import Plan
     from attention_conformance.bench.timing.processes import Processes
 
-    for known, names in ((DTYPES, dtypes), (("cpu", "cuda"), (device,))):
-        for name in names:
-            if name not in known:
-                raise ImplementationError(f"unknown name {name!r}{nearest(name, known)}; known: {', '.join(known)}")
+    known(dtypes=dtypes, devices=[device])
     for name, value, least, most in (
         ("threads", threads, 1, usable_cores()),
         ("processes", processes, 1, 100),

@@ -32,9 +32,10 @@ from attention_conformance.conformance.results.file import Writer
 from attention_conformance.conformance.run.causes import Cause, Told, causes
 from attention_conformance.conformance.run.recorder import header, versions_of
 from attention_conformance.conformance.run.run_checks import Adapters, check_adapters, conclude, envelope_lines
-from attention_conformance.conformance.run.targets import Selection, Target, examine
-from attention_conformance.impls.contract import Function, ImplementationError
+from attention_conformance.conformance.run.targets import DEVICES, Selection, Target, examine
+from attention_conformance.impls.contract import DTYPES, Function, ImplementationError
 from attention_conformance.impls.given import given
+from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.process import limits
 from attention_conformance.impls.process.pool import Pool
 
@@ -293,13 +294,26 @@ def check(
         For a file of deviations that cannot be used.
     """
     started = time.perf_counter()
-    names = required(list(require))
-    chosen = chosen_cases(list(cases))
+    names = required(list(require), "require=")
+    chosen = chosen_cases(list(cases), "cases=")
+    known(dtypes=dtypes, devices=devices)
     with suite(
         function, framework, operator, dtypes, devices, deviations, isolated=isolated, timeout=timeout
     ) as judging:
         judged = {(t, c): judging.judge(t, c) for t in judging.selection.targets for c in asked(t, chosen)}
         return judging.report(judged, names, started)
+
+
+#: What keywords of the public functions may name.
+_NAMES = {"dtypes": DTYPES, "devices": DEVICES}
+
+
+def known(**given: Sequence[str]) -> None:
+    """Raise ImplementationError for a dtype or a device that there is not, with the keyword that it was given by."""
+    for keyword, names in given.items():
+        for name in names:
+            if name not in _NAMES[keyword]:
+                raise ImplementationError(f"{keyword}={name}: unknown{nearest(name, _NAMES[keyword])}")
 
 
 Key = tuple[Target, AnyCase]

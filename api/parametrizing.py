@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from attention_conformance.checking import TIMEOUT, Suite, suite
+from attention_conformance.checking import TIMEOUT, Suite, known, suite
 from attention_conformance.conformance.cases import AnyCase, asked_cases
 from attention_conformance.conformance.cases.fit import fit
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.plugin import asked, chosen_cases
 from attention_conformance.conformance.run.run_checks import Adapters
-from attention_conformance.conformance.run.targets import DEVICES, Target
+from attention_conformance.conformance.run.targets import Target
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.contract import DTYPES, Framework, Function, Implementation, ImplementationError
 from attention_conformance.impls.given import framework_of, name_of
@@ -131,10 +131,7 @@ def parametrize(
         raise ImplementationError(f"unknown framework {taken!r}{nearest(taken, list(Framework))}")
     record = Implementation(name_of(function), "", signature.name, Framework(taken))
     record = with_attributes(record, attributes_of(function))
-    for what, given, known in (("dtype", dtypes, DTYPES), ("device", devices, DEVICES)):
-        for name in given:
-            if name not in known:
-                raise ImplementationError(f"unknown {what} {name!r}{nearest(name, known)}")
+    known(dtypes=dtypes, devices=devices)
     started = _Started(
         function,
         framework=taken,
@@ -145,7 +142,7 @@ def parametrize(
         isolated=isolated,
         timeout=timeout,
     )
-    chosen = chosen_cases(list(cases))
+    chosen = chosen_cases(list(cases), "cases=")
     unfitted = asked_cases() if chosen is None else {case.name: case for case in chosen}
     checks = [
         Check(case.name, dtype, device, case.clauses, unfitted[case.name], started)

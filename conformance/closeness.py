@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import inspect
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from attention_conformance.conformance.bounds.sdpa import LARGEST
 from attention_conformance.conformance.cases.base import NUMPY_DTYPES
@@ -66,6 +67,8 @@ _CLAUSES = {
     "past_key": "DEC-1",
     "scale": "SDPA-4",
 }
+
+T = TypeVar("T")
 
 _PLAIN = Implementation("given", "given:none")
 
@@ -651,12 +654,35 @@ _NORM = ("gamma", "beta")
 # From a question to a verdict.
 
 
+@functools.cache
+def _blas() -> ThreadpoolController:
+    """NumPy's library of matrix products, and any other that was there first."""
+    return ThreadpoolController().select(user_api="blas")
+
+
+def _one_thread(decide: Callable[[_Question], T]) -> Callable[[_Question], T]:
+    """The function with one thread in NumPy's products: they are small, and others spin between them.
+
+    On two busy cores they took 9 s of processor time where one thread takes 2 s.
+    """
+
+    @functools.wraps(decide)
+    def alone(question: _Question) -> T:
+        __tracebackhide__ = True
+        with _blas().limit(limits=1):
+            return decide(question)
+
+    return alone
+
+
+@_one_thread
 def _share(question: _Question) -> float:
     """The largest share; inf for a wrong form."""
     shares = [_judged(part, question)[0].share for part in question.parts]
     return max((float("inf") if s is None else s for s in shares), default=0.0)
 
 
+@_one_thread
 def _checked(question: _Question) -> Closeness:
     """What was found.  Raises NotClose."""
     __tracebackhide__ = True

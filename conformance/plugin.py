@@ -188,15 +188,18 @@ def _kernels(envelope: Envelope, dtypes: tuple[str, ...]) -> list[Case]:
     return fit_kernels(asked_kernel_cases().values(), envelope, dtypes)
 
 
-def chosen_cases(patterns: list[str]) -> list[AnyCase] | None:
-    """The cases that the globs name, None without globs.  Raises ImplementationError for one that names none."""
+def chosen_cases(patterns: list[str], option: str = "--case ") -> list[AnyCase] | None:
+    """The cases that the globs name, None without globs.
+
+    Raises ImplementationError for one that names none, with the option that it was given by.
+    """
     if not patterns:
         return None
     chosen: dict[str, AnyCase] = {}
     for pattern in patterns:
         found = cases_named(pattern)
         if not found:
-            raise ImplementationError(f"--case {pattern}: no such case{nearest(pattern, every_case())}")
+            raise ImplementationError(f"{option}{pattern}: no such case{nearest(pattern, every_case())}")
         chosen |= {case.name: case for case in found}
     order = {name: place for place, name in enumerate(every_case())}
     return sorted(chosen.values(), key=lambda case: order.get(case.name, len(order)))

@@ -6,6 +6,7 @@ framework's implementations is used.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Callable
@@ -98,7 +99,8 @@ def to_numpy(array: Any) -> np.ndarray:
     Parameters
     ----------
     array
-        A NumPy array or scalar, a torch tensor, a JAX array, or anything with ``__array__`` or ``__dlpack__``.
+        A NumPy array or scalar, a torch tensor, a JAX array, or anything with ``__array__``,
+        ``__array_interface__`` or ``__dlpack__``.
         No framework is imported for it: an array of torch's exists only where torch is imported.
 
     Returns
@@ -117,12 +119,14 @@ def to_numpy(array: Any) -> np.ndarray:
             return backend(framework).get(array)
     if isinstance(array, np.ndarray | np.generic):
         return np.asarray(array)
-    if not hasattr(array, "__array__") and not hasattr(array, "__dlpack__"):
+    if not any(hasattr(array, f"__{protocol}__") for protocol in ("array", "array_interface", "dlpack")):
         raise TypeError(f"expected an array, got {type(array).__module__}.{type(array).__qualname__}")
     if hasattr(array, "__dlpack__"):
-        try:
-            return np.from_dlpack(array, device="cpu", copy=True)
-        except Exception:  # bfloat16, or an exporter of an older protocol, which __array__ may still give
-            if not hasattr(array, "__array__"):
-                raise TypeError(f"{type(array).__module__}.{type(array).__qualname__} has no copy on the CPU") from None
+        options: tuple[dict[str, Any], ...] = ({"device": "cpu", "copy": True}, {})
+        for how in options:  # an exporter of an older protocol knows no options
+            with contextlib.suppress(Exception):
+                return np.from_dlpack(array, **how)
+        if not hasattr(array, "__array__") and not hasattr(array, "__array_interface__"):  # bfloat16, or on a device
+            name = f"{type(array).__module__}.{type(array).__qualname__}"
+            raise TypeError(f"{name} gives nothing that NumPy can read, by DLPack alone")
     return np.asarray(array)

@@ -160,7 +160,7 @@ def test_a_shape_may_have_other_numbers_of_heads_and_keys() -> None:
         ({"shapes": "prefill-b1"}, WorkloadError, "prefill-b1"),
         ({"shapes": (1, 3, 2, 8, 8, 8)}, WorkloadError, "do not divide"),
         ({"dtypes": ["float31"]}, ImplementationError, "did you mean float32"),
-        ({"device": "tpu"}, ImplementationError, "unknown name 'tpu'"),
+        ({"device": "tpu"}, ImplementationError, "tpu: unknown"),
         ({"threads": 4096}, ImplementationError, "threads is 4096"),
         ({"seconds": 0}, ImplementationError, "seconds is 0"),
         ({"against": "torch-sdpaa"}, ImplementationError, "torch-sdpaa"),

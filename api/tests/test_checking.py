@@ -197,10 +197,10 @@ def test_a_notebook_shows_what_failed(wrong: Report) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"cases": ["no-such"]}, "no such case"),
-        ({"dtypes": ["float23"]}, "float23: unknown"),
-        ({"devices": ["tpu"]}, "tpu: unknown"),
-        ({"require": ["causality"]}, "no such feature"),
+        ({"cases": ["no-such"]}, "^cases=no-such: no such case"),
+        ({"dtypes": ["float23"]}, "^dtypes=float23: unknown"),
+        ({"devices": ["tpu"]}, "^devices=tpu: unknown"),
+        ({"require": ["causality"]}, "^require=causality: no such feature"),
         ({"framework": "tensorflow"}, "unknown framework"),
     ],
 )

@@ -120,12 +120,15 @@ def _counted(group: Sequence[Claim]) -> str:
     return f"{sum(claim.standing is Standing.CONFORMANT for claim in judged)} of {len(group)}"
 
 
-def required(texts: Iterable[str]) -> tuple[str, ...]:
-    """The features that ``--require`` names, separated by commas.  Raises ImplementationError for one there is not."""
+def required(texts: Iterable[str], option: str = "--require ") -> tuple[str, ...]:
+    """The features that texts name, separated by commas.
+
+    Raises ImplementationError for one there is not, with the option that it was given by.
+    """
     names = [name.strip() for text in texts for name in text.split(",")]
     for name in names:
         if name not in FEATURES and name != ALL:
-            raise ImplementationError(f"--require {name}: no such feature{nearest(name, (*FEATURES, ALL))}")
+            raise ImplementationError(f"{option}{name}: no such feature{nearest(name, (*FEATURES, ALL))}")
     return tuple(dict.fromkeys(names))
 
 

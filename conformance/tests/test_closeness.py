@@ -6,12 +6,15 @@ import inspect
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
 from attention_conformance.conformance.cases import all_cases, every_case
 from attention_conformance.conformance.closeness import (
@@ -309,6 +312,69 @@ def test_arrays_of_jax() -> None:
     assert assert_close(output, q, k, v, is_causal=True, layout="bshd").share <= 1
     with pytest.raises(NotClose):
         assert_close(output, q, k, v, layout="bshd")
+
+
+def shown(**protocols: Any) -> Any:
+    """An object that has these protocols, and nothing else."""
+    return type("Exported", (), protocols)()
+
+
+def capsule(array: Any, dlpack: Callable[..., Any]) -> Any:
+    """An array by DLPack alone."""
+    return shown(__dlpack__=dlpack, __dlpack_device__=lambda self: array.__dlpack_device__())
+
+
+@pytest.mark.parametrize("protocol", ["array", "interface", "dlpack", "old dlpack", "read-only", "strided"])
+def test_arrays_of_any_protocol(protocol: str) -> None:
+    """Each is read, and judged as the NumPy array that it is of."""
+    q, k, v = problem()
+    output = right(q, k, v)
+    readers: dict[str, Callable[[np.ndarray], Any]] = {
+        "array": lambda x: shown(__array__=lambda self, dtype=None, copy=None: x),
+        "interface": lambda x: shown(__array_interface__=x.__array_interface__, kept=x),
+        "dlpack": lambda x: capsule(x, lambda self, **options: x.__dlpack__(**options)),
+        "old dlpack": lambda x: capsule(x, lambda self, stream=None: x.__dlpack__()),
+        "read-only": lambda x: np.broadcast_to(x, x.shape),
+        "strided": lambda x: np.repeat(x, 2, 3)[..., ::2],
+    }
+    read = readers[protocol]
+    given = [read(each) for each in (output, q, k, v)]
+    assert assert_close(*given).share == error_share(output, q, k, v)
+    with pytest.raises(NotClose):
+        assert_close(read(output + np.float32(0.01)), *given[1:])
+
+
+def test_an_array_that_numpy_cannot_read_is_a_slip() -> None:
+    """bfloat16 by DLPack alone, which NumPy has no dtype for."""
+    torch = pytest.importorskip("torch")
+    tensor = torch.ones(1, 1, 2, 4, dtype=torch.bfloat16)
+    alone = capsule(tensor, lambda self, **options: tensor.__dlpack__(**options))
+    with pytest.raises(TypeError, match=r"q: .*Exported gives nothing that NumPy can read"):
+        assert_close(tensor, alone, tensor, tensor)
+
+
+def test_a_long_input_takes_a_second_or_two_of_one_core() -> None:
+    """2 × 16 × 1024 × 1024 scores, whatever threads NumPy has; a wrong row that is looked at is found."""
+    q, k, v = (drawn(2, 16, 1024, 64) for _ in range(3))
+    scores = q @ k.swapaxes(2, 3) / np.float32(8)
+    powers = np.exp(scores - scores.max(3, keepdims=True))
+    output = powers / powers.sum(3, keepdims=True) @ v
+    started = time.process_time()
+    found = assert_close(output, q, k, v)
+    assert time.process_time() - started < 4  # 0.8 s on an idle core
+    assert found.rows is not None
+    assert len(found.rows) == 32
+    output[1, 15, found.rows[7]] *= np.float32(1.001)
+    assert error_share(output, q, k, v) > 1
+
+
+def test_threads_are_as_they_were() -> None:
+    """Also after a failure."""
+    before = [each["num_threads"] for each in threadpool_info()]
+    q, k, v = problem()
+    with pytest.raises(NotClose):
+        assert_close(q[..., : v.shape[3]] * 0, q, k, v)
+    assert [each["num_threads"] for each in threadpool_info()] == before
 
 
 def test_no_framework_is_imported() -> None:
