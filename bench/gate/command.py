@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import secrets
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from attention_conformance.bench.gate import modules
 from attention_conformance.bench.gate.decide import Gate, Task
-from attention_conformance.bench.gate.verdict import STATUS, text
+from attention_conformance.bench.gate.modules import Problem
+from attention_conformance.bench.gate.verdict import STATUS, Verdict, text
 from attention_conformance.conformance.run.targets import DEVICES
-from attention_conformance.impls.contract import DTYPES, InputError, Profile
+from attention_conformance.impls.contract import (
+    DTYPES,
+    Framework,
+    Implementation,
+    ImplementationError,
+    InputError,
+    Layout,
+    Profile,
+)
 from attention_conformance.impls.envelope import Shape
 from attention_conformance.impls.operators import SDPA
+from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 from attention_conformance.impls.select import plug_in
+
+#: Seconds that a problem's file may take to say what it asks.
+PROBLEM_SECONDS = 120.0
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("candidate", help="path.py:function[@framework]")
+    parser.add_argument("candidate", help="path.py:function[@framework], or path.py:Class of a torch.nn.Module")
+    parser.add_argument(
+        "--task", metavar="FILE", help="a problem of KernelBench's form: its sizes and dtype, and the order of inputs"
+    )
     parser.add_argument(
         "--require", metavar="KEYWORD,…", help="what the task requires; default: what the signature has"
     )
@@ -38,8 +58,17 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Exit status: 0 accepted, 1 rejected, 3 cannot tell, 2 for input that cannot be used."
 
 
-def run(
+def run(json: str | None, **asked: Any) -> tuple[str, int]:
+    """Decide; the text and the exit status.  Raises InputError for what cannot be used."""
+    verdict = decided(**asked)
+    if json:
+        Path(json).write_bytes(msgspec.json.format(msgspec.json.encode(verdict), indent=1) + b"\n")
+    return text(verdict), STATUS[verdict.verdict]
+
+
+def decided(
     candidate: str,
+    task: str | None,
     require: str | None,
     shape: list[str],
     dtype: list[str],
@@ -48,26 +77,78 @@ def run(
     own_work: bool,
     seed: int | None,
     budget: float,
-    json: str | None,
-) -> tuple[str, int]:
-    """Decide; the text and the exit status.  Raises InputError for what cannot be used."""
+    json: None = None,
+) -> Verdict:
+    """The verdict on what the options ask, by their names.  Raises InputError for what cannot be used."""
     keywords = tuple(filter(None, (require or "").split(",")))
     unknown = sorted(set(keywords) - set(SDPA.keywords))
     if unknown:
         raise InputError(f"--require {unknown[0]}: no keyword of sdpa; known: {', '.join(SDPA.keywords)}")
-    task = Task(
+    problem = problem_of(task) if task else None
+    if problem is not None:
+        shape, dtype = shape or [",".join(map(str, problem.sizes))], dtype or [problem.dtype]
+    asked = Task(
         require=keywords,
         shapes=tuple(map(read_shape, shape)),
         dtypes=tuple(dtype) or ("float32",),
         profile=Profile(profile) if profile else None,
         device=device,
         own_work=own_work,
-        named=require is not None,
+        named=require is not None or problem is not None,
+        problem="" if problem is None else f"{Path(str(task)).name}: {problem.text}",
     )
-    verdict = Gate(plug_in(candidate), task, secrets.randbits(60) if seed is None else seed, budget).run()
-    if json:
-        Path(json).write_bytes(msgspec.json.format(msgspec.json.encode(verdict), indent=1) + b"\n")
-    return text(verdict), STATUS[verdict.verdict]
+    plugged = implementation(candidate, problem)
+    return Gate(plugged, asked, secrets.randbits(60) if seed is None else seed, budget).run()
+
+
+def problem_of(file: str) -> Problem:
+    """What a problem's file asks, by a process of its own.  Raises InputError for one that cannot be used."""
+    path = Path(file).resolve()
+    if not path.is_file():
+        raise InputError(f"--task {file}: no such file")
+    pool = Pool(always=False)
+    reader = Implementation(name="task", target=MADE_OF_TASK, framework=Framework.TORCH, worker="gate task")
+    try:
+        found: Problem = pool.call(reader, MADE_OF_TASK, str(path), timeout=PROBLEM_SECONDS)
+    except (Crashed, TimedOut, ImplementationError) as error:
+        raise InputError(f"--task {file}: {error}") from None
+    except Exception as error:
+        raise InputError(f"--task {file}: {type(error).__name__}: {error}") from None
+    finally:
+        pool.close()
+    return found
+
+
+#: The job that reads a problem.
+MADE_OF_TASK = f"{modules.__name__}:described"
+
+
+def implementation(candidate: str, problem: Problem | None) -> Implementation:
+    """The record of a candidate.  Raises InputError for a class without a problem, whose sizes nobody says."""
+    given, _, framework = candidate.partition("@")
+    if not is_class(given):
+        return plug_in(candidate)
+    if problem is None:
+        raise InputError(
+            f"{candidate} is a class: name the problem that it answers, --task problem.py, which has its sizes"
+        )
+    if framework not in ("", "torch"):
+        raise InputError(f"{candidate}: a torch.nn.Module takes tensors of torch")
+    plugged = plug_in(f"{given}@torch")
+    file, _, name = plugged.target.rpartition(":")
+    layout = Layout.BSHD if problem.axes == "BSHD" else Layout.BHSD
+    source = modules.source(problem, file, name, plugged.folder)
+    return replace(plugged, target=modules.MADE, source=source, layout=layout, name=candidate)
+
+
+def is_class(candidate: str) -> bool:
+    """Whether ``path.py:Name`` names a class, by the text of the file, which is not run for it."""
+    place, _, name = candidate.rpartition(":")
+    try:
+        tree = ast.parse(Path(place).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return any(isinstance(each, ast.ClassDef) and each.name == name for each in tree.body)
 
 
 def read_shape(given: str) -> Shape:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from attention_conformance.bench.gate import rows
 from attention_conformance.conformance.cases import all_cases, kernels
 from attention_conformance.conformance.cases.base import Case, case
 from attention_conformance.conformance.cases.data import Data, Rng, drawn, normal, pointing
@@ -82,7 +83,12 @@ def problems(required: Collection[str], shapes: Sequence[Shape], dtype: str, see
 def timed(shape: Shape, dtype: str, seed: int, number: int) -> Case:
     """A problem that is timed."""
     data = ("normal", "pointing", "uniform")[number % 3]
-    return _case(f"timed-{number}-{data}", seed, shape, DATA[data], dtype)
+    return _case(f"timed-{number}-{data}", seed, shape, _at(DATA[data], shape, dtype), dtype)
+
+
+def _at(data: Data, shape: Shape, dtype: str) -> Data:
+    """The data of a size: of a large one batch by batch."""
+    return rows.by_batch(data, dtype) if rows.large(shape) else data
 
 
 def _case(name: str, seed: int, shape: Shape, data: Data, dtype: str, clauses: str = "SDPA-16", **options: Any) -> Case:
@@ -101,15 +107,25 @@ def _fresh(required: Collection[str], shapes: Sequence[Shape], dtype: str, seed:
     for shape in shapes:
         sizes = "x".join(map(str, (shape.b, shape.hq, shape.sq, shape.sk, shape.d)))
         for name, data in DATA.items():
-            yield _case(f"{name}-{sizes}", seed, shape, data, dtype)
+            yield _case(f"{name}-{sizes}", seed, shape, _at(data, shape, dtype), dtype)
+        for name in ("normal", "pointing") * rows.large(shape):
+            yield _case(f"repeated-{name}-{sizes}", seed, shape, rows.repeated(DATA[name], seed), dtype)
         for name, options in sets.items():
             for kind in ("telling", "normal"):
-                yield _case(f"{name}-{kind}-{sizes}", seed, shape, DATA[kind], dtype, options.clauses, **options.makers)
+                yield _case(
+                    f"{name}-{kind}-{sizes}",
+                    seed,
+                    shape,
+                    _at(DATA[kind], shape, dtype),
+                    dtype,
+                    options.clauses,
+                    **options.makers,
+                )
         if "scale" in required:
             scale = float(rng.uniform(0.05, 0.6))
-            yield _case(f"scale-{sizes}", seed, shape, DATA["normal"], dtype, "SDPA-3", scale=scale)
+            yield _case(f"scale-{sizes}", seed, shape, _at(DATA["normal"], shape, dtype), dtype, "SDPA-3", scale=scale)
         for name in ("q", "k", "v"):
-            yield _case(f"another-{name}-{sizes}", seed, shape, _varied(name, seed), dtype)
+            yield _case(f"another-{name}-{sizes}", seed, shape, _at(_varied(name, seed), shape, dtype), dtype)
 
 
 def _varied(name: str, seed: int) -> Data:

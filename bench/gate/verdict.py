@@ -31,6 +31,8 @@ class Asked(msgspec.Struct, frozen=True):
     dtypes: list[str]
     device: str
     own_work: bool
+    #: The problem's file of KernelBench's form, and how its inputs are understood; "" without one.
+    problem: str = ""
 
 
 class Timed(msgspec.Struct, frozen=True):
@@ -75,6 +77,7 @@ class Verdict(msgspec.Struct, frozen=True, tag_field="kind", tag="gate verdict")
 def text(verdict: Verdict) -> str:
     """The verdict as the terminal has it: the decision first, then why."""
     lines = [f"{verdict.verdict}: {verdict.candidate}"]
+    lines += [f"  task {verdict.task.problem}"] * bool(verdict.task.problem)
     lines += [f"  {each.kind}: {each.text}" for each in verdict.reasons]
     lines.append(f"  {verdict.right} of {verdict.asked} problems right, seed {verdict.seed}")
     for each in verdict.timing:

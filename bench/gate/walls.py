@@ -12,15 +12,19 @@ import functools
 import gc
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import inspect
+import linecache
 import math
 import os
 import pickle
 import random
 import re
+import subprocess
 import sys
 import sysconfig
 import threading
+import tokenize
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -127,8 +131,9 @@ def no_network() -> str:
 
 
 def hidden_environment() -> dict[str, str]:
-    """In the parent: what of its environment the worker is to have without a value."""
-    return {name: "" for name in os.environ if not KEPT_VARIABLES.fullmatch(name)}
+    """In the parent: what of its environment the worker is to have without a value, and where torch compiles."""
+    hidden = {name: "" for name in os.environ if not KEPT_VARIABLES.fullmatch(name)}
+    return hidden | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # else it starts Pythons, which no wall is around
 
 
 def clear_environment() -> None:
@@ -232,14 +237,22 @@ _KILLS = ("os.kill", "os.killpg", "signal.pthread_kill")
 #: Modules that ask for frames in the name of whoever called them.
 _THROUGH = (inspect.__file__, traceback.__file__)
 
+#: What torch's compiler starts a Python for: whether this processor can load a library that was built for it.
+PROBES = os.path.join("torch", "_inductor", "cpu_vec_isa.py")
+
+#: Modules through which the lines of a file are asked for.
+_LINES = (linecache.__file__, inspect.__file__, traceback.__file__, tokenize.__file__)
+
 _inside = threading.local()
 
 
-def watch(own: str) -> None:
-    """Begin to audit; ``own`` is the candidate's file.  A hook cannot be removed."""
+def watch(own: str, problem: str = "") -> None:
+    """Begin to audit; ``own`` is the candidate's file, ``problem`` its task's.  A hook cannot be removed."""
+    theirs = {problem, importlib.util.cache_from_source(problem)} if problem and problem != own else set()
     libraries = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     places = tuple(os.path.realpath(each) + os.sep for each in libraries if each)
     suite, parent = rooms(), os.getppid()
+    known = {name for name in sys.modules if "." not in name}
 
     @functools.cache
     def foreign(file: str) -> bool:
@@ -266,6 +279,17 @@ def watch(own: str) -> None:
     def anywhere(frame: FrameType) -> bool:
         return any(foreign(each.f_code.co_filename) for each in callers(frame))
 
+    def shown(frame: FrameType) -> bool:
+        """Whether a library asks for the lines of a file, as those that compile do for their messages."""
+        asking = None
+        for each in callers(frame):
+            file = each.f_code.co_filename
+            if file in _LINES or file.startswith("<frozen"):
+                asking = asking or (file if file == linecache.__file__ else None)
+                continue
+            return asking is not None and not foreign(file) and not file.startswith("<")
+        return False
+
     def seen(event: str, arguments: tuple[Any, ...], frame: FrameType) -> None:
         if event in _LOOKS:
             if direct(frame, event.rpartition(".")[2]):
@@ -274,33 +298,45 @@ def watch(own: str) -> None:
             notice("network", f"it asks for the network ({event})")
             raise PermissionError("there is no network in the gate's worker")
         elif event == "open":
-            _opened(arguments[0], anywhere, frame)
+            _opened(arguments[0], _writes(*arguments[1:3]), anywhere, frame)
         elif event in _PROGRAMS:
             if anywhere(frame):
-                _started(event, arguments)
+                _started(event, arguments, frame)
         elif event in _KILLS and arguments and arguments[0] == parent:
             notice("parent", "it sends a signal to the gate")
             raise PermissionError("the gate is not to be signalled")
 
-    def _opened(path: Any, anywhere: Callable[[FrameType], bool], frame: FrameType) -> None:
+    def _opened(path: Any, writes: bool, anywhere: Callable[[FrameType], bool], frame: FrameType) -> None:
         if not isinstance(path, (str, bytes)):
             return
         name = os.fsdecode(path)
         if name.startswith(f"/proc/{parent}/"):
             notice("parent", "it opens files of the gate's process")
             raise PermissionError("the gate's process is not to be read")
+        if MEMORY_FILE.fullmatch(name) is not None:
+            notice("looks", "it opens the memory of a process")
+            raise PermissionError("the memory of a process is not to be read")
+        if writes and LIBRARY_FILE.search(name) is not None and anywhere(frame):
+            stem = os.path.basename(name).partition(".")[0]
+            if stem in known and os.path.realpath(name) != own:
+                notice("files", f"it writes {os.path.basename(name)}, which would be imported in a library's place")
+                raise PermissionError("no library is written in the gate's worker")
         if PACKAGE_FILE.search(name) is None:
             return
         real = os.path.realpath(name)
-        if real != own and real.startswith(suite) and "/tests/" not in real and anywhere(frame):
+        if real in theirs:
+            _COUNTS[f"the problem's own {os.path.basename(problem)}"] = 1
+        if real != own and real.startswith(suite) and "/tests/" not in real and anywhere(frame) and not shown(frame):
             notice("suite", f"it opens {os.path.basename(real)}, a file of the suite")
             raise PermissionError("the suite's files are not there for a candidate")
 
-    def _started(event: str, arguments: tuple[Any, ...]) -> None:
+    def _started(event: str, arguments: tuple[Any, ...], frame: FrameType) -> None:
         program = os.fsdecode(arguments[0]) if arguments and isinstance(arguments[0], (str, bytes)) else event
-        if os.path.basename(program).startswith("python") or os.path.realpath(program) == os.path.realpath(
-            sys.executable
-        ):
+        python = os.path.basename(program).startswith("python")
+        python |= os.path.realpath(program) == os.path.realpath(sys.executable)
+        files = (each.f_code.co_filename for each in callers(frame))
+        by = next((each for each in files if each != subprocess.__file__), "")
+        if python and not by.endswith(PROBES):
             notice("program", "it starts another Python, outside this process's walls")
             raise PermissionError("no Python is started in the gate's worker")
         notice("started", f"it starts {os.path.basename(program)}")
@@ -319,6 +355,16 @@ def watch(own: str) -> None:
     sys.addaudithook(hook)
 
 
+def _writes(mode: Any, flags: Any) -> bool:
+    """Whether a file is opened to be written."""
+    return (isinstance(mode, str) and any(each in mode for each in "wax+")) or bool(
+        isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
+    )
+
+
+#: The memory of a process, and files that are imported.
+MEMORY_FILE, LIBRARY_FILE = re.compile(r"/proc/(self|\d+)(/task/\d+)?/mem"), re.compile(r"\.(pyc?|so|pth)$")
+
 #: Names that may be files of the suite, so that others cost nothing.
 PACKAGE_FILE = re.compile(r"\.pyc?$|\.toml$|\.json$")
 
@@ -327,17 +373,21 @@ PACKAGE_FILE = re.compile(r"\.pyc?$|\.toml$|\.json$")
 
 
 class Integrity:
-    """The functions of the watched modules and of the suite, as they were when this was made."""
+    """The functions of the watched modules and of the suite as they were when this was made, and what torch has."""
 
     def __init__(self) -> None:
         suite = [name for name in sys.modules if name.startswith(f"{PACKAGE}.")]
         self._was: list[tuple[Any, str, str, Any, CodeType | None]] = []
+        self._classes: list[tuple[type, str, frozenset[str]]] = []
         for name in (*WATCHED, *suite):
             if name in sys.modules:
                 self._remember(sys.modules[name], name)
         for module, name in WATCHED_CLASSES:
-            if hasattr(sys.modules.get(module), name):
-                self._remember(getattr(sys.modules[module], name), f"{module}.{name}")
+            held = getattr(sys.modules.get(module), name, None)
+            if isinstance(held, type):
+                self._remember(held, f"{module}.{name}")
+                self._classes.append((held, f"{module}.{name}", frozenset(vars(held))))
+        self._kernels, self._hooks = _kernels(), _hooks()
 
     def _remember(self, holder: Any, name: str) -> None:
         for attribute, value in list(vars(holder).items()):
@@ -346,9 +396,48 @@ class Integrity:
                 self._was.append((vars(holder), name, attribute, value, code))
 
     def broken(self) -> list[str]:
-        """Names of the functions that are others now."""
-        return [
-            f"{name}.{attribute}"
+        """What it did: the functions that are others now, the methods that hide others, what it registered."""
+        replaced = [
+            f"it replaced {name}.{attribute}"
             for held, name, attribute, value, code in self._was
-            if held.get(attribute) is not value or (code is not None and value.__code__ is not code)
+            if (held.get(attribute) is not value and not _of_dynamo(held.get(attribute), value))
+            or (code is not None and value.__code__ is not code)
         ]
+        for kind, name, had in self._classes:
+            for each in vars(kind).keys() - had:
+                if any(each in vars(base) for base in kind.__mro__[1:]):
+                    replaced.append(f"it replaced {name}.{each}")
+        return replaced + _registered(self._kernels, self._hooks)
+
+
+def _of_dynamo(value: Any, was: Any) -> bool:
+    """Whether a function is the old one in the wrapper that torch's own compiler puts around it when it is imported."""
+    compile_ = sys.modules.get("torch._compile")
+    if compile_ is None or not isinstance(value, FunctionType) or getattr(value, "__wrapped__", None) is not was:
+        return False
+    held = [cell.cell_contents for cell in value.__closure__ or ()]
+    return value.__code__.co_filename == compile_.__file__ and all(each is was for each in held if callable(each))
+
+
+#: Torch's lists of hooks on all modules, and the keys of operators' kernels that are the machine's own.
+_HOOKS = re.compile(r"_global_\w*hooks")
+_KERNELS = re.compile(r"aten/\S+/(CPU|CUDA|CompositeImplicitAutograd|AutogradCPU|AutogradCUDA)")
+
+
+def _kernels() -> frozenset[str] | None:
+    """Keys of the kernels that Python registered; None without torch."""
+    library = sys.modules.get("torch.library")
+    return frozenset(library._impls) if library is not None else None
+
+
+def _hooks() -> frozenset[str]:
+    module = sys.modules.get("torch.nn.modules.module")
+    names = vars(module) if module is not None else {}
+    return frozenset(name for name, hooks in names.items() if _HOOKS.fullmatch(name) and hooks)
+
+
+def _registered(kernels: frozenset[str] | None, hooks: frozenset[str]) -> list[str]:
+    """What is registered with torch beside these, in words; where only the candidate has torch, no kernels."""
+    new = frozenset() if kernels is None else (_kernels() or frozenset()) - kernels
+    found = [f"it replaced the kernel {key}" for key in sorted(new) if _KERNELS.fullmatch(key)]
+    return found + [f"it put a hook on all modules, {each.removeprefix('_global_')}" for each in _hooks() - hooks]

@@ -5,21 +5,35 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import threading
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from attention_conformance.bench.gate import walls
+from attention_conformance.bench.gate import modules, walls
 from attention_conformance.impls import calls
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.calls import Reply, Request, same_bits
-from attention_conformance.impls.contract import Call, Function, Implementation
+from attention_conformance.impls.contract import Call, Framework, Function, Implementation
 from attention_conformance.impls.loading import load
+from attention_conformance.impls.process import state
 from attention_conformance.impls.process.clocks import perf_counter
+from attention_conformance.impls.process.state import Setting
 
 #: The prefix of what the gate's worker says among the side effects of a reply.
 NOTED = "gate "
+
+#: Settings of the process that a candidate may not change while it is loaded; its random numbers it may draw then.
+KEPT = ("error state of NumPy", "working directory")
+
+#: What is said of an answer that another thread, or the next call, wrote to.
+LATE = "an answer changed after it was returned"
+
+#: Seconds that threads which a call left are waited for, so that what they write later is seen.
+LATE_SECONDS = 0.1
+
+_threads = threading.enumerate
 
 
 class _State:
@@ -29,6 +43,8 @@ class _State:
     prepare = ""
     integrity: walls.Integrity | None = None
     arrays: Any = None
+    #: Settings of the process and of the framework that no import may change, and what they were.
+    settings: tuple[tuple[Setting, Any], ...] = ()
     seconds = 0.0
     counted = False
     in_place = False
@@ -48,8 +64,11 @@ def enter(implementation: Implementation) -> None:
     walls.clear_environment()
     _State.network = walls.no_network()
     walls.close_imports()
-    walls.watch(os.path.realpath(implementation.target.rpartition(":")[0]))
+    walls.watch(os.path.realpath(modules.file_of(implementation)), modules.problem_of(implementation))
     _State.integrity = walls.Integrity()
+    own = _State.arrays.settings() if implementation.framework is Framework.TORCH else ()  # JAX's are set for its calls
+    kept = (*(each for each in state.settings() if each.name in KEPT), *own)
+    _State.settings = tuple((each, each.get()) for each in kept if each.words is not state.moved and not each.harmless)
 
 
 def network(implementation: Implementation) -> str:
@@ -60,6 +79,8 @@ def network(implementation: Implementation) -> str:
 def echo(implementation: Implementation, request: Request) -> Reply:
     """A call that calls nothing: what the way to the worker and back costs."""
     _, native, _ = calls.arguments(implementation, request)
+    assert _State.integrity is not None
+    _State.integrity.broken()  # as every call is followed by it
     return Reply("returned", {"output": np.array(_State.arrays.get(native["q"]))})
 
 
@@ -82,8 +103,12 @@ def ask(implementation: Implementation, request: Request, in_place: bool, counte
     gated = replace(implementation, prepare=f"{__name__}:prepare")
     reply = calls.call(gated, request)
     assert _State.integrity is not None
-    for name in _State.integrity.broken()[:8]:
-        walls.notice("patched", f"it replaced {name}")
+    for each in _State.integrity.broken()[:8]:
+        walls.notice("patched", each)
+    for setting, was in _State.settings:
+        now = setting.get()
+        if now != was:
+            walls.notice("changed", f"it changed {setting.name} outside its calls: {setting.words(was, now)}")
     noted = tuple(f"{NOTED}{each}" for each in walls.taken())
     return replace(reply, run_seconds=_State.seconds, side_effects=(*reply.side_effects, *noted))
 
@@ -105,15 +130,23 @@ def _run(run: Function, device: str, **native: Any) -> Any:
         return returned
 
     arrays.synchronize(device)
+    before = set(_threads())
     returned = walls.count_torch(call) if _State.counted else call()
     if _State.last is not None:
         earlier, was = _State.last
         _State.last = None
         if any(not same_bits(arrays.get(value), old) for value, old in zip(_values(earlier), was, strict=True)):
-            walls.notice("late", "an answer changed after it was returned")
+            walls.notice("late", LATE)
     for value in _values(returned):
         _plain(value)
     copies = tuple(np.array(arrays.get(value)) for value in _values(returned))
+    left = [each for each in _threads() if each not in before]
+    if left:
+        until = perf_counter() + LATE_SECONDS
+        for each in left:
+            threading.Thread.join(each, max(0.0, until - perf_counter()))
+        if any(not same_bits(arrays.get(value), copy) for value, copy in zip(_values(returned), copies, strict=True)):
+            walls.notice("late", LATE)
     if _State.in_place:
         for name, array in native.items():
             if not same_bits(arrays.get(given[name]), arrays.get(array)):
@@ -134,9 +167,12 @@ def _plain(value: Any) -> None:
     """Raise TypeError for what is not exactly an array of the framework: a subclass may say what it likes of itself."""
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
-    if name in ("numpy.ndarray", "torch.Tensor", "torch.nn.parameter.Parameter") or kind.__module__.startswith(
-        "jaxlib"
-    ):
+    if name in ("torch.Tensor", "torch.nn.parameter.Parameter"):
+        last = value.storage_offset() + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
+        if value.numel() and (last + 1) * value.element_size() > value.untyped_storage().nbytes():
+            raise TypeError("it returned a tensor with no memory for its elements")
+        return
+    if name == "numpy.ndarray" or kind.__module__.startswith("jaxlib"):
         return
     if isinstance(value, np.generic):
         return

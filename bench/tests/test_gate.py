@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +12,16 @@ import pytest
 
 from attention_conformance.bench.gate import command, decide, problems
 from attention_conformance.bench.gate.verdict import Verdict
-from attention_conformance.bench.tests import gate_page
+from attention_conformance.bench.tests.candidates import CHEATS, HONEST, PRELUDES, SECRET, SHAPE, Candidate
 from attention_conformance.bench.validity import cheating
 from attention_conformance.bench.validity.cheating import Job
 from attention_conformance.bench.validity.checks import Invalid
 from attention_conformance.impls.contract import Implementation, InputError
 
-CHEATS = tomllib.loads(Path(__file__).with_name("cheats.toml").read_text(encoding="utf-8"))["cheat"]
+PAGE = Path(__file__).resolve().parents[1] / "GATE.md"
 
-PRELUDE = """import numpy as np
-
-
-def exact(q, k, v):
-    s = q @ k.swapaxes(-1, -2) * q.dtype.type(q.shape[-1] ** -0.5)
-    p = np.exp(s - s.max(-1, keepdims=True, initial=-1e30))
-    return p / p.sum(-1, keepdims=True) @ v
-
-
-"""
-HONEST = "def attention(q, k, v):\n    return exact(q, k, v)\n"
+PRELUDE = PRELUDES["numpy"]
+PLAIN = "def attention(q, k, v):\n    return exact(q, k, v)\n"
 TORCH = """import torch
 
 
@@ -42,36 +32,50 @@ def attention(q, k, v):
 def library(q, k, v):
     return torch.nn.functional.scaled_dot_product_attention(q, k, v)
 """
-SHAPE = "1,2,2,32,64,16"
 
 
 def decided(path: Path, code: str, name: str = "attention", **changes: Any) -> tuple[Verdict, int]:
-    """The verdict on a candidate of this code, and the exit status."""
+    """The verdict on a candidate of this code, from its file, and the exit status."""
     path.joinpath("candidate.py").write_text(code, encoding="utf-8")
     file = path / "verdict.json"
     given: dict[str, Any] = {
-        "require": "", "shape": [SHAPE], "dtype": [], "profile": None, "device": "cpu",
-        "own_work": False, "seed": None, "budget": 100.0, "json": str(file),
+        "candidate": f"{path}/candidate.py:{name}", "task": None, "require": "", "shape": [SHAPE], "dtype": [],
+        "profile": None, "device": "cpu", "own_work": False, "seed": None, "budget": 100.0, "json": str(file),
     }  # fmt: skip
-    _, status = command.run(f"{path}/candidate.py:{name}", **given | changes)
+    _, status = command.run(**given | changes)
     return msgspec.json.decode(file.read_bytes(), type=Verdict), status
 
 
-@pytest.mark.slow(2)
-@pytest.mark.parametrize("cheat", CHEATS, ids=lambda cheat: cheat["name"])
-def test_a_cheat_is_rejected(cheat: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow(4)
+@pytest.mark.parametrize("cheat", CHEATS, ids=lambda cheat: cheat.name)
+def test_a_cheat_is_rejected(cheat: Candidate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a reason that has the words of its record."""
-    monkeypatch.setenv("GATE_SECRET", "1")
-    verdict, status = decided(tmp_path, PRELUDE + cheat["code"])
-    assert (verdict.verdict, status) == ("rejected", 1)
+    if cheat.framework == "torch":
+        pytest.importorskip("torch")
+    monkeypatch.setenv(SECRET, "1")
+    verdict = cheat.decided(tmp_path)
+    assert verdict.verdict == "rejected"
     said = [f"{each.kind}: {each.text}" for each in verdict.reasons]
-    assert any(cheat["reason"] in each for each in said), said
+    assert any(cheat.reason in each for each in said), said
+
+
+@pytest.mark.slow(20)
+@pytest.mark.parametrize("kernel", HONEST, ids=lambda kernel: kernel.name)
+def test_an_honest_kernel_of_a_framework_is_accepted(kernel: Candidate, tmp_path: Path) -> None:
+    """Nothing that it does is taken for a cheat."""
+    for name in {"numpy": (), "jax": ("jax",)}.get(kernel.framework, ("torch",)):
+        pytest.importorskip(name)
+    if kernel.name == "onnxruntime":
+        pytest.importorskip("onnxruntime")
+        pytest.importorskip("onnxscript")
+    verdict = kernel.decided(tmp_path, budget=240.0)
+    assert (verdict.verdict, verdict.reasons) == ("accepted", [])
 
 
 @pytest.mark.slow(4)
 def test_an_honest_kernel_is_accepted_and_timed(tmp_path: Path) -> None:
     """Its verdict has times by both clocks."""
-    verdict, status = decided(tmp_path, PRELUDE + HONEST)
+    verdict, status = decided(tmp_path, PRELUDE + PLAIN)
     assert (verdict.verdict, status, verdict.reasons) == ("accepted", 0, [])
     assert verdict.asked == verdict.right > 40
     (timed,) = verdict.timing
@@ -94,13 +98,13 @@ def test_calls_of_a_library_are_counted_and_refused_where_own_work_is_asked(
 
 def test_a_keyword_that_the_task_requires_and_the_signature_lacks_is_a_rejection(tmp_path: Path) -> None:
     """Nothing is asked."""
-    verdict, status = decided(tmp_path, PRELUDE + HONEST, require="is_causal")
+    verdict, status = decided(tmp_path, PRELUDE + PLAIN, require="is_causal")
     assert (status, verdict.reasons[0].kind) == (1, "refuses")
 
 
 def test_a_spent_budget_is_no_verdict(tmp_path: Path) -> None:
     """It cannot tell."""
-    verdict, status = decided(tmp_path, PRELUDE + HONEST, budget=0.01)
+    verdict, status = decided(tmp_path, PRELUDE + PLAIN, budget=0.01)
     assert (verdict.verdict, status) == ("cannot tell", 3)
 
 
@@ -145,7 +149,7 @@ def test_a_candidate_that_is_faster_than_the_machine_is_rejected(
 ) -> None:
     """Here a machine that computes next to nothing."""
     monkeypatch.setattr(decide, "best_product", lambda *_, **__: 1e3)
-    verdict, status = decided(tmp_path, PRELUDE + HONEST)
+    verdict, status = decided(tmp_path, PRELUDE + PLAIN)
     assert (status, [each.kind for each in verdict.reasons]) == (1, ["peak"])
 
 
@@ -157,18 +161,26 @@ def test_a_budget_that_ends_in_the_middle_is_no_answer_of_the_candidate() -> Non
         gate._ask(problems.timed(decide.DEFAULT, "float32", 1, 0), "float32", in_place=False)
 
 
-@pytest.mark.documents
-def test_the_page_has_every_cheat() -> None:
-    """``python -m attention_conformance.bench.tests.gate_page`` writes the table again."""
-    text = gate_page.PAGE.read_text(encoding="utf-8")
-    assert gate_page.page(text) == text
+def test_there_are_forty_cheats_and_five_honest_kernels() -> None:
+    """Each has a source, or says that it has none of its own; each honest one is of a framework that the gate takes."""
     assert len(CHEATS) >= 40
+    assert all(each.reason and each.source for each in CHEATS)
+    assert {each.framework for each in HONEST} >= {"numpy", "torch", "jax"}
 
 
-def test_a_task_that_is_too_large_is_no_verdict(tmp_path: Path) -> None:
+def test_a_task_that_does_not_fit_into_memory_is_no_verdict(tmp_path: Path) -> None:
     """Nothing was judged, so nothing is accepted."""
-    verdict, status = decided(tmp_path, PRELUDE + HONEST, shape=["32,32,32,512,512,8"])
+    verdict, status = decided(tmp_path, PRELUDE + PLAIN, shape=["320,320,320,5120,5120,1024"])
     assert (status, verdict.asked) == (3, 0)
+    assert "memory" in verdict.reasons[0].text
+
+
+@pytest.mark.slow(2)
+def test_a_budget_that_ends_between_two_problems_is_no_rejection(tmp_path: Path) -> None:
+    """What was not asked is nobody's fault."""
+    slow = "import time\n\n\ndef attention(q, k, v):\n    time.sleep(1)\n    return exact(q, k, v)\n"
+    verdict, status = decided(tmp_path, PRELUDE + slow, budget=6.0)
+    assert (verdict.verdict, status, [each.kind for each in verdict.reasons]) == ("cannot tell", 3, ["budget"])
 
 
 MEAN = "def attention(q, k, v):\n    return np.broadcast_to(v.mean(2, keepdims=True), q.shape).copy()\n"
@@ -177,14 +189,15 @@ CLOCK = "import time\n\ntime.perf_counter = lambda: 0.0\n\n\n"
 
 @pytest.mark.documents
 @pytest.mark.slow(6)
-@pytest.mark.parametrize("code", [MEAN, CLOCK + HONEST], ids=["mean", "clock"])
+@pytest.mark.parametrize("code", [MEAN, CLOCK + PLAIN], ids=["mean", "clock"])
 def test_the_page_has_what_the_gate_prints(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the seed that stands in it."""
-    page = gate_page.PAGE.read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     shown = re.findall(r"```text\n(rejected: .*?)```", page, re.DOTALL)[code is not MEAN]
     monkeypatch.chdir(tmp_path)
     Path("candidate.py").write_text(PRELUDE + code, encoding="utf-8")
     asked: dict[str, Any] = {"require": "", "shape": [SHAPE], "dtype": [], "profile": None, "device": "cpu"}
     seed = int(re.findall(r"seed (\d+)", shown)[0])
-    printed, status = command.run("candidate.py:attention", **asked, own_work=False, seed=seed, budget=100.0, json=None)
+    asked |= {"candidate": "candidate.py:attention", "task": None, "own_work": False}
+    printed, status = command.run(**asked, seed=seed, budget=100.0, json=None)
     assert (f"{printed}\n", status) == (shown, 1)

@@ -154,6 +154,29 @@ def _set_deterministic(modes: tuple[bool, bool]) -> None:
     torch.use_deterministic_algorithms(modes[0], warn_only=modes[1])
 
 
+def _autocast() -> tuple[bool, ...]:
+    return tuple(torch.is_autocast_enabled(kind) for kind in _KINDS)
+
+
+def _set_autocast(modes: tuple[bool, ...]) -> None:
+    for kind, mode in zip(_KINDS, modes, strict=True):
+        torch.set_autocast_enabled(kind, mode)
+
+
+def _modes() -> tuple[int, int]:
+    """How many modes every call goes through, of functions and of operators."""
+    return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
+
+
+def _leave_modes(counts: tuple[int, int]) -> None:
+    while torch._C._len_torch_function_stack() > counts[0]:
+        torch._C._pop_torch_function_stack()
+    while torch._C._len_torch_dispatch_stack() > counts[1]:
+        torch._C._pop_torch_dispatch_stack(None)
+
+
+_KINDS = ("cpu", "cuda")
+
 _SETTINGS = (
     Setting("default dtype of torch", torch.get_default_dtype, torch.set_default_dtype),
     Setting("default device of torch", torch.get_default_device, _set_default_device),
@@ -170,6 +193,8 @@ _SETTINGS = (
         lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
         _set_deterministic,
     ),
+    Setting("autocast of torch", _autocast, _set_autocast),
+    Setting("modes of torch", _modes, _leave_modes),
     Setting("matmul precision of torch", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
 )
 

@@ -1,0 +1,233 @@
+"""Rows: problems that are too large to be judged whole are judged by exact rows of some heads, drawn by the seed.
+
+Three ways together leave no row unseen:
+
+- Of every problem a block of batches and heads is judged, by its first and last row and rows drawn anew; the blocks of
+  BLOCKS problems have every head.
+- Rows of the whole answer that look odd are judged: one that is not finite, one that is all zero, the largest and the
+  smallest.
+- In some problems queries repeat: few are different, each is in many places that the seed draws, and all heads have the
+  same keys and values.  There a few rows of the reference judge every row of the answer.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from attention_conformance.conformance.cases.base import NUMPY_DTYPES, Case
+from attention_conformance.conformance.cases.data import Data, Rng
+from attention_conformance.conformance.cases.given import GivenRows, GivenSdpa, given
+from attention_conformance.conformance.judging.judge import failed, judge, malformed
+from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.conformance.spec.inputs import Inputs
+from attention_conformance.impls.calls import Reply
+from attention_conformance.impls.envelope import Shape
+
+#: Scores (B, Hq, Sq, Sk) of a problem up to which all of it is judged.
+WHOLE = 1 << 25
+
+#: Operations that the reference of a problem's block and its bound may take, about a second, and rows of it at least;
+#: each score takes a row of k, one of v, and so many beside.
+WORK, FEWEST, BESIDE = 1 << 28, 4, 64
+
+#: Problems whose blocks have every head together.
+BLOCKS = 8
+
+#: Queries that are different where they repeat.
+DIFFERENT = 8
+
+
+def large(s: Shape) -> bool:
+    """Whether problems of this size are judged by rows."""
+    return s.b * s.hq * s.sq * s.sk > WHOLE
+
+
+def bytes_of(s: Shape, dtype: str) -> int:
+    """Memory that a problem takes here and in the worker, about: its arrays, their copies on the way and those kept."""
+    size = s.b * (s.hq * s.sq * (s.d + s.dv) + s.hkv * s.sk * (s.d + s.dv))
+    return 8 * size * np.dtype(NUMPY_DTYPES[dtype]).itemsize
+
+
+def by_batch(data: Data, dtype: str) -> Data:
+    """The same data made batch by batch, so that not all of it is there in float64."""
+
+    def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        one, target = replace(s, b=1), NUMPY_DTYPES[dtype]
+        parts = [[a.astype(target) for a in data(rng, one)] for _ in range(s.b)]
+        q, k, v = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return q, k, v
+
+    return make
+
+
+def repeated(data: Data, seed: int) -> Data:
+    """Few different queries, each in places that the seed draws, and the same keys and values in all heads."""
+
+    def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        q, k, v = data(rng, replace(s, b=1, hq=1, hkv=1, sq=DIFFERENT))
+        spread = (np.broadcast_to(a, (s.b, s.hkv, *a.shape[2:])) for a in (k, v))
+        return (q[0, 0][places(s, seed)], *spread)
+
+    return make
+
+
+def places(s: Shape, seed: int) -> np.ndarray:
+    """(B, Hq, Sq): which of the different queries is where; each is somewhere."""
+    drawn = np.random.default_rng([seed, 7]).integers(0, DIFFERENT, (s.b, s.hq, s.sq), dtype=np.uint8)
+    count = min(DIFFERENT, drawn.size)
+    drawn.reshape(-1)[:count] = np.arange(count)
+    return drawn
+
+
+@dataclass(frozen=True)
+class Block:
+    """Batches, key heads and rows of a problem."""
+
+    batches: tuple[int, ...]
+    heads: tuple[int, ...]
+    rows: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """Where it is."""
+        return f"batches {_runs(self.batches)}, key heads {_runs(self.heads)}, {len(self.rows)} rows"
+
+
+def block(s: Shape, seed: int, number: int) -> Block:
+    """The block of a problem by its number; those of BLOCKS numbers after each other have every head of every batch."""
+    order = np.random.default_rng([seed, 3])
+    cut = min(s.b, BLOCKS)
+    while BLOCKS % cut:
+        cut -= 1
+    across = min(s.hkv, BLOCKS // cut)
+    parts = list(
+        itertools.product(np.array_split(order.permutation(s.b), cut), np.array_split(order.permutation(s.hkv), across))
+    )
+    batches, heads = parts[number % len(parts)]
+    pairs = len(batches) * len(heads) * (s.hq // s.hkv)
+    count = min(s.sq, max(FEWEST, WORK // max(1, pairs * s.sk * (s.d + s.dv + BESIDE))))
+    drawn = np.random.default_rng([seed, 5, number]).permutation(s.sq)
+    rows = dict.fromkeys([0, s.sq - 1, *drawn.tolist()])
+    return Block(_sorted(batches), _sorted(heads), _sorted(list(rows)[:count]))
+
+
+def judged(reply: Reply, case: Case, blank: Result, seed: int, number: int) -> Result:
+    """The result that a reply to a large problem amounts to.
+
+    Parameters
+    ----------
+    case
+        Its name begins with ``repeated`` where its data are.
+    seed, number
+        They draw the block.
+    """
+    if reply.status != "returned":
+        return judge(reply, case, blank, every_profile=False)
+    s, inputs = case.shape, case.inputs(blank.dtype)
+    whole = _Shapes({"output": np.broadcast_to(np.float64(0), (s.b, s.hq, s.sq, s.dv))})
+    finding = malformed(reply, case, whole, blank.dtype)
+    if finding is not None:
+        return failed(blank, case, finding)
+    output = reply.results["output"]
+    parts = [block(s, seed, number), *_odd(output, s)]
+    for each in parts:
+        result = _of_block(reply, inputs, s, each, blank)
+        if result.outcome is not Outcome.PASSED:
+            return replace(result, reason=f"{result.reason} ({each.text})")
+    if case.name.startswith("repeated"):
+        for words, folded in (("largest", np.max), ("smallest", np.min)):
+            result = _folded(reply, inputs, s, seed, blank, folded)
+            if result.outcome is not Outcome.PASSED:
+                return replace(result, reason=f"{result.reason} (the {words} of all rows of equal queries)")
+    return result
+
+
+def _of_block(reply: Reply, inputs: Inputs, s: Shape, part: Block, blank: Result) -> Result:
+    group = s.hq // s.hkv
+    batches, heads = np.array(part.batches), np.array(part.heads)
+    queries = (heads[:, None] * group + np.arange(group)).ravel()
+    given_part = Inputs(
+        inputs.q[np.ix_(batches, queries)],
+        inputs.k[np.ix_(batches, heads)],
+        inputs.v[np.ix_(batches, heads)],
+        {name: _part_of(name, value, batches, heads, queries) for name, value in inputs.keywords.items()},
+    )
+    shape = replace(s, b=len(batches), hq=len(queries), hkv=len(heads))
+    sizes = {"output": (shape.b, shape.hq, shape.sq, shape.dv)}
+    case = given(GivenRows, given_part, "SDPA-16", shape, blank.dtype, rows=part.rows, whole=sizes, names=("output",))
+    taken = reply.results["output"][np.ix_(batches, queries, np.array(part.rows))]
+    return judge(replace(reply, results={"output": taken}), case, blank, every_profile=False)
+
+
+def _part_of(name: str, value: Any, batches: np.ndarray, heads: np.ndarray, queries: np.ndarray) -> Any:
+    """An option for some batches and heads."""
+    if not isinstance(value, np.ndarray):
+        return value
+    if name in ("past_key", "past_value"):
+        return value[np.ix_(batches, heads)]
+    if name == "sinks":
+        return value[queries]
+    if name in ("mask", "bias"):
+        for axis, chosen in ((value.ndim - 4, batches), (value.ndim - 3, queries)):
+            if axis >= 0 and value.shape[axis] > 1:
+                value = np.take(value, chosen, axis)
+        return value
+    return value if value.size == 1 else value.reshape(-1)[batches]
+
+
+def _odd(output: np.ndarray, s: Shape) -> list[Block]:
+    """Rows that a look at the whole answer finds: not finite, all zero, the largest, the smallest."""
+    size = np.empty((s.b, s.hq, s.sq))
+    with np.errstate(all="ignore"):
+        for b in range(s.b):
+            size[b] = np.abs(output[b]).max(-1).astype(np.float64)
+    found = [np.argmin(np.isfinite(size)), np.argmin(size), np.argmax(np.nan_to_num(size))]
+    group = s.hq // s.hkv
+    at = {tuple(int(i) for i in np.unravel_index(each, size.shape)) for each in found}
+    return [Block((b,), (h // group,), (row,)) for b, h, row in sorted(at)]
+
+
+def _folded(reply: Reply, inputs: Inputs, s: Shape, seed: int, blank: Result, folded: Any) -> Result:
+    """Every row of the answer at once: the extremes of the rows whose queries are equal, element by element."""
+    at, output = places(s, seed), reply.results["output"].reshape(-1, s.dv)
+    count = min(DIFFERENT, at.size)
+    rows = np.stack([folded(output[at.ravel() == each], axis=0) for each in range(count)])[None, None]
+    q = inputs.q.reshape(-1, s.d)[:count][None, None]  # the first places have one of each
+    small = Inputs(q, inputs.k[:1, :1], inputs.v[:1, :1])
+    shape = Shape(1, 1, 1, count, s.sk, s.d, s.dv)
+    case = given(GivenSdpa, small, "SDPA-16", shape, blank.dtype, names=("output",))
+    return judge(replace(reply, results={"output": rows}), case, blank, every_profile=False)
+
+
+class _Shapes:
+    """Arrays as attributes."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self.__dict__.update(arrays)
+
+
+def _sorted(numbers: Any) -> tuple[int, ...]:
+    return tuple(sorted(int(each) for each in numbers))
+
+
+@functools.cache
+def _runs(numbers: tuple[int, ...]) -> str:
+    from attention_conformance.conformance.judging.message import runs
+
+    return runs(list(numbers))
+
+
+def cost(s: Shape, seed: int) -> str:
+    """What is judged of each problem of a size, in words."""
+    one = block(s, seed, 0)
+    pairs = len(one.batches) * len(one.heads) * (s.hq // s.hkv)
+    return (
+        f"{len(one.rows)} of {s.sq} rows in {pairs} of {s.b * s.hq} heads a problem, every head within {BLOCKS}"
+        " problems, all rows where queries repeat"
+    )
