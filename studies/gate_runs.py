@@ -67,7 +67,8 @@ def measure(runs: int, work: Path, neighbours: int, only: str) -> dict[str, Any]
     chosen = [one for one in (*HONEST, *CHEATS) if only in one.name]
     if not chosen:
         raise Unfit(f"no candidate has {only!r} in its name")
-    others = [subprocess.Popen([sys.executable, "-c", NEIGHBOUR]) for _ in range(neighbours)]  # noqa: S603  (our own)
+    count = neighbours if runs else 0
+    others = [subprocess.Popen([sys.executable, "-c", NEIGHBOUR]) for _ in range(count)]  # noqa: S603  (our own)
     try:
         for run in range(1, runs + 1):
             had = collections.Counter((line["name"], line["key"]) for line in lines(work))
@@ -156,7 +157,7 @@ def honest(kept: Measured) -> str:
         taken = f"{seconds[0]:.0f} to {seconds[-1]:.0f}" if seconds else ""
         rows.append([one.name, one.what, _share(kept, one.name, "accepted"), taken])
     loads = kept["loads"]
-    beside = f"{kept['neighbours']} neighbour{'s' * (kept['neighbours'] != 1)} that load the machine on purpose"
+    beside = f"neighbours that load the machine on purpose: {kept['neighbours']}"
     beside += f"; load averages of {min(loads):.1f} to {max(loads):.1f} during the runs" if loads else ""
     said = sentence(kept, beside, libraries(kept))
     return markdown(("kernel", "what it is", "accepted", "seconds"), rows, (0, 1)) + f"\n\n{said}"

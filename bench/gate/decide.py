@@ -33,7 +33,7 @@ from attention_conformance.impls.select import with_attributes
 
 WORKER = "attention_conformance.bench.gate.worker"
 
-#: Seconds that a call may take; reasons after which no more is asked; calls that are timed.
+#: Seconds that a call may take at least; reasons after which no more is asked; calls that are timed.
 CALL_SECONDS, ENOUGH, CALLS = 30.0, 3, 12
 
 #: One call in so many is looked at for calls of libraries.
@@ -87,7 +87,7 @@ class Gate:
     _by_rows: int = 0
     _judging: float = 0.0
     _answers: dict[bytes, str] = field(default_factory=dict)
-    _overheads: dict[tuple[Shape, str], list[float]] = field(default_factory=dict)
+    _overheads: dict[tuple[Shape, str], list[Spent]] = field(default_factory=dict)
 
     def run(self) -> Verdict:
         """The verdict.  Never raises for what the candidate does."""
@@ -258,16 +258,20 @@ class Gate:
 
     def _time(self, shape: Shape, dtype: str) -> None:
         """Time calls, each judged.  Clocks that disagree are asked again, as a busy machine can make a job wait."""
-        overhead, clean = self._overheads[shape, dtype], self._new_pool()
+        before, clean = self._overheads[shape, dtype], self._new_pool()
         try:
             for attempt in range(SUSPICIONS + 1):
                 found = self._round(shape, dtype, attempt, clean if attempt else None)
                 if found is None:
                     return
                 seconds, whole, jobs, meanwhile = found
-                overhead = meanwhile or overhead
+                overhead = meanwhile or before
+                waited = (statistics.median if meanwhile else max)([each.waited for each in overhead])
                 try:
-                    cheating.disagreeing_clocks(jobs, 2 * max(overhead))
+                    cheating.disagreeing_clocks([replace(each, worked=None) for each in jobs], 2 * waited)
+                    cheating.disagreeing_clocks(
+                        [replace(each, untold=0.0) for each in jobs], 2 * max(each.cpu or 0.0 for each in overhead)
+                    )
                     break
                 except Invalid as error:
                     if attempt == SUSPICIONS or min(seconds) <= 0:
@@ -281,12 +285,13 @@ class Gate:
             cheating.beyond_peak(share)
         except Invalid as error:
             self._because(error.clause, error.text)
-        self.timing.append(Timed(_sizes(shape), dtype, seconds, whole, statistics.median(overhead), median, share))
+        spent = statistics.median(each.waited for each in overhead)
+        self.timing.append(Timed(_sizes(shape), dtype, seconds, whole, spent, median, share))
 
     def _round(
         self, shape: Shape, dtype: str, attempt: int, clean: Pool | None
-    ) -> tuple[list[float], list[float], list[Job], list[float]] | None:
-        """Seconds of calls by the worker's clock and by ours, their jobs, and seconds of jobs that call nothing.
+    ) -> tuple[list[float], list[float], list[Job], list[Spent]] | None:
+        """Seconds of calls by the worker's clock and by ours, their jobs, and what jobs took that call nothing.
 
         Those are done by a clean process in turns with the calls, where there is one.  None where an answer is wrong.
         """
@@ -307,19 +312,19 @@ class Gate:
                 meanwhile.append(self._echoed(clean, request(one, dtype, self.task.device)))
         return seconds, whole, jobs, meanwhile[2:]
 
-    def _overhead(self, shape: Shape, dtype: str) -> list[float]:
-        """Seconds of a job that only takes the inputs, before the candidate is there and could make it longer."""
+    def _overhead(self, shape: Shape, dtype: str) -> list[Spent]:
+        """What a job takes that only takes the inputs, before the candidate is there and could make it longer."""
         first = request(problems.timed(shape, dtype, self.seed, 0), dtype, self.task.device)
         return [self._echoed(self._pool, first) for _ in range(2 if rows.large(shape) else 5)]
 
-    def _echoed(self, pool: Pool, asked: Request) -> float:
+    def _echoed(self, pool: Pool, asked: Request) -> Spent:
         if pool.pid(self.candidate) == 0:
             self._call("network", pool=pool)  # starts the process, which is no part of the job
         try:
             self._call("echo", asked, pool=pool)
         except (Crashed, TimedOut) as error:  # no candidate is there
             raise _Over(f"a job that calls nothing was not done: {error}") from error
-        return self._spent(pool).waited
+        return self._spent(pool)
 
     def _share(self, shape: Shape, dtype: str, seconds: float) -> float | None:
         """Operations per second ÷ those of the framework's best matrix product."""
@@ -353,7 +358,8 @@ class Gate:
         if left <= 0:
             raise _Over
         numbers = sum(a.size for each in arguments if isinstance(each, Request) for a in each.arrays.values())
-        seconds = min(left, CALL_SECONDS + numbers / NUMBERS_PER_SECOND)
+        # Some compile in a call, on a busy machine for a minute: what the budget has is theirs.
+        seconds = min(left, max(CALL_SECONDS, left / 2) + numbers / NUMBERS_PER_SECOND)
         name = function if ":" in function else f"{WORKER}:{function}"
         try:
             return (pool or self._pool).call(self.candidate, name, self.candidate, *arguments, timeout=seconds)

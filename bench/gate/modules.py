@@ -79,7 +79,11 @@ def made(text: str) -> Function:
     kind = load(f"{asked['file']}:{asked['name']}", asked["folder"])
     if not (isinstance(kind, type) and issubclass(kind, torch.nn.Module)):
         raise ImplementationError(f"{asked['name']} is no torch.nn.Module")
-    module = kind(*json.loads(asked["init"]))
+    try:
+        module = kind(*json.loads(asked["init"]))
+    except Exception as error:
+        given = ", ".join(map(repr, json.loads(asked["init"])))
+        raise ImplementationError(f"{asked['name']}({given}) raised {type(error).__name__}: {error}") from error
     return _function(module, tuple(asked["order"]), asked["axes"])
 
 
