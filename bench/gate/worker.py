@@ -61,6 +61,8 @@ def enter(implementation: Implementation) -> None:
     _State.prepare = implementation.prepare
     importlib.import_module(implementation.prepare.partition(":")[0])
     load("attention_conformance.impls.calls:call")
+    if implementation.target == modules.MADE:
+        load(modules.MADE)
     walls.clear_environment()
     _State.network = walls.no_network()
     walls.close_imports()
