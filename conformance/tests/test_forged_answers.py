@@ -60,6 +60,14 @@ def test_what_is_sent_from_inside_a_call_is_garbage(
     assert judged_misbehaving(pool, "right").outcome is Outcome.PASSED
 
 
+def test_a_worker_within_the_worker_is_betrayed_by_the_answer_to_its_call(pool: Pool) -> None:
+    """One that takes the seal too: that answer comes behind the seal, or where the next one is expected."""
+    pool.close()
+    reasons = [judged(pool, "takes_the_seal").reason, judged_misbehaving(pool, "right").reason]
+    assert [reason.startswith("sent garbage: ") for reason in reasons].count(True) == 1
+    assert judged_misbehaving(pool, "right").outcome is Outcome.PASSED
+
+
 def test_a_forged_exception_does_not_end_the_run(pool: Pool) -> None:
     """It is the outcome of its case."""
     assert judged(pool, "forges_an_exception").failure is Failure.CRASHED

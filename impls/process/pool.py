@@ -338,14 +338,13 @@ class Worker:
         started = time.perf_counter()
         try:
             connection.unasked()
-            connection.send(wire.JOB, number, job, wait)
-            answer = connection.receive(wait)
+            connection.send(number, job, seal, wait)
+            answer = connection.receive(wait, followed=True)
             if answer.number != number or answer.kind == wire.SEALED:
                 raise wire.Malformed("an answer to another job")
             waited, worked = time.perf_counter() - started, cpu_seconds(self.pid)
             cpu = None if before is None or worked is None else worked - before
             self.spent = Spent(answer.seconds, waited, cpu)
-            connection.send(wire.SEAL, seal, b"", wait)
             value = answer.read(kind)
             closing = connection.receive(wait)
             if closing.number != seal or closing.kind != wire.SEALED:

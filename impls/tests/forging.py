@@ -100,6 +100,16 @@ def forges_an_exception(q: Any, k: Any, v: Any) -> Any:
     return np.zeros_like(v)
 
 
+def takes_the_seal(q: Any, k: Any, v: Any) -> Any:
+    """The right answer and its seal, which it reads from the connection as the worker would."""
+    number, wire = request()
+    (descriptor, *_) = connections()
+    _, seal, _ = wire.read_request(descriptor)
+    reply = Reply("returned", {"output": right(q, k, v)})
+    send(b"".join(map(bytes, [*wire.result(number, reply, 0.001, 1 << 30), *wire.sealed(seal)])))
+    return np.zeros_like(v)
+
+
 def sends_a_huge_header(q: Any, k: Any, v: Any) -> Any:
     """(c) An answer that says that it has 2**60 bytes."""
     number, wire = request()

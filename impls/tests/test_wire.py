@@ -167,3 +167,28 @@ def test_depth_without_end_is_malformed(begin: bytes) -> None:
     header = wire.ANSWER.pack(wire.MAGIC, wire.RESULT, NUMBER, 1, len(record), 0, 0.0)
     with pytest.raises(wire.Malformed):
         received(header + b"\x90" + record, Any)
+
+
+def test_an_answer_and_its_seal_may_arrive_at_once_and_nothing_behind_them() -> None:
+    """However the bytes are cut."""
+    answer, seal = sent(Some("returned", {"a": np.arange(20000.0)})), b"".join(wire.sealed(NUMBER))
+    for data, right in ((answer + seal, True), (answer + seal + b"x", False), (answer + answer, False)):
+        ours, theirs = socket.socketpair()
+        line = wire.Line(ours, LARGEST)
+
+        def wait(events: int, line: wire.Line = line) -> int:
+            return line.ready(events, 1.0)
+
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, len(data) + 1)
+        theirs.sendall(data)
+        assert line.receive(wait, followed=True).read(Some).results["a"][-1] == 19999
+        if right:
+            assert line.receive(wait).kind == wire.SEALED
+            line.unasked()
+        elif data.endswith(b"x"):
+            with pytest.raises(wire.Malformed, match="more bytes"):
+                line.receive(wait)
+        else:
+            assert line.receive(wait).kind == wire.RESULT
+        line.close()
+        theirs.close()
