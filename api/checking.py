@@ -301,7 +301,7 @@ def check(
         function, framework, operator, dtypes, devices, deviations, isolated=isolated, timeout=timeout
     ) as judging:
         judged = {(t, c): judging.judge(t, c) for t in judging.selection.targets for c in asked(t, chosen)}
-        return judging.report(judged, names, started)
+        return judging.report(judged, names, started, whole=not cases)
 
 
 #: What keywords of the public functions may name.
@@ -371,14 +371,19 @@ class Suite:
             )
         return failed, all_told, diagnoses
 
-    def report(self, judged: Mapping[Key, Judged], require: Sequence[str], started: float) -> Report:
-        """The report of all that was judged since ``started``, by the clock of ``time.perf_counter``."""
+    def report(
+        self, judged: Mapping[Key, Judged], require: Sequence[str], started: float, *, whole: bool = True
+    ) -> Report:
+        """The report of all that was judged since ``started``, by the clock of ``time.perf_counter``.
+
+        ``whole`` says that no case was left out.
+        """
         results = tuple(one.result for one in judged.values())
         adapters = Adapters()
         if not self.pool.in_process:
             adapters = check_adapters(list(judged), self.selection, self.pool, self.timeout)
         failures, told, diagnoses = self.explained(judged, adapters)
-        said = conclude(results, self.selection.implied, {}, require, complete=True, hints=adapters.hints)
+        said = conclude(results, self.selection.implied, {}, require, complete=True, whole=whole, hints=adapters.hints)
         executed = any(result.outcome in EXECUTED for result in results)
         nothing = () if executed else ("nothing was executed, so nothing is known",)
         implementations = {target.implementation.name: target.implementation for target, _ in judged}

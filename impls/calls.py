@@ -29,7 +29,7 @@ from attention_conformance.impls.process import state
 from attention_conformance.impls.process.limits import resident
 from attention_conformance.impls.process.noise import Noise
 from attention_conformance.impls.process.pool import Crashed
-from attention_conformance.impls.process.state import Watch
+from attention_conformance.impls.process.state import Moved, Setting, Watch
 
 #: Results that have the axes of q, k or v, and so their layout; and what has the layout of the past.
 HEADS_OUTSIDE = ("output", "grad_q", "grad_k", "grad_v")
@@ -164,12 +164,35 @@ def call(implementation: Implementation, request: Request, function: Function | 
     """
     if function is not None:
         return _replied(implementation, request, function, ())
-    watch, noise = Watch((*state.settings(), *backend(implementation.framework).settings())), Noise()
+    settings = (*state.settings(), *backend(implementation.framework).settings())
+    watch, noise = Watch(settings), Noise()
     reply = _replied(implementation, request, None, (watch, noise))
-    side_effects = (*noise.side_effects, *watch.side_effects)
-    return replace(
-        reply, changed=watch.changed, side_effects=side_effects, spoilt=bool(watch.stuck), resident=resident()
-    )
+    changed, side_effects = watch.changed, (*noise.side_effects, *watch.side_effects)
+    if watch.moved and not watch.stuck and _same_after(implementation, request, reply, settings, watch.moved):
+        texts = tuple(each.text for each in watch.moved)
+        changed = tuple(text for text in changed if text not in texts)
+        side_effects = (*side_effects, *(f"{text}{BUILT_INSIDE}" for text in texts))
+    return replace(reply, changed=changed, side_effects=side_effects, spoilt=bool(watch.stuck), resident=resident())
+
+
+#: What is said of random numbers that a call moves and that no result depends on.
+BUILT_INSIDE = "; the result does not depend on it. Where a layer is built in the call, build it outside"
+
+
+def _same_after(
+    implementation: Implementation, request: Request, reply: Reply, settings: Sequence[Setting], moved: Sequence[Moved]
+) -> bool:
+    """Whether an equal call gives the same bits from where a call has moved the random numbers to."""
+    if reply.status != "returned" or reply.unequal:
+        return False
+    watch = Watch(settings)
+    with watch, Noise():
+        for each in moved:
+            each.setting.put(each.value)
+        again = _replied(implementation, request, None, ())
+    if watch.stuck or again.status != "returned" or again.results.keys() != reply.results.keys():
+        return False
+    return all(same_bits(again.results[name], array) for name, array in reply.results.items())
 
 
 #: Context managers that the call itself runs in, its preparation not.

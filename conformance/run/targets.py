@@ -160,6 +160,11 @@ def selected(config: pytest.Config) -> bool:
     return _SELECTION in config.stash
 
 
+def every_case_asked(config: pytest.Config) -> bool:
+    """Whether the command line leaves no case out: no ``--case``, no ``-k``, no test by its id."""
+    return not (config.getoption("case") or config.option.keyword or any("::" in one for one in config.args))
+
+
 def targets(config: pytest.Config) -> tuple[Target, ...]:
     """The targets of the run."""
     return selection(config).targets

@@ -23,7 +23,7 @@ from attention_conformance.conformance.judging.message import FailureText
 from attention_conformance.conformance.judging.outcomes import Result
 from attention_conformance.conformance.run.causes import Told
 from attention_conformance.conformance.run.run_checks import Conclusion, conclude
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.run.targets import Target, every_case_asked
 from attention_conformance.conformance.run.terminal import executed, print_report, told_by_cause
 from attention_conformance.impls.contract import Implementation
 
@@ -186,8 +186,10 @@ class Gatherer:
         complete = bool(self._order) and len(self.results) == len(self._order)
         if self.results:
             implied, missing, hints = (self._beginning[key] for key in ("implied", "not_installed", "hints"))
-            require = self.config.getoption("require")
-            self._conclusion = conclude(self.results, implied, missing, require, complete=complete, hints=hints)
+            require, whole = self.config.getoption("require"), every_case_asked(self.config)
+            self._conclusion = conclude(
+                self.results, implied, missing, require, complete=complete, whole=whole, hints=hints
+            )
             if exitstatus == pytest.ExitCode.OK and (self._conclusion.failures or not executed(self.results)):
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self._writer is not None:

@@ -26,8 +26,7 @@ MEMORY = 512 << 20
 
 #: Fakes by what is theirs: the framework, and what is left changed.
 LEFT = {
-    "seeds_python": (Framework.NUMPY, "random numbers of Python: moved on or set anew"),
-    "draws_from_numpy": (Framework.NUMPY, "random numbers of NumPy: moved on or set anew"),
+    "sums_in_a_random_order": (Framework.NUMPY, "random numbers of NumPy: moved on or set anew"),
     "silences_numpy": (Framework.NUMPY, "error state of NumPy: {'divide': 'warn', "),
     "rounds_up": (Framework.NUMPY, "floating-point mode: rounds to nearest, keeps subnormal numbers → rounds up, "),
     "threads_blas": (Framework.NUMPY, "threads of lib"),
@@ -37,12 +36,20 @@ LEFT = {
     "widens_torch": (Framework.TORCH, "default dtype of torch: torch.float32 → torch.float64"),
     "flushes_torch": (Framework.TORCH, "keeps subnormal numbers → rounds to nearest, flushes subnormal numbers"),
     "threads_torch": (Framework.TORCH, "threads of torch: "),
-    "draws_from_torch": (Framework.TORCH, "random numbers of torch: moved on or set anew"),
     "moves_torch": (Framework.TORCH, "default device of torch: cpu → meta"),
     "stops_gradients_of_torch": (Framework.TORCH, "gradient mode of torch: True → False"),
     "determines_torch": (Framework.TORCH, "deterministic algorithms of torch: (False, False) → (True, True)"),
     "loosens_torch": (Framework.TORCH, "matmul precision of torch: highest → high"),
     "widens_jax": (Framework.JAX, "configuration of jax: jax_enable_x64 False → True"),
+}
+
+
+#: Fakes that move random numbers and do not use them.
+DRAWS = {
+    "seeds_python": (Framework.NUMPY, "Python"),
+    "draws_from_numpy": (Framework.NUMPY, "NumPy"),
+    "draws_from_torch": (Framework.TORCH, "torch"),
+    "builds_a_layer_of_torch": (Framework.TORCH, "torch"),
 }
 
 
@@ -170,6 +177,17 @@ def test_state_that_is_left_changed_fails(roomy: Pool, name: str) -> None:
     assert (result.outcome, result.failure, result.broken) == (Outcome.FAILED, Failure.STATE, "SDPA-29")
     assert said in result.reason
     assert "Changed:  " in result.message
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_random_numbers_that_no_result_depends_on_are_a_remark(roomy: Pool, name: str) -> None:
+    """A layer that is built in the call moves them: the case passes, and the remark says where to build it."""
+    framework, whose = DRAWS[name]
+    result = judged(roomy, name, framework)
+    assert (result.outcome, result.failure) == (Outcome.PASSED, None)
+    (line,) = side_effect_lines([result])
+    assert f"random numbers of {whose} in one case, plain in float32: moved on or set anew; " in line
+    assert "build it outside" in line
 
 
 def test_what_was_changed_is_put_back(pool: Pool) -> None:

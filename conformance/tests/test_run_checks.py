@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -119,11 +120,68 @@ def test_no_dtype_is_tried_that_was_not_asked_for(tmp_path: Path, option: tuple[
 @pytest.mark.slow
 def test_a_feature_that_is_declared_and_refused_fails_the_run(tmp_path: Path) -> None:
     """Every case passed or was unsupported, and the run fails, naming the feature."""
-    options = ("--impl", "mykernels.py:refuses_windows", *FLOAT32, "--case", "plain*", "--case", "window-*")
-    done = run(plug_in(tmp_path, KERNELS), *options)
+    done = run(plug_in(tmp_path, KERNELS), "--impl", "mykernels.py:refuses_windows", *FLOAT32)
     assert done.returncode == 1
     assert " failed" not in done.stdout.splitlines()[-1]
     assert "FAILED: mykernels.py:refuses_windows: feature window is declared and refused in all " in done.stdout
+
+
+@pytest.mark.slow
+def test_a_selection_of_cases_says_nothing_of_a_feature(tmp_path: Path) -> None:
+    """What refuses all of the cases that were chosen passes, with a hint: the ones it takes may be among the others."""
+    options = ("--impl", "mykernels.py:refuses_windows", *FLOAT32, "--case", "plain*", "--case", "window-*")
+    done = run(plug_in(tmp_path, KERNELS), *options)
+    assert done.returncode == 0, done.stdout
+    said = "hint: mykernels.py:refuses_windows: feature window is declared and refused in all "
+    assert said in done.stdout
+    assert "FAILED" not in done.stdout
+
+
+#: Two right functions that take a keyword in one form alone: a square bias, and a mask with causal and Sq = Sk.
+NARROW = """
+import numpy as np
+
+
+def softmax(s):
+    p = np.exp(s - np.max(s, -1, keepdims=True, initial=-1e30))
+    total = p.sum(-1, keepdims=True)
+    return p / np.where(total == 0, 1, total)
+
+
+def scores(q, k, v):
+    if not q.dtype == k.dtype == v.dtype:
+        raise TypeError("dtypes")
+    if q.shape[1] != k.shape[1]:
+        raise NotImplementedError("grouped heads")
+    return q @ k.swapaxes(-1, -2) * q.dtype.type(q.shape[-1] ** -0.5)
+
+
+def square_bias(q, k, v, *, bias=None):
+    s = scores(q, k, v)
+    if bias is not None and not bias.shape[-2:] == s.shape[-2:] == 2 * s.shape[-1:]:
+        raise NotImplementedError("a bias is square")
+    return (softmax(s if bias is None else s + bias) @ v).astype(q.dtype)
+
+
+def causal_mask(q, k, v, *, mask=None, is_causal=False):
+    s = scores(q, k, v)
+    if mask is not None and not (is_causal and s.shape[-2] == s.shape[-1]):
+        raise NotImplementedError("a mask goes with causal and Sq = Sk")
+    s = s if mask is None else np.where(mask, s, -np.inf)
+    if is_causal:
+        s = np.where(np.arange(s.shape[-1]) <= np.arange(s.shape[-2])[:, None], s, -np.inf)
+    return (softmax(s) @ v).astype(q.dtype)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "feature"), [("square_bias", "bias"), ("causal_mask", "combinations")])
+def test_a_keyword_that_is_taken_in_one_form_is_asked_in_it(tmp_path: Path, name: str, feature: str) -> None:
+    """A right function passes the cases of that form, and is not said to refuse what it declares."""
+    done = run(plug_in(tmp_path, NARROW), "--impl", f"mykernels.py:{name}", *FLOAT32)
+    assert done.returncode == 0, done.stdout
+    assert "FAILED" not in done.stdout
+    assert re.search(rf"in part[^;]* {feature} \([1-9]", " ".join(done.stdout.split()))
 
 
 @pytest.mark.slow

@@ -60,6 +60,17 @@ class Setting:
     words: Callable[[Any, Any], str] = arrow
     #: No result depends on it, so that a change is told and fails nothing.
     harmless: bool = False
+    #: Drawing random numbers moves it, as building a layer does; whether a result depends on it, a second call tells.
+    random: bool = False
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A state of random numbers as a call left it, and the change in words."""
+
+    setting: Setting
+    value: Any
+    text: str
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,8 @@ class Watch:
         #: What changed and matters, and what changed and does no harm, "name: from → to" each.
         self.changed: tuple[str, ...] = ()
         self.side_effects: tuple[str, ...] = ()
+        #: Random numbers among what changed.
+        self.moved: tuple[Moved, ...] = ()
         #: Names of settings that could not be put back.
         self.stuck: tuple[str, ...] = ()
 
@@ -95,6 +108,7 @@ class Watch:
         found = [each for each in zip(self._settings, self._before, after, strict=True) if each[1] != each[2]]
         self.changed = tuple(f"{s.name}: {s.words(was, now)}" for s, was, now in found if not s.harmless)
         self.side_effects = tuple(f"{s.name}: {s.words(was, now)}" for s, was, now in found if s.harmless)
+        self.moved = tuple(Moved(s, now, f"{s.name}: {s.words(was, now)}") for s, was, now in found if s.random)
         self.stuck = tuple(setting.name for setting, was, _ in found if not _put_back(setting, was))
 
 
@@ -203,8 +217,8 @@ def _set_handlers(handlers: Mapping[str, Any]) -> None:
 #: A library that compiles sets variables for its compiler: that is told, and is no failure.
 _SETTINGS = (
     Setting("floating-point mode", float_mode, _set_float_mode),
-    Setting("random numbers of Python", random.getstate, random.setstate, moved),
-    Setting("random numbers of NumPy", _NumpyRandom().get, _set_numpy_random, moved),
+    Setting("random numbers of Python", random.getstate, random.setstate, moved, random=True),
+    Setting("random numbers of NumPy", _NumpyRandom().get, _set_numpy_random, moved, random=True),
     Setting("error state of NumPy", np.geterr, lambda state: np.seterr(**state)),
     Setting("working directory", os.getcwd, os.chdir),
     Setting("locale", lambda: locale.setlocale(locale.LC_ALL), lambda text: locale.setlocale(locale.LC_ALL, text)),

@@ -127,6 +127,27 @@ def draws_from_numpy(q: Any, k: Any, v: Any) -> Any:
     return right(q, k, v)
 
 
+def sums_in_a_random_order(q: Any, k: Any, v: Any) -> Any:
+    """Sums over the keys in an order drawn from NumPy's global generator: right, and never the same bits."""
+    order = np.random.permutation(k.shape[2])
+    scores = q @ k[:, :, order].swapaxes(2, 3) * q.dtype.type(q.shape[3] ** -0.5)
+    powers = np.exp(scores - scores.max(3, keepdims=True))
+    return powers / powers.sum(3, keepdims=True) @ v[:, :, order]
+
+
+def builds_a_layer_of_torch(q: Any, k: Any, v: Any) -> Any:
+    """Builds torch's own layer in each call, whose weights torch draws before they are set."""
+    import torch
+
+    width = q.shape[3]
+    layer = torch.nn.MultiheadAttention(width, 1, bias=False, batch_first=True)
+    with torch.no_grad():
+        layer.in_proj_weight.copy_(torch.eye(width).repeat(3, 1))
+        layer.out_proj.weight.copy_(torch.eye(width))
+        output, _ = layer(*(array.flatten(0, 1) for array in (q, k, v)), need_weights=False)
+    return output.reshape(q.shape)
+
+
 def silences_numpy(q: Any, k: Any, v: Any) -> Any:
     """Switches NumPy's warnings off, and leaves them off."""
     np.seterr(all="ignore")

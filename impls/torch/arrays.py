@@ -186,6 +186,7 @@ _SETTINGS = (
         lambda: torch.get_rng_state().numpy().tobytes(),
         lambda state: torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8)),
         moved,
+        random=True,
     ),
     Setting("gradient mode of torch", torch.is_grad_enabled, torch.set_grad_enabled),
     Setting(
@@ -204,5 +205,6 @@ _CUDA = (
         lambda: torch.cuda.get_rng_state().numpy().tobytes(),
         lambda state: torch.cuda.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8)),
         moved,
+        random=True,
     ),
 )
