@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -62,6 +63,28 @@ def test_the_tests_of_the_page_run(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "1 failed, 1 passed" in done.stdout, done.stdout
     assert "FAILED test_kernels.py::test_attention[float32-causal-one-key]" in done.stdout
+
+
+def measured(text: str) -> list[str]:
+    """Lines without the digits that a processor decides, and the seconds."""
+    return [re.sub(r"-?\d\.\d+(e[+-]\d+)?|in [\d.]+s", "…", line).rstrip() for line in text.splitlines()]
+
+
+def test_a_repository_of_ones_own(tmp_path: Path) -> None:
+    """Its two files, and what pytest says of them."""
+    for block in blocks("python"):
+        if name := re.match(r"# (kernels\.py|tests/test_kernels\.py)\n", block):
+            path = tmp_path / name[1]
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(block.partition("\n")[2], encoding="utf-8")
+    (tmp_path / "conftest.py").touch()
+    (shown,) = blocks("console")
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
+    theirs = {name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")}  # shortens less
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, env={**theirs, "COLUMNS": "80"}
+    )
+    assert measured(done.stdout) == measured(shown.partition("\n")[2])
 
 
 def test_every_public_function_is_named() -> None:
