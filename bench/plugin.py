@@ -160,6 +160,8 @@ def _checkpoint(config: pytest.Config, cells: list[Cell]) -> tuple[Checkpoint | 
         "versions": _selection(config).versions,
         "cells": [cell.id for cell in cells],
     }
+    if resumes and not file.exists() and document.finished(path, header):
+        pytest.exit(f"{path} is finished: nothing is left to resume", returncode=pytest.ExitCode.OK)
     try:
         if resumes:
             known = checkpoint.read(file, header)

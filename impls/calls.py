@@ -26,6 +26,7 @@ from attention_conformance.impls.envelope import Sizes
 from attention_conformance.impls.loading import accepts_anything, attributes_of, keywords, load, opened, operator_of
 from attention_conformance.impls.operators import GRADIENTS, OPERATORS
 from attention_conformance.impls.process import state
+from attention_conformance.impls.process.fallbacks import Fallbacks
 from attention_conformance.impls.process.limits import resident
 from attention_conformance.impls.process.noise import Noise
 from attention_conformance.impls.process.pool import Crashed
@@ -80,6 +81,8 @@ class Reply:
     side_effects: tuple[str, ...] = ()
     #: What changed could not be put back, so that this process is of no more use.
     spoilt: bool = False
+    #: What the library said when it took another path than the one that it was asked for, as it will from now on.
+    fell_back: str = ""
     #: Bytes of memory that the process holds after the call.
     resident: int = 0
 
@@ -166,13 +169,21 @@ def call(implementation: Implementation, request: Request, function: Function | 
         return _replied(implementation, request, function, ())
     settings = (*state.settings(), *backend(implementation.framework).settings())
     watch, noise = Watch(settings), Noise()
-    reply = _replied(implementation, request, None, (watch, noise))
+    with Fallbacks() as fallbacks:
+        reply = _replied(implementation, request, None, (watch, noise))
     changed, side_effects = watch.changed, (*noise.side_effects, *watch.side_effects)
     if watch.moved and not watch.stuck and _same_after(implementation, request, reply, settings, watch.moved):
         texts = tuple(each.text for each in watch.moved)
         changed = tuple(text for text in changed if text not in texts)
         side_effects = (*side_effects, *(f"{text}{BUILT_INSIDE}" for text in texts))
-    return replace(reply, changed=changed, side_effects=side_effects, spoilt=bool(watch.stuck), resident=resident())
+    return replace(
+        reply,
+        changed=changed,
+        side_effects=side_effects,
+        spoilt=bool(watch.stuck),
+        fell_back=fallbacks.found,
+        resident=resident(),
+    )
 
 
 #: What is said of random numbers that a call moves and that no result depends on.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,11 +12,12 @@ import msgspec
 from attention_conformance.bench.analysis.extra_metrics import ExtraMetrics
 from attention_conformance.bench.machine import gpu
 from attention_conformance.bench.machine.machine import load_average
-from attention_conformance.bench.output.records import FORMAT, PlanRecord, Record, Timed
+from attention_conformance.bench.output.records import FORMAT, JSON_KEY, PlanRecord, Record, Timed
 from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.validity.outcomes import Cell, Outcome
 from attention_conformance.bench.workloads.costs import FORMULAS, flops
 from attention_conformance.conformance import SPEC_VERSION
+from attention_conformance.conformance.results import strict
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:
@@ -83,6 +85,18 @@ def run(records: Sequence[Record], plan: Plan, **rest: Any) -> dict[str, Any]:
         **rest,
         "cells": [msgspec.to_builtins(each) for each in records],
     }
+
+
+def finished(path: Path, header: Mapping[str, Any]) -> bool:
+    """Whether a JSON has every cell of a run with this header of a checkpoint, by the same spec and plan."""
+    try:
+        found = strict.loads(path.read_bytes())[JSON_KEY]
+        names = ("implementation", "device", "dtype", "workload")
+        cells = {"-".join(str(cell[name]) for name in names) for cell in found["cells"]}
+        same = all(found[name] == header[name] for name in ("spec", "plan"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return same and cells == set(header["cells"])
 
 
 def in_force(outcomes: Mapping[Cell, Outcome]) -> dict[str, int]:

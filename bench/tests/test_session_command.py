@@ -190,6 +190,14 @@ def test_a_killed_run_is_resumed_and_keeps_what_it_measured(tmp_path: Path) -> N
     done = run(tmp_path, *options, "--resume")
     assert done.returncode == 0, done.stdout + done.stderr
     assert not checkpoint.exists()
+    kept_json = (tmp_path / "out.json").read_bytes()
+    finished = run(tmp_path, *options, "--resume")
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert "out.json is finished: nothing is left to resume" in finished.stdout + finished.stderr
+    assert (tmp_path / "out.json").read_bytes() == kept_json
+    longer = run(tmp_path, *options, "--resume", "--process-runs", "2")
+    assert longer.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "nothing to resume" in longer.stdout + longer.stderr
     by_name = {
         b["extra_info"]["implementation"] + b["extra_info"]["workload"]: b for b in written(tmp_path)["benchmarks"]
     }

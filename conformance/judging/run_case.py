@@ -80,7 +80,25 @@ def blank_of(target: Target, case: AnyCase) -> Result:
 
 
 def run_case(target: Target, case: AnyCase, pool: Pool, timeout: float | None) -> Reply:
-    """The reply to a case, after the call that comes before it, if there is one.  Raises Crashed or TimedOut."""
+    """The reply to a case, after the call that comes before it, if there is one.  Raises Crashed or TimedOut.
+
+    A library that has fallen back to another path in this process is asked again in a fresh one, so that no case
+    depends on those before it; where it falls back there too, the result says so.
+    """
+    reply = _run_case(target, case, pool, timeout)
+    if not reply.fell_back:
+        return reply
+    said = f"fell back: {reply.fell_back}"
+    if not pool.in_process:
+        pool.end(target.implementation)
+        reply = _run_case(target, case, pool, timeout)
+        said += ", in a fresh process too" if reply.fell_back else "; judged in a fresh process"
+    if reply.fell_back:
+        pool.end(target.implementation)
+    return replace(reply, side_effects=(*reply.side_effects, said))
+
+
+def _run_case(target: Target, case: AnyCase, pool: Pool, timeout: float | None) -> Reply:
     earlier = case.earlier()
     if earlier is not None and not earlier.unfit:
         ask(target, request(earlier, target.dtype, target.device), pool, timeout)

@@ -69,8 +69,10 @@ def roomy() -> Iterator[Pool]:
     pool.close()
 
 
-def judged(pool: Pool, name: str, framework: Framework = Framework.NUMPY, timeout: float = 120) -> Result:
-    """What becomes of a fake on a plain case; all fakes of a framework share a process."""
+def judged(
+    pool: Pool, name: str, framework: Framework = Framework.NUMPY, timeout: float = 120, case: str = "plain"
+) -> Result:
+    """What becomes of a fake on a case; all fakes of a framework share a process."""
     package = {Framework.ONNXRUNTIME: "onnxruntime"}.get(framework, framework.value)
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
@@ -79,7 +81,7 @@ def judged(pool: Pool, name: str, framework: Framework = Framework.NUMPY, timeou
         name, f"attention_conformance.impls.tests.{module}:{name}", framework=framework, worker=package
     )
     target = Target(implementation, "cpu", "float32")
-    return judge_case(target, all_cases()["plain"], pool, frozenset(), Ledger(), {}, timeout).result
+    return judge_case(target, all_cases()[case], pool, frozenset(), Ledger(), {}, timeout).result
 
 
 @pytest.mark.parametrize(
@@ -188,6 +190,18 @@ def test_random_numbers_that_no_result_depends_on_are_a_remark(roomy: Pool, name
     (line,) = side_effect_lines([result])
     assert f"random numbers of {whose} in one case, plain in float32: moved on or set anew; " in line
     assert "build it outside" in line
+
+
+def test_a_library_that_falls_back_gets_a_fresh_process(roomy: Pool) -> None:
+    """Torch compiles for eight shapes and then runs uncompiled: no case is judged by that, and the result says so."""
+    names = ("plain", "one-batch", "one-key", "one-query", "width-6", "value-width-1", "plain-tall", "queries-16")
+    names = (*names, "width-128", "width-256")
+    results = [judged(roomy, "compiles_for_each_shape", Framework.TORCH, case=name) for name in names]
+    assert {result.outcome for result in results} == {Outcome.PASSED}
+    told = [effect for result in results for effect in result.side_effects if effect.startswith("fell back: ")]
+    assert len(told) == 1
+    assert "recompile_limit (8)" in told[0]
+    assert told[0].endswith("; judged in a fresh process")
 
 
 def test_what_was_changed_is_put_back(pool: Pool) -> None:
