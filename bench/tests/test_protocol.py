@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from attention_conformance.bench.validity.outcomes import Cell, Outcome, Process
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.conformance.run.targets import Target
 from attention_conformance.conformance.spec import sdpa as reference
-from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.contract import Framework, Implementation
 from attention_conformance.impls.process import limits
 from attention_conformance.impls.process.pool import Crashed, Spent
 
@@ -46,17 +47,19 @@ def last(output: np.ndarray, **rest: Any) -> Batch:
 class Answers:
     """A stand-in for the processes: given answers by job, and which jobs were asked for."""
 
-    def __init__(self, opened: Any, batch: Any = None, warm: Any = WARM) -> None:
-        self.answers = {"open_cell": opened, "warm": warm, "batch": batch, "close_cell": None}
+    def __init__(self, opened: Any, batch: Any = None, warm: Any = WARM, again: Any = None) -> None:
+        again = again or Crashed("it is gone", "")
+        self.answers = {"open_cell": opened, "warm": warm, "batch": batch, "close_cell": None, "again": again}
         self.jobs: list[str] = []
 
     def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
         """The answer to a job; raises it if it is an exception."""
         job = function.partition(":")[2]
         self.jobs.append(job)
-        if isinstance(self.answers[job], Exception):
-            raise self.answers[job]
-        return self.answers[job]
+        answer = self.answers[job].pop(0) if isinstance(self.answers[job], list) else self.answers[job]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def spent(self, implementation: Implementation) -> Spent | None:
         """Nobody waited."""
@@ -90,7 +93,42 @@ def test_a_wrong_first_output_is_invalid_and_never_sampled() -> None:
     answers = Answers(opened(right(FIRST) + np.float32(0.01)))
     with pytest.raises(Invalid, match=r"SDPA-25.*64 of 64 checked elements"):
         measure(answers)
-    assert answers.jobs == ["open_cell", "close_cell"]
+    assert answers.jobs == ["open_cell", "again", "close_cell"]
+
+
+def outputs(*wrong: bool) -> list[Batch]:
+    """Equal calls on the first input set, wrong ones among them."""
+    return [last(right(FIRST) + np.float32(0.01 * each)) for each in wrong]
+
+
+def test_a_result_that_is_wrong_once_is_unstable() -> None:
+    """The first call alone is wrong: the cell has no timing, and says of how many equal calls that is true."""
+    answers = Answers(opened(right(FIRST) + np.float32(0.01)), again=outputs(False, False, False, False, False))
+    with pytest.raises(Invalid, match="unstable: 1 of 6 calls on the same inputs are wrong: 64 of 64 checked"):
+        measure(answers)
+    assert answers.jobs == ["open_cell", *["again"] * 5, "close_cell"]
+
+
+def test_a_result_that_is_wrong_each_fifth_time_is_unstable() -> None:
+    """Two of six."""
+    answers = Answers(opened(right(FIRST) + np.float32(0.01)), again=outputs(False, False, False, False, True))
+    with pytest.raises(Invalid, match="unstable: 2 of 6 calls on the same inputs are wrong"):
+        measure(answers)
+
+
+def test_a_result_that_is_wrong_each_time_is_not_called_unstable() -> None:
+    """It is wrong as before."""
+    answers = Answers(opened(right(FIRST) + np.float32(0.01)), again=outputs(True, True, True, True, True))
+    with pytest.raises(Invalid, match=r"^invalid: SDPA-25: 64 of 64 checked"):
+        measure(answers)
+
+
+def test_the_known_cause_of_a_first_call_is_named_for_torch() -> None:
+    """On the CPU, where MKL computes."""
+    target = replace(CELL.target, implementation=replace(CELL.target.implementation, framework=Framework.TORCH))
+    answers = Answers(opened(right(FIRST) + np.float32(0.01)), again=outputs(False, False, False, False, False))
+    with pytest.raises(Invalid, match=r"pytorch 188792"):
+        measure(answers, replace(CELL, target=target))
 
 
 def test_an_output_that_belongs_to_other_inputs_is_invalid() -> None:

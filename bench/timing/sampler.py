@@ -274,6 +274,16 @@ def _warm(cell: _Cell, enough: float) -> Batch:
     return Batch("returned", seconds=tuple(seconds))
 
 
+def again(key: str, number: int) -> Batch:
+    """One more call on the input set with this number, and its results; no sample.  FIRST is the first set."""
+    return _attempt(key, lambda cell: _again(cell, number))
+
+
+def _again(cell: _Cell, number: int) -> Batch:
+    elapsed, returned = cell.time_call(cell.inputs[0] if number < 0 else cell.fresh_inputs(number))
+    return Batch("returned", seconds=(elapsed,), results=cell.copied(returned)[1])
+
+
 def cold_calls(key: str, count: int) -> Batch:
     """So many calls on inputs that the implementation knows, each with cold caches.
 
