@@ -19,9 +19,6 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
-
-from msgspec import Meta
 
 from attention_conformance.conformance.ledger.load import Deviation, Ledger, LedgerError
 from attention_conformance.conformance.results.strict import convert, plain
@@ -47,12 +44,12 @@ class Issue:
     """One cause, as it is told upstream."""
 
     title: str
-    #: The ledger's records that it explains, by their ids.
-    records: Annotated[tuple[str, ...], Meta(min_length=1)]
     #: The documentation that promises otherwise, and its words.
     link: str
     #: A file of Python that needs no other: it exits with 0 once it is right.
     script: str
+    #: The ledger's records that it explains, by their ids; none where no case asks for it.
+    records: tuple[str, ...] = ()
     promise: str = ""
     #: What the title says, as an expression over the names of the script; ``error`` is what it raised.
     claim: str = ""

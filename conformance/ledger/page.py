@@ -12,7 +12,7 @@ from pathlib import Path
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.judging.outcomes import IN_WORDS
 from attention_conformance.conformance.ledger.divergence import answers, escaped, markdown
-from attention_conformance.conformance.ledger.issues import issue_of
+from attention_conformance.conformance.ledger.issues import issue_of, issues
 from attention_conformance.conformance.ledger.load import Deviation, Ledger, dtypes
 from attention_conformance.conformance.ledger.questions import DTYPE
 from attention_conformance.conformance.ledger.stale import Standing, Verdict, stale
@@ -55,8 +55,22 @@ def render(ledger: Ledger, run: Run) -> str:
         records = [record for record in ledger.deviations if record.clause == clause.id]
         if records:
             parts += [_heading(clause), *(_section(record, verdicts[record.id]) for record in records)]
+    parts.append(_outside())
     parts.append(TAIL.read_text(encoding="utf-8").rstrip())
     return "\n\n".join(parts) + "\n"
+
+
+def _outside() -> str:
+    """What is known and asked by no case."""
+    lines = [
+        f"- `attention-conformance ledger issue {each.name}`: {each.title}." for each in issues() if not each.records
+    ]
+    head = """\
+## Outside of the cases
+
+Known, with a script of its own, and asked by no case: another function, a form that is not built in, a dtype that is
+left out, or what the spec leaves open."""
+    return "\n".join([head, "", *(_filled(line, "  ") for line in lines)])
 
 
 def _answers(run: Run) -> str:

@@ -175,6 +175,12 @@ def _one_query(x: Inputs, expected: Expected) -> bool:
     return bool(x.keywords.get("is_causal")) and "past_key" in x.keywords and x.q.shape[2] == 1
 
 
+def _causal_offset(x: Inputs, expected: Expected) -> bool:
+    """is_causal with an offset other than 0, which a past is too."""
+    offset = x.keywords.get("causal_offset", 0)
+    return bool(x.keywords.get("is_causal")) and ("past_key" in x.keywords or bool(np.any(offset)))
+
+
 def _no_new_key(x: Inputs, expected: Expected) -> bool:
     """A past and no new key."""
     return "past_key" in x.keywords and x.k.shape[2] == 0
@@ -220,7 +226,10 @@ SPOILS: dict[str, Spoils] = {
     "torch-flash-rank-1": _mask_or_bias(lambda shape, full: len(shape) == 1),
     **_table(_mask_or_bias(_repeats_rows_or_keys), "ort-attention-broadcast-1 ort-attention-broadcast-2"),
     "onnx-reference-one-key": _mask_or_bias(_repeats_keys),
-    **_table(_always, "jax-nn-float64 export-float64-scalars-1 export-float64-scalars-2 onnx-reference-bfloat16"),
+    **_table(
+        _always,
+        "jax-nn-float64 jax-nn-float16 export-float64-scalars-1 export-float64-scalars-2 onnx-reference-bfloat16",
+    ),
     "jax-nn-lse-dtype": _returns_lse,
     "onnx-reference-causal-one-row": _causal_one_row,
     "onnx-reference-causal-rank-1": _causal_rank_1,
@@ -228,6 +237,7 @@ SPOILS: dict[str, Spoils] = {
     "jax-nn-bfloat16-vector": _vectors,
     "ort-attention-past-one-query": _one_query,
     "ort-attention-past-only": _no_new_key,
+    "export-causal-lower-right": _causal_offset,
     # Of layers: ``expected`` is what the reference says of their heads.
     "torch-mha-fast-empty-row": _fully_masked_row,
     "torch-mha-slow-empty-row": _fully_masked_row_of_weights,

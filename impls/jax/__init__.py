@@ -45,7 +45,6 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "jax-nn",
         "nn:attention",
         "jax.nn.dot_product_attention as XLA compiles it",
-        "nn:prepare",
         layout=Layout.BSHD,
         profiles=_NN,
     ),

@@ -3,6 +3,10 @@
 Source: https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html.  q, k, v and the output are
 (B, S, H, D); mask and bias are (B, H, Sq, Sk) with axes of length 1 where they repeat.  It has no causal_offset, no
 softcap, no weights, and no values of another width than the keys.  Validation is the library's own.
+
+What it raises on a call that it documents is a failure: in float16 it asks for products with sums in float32 by name,
+which the CPU does not have, and its fallback is a ``try`` around the operation, while a jitted program finds out only
+when it is compiled.  So float16 works eagerly there, and not under ``jax.jit``.
 """
 
 from __future__ import annotations
@@ -13,12 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attention_conformance.impls.contract import Call, Function
 from attention_conformance.impls.jax.parts import Window
-from attention_conformance.impls.jax.prepare import jitted
-
-#: How XLA refuses a precision that the device does not have.
-_NO_SUCH_PRODUCT = "is not supported by dot_general"
 
 
 def attention(
@@ -40,6 +39,7 @@ def attention(
     q (B, Sq, Hq, D), k (B, Sk, Hkv, D), v (B, Sk, Hkv, D).  Raises what the library raises.
     """
     if q.shape[-1] == k.shape[-1] != v.shape[-1] and k.shape[:-1] == v.shape[:-1]:
+        # "value: value array, should have the same shape as the `key` array."
         raise NotImplementedError("jax.nn.dot_product_attention wants values as wide as the keys")
     options: dict[str, Any] = {"is_causal": is_causal, "scale": scale, "implementation": implementation}
     if window is not None:
@@ -65,20 +65,6 @@ def cudnn_attention(*arguments: jax.Array, **keywords: Any) -> Any:
     """
     window, is_causal = keywords.get("window"), keywords.get("is_causal", False)
     if window is not None and not (window[1] == 0 or (is_causal and keywords.get("kv_lengths") is None)):
+        # "supports only a subset of shapes/dtypes, and an exception will be thrown if its not supported."
         raise NotImplementedError("cuDNN has a window to the right only as is_causal")
     return attention(*arguments, **keywords, implementation="cudnn")
-
-
-def prepare(function: Function, call: Call) -> Function:
-    """As ``impls.jax.prepare.jitted``.
-
-    The library asks for products of half precision with sums in float32 by name, which not every device has.  Its
-    fallback is a ``try`` around the operation, but a jitted program finds out only when it is compiled, so on the
-    CPU float16 works eagerly and not under ``jax.jit``.  Raises NotImplementedError with XLA's own sentence then.
-    """
-    try:
-        return jitted(function, call)
-    except ValueError as error:
-        if _NO_SUCH_PRODUCT not in str(error):
-            raise
-        raise NotImplementedError(f"jitted jax.nn.dot_product_attention: {error}") from error

@@ -82,14 +82,18 @@ def _model(
     kv_lengths: Input | None = None,
 ) -> ModelProto:
     if kv_lengths and (past_key or past_value):
+        # "This should not be used together with `past_key` and `past_value` inputs"
         raise NotImplementedError("nonpad_kv_seqlen and past_key exclude each other")
     past = past_key.shape[2] if past_key else 0
     if is_causal and kv_lengths:
         if not isinstance(causal_offset, Input):
+            # "`offset = nonpad_kv_seqlen - q_sequence_length` (per batch)"
             raise NotImplementedError("with nonpad_kv_seqlen the operator aligns is_causal at the last valid key")
     elif is_causal and causal_offset not in (None, past):
+        # "`offset = past_sequence_length` when `past_key` is provided"
         raise NotImplementedError("the operator's offset is the number of past keys, and cannot be given")
     if mask and bias:
+        # "Two types of masks are supported"
         raise NotImplementedError("the operator has one attn_mask input, which is either boolean or float")
     attributes = float_attribute("scale", scale, q.dtype) | float_attribute("softcap", softcap, q.dtype)
     if return_weights:

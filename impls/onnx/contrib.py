@@ -38,9 +38,11 @@ def multi_head(
     shape, for a mask together with key lengths, and for a bias that repeats rows or keys.
     """
     if k.shape[2] != q.shape[2]:
+        # "Key with shape (batch_size, kv_sequence_length, hidden_size)", as wide as the queries
         raise NotImplementedError("the operator has no grouped heads")
     _refuse_repeated(bias, q.shape[1], k.shape[1])
     if mask is not None and kv_lengths is not None:
+        # "Key padding mask with shape (batch_size), (3 * batch_size + 2), (batch_size, kv_sequence_length)"
         raise NotImplementedError("the operator has one key_padding_mask input for masks and lengths")
     graph = Graph()
     flat = _flatten(graph, q, k, v)
@@ -88,14 +90,19 @@ def group_query(
     directly behind its own last one.
     """
     if q.shape[1] != k.shape[1]:
+        # says "query and key must have the same sequence length when past_key is not provided"
         raise NotImplementedError("the operator needs as many queries as new keys")
     if kv_lengths is not None and past_key is not None:
+        # "Equivalent to (total_sequence_lengths - 1)."
         raise NotImplementedError("with seqlens_k the new keys lie behind the last one of each batch, not of the past")
     if past_key is not None and q.shape[0] != 1 != q.shape[1]:
+        # "`sequence_length > 1` requires `batch_size == 1`"
         raise NotImplementedError("with a past the operator takes several new tokens for a batch of one only")
     if v.shape[3] != k.shape[3]:
+        # "Value with shape (batch_size, kv_sequence_length, kv_hidden_size)", as wide as the keys
         raise NotImplementedError("the operator has one width for keys and values")
     if q.shape[3] % 8:
+        # says "head_size must be a multiple of 8"
         raise NotImplementedError("the operator needs a head width that is a multiple of 8")
     total = k.shape[1] + (past_key.shape[2] if past_key else 0)
     _refuse_repeated(bias, q.shape[1], total)
@@ -140,6 +147,7 @@ def _refuse_repeated(bias: Input | None, queries: int, keys: int) -> None:
         return
     last = bias.shape[-2:]
     if len(bias.shape) < 4 or any(n == 1 != full for n, full in zip(last, (queries, keys), strict=True)):
+        # "with shape (batch_size or 1, num_heads or 1, sequence_length, total_sequence_length)"
         raise NotImplementedError("attention_bias is (B or 1, H or 1, Sq, Sk)")
 
 
@@ -150,6 +158,7 @@ def _padding_shape(mask: Input, q: Input, k: Input) -> tuple[int, ...]:
         return (batch, keys)
     if mask.shape == (batch, 1, queries, keys):
         return (batch, queries, keys)
+    # "(batch_size, sequence_length, total_sequence_length)"
     raise NotImplementedError("key_padding_mask is (B, Sk) or (B, Sq, Sk), the same for all heads")
 
 
@@ -159,6 +168,7 @@ def _local_window(window: tuple[int | None, int | None] | None, is_causal: bool)
     if left is None and (right is None or is_causal):
         return -1
     if not is_causal:
+        # "Must be -1 when causal is 0."
         raise NotImplementedError("local_window_size needs a causal mask")
     return -1 if left is None else left + 1
 

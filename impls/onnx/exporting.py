@@ -18,10 +18,10 @@ from attention_conformance.impls.contract import Function
 #: Array keywords that do not have the dtype of q.
 _DTYPES = {"mask": torch.bool, "kv_lengths": torch.int64, "causal_offset": torch.int64}
 
-#: What has no translation, by how the sentence starts with which torch says so.
+#: What torch's own function refuses too, by how the sentence starts with which the exporter says so.  Another error of
+#: the exporter is a failure of the call.
 _REFUSALS = {
     "is_causal and attn_mask cannot be set at the same time": "torch.onnx.export takes is_causal or a mask, not both",
-    "Creating a new Tensor subclass CausalBias": "torch.export cannot trace causal_lower_right",
 }
 
 
@@ -62,6 +62,7 @@ def export(
             reason = _refusal(error)
             if reason is None:
                 raise
+            # "An error is thrown if both attn_mask and is_causal are set."
             raise NotImplementedError(reason) from error
     assert exported is not None  # it is None only if it was told to write a file
     return exported.model_proto.SerializeToString()

@@ -98,6 +98,7 @@ def float_attribute(name: str, value: float | None, dtype: str) -> dict[str, Any
     if value is None:
         return {}
     if dtype == "float64" and float(np.float32(value)) != value:
+        # says "scale : float", and an attribute of that kind is float32
         raise NotImplementedError(f"{name} is a float32 attribute of the operator and cannot hold {value!r}")
     return {name: float(value)}
 
@@ -113,6 +114,7 @@ def compared(run: Function, call: Call, get: Callable[[Any], np.ndarray]) -> Fun
 
     def checked(causal_offset: Any, **arrays: Any) -> Any:
         if call.static.get("is_causal") and (get(causal_offset) != get(arrays["kv_lengths"]) - queries).any():
+            # "`offset = nonpad_kv_seqlen - q_sequence_length` (per batch)"
             raise NotImplementedError("the operator's offset is nonpad_kv_seqlen - Sq, and cannot be given")
         return run(**arrays)
 

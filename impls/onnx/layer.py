@@ -95,6 +95,7 @@ def packed(
     sizes = _sizes(x_q, None, sequence_first)
     given = [b for b in (b_q, b_k, b_v) if b is not None]
     if len(given) not in (0, 3):
+        # "Bias tensor with shape (hidden_size + hidden_size + v_hidden_size) for input projection"
         raise NotImplementedError("the operator has one bias input for q, k and v together")
     source = graph.batch_first(x_q, sequence_first)
     weights = graph.node("Concat", ["w_q", "w_k", "w_v"], "w_qkv", axis=1)
@@ -138,6 +139,7 @@ class _Layer(Graph):
     def padding(self, mask: Input | None, kv_lengths: Input | None, sizes: _Sizes) -> str:
         """The operator's one mask: int32 (B, Sk) or (B, Sq, Sk), 1 where a key may be attended to, or lengths (B,)."""
         if mask is not None and kv_lengths is not None:
+            # "Key padding mask with shape (batch_size), (3 * batch_size + 2), (batch_size, kv_sequence_length)"
             raise NotImplementedError("the operator has one input for masks and lengths")
         if kv_lengths is not None:
             return self.node("Cast", ["kv_lengths"], "lengths", to=TensorProto.INT32)
@@ -149,6 +151,7 @@ class _Layer(Graph):
         }
         shape = shapes.get(_aligned(mask))
         if shape is None:
+            # "(batch_size, sequence_length, total_sequence_length)"
             raise NotImplementedError("the operator's mask is (B, Sk) or (B, Sq, Sk), the same for all heads")
         reshaped = self.reshape("mask", "mask_reshaped", shape)
         return self.node("Cast", [reshaped], "padding", to=TensorProto.INT32)
@@ -159,6 +162,7 @@ class _Layer(Graph):
             return ""
         shape = _aligned(bias)
         if any(n == 1 != full for n, full in zip(shape[2:], (sizes.queries, sizes.keys), strict=True)):
+            # "with shape (batch_size or 1, num_heads or 1, sequence_length, total_sequence_length)"
             raise NotImplementedError("attention_bias is (B or 1, H or 1, Sq, Sk)")
         return self.reshape("bias", "bias_reshaped", shape)
 

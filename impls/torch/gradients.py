@@ -59,6 +59,7 @@ def gradient(function: Function, operator: str = SDPA_GRAD.name) -> Function:
             return torch.autograd.grad(output, tuple(leaves.values()), grad_output)
         except RuntimeError as error:
             if str(error).startswith(REFUSALS):
+                # says "derivative for aten::… is not implemented"
                 raise NotImplementedError(str(error)) from error
             raise
 

@@ -57,6 +57,7 @@ def fast(
         (torch.is_autocast_enabled(), "the fast path is not taken under autocast"),
     ):
         if refused:
+            # "MHA will use fastpath inference with support for Nested Tensors, iff"
             raise NotImplementedError(reason)
     weights = (w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o)
     padding, attending, hint = _masks(x_q, x_q, heads, False, mask, None, is_causal, kv_lengths)
@@ -160,11 +161,14 @@ def _shape(heads: int, batch_first: bool, weights: _Weights) -> Any:
     assert w_k is not None
     assert w_v is not None
     if w_o is None:
+        # "adds bias to input / output projection layers"
         raise NotImplementedError("the module always has an output projection")
     width = w_q.shape[0]
     if w_q.shape[1] != width:
+        # "``embed_dim`` will be split across ``num_heads``"
         raise NotImplementedError("the module's heads together are as wide as the query input")
     if w_v.shape[1] != width or w_o.shape[1] != width:
+        # "each head will have dimension ``embed_dim // num_heads``"
         raise NotImplementedError("the module's values and its output are as wide as the query input")
     module: Any = MultiheadAttention(
         width,
@@ -231,6 +235,7 @@ def _masks(
             rows = forbidden[:, 0, 0]
             padding, forbidden = rows if padding is None else padding | rows, None
     if bias is not None and forbidden is not None:
+        # "Binary and float masks are supported." and "their types should match."
         raise NotImplementedError(
             "attn_mask is boolean or additive, and key_padding_mask (B, Sk) is all there is beside it"
         )

@@ -44,13 +44,16 @@ def attention(
     Raises NotImplementedError for what the function cannot express or refuses by name.
     """
     if mask is not None and bias is not None:
+        # "Two types of masks are supported."
         raise NotImplementedError("attn_mask is boolean or additive: mask and bias together have no place")
     k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)
     given: Any = mask if mask is not None else bias
     if is_causal and not (isinstance(offset, int) and offset == 0):
         if not isinstance(offset, int) or offset != k.shape[-2] - q.shape[-2]:
+            # "The attention masking has the form of the upper left causal bias"
             raise NotImplementedError("causal offsets are 0 (is_causal) or Sk - Sq (causal_lower_right)")
         if given is not None:
+            # "An error is thrown if both attn_mask and is_causal are set."
             raise NotImplementedError("causal_lower_right takes the place of attn_mask")
         given, is_causal = causal_lower_right(q.shape[-2], k.shape[-2]), False
     grouped = q.ndim == k.ndim >= 3 and q.shape[-3] != k.shape[-3]
@@ -60,6 +63,7 @@ def attention(
         )
     except RuntimeError as error:
         if str(error).startswith(REFUSALS):
+            # "Each of the fused kernels has specific input limitations."
             raise NotImplementedError(str(error)) from error
         raise
     return (output, *present) if present else output
