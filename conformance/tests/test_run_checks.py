@@ -184,6 +184,34 @@ def test_a_keyword_that_is_taken_in_one_form_is_asked_in_it(tmp_path: Path, name
     assert re.search(rf"in part[^;]* {feature} \([1-9]", " ".join(done.stdout.split()))
 
 
+#: A function that is compiled for each call, by a compiler that is not there; invalid dtypes are refused before.
+UNCOMPILED = """
+import subprocess
+
+
+def attention(q, k, v, *, mask=None, is_causal=False):
+    if not q.dtype == k.dtype == v.dtype:
+        raise TypeError("q, k and v differ in dtype")
+    try:
+        subprocess.run(["c++-that-is-not-there", "attention.cpp"], check=True)
+    except OSError as error:
+        raise NotImplementedError(f"cannot compile: {error.strerror}") from error
+"""
+
+
+@pytest.mark.slow
+def test_a_broken_compiler_fails_the_run(tmp_path: Path) -> None:
+    """A few invalid inputs are refused rightly, and everything else is refused: red, with the words of the refusal."""
+    done = run(plug_in(tmp_path, UNCOMPILED), "--impl", "mykernels.py:attention", *FLOAT32)
+    assert done.returncode == 1
+    said = " ".join(done.stdout.split())
+    assert re.search(r"[1-9]\d* passed, \d+ skipped", said)
+    assert re.search(
+        r"FAILED: mykernels.py:attention on cpu refused \d+ of \d+ calls that its signature promises", said
+    )
+    assert "'NotImplementedError: cannot compile: No such file or directory'" in said
+
+
 @pytest.mark.slow
 def test_a_function_that_takes_anything_declares_nothing(tmp_path: Path) -> None:
     """With **kwargs a refusal is how a function says what it lacks: a hint, and no failure."""
