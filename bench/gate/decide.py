@@ -137,7 +137,11 @@ class Gate:
                 needed, there = rows.bytes_of(shape, dtype), limits.default()
                 if needed > there:
                     sizes, texts = ",".join(map(str, _sizes(shape))), (limits.size_text(n) for n in (needed, there))
-                    raise _Over("{} in {} needs about {} of memory, and there are {}".format(sizes, dtype, *texts))
+                    raise _Over(
+                        "{} in {} needs about {} of memory, and there are {}; --shape asks another".format(
+                            sizes, dtype, *texts
+                        )
+                    )
         self.network = str(self._call("network"))
         for dtype in self.task.dtypes:
             for shape in self.task.shapes or (DEFAULT,):

@@ -34,7 +34,7 @@ WHOLE = 1 << 25
 
 #: Operations that the reference of a problem's block and its bound may take, about a second, and rows of it at least;
 #: each score takes a row of k, one of v, and so many beside.
-WORK, FEWEST, BESIDE = 1 << 28, 4, 64
+WORK, FEWEST, BESIDE = 1 << 27, 4, 64
 
 #: Problems whose blocks have every head together.
 BLOCKS = 8

@@ -144,9 +144,10 @@ def test_the_gate_judges_a_large_size_by_rows(tmp_path: Path) -> None:
 def test_a_cheat_that_leaves_rows_out_is_rejected_at_a_size_that_is_truly_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """2^26 scores, of which a few rows in the last tile of one head are those of their neighbours."""
+    """A few rows in the last tile are those of their neighbours; no row of the whole is judged in every problem."""
     monkeypatch.undo()
-    code = TILED.replace("    return out", "    out[0, 1, 3900:3903] = out[0, 1, 3903:3906]\n    return out")
-    verdict = Candidate("it", "", code).decided(tmp_path, shape=["1,2,2,4096,8192,8"], budget=500.0)
+    assert rows.large(Shape(1, 1, 1, 4096, 8200, 8, 8))
+    code = TILED.replace("    return out", "    out[0, 0, 3900:3903] = out[0, 0, 3903:3906]\n    return out")
+    verdict = Candidate("it", "", code).decided(tmp_path, shape=["1,1,1,4096,8200,8"], budget=500.0)
     assert verdict.verdict == "rejected"
-    assert verdict.reasons[0].problem.startswith("repeated")
+    assert any(each.problem.startswith("repeated") for each in verdict.reasons)

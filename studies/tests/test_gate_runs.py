@@ -1,0 +1,90 @@
+"""Runs of the gate: what is counted, and what bench/GATE.md promises by them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attention_conformance.bench.gate.verdict import Reason
+from attention_conformance.bench.tests.candidates import CHEATS, HONEST, Candidate
+from studies import gate_runs, gate_transcripts
+from studies.common import Unfit
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of runs, of a gate that rejects everything for one reason."""
+
+    class Rejection:
+        verdict, seed = "rejected", 7
+        reasons = [Reason("value", "zeros: all of it")]  # noqa: RUF012  (a stand-in)
+
+    monkeypatch.setattr(Candidate, "decided", lambda self, folder, **_: Rejection())
+    return tmp_path / "runs.jsonl"
+
+
+def run(work: Path, **changes: Any) -> dict[str, Any]:
+    """The study, without neighbours."""
+    return gate_runs.measure(**{"runs": 2, "work": work, "neighbours": 0, "only": "zeros"} | changes)
+
+
+def test_runs_are_counted_by_candidate(work: Path) -> None:
+    """With the kinds of their reasons, and how often a reason had the words of the record."""
+    found = run(work)["candidates"]
+    assert found["zeros"]["verdicts"] == {"rejected": 2}
+    assert found["zeros"]["kinds"] == {"value": 2}
+    assert found["zeros"]["named"] == 2
+    assert set(found) == {"zeros", "torch-zeros"}
+
+
+def test_what_a_file_has_is_not_run_again(work: Path) -> None:
+    """More runs are added to it."""
+    run(work)
+    before = work.read_text(encoding="utf-8")
+    run(work)
+    assert work.read_text(encoding="utf-8") == before
+    run(work, runs=3)
+    assert len(work.read_text(encoding="utf-8").splitlines()) == len(before.splitlines()) // 2 * 3
+
+
+def test_runs_of_other_code_do_not_count(work: Path) -> None:
+    """A candidate that changed is another one."""
+    run(work)
+    lines = [json.loads(line) | {"key": "another"} for line in work.read_text(encoding="utf-8").splitlines()]
+    work.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    assert run(work, runs=0)["candidates"] == {}
+
+
+def test_a_name_that_nobody_has_is_refused(work: Path) -> None:
+    """Nothing is run."""
+    with pytest.raises(Unfit, match="nothing-like-it"):
+        run(work, only="nothing-like-it")
+
+
+def test_every_candidate_was_run_and_none_was_decided_wrongly() -> None:
+    """No cheat was accepted, each was rejected by what its record says, and no honest kernel was rejected."""
+    kept = gate_runs.STUDY.kept()["candidates"]
+    assert {one.name for one in (*CHEATS, *HONEST)} == set(kept)
+    assert {one.name: one.key for one in (*CHEATS, *HONEST)} == {name: one["key"] for name, one in kept.items()}
+    for one in CHEATS:
+        count = kept[one.name]["verdicts"].get("rejected", 0)
+        assert (kept[one.name]["verdicts"], kept[one.name]["named"]) == ({"rejected": count}, count)
+    for one in HONEST:
+        assert "rejected" not in kept[one.name]["verdicts"]
+
+
+@pytest.mark.documents
+@pytest.mark.slow(15)
+@pytest.mark.parametrize("part", gate_transcripts.SHOWN)
+def test_the_page_has_what_the_gate_prints(part: str) -> None:
+    """By the seed that stands in it; times are of another run."""
+    if gate_transcripts.candidate(gate_transcripts.SHOWN[part]).framework == "torch":
+        pytest.importorskip("torch")
+    kept = gate_transcripts.STUDY.kept()["transcripts"][part]
+    again = gate_transcripts.printed(kept["candidate"], kept["seed"])
+    times = re.compile(r"[\d.]+ ms a call, \d+%")
+    assert times.sub("", again) == times.sub("", kept["text"])
