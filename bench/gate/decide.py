@@ -138,7 +138,7 @@ class Gate:
                 if needed > there:
                     sizes, texts = ",".join(map(str, _sizes(shape))), (limits.size_text(n) for n in (needed, there))
                     raise _Over(
-                        "{} in {} needs about {} of memory, and there are {}; --shape asks another".format(
+                        "{} in {} needs about {} of memory, and there are {}; --shape asks another size".format(
                             sizes, dtype, *texts
                         )
                     )

@@ -83,6 +83,14 @@ def ticking(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> Callable[[], No
     return call
 
 
+def test_a_small_product_counts_where_large_ones_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peak that is too low would have honest kernels seem too fast."""
+    seconds = iter([2 * 256**3 / 8e10, 10.0, 10.0])
+    monkeypatch.setattr(module, "_fastest", lambda *_: next(seconds))
+    (found,) = product(Framework.NUMPY, "cpu", "float32", 0.1)
+    assert (found.size, round(found.per_second / 1e10)) == (256, 8)
+
+
 def test_the_fastest_call_counts_but_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one warms up."""
     call = ticking(monkeypatch, 0.1, 0.9, 0.5, 0.7)
