@@ -24,7 +24,7 @@ from attention_conformance.conformance.judging.judge import judge, unanswered
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.judging.run_case import blank_of, request
 from attention_conformance.conformance.run.targets import Target
-from attention_conformance.impls.calls import Reply, Request
+from attention_conformance.impls.calls import BUILT_INSIDE, Reply, Request
 from attention_conformance.impls.contract import Implementation, ImplementationError, Profile
 from attention_conformance.impls.envelope import Shape
 from attention_conformance.impls.process import limits, threads
@@ -234,6 +234,8 @@ class Gate:
 
     def _noticed(self, effects: Sequence[str], one: Case) -> None:
         for effect in effects:
+            if effect.endswith(BUILT_INSIDE):  # a remark elsewhere: here the next inputs could be known by it
+                self._because("changed state", effect.removesuffix(BUILT_INSIDE), one)
             if not effect.startswith(NOTED):
                 continue
             kind, _, text = effect.removeprefix(NOTED).partition(": ")

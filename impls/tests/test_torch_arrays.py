@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 from attention_conformance.impls import memory_layouts
+from attention_conformance.impls.process.state import Watch
 
 pytest.importorskip("torch")
+
+import torch
+from torch.overrides import TorchFunctionMode
 
 from attention_conformance.impls.torch import arrays
 
@@ -59,3 +66,26 @@ def test_get_refuses_what_is_no_tensor(value: object) -> None:
 def test_nothing_records_a_gradient() -> None:
     """Inputs do not require a gradient, so no implementation keeps intermediates for one."""
     assert not arrays.put(np.ones((2, 2), np.float32), "cpu").requires_grad
+
+
+class _Mode(TorchFunctionMode):
+    """A mode that changes nothing."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+def _autocast() -> None:
+    torch.autocast("cpu", dtype=torch.bfloat16).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("leave", "name"), [(_autocast, "autocast of torch"), (lambda: _Mode().__enter__(), "modes of torch")]
+)
+def test_what_a_call_enters_and_does_not_leave_is_told_and_left(leave: Callable[[], Any], name: str) -> None:
+    """The next call is not in it."""
+    before = [each.get() for each in arrays.settings()]
+    with Watch(arrays.settings()) as watch:
+        leave()
+    assert [each.partition(":")[0] for each in watch.changed] == [name]
+    assert (watch.stuck, [each.get() for each in arrays.settings()]) == ((), before)

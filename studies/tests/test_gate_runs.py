@@ -29,7 +29,8 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(work: Path, **changes: Any) -> dict[str, Any]:
     """The study, without neighbours."""
-    return gate_runs.measure(**{"runs": 2, "work": work, "neighbours": 0, "only": "zeros"} | changes)
+    given: dict[str, Any] = {"runs": 2, "work": work, "neighbours": 0, "only": "zeros"}
+    return gate_runs.measure(**given | changes)
 
 
 def test_runs_are_counted_by_candidate(work: Path) -> None:
