@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 
 from attention_conformance.conformance.cases import AnyCase, Shape
 from attention_conformance.conformance.cases.layer import LayerShape
@@ -56,3 +57,61 @@ def common_features_line(kind: Failure, failed: Sequence[Judged], passed: Sequen
 def _has(name: str, each: Judged) -> bool:
     case, dtype = each
     return FEATURES[name](case) if name in FEATURES else dtype == name
+
+
+#: What else may tell calls apart in which a mistake shows from those in which it does not: in words where it is so, in
+#: words where it is not.
+RELATIONS: dict[tuple[str, str], Callable[[AnyCase], bool]] = {
+    ("where Sq ≠ Sk", "where Sq = Sk"): lambda case: case.shape.sq != case.shape.sk,
+    ("with one query", "with several queries"): FEATURES["one query"],
+    ("with more queries than keys", "with at least as many keys as queries"): FEATURES["more queries than keys"],
+    ("with grouped heads", "with as many key heads as query heads"): FEATURES["grouped heads"],
+    ("without a batch axis", "with a batch axis"): FEATURES["no batch axis"],
+    ("where D ≠ Dv", "where D = Dv"): FEATURES["D ≠ Dv"],
+    ("with more than 16 keys", "with up to 16 keys"): FEATURES["more than 16 keys"],
+    ("with no keys", "with keys"): FEATURES["no keys"],
+    ("with arrays that are not contiguous", "with contiguous arrays"): FEATURES["arrays that are not contiguous"],
+}
+
+#: In words, and whether a call meets it.
+Condition = tuple[str, Callable[[Judged], bool]]
+
+
+def narrowing(fits: Sequence[Judged], against: Sequence[Judged]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """What all failures that a cause gives have, and the passed cases that contradict it have not.
+
+    Parameters
+    ----------
+    fits
+        Failures that the cause gives, at least one.
+    against
+        Passed cases that would fail with it.
+
+    Returns
+    -------
+    tuple
+        One condition or two in words ("with a mask", "in float16"), () where none helps, and the places in ``against``
+        of those that meet them all the same.
+    """
+    conditions = {words: meets for words, meets in _conditions(fits) if all(map(meets, fits))}
+    met = {words: frozenset(n for n, each in enumerate(against) if meets(each)) for words, meets in conditions.items()}
+    choices: list[tuple[tuple[str, ...], frozenset[int]]] = [((), frozenset(range(len(against))))]
+    choices += [((words,), some) for words, some in met.items()]
+    choices += [((b, a), met[a] & met[b]) for a, b in itertools.combinations(met, 2)]
+    chosen, kept = min(choices, key=lambda choice: (len(choice[1]), len(choice[0])))
+    return chosen, tuple(sorted(kept))
+
+
+def _conditions(fits: Sequence[Judged]) -> Iterator[Condition]:
+    """Conditions that calls may be told apart by: what they have first, then dtypes, then what they have not."""
+    keywords = dict.fromkeys(k for operator in OPERATORS.values() for k in operator.keywords)
+    for name in keywords:
+        yield f"with {name}", lambda each, name=name: FEATURES[name](each[0])
+    for (words, _), has in RELATIONS.items():
+        yield words, lambda each, has=has: has(each[0])
+    for dtype in sorted({dtype for _, dtype in fits}):
+        yield f"in {dtype}", lambda each, dtype=dtype: each[1] == dtype
+    for name in keywords:
+        yield f"without {name}", lambda each, name=name: not FEATURES[name](each[0])
+    for (_, words), has in RELATIONS.items():
+        yield words, lambda each, has=has: not has(each[0])

@@ -143,7 +143,7 @@ def explanation_text(explanation: Explanation, failures: int) -> str:
     threads = ", ".join(s.removeprefix("cf. ") for s in explanation.sources[:NAMED])
     fits = len(explanation.fits)
     many = "this failure equals" if failures == 1 else f"{fits} of {failures} failures equal{'s' if fits == 1 else ''}"
-    text = f"{many} {explanation.title} (as in {threads})"
+    text = f"{many} {explanation.title}{f' (as in {threads})' if threads else ''}"
     return f"{text}; {explanation.contradicted} passed cases do not show it" if explanation.contradicted else text
 
 

@@ -1,25 +1,30 @@
-"""Matching of failures with faults: which one, or which two together, gives the results that failed.
+"""Matching of failures with causes: which mistake, or which two together, gives the results that failed.
 
-All failures of an implementation are looked at together; only faults of its operator are tried.  The explanation that
-fits most of them comes first, and passed cases speak against one that they would fail with.  What is left is explained
-in the same way.  Where nothing fits, nothing is said.
+All failures of an implementation are looked at together.  Known mistakes of its operator, and of the attention within,
+are tried first, then forms of them with other numbers, then parameters that are solved for from the results, then
+pairs.  The cause that gives most failures comes first; what is left is explained in the same way.  Passed cases that
+would fail with a cause narrow it to the calls that its failures have in common.  Where nothing fits, nothing is said.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from attention_conformance.conformance.cases import AnyCase
+from attention_conformance.conformance.diagnosis.common_features import narrowing
+from attention_conformance.conformance.diagnosis.fitted import fitted
+from attention_conformance.conformance.diagnosis.forms import forms_of
+from attention_conformance.conformance.diagnosis.lifted import candidates_of
 from attention_conformance.conformance.faults.models.mha import Layer
 from attention_conformance.conformance.faults.models.sdpa import Attention, Model
-from attention_conformance.conformance.faults.registry import Fault, faults_of
+from attention_conformance.conformance.faults.registry import Fault
 from attention_conformance.conformance.faults.trials import KEPT, Failed, explains, fails
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.impls.contract import Profile
 
-#: Failures on which every fault is tried; the smallest are the quickest and the easiest to read.
+#: Failures on which every fault is tried at a time, the smallest first: as soon as some are explained, those go out.
 TRIED = 12
 
 #: Failures that are looked at in all.
@@ -46,12 +51,19 @@ class Passed:
 
 @dataclass(frozen=True)
 class Explanation:
-    """One fault, or two together, and the failures that it gives."""
+    """A cause: one mistake, or two together, the failures that it gives, and the passed cases that contradict it."""
 
     faults: tuple[Fault, ...]
     fits: frozenset[Failed]
-    #: Passed cases that the fault would fail.
-    contradicted: int = 0
+    #: Passed cases that the fault would fail, in the calls that it is narrowed to.
+    against: tuple[Passed, ...] = ()
+    #: What the calls have in which it happens, in words; () for all.
+    only: tuple[str, ...] = ()
+
+    @property
+    def contradicted(self) -> int:
+        """How many passed cases it would fail."""
+        return len(self.against)
 
     def fit(self, failed: Failed) -> bool:
         """Whether it explains a failure, one that was not looked at when it was found too."""
@@ -61,7 +73,8 @@ class Explanation:
     @property
     def title(self) -> str:
         """What is wrong, in words."""
-        return " together with ".join(f"“{fault.title}”" for fault in self.faults)
+        what = " together with ".join(f"“{fault.title}”" for fault in self.faults)
+        return f"{what}, only {' and '.join(self.only)}," if self.only else what
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -101,8 +114,11 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: boo
     left = list(failures)
     while left:
         best = (
-            _single(left, failures, witnesses)
+            _single(candidates_of, left, failures, witnesses)
             or _together(found, left, failures, witnesses)
+            or _solved(left, failures, witnesses, tables=False)
+            or _single(forms_of, left, failures, witnesses)
+            or _solved(left, failures, witnesses, tables=True)
             or (_pair(left, failures, witnesses) if pairs else None)
         )
         if best is None:
@@ -113,11 +129,24 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: boo
     return sorted(found, key=lambda e: -len(e.fits))
 
 
-def _single(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]) -> Explanation | None:
-    tried = left[:TRIED]
-    faults = {fault.name: fault for failed in tried for fault in faults_of(failed.case.operator)}
-    candidates = [(fault,) for fault in faults.values() if any(explains(fault.make, f) for f in tried)]
-    return _best(candidates, left, failures, passed)
+def _single(
+    candidates: Callable[[str], list[Fault]],
+    left: Sequence[Failed],
+    failures: Sequence[Failed],
+    passed: Sequence[Passed],
+) -> Explanation | None:
+    """One fault, of those that an operator has, on some failures after the other."""
+    for tried in _batched(left):
+        faults = [fault for operator in {f.case.operator: None for f in tried} for fault in candidates(operator)]
+        fit = [(fault,) for fault in faults if any(explains(fault.make, f) for f in tried)]
+        best = _best(fit, left, failures, passed)
+        if best is not None:
+            return best
+    return None
+
+
+def _batched(left: Sequence[Failed]) -> Iterator[Sequence[Failed]]:
+    return (left[first : first + TRIED] for first in range(0, len(left), TRIED))
 
 
 def _together(
@@ -127,6 +156,18 @@ def _together(
     faults = list(dict.fromkeys(fault for explanation in found for fault in explanation.faults))
     candidates = [c for n in (2, 3) for c in itertools.combinations(faults, n)]
     return _best([c for c in candidates if combined(c) is not None], left, failures, passed)
+
+
+def _solved(
+    left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed], *, tables: bool
+) -> Explanation | None:
+    """A parameter that is solved for."""
+    candidates = [
+        (fault,)
+        for operator in {f.case.operator: None for f in left}
+        for fault in fitted([f for f in left if f.case.operator == operator], tables=tables)
+    ]
+    return _best(candidates, left, failures, passed)
 
 
 def _pair(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]) -> Explanation | None:
@@ -144,7 +185,7 @@ def _pair(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[P
 
 
 def _showing(failed: Failed) -> list[Fault]:
-    faults = faults_of(failed.case.operator)
+    faults = candidates_of(failed.case.operator)
     return [fault for fault in faults if fails(fault.make, failed.case, failed.dtype, failed.profile)]
 
 
@@ -165,8 +206,8 @@ def _best(
         return len(explanation.fits.intersection(left))
 
     for _, level in itertools.groupby(sorted(explanations, key=new, reverse=True), key=new):
-        weighed = [replace(e, contradicted=_contradictions(e.faults, passed)) for e in level if _says(e, left)]
-        best = min(weighed, key=lambda e: e.contradicted, default=None)
+        weighed = [_weighed(e, passed) for e in level if _says(e, left)]
+        best = min(weighed, key=lambda e: (e.contradicted, len(e.only)), default=None)
         if best is not None and (not best.contradicted or _convincing(best, failures)):
             return best
     return None
@@ -185,11 +226,17 @@ def _convincing(explanation: Explanation, failures: Sequence[Failed]) -> bool:
     return 2 * len(explanation.fits.intersection(values)) > len(failures)
 
 
-def _contradictions(faults: tuple[Fault, ...], passed: Sequence[Passed]) -> int:
-    make = combined(faults)
+def _weighed(explanation: Explanation, passed: Sequence[Passed]) -> Explanation:
+    """An explanation with the passed cases that contradict it, narrowed to the calls that its failures share."""
+    make = combined(explanation.faults)
     if make is None:
-        return 0
-    return sum(fails(make, p.case, p.dtype, p.profile) for p in passed[:WITNESSES])
+        return explanation
+    against = [p for p in passed[:WITNESSES] if fails(make, p.case, p.dtype, p.profile)]
+    if not against:
+        return explanation
+    fits = [(f.case, f.dtype) for f in explanation.fits]
+    only, kept = narrowing(fits, [(p.case, p.dtype) for p in against])
+    return replace(explanation, only=only, against=tuple(against[n] for n in kept))
 
 
 def combined(faults: Sequence[Fault]) -> type[Model] | None:

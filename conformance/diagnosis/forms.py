@@ -1,0 +1,337 @@
+"""Forms: mistakes with a number or an option in them, in every value that libraries have, as candidates of a diagnosis.
+
+A fault of the registry is one mistake that happened; here is the rest of its kind: each fill for each set of masks,
+each end of a window, each offset, each option that is dropped.  They have no sources, and the kill matrix does not ask
+them.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import ml_dtypes
+import numpy as np
+
+from attention_conformance.conformance.diagnosis.lifted import in_operator
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
+from attention_conformance.conformance.faults.registry import Fault
+from attention_conformance.conformance.spec.sdpa import Expected
+
+Form = tuple[str, str, str, type[Attention]]
+
+#: What masks keys, by the method that says which it allows, in words.
+SOURCES = {
+    "mask_allows": "masks",
+    "bias_allows": "biases of −inf",
+    "causal_allows": "causal",
+    "window_allows": "windows",
+    "lengths_allow": "key lengths",
+}
+
+
+class Fills(Attention):
+    """Some masks written as a finite number, the others as −inf."""
+
+    #: The methods of SOURCES whose masks are.
+    soft: ClassVar[tuple[str, ...]]
+    #: The number, and whether it is added to the score.
+    value: ClassVar[Callable[[Inputs], float]]
+    added_to_score: ClassVar[bool]
+    #: Rows without any finite score come out NaN.
+    nan: ClassVar[bool]
+
+    def added(self, x: Inputs, s: Array) -> Array:
+        if x.bias is None or "bias_allows" not in self.soft:
+            return super().added(x, s)
+        bias = self.spread(x, x.bias).astype(x.work)
+        fill = x.work(type(self).value(x))
+        if self.added_to_score:
+            return s + np.where(np.isneginf(bias), fill, bias)
+        return np.where(np.isneginf(bias), fill, s + bias)
+
+    def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
+        fill = x.work(type(self).value(x))
+        hard = np.ones(x.shape, bool)
+        for name in SOURCES:
+            allows = getattr(self, name)(x)
+            if name not in self.soft:
+                hard = hard & allows
+            elif name != "bias_allows":
+                s = np.where(allows, s, s + fill if self.added_to_score else fill)
+        return np.where(hard, s, x.work(-np.inf))
+
+    def top(self, x: Inputs, s: Array) -> Array:
+        return self.sink_top(x, s.max(axis=3, keepdims=True, initial=-np.inf)) if self.nan else super().top(x, s)
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        return powers / total if self.nan else super().normalized(x, powers, total, allowed)
+
+
+def _smallest(x: Inputs) -> float:
+    return float(ml_dtypes.finfo(x.dtype).min)
+
+
+def _constant(value: float) -> Callable[[Inputs], float]:
+    return lambda x: value
+
+
+def _cast(value: float) -> Callable[[Inputs], float]:
+    """A number that the storage dtype may not hold."""
+    return lambda x: -np.inf if abs(value) > float(ml_dtypes.finfo(x.dtype).max) else value
+
+
+FILLS: dict[str, Callable[[Inputs], float]] = {
+    "a finite number far below the scores, such as −1e9": _constant(-1e9),
+    "the smallest number of the dtype": _smallest,
+    "−1e9, which is −inf in float16": _cast(-1e9),
+    "−1e4": _constant(-1e4),
+}
+
+#: Sets of masks that one fill is used for.
+_SOFT = ("m", "c", "l", "w", "b", "mc", "ml", "mb", "mcl", "mcw", "mclw", "clw", "cl", "cw", "mbl", "mcb", "mclwb")
+_LETTER = dict(zip("mbcwl", SOURCES, strict=True))
+
+
+def _fills() -> Iterator[Form]:
+    for soft, (text, value), added, nan in itertools.product(_SOFT, FILLS.items(), (False, True), (True, False)):
+        names = tuple(_LETTER[letter] for letter in soft)
+        words = " and ".join(SOURCES[name] for name in names)
+        rest = [SOURCES[name] for name in SOURCES if name not in names]
+        other = f"; −inf for {', '.join(rest)}" if rest else ""
+        rows = ", and a row of −inf alone is NaN" if nan and rest else ""
+        how = "added to the scores" if added else "written at masked keys"
+        make = type(
+            "Fill", (Fills,), {"soft": names, "value": staticmethod(value), "added_to_score": added, "nan": nan}
+        )
+        yield "form-fill", "SDPA-7", f"{text} {how} for {words}{other}{rows}", make
+
+
+# Ends of windows, offsets and lengths.
+
+
+class OtherWindow(Attention):
+    """Another window, in calls that give one or in those that give none."""
+
+    ends: ClassVar[Callable[[Inputs], tuple[int | None, int | None]]]
+
+    def window(self, x: Inputs) -> tuple[int | None, int | None]:
+        return type(self).ends(x)
+
+
+def _wider(left: int, right: int) -> Callable[[Inputs], tuple[int | None, int | None]]:
+    def ends(x: Inputs) -> tuple[int | None, int | None]:
+        a, b = x.window or (None, None)
+        return (None if a is None else a + left), (None if b is None else b + right)
+
+    return ends
+
+
+def _windows() -> Iterator[Form]:
+    for left, right in itertools.product(range(-3, 4), repeat=2):
+        if left or right:
+            text = " and ".join(
+                f"{abs(n)} key{'s' if abs(n) > 1 else ''} {'more' if n > 0 else 'fewer'} at the {side}"
+                for n, side in ((left, "left"), (right, "right"))
+                if n
+            )
+            yield "form-window", "SDPA-11", f"a window has {text}", _window(_wider(left, right))
+    for size in range(1, 9):
+        for right, words in ((0, "at the left alone"), (size, "at each side")):
+            ends = functools.partial(lambda x, e: x.window or e, e=(size, right))
+            title = f"a window of {size} keys {words} in calls that give none"
+            yield "form-own-window", "SDPA-11", title, _window(ends)
+
+
+def _window(ends: Callable[[Inputs], tuple[int | None, int | None]]) -> type[Attention]:
+    return type("OtherWindow", (OtherWindow,), {"ends": staticmethod(ends)})
+
+
+class Allowing(Attention):
+    """Keys allowed by one rule more, or by another one in the place of causal or lengths."""
+
+    rule: ClassVar[Callable[[Attention, Inputs], Array]]
+    #: The method in whose place it is, "" for a further rule.
+    place: ClassVar[str]
+
+    def causal_allows(self, x: Inputs) -> Array:
+        return self._ruled(x, "causal_allows")
+
+    def lengths_allow(self, x: Inputs) -> Array:
+        return self._ruled(x, "lengths_allow")
+
+    def mask_allows(self, x: Inputs) -> Array:
+        right = super().mask_allows(x)
+        return right & np.broadcast_to(type(self).rule(self, x), x.shape) if not self.place else right
+
+    def _ruled(self, x: Inputs, name: str) -> Array:
+        given = x.is_causal if name == "causal_allows" else x.kv_lengths is not None
+        if self.place == name and given:
+            return np.broadcast_to(type(self).rule(self, x), x.shape)
+        found: Array = getattr(super(), name)(x)
+        return found
+
+
+def _allowing(place: str, rule: Callable[[Any, Inputs], Array]) -> type[Attention]:
+    return type("Allowing", (Allowing,), {"place": place, "rule": staticmethod(rule)})
+
+
+def _rows(x: Inputs) -> Array:
+    return np.arange(x.q.shape[2])[:, None]
+
+
+def _offsets() -> Iterator[Form]:
+    def shifted(start: Callable[[Any, Inputs], Any], by: int) -> Callable[[Any, Inputs], Array]:
+        return lambda model, x: model.keys(x) <= _rows(x) + start(model, x) + by
+
+    starts: dict[str, Callable[[Any, Inputs], Any]] = {
+        "": lambda model, x: model.offset(x),
+        " from the bottom right": lambda model, x: x.shape[3] - x.shape[2],
+        " from the bottom right, the offset on top,": lambda model, x: x.shape[3] - x.shape[2] + model.offset(x),
+        " from the middle": lambda model, x: (x.shape[3] - x.shape[2]) // 2,
+    }
+    for (text, start), by in itertools.product(starts.items(), range(-4, 5)):
+        if by:
+            title = (
+                f"causal{text} lets a row see {abs(by)} key{'s' if abs(by) > 1 else ''} {'more' if by > 0 else 'fewer'}"
+            )
+            yield "form-offset", "SDPA-9", title, _allowing("causal_allows", shifted(start, by))
+        elif text:
+            yield "form-offset", "SDPA-9", f"causal counted{text}", _allowing("causal_allows", shifted(start, 0))
+    for by in (0, -1, 1):
+        for text, start in list(starts.items())[:2]:
+            title = f"causal{text} in calls that are not causal{f', shifted by {by}' if by else ''}"
+            yield "form-always-causal", "SDPA-9", title, _allowing("", shifted(start, by))
+
+
+def _lengths() -> Iterator[Form]:
+    def rule(change: Callable[[Array], Array]) -> Callable[[Any, Inputs], Array]:
+        return lambda model, x: model.keys(x) < np.reshape(change(np.asarray(x.kv_lengths)), (-1, 1, 1, 1))
+
+    for by in (-3, -2, 2, 3):
+        title = f"{abs(by)} keys {'more' if by > 0 else 'fewer'} than the length"
+        yield "form-length", "SDPA-12", title, _allowing("lengths_allow", rule(lambda n, by=by: n + by))
+    for to in (2, 4, 16, 32, 64, 128):
+        title = f"lengths rounded up to a multiple of {to}"
+        yield "form-length", "SDPA-12", title, _allowing("lengths_allow", rule(lambda n, to=to: -(-n // to) * to))
+    titles: dict[str, Callable[[Any, Inputs], Array]] = {
+        "key padding at the left: the last keys of each length are allowed": lambda model, x: (
+            model.keys(x) >= x.shape[3] - np.reshape(np.asarray(x.kv_lengths), (-1, 1, 1, 1))
+        ),
+        "key lengths inverted: the padded keys are allowed": lambda model, x: (
+            model.keys(x) >= np.reshape(np.asarray(x.kv_lengths), (-1, 1, 1, 1))
+        ),
+        "key lengths of the batches in reverse": lambda model, x: (
+            model.keys(x) < np.reshape(np.asarray(x.kv_lengths)[::-1], (-1, 1, 1, 1))
+        ),
+        "the shortest key length for all batches": lambda model, x: (
+            model.keys(x) < np.min(x.kv_lengths, initial=1 << 30)
+        ),
+    }
+    for title, each in titles.items():
+        yield "form-length", "SDPA-12", title, _allowing("lengths_allow", each)
+
+
+def _further() -> Iterator[Form]:
+    """Rules in every call."""
+    for block in (2, 4, 8, 16, 32, 64, 128):
+        title = f"rows see the keys of their own block of {block} alone"
+        yield "form-blocks", "SDPA-7", title, _allowing("", lambda m, x, b=block: m.keys(x) // b == _rows(x) // b)
+    rules: dict[str, Callable[[Any, Inputs], Array]] = {
+        "no row sees the key at its own place": lambda model, x: model.keys(x) != _rows(x),
+        "the first key is masked": lambda model, x: model.keys(x) > 0,
+        "the last key is masked": lambda model, x: model.keys(x) < x.shape[3] - 1,
+        "keys beyond the number of queries are masked": lambda model, x: model.keys(x) < x.shape[2],
+        "keys whose vectors are all zero are masked": lambda model, x: np.any(model.heads(x, x.k) != 0, 3)[:, :, None],
+    }
+    for title, rule in rules.items():
+        yield "form-rule", "SDPA-7", title, _allowing("", rule)
+
+
+# Options that are dropped, or read wrongly.
+
+
+class Changed(Attention):
+    """Right attention of a call that is changed."""
+
+    change: ClassVar[Callable[[Inputs], Inputs]]
+
+    def attend(self, x: Inputs) -> Expected:
+        return super().attend(type(self).change(x))
+
+
+def _changed(change: Callable[[Inputs], Inputs]) -> type[Attention]:
+    return type("Changed", (Changed,), {"change": staticmethod(change)})
+
+
+#: Options in words, and what they are where they are dropped.
+_OPTIONS: dict[str, str] = {
+    "mask": "the mask",
+    "bias": "the bias, its −inf too,",
+    "causal_offset": "the causal offset",
+    "window": "the window",
+    "kv_lengths": "the key lengths",
+    "scale": "the given scale",
+    "softcap": "the softcap",
+    "sinks": "the sinks",
+}
+
+
+def _first(x: Inputs, name: str, axis: int, place: int) -> Inputs:
+    """One index of an axis of a mask or bias for all of them."""
+    array = getattr(x, name)
+    if array is None:
+        return x
+    full = np.broadcast_to(array, x.shape)
+    if not full.shape[axis]:
+        return x
+    one = np.take(full, [place if place >= 0 else full.shape[axis] - 1], axis)
+    return replace(x, **{name: np.broadcast_to(one, full.shape)})
+
+
+def _dropped() -> Iterator[Form]:
+    for name, words in _OPTIONS.items():
+        drop = functools.partial(lambda x, name: replace(x, **{name: None}), name=name)
+        yield "form-dropped", "SDPA-13", f"{words} is ignored", _changed(drop)
+    yield "form-dropped", "SDPA-9", "is_causal is ignored", _changed(lambda x: replace(x, is_causal=False))
+    axes = ((0, "batch"), (1, "head"), (2, "row"), (3, "key"))
+    for name, (axis, words), place in itertools.product(("mask", "bias"), axes, (0, -1)):
+        title = f"the {name} of the {'last' if place else 'first'} {words} for all of them"
+        yield "form-first", "SDPA-8", title, _changed(functools.partial(_first, name=name, axis=axis, place=place))
+    for name in ("mask", "bias"):
+        for a, b, words in (
+            (2, 3, "transposed"),
+            (0, 1, "with batch and head exchanged"),
+            (1, 2, "with head and row exchanged"),
+        ):
+            swap = functools.partial(_swapped, name=name, a=a, b=b)
+            yield "form-transposed", "SDPA-8", f"the {name} {words}", _changed(swap)
+        for axis, words in ((2, "rows"), (3, "keys"), (1, "heads"), (0, "batches")):
+            flip = functools.partial(_flipped, name=name, axis=axis)
+            yield "form-reversed", "SDPA-8", f"the {name} with its {words} in reverse", _changed(flip)
+
+
+def _swapped(x: Inputs, name: str, a: int, b: int) -> Inputs:
+    array = getattr(x, name)
+    if array is None or x.shape[a] != x.shape[b]:
+        return x
+    return replace(x, **{name: np.broadcast_to(array, x.shape).swapaxes(a, b)})
+
+
+def _flipped(x: Inputs, name: str, axis: int) -> Inputs:
+    array = getattr(x, name)
+    return x if array is None else replace(x, **{name: np.flip(np.broadcast_to(array, x.shape), axis)})
+
+
+@functools.cache
+def _forms(operator: str) -> tuple[Fault, ...]:
+    every = itertools.chain(_dropped(), _offsets(), _windows(), _lengths(), _further(), _fills())
+    return tuple(Fault(name, clause, title, (), in_operator(make, operator)) for name, clause, title, make in every)
+
+
+def forms_of(operator: str) -> list[Fault]:
+    """The forms that an operator's attention may have; none for gradients."""
+    return list(_forms(operator)) if operator in ("sdpa", "mha", "sublayer") else []
