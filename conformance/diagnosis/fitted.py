@@ -322,6 +322,8 @@ SCALES: dict[str, Callable[[Sizes], float]] = {
     "1/√Dv": lambda s: s.dv**-0.5,
     "1/√(D/2)": lambda s: (s.d / 2) ** -0.5,
     "1/√(2·D)": lambda s: (2 * s.d) ** -0.5,
+    "1/√(3·D)": lambda s: (3 * s.d) ** -0.5,
+    "1/√(4·D)": lambda s: (4 * s.d) ** -0.5,
     "1/D": lambda s: 1 / s.d,
     "√D": lambda s: s.d**0.5,
     "D": lambda s: float(s.d),
@@ -563,6 +565,25 @@ def _near(law: Law, estimates: Iterable[Estimate]) -> int:
     return count
 
 
+def _constant_scales(estimates: Sequence[Estimate]) -> dict[str, Callable[[Sizes], float]]:
+    """Scales that are one number in every call, as the estimates have them."""
+    found: dict[str, Callable[[Sizes], float]] = {}
+    for each in estimates:
+        x = attention_call(each.failed)
+        if x is not None:
+            scale = float(each.value) / math.sqrt(max(1, x.q.shape[3]))
+            for number in (*_neat(scale), _square_root(scale)):
+                if number and math.isclose(number, scale, rel_tol=NEAR):
+                    found.setdefault(f"{_root(number)} whatever D", lambda _, number=number: number)
+    return found
+
+
+def _square_root(scale: float) -> float:
+    """1/√n near a scale; 0 for none."""
+    square = round(1 / scale**2) if scale and 1 / scale**2 < 1e9 else 0
+    return math.copysign(square**-0.5, scale) if square else 0.0
+
+
 def _gives(family: Family, law: Law, estimates: Iterable[Estimate]) -> bool:
     """Whether a law gives the results of all cases that were solved for, within their bounds."""
     return all(explains(in_operator(_with(family, law), e.failed.case.operator), e.failed) for e in estimates)
@@ -575,12 +596,13 @@ def _formulas(family: Family, estimates: Sequence[Estimate]) -> Iterator[tuple[s
     def relative(scale: Callable[[Sizes], float]) -> Law:
         return lambda x: scale(Sizes.of(x)) * math.sqrt(max(1, x.q.shape[3]))
 
-    near = {text: _near(relative(scale), estimates) for text, scale in SCALES.items()}
+    scales = SCALES | _constant_scales(estimates)
+    near = {text: _near(relative(scale), estimates) for text, scale in scales.items()}
     most = max(near.values())
     fit = [text for text, count in near.items() if count == most > 0]
     for text in fit[:4]:
-        law = relative(SCALES[text])
-        others = [o for o in fit if o != text and _gives(family, relative(SCALES[o]), estimates)][:2]
+        law = relative(scales[text])
+        others = [o for o in fit if o != text and _gives(family, relative(scales[o]), estimates)][:2]
         too = f"; {' and '.join(others)} fit{'s' if len(others) == 1 else ''} too" if others else ""
         first = max((e for e in estimates if _near(law, [e])), key=lambda e: e.failed.case.shape.d)
         x = attention_call(first.failed)

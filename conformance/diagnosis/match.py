@@ -9,6 +9,7 @@ would fail with a cause narrow it to the calls that its failures have in common.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -35,6 +36,12 @@ PAIRED = 4
 
 #: Passed cases that may speak against an explanation, the smallest first.
 WITNESSES = 200
+
+#: Numbers in the words of an exception, which differ from call to call.
+NUMBERS = re.compile(r"\d+")
+
+#: Mistakes that were found, and failures, on which each further mistake is tried together with one of them.
+BESIDE = 3
 
 #: Pairs of faults that are tried on one failure.
 PAIRS = 3000
@@ -113,40 +120,43 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: boo
     found: list[Explanation] = []
     left = list(failures)
     while left:
-        best = (
-            _single(candidates_of, left, failures, witnesses)
-            or _together(found, left, failures, witnesses)
-            or _solved(left, failures, witnesses, tables=False)
-            or _single(forms_of, left, failures, witnesses)
-            or _solved(left, failures, witnesses, tables=True)
-            or (_pair(left, failures, witnesses) if pairs else None)
-        )
+        best = next(filter(None, _explanations(found, left, failures, witnesses)), None)
+        if best is None and pairs:
+            best = _pair(left, failures, witnesses)
         if best is None:
             break
         # What explains all that an earlier one does, and more, takes its place: two mistakes at once.
         found = [e for e in found if not e.fits < best.fits] + [best]
         left = [failed for failed in left if failed not in best.fits]
+    found += raised(left, witnesses)
     return sorted(found, key=lambda e: -len(e.fits))
+
+
+def _explanations(
+    found: Sequence[Explanation], left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]
+) -> Iterator[Explanation | None]:
+    """What explains some of the failures that are left, a few of them after the other, known mistakes first."""
+    for first in range(0, len(left), TRIED):
+        tried = left[first : first + TRIED]
+        yield _single(candidates_of, tried, left, failures, passed)
+        if not first:
+            yield _together(found, left, failures, passed)
+            yield _beside(found, tried[:BESIDE], left, failures, passed)
+        yield _solved(tried, left, failures, passed, tables=False)
+        yield _single(forms_of, tried, left, failures, passed)
+        yield _solved(tried, left, failures, passed, tables=True)
 
 
 def _single(
     candidates: Callable[[str], list[Fault]],
+    tried: Sequence[Failed],
     left: Sequence[Failed],
     failures: Sequence[Failed],
     passed: Sequence[Passed],
 ) -> Explanation | None:
-    """One fault, of those that an operator has, on some failures after the other."""
-    for tried in _batched(left):
-        faults = [fault for operator in {f.case.operator: None for f in tried} for fault in candidates(operator)]
-        fit = [(fault,) for fault in faults if any(explains(fault.make, f) for f in tried)]
-        best = _best(fit, left, failures, passed)
-        if best is not None:
-            return best
-    return None
-
-
-def _batched(left: Sequence[Failed]) -> Iterator[Sequence[Failed]]:
-    return (left[first : first + TRIED] for first in range(0, len(left), TRIED))
+    """One fault of those that an operator has."""
+    faults = [fault for operator in {f.case.operator: None for f in tried} for fault in candidates(operator)]
+    return _best([(fault,) for fault in faults if any(explains(fault.make, f) for f in tried)], left, failures, passed)
 
 
 def _together(
@@ -158,14 +168,36 @@ def _together(
     return _best([c for c in candidates if combined(c) is not None], left, failures, passed)
 
 
+def _beside(
+    found: Sequence[Explanation],
+    tried: Sequence[Failed],
+    left: Sequence[Failed],
+    failures: Sequence[Failed],
+    passed: Sequence[Passed],
+) -> Explanation | None:
+    """One more mistake on top of one that was found."""
+    candidates = []
+    for known in [explanation.faults[0] for explanation in found if len(explanation.faults) == 1][:BESIDE]:
+        for fault in candidates_of(known.operator):
+            made = combined((known, fault))
+            if made is not None and any(explains(made, f, once=True) for f in tried if f.telling):
+                candidates.append((known, fault))
+    return _best(candidates, left, failures, passed)
+
+
 def _solved(
-    left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed], *, tables: bool
+    tried: Sequence[Failed],
+    left: Sequence[Failed],
+    failures: Sequence[Failed],
+    passed: Sequence[Passed],
+    *,
+    tables: bool,
 ) -> Explanation | None:
     """A parameter that is solved for."""
     candidates = [
         (fault,)
-        for operator in {f.case.operator: None for f in left}
-        for fault in fitted([f for f in left if f.case.operator == operator], tables=tables)
+        for operator in {f.case.operator: None for f in tried}
+        for fault in fitted([f for f in tried if f.case.operator == operator], tables=tables)
     ]
     return _best(candidates, left, failures, passed)
 
@@ -199,8 +231,14 @@ def _best(
     explanations = []
     for faults in candidates:
         make = combined(faults)
-        if make is not None:
-            explanations.append(Explanation(faults, frozenset(f for f in failures if explains(make, f))))
+        if make is None:
+            continue
+        explanation = Explanation(faults, frozenset(f for f in failures if explains(make, f)))
+        if explanation.fits.issuperset(left) and _says(explanation, left):
+            explanation = _weighed(explanation, passed)
+            if not explanation.against and not explanation.only:
+                return explanation  # no other one is better
+        explanations.append(explanation)
 
     def new(explanation: Explanation) -> int:
         return len(explanation.fits.intersection(left))
@@ -211,6 +249,19 @@ def _best(
         if best is not None and (not best.contradicted or _convincing(best, failures)):
             return best
     return None
+
+
+def raised(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Explanation]:
+    """Exceptions that no mistake gives, each by its own words and the calls that have it."""
+    groups: dict[str, list[Failed]] = {}
+    for failed in failures:
+        if failed.failure is Failure.ERROR:
+            groups.setdefault(NUMBERS.sub("…", failed.reply.text), []).append(failed)
+    for text, some in groups.items():
+        only, kept = narrowing([(f.case, f.dtype) for f in some], [(p.case, p.dtype) for p in passed])
+        if len(some) > 1 and not kept:
+            fault = Fault("raised", some[0].case.clauses[0], f"an exception: {text[:200]}", (), Model)
+            yield Explanation((fault,), frozenset(some), (), only)
 
 
 def _says(explanation: Explanation, left: Sequence[Failed]) -> bool:

@@ -42,6 +42,22 @@ class FirstRowForAll(Attention):
         return super().spread(x, first_of(array, 2))
 
 
+@fault("SDPA-8", "the first head of a mask used for all, of a bias not", "cf. rocm-libraries PR 11189")
+class MaskOfFirstHead(Attention):
+    """A boolean mask becomes (B, 1, Sq, Sk) on its way; a bias is handed on as it is."""
+
+    def mask_allows(self, x: Inputs) -> Array:
+        return super().mask_allows(x) if x.mask is None else super().spread(x, first_of(x.mask, 1))
+
+
+@fault("SDPA-8", "the first row of a mask used for all, of a bias not", "cf. transformer PR 40")
+class MaskOfFirstRow(Attention):
+    """A boolean mask is turned into one over the keys."""
+
+    def mask_allows(self, x: Inputs) -> Array:
+        return super().mask_allows(x) if x.mask is None else super().spread(x, first_of(x.mask, 2))
+
+
 @fault("SDPA-8", "one key column is read as the first of many", "pytorch PR 128816")
 class KeyColumnPadded(Attention):
     """A mask with one entry for all keys is padded with False, a bias with −inf."""

@@ -59,6 +59,16 @@ class CausalOneAhead(Attention):
         return self.keys(x) <= self.diagonal(x) + 1 if x.is_causal else super().causal_allows(x)
 
 
+@fault("SDPA-9", "the last row of causal sees every key", "cf. mlx 2835, cf. pytorch 108108")
+class CausalLastRowSeesAll(Attention):
+    """The row that is generated from takes the path of one query, which has no causal mask."""
+
+    def causal_allows(self, x: Inputs) -> Array:
+        if not x.is_causal:
+            return super().causal_allows(x)
+        return super().causal_allows(x) | (np.arange(x.shape[2])[:, None] == x.shape[2] - 1)
+
+
 @fault("SDPA-9", "causal reversed: a row sees itself and later keys", "levanter PR 102, LLMs-from-scratch PR 1062")
 class CausalReversed(Attention):
     """The other triangle."""

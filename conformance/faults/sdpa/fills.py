@@ -182,3 +182,39 @@ class TotalPlusEpsilon(Attention):
 
     def total(self, x: Inputs, powers: Array) -> Array:
         return super().total(x, powers) + x.work(1e-6)
+
+
+@fault(
+    "SDPA-24",
+    "a finite fill for masks, but not for a bias of −inf: NaN where the bias empties a row",
+    "cf. allennlp 890, cf. vllm-fork PR 682, cf. flax 982",
+)
+class FillNotForBias(FillMinus1e9):
+    """Rows that masks empty give the mean of v, rows that a bias of −inf empties NaN; both in one row mix."""
+
+    def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
+        others = self.mask_allows(x) & self.causal_allows(x) & self.window_allows(x) & self.lengths_allow(x)
+        return np.where(others, s, x.work(self.value(x)))
+
+    def top(self, x: Inputs, s: Array) -> Array:
+        return self.sink_top(x, s.max(axis=3, keepdims=True, initial=-np.inf))
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        return powers / total
+
+
+@fault("SDPA-7", "−1e4 added once to every masked score", "transformers 14859, cf. onnxruntime 14363")
+class OneFillAdded(Attention):
+    """A fully masked row is the softmax of its scores, as if nothing were masked."""
+
+    def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
+        s = np.where(allowed, s, s + x.work(-1e4))
+        return np.where(self.bias_allows(x), s, x.work(-np.inf))
+
+
+@fault("SDPA-14", "weights below 1e-6 raised to it, masked ones too", "cf. vllm PR 39148, cf. burn PR 4697")
+class WeightFloor(Attention):
+    """A guard against log 0 that is in every weight."""
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        return np.maximum(super().normalized(x, powers, total, allowed), x.work(1e-6))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
 from attention_conformance.conformance.faults.registry import fault
+from attention_conformance.conformance.spec.sdpa import Expected
 
 
 @fault("SDPA-17", "query head h reads key head h mod Hkv", "onnx PR 7274, onnxscript PR 2408, jax-js PR 180")
@@ -110,3 +113,52 @@ class FirstBatchKeys(Attention):
     def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
         q, k, v = super().operands(x)
         return q, np.broadcast_to(k[:1], k.shape) if len(k) else k, v
+
+
+@fault(
+    "SDPA-17", "query head h reads key head min(h, Hkv − 1)", "cf. ONNXim PR 34, cf. native-sparse-attention-triton 27"
+)
+class HeadsClamped(Attention):
+    """An index past the last key head stays at it; as many key heads as query heads hide it."""
+
+    def heads(self, x: Inputs, array: Array) -> Array:
+        return array[:, np.minimum(np.arange(x.shape[1]), array.shape[1] - 1)]
+
+
+@fault(
+    "SDPA-1",
+    "keys and values counted across the samples: (Sk, B) memory read as (B, Sk)",
+    "cf. onnx 7118, cf. FuxiCTR 30",
+)
+class KeysAcrossSamples(Attention):
+    """Sequence-first keys meet batch-first queries; a batch of one hides it."""
+
+    def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
+        def crossed(array: Array) -> Array:
+            b, h, s, d = array.shape
+            return array.transpose(1, 2, 0, 3).reshape(h, b, s, d).swapaxes(0, 1)
+
+        q, k, v = super().operands(x)
+        return q, crossed(k), crossed(v)
+
+
+@fault("SDPA-1", "the two halves of the head width taken for keys of their own", "cf. FuxiCTR 30, cf. onnx 7118")
+class WidthHalvesAsKeys(Attention):
+    """(S, D) read as (2 · S, D/2), of queries, keys and values alike; an odd width takes another path."""
+
+    def attend(self, x: Inputs) -> Expected:
+        if x.q.shape[3] % 2 or x.v.shape[3] % 2 or x.bias is not None:
+            return super().attend(x)
+
+        def halved(array: Array) -> Array:
+            b, h, s, d = array.shape
+            return array.reshape(b, h, 2 * s, d // 2)
+
+        mask = self.allowed(x).repeat(2, axis=2).repeat(2, axis=3)
+        kept = {"scale": x.scale, "softcap": x.softcap, "sinks": x.sinks, "work": x.work, "stored": x.dtype}
+        found = super().attend(Inputs(halved(x.q), halved(x.k), halved(x.v), mask, **kept))  # type: ignore[arg-type]
+        (b, h, n, m), width = x.shape, x.v.shape[3]
+        weights = found.weights.reshape(b, h, n, 2, m, 2).sum(axis=5).mean(axis=3)
+        right = super().attend(x)
+        lse = found.lse.reshape(b, h, n, 2).mean(axis=3)
+        return replace(right, output=found.output.reshape(b, h, n, width), weights=weights, lse=lse)

