@@ -41,6 +41,8 @@ class Cause:
     where: str
     #: The words of an explanation that name it, as a regular expression.
     says: str
+    #: It was not written down before, but seen in the source after the diagnosis had said it.
+    after: bool = False
 
 
 MEAN = r"a finite fill|the mean of v in (fully masked|rows)|(filled|written at masked keys|added to the scores|added to masked|added once)"
@@ -63,14 +65,18 @@ CAUSES: tuple[Cause, ...] = (
     Cause("memory_efficient", "the smallest number is written at masked keys", "memory_efficient_attention.py", MEAN),
     Cause("memory_efficient", "a bias of −inf is only added: NaN where it empties a row", "memory_efficient_attention.py", BIAS_NAN),
     Cause("memory_efficient", "1e-8 is added to the sum of the powers, which float64 sees", "memory_efficient_attention.py", r"1e.08.*added to the sum"),
+    Cause("memory_efficient", "torch.stack of no chunk: an error for no keys", "memory_efficient_attention.py", r"an error for an empty axis|stack expects", after=True),
+    Cause("memory_efficient", "the weighted sum of a half-precision call is stored before it is divided", "memory_efficient_attention.py", r"stored before it is divided", after=True),
+    Cause("keras_ops", "float64 arrays are read as float32", "keras/src/backend/torch/core.py", r"float64.*float32", after=True),
     Cause("memory_efficient_plain", "causal aligned bottom-right: triu(j − i + 1)", "memory_efficient_attention.py", BOTTOM),
     Cause("memory_efficient_plain", "the smallest number is written at masked keys", "memory_efficient_attention.py", MEAN),
     Cause("memory_efficient_plain", "a bias of −inf is only added: NaN where it empties a row", "memory_efficient_attention.py", BIAS_NAN),
     Cause("x_transformers", "key heads tiled: 'b kvh n d -> b (r kvh) n d'", "x_transformers/attend.py", r"mod Hkv"),
     Cause("x_transformers", "causal aligned bottom-right", "x_transformers/attend.py", BOTTOM),
-    Cause("x_transformers", "the softcap after the bias", "x_transformers/attend.py", r"softcap after the bias"),
+    Cause("x_transformers", "the softcap after the bias", "x_transformers/attend.py", r"softcap after the bias|softcap after the mask: −inf becomes −c”, only with bias"),
     Cause("x_transformers", "a bias of −inf is only added: NaN where it empties a row", "x_transformers/attend.py", BIAS_NAN),
     Cause("x_transformers", "the smallest number is written where causal masks: the mean of v", "x_transformers/attend.py", MEAN),
+    Cause("x_transformers", "the softmax of a float64 call in float32", "x_transformers/attend.py", r"float64.*float32"),
     Cause("x_transformers_flash", "causal aligned bottom-right", "x_transformers/attend.py", BOTTOM),
     Cause("x_transformers_zero_kv", "a key of zeros more in every softmax", "x_transformers/attend.py", r"one key more|1 is added to the sum|padding behind the last key counts"),
     Cause("x_transformers_clamped", "a softcap of 50 in every call", "x_transformers/attend.py", r"softcap of 50"),
@@ -180,7 +186,8 @@ def graded(name: str, found: Found) -> dict[str, Any]:
         "failed": found.failed,
         "passed": found.passed,
         "seconds": round(found.seconds, 1),
-        "causes": [{"what": c.what, "where": c.where, "named": named[c.what][:1]} for c in causes],
+        "causes": [{"what": c.what, "where": c.where, "named": named[c.what][:1], "after": c.after} for c in causes],
+        "right": sorted(right),
         "wrong": [f"{e.title} ({len(e.fits)})" for e in found.explanations if e.title not in right],
         "left": list(found.unexplained),
     }
@@ -195,10 +202,10 @@ def measure(function: Sequence[str]) -> dict[str, Any]:
 
 def counted(found: Measured) -> tuple[int, int, int, int]:
     """Causes, those that an explanation names, explanations that name none, and all explanations."""
-    causes = [cause for each in found["functions"] for cause in each["causes"]]
+    causes = [cause for each in found["functions"] for cause in each["causes"] if not cause["after"]]
     named = sum(bool(cause["named"]) for cause in causes)
     wrong = sum(len(each["wrong"]) for each in found["functions"])
-    said = wrong + sum(len({n for c in each["causes"] for n in c["named"]}) for each in found["functions"])
+    said = wrong + sum(len(set(each["right"])) for each in found["functions"])
     return len(causes), named, wrong, said
 
 
@@ -208,13 +215,17 @@ def table(found: Mapping[str, Any]) -> str:
     for each in found["functions"]:
         for cause in each["causes"]:
             said = cause["named"][0] if cause["named"] else "–"
-            rows.append((f"`{each['function']}`", cause["what"], _link(cause["where"]), said, "right" if cause["named"] else "none"))
+            rows.append((f"`{each['function']}`", cause["what"], _link(cause["where"]), said, _grade(cause)))
         rows += [(f"`{each['function']}`", "–", "", text, "wrong") for text in each["wrong"]]
     causes, named, wrong, said = counted(found)
     of = f"{named} of {causes} causes are named ({named / causes:.0%}), {wrong} of {said} explanations name no cause ({wrong / max(1, said):.0%})"
     versions = ", ".join(f"{name} {version}" for name, version in found["machine"]["versions"].items())
     heads = ("function", "cause, as its source shows it", "where", "what the diagnosis says", "")
     return "\n\n".join([markdown(heads, [[str(c).replace("|", "\\|") for c in row] for row in rows], left=range(5)), f"{of}.", f"{versions}.", sentence(found)])
+
+
+def _grade(cause: Mapping[str, Any]) -> str:
+    return ("right" if cause["named"] else "none") + (", seen after" if cause["after"] else "")
 
 
 def _link(where: str) -> str:

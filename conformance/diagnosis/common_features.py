@@ -62,6 +62,7 @@ def _has(name: str, each: Judged) -> bool:
 #: What else may tell calls apart in which a mistake shows from those in which it does not: in words where it is so, in
 #: words where it is not.
 RELATIONS: dict[tuple[str, str], Callable[[AnyCase], bool]] = {
+    ("with no keys", "with keys"): FEATURES["no keys"],
     ("where Sq ≠ Sk", "where Sq = Sk"): lambda case: case.shape.sq != case.shape.sk,
     ("with one query", "with several queries"): FEATURES["one query"],
     ("with more queries than keys", "with at least as many keys as queries"): FEATURES["more queries than keys"],
@@ -69,7 +70,6 @@ RELATIONS: dict[tuple[str, str], Callable[[AnyCase], bool]] = {
     ("without a batch axis", "with a batch axis"): FEATURES["no batch axis"],
     ("where D ≠ Dv", "where D = Dv"): FEATURES["D ≠ Dv"],
     ("with more than 16 keys", "with up to 16 keys"): FEATURES["more than 16 keys"],
-    ("with no keys", "with keys"): FEATURES["no keys"],
     ("with arrays that are not contiguous", "with contiguous arrays"): FEATURES["arrays that are not contiguous"],
 }
 

@@ -34,6 +34,9 @@ STEPS, HALVINGS = 25, 6
 #: How near an estimate is to a formula that it is taken for, before the formula itself is tried.
 NEAR = 2e-3
 
+#: A number below this is 0 before it is itself.
+TINY = 1e-9
+
 #: Numbers that a result must have for each that is solved for.
 REDUNDANT = 3
 
@@ -568,8 +571,10 @@ def _near(law: Law, estimates: Iterable[Estimate]) -> int:
 def _constant_scales(estimates: Sequence[Estimate]) -> dict[str, Callable[[Sizes], float]]:
     """Scales that are one number in every call, as the estimates have them."""
     found: dict[str, Callable[[Sizes], float]] = {}
-    for each in estimates:
-        x = attention_call(each.failed)
+    calls = [attention_call(each.failed) for each in estimates]
+    if len({x.q.shape[3] for x in calls if x is not None}) < 2:
+        return found  # one width does not tell a scale from a factor
+    for each, x in zip(estimates, calls, strict=True):
         if x is not None:
             scale = float(each.value) / math.sqrt(max(1, x.q.shape[3]))
             for number in (*_neat(scale), _square_root(scale)):
@@ -632,15 +637,19 @@ def _constants(family: Family, estimates: Sequence[Estimate]) -> Iterator[tuple[
     seen: list[float] = []
     for each in estimates:
         value = float(each.value)
-        for number in (*_neat(value), value):
+        for number in (*_neat(value), value) if abs(value) > TINY or family.make is GuardedTotal else (0.0, value):
             if not any(math.isclose(number, s, rel_tol=1e-9, abs_tol=1e-30) for s in seen):
                 seen.append(number)
-                yield _constant_title(family, number), lambda _, number=number: number
+                yield _constant_title(family, number, each), lambda _, number=number: number
 
 
-def _constant_title(family: Family, number: float) -> str:
-    base = family.make in (Tempered, Powered) and math.isclose(number, math.log(2), rel_tol=1e-6)
-    return family.title.format(_number(number)) + (": powers of 2 in the place of e" if base else "")
+def _constant_title(family: Family, number: float, estimate: Estimate) -> str:
+    title, x = family.title.format(_number(number)), attention_call(estimate.failed)
+    if family.make in (Tempered, Powered) and math.isclose(number, math.log(2), rel_tol=1e-6):
+        return f"{title}: powers of 2 in the place of e"
+    if family.make is ScaledScores and x is not None and x.scale is None:
+        return f"{title} (a scale of {_scale_words(number, x)} where D = {x.q.shape[3]})"
+    return title
 
 
 def _neat(value: float) -> Iterator[float]:

@@ -110,6 +110,36 @@ def _fills() -> Iterator[Form]:
         yield "form-fill", "SDPA-7", f"{text} {how} for {words}{other}{rows}", make
 
 
+class FromBottomRight(Attention):
+    """Causal aligned bottom-right."""
+
+    def default_offset(self, x: Inputs) -> int:
+        return x.shape[3] - x.shape[2]
+
+
+class _MeanWhereEmpty(Attention):
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        weights = super().normalized(x, powers, total, allowed)
+        return np.where(allowed.any(axis=3, keepdims=True), weights, x.work(1 / max(1, x.shape[3])))
+
+
+class _NanWhereEmpty(Attention):
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        weights = super().normalized(x, powers, total, allowed)
+        return np.where(allowed.any(axis=3, keepdims=True), weights, x.work(np.nan))
+
+
+def _bottom_right() -> Iterator[Form]:
+    for words, make in (("the mean of v", _MeanWhereEmpty), ("NaN", _NanWhereEmpty)):
+        both = type("Both", (make, FromBottomRight), {})
+        yield (
+            "form-bottom-right",
+            "SDPA-9",
+            f"causal aligned bottom-right, and {words} in rows before the first key",
+            both,
+        )
+
+
 # Ends of windows, offsets and lengths.
 
 
@@ -328,7 +358,7 @@ def _flipped(x: Inputs, name: str, axis: int) -> Inputs:
 
 @functools.cache
 def _forms(operator: str) -> tuple[Fault, ...]:
-    every = itertools.chain(_dropped(), _offsets(), _windows(), _lengths(), _further(), _fills())
+    every = itertools.chain(_dropped(), _bottom_right(), _offsets(), _windows(), _lengths(), _further(), _fills())
     return tuple(Fault(name, clause, title, (), in_operator(make, operator)) for name, clause, title, make in every)
 
 

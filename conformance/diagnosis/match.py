@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.diagnosis.common_features import narrowing
 from attention_conformance.conformance.diagnosis.fitted import fitted
@@ -22,11 +24,15 @@ from attention_conformance.conformance.faults.models.mha import Layer
 from attention_conformance.conformance.faults.models.sdpa import Attention, Model
 from attention_conformance.conformance.faults.registry import Fault
 from attention_conformance.conformance.faults.trials import KEPT, Failed, explains, fails
+from attention_conformance.conformance.judging.compare import compare
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.impls.contract import Profile
 
 #: Failures on which every fault is tried at a time, the smallest first: as soon as some are explained, those go out.
 TRIED = 12
+
+#: Failures on which forms of mistakes are tried, of which there are hundreds.
+FORMED = 3 * TRIED
 
 #: Failures that are looked at in all.
 MOST = 80
@@ -118,9 +124,9 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: boo
     failures = examined(failures)
     witnesses = sorted(passed, key=lambda p: p.case.size)
     found: list[Explanation] = []
-    left = list(failures)
+    left, exhausted = list(failures), set[Failed]()
     while left:
-        best = next(filter(None, _explanations(found, left, failures, witnesses)), None)
+        best = next(filter(None, _explanations(found, left, exhausted, failures, witnesses)), None)
         if best is None and pairs:
             best = _pair(left, failures, witnesses)
         if best is None:
@@ -128,23 +134,35 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: boo
         # What explains all that an earlier one does, and more, takes its place: two mistakes at once.
         found = [e for e in found if not e.fits < best.fits] + [best]
         left = [failed for failed in left if failed not in best.fits]
-    found += raised(left, witnesses)
+    found = [_settled(explanation, found, witnesses) for explanation in found]
+    found += [*raised(left, witnesses), *lowered(left, witnesses)]
     return sorted(found, key=lambda e: -len(e.fits))
 
 
 def _explanations(
-    found: Sequence[Explanation], left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]
+    found: Sequence[Explanation],
+    left: Sequence[Failed],
+    exhausted: set[Failed],
+    failures: Sequence[Failed],
+    passed: Sequence[Passed],
 ) -> Iterator[Explanation | None]:
-    """What explains some of the failures that are left, a few of them after the other, known mistakes first."""
-    for first in range(0, len(left), TRIED):
-        tried = left[first : first + TRIED]
+    """What explains some of the failures that are left, a few of them after the other, known mistakes first.
+
+    Failures that nothing alone gives become ``exhausted``, so that they are tried again only beside what is found.
+    """
+    if found:
+        yield _together(found, left, failures, passed)
+        yield _beside(found, left[:BESIDE], left, failures, passed)
+    fresh = [failed for failed in left if failed not in exhausted]
+    for first in range(0, len(fresh), TRIED):
+        tried = fresh[first : first + TRIED]
         yield _single(candidates_of, tried, left, failures, passed)
-        if not first:
-            yield _together(found, left, failures, passed)
-            yield _beside(found, tried[:BESIDE], left, failures, passed)
         yield _solved(tried, left, failures, passed, tables=False)
-        yield _single(forms_of, tried, left, failures, passed)
-        yield _solved(tried, left, failures, passed, tables=True)
+        if len(exhausted) < FORMED:
+            one_of_each = list({failed.case: failed for failed in reversed(tried)}.values())
+            yield _single(forms_of, one_of_each, left, failures, passed)
+            yield _solved(tried, left, failures, passed, tables=True)
+        exhausted.update(tried)
 
 
 def _single(
@@ -168,6 +186,18 @@ def _together(
     return _best([c for c in candidates if combined(c) is not None], left, failures, passed)
 
 
+def _settled(explanation: Explanation, found: Sequence[Explanation], passed: Sequence[Passed]) -> Explanation:
+    """Two mistakes together with one of them exchanged for one that was found alone, where that gives the same."""
+    alone = {each.faults[0] for each in found if len(each.faults) == 1}
+    if len(explanation.faults) != 2 or alone.intersection(explanation.faults):
+        return explanation
+    for fault, kept in itertools.product(alone, explanation.faults):
+        made = combined((kept, fault))
+        if made is not None and all(explains(made, f) for f in explanation.fits):
+            return _weighed(replace(explanation, faults=(kept, fault)), passed)
+    return explanation
+
+
 def _beside(
     found: Sequence[Explanation],
     tried: Sequence[Failed],
@@ -177,11 +207,12 @@ def _beside(
 ) -> Explanation | None:
     """One more mistake on top of one that was found."""
     candidates = []
-    for known in [explanation.faults[0] for explanation in found if len(explanation.faults) == 1][:BESIDE]:
-        for fault in candidates_of(known.operator):
-            made = combined((known, fault))
+    known = dict.fromkeys((fault,) for explanation in found for fault in explanation.faults)
+    for some in itertools.islice(known, BESIDE):
+        for fault in candidates_of(some[0].operator):
+            made = combined((*some, fault))
             if made is not None and any(explains(made, f, once=True) for f in tried if f.telling):
-                candidates.append((known, fault))
+                candidates.append((*some, fault))
     return _best(candidates, left, failures, passed)
 
 
@@ -252,16 +283,52 @@ def _best(
 
 
 def raised(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Explanation]:
-    """Exceptions that no mistake gives, each by its own words and the calls that have it."""
+    """Exceptions and results of another dtype that no mistake gives, in their own words and by calls."""
     groups: dict[str, list[Failed]] = {}
     for failed in failures:
         if failed.failure is Failure.ERROR:
-            groups.setdefault(NUMBERS.sub("…", failed.reply.text), []).append(failed)
+            groups.setdefault(f"an exception: {NUMBERS.sub('…', failed.reply.text)[:200]}", []).append(failed)
+        elif failed.failure is Failure.DTYPE and failed.reply.results:
+            got = next(iter(failed.reply.results.values())).dtype
+            groups.setdefault(f"results of a {failed.dtype} call are {got}", []).append(failed)
     for text, some in groups.items():
         only, kept = narrowing([(f.case, f.dtype) for f in some], [(p.case, p.dtype) for p in passed])
-        if len(some) > 1 and not kept:
-            fault = Fault("raised", some[0].case.clauses[0], f"an exception: {text[:200]}", (), Model)
-            yield Explanation((fault,), frozenset(some), (), only)
+        fault = Fault("raised", some[0].case.clauses[0], text, (), Model)
+        yield Explanation((fault,), frozenset(some), (), () if kept else only)
+
+
+#: Dtypes whose accuracy a result of a wider one may have, the widest first.
+LOWER = {"float64": ("float32",), "float32": ("float16", "bfloat16")}
+
+
+def lowered(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Explanation]:
+    """Results that no mistake gives and that are as accurate as a narrower dtype: a step is computed in it."""
+    groups: dict[tuple[str, str], list[Failed]] = {}
+    for failed in failures:
+        lower = next((d for d in LOWER.get(failed.dtype, ()) if _keeps(failed, d)), "")
+        if lower:
+            groups.setdefault((failed.dtype, lower), []).append(failed)
+    for (dtype, lower), some in groups.items():
+        wide = [p for p in passed if p.dtype == dtype]
+        only, kept = narrowing([(f.case, f.dtype) for f in some], [(p.case, p.dtype) for p in wide])
+        title = f"results of {dtype} have the accuracy of {lower}: some step is computed in it"
+        if len(some) > 1 and 2 * len(kept) <= len(some):
+            fault = Fault("lowered", some[0].case.blame.accuracy, title, (), Model)
+            yield Explanation((fault,), frozenset(some), tuple(wide[n] for n in kept), only)
+
+
+def _keeps(failed: Failed, lower: str) -> bool:
+    """Whether all results of a failure are within the bound of a narrower dtype."""
+    if failed.failure is not Failure.VALUE:
+        return False
+    expected, bound = failed.case.expected(failed.dtype), failed.case.bound(lower, failed.profile)
+    for name, array in failed.reply.results.items():
+        wanted, limit = getattr(expected, name), getattr(bound, name)
+        if array.shape != wanted.shape or wanted.shape != limit.shape:
+            return False
+        if not compare(name, array.astype(np.float64), wanted, limit, failed.dtype).ok:
+            return False
+    return True
 
 
 def _says(explanation: Explanation, left: Sequence[Failed]) -> bool:

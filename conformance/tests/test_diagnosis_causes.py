@@ -1,0 +1,114 @@
+"""Causes beside the known mistakes: forms, layers, narrower dtypes, a call's own words, and two in one function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.diagnosis.forms import forms_of
+from attention_conformance.conformance.diagnosis.lifted import candidates_of
+from attention_conformance.conformance.diagnosis.match import Explanation, combined, diagnose
+from attention_conformance.conformance.faults import FAULTS
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
+from attention_conformance.conformance.tests.test_diagnosis_match import called, sorted_out
+
+pytestmark = pytest.mark.slow(40)
+
+CASES = ("plain", "mask", "bias", "causal-more-keys", "causal-square", "empty-row", "bias-minus-inf", "lengths")
+
+
+def said(make: type[Model], names: Sequence[str] = CASES) -> list[Explanation]:
+    """What is said of an implementation on some cases."""
+    asked = [(case, dtype) for name in names for case in [every_case()[name]] for dtype in case.dtypes]
+    failed, passed = sorted_out([(case, dtype, called(make(), case, dtype)) for case, dtype in asked])
+    assert failed
+    return diagnose(failed, passed, pairs=False)
+
+
+class Refused(Attention):
+    """No bias."""
+
+    def check(self, x: Inputs) -> None:
+        """Refuse a bias."""
+        if x.bias is not None:
+            raise RuntimeError(f"no kernel for bias of shape {x.bias.shape}")
+
+
+def test_an_exception_is_a_cause_in_its_own_words() -> None:
+    """With what the calls have in common that are refused, whatever numbers are in the words."""
+    (one,) = said(Refused)
+    assert one.title == "“an exception: RuntimeError: no kernel for bias of shape (…, …, …, …)”, only with bias,"
+    assert {failed.case.name for failed in one.fits} == {"bias", "bias-minus-inf"}
+
+
+class SoftmaxInFloat32(Attention):
+    """Weights of a float64 call rounded to float32."""
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        """The weights."""
+        return super().normalized(x, powers, total, allowed).astype(np.float32).astype(x.work)
+
+
+def test_a_narrower_dtype_is_said() -> None:
+    """Where the errors are those of float32 and no mistake gives them."""
+    titles = [one.title for one in said(SoftmaxInFloat32, ("plain", "plain-tall", "one-query"))]
+    assert any("float32" in title for title in titles)
+
+
+class Sines(Attention):
+    """Scores plus their sines."""
+
+    def capped(self, x: Inputs, s: Array) -> Array:
+        """The scores before a bias."""
+        return super().capped(x, s) + np.sin(s)
+
+
+def test_a_wrong_number_is_no_narrower_dtype() -> None:
+    """It is farther off than float16 is."""
+    assert said(Sines, ("plain", "plain-tall", "one-query", "mask")) == []
+
+
+class KeysBefore(Attention):
+    """Causal from the bottom right, two keys fewer."""
+
+    def default_offset(self, x: Inputs) -> int:
+        """The diagonal."""
+        return x.shape[3] - x.shape[2] - 2
+
+
+def test_a_form_with_another_number_is_found() -> None:
+    """The registry has bottom-right, and one ahead; this is another one."""
+    (one,) = said(KeysBefore, ("plain", "causal-more-keys", "causal-square", "causal-tiles", "causal-weights"))
+    assert "bottom right lets a row see 2 keys fewer" in one.title
+
+
+def test_two_causes_that_never_show_alone_are_both_named() -> None:
+    """One in calls without causal, and both of them together with it."""
+    make = combined([FAULTS["scale-of-model-width"], FAULTS["causal-last-row-sees-all"]])
+    assert make is not None
+    names = {name for one in said(make) for name in one.names}
+    assert names == {"scale-of-model-width", "causal-last-row-sees-all"}
+
+
+def test_forms_are_of_attention_and_of_layers() -> None:
+    """Hundreds, with titles that differ; none for gradients."""
+    assert len(forms_of("sdpa")) == len(forms_of("mha")) > 200
+    assert len({form.title for form in forms_of("sdpa")}) == len(forms_of("sdpa"))
+    assert forms_of("sdpa_grad") == []
+
+
+@pytest.mark.parametrize("operator", ["mha", "sublayer"])
+def test_a_layer_has_the_faults_of_the_attention_within(operator: str) -> None:
+    """Each of its own first, and no fault of attention twice."""
+    titles: list[Any] = [fault.title for fault in candidates_of(operator)]
+    assert FAULTS["heads-tiled"].title in titles
+    assert all(fault.operator == operator for fault in candidates_of(operator))
+
+
+def test_an_operator_without_attention_has_its_own_faults() -> None:
+    """Gradients."""
+    assert {fault.operator for fault in candidates_of("sdpa_grad")} == {"sdpa_grad"}

@@ -1,0 +1,107 @@
+"""Diagnosis within envelopes: how often a fault is named first where a kernel takes only some sizes.
+
+Of the faults that the kill matrix of an envelope says are caught there, every so many-th is called on the smallest
+cases that catch it, at the sizes of the envelope, and diagnosed from those and from cases that it passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.cases.envelopes import ENVELOPES, Kind
+from attention_conformance.conformance.cases.fit import dtypes_for, fit
+from attention_conformance.conformance.diagnosis.match import Passed, diagnose
+from attention_conformance.conformance.faults import FAULTS, envelopes
+from attention_conformance.conformance.faults.trials import Failed, explains, trial
+from attention_conformance.impls.contract import Implementation
+from studies.common import Study, Unfit, markdown, sentence
+
+#: The envelopes, failures and passed cases of a fault, and the largest case in elements of its arguments.
+NAMES = ("half-precision flash", "width 128")
+FAILURES, PASSES, LARGEST = 5, 20, 1 << 17
+
+
+def first(name: str, caught: Mapping[str, str], kind: Kind) -> tuple[str, ...] | None:
+    """What is named first of a fault: its own name where it gives the same as what is; None for nothing to diagnose."""
+    make, plugged = FAULTS[name].make, Implementation("plugged", "none:none")
+    failed, passed = [], []
+    for case_name, case in every_case().items():
+        if case.operator != make.operator or case.keywords & kind.lacking or case.invalid:
+            continue
+        fitted = fit(case, kind.envelope)
+        if fitted.unfit or fitted.size[0] > LARGEST:
+            continue
+        known = caught.get(case_name, "").split()
+        for dtype in dtypes_for(fitted, kind.dtypes):
+            profile = plugged.profile(dtype)
+            if dtype in known:
+                found = trial(make, fitted, dtype, profile)
+                if found.verdict.failure is not None:
+                    failed.append(Failed(fitted, dtype, profile, found.verdict.failure, found.reply))
+            elif not known:
+                passed.append(Passed(fitted, dtype, profile))
+    failed = sorted(failed, key=lambda f: f.size)[:FAILURES]
+    if not failed:
+        return None
+    found = diagnose(failed, sorted(passed, key=lambda p: p.case.size)[:PASSES], pairs=False)
+    if not found:
+        return ()
+    best = found[0]
+    same = len(best.faults) == 1 and best.fits == frozenset(f for f in failed if explains(make, f))
+    return (name,) if same and best.fits else best.names
+
+
+def measure(every: int) -> dict[str, Any]:
+    """Every so many-th fault of each envelope."""
+    published = {each["name"]: each["faults"] for each in envelopes.published()["envelopes"]}
+    rows = []
+    for envelope in NAMES:
+        faults = [n for n, f in published[envelope].items() if f.get("caught") and n in FAULTS]
+        asked = {n: first(n, published[envelope][n]["caught"], ENVELOPES[envelope]) for n in faults[::every]}
+        diagnosed = {n: names for n, names in asked.items() if names is not None}
+        rows.append(
+            {
+                "envelope": envelope,
+                "faults": len(faults),
+                "asked": len(diagnosed),
+                "first": sum(names == (n,) for n, names in diagnosed.items()),
+                "none": sorted(n for n, names in diagnosed.items() if not names),
+                "other": {n: list(names) for n, names in diagnosed.items() if names and names != (n,)},
+            }
+        )
+    return {"every": every, "envelopes": rows, "threads": 1}
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """A row for each envelope."""
+    rows = [
+        (
+            one["envelope"],
+            one["faults"],
+            one["asked"],
+            f"{one['first']} ({one['first'] / max(1, one['asked']):.0%})",
+            ", ".join(f"`{n}` as {' and '.join(names)}" for n, names in one["other"].items()) or "–",
+            ", ".join(f"`{n}`" for n in one["none"]) or "–",
+        )
+        for one in found["envelopes"]
+    ]
+    heads = ("envelope", "faults caught there", "asked", "named first", "named as another", "not named")
+    return "\n\n".join([markdown(heads, rows, left=(0, 4, 5)), sentence(found, f"every {found['every']}th fault")])
+
+
+def _whole(every: int) -> None:
+    """A page has at least a tenth of the faults."""
+    if every > 10:
+        raise Unfit("--page needs at least every tenth fault")
+
+
+STUDY = Study(
+    "diagnosis_in_envelopes",
+    "How often the diagnosis names a fault first within the envelopes of kernels.",
+    measure,
+    {"conformance/DIAGNOSIS.md": table},
+    {"--every": {"type": int, "default": 6, "metavar": "N", "help": "take every N-th fault (default: %(default)s)"}},
+    _whole,
+)
