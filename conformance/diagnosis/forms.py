@@ -101,6 +101,8 @@ def _fills() -> Iterator[Form]:
         names = tuple(_LETTER[letter] for letter in soft)
         words = " and ".join(SOURCES[name] for name in names)
         rest = [SOURCES[name] for name in SOURCES if name not in names]
+        if nan and not rest:
+            continue  # no row is of −inf alone
         other = f"; −inf for {', '.join(rest)}" if rest else ""
         rows = ", and a row of −inf alone is NaN" if nan and rest else ""
         how = "added to the scores" if added else "written at masked keys"
@@ -256,6 +258,9 @@ def _lengths() -> Iterator[Form]:
         ),
         "key lengths of the batches in reverse": lambda model, x: (
             model.keys(x) < np.reshape(np.asarray(x.kv_lengths)[::-1], (-1, 1, 1, 1))
+        ),
+        "cumulative key lengths: each is the sum of those up to its batch": lambda model, x: (
+            model.keys(x) < np.cumsum(np.asarray(x.kv_lengths)).reshape(-1, 1, 1, 1)
         ),
         "the shortest key length for all batches": lambda model, x: (
             model.keys(x) < np.min(x.kv_lengths, initial=1 << 30)

@@ -160,7 +160,7 @@ def _explanations(
         yield _solved(tried, left, failures, passed, tables=False)
         if len(exhausted) < FORMED:
             one_of_each = list({failed.case: failed for failed in reversed(tried)}.values())
-            yield _single(forms_of, one_of_each, left, failures, passed)
+            yield _of_several(_single(forms_of, one_of_each, left, failures, passed), failures)
             yield _solved(tried, left, failures, passed, tables=True)
         exhausted.update(tried)
 
@@ -230,7 +230,13 @@ def _solved(
         for operator in {f.case.operator: None for f in tried}
         for fault in fitted([f for f in tried if f.case.operator == operator], tables=tables)
     ]
-    return _best(candidates, left, failures, passed)
+    return _of_several(_best(candidates, left, failures, passed), failures)
+
+
+def _of_several(best: Explanation | None, failures: Sequence[Failed]) -> Explanation | None:
+    """An explanation of several cases, or of the only one: of hundreds of numbers one fits a single case by chance."""
+    cases = {failed.case for failed in best.fits} if best is not None else set()
+    return best if len(cases) > 1 or len({failed.case for failed in failures}) == 1 else None
 
 
 def _pair(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]) -> Explanation | None:
@@ -267,7 +273,7 @@ def _best(
         explanation = Explanation(faults, frozenset(f for f in failures if explains(make, f)))
         if explanation.fits.issuperset(left) and _says(explanation, left):
             explanation = _weighed(explanation, passed)
-            if not explanation.against and not explanation.only:
+            if not explanation.against and not explanation.only and _refuses(explanation, left):
                 return explanation  # no other one is better
         explanations.append(explanation)
 
@@ -275,11 +281,17 @@ def _best(
         return len(explanation.fits.intersection(left))
 
     for _, level in itertools.groupby(sorted(explanations, key=new, reverse=True), key=new):
-        weighed = [_weighed(e, passed) for e in level if _says(e, left)]
+        weighed = [e for e in (_weighed(e, passed) for e in level if _says(e, left)) if _refuses(e, left)]
         best = min(weighed, key=lambda e: (e.contradicted, len(e.only)), default=None)
         if best is not None and (not best.contradicted or _convincing(best, failures)):
             return best
     return None
+
+
+class Words(Model):
+    """No model: a cause that is words alone, and gives no results of its own."""
+
+    operator = ""
 
 
 def raised(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Explanation]:
@@ -293,7 +305,7 @@ def raised(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Exp
             groups.setdefault(f"results of a {failed.dtype} call are {got}", []).append(failed)
     for text, some in groups.items():
         only, kept = narrowing([(f.case, f.dtype) for f in some], [(p.case, p.dtype) for p in passed])
-        fault = Fault("raised", some[0].case.clauses[0], text, (), Model)
+        fault = Fault("raised", some[0].case.clauses[0], text, (), Words)
         yield Explanation((fault,), frozenset(some), (), () if kept else only)
 
 
@@ -313,7 +325,7 @@ def lowered(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Ex
         only, kept = narrowing([(f.case, f.dtype) for f in some], [(p.case, p.dtype) for p in wide])
         title = f"results of {dtype} have the accuracy of {lower}: some step is computed in it"
         if len(some) > 1 and 2 * len(kept) <= len(some):
-            fault = Fault("lowered", some[0].case.blame.accuracy, title, (), Model)
+            fault = Fault("lowered", some[0].case.blame.accuracy, title, (), Words)
             yield Explanation((fault,), frozenset(some), tuple(wide[n] for n in kept), only)
 
 
@@ -332,10 +344,26 @@ def _keeps(failed: Failed, lower: str) -> bool:
 
 
 def _says(explanation: Explanation, left: Sequence[Failed]) -> bool:
-    """Whether it explains anything: by a wrong number that is equal, or else most of the wrong values that are left."""
+    """Whether it explains anything: by a wrong number that is equal, or by NaN in the very places of several results.
+
+    NaN everywhere is no agreement: many mistakes give it.
+    """
     fits = explanation.fits.intersection(left)
+    if any(failed.telling for failed in fits):
+        return True
     values = [failed for failed in left if failed.failure is Failure.VALUE]
-    return any(failed.telling for failed in fits) or 2 * len(fits) > len(values) > 0
+    partly = {failed.case for failed in fits if failed.partly_nan}
+    return len(partly) > 1 or (bool(partly) and 2 * len(fits) > len(values))
+
+
+def _refuses(explanation: Explanation, left: Sequence[Failed]) -> bool:
+    """Whether exceptions are explained by a refusal of just those calls: they have no numbers that could be equal."""
+    fits = explanation.fits.intersection(left)
+    if any(failed.failure is not Failure.ERROR for failed in fits):
+        return True
+    texts = {NUMBERS.sub("…", failed.reply.text) for failed in fits}
+    alike = {f for f in left if f.failure is Failure.ERROR and NUMBERS.sub("…", f.reply.text) in texts}
+    return alike <= fits and not explanation.only and not explanation.against
 
 
 def _convincing(explanation: Explanation, failures: Sequence[Failed]) -> bool:

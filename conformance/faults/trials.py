@@ -97,6 +97,13 @@ class Failed:
         compared = comparisons(self.reply, self.case, self.dtype, self.profile)
         return any((c.outside & np.isfinite(self.reply.results[c.name].astype(np.float64))).any() for c in compared)
 
+    @functools.cached_property
+    def partly_nan(self) -> bool:
+        """Whether some numbers of the output are NaN and others are not: where they are tells mistakes apart."""
+        output = self.reply.results.get("output")
+        bad = np.isnan(output.astype(np.float64)) if output is not None else np.zeros(0, bool)
+        return bool(bad.any() and not bad.all())
+
 
 def verdict(reply: Reply, case: AnyCase, blank: Result) -> Verdict:
     """The judge's verdict on a reply to a case; it depends on what is in the key, and on nothing else."""

@@ -299,7 +299,7 @@ class NoisyScale(OddScale):
     ("make", "words"),
     [
         (OddScale, "the scores are 1.37 times the expected ones"),
-        (Halved, "1.4142 (√2) times the expected ones: a scale of 1/√(D/2) (1/√8 where D = 16)"),
+        (Halved, "1.4142 (√2) times the expected ones: a scale of 1/√(D/2) (1/2 where D = 8)"),
         (ByHead, "1/(h + 1) times"),
         (BaseTwo, "powers of 2 in the place of e"),
     ],
