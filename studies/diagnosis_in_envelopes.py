@@ -45,10 +45,10 @@ def first(name: str, caught: Mapping[str, str], kind: Kind) -> tuple[str, ...] |
     failed = sorted(failed, key=lambda f: f.size)[:FAILURES]
     if not failed:
         return None
-    found = diagnose(failed, sorted(passed, key=lambda p: p.case.size)[:PASSES], pairs=False)
-    if not found:
+    said = diagnose(failed, sorted(passed, key=lambda p: p.case.size)[:PASSES], pairs=False)
+    if not said:
         return ()
-    best = found[0]
+    best = said[0]
     same = len(best.faults) == 1 and best.fits == frozenset(f for f in failed if explains(make, f))
     return (name,) if same and best.fits else best.names
 

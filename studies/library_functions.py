@@ -136,6 +136,8 @@ def keras_ops(
 def keras_attention(q: Array, k: Array, v: Array, *, is_causal: bool = False, kv_lengths: Any = None) -> Array:
     """keras.layers.Attention with its defaults, a head at a time."""
     _equal_heads(q, k)
+    if 0 in (*q.shape, *k.shape, *v.shape):
+        raise NotImplementedError("an empty axis cannot be folded into the batch")
     layer = _of("keras.layers", "Attention")()
     flat = [a.reshape(-1, *a.shape[2:]) for a in (q, k, v)]
     a, b, c = _torch(*flat)

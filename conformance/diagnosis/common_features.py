@@ -106,12 +106,12 @@ def _conditions(fits: Sequence[Judged]) -> Iterator[Condition]:
     """Conditions that calls may be told apart by: what they have first, then dtypes, then what they have not."""
     keywords = dict.fromkeys(k for operator in OPERATORS.values() for k in operator.keywords)
     for name in keywords:
-        yield f"with {name}", lambda each, name=name: FEATURES[name](each[0])
+        yield f"with {name}", lambda each, name=name: FEATURES[name](each[0])  # type: ignore[misc]
     for (words, _), has in RELATIONS.items():
-        yield words, lambda each, has=has: has(each[0])
+        yield words, lambda each, has=has: has(each[0])  # type: ignore[misc]
     for dtype in sorted({dtype for _, dtype in fits}):
-        yield f"in {dtype}", lambda each, dtype=dtype: each[1] == dtype
+        yield f"in {dtype}", lambda each, dtype=dtype: each[1] == dtype  # type: ignore[misc]
     for name in keywords:
-        yield f"without {name}", lambda each, name=name: not FEATURES[name](each[0])
+        yield f"without {name}", lambda each, name=name: not FEATURES[name](each[0])  # type: ignore[misc]
     for (_, words), has in RELATIONS.items():
-        yield words, lambda each, has=has: not has(each[0])
+        yield words, lambda each, has=has: not has(each[0])  # type: ignore[misc]

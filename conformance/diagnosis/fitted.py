@@ -446,7 +446,7 @@ def _solutions(family: Family, failed: Failed, several: bool) -> Iterator[Estima
             value = residuals.solved(np.full(shapes[apart], start))
             if np.allclose(value, family.neutral, rtol=1e-3, atol=0 if family.neutral else 1e-12):
                 continue
-            if explains(in_operator(_with(family, lambda _, value=value: value), failed.case.operator), failed):
+            if explains(in_operator(_with(family, lambda _, value=value: value), failed.case.operator), failed):  # type: ignore[misc]
                 yield Estimate(failed, apart, value)
                 return
 
@@ -579,7 +579,7 @@ def _constant_scales(estimates: Sequence[Estimate]) -> dict[str, Callable[[Sizes
             scale = float(each.value) / math.sqrt(max(1, x.q.shape[3]))
             for number in (*_neat(scale), _square_root(scale)):
                 if number and math.isclose(number, scale, rel_tol=NEAR):
-                    found.setdefault(f"{_root(number)} whatever D", lambda _, number=number: number)
+                    found.setdefault(f"{_root(number)} whatever D", lambda _, number=number: number)  # type: ignore[misc]
     return found
 
 
@@ -614,7 +614,7 @@ def _formulas(family: Family, estimates: Sequence[Estimate]) -> Iterator[tuple[s
         assert x is not None
         times = family.title.format(_number(float(first.value)))
         title = f"{times}: a scale of {text} ({_scale_words(float(law(x)), x)} where D = {x.q.shape[3]}){too}"
-        yield title, lambda x, law=law: law(x) if x.scale is None else 1.0
+        yield title, lambda x, law=law: law(x) if x.scale is None else 1.0  # type: ignore[misc]
         yield f"{title}, also where a scale is given", law
 
 
@@ -640,7 +640,7 @@ def _constants(family: Family, estimates: Sequence[Estimate]) -> Iterator[tuple[
         for number in _numbers(family, value):
             if not any(math.isclose(number, s, rel_tol=1e-9, abs_tol=1e-30) for s in seen):
                 seen.append(number)
-                yield _constant_title(family, number, each), lambda _, number=number: number
+                yield _constant_title(family, number, each), lambda _, number=number: number  # type: ignore[misc]
 
 
 def _numbers(family: Family, value: float) -> tuple[float, ...]:

@@ -245,10 +245,10 @@ def _lengths() -> Iterator[Form]:
 
     for by in (-3, -2, 2, 3):
         title = f"{abs(by)} keys {'more' if by > 0 else 'fewer'} than the length"
-        yield "form-length", "SDPA-12", title, _allowing("lengths_allow", rule(lambda n, by=by: n + by))
+        yield "form-length", "SDPA-12", title, _allowing("lengths_allow", rule(lambda n, by=by: n + by))  # type: ignore[misc]
     for to in (2, 4, 16, 32, 64, 128):
         title = f"lengths rounded up to a multiple of {to}"
-        yield "form-length", "SDPA-12", title, _allowing("lengths_allow", rule(lambda n, to=to: -(-n // to) * to))
+        yield "form-length", "SDPA-12", title, _allowing("lengths_allow", rule(lambda n, to=to: -(-n // to) * to))  # type: ignore[misc]
     titles: dict[str, Callable[[Any, Inputs], Array]] = {
         "key padding at the left: the last keys of each length are allowed": lambda model, x: (
             model.keys(x) >= x.shape[3] - np.reshape(np.asarray(x.kv_lengths), (-1, 1, 1, 1))
@@ -263,7 +263,7 @@ def _lengths() -> Iterator[Form]:
             model.keys(x) < np.cumsum(np.asarray(x.kv_lengths)).reshape(-1, 1, 1, 1)
         ),
         "the shortest key length for all batches": lambda model, x: (
-            model.keys(x) < np.min(x.kv_lengths, initial=1 << 30)
+            model.keys(x) < np.min(x.kv_lengths, initial=1 << 30)  # type: ignore[arg-type]
         ),
     }
     for title, each in titles.items():
@@ -274,7 +274,7 @@ def _further() -> Iterator[Form]:
     """Rules in every call."""
     for block in (2, 4, 8, 16, 32, 64, 128):
         title = f"rows see the keys of their own block of {block} alone"
-        yield "form-blocks", "SDPA-7", title, _allowing("", lambda m, x, b=block: m.keys(x) // b == _rows(x) // b)
+        yield "form-blocks", "SDPA-7", title, _allowing("", lambda m, x, b=block: m.keys(x) // b == _rows(x) // b)  # type: ignore[misc]
     rules: dict[str, Callable[[Any, Inputs], Array]] = {
         "no row sees the key at its own place": lambda model, x: model.keys(x) != _rows(x),
         "the first key is masked": lambda model, x: model.keys(x) > 0,
@@ -324,7 +324,7 @@ def _first(x: Inputs, name: str, axis: int, place: int) -> Inputs:
     if not full.shape[axis]:
         return x
     one = np.take(full, [place if place >= 0 else full.shape[axis] - 1], axis)
-    return replace(x, **{name: np.broadcast_to(one, full.shape)})
+    return replace(x, **{name: np.broadcast_to(one, full.shape)})  # type: ignore[arg-type]
 
 
 def _dropped() -> Iterator[Form]:
@@ -353,12 +353,12 @@ def _swapped(x: Inputs, name: str, a: int, b: int) -> Inputs:
     array = getattr(x, name)
     if array is None or x.shape[a] != x.shape[b]:
         return x
-    return replace(x, **{name: np.broadcast_to(array, x.shape).swapaxes(a, b)})
+    return replace(x, **{name: np.broadcast_to(array, x.shape).swapaxes(a, b)})  # type: ignore[arg-type]
 
 
 def _flipped(x: Inputs, name: str, axis: int) -> Inputs:
     array = getattr(x, name)
-    return x if array is None else replace(x, **{name: np.flip(np.broadcast_to(array, x.shape), axis)})
+    return x if array is None else replace(x, **{name: np.flip(np.broadcast_to(array, x.shape), axis)})  # type: ignore[arg-type]
 
 
 @functools.cache

@@ -12,9 +12,13 @@ from attention_conformance.conformance.faults.registry import Fault, faults_of
 _LAYERS: dict[str, type[Layer]] = {"mha": Layer, "sublayer": Sublayer}
 
 
-@functools.lru_cache(maxsize=4000)
 def in_operator(make: type[Attention], operator: str) -> type[Model]:
     """A model of an operator, right but for its attention."""
+    return _in_operator(make, operator)  # type: ignore[arg-type]  # a class is hashable
+
+
+@functools.lru_cache(maxsize=4000)
+def _in_operator(make: type[Attention], operator: str) -> type[Model]:
     if operator not in _LAYERS:
         return make
     base = _LAYERS[operator]

@@ -34,6 +34,9 @@ TRIED = 12
 #: Failures on which forms of mistakes are tried, of which there are hundreds.
 FORMED = 3 * TRIED
 
+#: Cases that are left of which a known mistake has to explain more than one: one of them it fits by chance.
+MANY = 20
+
 #: Failures that are looked at in all.
 MOST = 80
 
@@ -150,19 +153,19 @@ def _explanations(
 
     Failures that nothing alone gives become ``exhausted``, so that they are tried again only beside what is found.
     """
-    if found:
-        yield _together(found, left, failures, passed)
-        yield _beside(found, left[:BESIDE], left, failures, passed)
+    yield _together(found, left, failures, passed)
     fresh = [failed for failed in left if failed not in exhausted]
     for first in range(0, len(fresh), TRIED):
         tried = fresh[first : first + TRIED]
-        yield _single(candidates_of, tried, left, failures, passed)
+        known = _single(candidates_of, tried, left, failures, passed)
+        yield known if len({failed.case for failed in left}) < MANY else _of_several(known, failures)
         yield _solved(tried, left, failures, passed, tables=False)
         if len(exhausted) < FORMED:
             one_of_each = list({failed.case: failed for failed in reversed(tried)}.values())
             yield _of_several(_single(forms_of, one_of_each, left, failures, passed), failures)
             yield _solved(tried, left, failures, passed, tables=True)
         exhausted.update(tried)
+    yield _beside(found, left[:BESIDE], left, failures, passed)
 
 
 def _single(
