@@ -99,10 +99,9 @@ class Failed:
 
     @functools.cached_property
     def partly_nan(self) -> bool:
-        """Whether some numbers of the output are NaN and others are not: where they are tells mistakes apart."""
-        output = self.reply.results.get("output")
-        bad = np.isnan(output.astype(np.float64)) if output is not None else np.zeros(0, bool)
-        return bool(bad.any() and not bad.all())
+        """Whether some numbers of a result are not finite and others are: where they are tells mistakes apart."""
+        finite = [np.isfinite(array.astype(np.float64)) for array in self.reply.results.values()]
+        return any(each.any() and not each.all() for each in finite)
 
 
 def verdict(reply: Reply, case: AnyCase, blank: Result) -> Verdict:
