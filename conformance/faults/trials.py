@@ -254,7 +254,7 @@ def _own_bound(make: type[Model], case: AnyCase, dtype: str, profile: Profile) -
     try:
         with np.errstate(all="ignore"):
             return _OWN[case.operator](make(), inputs, bounds.Options(**options), dtype, profile)
-    except ValueError:  # results of another shape than the operator's have no bound of their own
+    except (TypeError, ValueError):  # results of another shape, or what two faults at once refuse, have no bound
         return None
 
 
