@@ -109,7 +109,7 @@ def _plain() -> Iterator[GradientCase]:
     yield case("tiles", "GRAD-9", "17 rows and 65 keys: more than one tile both ways.", TILES, dtypes=ALL_DTYPES)
     yield case("tiles-causal", "GRAD-9 GRAD-7", "More than one tile both ways, causal.", replace(TILES, sq=33, sk=33), is_causal=True)
     yield case("large-scores", "GRAD-9", "Scores of tens: weights near 0 and 1.", data=normal(3.0), dtypes=("float32", "float64"), stays="weights near 0 and 1, where errors of the scores count most")
-    yield case("grouped", "GRAD-6", "Four query heads over two: k and v sum over the group.", GROUPED, dtypes=ALL_DTYPES)
+    yield case("grouped", "GRAD-6", "Four query heads over two: k and v sum over the group.", GROUPED, dtypes=ALL_DTYPES, stays="the plainest group, in every dtype")
     yield case("grouped-one", "GRAD-6", "Four query heads over one.", replace(SMALL, hq=4, hkv=1))
     yield case("grouped-causal", "GRAD-6 GRAD-7", "Grouped heads, causal.", GROUPED, is_causal=True)
 
@@ -139,7 +139,7 @@ def _masks() -> Iterator[GradientCase]:
     yield case("causal-more-queries", "GRAD-7", "Causal with Sq > Sk.", TALL, is_causal=True)
     yield case("causal-bias", "GRAD-7 GRAD-5", "Causal with a bias: what one hides the other does not bring back.", SQUARE, is_causal=True, bias=random_bias(2.0))
     yield case("causal-bias-tiles", "GRAD-7 GRAD-5", "Causal with a bias, and a last tile of one key (pytorch 153799).", replace(TILES, sq=33, sk=33), is_causal=True, bias=random_bias(2.0))
-    yield case("lengths", "GRAD-7", "Seven and three valid keys.", kv_lengths=lengths(7, 3, of=7))
+    yield case("lengths", "GRAD-7", "Seven and three valid keys.", kv_lengths=lengths(7, 3, of=7), stays="lengths without another mask")
     yield case("lengths-causal", "GRAD-7", "Causal, with seven and three valid keys.", SQUARE, is_causal=True, kv_lengths=lengths(7, 3, of=7))
     yield case("lengths-one-causal", "GRAD-7", "More queries than keys, causal, and one valid key in a sample (flash-attention 443).", TALL, is_causal=True, kv_lengths=lengths(1, 4))
     yield case("lengths-one", "GRAD-7", "As many queries as keys, and one valid key in a sample.", SQUARE, kv_lengths=lengths(1, 7, of=7), stays="asked of kernels that take as many queries as keys")

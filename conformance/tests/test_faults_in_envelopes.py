@@ -98,6 +98,7 @@ def test_a_fault_about_widths_shows_at_no_single_width() -> None:
 def test_a_fault_that_no_case_catches_is_found_by_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without cases every fault that shows is missed, and the problem that shows it is said."""
     monkeypatch.setattr(envelopes, "_asked", lambda kind, cases: [])
+    monkeypatch.setattr(envelopes, "kernel_cases_in", lambda kind: [])
     names = ["causal-bottom-right", "scale-twice", "flex-divisible-lengths-to-tile"]
     matrix = judged("one query", Pool(in_process=True), [*names, "present-float32"])
     assert [each.state for each in matrix.found] == ["missed", "missed", "outside", "hidden"]
