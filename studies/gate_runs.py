@@ -25,7 +25,7 @@ from attention_conformance.bench.machine.machine import load_average
 from attention_conformance.bench.tests.candidates import CHEATS, HONEST, SECRET, Candidate
 from studies.common import Measured, Study, Unfit, libraries, markdown, sentence
 
-#: What a neighbour does until this process is gone: bursts of 0 to 0.5 s, and as long pauses.
+#: The load of a neighbour until this process is gone: bursts of 0 to 0.5 s, and as long pauses.
 NEIGHBOUR = """
 import os, random, time
 import numpy as np

@@ -425,7 +425,7 @@ def _with(family: Family, law: Law) -> type[Fitted]:
 
 @functools.lru_cache(maxsize=1000)
 def _estimates(family: Family, failed: Failed, several: bool) -> tuple[Estimate, ...]:
-    """What a case says of a parameter: one number, or, where that does not do, one per head or per row."""
+    """The values of a parameter that a case gives: one number, or, where that does not do, one per head or per row."""
     return tuple(_solutions(family, failed, several))
 
 

@@ -29,7 +29,7 @@ ISSUES = Path(__file__).with_name("issues.toml")
 #: Seconds that a script may take: an export takes ten on a busy machine.
 TIMEOUT = 300.0
 
-#: Lines of what a script says that an issue quotes, and characters of one of them.
+#: Lines of a script's output that an issue quotes, and characters of one of them.
 QUOTED_LINES, QUOTED_WIDTH = 8, 400
 
 #: Packages whose version belongs in a report beside those that a script imports.

@@ -265,7 +265,8 @@ def test_a_layer_is_checked() -> None:
     assert layer_error_share(wrong, **arrays, heads=2) > 1
     with pytest.raises(NotClose, match="Diagnosis: this failure equals") as caught:
         assert_layer_close(wrong, **arrays, heads=2)
-    assert caught.value.clause in ("MHA-7", "SDPA-3")  # the layer's own, or that of the attention within
+    assert caught.value.clause in ("MHA-7", "SDPA-3")  # the layer's own default scale, or that of the attention within
+    assert re.search(r"1/√\((H·D|heads · D)\)", str(caught.value))
 
 
 def test_a_sublayer_is_checked() -> None:

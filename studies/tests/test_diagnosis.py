@@ -15,7 +15,7 @@ from studies.diagnosis import CAUSES, Found, counted, examined, graded
 
 
 def found(*names: str) -> Found:
-    """What a diagnosis says when it names these faults."""
+    """The text of a diagnosis that names these faults."""
     explanations = tuple(Explanation((FAULTS[name],), frozenset[Failed]()) for name in names)
     return Found(3, 5, explanations, (), 0.1)
 
