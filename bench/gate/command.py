@@ -98,6 +98,9 @@ def decided(
         problem="" if problem is None else f"{Path(str(task)).name}: {problem.text}",
     )
     plugged = implementation(candidate, problem)
+    if problem is not None and problem.form:
+        always = modules.FORMS[problem.form]
+        asked = replace(asked, always=always, require=tuple({*asked.require, *always}))
     return Gate(plugged, asked, secrets.randbits(60) if seed is None else seed, budget).run()
 
 

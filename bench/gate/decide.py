@@ -6,7 +6,7 @@ import functools
 import hashlib
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -66,6 +66,8 @@ class Task:
     named: bool = False
     #: A problem's file, and how its inputs are understood.
     problem: str = ""
+    #: Keywords that every call of the problem has.
+    always: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass
@@ -149,7 +151,7 @@ class Gate:
         if not self._describe():
             return
         for dtype in self.task.dtypes:
-            for number, one in enumerate(problems.problems(self.task.require, self.task.shapes, dtype, self.seed)):
+            for number, one in enumerate(self._problems(dtype)):
                 self._ask(one, dtype, in_place=number % 2 == 0, counted=number % COUNTED == 0)
                 if len(self.reasons) >= ENOUGH:
                     return
@@ -160,8 +162,12 @@ class Gate:
                 for dtype in self.task.dtypes:
                     self._time(shape, dtype)
         for shape in filter(rows.large, self.task.shapes):
-            sizes, text = ",".join(map(str, _sizes(shape))), rows.cost(shape, self.seed)
+            sizes, text = ",".join(map(str, _sizes(shape))), rows.cost(shape, self.seed, not self.task.always)
             self.notes[f"{sizes} judged by {text}: {self._judging:.1f} s for {self._by_rows} problems"] = None
+
+    def _problems(self, dtype: str) -> list[Case]:
+        task = self.task
+        return problems.problems(task.require, task.shapes, dtype, self.seed, task.always)
 
     def _describe(self) -> bool:
         """Import the candidate, and see that it has what the task requires."""
@@ -304,7 +310,7 @@ class Gate:
         seconds, whole, jobs, meanwhile = [], [], [], []
         count = (LARGE_CALLS if rows.large(shape) else CALLS) + 2
         for number in range(count):
-            one = problems.timed(shape, dtype, self.seed, number + attempt * count)
+            one = problems.timed(shape, dtype, self.seed, number + attempt * count, self.task.always)
             reply = self._ask(one, dtype, number % 2 == 0)
             if reply is None:
                 return None
@@ -320,7 +326,7 @@ class Gate:
 
     def _overhead(self, shape: Shape, dtype: str) -> list[Spent]:
         """What a job takes that only takes the inputs, before the candidate is there and could make it longer."""
-        first = request(problems.timed(shape, dtype, self.seed, 0), dtype, self.task.device)
+        first = request(problems.timed(shape, dtype, self.seed, 0, self.task.always), dtype, self.task.device)
         return [self._echoed(self._pool, first) for _ in range(2 if rows.large(shape) else 5)]
 
     def _echoed(self, pool: Pool, asked: Request) -> Spent:

@@ -2,7 +2,8 @@
 
 A problem's file has a class ``Model``, ``get_inputs()`` and ``get_init_inputs()`` (ScalingIntelligence/KernelBench,
 level 1, problem 97).  Of its inputs the shapes and the dtype are taken, from tensors that hold no numbers; which of
-them are q, k and v, and in which order of axes, is found by its own ``Model``: its answer has to be attention of them.
+them are q, k and v, in which order of axes, and whether it is causal is found by its own ``Model``: its answer has to
+be attention of them.
 
 ``described`` runs in a worker process that no candidate was in.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,9 @@ TRIED, BATCH = 5, 2
 #: Axes of an input in the order (B, H, S, D): of q, k and v with heads outside or inside, and without heads.
 AXES = {"BHSD": (0, 1, 2, 3), "BSHD": (0, 2, 1, 3), "BSD": (0, None, 1, 2)}
 
+#: Keywords that every call of a problem may have, and what it is called in words.
+FORMS: dict[str, Mapping[str, bool]] = {"": {}, "causal": {"is_causal": True}}
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -44,17 +48,20 @@ class Problem:
     dtype: str
     #: What the class is made with, as JSON.
     init: str
+    #: A key of FORMS.
+    form: str = ""
 
     @property
     def text(self) -> str:
         """How its inputs are understood."""
         names = ", ".join("qkv"[self.order.index(i)] for i in range(3))
-        return f"forward({names}), each {self.axes}"
+        return f"forward({names}), each {self.axes}{', ' * bool(self.form)}{self.form}"
 
 
 def source(problem: Problem, file: str, name: str, folder: str) -> str:
     """The text of which ``made`` makes the function of a candidate."""
     asked = {"init": problem.init, "order": problem.order, "axes": problem.axes, "problem": problem.file}
+    asked["form"] = problem.form
     return json.dumps({"file": file, "name": name, "folder": folder, **asked})
 
 
@@ -78,10 +85,10 @@ def described(file: str) -> Problem:
             f"get_inputs of {file} gives {', '.join(map(str, shapes))}; the gate takes q, k and v of one dtype, each"
             " (B, H, S, D), (B, S, H, D) or (B, S, D)"
         )
-    order, axes = _understood(file, functools.partial(load(f"{KERNELBENCH}:answer"), module), shapes)
+    order, axes, form = _understood(file, functools.partial(load(f"{KERNELBENCH}:answer"), module), shapes)
     q, k, v = (_sizes(shapes[i], axes) for i in order)
     sizes = (q[0], q[1], k[1], q[2], k[2], q[3], v[3])
-    return Problem(file, order, axes, sizes, dtypes[0], init)
+    return Problem(file, order, axes, sizes, dtypes[0], init, form)
 
 
 def _sizes(shape: Sequence[int], axes: str) -> tuple[int, ...]:
@@ -91,8 +98,8 @@ def _sizes(shape: Sequence[int], axes: str) -> tuple[int, ...]:
 
 def _understood(
     file: str, answer: Callable[..., np.ndarray], shapes: Sequence[Sequence[int]]
-) -> tuple[tuple[int, ...], str]:
-    """The order and the axes in which the module's own answer is attention of its inputs."""
+) -> tuple[tuple[int, ...], str, str]:
+    """The order, the axes and the form in which the module's own answer is attention of its inputs."""
     from attention_conformance.conformance.closeness import error_share
 
     rng = np.random.default_rng(0)
@@ -101,19 +108,22 @@ def _understood(
         if (len(shapes[0]) == 3) != (axes == "BSD"):
             continue
         sizes = [_sizes(shapes[i], axes) for i in order]
-        for whole in (False, True):  # some are written for their own length
+        equal = sizes[0][2] == sizes[1][2]
+        # Some are written for their own length, and causal ones of other lengths may be aligned at the other end.
+        for whole in (False, True) if equal else (True,):
             arrays = [
                 rng.standard_normal((BATCH, h, s if whole else TRIED, d)).astype(np.float32) for _, h, s, d in sizes
             ]
             try:
-                share = error_share(answer(order, axes, arrays), *arrays, rows=TRIED)
+                found = answer(order, axes, arrays)
+                for form, keywords in FORMS.items():
+                    if error_share(found, *arrays, rows=TRIED, **keywords) <= 1:
+                        return order, axes, form
             except Exception as error:
                 failed = f" ({type(error).__name__}: {error})".splitlines()[0]
                 continue
-            if share <= 1:
-                return order, axes
             break
     raise ImplementationError(
         f"the Model of {file} is no plain attention of its three inputs, in no order of them{failed}: the gate takes"
-        " softmax of q k^T over the square root of the width, without mask"
+        " softmax of q k^T over the square root of the width, without mask or causal"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,9 @@ MOST_SCORES = 1 << 20
 
 #: Problems of a design at the edges of tiles that are asked where the task names no sizes.
 EDGES = 24
+
+#: No keyword.
+NONE: Mapping[str, Any] = {}
 
 #: Bytes of expected results that are kept.
 KEPT = 1 << 26
@@ -58,7 +61,9 @@ def envelope_of(shape: Shape) -> Envelope:
     )
 
 
-def problems(required: Collection[str], shapes: Sequence[Shape], dtype: str, seed: int) -> list[Case]:
+def problems(
+    required: Collection[str], shapes: Sequence[Shape], dtype: str, seed: int, always: Mapping[str, Any] = NONE
+) -> list[Case]:
     """The problems of a task in a dtype, in an order that the seed decides.
 
     Parameters
@@ -67,23 +72,26 @@ def problems(required: Collection[str], shapes: Sequence[Shape], dtype: str, see
         Keywords: a problem needs no other one.
     shapes
         Of the task; none for every size.
+    always
+        Keywords that every problem has.
     """
     rng = np.random.default_rng([seed, 1])
-    found = [*_fresh(required, shapes or (Shape(1, 4, 2, 33, 65, 16, 16),), dtype, seed, rng)]
+    found = [*_fresh(required, shapes or (Shape(1, 4, 2, 33, 65, 16, 16),), dtype, seed, rng, always)]
     found += _suite(required, shapes, dtype, seed)
     if not shapes:
         options = tuple(n for n, o in kernels.OPTION_SETS.items() if set(o.makers) <= set(required))
         edges = list(kernels.within(seed % 2**31, dtype=(dtype,), option=options, lse=(False,)))
         chosen: Iterable[int] = rng.choice(len(edges), min(EDGES, len(edges)), replace=False) if edges else ()
         found += [_named(edges[i], f"@{seed:x}") for i in chosen]
+    found = [one for one in found if all(one.options.get(n) == value for n, value in always.items())]
     order = rng.permutation(len(found))
     return [found[i] for i in order]
 
 
-def timed(shape: Shape, dtype: str, seed: int, number: int) -> Case:
-    """A problem that is timed."""
+def timed(shape: Shape, dtype: str, seed: int, number: int, always: Mapping[str, Any] = NONE) -> Case:
+    """A problem that is timed, with the keywords that every problem has."""
     data = ("normal", "pointing", "uniform")[number % 3]
-    return _case(f"timed-{number}-{data}", seed, shape, _at(DATA[data], shape, dtype), dtype)
+    return _case(f"timed-{number}-{data}", seed, shape, _at(DATA[data], shape, dtype), dtype, **always)
 
 
 def _at(data: Data, shape: Shape, dtype: str) -> Data:
@@ -102,13 +110,15 @@ def _named(one: Case, text: str) -> Case:
     return replace(one, name=one.name + text, store=CaseStore(KEPT))
 
 
-def _fresh(required: Collection[str], shapes: Sequence[Shape], dtype: str, seed: int, rng: Rng) -> Iterator[Case]:
+def _fresh(
+    required: Collection[str], shapes: Sequence[Shape], dtype: str, seed: int, rng: Rng, always: Mapping[str, Any]
+) -> Iterator[Case]:
     sets = {n: o for n, o in kernels.OPTION_SETS.items() if o.makers and set(o.makers) <= set(required)}
     for shape in shapes:
         sizes = "x".join(map(str, (shape.b, shape.hq, shape.sq, shape.sk, shape.d)))
         for name, data in DATA.items():
-            yield _case(f"{name}-{sizes}", seed, shape, _at(data, shape, dtype), dtype)
-        for name in ("normal", "pointing") * rows.large(shape):
+            yield _case(f"{name}-{sizes}", seed, shape, _at(data, shape, dtype), dtype, **always)
+        for name in ("normal", "pointing") * (rows.large(shape) and not always):  # causal, equal queries differ
             yield _case(f"repeated-{name}-{sizes}", seed, shape, rows.repeated(DATA[name], seed), dtype)
         for name, options in sets.items():
             for kind in ("telling", "normal"):
@@ -123,9 +133,10 @@ def _fresh(required: Collection[str], shapes: Sequence[Shape], dtype: str, seed:
                 )
         if "scale" in required:
             scale = float(rng.uniform(0.05, 0.6))
-            yield _case(f"scale-{sizes}", seed, shape, _at(DATA["normal"], shape, dtype), dtype, "SDPA-3", scale=scale)
+            data = _at(DATA["normal"], shape, dtype)
+            yield _case(f"scale-{sizes}", seed, shape, data, dtype, "SDPA-3", scale=scale, **always)
         for name in ("q", "k", "v"):
-            yield _case(f"another-{name}-{sizes}", seed, shape, _at(_varied(name, seed), shape, dtype), dtype)
+            yield _case(f"another-{name}-{sizes}", seed, shape, _at(_varied(name, seed), shape, dtype), dtype, **always)
 
 
 def _varied(name: str, seed: int) -> Data:

@@ -223,11 +223,11 @@ def _runs(numbers: tuple[int, ...]) -> str:
     return runs(list(numbers))
 
 
-def cost(s: Shape, seed: int) -> str:
+def cost(s: Shape, seed: int, repeats: bool = True) -> str:
     """What is judged of each problem of a size, in words."""
     one = block(s, seed, 0)
     pairs = len(one.batches) * len(one.heads) * (s.hq // s.hkv)
     return (
         f"{len(one.rows)} of {s.sq} rows in {pairs} of {s.b * s.hq} heads a problem, every head within {BLOCKS}"
-        " problems, all rows where queries repeat"
+        f" problems{', all rows where queries repeat' * repeats}"
     )

@@ -28,26 +28,28 @@ def problem(folder: Path, text: str) -> Path:
 
 @pytest.mark.slow(5)
 @pytest.mark.parametrize(
-    ("model", "inputs", "order", "axes", "sizes"),
+    ("model", "inputs", "order", "axes", "sizes", "form"),
     [
         ("torch.softmax(a @ b.mT / 4, -1) @ c", "[rand(2, 3, 9, 16), rand(2, 3, 7, 16), rand(2, 3, 7, 5)]", (0, 1, 2),
-         "BHSD", (2, 3, 3, 9, 7, 16, 5)),
+         "BHSD", (2, 3, 3, 9, 7, 16, 5), ""),
         ("torch.softmax(c @ a.mT / 4, -1) @ b", "[rand(2, 3, 7, 16), rand(2, 3, 7, 5), rand(2, 3, 9, 16)]", (2, 0, 1),
-         "BHSD", (2, 3, 3, 9, 7, 16, 5)),
+         "BHSD", (2, 3, 3, 9, 7, 16, 5), ""),
         ("torch.nn.functional.scaled_dot_product_attention(*[x.transpose(1, 2) for x in (a, b, c)]).transpose(1, 2)",
-         "[rand(2, 9, 3, 16)] * 3", (0, 1, 2), "BSHD", (2, 3, 3, 9, 9, 16, 16)),
+         "[rand(2, 9, 3, 16)] * 3", (0, 1, 2), "BSHD", (2, 3, 3, 9, 9, 16, 16), ""),
         ("torch.nn.functional.scaled_dot_product_attention(a, b, c)", "[rand(4, 9, 16).half()] * 3", (0, 1, 2), "BSD",
-         (4, 1, 1, 9, 9, 16, 16)),
+         (4, 1, 1, 9, 9, 16, 16), ""),
+        ("torch.nn.functional.scaled_dot_product_attention(a, b, c, is_causal=True)",
+         "[rand(2, 3, 5, 16), *[rand(2, 3, 7, 16)] * 2]", (0, 1, 2), "BHSD", (2, 3, 3, 5, 7, 16, 16), "causal"),
     ],
 )  # fmt: skip
 def test_a_problem_says_which_input_is_which(
-    model: str, inputs: str, order: tuple[int, ...], axes: str, sizes: tuple[int, ...], tmp_path: Path
+    model: str, inputs: str, order: tuple[int, ...], axes: str, sizes: tuple[int, ...], form: str, tmp_path: Path
 ) -> None:
     """By what its own Model answers; its sizes are those of its inputs."""
     text = f"import torch\nfrom torch import rand\n{MODULE.replace('ModelNew', 'Model').format(model)}\n"
     text += f"def get_inputs():\n    return {inputs}\n\ndef get_init_inputs():\n    return []\n"
     found = command.problem_of(str(problem(tmp_path, text)))
-    assert (found.order, found.axes, found.sizes) == (order, axes, sizes)
+    assert (found.order, found.axes, found.sizes, found.form) == (order, axes, sizes, form)
     assert found.dtype == ("float16" if "half" in inputs else "float32")
 
 
@@ -58,6 +60,7 @@ def test_a_problem_says_which_input_is_which(
         (("dim=-1", "dim=-2"), "no plain attention of its three inputs"),
         (("for _ in range(3)", "for _ in range(2)"), "the gate takes q, k and v"),
         (("return []", "return [torch.ones(3)]"), "more than numbers and texts"),
+        (("D**0.5", "D**0.5 + torch.triu(torch.full((S, S), -torch.inf), 2)"), "no plain attention"),
         (("class Model(", "class Modell("), "has no function 'Model'"),
     ],
 )
@@ -94,6 +97,21 @@ def test_a_bare_function_may_answer_a_problem(tmp_path: Path) -> None:
     one = Candidate("it", "", "def attention(q, k, v):\n    return exact(q, k, v)")
     verdict = one.decided(tmp_path, task=f"{tmp_path}/problem.py", shape=[], require=None)
     assert (verdict.verdict, verdict.task.shapes) == ("accepted", [[1, 2, 2, 48, 48, 16, 16]])
+
+
+@pytest.mark.slow(20)
+@pytest.mark.parametrize(("code", "verdict"), [("is_causal=True", "accepted"), ("", "rejected")])
+def test_a_causal_problem_is_asked_of_causal_modules(code: str, verdict: str, tmp_path: Path) -> None:
+    """Every call of it is causal, so a module that is not is wrong; a module has no keyword to say that it is."""
+    call = "torch.nn.functional.scaled_dot_product_attention({}, is_causal=True)"
+    text = PROBLEM.replace("torch.softmax(Q @ K.transpose(-2, -1) / D**0.5, dim=-1) @ V", call.format("Q, K, V"))
+    problem(tmp_path, text)
+    answer = f"torch.nn.functional.scaled_dot_product_attention(a, b, c, {code})"
+    one = Candidate("it", "", MODULE.format(answer), framework="torch", function="ModelNew")
+    found = one.decided(tmp_path, task=f"{tmp_path}/problem.py", shape=[], require=None, budget=240.0)
+    assert found.verdict == verdict
+    assert found.task.problem == "problem.py: forward(q, k, v), each BHSD, causal"
+    assert {reason.kind for reason in found.reasons} == ({"value"} if verdict == "rejected" else set())
 
 
 @pytest.mark.slow(5)

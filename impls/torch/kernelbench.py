@@ -29,7 +29,8 @@ def made(text: str) -> Function:
     except Exception as error:
         given = ", ".join(map(repr, json.loads(asked["init"])))
         raise ImplementationError(f"{asked['name']}({given}) raised {type(error).__name__}: {error}") from error
-    return function(module, tuple(asked["order"]), asked["axes"])
+    attention = function(module, tuple(asked["order"]), asked["axes"])
+    return _causal(attention) if asked["form"] == "causal" else attention
 
 
 def function(module: Any, order: tuple[int, ...], axes: str) -> Function:
@@ -56,6 +57,16 @@ def function(module: Any, order: tuple[int, ...], axes: str) -> Function:
         return found.unsqueeze(1) if axes == "BSD" and isinstance(found, torch.Tensor) else found
 
     return attention
+
+
+def _causal(attention: Function) -> Function:
+    """A module that is causal by itself, as a function that is called so."""
+
+    def causal(q: Any, k: Any, v: Any, *, is_causal: bool) -> Any:
+        assert is_causal
+        return attention(q, k, v)
+
+    return causal
 
 
 def problem(file: str) -> tuple[Any, str, list[tuple[int, ...]], list[str]]:
