@@ -39,7 +39,7 @@ def write_kill_matrix(output: Path, per_envelope: bool) -> str:
 
 
 def write_pages() -> str:
-    """Regenerate EXAMPLES.md from examples.toml, BOUNDS.md from evidence.json, and COVERAGE.md from the cases."""
+    """Regenerate EXAMPLES.md from examples.toml, BOUNDS.md from evidence.json.zst, and COVERAGE.md from the cases."""
     from attention_conformance.conformance.evidence import page
     from attention_conformance.conformance.faults.paths import coverage
 

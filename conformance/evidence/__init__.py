@@ -1,4 +1,4 @@
 """Evidence for the error bounds: random problems on correct implementations, and how small an error still shows.
 
-``attention-conformance evidence`` writes evidence.json and, from it, BOUNDS.md.
+``attention-conformance evidence`` writes evidence.json.zst and, from it, BOUNDS.md.
 """

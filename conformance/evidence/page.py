@@ -1,4 +1,4 @@
-"""BOUNDS.md: a page of words, page.md, with the tables and numbers of evidence.json set in."""
+"""BOUNDS.md: a page of words, page.md, with the tables and numbers of evidence.json.zst set in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""evidence.json: what the evidence holds, how it is collected, written and read.
+"""evidence.json.zst: what the evidence holds, how it is collected, written and read.
 
 Numbers only; the page is made from them (page.py).  Each series of random problems is a part by itself, that can be
 measured again without the others.
@@ -21,11 +21,15 @@ from attention_conformance.conformance.evidence.stamp import stamp
 from attention_conformance.conformance.evidence.verdicts import Kind, Verdict
 from attention_conformance.conformance.ledger.load import read as read_ledger
 from attention_conformance.conformance.results import fingerprint, strict
+from attention_conformance.impls import compressed
 
 #: Raised when the meaning of a field changes.
 FORMAT = 3
 
-EVIDENCE = Path(conformance.__file__).with_name("evidence.json")
+EVIDENCE = Path(conformance.__file__).with_name("evidence.json.zst")
+
+#: Bytes of a file that is read.
+LIMIT = 1 << 24
 
 #: float64 inputs that are computed in float32, beside the suite's cases.
 IN_FLOAT32 = 1_000
@@ -113,12 +117,12 @@ def deviations(verdicts: Iterable[Verdict]) -> dict[str, dict[str, Any]]:
 
 def write(evidence: dict[str, Any], path: Path) -> None:
     """Write a file that ``read`` reads."""
-    path.write_text(json.dumps(evidence, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    compressed.write(path, (json.dumps(evidence, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
 def read(path: Path = EVIDENCE) -> dict[str, Any]:
     """The evidence in a file.  Raises ValueError for another format, and for a field that is missing or wrong."""
-    value = strict.loads(path.read_bytes())
+    value = strict.loads(compressed.read(path, LIMIT))
     given = value.get("format") if isinstance(value, dict) else None
     if given != FORMAT:
         raise ValueError(f"{path} has format {given}, expected {FORMAT}")

@@ -1,9 +1,8 @@
-"""The evidence for the error bounds as it is kept: what evidence.json holds, and the page that is made from it."""
+"""The evidence for the error bounds as it is kept: what evidence.json.zst holds, and the page that is made from it."""
 
 from __future__ import annotations
 
 import copy
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ def evidence() -> dict[str, Any]:
 
 @pytest.mark.documents
 def test_the_page_is_up_to_date(evidence: dict[str, Any]) -> None:
-    """BOUNDS.md is what is made of page.md and evidence.json."""
+    """BOUNDS.md is what is made of page.md and evidence.json.zst."""
     assert page.PAGE.read_text(encoding="utf-8") == page.render(evidence)
 
 
@@ -165,10 +164,10 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("few")
 def test_the_command_measures_and_writes_both_files(tmp_path: Path) -> None:
     """``attention-conformance evidence --only sdpa`` writes the evidence and the page beside it, and keeps the rest."""
-    target = tmp_path / "evidence.json"
+    target = tmp_path / "evidence.json.zst"
     command = ["evidence", "--problems", "6", "--parallel", "1", "--only", "sdpa", "-o", str(target)]
     assert main(command) == 0
-    written, kept = json.loads(target.read_text()), record.read()
+    written, kept = record.read(target), record.read()
     assert written["series"]["sdpa"]["problems"] == 6
     assert written["series"]["mha"] == kept["series"]["mha"]
     assert "| `sdpa` | attention | 6 |" in (tmp_path / "BOUNDS.md").read_text()
@@ -177,9 +176,9 @@ def test_the_command_measures_and_writes_both_files(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("few")
 def test_the_command_measures_remeasure_cases(tmp_path: Path) -> None:
     """``--cases`` judges no random problem, and leaves the stamp of the bounds as it was."""
-    target = tmp_path / "evidence.json"
+    target = tmp_path / "evidence.json.zst"
     assert main(["evidence", "--cases", "-o", str(target)]) == 0
-    written, kept = json.loads(target.read_text()), record.read()
+    written, kept = record.read(target), record.read()
     for name, part in written["series"].items():
         assert part["rows"] == kept["series"][name]["rows"]
         assert part["stamp"]["bounds"] == kept["series"][name]["stamp"]["bounds"]
