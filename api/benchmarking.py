@@ -56,8 +56,9 @@ class Timing:
     name, workload, dtype, device
         What was timed; the workload's name has its sizes and options (bench/README.md).
     outcome
-        ``timed``, ``invalid`` (a wrong result, or what only looks fast) or ``skipped`` (it refuses, lacks an option,
-        or would take too much).
+        ``timed``, ``unstable`` (a result was wrong once, and right in every equal call that followed: it has a time,
+        and no ratio), ``invalid`` (a wrong result, or what only looks fast) or ``skipped`` (it refuses, lacks an
+        option, or would take too much).
     clause, reason
         Why there is no time: the clause that is broken, or the rule (``clock``, ``peak``, ``cached result``, …).
     seconds
@@ -107,12 +108,12 @@ class Timing:
 
     @property
     def ok(self) -> bool:
-        """Whether there is a time; ``unstable`` says what it is worth."""
+        """Whether there is a time and every result was right; ``unstable`` says what the time is worth."""
         return self.outcome == "timed"
 
     @property
     def message(self) -> str:
-        """Why there is no time, with the clause in full; "" where there is one."""
+        """Why there is no time, or what is wrong beside it, with the clause in full; "" where all is right."""
         if self.outcome == "timed":
             return ""
         head = f"{self.name} at {self.workload} in {self.dtype}: {self.outcome}: "
@@ -188,7 +189,7 @@ class BenchmarkReport:
         return f"{self.name}: {counts}, {self.threads} thread{plural}, in {self.seconds:.1f} s"
 
     def _rows(self) -> list[tuple[str, ...]]:
-        return [_row(timing) for timing in self.timings if timing.outcome == "timed"]
+        return [_row(timing) for timing in self.timings if timing.seconds is not None]
 
     def _compared(self) -> list[tuple[str, ...]]:
         return [
@@ -414,14 +415,15 @@ def _session(selection: Selection, workloads: Sequence[Workload], plan: Any, poo
 def _timing(cell: Cell, outcome: Outcome, threads: int) -> Timing:
     """The record of a cell, once it is not faster than the machine."""
     from attention_conformance.bench.validity import cheating
+    from attention_conformance.bench.validity.outcomes import MEASURED
     from attention_conformance.bench.workloads.costs import flops
 
     target, name = cell.target, cell.target.implementation.name
     here = Timing(name, cell.workload.name, target.dtype, target.device, outcome.kind, outcome.clause, outcome.reason)
-    if outcome.kind != "timed":
+    if outcome.kind not in MEASURED:
         return here
     outcome, share = cheating.within_peak(cell, outcome, threads)
-    if outcome.kind != "timed":
+    if outcome.kind not in MEASURED:
         return replace(here, outcome=outcome.kind, clause=outcome.clause, reason=outcome.reason)
     interval, count = outcome.interval, flops(cell.workload)
     first = outcome.process_runs[0]

@@ -32,7 +32,7 @@ from attention_conformance.bench.timing.processes import Processes
 from attention_conformance.bench.timing.protocol import Protocol
 from attention_conformance.bench.timing.session import Session
 from attention_conformance.bench.validity import cheating
-from attention_conformance.bench.validity.outcomes import INVALID, SKIPPED, TIMED, Cell, Outcome
+from attention_conformance.bench.validity.outcomes import INVALID, MEASURED, SKIPPED, TIMED, UNSTABLE, Cell, Outcome
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.conformance import SPEC_VERSION
 from attention_conformance.conformance.run import targets
@@ -40,6 +40,9 @@ from attention_conformance.impls.contract import ImplementationError
 
 #: Of the extra ``bench``: what is imported late, when all is measured.
 PACKAGES = ("pytest_benchmark", "scipy")
+
+#: Outcomes that are named one by one.
+BROKEN = (INVALID, UNSTABLE)
 
 
 @dataclass
@@ -74,7 +77,7 @@ class Bench:
 
     def _within_the_peak(self, cell: Cell, outcome: Outcome) -> Outcome:
         """The outcome of a cell, invalid if it seems faster than the machine."""
-        if outcome.kind != TIMED:
+        if outcome.kind not in MEASURED:
             return outcome
         known = self.extra.roofline(cell)
         return cheating.within_peak(cell, outcome, self.plan.threads, (known and known.flops_per_second) or 0.0)[0]
@@ -267,18 +270,19 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         return
     terminalreporter.section("bench")
     kinds: list[str] = [record.outcome for record in bench.records]
-    counts = {outcome: kinds.count(outcome) for outcome in (TIMED, INVALID, SKIPPED)}
-    terminalreporter.line(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    counts = {outcome: kinds.count(outcome) for outcome in (TIMED, UNSTABLE, INVALID, SKIPPED)}
+    said = (f"{count} {outcome}" for outcome, count in counts.items() if count or outcome != UNSTABLE)
+    terminalreporter.line(", ".join(said))
     for record in bench.records:
-        if record.outcome == INVALID:
+        if record.outcome in BROKEN:
             where = f"{record.implementation} {record.device} {record.dtype} {record.workload}"
-            terminalreporter.line(f"{INVALID}: {where}: {record.clause}: {record.reason}", red=True)
+            terminalreporter.line(f"{record.outcome}: {where}: {record.clause}: {document.told(record)}", red=True)
     for line in _tables(bench):
         terminalreporter.line(line)
     found = (bench.session.outcomes, bench.processes.shares(), bench.extra.overhead, bench.gpu_state)
     for note in document.notes(*found):
         terminalreporter.line(note)
-    if not counts[TIMED]:
+    if not counts[TIMED] and not counts[UNSTABLE]:
         terminalreporter.line("FAILED: nothing was timed", red=True)
 
 
@@ -291,7 +295,11 @@ def _tables(bench: Bench) -> list[str]:
         for cell, outcome in outcomes.items()
         if outcome.kind == TIMED
     ]
-    invalid = [msgspec.structs.asdict(record) for record in bench.records if record.outcome == INVALID]
+    invalid = [
+        {**msgspec.structs.asdict(record), "reason": document.told(record)}
+        for record in bench.records
+        if record.outcome in BROKEN
+    ]
     cache = shortened(f"caches {bench.plan.cache}: {MEANING[bench.plan.cache]}", WIDTH)
     grown = sentences(bench.extra.fits(outcomes), bench.extra.memories(outcomes))
     parts = [[cache, table(timed, invalid)] if timed else [], limits(bench.extra.rooflines), grown]

@@ -12,21 +12,24 @@ from typing import Any
 
 import pytest
 
-from attention_conformance.bench.output.document import extra_info
+from attention_conformance.bench.output.document import extra_info, record, told
 from attention_conformance.bench.timing.virtual_clock import CLOCK, play
-from attention_conformance.bench.validity.outcomes import INVALID, SKIPPED, Cell, Outcome
+from attention_conformance.bench.validity.outcomes import INVALID, SKIPPED, UNSTABLE, Cell, Outcome
 
 
 @pytest.mark.benchmark(timer=CLOCK.read)
 def test_forward(
     benchmark: Any, cell: Cell, bench: Any, outcomes: Mapping[Cell, Outcome], versions: dict[str, str]
 ) -> None:
-    """The results are right before and after the call is timed; a wrong one has no timing.
+    """The results are right before and after the call is timed; a wrong one has no timing, an unstable one apart.
 
     Not only forward passes; the name stays, as pytest-benchmark compares runs by it.
     """
     outcome = outcomes[cell]
     bench.record(cell, outcome)
+    if outcome.kind == UNSTABLE:
+        benchmark.skipped = True
+        pytest.fail(f"unstable: {outcome.clause}: {told(record(cell, outcome))}", pytrace=False)
     if outcome.kind == INVALID:
         benchmark.skipped = True  # or pytest-benchmark warns that its fixture was not used
         pytest.fail(f"invalid: {outcome.clause}: {outcome.reason}", pytrace=False)

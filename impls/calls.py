@@ -7,6 +7,7 @@ and look whether an input or the process was changed.  No result is judged or re
 from __future__ import annotations
 
 import os
+import sys
 import time
 import traceback
 import warnings
@@ -211,6 +212,7 @@ Around = tuple[AbstractContextManager[object], ...]
 
 
 def _replied(implementation: Implementation, request: Request, other: Function | None, around: Around) -> Reply:
+    handled = sys.exception()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a library's warnings are not results
@@ -220,6 +222,7 @@ def _replied(implementation: Implementation, request: Request, other: Function |
     except NotImplementedError as error:
         return Reply("unsupported", text=text(error))
     except Exception as error:
+        _forget_context(error, handled)
         trace = _rest_of_message(error) if implementation.source else _trace(error)
         return Reply("raised", text=text(error), trace=trace)
 
@@ -323,6 +326,18 @@ def to_layout(array: np.ndarray, layout: Layout) -> np.ndarray:
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     """Equal dtype, shape and bytes, so that NaN equals NaN and 0.0 does not equal -0.0."""
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def _forget_context(error: BaseException, handled: BaseException | None) -> None:
+    """Cut off what was being handled when the call began: it is not of the call.
+
+    Its text may be made by calls like this one (closeness.NotClose), which then would never end.
+    """
+    each: BaseException | None = error
+    while each is not None and handled is not None:
+        if each.__context__ is handled:
+            each.__context__ = None
+        each = each.__context__
 
 
 def _trace(error: BaseException) -> str:

@@ -149,6 +149,14 @@ class InvalidCell(Cell, frozen=True, kw_only=True, tag="invalid"):
     """A cell whose result breaks ``clause``, and so has no time."""
 
 
+class UnstableCell(Cell, frozen=True, kw_only=True, tag="unstable"):
+    """A cell of which a result broke ``clause`` once; its time is that of ``calls``, and ranked with no other."""
+
+    seconds: Positive
+    interval: tuple[Positive, Positive]
+    calls: Number
+
+
 class SkippedCell(Cell, frozen=True, kw_only=True, tag="skipped"):
     """A cell without a time, for ``reason``."""
 
@@ -186,7 +194,7 @@ class ModelDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     differences: list[DifferenceRow]
     memory: list[MemoryRow] = []
     runs: list[RunRow]
-    cells: list[TimedCell | InvalidCell | SkippedCell]
+    cells: list[TimedCell | UnstableCell | InvalidCell | SkippedCell]
     #: Number of cases that the faults were put to.
     cases: Count
     faults: list[Fault]

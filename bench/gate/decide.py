@@ -18,7 +18,7 @@ from attention_conformance.bench.gate.worker import NOTED
 from attention_conformance.bench.machine.roofline import best_product
 from attention_conformance.bench.validity import cheating
 from attention_conformance.bench.validity.cheating import Job
-from attention_conformance.bench.validity.checks import Invalid
+from attention_conformance.bench.validity.checks import Invalid, Unstable, cause_of_first_call, repeated
 from attention_conformance.conformance.cases.base import Case
 from attention_conformance.conformance.judging.judge import judge, unanswered
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
@@ -85,6 +85,8 @@ class Gate:
     asked: int = 0
     right: int = 0
     network: str = ""
+    #: A first call that alone was wrong, by a known cause.
+    unstable: Reason | None = None
     #: Large problems, and the seconds of their judgement.
     _by_rows: int = 0
     _judging: float = 0.0
@@ -100,7 +102,10 @@ class Gate:
         try:
             self._decide()
             decision = "rejected" if self.reasons else "accepted"
-            if not self.reasons and not self.asked:
+            if not self.reasons and self.unstable:
+                self.reasons.append(self.unstable)
+                decision = "cannot tell"
+            elif not self.reasons and not self.asked:
                 self._because("nothing", "no problem could be asked")
                 decision = "cannot tell"
         except _Over as error:
@@ -220,12 +225,37 @@ class Gate:
         elif result.outcome is Outcome.FAILED:
             kind = result.failure.value if result.failure else "wrong"
             text = self._seen_before(reply, one) or self._copied(reply, asked.arrays) or result.reason
-            self._because(kind, text, one, result.broken or "")
+            found = self._repeated(Invalid(result.broken or "", text), one, target, asked)
+            if isinstance(found, Unstable) and found.known:
+                self.unstable = Reason("unstable", found.text, one.name, found.clause)
+                return None
+            unstable = "unstable: " if isinstance(found, Unstable) else ""
+            self._because(kind, f"{unstable}{found.text}", one, found.clause)
         if len(self.reasons) > before:
             return None
         self._remember(reply, one)
         self.right += 1
         return reply
+
+    def _repeated(self, error: Invalid, one: Case, target: Target, asked: Request) -> Invalid:
+        """The finding of a wrong answer, and of how many equal calls it is true."""
+
+        def again() -> Reply | None:
+            try:
+                reply: Reply = self._call("ask", asked, False, False)
+            except Exception:  # the budget, or the process: nothing more is known
+                return None
+            self._noticed(reply.side_effects, one)
+            return replace(reply, side_effects=())
+
+        def right(reply: Reply) -> float:
+            result = self._judged(reply, one, blank_of(target, one))
+            if result.outcome is not Outcome.PASSED:
+                raise Invalid(result.broken or "", result.reason)
+            return 0.0
+
+        cause = cause_of_first_call(self.candidate.framework, self.task.device, self.asked == 1)
+        return repeated(error, again, right, cause)
 
     def _judged(self, reply: Reply, one: Case, blank: Result) -> Result:
         """The judge's result: of all of it, or of a large one by rows, which is forgotten then."""

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from attention_conformance.bench.output.records import Amount, Count, Kind, Positive
-from attention_conformance.bench.validity.outcomes import TIMED, Outcome, ProcessRun
+from attention_conformance.bench.validity.outcomes import MEASURED, Outcome, ProcessRun
 from attention_conformance.conformance.results import strict
 from attention_conformance.impls.contract import InputError
 
@@ -47,6 +47,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clock: str
     host_seconds: Amount | None
     evicted_bytes: Count
+    unstable: tuple[str, str] | None = None
 
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="process run"):
@@ -81,7 +82,7 @@ class Checkpoint:
 
     def add(self, cell: str, outcome: Outcome, process_run: int) -> None:
         """What became of a cell in this process run (0 the first)."""
-        last = Measured(**vars(outcome.process_runs[-1])) if outcome.kind == TIMED else None
+        last = Measured(**vars(outcome.process_runs[-1])) if outcome.kind in MEASURED else None
         self._write(msgspec.to_builtins(Line(cell, process_run, outcome.kind, outcome.clause, outcome.reason, last)))  # type: ignore[arg-type]
 
     def remove(self) -> None:
@@ -118,9 +119,9 @@ def read(path: Path, header: Mapping[str, Any]) -> dict[str, Outcome]:
 
 
 def _outcome(line: Line, earlier: Outcome) -> Outcome:
-    if earlier.kind != TIMED:
+    if earlier.kind not in MEASURED:
         raise ValueError("the cell had ended")
-    if line.outcome != TIMED:
+    if line.outcome not in MEASURED:
         return replace(earlier, kind=line.outcome, clause=line.clause, reason=line.reason)
     if line.measured is None:
         raise ValueError("it is timed, and nothing was measured")

@@ -14,7 +14,7 @@ from attention_conformance.bench.machine import gpu
 from attention_conformance.bench.machine.machine import load_average
 from attention_conformance.bench.output.records import FORMAT, JSON_KEY, PlanRecord, Record, Timed
 from attention_conformance.bench.timing.plan import Plan
-from attention_conformance.bench.validity.outcomes import Cell, Outcome
+from attention_conformance.bench.validity.outcomes import UNSTABLE, Cell, Outcome
 from attention_conformance.bench.workloads.costs import FORMULAS, flops
 from attention_conformance.conformance import SPEC_VERSION
 from attention_conformance.conformance.results import strict
@@ -30,7 +30,19 @@ def record(cell: Cell, outcome: Outcome) -> Record:
     """The entry of a cell in the list of all."""
     t, w = cell.target, cell.workload
     named = (t.implementation.name, t.device, t.dtype, w.name, w.family, w.sweep, w.operator)
-    return Record(*named, outcome.kind, outcome.clause, outcome.reason)  # type: ignore[arg-type]
+    apart: dict[str, Any] = {}
+    if outcome.kind == UNSTABLE:
+        known = outcome.interval
+        apart = {"seconds": known.value, "interval": (known.low, known.high), "calls": len(outcome.seconds)}
+    return Record(*named, outcome.kind, outcome.clause, outcome.reason, **apart)  # type: ignore[arg-type]
+
+
+def told(one: Record) -> str:
+    """The reason of a cell; of an unstable one first its time, which stands nowhere else."""
+    if one.seconds is None or one.interval is None:
+        return one.reason
+    low, high = (f"{1e3 * end:.3g}" for end in one.interval)
+    return f"{1e3 * one.seconds:.3g} ms ({low} to {high}) apart: {one.reason}"
 
 
 def extra_info(cell: Cell, outcome: Outcome, extra: ExtraMetrics) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.segment import ControlType
 from rich.text import Text
 
-from attention_conformance.bench.validity.outcomes import TIMED, Cell, Outcome
+from attention_conformance.bench.validity.outcomes import MEASURED, TIMED, Cell, Outcome
 
 #: Seconds between two lines where there is no terminal.
 EVERY = 30.0
@@ -44,7 +44,7 @@ class Progress:
 
     def done(self, cell: Cell, outcome: Outcome, process_run: int) -> None:
         """A process run of a cell has ended."""
-        self._left[cell] = self._process_runs - process_run - 1 if outcome.kind == TIMED else 0
+        self._left[cell] = self._process_runs - process_run - 1 if outcome.kind in MEASURED else 0
         now, console = self._clock(), self._console
         if console is None or (not console.is_terminal and now - self._printed < EVERY):
             return

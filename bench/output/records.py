@@ -24,11 +24,14 @@ Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Count = Annotated[int, Meta(ge=0)]
 Number = Annotated[int, Meta(ge=1)]
 
-Kind = Literal["timed", "invalid", "skipped"]
+Kind = Literal["timed", "unstable", "invalid", "skipped"]
 
 
-class Record(msgspec.Struct, frozen=True):
-    """An entry of ``cells``: "timed", "invalid" (``clause`` says by what) or "skipped".
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An entry of ``cells``: "timed", "unstable" or "invalid" (``clause`` says by what) or "skipped".
+
+    An unstable one was wrong once and right in every equal call that followed.  Its time is here alone, so that
+    nothing ranks or compares it: the median of ``calls`` with its 95 % interval.
 
     ``family`` is the workload's name with its length left open, which is ``S``: query rows, of decode past keys.
     """
@@ -43,6 +46,9 @@ class Record(msgspec.Struct, frozen=True):
     outcome: Kind
     clause: str
     reason: str
+    seconds: Positive | None = None
+    interval: tuple[Positive, Positive] | None = None
+    calls: Count = 0
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):

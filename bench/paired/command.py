@@ -29,6 +29,7 @@ from attention_conformance.bench.paired.measure import (
     Task,
 )
 from attention_conformance.bench.paired.revisions import ready
+from attention_conformance.bench.validity.outcomes import MEASURED
 from attention_conformance.bench.workloads.presets import PRESETS, select
 from attention_conformance.conformance.run.targets import DEVICES
 from attention_conformance.impls.contract import DTYPES
@@ -44,7 +45,7 @@ CHANGES = (Verdict.SLOWER, Verdict.FASTER)
 
 def broken(one: Result) -> bool:
     """Whether new fails or lacks what base can do."""
-    return one.worker == NEW
+    return one.worker == NEW and not one.excused
 
 
 def terminal(comparison: PairedComparison, offers: Offers, results: Sequence[Result], least: float) -> str:
@@ -226,7 +227,7 @@ def _record(one: Result, least: float) -> PairedCell:
         ratio=None if ratio is None else (ratio.value, ratio.low, ratio.high),
         verdict=verdict,
         shares=one.shares,
-        rounds=one.rounds if one.outcome == "timed" else None,
+        rounds=one.rounds if one.outcome in MEASURED else None,
     )
 
 

@@ -20,16 +20,25 @@ from attention_conformance.bench.analysis.statistics import Interval, Verdict, j
 from attention_conformance.bench.paired import worker
 from attention_conformance.bench.paired.process import MODULE, Process
 from attention_conformance.bench.paired.revisions import Revision, RevisionError
-from attention_conformance.bench.timing.protocol import LAST
+from attention_conformance.bench.timing.protocol import LAST, UNSEEN
 from attention_conformance.bench.timing.sampler import Batch
 from attention_conformance.bench.validity import cheating
 from attention_conformance.bench.validity.cheating import Job
-from attention_conformance.bench.validity.checks import Call, Invalid, References, check
+from attention_conformance.bench.validity.checks import (
+    FIRST,
+    Call,
+    Invalid,
+    References,
+    Unstable,
+    cause_of_first_call,
+    check,
+    repeated,
+)
 from attention_conformance.bench.workloads import arguments
 from attention_conformance.bench.workloads.arguments import SETS
 from attention_conformance.bench.workloads.costs import flops
 from attention_conformance.bench.workloads.workload import Workload
-from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.contract import Framework, Profile
 from attention_conformance.impls.process.pool import Crashed, TimedOut
 from attention_conformance.impls.process.threads import usable_cores
 
@@ -89,7 +98,10 @@ class Task:
 
 @dataclass
 class Result:
-    """What became of a cell.  ``outcome`` is "timed", "invalid" (``clause`` says by what) or "skipped"."""
+    """What became of a cell.  ``outcome`` is "timed", "unstable", "invalid" (``clause`` says by what) or "skipped".
+
+    An unstable one has rounds and no verdict: a result was wrong once, and right in every equal call that followed.
+    """
 
     task: Task
     outcome: str = "timed"
@@ -104,10 +116,28 @@ class Result:
     jobs: dict[str, list[Job]] = field(default_factory=lambda: {BASE: [], NEW: []})
     #: Seconds that it took so far.
     seconds: float = 0.0
+    #: Results that were wrong once: of which worker, in which pair of processes.
+    wrong_once: list[tuple[str, int, Unstable]] = field(default_factory=list)
 
     def fail(self, outcome: str, reason: str, worker: str = "", clause: str = "") -> None:
         """There is no time of this cell."""
         self.outcome, self.reason, self.worker, self.clause = outcome, reason, worker, clause
+
+    @property
+    def excused(self) -> bool:
+        """Whether it is unstable in one pair of processes alone, and by a known cause, which is not the change."""
+        return self.outcome == "unstable" and len(self.wrong_once) == 1 and self.wrong_once[0][2].known
+
+    def end(self) -> None:
+        """After the last pair: a cell with a result that was wrong once has times that are shown apart."""
+        if self.outcome == "timed" and self.wrong_once:
+            ratio = self.ratio
+            assert ratio is not None
+            workers = [name for name, _, _ in self.wrong_once]
+            found, worker = self.wrong_once[0][2], BASE if BASE in workers else NEW
+            apart = f"new ÷ base {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f}) apart: {found.text}"
+            pairs = len({pair for _, pair, _ in self.wrong_once})
+            self.fail("unstable", f"{apart}; in {pairs} of {self.pairs} pairs of processes", worker, found.clause)
 
     @property
     def ratio(self) -> Interval | None:
@@ -189,6 +219,7 @@ class PairedComparison:
         for one in results:
             if one.outcome == "timed":
                 self._within_peak(one, offers)
+            one.end()
         return results
 
     def _pair(self, one: Result, processes: dict[str, Process], offers: Offers, pair: int) -> None:
@@ -200,7 +231,7 @@ class PairedComparison:
             slowdown = task.slowdown if name == NEW else 0.0
             given = (task.key, task.implementation, task.workload.name, task.device, task.dtype, inputs, slowdown)
             begun = _job(one, process, name, "begin", *given)
-            if begun is None or not self._right(one, name, inputs[0], begun["results"], offers, 2 * pair):
+            if begun is None or not self._right(one, name, process, offers, pair, inputs[0], FIRST, begun["results"]):
                 return
             seconds[name] = begun["seconds"]
         both = sum(max(plan.round_seconds, call) for call in seconds.values())
@@ -210,10 +241,9 @@ class PairedComparison:
             one.fail("skipped", f"over the time budget: {reason}, allowed {plan.limit:g} s")
             return
         batches = self._rounds(one, processes, count, max(seconds.values()))
-        last = arguments.fresh(task.workload, *inputs[0], LAST)
         for name, process in processes.items():
             if one.outcome == "timed" and _honest(one, name, batches[name], process):
-                self._right(one, name, last, batches[name][-1].results, offers, 2 * pair + 1)
+                self._right(one, name, process, offers, pair, inputs[0], LAST, batches[name][-1].results)
                 _job(one, process, name, "end", task.key)
 
     def _rounds(self, one: Result, processes: dict[str, Process], count: int, call: float) -> dict[str, list[Batch]]:
@@ -240,18 +270,50 @@ class PairedComparison:
         return batches
 
     def _right(
-        self, one: Result, name: str, given: worker.Inputs, results: dict[str, Any], offers: Offers, seed: int
+        self,
+        one: Result,
+        name: str,
+        process: Process,
+        offers: Offers,
+        pair: int,
+        first: worker.Inputs,
+        number: int,
+        results: dict[str, Any],
     ) -> bool:
-        """Whether the results are within their bounds; the cell is invalid if not."""
-        task = one.task
-        profile = Profile(offers[name]["implementations"][task.implementation]["profile"])
+        """Whether the results on the first inputs, or on new ones with this number, are within their bounds.
+
+        The cell is invalid if not; one that is wrong once a pair, and right when it is asked again, goes on.
+        """
+        task, has = one.task, offers[name]["implementations"][one.task.implementation]
+        given = first if number == FIRST else arguments.fresh(task.workload, *first, number)
+        # Inputs and rows are those of the number in every cell of the workload, so the reference is computed once.
+        seed = 2 * pair + (number != FIRST) + (number == UNSEEN) * UNSEEN
+        call = Call(task.workload, *given, task.dtype, Profile(has["profile"]), seed)
+
+        def again() -> dict[str, Any] | None:
+            try:
+                answer: dict[str, Any] = process.job("again", task.key, number)
+            except Exception:  # of a process that is gone, or of a suite from before there was this job
+                return None
+            return answer["results"] if answer["status"] == "returned" else None
+
+        def right(got: dict[str, Any]) -> float:
+            return check(call, got, seed, self._expected.expect)
+
         try:
-            # Inputs and rows are those of the number in every cell of the workload, so the reference is computed once.
-            call = Call(task.workload, *given, task.dtype, profile, seed)
-            share = check(call, results, seed, self._expected.expect)
+            share = right(results)
         except Invalid as error:
-            one.fail("invalid", error.text, name, error.clause)
-            return False
+            cause = cause_of_first_call(Framework(has["framework"]), task.device, number == FIRST)
+            found = repeated(error, again, right, cause)
+            if not isinstance(found, Unstable) or any((name, pair) == wrong[:2] for wrong in one.wrong_once):
+                one.fail("invalid", found.text, name, found.clause)
+                return False
+            share = found.share
+            one.wrong_once.append((name, pair, found))
+            if number != FIRST:  # whoever is wrong at first sight of inputs is so again
+                new = _job(one, process, name, "again", task.key, UNSEEN)
+                if new is None or not self._right(one, name, process, offers, pair, first, UNSEEN, new["results"]):
+                    return False
         one.shares[name] = max(share, one.shares.get(name, 0.0))
         return True
 

@@ -83,6 +83,11 @@ def batch(key: str, seconds: float, most: int, number: int, last: bool) -> dict[
     return dict(vars(sampler.batch(key, seconds, most, number, last)))
 
 
+def again(key: str, number: int) -> dict[str, Any]:
+    """One more call; arguments and what is returned as of bench.timing.sampler.again."""
+    return dict(vars(sampler.again(key, number)))
+
+
 def cold_calls(key: str, count: int) -> dict[str, Any]:
     """Calls with cold caches; arguments and what is returned as of bench.timing.sampler.cold_calls."""
     return dict(vars(sampler.cold_calls(key, count)))

@@ -18,10 +18,18 @@ from attention_conformance.bench.timing.processes import Jobs
 from attention_conformance.bench.timing.sampler import Batch, Opened
 from attention_conformance.bench.validity import cheating
 from attention_conformance.bench.validity.cheating import Job
-from attention_conformance.bench.validity.checks import FIRST, Call, Invalid, References, check
+from attention_conformance.bench.validity.checks import (
+    FIRST,
+    Invalid,
+    References,
+    Unstable,
+    cause_of_first_call,
+    check,
+    repeated,
+)
 from attention_conformance.bench.validity.outcomes import Cell, Outcome, ProcessRun, Skipped
 from attention_conformance.bench.workloads import arguments
-from attention_conformance.impls.contract import Framework, Implementation
+from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.process.pool import Crashed, TimedOut
 
 #: Seconds after which a job is given up.  Compiling for a new shape takes up to 12 s on two cores, and a cell's
@@ -35,14 +43,8 @@ DIED = ("crashed", "timeout")
 #: expected is computed once.  A process run has processes of its own, so to an implementation they are new.
 LAST = 0
 
-#: Calls on the same inputs that follow a wrong result: whether it is wrong each time.
-AGAIN = 5
-
-#: A known cause of a first call that alone is wrong.
-FIRST_CALLS = (
-    "a known cause: MKL's vector functions choose their kernel at their first call, a race where that is in parallel"
-    " (pytorch 188792)"
-)
+#: Number of inputs that are new to a cell even after LAST and all batches.
+UNSEEN = 10**6
 
 #: Row seeds of the checks before and after the timing.
 BEFORE, AFTER = 0, 1
@@ -61,6 +63,8 @@ class Live:
     batches: list[Batch] = field(default_factory=list)
     #: What the jobs of the batches took.
     jobs: list[Job] = field(default_factory=list)
+    #: The wrong result that was right when it was asked again, if there was one.
+    unstable: Unstable | None = None
 
     @property
     def seconds(self) -> list[tuple[float, ...]]:
@@ -107,13 +111,14 @@ class Protocol:
         where = (cell.workload, target.dtype, target.device, plan.cache == COLD)
         opened: Opened = self._job(cell, "open_cell", target.implementation, *where)
         with self._closing(cell):
-            share = self._check(cell, FIRST, opened.results, BEFORE)
+            share, unstable = self._check(cell, FIRST, opened.results, BEFORE)
             warm: Batch = self._job(cell, "warm", plan.round_seconds)
             seconds = min(warm.seconds)
             if seconds * plan.least_calls > plan.limit:
                 self.costs.add(target, cell.workload, Cost(seconds, opened.held_rss_bytes))
                 raise Skipped(over_time(seconds * plan.least_calls, plan.least_calls, plan.limit))
-        return Live(cell, replace(opened, results={}), share, seconds)  # they were checked, and take up memory
+        opened = replace(opened, results={})  # they were checked, and take up memory
+        return Live(cell, opened, share, seconds, unstable=unstable)
 
     def batch(self, live: Live) -> None:
         """One batch of calls."""
@@ -127,7 +132,8 @@ class Protocol:
             live.batches.append(last)
             cheating.asynchronous_return(last)
             cheating.disagreeing_clocks(live.jobs)
-            live.share = max(live.share, self._check(live.cell, LAST, last.results, AFTER))
+            share, live.unstable = self._check(live.cell, LAST, last.results, AFTER, live.unstable)
+            live.share = max(live.share, share)
             cheating.deferred(live.batches)
             every = [batch for process_run in earlier.process_runs for batch in process_run.batches] + live.seconds
             cheating.cached_result(every, lambda: self._job(live.cell, "cold_calls", cheating.LEAST_PAIRS).seconds)
@@ -146,6 +152,7 @@ class Protocol:
             clock=live.opened.clock,
             host_seconds=live.host_seconds,
             evicted_bytes=live.opened.evicted_bytes,
+            unstable=live.unstable and (live.unstable.clause, live.unstable.text),
         )
 
     def _batch(self, live: Live, number: int, last: bool) -> Batch:
@@ -158,34 +165,36 @@ class Protocol:
         live.call_seconds = min(live.call_seconds, *batch.seconds)
         return batch
 
-    def _check(self, cell: Cell, number: int, results: Any, seed: int) -> float:
-        call = self.references.call(cell.target, cell.workload, number)
-        try:
-            return check(call, results, seed, self.references.expect)
-        except Invalid as error:
-            raise self._repeated(cell, call, seed, error) from error
+    def _check(
+        self, cell: Cell, number: int, results: Any, seed: int, earlier: Unstable | None = None
+    ) -> tuple[float, Unstable | None]:
+        """The worst error/bound, and the wrong result that was right when it was asked again: one a process run.
 
-    def _repeated(self, cell: Cell, call: Call, seed: int, error: Invalid) -> Invalid:
-        """The finding, and of how many equal calls it is true: a result that is wrong now and then says so."""
-        wrong, calls = 1, 1
-        with contextlib.suppress(Skipped):
-            for _ in range(AGAIN):
-                try:
-                    results = self._job(cell, "again", call.number).results
-                except Invalid:  # of the process, which is gone: nothing more is known
-                    break
-                calls += 1
-                try:
-                    check(call, results, seed, self.references.expect)
-                except Invalid:
-                    wrong += 1
-        if wrong == calls:
-            return error
-        first = call.number == FIRST and cell.target.implementation.framework is Framework.TORCH
-        known = f"; {FIRST_CALLS}" if first and cell.target.device == "cpu" else ""
-        return Invalid(
-            error.clause, f"unstable: {wrong} of {calls} calls on the same inputs are wrong: {error.text}{known}"
-        )
+        A second one, on other inputs, makes the cell invalid: it is not the first call alone that is wrong.
+        """
+        call = self.references.call(cell.target, cell.workload, number)
+
+        def again() -> Any | None:
+            try:
+                return self._job(cell, "again", number).results
+            except (Invalid, Skipped):  # of the process, which is gone: nothing more is known
+                return None
+
+        def right(got: Any) -> float:
+            return check(call, got, seed, self.references.expect)
+
+        try:
+            return right(results), earlier
+        except Invalid as error:
+            cause = cause_of_first_call(cell.target.implementation.framework, cell.target.device, number == FIRST)
+            found = repeated(error, again, right, cause)
+            if not isinstance(found, Unstable):
+                raise found from error
+            if earlier:
+                raise Invalid(found.clause, f"unstable: on the first inputs and on new ones: {found.text}") from error
+        if number != FIRST:  # whoever is wrong at first sight of inputs is so again
+            self._check(cell, UNSEEN, self._job(cell, "again", UNSEEN).results, seed, found)
+        return found.share, found
 
     @contextlib.contextmanager
     def _closing(self, cell: Cell) -> Iterator[None]:

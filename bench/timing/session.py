@@ -20,7 +20,7 @@ from attention_conformance.bench.timing.budget import USABLE, Cost
 from attention_conformance.bench.timing.processes import Processes, process_of
 from attention_conformance.bench.timing.protocol import DIED, Live, Protocol
 from attention_conformance.bench.validity.checks import Invalid
-from attention_conformance.bench.validity.outcomes import INVALID, SKIPPED, TIMED, Cell, Outcome, Skipped
+from attention_conformance.bench.validity.outcomes import INVALID, MEASURED, SKIPPED, Cell, Outcome, Skipped
 from attention_conformance.impls.process import limits
 
 
@@ -123,7 +123,7 @@ class Session:
     def _runs_done(self, cell: Cell) -> int:
         """How many process runs of a cell need not be made any more."""
         outcome = self.outcomes[cell]
-        return len(outcome.process_runs) if outcome.kind == TIMED else self.protocol.plan.process_runs
+        return len(outcome.process_runs) if outcome.kind in MEASURED else self.protocol.plan.process_runs
 
     def _group(self, cells: Sequence[Cell], process_run: int, order: random.Random) -> None:
         def ended(cell: Cell, outcome: Outcome) -> None:

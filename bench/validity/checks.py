@@ -31,7 +31,7 @@ from attention_conformance.conformance.spec import mha as layer_reference
 from attention_conformance.conformance.spec import mha_gradients as layer_gradient_reference
 from attention_conformance.conformance.spec import sdpa as reference
 from attention_conformance.impls.calls import same_bits
-from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.contract import Framework, Profile
 
 #: Number of the first input set; fresh sets have theirs from 0 on.
 FIRST = -1
@@ -50,6 +50,15 @@ GRADIENT_SCORES = 2**21
 
 Arrays = Mapping[str, np.ndarray]
 
+#: Calls on the same inputs that follow a wrong result: whether it is wrong each time.
+AGAIN = 5
+
+#: A known cause of a first call that alone is wrong.
+FIRST_CALLS = (
+    "a known cause: MKL's vector functions choose their kernel at their first call, a race where that is in parallel"
+    " (pytorch 188792)"
+)
+
 
 class Invalid(Exception):
     """The cell's result is wrong, by ``clause``: it has no timing."""
@@ -57,6 +66,63 @@ class Invalid(Exception):
     def __init__(self, clause: str, text: str) -> None:
         super().__init__(f"invalid: {clause}: {text}")
         self.clause, self.text = clause, text
+
+
+class Unstable(Invalid):
+    """A result was wrong once, and right in every equal call that followed: it is timed, and shown apart.
+
+    ``share`` is the worst error/bound of those calls; ``known`` whether a known cause fits.
+    """
+
+    def __init__(self, clause: str, text: str, share: float, known: bool) -> None:
+        super().__init__(clause, text)
+        self.share, self.known = share, known
+
+
+def repeated(
+    error: Invalid, again: Callable[[], Any | None], right: Callable[[Any], float], cause: str = ""
+) -> Invalid:
+    """The finding of a wrong result, and of how many equal calls it is true.
+
+    Parameters
+    ----------
+    error
+        What is wrong with the result.
+    again
+        Calls once more on the same inputs; None where no call can be made any more.
+    right
+        The error/bound of what ``again`` gave; raises Invalid where that is wrong.
+    cause
+        The known cause, if one fits.
+
+    Returns
+    -------
+    Invalid
+        ``error`` itself where every call is wrong; Unstable where none but the first is.
+    """
+    wrong = calls = 1
+    share = 0.0
+    for _ in range(AGAIN):
+        got = again()
+        if got is None:
+            break
+        calls += 1
+        try:
+            share = max(share, right(got))
+        except Invalid:
+            wrong += 1
+    if wrong == calls:
+        return error
+    known = f"; {cause}" if cause else ""
+    text = f"{wrong} of {calls} calls on the same inputs are wrong: {error.text}{known}"
+    if wrong == 1 and calls == AGAIN + 1:
+        return Unstable(error.clause, text, share, bool(cause))
+    return Invalid(error.clause, f"unstable: {text}")
+
+
+def cause_of_first_call(framework: Framework, device: str, first: bool = True) -> str:
+    """The known cause of a wrong first call in a process, "" where none fits."""
+    return FIRST_CALLS if first and framework is Framework.TORCH and device == "cpu" else ""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,10 @@ from attention_conformance.bench.timing.stopwatch import WALL
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.conformance.run.targets import Target
 
-TIMED, INVALID, SKIPPED = "timed", "invalid", "skipped"
+TIMED, UNSTABLE, INVALID, SKIPPED = "timed", "unstable", "invalid", "skipped"
+
+#: The outcomes with times; that of an unstable cell is shown apart, and compared with nothing.
+MEASURED = (TIMED, UNSTABLE)
 
 
 @dataclass(frozen=True)
@@ -52,11 +55,16 @@ class ProcessRun:
     clock: str = WALL
     host_seconds: float | None = None
     evicted_bytes: int = 0
+    #: Clause and finding of a result that was wrong once, and right in every equal call that followed.
+    unstable: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell in the process runs so far; ``kind`` is TIMED unless it has ended otherwise."""
+    """What became of a cell in the process runs so far; ``kind`` is TIMED unless it has ended otherwise.
+
+    It is UNSTABLE where a result was wrong once in some of them; all are made.
+    """
 
     kind: str = TIMED
     clause: str = ""
@@ -65,7 +73,12 @@ class Outcome:
 
     def with_run(self, process_run: ProcessRun) -> Outcome:
         """With one process run more."""
-        return replace(self, process_runs=(*self.process_runs, process_run))
+        runs = (*self.process_runs, process_run)
+        found = [run.unstable for run in runs if run.unstable]
+        if not found:
+            return replace(self, process_runs=runs)
+        (clause, text), count = found[0], f"{len(found)} of {len(runs)} process runs"
+        return Outcome(UNSTABLE, clause, f"{text}; in {count}", runs)
 
     @property
     def samples(self) -> list[list[list[float]]]:

@@ -265,8 +265,21 @@ def test_a_layer_is_checked() -> None:
     assert layer_error_share(wrong, **arrays, heads=2) > 1
     with pytest.raises(NotClose, match="Diagnosis: this failure equals") as caught:
         assert_layer_close(wrong, **arrays, heads=2)
-    assert caught.value.clause in ("MHA-7", "SDPA-3")  # the layer's own default scale, or that of the attention within
-    assert re.search(r"1/√\((H·D|heads · D)\)", str(caught.value))
+    assert caught.value.clause == "MHA-7"
+    assert "“the default scale of a layer is of all heads together, 1/√(H·D)”" in str(caught.value)
+
+
+def test_a_diagnosis_within_a_handler_is_the_same() -> None:
+    """Faults raise while it is made: an error whose text is asked for where it is handled is not their context."""
+    arrays = layer()
+    wrong = layer_reference.mha(**arrays, heads=2, scale=8**-0.5).output.astype(np.float32)
+    try:
+        assert_layer_close(wrong, **arrays, heads=2)
+    except NotClose as error:
+        said = str(error)
+        again = NotClose(error._case, error._reply, error._blank, error._finding, error._note)
+    assert "of all heads together" in said
+    assert str(again) == said
 
 
 def test_a_sublayer_is_checked() -> None:

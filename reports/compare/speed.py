@@ -19,18 +19,18 @@ from attention_conformance.reports.input.records import Records, Samples
 #: Bytes that a call may need more without it being said: what an allocator takes at once.
 LEAST_BYTES = 1 << 20
 
-TIMED, INVALID, SKIPPED = "timed", "invalid", "skipped"
+TIMED, UNSTABLE, INVALID, SKIPPED = "timed", "unstable", "invalid", "skipped"
 
 #: What a step from one outcome to another is; what is equal or not here is no change.
 STEPS = {
     (TIMED, None): (Kind.CELL, Level.WORSE),
-    (TIMED, INVALID): (Kind.INVALID, Level.WORSE),
-    (SKIPPED, INVALID): (Kind.INVALID, Level.WORSE),
-    (None, INVALID): (Kind.INVALID, Level.WORSE),
+    **{(old, INVALID): (Kind.INVALID, Level.WORSE) for old in (TIMED, UNSTABLE, SKIPPED, None)},
+    **{(old, UNSTABLE): (Kind.INVALID, Level.WORSE) for old in (TIMED, SKIPPED, None)},
     (TIMED, SKIPPED): (Kind.UNTIMED, Level.WORSE),
     (None, TIMED): (Kind.NEW_CELL, Level.NOTE),
     (SKIPPED, TIMED): (Kind.NEW_CELL, Level.NOTE),
     (INVALID, TIMED): (Kind.PASS, Level.BETTER),
+    (UNSTABLE, TIMED): (Kind.PASS, Level.BETTER),
 }
 
 #: Calls of cells without process runs are taken as this many batches of consecutive calls.

@@ -57,9 +57,9 @@ TEXTS = ("bound_by", "profile", "memory_method", "stopped")
 GROUP = ["family", "device", "dtype"]
 
 #: What a cell's outcome is marked with.
-MARKS = {"timed": "", "invalid": "✗ invalid", "skipped": "– skipped"}
+MARKS = {"timed": "", "unstable": "✗ unstable", "invalid": "✗ invalid", "skipped": "– skipped"}
 
-LOOKS = {"timed": "", "invalid": "failed", "skipped": "unsupported"}
+LOOKS = {"timed": "", "unstable": "failed", "invalid": "failed", "skipped": "unsupported"}
 
 #: The cell that is asked of; where nobody timed it, the nearest by the order of FAMILIES.
 LENGTH, DTYPE = 4096, "float32"
@@ -143,7 +143,9 @@ def counts(cells: pd.DataFrame) -> str:
     invalid = ", ".join(cells.loc[cells["outcome"] == "invalid", "implementation"].unique())
     text = f"{found.get('timed', 0)} cells timed, {found.get('skipped', 0)} skipped,"
     text += f" {found.get('invalid', 0)} invalid"
-    return text + (f" ({invalid})." if invalid else ".")
+    unstable = cells.loc[cells["outcome"] == "unstable", "implementation"].unique()
+    apart = f" {found['unstable']} unstable: timed, and in no ranking ({', '.join(unstable)})." if len(unstable) else ""
+    return text + (f" ({invalid})." if invalid else ".") + apart
 
 
 def ranked(cells: pd.DataFrame, family: str, length: int, dtype: str, device: str) -> list[dict[str, Any]]:

@@ -70,10 +70,10 @@ def named(record: Mapping[str, Any]) -> bool:
 def is_entry(entry: Any) -> bool:
     """Whether something is an entry of the list of cells."""
     try:
-        msgspec.convert(entry, Record)
+        found = msgspec.convert(entry, Record)
     except msgspec.ValidationError:
         return False
-    return True
+    return found.outcome != "unstable" or (found.seconds is not None and found.interval is not None)
 
 
 def fault(info: Mapping[str, Any], stats: Mapping[str, Any]) -> str:
@@ -154,7 +154,7 @@ def use_cells(path: Path, document: Mapping[str, Any], known: Cells) -> Source:
         elif key in known.cells:
             refused[AGAIN] += 1
         else:
-            cell, samples = timed.get(key, ({}, None))
+            cell, samples = timed.get(key, ({}, None)) if entry["outcome"] == "timed" else ({}, None)
             known.cells[key] = entry | cell
             if samples is not None:
                 known.samples[key] = samples

@@ -53,7 +53,9 @@ def verdict(model: Model) -> str:
         invalid = cells.loc[cells["outcome"] == "invalid", "implementation"].unique()
         line = f"**Speed**: {_many(counts.get('timed', 0), 'cell')} timed, {counts.get('skipped', 0)} skipped"
         line += f", {counts.get('invalid', 0)} invalid"
-        lines.append(line + (f" ({_names(invalid)})." if len(invalid) else "."))
+        unstable = cells.loc[cells["outcome"] == "unstable", "implementation"].unique()
+        apart = f" {counts['unstable']} unstable ({_names(unstable)})." if len(unstable) else ""
+        lines.append(line + (f" ({_names(invalid)})." if len(invalid) else ".") + apart)
     if model.since:
         lines.append(changes.verdict(model.since))
     if records.faults:

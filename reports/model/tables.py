@@ -210,6 +210,10 @@ def untimed(frame: pd.DataFrame) -> pd.DataFrame:
     rows = frame[frame["outcome"] != "timed"].copy()
     if rows.empty:
         return rows
+    apart = rows["outcome"] == "unstable"
+    if apart.any():
+        times = [f"{1e3 * seconds:.3g} ms apart: " for seconds in rows.loc[apart, "seconds"]]
+        rows.loc[apart, "reason"] = times + rows.loc[apart, "reason"]
     rows["kind"] = rows["reason"].str.partition(":")[0]
     keys = ["implementation", "device", "dtype", "family", "outcome", "clause", "kind"]
     groups = rows.groupby(keys, sort=False)
