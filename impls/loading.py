@@ -16,6 +16,7 @@ from typing import Any
 from attention_conformance.impls import envelope
 from attention_conformance.impls.contract import Function, Implementation, ImplementationError
 from attention_conformance.impls.operators import OPERATORS, SDPA, Operator
+from attention_conformance.impls.packed import packed_form
 from attention_conformance.impls.process import clocks  # noqa: F401  (before any foreign code)
 
 #: Attributes that a plug-in may set on its function, and that become fields of its record.
@@ -73,7 +74,14 @@ def opened(implementation: Implementation) -> Any:
         return _made(implementation.target, implementation.source)
     if implementation.deferred:
         return _deferred(implementation.target, implementation.folder)
-    return load(implementation.target, implementation.folder)
+    found = load(implementation.target, implementation.folder)
+    return _packed(implementation.target, found) if implementation.folder else found
+
+
+@functools.lru_cache(maxsize=64)
+def _packed(target: str, function: Any) -> Any:
+    """A plug-in as its operator is called, in whichever known signature it is written."""
+    return packed_form(function)
 
 
 @functools.cache

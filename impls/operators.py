@@ -143,7 +143,30 @@ MHA_GRAD = Operator(
     always=("heads",),
 )
 
+#: Options of attention over packed sequences; offsets and lengths are counted from the start of each sequence.
+_PACKED = (
+    "is_causal",  # bool
+    "causal_offset",  # int, or an int64 array (N,); None = the keys of a sequence less its queries (bottom right)
+    "window",  # (left, right), each an int >= 0 or None for an open side
+    "scale",  # float; None = 1/sqrt(D)
+    "softcap",  # float > 0
+    "sinks",  # dtype of q, (Hq,)
+    "max_seqlen_q",  # int, at least the longest sequence's queries; given to whoever takes it
+    "max_seqlen_k",  # the same of keys
+    "return_lse",  # bool; natural log-sum-exp (Hq, Tq)
+)
+
+VARLEN = Operator(
+    "varlen",
+    # (Tq, Hq, D), (Tk, Hkv, D), (Tk, Hkv, Dv), and int32 (N + 1,) each
+    arguments=("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k"),
+    keywords=_PACKED,
+    arrays=("causal_offset", "sinks"),
+    results=(("output", ""), ("lse", "return_lse")),  # (Tq, Hq, Dv)
+    always=("max_seqlen_q", "max_seqlen_k"),
+)
+
 #: The operator of gradients of each operator that has one.
 GRADIENTS = {SDPA.name: SDPA_GRAD.name, MHA.name: MHA_GRAD.name}
 
-OPERATORS = {operator.name: operator for operator in (SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD)}
+OPERATORS = {operator.name: operator for operator in (SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD, VARLEN)}

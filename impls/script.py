@@ -36,7 +36,7 @@ class Given:
     @property
     def floating(self) -> bool:
         """Whether it holds floating-point numbers."""
-        return self.dtype not in ("bool", "int64")
+        return self.dtype not in ("bool", "int32", "int64")
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,33 @@ def check_inputs(q: Any, k: Any, v: Any, mask: Any = None, bias: Any = None, sin
         raise ValueError(f"sinks must be ({q.shape[1]},), one per query head, got shape {tuple(sinks.shape)}")
 
 
+def check_packs(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) -> None:
+    """Refuse packs that do not fit together; q (Tq, Hq, D), k (Tk, Hkv, D), v (Tk, Hkv, Dv), boundaries (N + 1,) each.
+
+    Raises TypeError and ValueError as ``check_inputs`` does (VARLEN-11).
+    """
+    if not q.ndim == k.ndim == v.ndim == RANK - 1:
+        raise ValueError(f"q, k and v must have rank 3 (T, H, D), got ranks {q.ndim}, {k.ndim} and {v.ndim}")
+    if tuple(cu_seqlens_q.shape) != tuple(cu_seqlens_k.shape) or cu_seqlens_q.ndim != 1:
+        shapes = f"{tuple(cu_seqlens_q.shape)} and {tuple(cu_seqlens_k.shape)}"
+        raise ValueError(f"cu_seqlens_q and cu_seqlens_k must have one length, got {shapes}")
+    check_heads(q, k, v)
+    if k.shape[0] != v.shape[0]:
+        raise ValueError(f"k and v must have one length, got {k.shape[0]} and {v.shape[0]} keys")
+
+
+def check_heads(q: Any, k: Any, v: Any) -> None:
+    """Refuse arrays (…, heads, width) that do not fit in dtype, width or heads; raises as ``check_inputs`` does."""
+    if not q.dtype == k.dtype == v.dtype:
+        raise TypeError(f"q, k and v must have one dtype, got {q.dtype}, {k.dtype} and {v.dtype}")
+    if q.shape[-1] != k.shape[-1]:
+        raise ValueError(f"q and k must have one head width, got {q.shape[-1]} and {k.shape[-1]}")
+    if k.shape[-2] != v.shape[-2]:
+        raise ValueError(f"k and v must have one number of heads, got {k.shape[-2]} and {v.shape[-2]}")
+    if k.shape[-2] == 0 or q.shape[-2] % k.shape[-2]:
+        raise ValueError(f"query heads must be a multiple of key heads, got {q.shape[-2]} and {k.shape[-2]}")
+
+
 def check_past(k: Any, v: Any, past_key: Any, past_value: Any) -> None:
     """Refuse a past that does not fit: past_key (B, Hkv, P, D) to k, past_value (B, Hkv, P, Dv) to v (DEC-7).
 

@@ -21,6 +21,7 @@ from attention_conformance.conformance.cases import (
     sinks,
     softmax,
     sublayer,
+    varlen,
 )
 from attention_conformance.conformance.cases.base import AnyCase, Case
 from attention_conformance.conformance.cases.data import Shape
@@ -51,7 +52,8 @@ def all_cases() -> dict[str, Case]:
 @functools.cache
 def every_case() -> dict[str, AnyCase]:
     """Every case of every operator by its name, sdpa's first.  Raises ValueError if a name stands twice."""
-    return _by_name([*all_cases().values(), *mha.cases(), *sublayer.cases(), *gradient.cases(), *mha_gradient.cases()])
+    others = (mha, sublayer, gradient, mha_gradient, varlen)
+    return _by_name([*all_cases().values(), *(each for group in others for each in group.cases())])
 
 
 @functools.cache

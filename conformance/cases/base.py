@@ -140,7 +140,11 @@ class AnyCase(ABC):
         with np.errstate(all="ignore"):
             arrays = [a.astype(target) for a in self.draw(rng)]
             keywords = {n: v(rng, self.shape, target) if callable(v) else v for n, v in self.options.items()}
-        return self.arguments(*arrays, keywords)
+        return self.arguments(*arrays, *self.tables(), keywords)
+
+    def tables(self) -> tuple[np.ndarray, ...]:
+        """The arguments behind those that are drawn, which are whole numbers."""
+        return ()
 
     def draw(self, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
         """The arguments in float64."""

@@ -22,6 +22,7 @@ import numpy as np
 
 from attention_conformance.conformance.cases.base import AnyCase
 from attention_conformance.conformance.cases.data import Shape, normal, numbered, pointing
+from attention_conformance.conformance.cases.packed import PackedShape
 from attention_conformance.conformance.cases.store import FITTED
 from attention_conformance.impls.envelope import AXES, Envelope, Sizes
 
@@ -54,7 +55,8 @@ def fit(case: C, envelope: Envelope) -> C:
     Parameters
     ----------
     case
-        A case whose shape is a ``Shape`` (of sdpa and its gradients); any other one is given back.
+        A case whose shape is a ``Shape`` (of sdpa and its gradients) or a ``PackedShape``, whose heads and widths are
+        fitted; any other one is given back.
     envelope
         The calls that an implementation takes.
 
@@ -67,15 +69,18 @@ def fit(case: C, envelope: Envelope) -> C:
     apart = envelope.apart(case.keywords)
     if apart:
         return replace(case, unfit=f"not applicable: {' and '.join(sorted(apart))} together")
-    if not isinstance(case.shape, Shape) or envelope.free or case.shape in envelope:
+    if envelope.free or not isinstance(case.shape, (Shape, PackedShape)):
         return case
-    return _fitted(case, envelope)
+    if isinstance(case.shape, PackedShape):
+        return _fitted(case, replace(envelope, batch_sizes=Sizes()))
+    return case if case.shape in envelope else _fitted(case, envelope)
 
 
 @functools.cache
 def _fitted(case: C, envelope: Envelope) -> C:
     chosen: dict[str, int] = {}
-    for axes, find in ((_HEADS, _heads), (_LENGTHS, _lengths), (_WIDTHS, _widths)):
+    packed = isinstance(case.shape, PackedShape)  # whose lengths are what it is for
+    for axes, find in ((_HEADS, _heads), *(() if packed else ((_LENGTHS, _lengths),)), (_WIDTHS, _widths)):
         needed = [n for n in needs(case) if set(_axes(n)) & set(axes)]
         proposed = find(case, envelope)
         found = proposed.smallest(axes, needed)
@@ -83,6 +88,9 @@ def _fitted(case: C, envelope: Envelope) -> C:
             alone = [n for n in needed if proposed.smallest(axes, [n]) is None]
             return replace(case, unfit=f"not applicable: {_lacking(alone or needed, axes)}")
         chosen |= dict(zip(axes, found, strict=True))
+    if packed:
+        shape = replace(case.shape, **{axis: n for axis, n in chosen.items() if axis != "b"})
+        return case if shape == case.shape else replace(case, shape=shape, fitted=True, store=FITTED)
     inside = resized(case, Shape(**chosen))
     if case.after:
         earlier = case.earlier()

@@ -6,10 +6,11 @@ import functools
 
 from attention_conformance.conformance.faults.models.mha import Layer, Sublayer
 from attention_conformance.conformance.faults.models.sdpa import Attention, Model
+from attention_conformance.conformance.faults.models.varlen import Packed
 from attention_conformance.conformance.faults.registry import Fault, faults_of
 
 #: The operators that have attention within.
-_LAYERS: dict[str, type[Layer]] = {"mha": Layer, "sublayer": Sublayer}
+_LAYERS: dict[str, type[Layer | Packed]] = {"mha": Layer, "sublayer": Sublayer, "varlen": Packed}
 
 
 def in_operator(make: type[Attention], operator: str) -> type[Model]:
@@ -35,8 +36,8 @@ def _candidates_of(operator: str) -> tuple[Fault, ...]:
     own = tuple(faults_of(operator))
     if operator not in _LAYERS:
         return own
-    layers = () if operator == "mha" else tuple(_sublayer(fault) for fault in faults_of("mha"))
-    within = {fault.make.attention for fault in own if issubclass(fault.make, Layer)}
+    layers = tuple(_sublayer(fault) for fault in faults_of("mha")) if operator == "sublayer" else ()
+    within = {fault.make.attention for fault in own if issubclass(fault.make, (Layer, Packed))}
     lifted = (
         Fault(fault.name, fault.clause, fault.title, fault.sources, in_operator(fault.make, operator))
         for fault in faults_of("sdpa")

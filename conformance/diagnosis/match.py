@@ -22,6 +22,7 @@ from attention_conformance.conformance.diagnosis.forms import forms_of
 from attention_conformance.conformance.diagnosis.lifted import candidates_of
 from attention_conformance.conformance.faults.models.mha import Layer
 from attention_conformance.conformance.faults.models.sdpa import Attention, Model
+from attention_conformance.conformance.faults.models.varlen import Packed
 from attention_conformance.conformance.faults.registry import Fault
 from attention_conformance.conformance.faults.trials import KEPT, Failed, explains, fails
 from attention_conformance.conformance.judging.compare import compare
@@ -395,7 +396,7 @@ def combined(faults: Sequence[Fault]) -> type[Model] | None:
         return made[0]
     if len({make.operator for make in made}) > 1 or any(issubclass(a, b) for a, b in itertools.permutations(made, 2)):
         return None
-    within = {make.attention for make in made if issubclass(make, Layer)} - {Attention}
+    within = {make.attention for make in made if issubclass(make, (Layer, Packed))} - {Attention}
     try:
         return type("Combined", tuple(made), {"attention": _merged(within)} if within else {})
     except TypeError:  # their orders of methods contradict each other

@@ -47,6 +47,7 @@ GROUPS = (
     "gradients/sdpa_masks",
     "gradients/mha",
     "gradients/mha_rows",
+    "serving/varlen",
 )
 for _group in GROUPS:
     importlib.import_module(f"{__name__}.{_group.replace('/', '.')}")

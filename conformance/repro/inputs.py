@@ -20,6 +20,7 @@ import numpy as np
 from attention_conformance.conformance.cases import AnyCase, Shape, data, layer
 from attention_conformance.conformance.cases.base import NUMPY_DTYPES
 from attention_conformance.conformance.cases.layer import LayerShape
+from attention_conformance.conformance.cases.packed import PackedShape, across
 from attention_conformance.conformance.repro.inline import CannotInline, Import, Inliner, import_lines, lambda_at
 from attention_conformance.impls.script import INDENT, WIDTH, applied, enclosed
 
@@ -218,7 +219,9 @@ def _recipe(case: AnyCase, dtype: str, wanted: Mapping[str, np.ndarray]) -> Stat
     carrier = f"np.{'float32' if dtype == 'bfloat16' else dtype}"
     inputs = case.inputs(dtype)
     sources: list[str] = []
-    arguments, drawn = ", ".join(inputs.arrays), ", ".join(name for name in inputs.arrays if name != "grad_output")
+    arguments = ", ".join(inputs.arrays)
+    tables = {name: array for name, array in inputs.arrays.items() if array.dtype.kind == "i"}
+    drawn = ", ".join(name for name in inputs.arrays if name != "grad_output" and name not in tables)
     shape, usual = _shape(case.shape)
     order = "" if all(array.flags.c_contiguous for array in inputs.arrays.values()) else ', order="C"'  # of a view
     lines = [
@@ -228,6 +231,8 @@ def _recipe(case: AnyCase, dtype: str, wanted: Mapping[str, np.ndarray]) -> Stat
     ]
     if "grad_output" in inputs.arrays:
         lines.append(f"grad_output = rng.standard_normal({_shape_of_output(case)}).astype({carrier})")
+    before = case.before_edit(dtype).arrays if tables else {}
+    lines += [_literal(name, before[name]) for name in tables]
     past = getattr(case, "past", None)
     names = [name for name in wanted if name not in inputs.arrays]
     for name in (name for name in names if name in case.options):
@@ -262,6 +267,10 @@ def _shape_of_output(case: AnyCase) -> tuple[int, ...]:
 
 def _shape(shape: Any) -> tuple[list[str], Callable[..., Any]]:
     """The statements that define ``s`` with all that makers of data ask of a shape, and the data without a maker."""
+    if isinstance(shape, PackedShape):
+        return [
+            applied("SimpleNamespace", [f"{name}={value!r}" for name, value in asdict(shape).items()], before="s = ")
+        ], across
     if not isinstance(shape, (Shape, LayerShape)):
         raise NoRecipe(f"no recipe for a {type(shape).__name__}")
     sizes = [f"{name}={value!r}" for name, value in asdict(shape).items() if name != "unbatched"]

@@ -5,6 +5,7 @@ The meaning of the fields is in tests/hand_examples.py, which redoes every numbe
 
 from __future__ import annotations
 
+import itertools
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -47,15 +48,45 @@ _COLUMNS = {
 
 def render() -> str:
     """The page, from the data."""
-    examples = tomllib.loads(DATA.read_text(encoding="utf-8"))["examples"]
-    contents = "\n".join(f"- [{example['name']}](#{example['name']})" for example in examples)
-    return "\n".join([_HEAD, contents, "", *map(_section, examples)])
+    data = tomllib.loads(DATA.read_text(encoding="utf-8"))
+    contents = "\n".join(f"- [{each['name']}](#{each['name']})" for each in (*data["examples"], *data["packed"]))
+    return "\n".join([_HEAD, contents, "", *map(_section, data["examples"]), *map(_packed, data["packed"])])
 
 
 def write() -> Path:
     """Write the page beside the data, and say where."""
     PAGE.write_text(render(), encoding="utf-8")
     return PAGE
+
+
+def _packed(example: Mapping[str, Any]) -> str:
+    """An example of packed sequences: a table of its keys and one of its rows, each with the sequence that it is of."""
+
+    def sequences(boundaries: list[int], count: int) -> list[Any]:
+        lengths = [end - start for start, end in itertools.pairwise(boundaries)]
+        own = [n for n, length in enumerate(lengths) for _ in range(length)]
+        return [*own, *["none"] * (count - len(own))]
+
+    inputs, results = example["inputs"], example["results"]
+    columns = [inputs["q"], example["steps"]["powers"], example["steps"]["totals"], results["output"], results["lse"]]
+    rows = zip(sequences(example["cu_seqlens_q"], len(inputs["q"])), *columns, strict=True)
+    keys = zip(sequences(example["cu_seqlens_k"], len(inputs["k"])), inputs["k"], inputs["v"], strict=True)
+    options = {"scale": "ln 2", **example.get("options", {})}
+    wrong = [
+        f"- {each['result']} = {_nested(_texts(each['value']))}: {each['because']}"
+        for each in example.get("rejected", [])
+    ]
+    parts = [
+        f"## {example['name']}",
+        f"{example['shows']} ({', '.join(example['clauses'])})",
+        "Options: " + ", ".join(f"{name} = {_option(name, value)}" for name, value in options.items()) + ".",
+        _table(["key", "sequence", "k", "v"], [[j, n, *map(_nested, numbers)] for j, (n, *numbers) in enumerate(keys)]),
+        _table(
+            ["row", "sequence", "q", "powers", "sum", "output", "log-sum-exp"],
+            [[i, n, *map(_nested, numbers)] for i, (n, *numbers) in enumerate(rows)],
+        ),
+    ]
+    return "\n\n".join([*parts, *(["\n".join(["Wrong:", "", *wrong])] if wrong else [])]) + "\n"
 
 
 def _section(example: Mapping[str, Any]) -> str:

@@ -60,3 +60,15 @@ class LayerGradientInputs(_Arguments):
     w_v: np.ndarray
     grad_output: np.ndarray
     keywords: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PackedInputs(_Arguments):
+    """Of varlen: q (Tq, Hq, D), k (Tk, Hkv, D), v (Tk, Hkv, Dv), and where sequences begin and end, int32 (N + 1,)."""
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    cu_seqlens_q: np.ndarray
+    cu_seqlens_k: np.ndarray
+    keywords: dict[str, Any] = field(default_factory=dict)

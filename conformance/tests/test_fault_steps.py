@@ -24,6 +24,7 @@ CASES = {
     "sublayer": ("sublayer-causal",),
     "sdpa_grad": ("grad-mask",),
     "mha_grad": ("mha-grad-mask",),
+    "varlen": ("varlen-causal-more-keys", "varlen-empty-both", "varlen-maxima-window", "varlen-invalid-boundaries"),
 }
 
 

@@ -39,5 +39,6 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "mha_grad",
     ),
     _entry("numpy-layer", "layer:mha", "projections, heads, attention and output projection written out", "mha"),
+    _entry("numpy-varlen", "varlen:varlen", "packed sequences, one after the other by numpy-eager", "varlen"),
     _entry("numpy-sublayer", "layer:sublayer", "numpy-layer with residual and LayerNorm", "sublayer"),
 )

@@ -1,0 +1,128 @@
+"""Honest variants of packed attention: correct in six ways that programs have, which no case may take for wrong.
+
+Each can be plugged in like a user's function.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attention_conformance.conformance.evidence.variants import Storage
+from attention_conformance.conformance.faults.models.sdpa import Array
+from attention_conformance.conformance.faults.models.tiles import Tiled
+from attention_conformance.conformance.faults.models.varlen import Packed
+from attention_conformance.impls.contract import DTYPES
+from attention_conformance.impls.numpy.eager import attention
+from attention_conformance.impls.numpy.varlen import varlen as loop
+
+
+class PackedInTiles(Packed):
+    """Each sequence by an online softmax over tiles of keys."""
+
+    attention = Tiled
+    profiles = dict.fromkeys(DTYPES, "wide")
+
+
+class PackedStored(Packed):
+    """Every array between two operations is in the storage dtype."""
+
+    attention = Storage
+    dtypes, profiles = Storage.dtypes, Storage.profiles
+
+
+def _allowed(lengths: tuple[Array, Array], causal: bool, offset: Any, window: Any) -> Array:
+    """Who attends to whom in a pack, (Tq, Tk), by the sequence and the position of every row and key."""
+    (of_row, i), (of_key, j) = (
+        (np.repeat(np.arange(len(n)), n), np.concatenate([np.arange(0), *map(np.arange, n)])) for n in lengths
+    )
+    queries, keys = lengths
+    shift = keys - queries if offset is None else np.broadcast_to(offset, len(queries))
+    diagonal = (i + shift[of_row])[:, None]
+    allowed = of_row[:, None] == of_key
+    left, right = window or (None, None)
+    if causal:
+        allowed &= j <= diagonal
+    if left is not None:
+        allowed &= j >= diagonal - left
+    if right is not None:
+        allowed &= j <= diagonal + right
+    return allowed
+
+
+def dense(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, **keywords: Any) -> Any:
+    """One sequence of the whole pack under a block-diagonal mask."""
+    taken, options = _split(keywords)
+    allowed = _allowed((np.diff(cu_seqlens_q), np.diff(cu_seqlens_k)), *taken)
+    used = int(cu_seqlens_k[-1])
+    one = [array.swapaxes(0, 1)[None] for array in (q, k[:used], v[:used])]
+    return _unpacked(attention(*one, mask=allowed, **options), lambda a: a[0], options)
+
+
+def padded(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, **keywords: Any) -> Any:
+    """A batch of sequences as long as the longest, under a mask."""
+    taken, options = _split(keywords)
+    rows, keys = ([np.arange(a, b) for a, b in itertools.pairwise(cu)] for cu in (cu_seqlens_q, cu_seqlens_k))
+    sq, sk = max(map(len, rows)), max(map(len, keys))
+    batch = [
+        np.zeros((len(rows), array.shape[1], length, array.shape[2]), array.dtype)
+        for array, length in ((q, sq), (k, sk), (v, sk))
+    ]
+    mask = np.zeros((len(rows), 1, sq, sk), bool)
+    whole = _allowed((np.diff(cu_seqlens_q), np.diff(cu_seqlens_k)), *taken)
+    for n, (own, seen) in enumerate(zip(rows, keys, strict=True)):
+        for target, array, where in zip(batch, (q, k, v), (own, seen, seen), strict=True):
+            target[n, :, : len(where)] = array[where].swapaxes(0, 1)
+        mask[n, 0, : len(own), : len(seen)] = whole[np.ix_(own, seen)]
+
+    def unpadded(array: Array) -> Array:
+        return np.concatenate([array[n, :, : len(own)] for n, own in enumerate(rows)], axis=1)
+
+    return _unpacked(attention(*batch, mask=mask, **options), unpadded, options)
+
+
+def backwards(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, **keywords: Any) -> Any:
+    """The last sequence first."""
+
+    def turned(cu: Array) -> tuple[Array, Array]:
+        pieces = [np.arange(a, b) for a, b in itertools.pairwise(cu)][::-1]
+        return np.concatenate(pieces), np.concatenate([[0], np.cumsum(np.diff(cu)[::-1])]).astype(np.int32)
+
+    (rows, cu_q), (keys, cu_k) = turned(cu_seqlens_q), turned(cu_seqlens_k)
+    if np.ndim(keywords.get("causal_offset")):
+        keywords["causal_offset"] = keywords["causal_offset"][::-1]
+    found = loop(q[rows], k[keys], v[keys], cu_q, cu_k, **keywords)
+    back = np.argsort(rows)
+    return (found[0][back], found[1][:, back]) if isinstance(found, tuple) else found[back]
+
+
+def _split(keywords: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What decides who attends to whom, and what attention does with it."""
+    names = ("is_causal", "causal_offset", "window")
+    others = {n: value for n, value in keywords.items() if n not in (*names, "max_seqlen_q", "max_seqlen_k")}
+    return tuple(keywords.get(name) for name in names), others
+
+
+def _unpacked(found: Any, rows: Callable[[Array], Array], options: dict[str, Any]) -> Any:
+    if not options.get("return_lse"):
+        return rows(found).swapaxes(0, 1)
+    return rows(found[0]).swapaxes(0, 1), rows(found[1])
+
+
+in_tiles, stored = PackedInTiles(), PackedStored()
+
+for _each in (dense, padded, backwards):
+    _each.operator, _each.profiles = "varlen", PackedInTiles.profiles  # type: ignore[attr-defined]
+
+#: The variants by name; numpy-varlen is the loop itself.
+PACKED = {
+    "loop": loop,
+    "in_tiles": in_tiles,
+    "stored": stored,
+    "dense": dense,
+    "padded": padded,
+    "backwards": backwards,
+}

@@ -1,0 +1,149 @@
+"""Packed sequences in steps, all correct, around the attention of sdpa.py: one sequence after the other.
+
+A fault overrides which rows and keys a sequence has, where its diagonal is, or what becomes of its results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Model
+from attention_conformance.impls.validate import check_packs
+
+
+@dataclass(frozen=True)
+class Pack:
+    """One call: arrays as they were given, the maxima, what offset was asked for, and the other options."""
+
+    q: Array
+    k: Array
+    v: Array
+    cu_seqlens_q: Array
+    cu_seqlens_k: Array
+    causal_offset: int | Array | None = None
+    max_seqlen_q: int = 0
+    max_seqlen_k: int = 0
+    return_lse: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def sequences(self) -> int:
+        """N."""
+        return len(self.cu_seqlens_q) - 1
+
+    @property
+    def positions(self) -> bool:
+        """Whether it matters where the diagonal is."""
+        return bool(self.options.get("is_causal")) or self.options.get("window") is not None
+
+
+class Packed(Model):
+    """The steps of varlen, each correct; ``x`` is the call, ``n`` the sequence."""
+
+    operator: ClassVar[str] = "varlen"
+    #: The attention of every sequence.
+    attention: ClassVar[type[Attention]] = Attention
+
+    def __init__(self) -> None:
+        self.inner = self.attention()
+
+    def __call__(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        cu_seqlens_q: Array,
+        cu_seqlens_k: Array,
+        *,
+        causal_offset: int | Array | None = None,
+        max_seqlen_q: int = 0,
+        max_seqlen_k: int = 0,
+        return_lse: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Varlen as a plug-in gives it."""
+        x = Pack(q, k, v, cu_seqlens_q, cu_seqlens_k, causal_offset, max_seqlen_q, max_seqlen_k, return_lse, options)
+        self.check(x)
+        output, lse = self.empty(x)
+        for n in range(self.count(x)):
+            self.write(x, n, output, lse, *self.sequence(x, n))
+        return self.results(x, output, lse)
+
+    def check(self, x: Pack) -> None:
+        """VARLEN-11: refuse what does not fit."""
+        check_packs(x.q, x.k, x.v, x.cu_seqlens_q, x.cu_seqlens_k)
+
+    def empty(self, x: Pack) -> tuple[Array, Array]:
+        """VARLEN-4: what rows hold that nothing is written to."""
+        lse = np.full((x.q.shape[1], len(x.q)), -np.inf, np.float64 if x.q.dtype == np.float64 else np.float32)
+        return np.zeros((*x.q.shape[:2], x.v.shape[2]), x.q.dtype), lse
+
+    def count(self, x: Pack) -> int:
+        """How many sequences are computed."""
+        return x.sequences
+
+    # Which rows and keys, as indices.
+
+    def starts(self, x: Pack, boundaries: Array) -> Array:
+        """The boundaries as numbers to compute with."""
+        return boundaries.astype(np.int64)
+
+    def rows(self, x: Pack, n: int) -> Array:
+        """VARLEN-1: the queries of a sequence."""
+        start, end = self.starts(x, x.cu_seqlens_q)[n : n + 2]
+        return np.arange(start, end)
+
+    def keys(self, x: Pack, n: int) -> Array:
+        """VARLEN-1: its keys."""
+        start, end = self.starts(x, x.cu_seqlens_k)[n : n + 2]
+        return np.arange(start, end)
+
+    # One sequence.
+
+    def offset(self, x: Pack, n: int, queries: int, keys: int) -> int:
+        """VARLEN-3: the diagonal of a sequence."""
+        if x.causal_offset is None:
+            return self.default_offset(x, n, queries, keys)
+        return int(x.causal_offset if np.ndim(x.causal_offset) == 0 else x.causal_offset[n])  # type: ignore[index]
+
+    def default_offset(self, x: Pack, n: int, queries: int, keys: int) -> int:
+        """VARLEN-3: the bottom right."""
+        return keys - queries
+
+    def options(self, x: Pack, n: int) -> dict[str, Any]:
+        """VARLEN-5: the options of a sequence."""
+        return x.options
+
+    def sequence(self, x: Pack, n: int) -> tuple[Array, Array]:
+        """VARLEN-2: output (Sq, Hq, Dv) and lse (Hq, Sq) of a sequence."""
+        rows, keys = self.rows(x, n), self.keys(x, n)
+        q, k, v = (array.swapaxes(0, 1)[None] for array in self.taken(x, n, rows, keys))
+        offset = self.offset(x, n, len(rows), len(keys))
+        output, lse = self.inner(q, k, v, causal_offset=offset, return_lse=True, **self.options(x, n))
+        return output[0].swapaxes(0, 1), lse[0]
+
+    def taken(self, x: Pack, n: int, rows: Array, keys: Array) -> tuple[Array, Array, Array]:
+        """The queries, keys and values of a sequence, (length, heads, width)."""
+        return x.q[rows], x.k[keys], x.v[keys]
+
+    # What is returned.
+
+    def write(self, x: Pack, n: int, output: Array, lse: Array, found: Array, of_rows: Array) -> None:
+        """Put the results of a sequence where its rows are."""
+        rows = self.written(x, n)
+        output[rows], lse[:, rows] = found, of_rows
+
+    def written(self, x: Pack, n: int) -> Array:
+        """The rows that a sequence's results go to."""
+        return self.rows(x, n)
+
+    def results(self, x: Pack, output: Array, lse: Array) -> Any:
+        """The output, and the lse where it is requested."""
+        return (output, self.stored_lse(x, lse)) if x.return_lse else output
+
+    def stored_lse(self, x: Pack, lse: Array) -> Array:
+        """VARLEN-10: the lse as it is returned."""
+        return lse

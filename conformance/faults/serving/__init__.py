@@ -1,0 +1,1 @@
+"""Faults of the forms that serve: packed sequences, paged caches, partial results."""

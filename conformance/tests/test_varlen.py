@@ -1,0 +1,229 @@
+"""Packed sequences: the reference, examples by hand, correct variants, faults, envelopes, and a plug-in that leaks."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.cases.fit import fit
+from attention_conformance.conformance.cases.packed import PackedCase, PackedShape
+from attention_conformance.conformance.cases.store import CaseStore
+from attention_conformance.conformance.diagnosis.match import diagnose
+from attention_conformance.conformance.evidence.packed_variants import PACKED
+from attention_conformance.conformance.faults.kill_matrix import LEAST, judge_faults
+from attention_conformance.conformance.faults.registry import FAULTS, faults_of
+from attention_conformance.conformance.faults.trials import Failed
+from attention_conformance.conformance.judging.judge import judge
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.judging.run_case import request
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.conformance.spec.examples import DATA
+from attention_conformance.conformance.spec.varlen import varlen
+from attention_conformance.conformance.tests.exact import parse
+from attention_conformance.impls.calls import Reply, call
+from attention_conformance.impls.contract import Implementation, Profile
+from attention_conformance.impls.envelope import Envelope, Sizes
+from attention_conformance.impls.process.pool import Pool
+
+CASES = [case for case in every_case().values() if case.operator == "varlen"]
+EXAMPLES = tomllib.loads(DATA.read_text(encoding="utf-8"))["packed"]
+TRIAL = Implementation("trial", "trial:none", operator="varlen")
+
+
+def result(case: Any, dtype: str, profile: Profile = Profile.WIDE) -> Result:
+    """What is known before a case is judged."""
+    return Result("trial", "cpu", dtype, case.name, case.clauses, Outcome.PASSED, profile=profile)
+
+
+def reply(function: Any, case: Any, dtype: str) -> Reply:
+    """What a function replies to a case."""
+    return call(TRIAL, request(case, dtype, "cpu"), function)
+
+
+def random_pack(seed: int) -> PackedCase:
+    """A pack of random lengths and options."""
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 7))
+    lengths = [tuple(int(n) for n in rng.choice([0, 1, 2, 3, 5, 8, 17, 33], count)) for _ in range(2)]
+    group, width = int(rng.choice([1, 2, 3])), int(rng.choice([1, 4, 8, 16]))
+    shape = PackedShape(
+        lengths[0], lengths[1], 2 * group, 2, width, int(rng.choice([1, 5, 16])), int(rng.integers(0, 3))
+    )
+    options: dict[str, Any] = {
+        "is_causal": bool(rng.random() < 0.5),
+        "window": (None, (int(rng.integers(0, 5)), None), (2, 3))[int(rng.integers(0, 3))],
+        "softcap": (None, 4.0)[int(rng.integers(0, 2))],
+        "causal_offset": (None, int(rng.integers(-2, 5)))[int(rng.integers(0, 2))],
+        "scale": (None, 0.3)[int(rng.integers(0, 2))],
+        "return_lse": bool(rng.random() < 0.5),
+    }
+    if rng.random() < 0.3:
+        options["sinks"] = lambda rng, s, dtype: rng.standard_normal(s.hq).astype(dtype)
+    given = {name: value for name, value in options.items() if value is not None}
+    return PackedCase(f"random-{seed}", ("VARLEN-2",), "", shape, options=shape.options | given, store=CaseStore(2**22))
+
+
+def dense(x: Any) -> np.ndarray:
+    """The output row by row and head by head, over the whole pack, in loops that share nothing with the reference."""
+    o = x.keywords
+    q, k, v = (a.astype(np.float64) for a in (x.q, x.k, x.v))
+    output = np.zeros((*q.shape[:2], v.shape[2]))
+    scale = o.get("scale", q.shape[2] ** -0.5)
+    left, right = o.get("window") or (None, None)
+    for n in range(len(x.cu_seqlens_q) - 1):
+        a, b, c, d = (int(cu[n + m]) for cu in (x.cu_seqlens_q, x.cu_seqlens_k) for m in (0, 1))
+        offset = o.get("causal_offset", (d - c) - (b - a))
+        for i in range(a, b):
+            stands = i - a + offset
+            seen = [
+                j
+                for j in range(c, d)
+                if not (o.get("is_causal") and j - c > stands)
+                and not (left is not None and j - c < stands - left)
+                and not (right is not None and j - c > stands + right)
+            ]
+            for h in range(q.shape[1]):
+                scores = [scale * float(q[i, h] @ k[j, h * k.shape[1] // q.shape[1]]) for j in seen]
+                if "softcap" in o:
+                    scores = [o["softcap"] * np.tanh(s / o["softcap"]) for s in scores]
+                sink = [float(o["sinks"][h])] if "sinks" in o else []
+                if scores:
+                    powers = np.exp(np.array([*scores, *sink]) - max(scores + sink))
+                    values = v[seen, h * k.shape[1] // q.shape[1]]
+                    output[i, h] = powers[: len(seen)] @ values / powers.sum()
+    return output
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_the_reference_is_what_loops_over_rows_give(seed: int) -> None:
+    """Every row over the keys of its own sequence."""
+    case = random_pack(seed)
+    np.testing.assert_allclose(case.expected("float64").output, dense(case.inputs("float64")), rtol=1e-12, atol=1e-12)
+
+
+def given(example: Any) -> tuple[np.ndarray, ...]:
+    """The arrays of an example by hand, with one head."""
+    q, k, v = (np.array(example["inputs"][name], np.float64)[:, None] for name in "qkv")
+    return q, k, v, np.array(example["cu_seqlens_q"], np.int32), np.array(example["cu_seqlens_k"], np.int32)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each["name"])
+def test_examples_follow_from_their_inputs(example: Any) -> None:
+    """Powers of two from the products, their sum, the weighted mean and the logarithm, in fractions."""
+    causal = example.get("options", {}).get("is_causal", False)
+    q, k, v = (example["inputs"][name] for name in "qkv")
+    row = 0
+    for n in range(len(example["cu_seqlens_q"]) - 1):
+        a, b = example["cu_seqlens_q"][n : n + 2]
+        c, d = example["cu_seqlens_k"][n : n + 2]
+        for i in range(a, b):
+            last = d if not causal else d - (b - 1 - i)  # bottom right
+            powers = [Fraction(2) ** (q[i][0] * k[j][0]) if j < last else Fraction(0) for j in range(c, d)]
+            assert powers == example["steps"]["powers"][row]
+            total = sum(powers)
+            assert total == example["steps"]["totals"][row]
+            mean = sum((p * v[j][0] for p, j in zip(powers, range(c, d), strict=True)), Fraction(0)) / (total or 1)
+            assert [mean] == [parse(each).coefficient for each in example["results"]["output"][row]]
+            lse = np.log(float(total)) if total else -np.inf
+            assert float(parse(example["results"]["lse"][row])) == pytest.approx(lse, rel=1e-15)
+            row += 1
+    assert row == len(q)
+    assert set(example["clauses"]) <= set(clauses())
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each["name"])
+def test_the_reference_gives_what_was_computed_by_hand(example: Any) -> None:
+    """And not the wrong results that an example lists."""
+    found = varlen(*given(example), scale=float(np.log(2)), **example.get("options", {}))
+
+    def numbers(value: Any) -> np.ndarray:
+        return np.array([[float(parse(each)) for each in row] for row in value])
+
+    np.testing.assert_allclose(found.output[:, 0], numbers(example["results"]["output"]), rtol=1e-14)
+    np.testing.assert_allclose(found.lse[0], [float(parse(each)) for each in example["results"]["lse"]], rtol=1e-14)
+    for wrong in example.get("rejected", []):
+        assert not np.allclose(found.output[:, 0], numbers(wrong["value"])), wrong["because"]
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_correct_variants_pass_every_case(name: str) -> None:
+    """Padded, dense, in tiles, stored, in the other order: none is taken for wrong."""
+    function = PACKED[name]
+    dtypes = getattr(function, "dtypes", ("float64", "float32", "float16", "bfloat16"))
+    profile = Profile.STORAGE if name == "stored" else Profile.WIDE
+    for case in CASES:
+        dense_is_too_large = name in ("dense", "padded") and case.name.startswith(("varlen-sum", "varlen-many"))
+        nan = name in ("dense", "padded") and "VARLEN-7" in case.clauses  # 0 · NaN of a neighbour is no variant's merit
+        if dense_is_too_large or (nan and case.edit is not None):
+            continue
+        for dtype in (dtype for dtype in case.dtypes if dtype in dtypes):
+            got = judge(reply(function, case, dtype), case, result(case, dtype, profile), every_profile=False)
+            assert got.outcome is Outcome.PASSED, got.message
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_correct_variants_pass_random_packs(name: str) -> None:
+    """No false alarm."""
+    dtype, profile = ("float16", Profile.STORAGE) if name == "stored" else ("float32", Profile.WIDE)
+    for seed in range(40):
+        case = random_pack(seed)
+        if case.shape.sq and case.shape.sk:
+            got = judge(reply(PACKED[name], case, dtype), case, result(case, dtype, profile), every_profile=False)
+            assert got.outcome is Outcome.PASSED, (seed, got.message)
+
+
+@pytest.mark.slow
+def test_every_fault_is_caught_twice() -> None:
+    """By two cases at least."""
+    kills = judge_faults(Pool(in_process=True), [fault.name for fault in faults_of("varlen")])
+    assert {kill.fault: list(kill.caught) for kill in kills if len(kill.caught) < LEAST} == {}
+    assert len(kills) >= 30
+
+
+@pytest.mark.parametrize("name", [fault.name for fault in faults_of("varlen")][::7])
+def test_a_fault_is_named(name: str) -> None:
+    """Of all that is wrong with packs, and with the attention within, by the failures of a few cases."""
+    failed = []
+    for case in sorted(CASES, key=lambda case: case.size):
+        if "float32" in case.dtypes and not case.invalid:
+            returned = reply(FAULTS[name].make(), case, "float32")
+            got = judge(returned, case, result(case, "float32"), every_profile=False)
+            if got.failure is not None:
+                failed.append(Failed(case, "float32", Profile.WIDE, got.failure, returned))
+    assert failed
+    assert name in diagnose(failed, [])[0].names
+
+
+def test_a_case_is_fitted_to_heads_and_widths() -> None:
+    """Its lengths, which are what it is for, stay."""
+    case = next(case for case in CASES if case.name == "varlen-grouped")
+    envelope = Envelope(head_widths=Sizes((64, 128)), value_widths=Sizes((64, 128)), equal_widths=True)
+    inside = fit(case, envelope)
+    assert inside.fitted
+    assert (inside.shape.d, inside.shape.dv) == (64, 64)
+    assert inside.shape == replace(case.shape, d=64, dv=64)
+
+
+def test_a_case_that_cannot_be_fitted_says_so() -> None:
+    """Dv ≠ D where an implementation takes one width alone."""
+    case = next(case for case in CASES if case.name == "varlen-widths")
+    assert "Dv" in fit(case, Envelope(head_widths=Sizes((64,)), value_widths=Sizes((64,)))).unfit
+
+
+def test_a_short_sequence_is_judged_by_its_own_bound() -> None:
+    """An error that the bound of a long neighbour would excuse is outside."""
+    case = next(case for case in CASES if case.name == "varlen-sum-keys")
+    inputs, right = case.inputs("float32"), case.expected("float32")
+    long, short = (slice(int(inputs.cu_seqlens_q[n]), int(inputs.cu_seqlens_q[n + 1])) for n in (0, 1))
+    limit = case.bound("float32", Profile.WIDE).output
+    assert limit[long].max() > 4 * limit[short].max()
+    moved = right.output.astype(np.float32)
+    moved[short] += np.float32(limit[long].max())
+    got = judge(Reply("returned", {"output": moved}), case, result(case, "float32"))
+    assert got.failure is Failure.VALUE

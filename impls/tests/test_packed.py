@@ -1,0 +1,104 @@
+"""Signatures of packed attention: a function is recognised by the names of its parameters, and nothing is repaired."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from attention_conformance.impls.loading import keywords, operator_of
+from attention_conformance.impls.operators import SDPA, VARLEN
+from attention_conformance.impls.packed import packed_form
+
+
+def flash(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    return_attn_probs: bool = False,
+) -> Any:
+    """The parameters of flash-attention; what it was given, and with ``return_attn_probs`` two results more."""
+    given = {name: value for name, value in locals().items() if len(name) > 1}
+    return (given, "lse", "probabilities") if return_attn_probs else given
+
+
+def test_the_signature_of_flash_attention_is_recognised() -> None:
+    """Its operator, and the keywords that it takes under other names."""
+    form = packed_form(flash)
+    assert operator_of(form, SDPA.name) is VARLEN
+    expected = {"is_causal", "window", "scale", "softcap", "max_seqlen_q", "max_seqlen_k", "return_lse"}
+    assert keywords(form, VARLEN) == expected
+
+
+def test_names_and_open_sides_are_translated() -> None:
+    """None is −1 on the side of a window."""
+    given = packed_form(flash)(
+        1, 2, 3, 4, 5, is_causal=True, window=(2, None), scale=0.5, max_seqlen_q=7, max_seqlen_k=9
+    )
+    assert (given["causal"], given["window_size"], given["softmax_scale"]) == (True, (2, -1), 0.5)
+    assert (given["cu_seqlens_k"], given["max_seqlen_q"], given["max_seqlen_k"]) == (5, 7, 9)
+
+
+def test_the_lse_is_the_second_of_three_results() -> None:
+    """Flash-attention returns probabilities behind it, which nobody asked for."""
+    assert packed_form(flash)(1, 2, 3, 4, 5, max_seqlen_q=1, max_seqlen_k=1, return_lse=True)[1:] == ("lse",)
+
+
+def test_the_names_of_pytorch_are_known() -> None:
+    """``torch.nn.attention.varlen.varlen_attn``."""
+
+    def varlen_attn(
+        query: Any, key: Any, value: Any, cu_seq_q: Any, cu_seq_k: Any, max_q: int, max_k: int, is_causal: bool = False
+    ) -> Any:
+        return query, cu_seq_k, max_k, is_causal
+
+    found = packed_form(varlen_attn)(1, 2, 3, 4, 5, max_seqlen_q=7, max_seqlen_k=9, is_causal=True)
+    assert found == (1, 5)  # the first two results, as of any function that returns more
+
+
+def test_maxima_go_to_whoever_takes_them() -> None:
+    """A function without them is called without."""
+
+    def varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, *, is_causal: bool = False) -> Any:
+        return [is_causal]
+
+    assert packed_form(varlen)(1, 2, 3, 4, 5, max_seqlen_q=7, max_seqlen_k=9, is_causal=True) == [True]
+
+
+def test_attributes_of_the_function_stay() -> None:
+    """Widths that it declares are those of its form."""
+
+    def varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) -> Any: ...
+
+    varlen.head_widths = (64,)  # type: ignore[attr-defined]
+    assert packed_form(varlen).head_widths == (64,)  # type: ignore[attr-defined]
+
+
+def test_other_functions_are_given_back() -> None:
+    """Of sdpa, of another operator that it names itself, and what has no signature."""
+
+    def attention(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any: ...
+
+    def other(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) -> Any: ...
+
+    other.operator = "sdpa"  # type: ignore[attr-defined]
+    for function in (attention, other, len, 3):
+        assert packed_form(function) is function  # type: ignore[arg-type]
+
+
+def test_a_window_under_its_own_name_is_not_touched() -> None:
+    """Only ``window_size`` is written with −1."""
+
+    def varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, *, window: Any = None) -> Any:
+        return [window]
+
+    assert packed_form(varlen)(1, 2, 3, 4, 5, window=(2, None)) == [(2, None)]
+    assert "max_seqlen_q" in inspect.signature(packed_form(varlen)).parameters
