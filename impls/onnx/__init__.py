@@ -1,7 +1,8 @@
 """Implementations in ONNX: the standard operator, ONNX Runtime's own operators, and models exported from torch.
 
-An export for fixed lengths takes half a second, one with batch and lengths left open two; so lengths are open in the
-calls that share them, plain ones with or without a mask, and every other call has an export of its own.  All are kept
+An export for fixed lengths takes a processor 0.3 s, one with batch and lengths left open 1.3 s, as every operation is
+then traced with symbols.  Most sets of options are asked at fewer than five shapes; so lengths are open in the calls
+that share them, plain ones with or without a mask, and every other call has an export of its own.  All are kept
 on disk (impls.onnx.exported).  Plain options, head counts and widths are constants of the graph; array keywords are its
 inputs.  Torch is imported by the first export (impls.onnx.exporting), so not at all by a process that finds its models
 on disk.
@@ -13,7 +14,7 @@ from typing import Any
 
 from attention_conformance.impls.contract import Framework, Implementation, Layout, Profile
 
-#: What exports are judged in besides float32: each dtype once, as every export costs half a second.  ONNX Runtime
+#: What exports are judged in besides float32: each dtype once, as every export costs 0.3 s.  ONNX Runtime
 #: has kernels for all three.
 _FLOAT64, _FLOAT16 = ("float64", "float32"), ("float32", "float16")
 #: ONNX Runtime has no bfloat16 kernels on the CPU for MatMul, Softmax and the attention operators.

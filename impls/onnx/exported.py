@@ -51,7 +51,7 @@ OPEN = {
 }
 
 #: Keywords of calls that are exported with open lengths, and the widths of their heads: those that many calls share.
-#: Such an export takes four times as long as one for fixed lengths, and other calls have an export to themselves.
+#: Such an export takes five times as long as one for fixed lengths, and other calls have an export to themselves.
 SHARED_KEYWORDS, SHARED_WIDTHS = {"is_causal", "mask"}, (8, 16)
 
 #: Names of what was exported by this process, in order (what came from disk is not among it).

@@ -7,7 +7,7 @@ import functools
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -85,7 +85,7 @@ def _refusal(error: BaseException | None) -> str | None:
 
 @contextlib.contextmanager
 def _tables_once() -> Iterator[None]:
-    """Let torch make its tables once instead of once per export: they are half of the time of a small one."""
+    """Let torch make its tables once instead of once per export: they are most of the time of a small one."""
     with contextlib.ExitStack() as stack:
         for owner, name, remembering in _tables():
             stack.enter_context(patch.object(owner, name, remembering))
@@ -96,8 +96,10 @@ def _tables_once() -> Iterator[None]:
 def _tables() -> tuple[tuple[Any, str, Any], ...]:
     """What makes the tables: its owner, its name, and the same with a memory.
 
-    The translations by opset, and the names of all composite operators, to which only a new custom operator could add.
-    Where torch has no such function, exports are slower.
+    The translations by opset; the names of all composite operators, to which only a new custom operator could add; the
+    decompositions of what has no translation, and which of them are of composite operators; and the kernels that take
+    the place of those operators' own while a graph is decomposed.  Where torch has no such function, exports are
+    slower.
     """
     found: list[tuple[Any, str, Any]] = []
     with contextlib.suppress(ImportError, AttributeError):
@@ -108,7 +110,83 @@ def _tables() -> tuple[tuple[Any, str, Any], ...]:
         from torch._export import utils
 
         found.append((utils, "_materialize_cpp_cia_ops", functools.cache(utils._materialize_cpp_cia_ops)))
+    with contextlib.suppress(ImportError, AttributeError):
+        from torch.onnx._internal.exporter import _decomp
+
+        name = "create_onnx_friendly_decomposition_table"
+        found.append((_decomp, name, _kept(getattr(_decomp, name), frozenset, dict)))
+    with contextlib.suppress(ImportError, AttributeError):
+        from torch.export import exported_program
+
+        name = "_split_decomp_table_to_cia_and_python_decomp"
+        found.append((exported_program, name, _kept(getattr(exported_program, name), _entries, _two_tables)))
+    with contextlib.suppress(ImportError, AttributeError):
+        from torch._subclasses.fake_impls import op_implementations_dict
+        from torch.export import exported_program
+
+        name = "_override_composite_implicit_decomp"
+        found.append((exported_program, name, _installed(getattr(exported_program, name), op_implementations_dict)))
     return tuple(found)
+
+
+def _kept(make: Function, key: Callable[[Any], Hashable], copy: Callable[[Any], Any]) -> Function:
+    """A function of one table with a memory; every caller gets a copy, which it may change."""
+    made: dict[Hashable, Any] = {}
+
+    def remembering(table: Any) -> Any:
+        name = key(table)
+        if name not in made:
+            made[name] = make(table)
+        return copy(made[name])
+
+    return remembering
+
+
+def _entries(table: Mapping[Any, Any]) -> Hashable:
+    return tuple(table.items())
+
+
+def _two_tables(tables: tuple[Mapping[Any, Any], Mapping[Any, Any]]) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    first, second = tables
+    return dict(first), dict(second)
+
+
+def _installed(override: Function, fake: dict[Any, Any]) -> Function:
+    """The context manager by which torch gives operators other kernels, with a memory of which they were.
+
+    ``fake`` has the rules for tensors without values, of which it adds some.  When the context is left, operators have
+    the kernels that they had before, and the rules that were added are gone.
+    """
+    made: dict[Hashable, list[tuple[Any, dict[Any, Any], Any]]] = {}
+
+    @contextlib.contextmanager
+    def remembering(table: Mapping[Any, Any]) -> Iterator[None]:
+        key = (_entries(table), frozenset(operator for operator in table if operator in fake))
+        if key not in made:
+            with override(table):
+                made[key] = [(operator, dict(operator.py_kernels), fake.get(operator)) for operator in table]
+                yield
+            return
+        before = [(operator, dict(operator.py_kernels), fake.get(operator)) for operator in table]
+        try:
+            _install(made[key], fake)
+            yield
+        finally:
+            _install(before, fake)
+
+    return remembering
+
+
+def _install(kernels: Sequence[tuple[Any, dict[Any, Any], Any]], fake: dict[Any, Any]) -> None:
+    """Give operators these kernels, and these rules for tensors without values, None for none."""
+    for operator, found, rule in kernels:
+        operator.py_kernels.clear()
+        operator.py_kernels.update(found)
+        operator._dispatch_cache.clear()
+        if rule is None:
+            fake.pop(operator, None)
+        else:
+            fake[operator] = rule
 
 
 @contextlib.contextmanager

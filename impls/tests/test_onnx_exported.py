@@ -137,13 +137,71 @@ def test_function_that_takes_some_lengths_only_is_exported_for_each() -> None:
 def test_tables_change_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables that are made once give the very model that tables made anew give."""
     from attention_conformance.impls.onnx import exporting
+    from attention_conformance.impls.torch import eager, sdpa
+
+    shapes = [("q", (3, 2, 5, 8)), ("k", (3, 2, 7, 8)), ("v", (3, 2, 7, 8))]
+
+    def exports() -> list[bytes]:
+        asked = ((eager, {"scale": 0.3}, 23), (sdpa, {}, 23), (sdpa, {}, 18))
+        return [exporting.export(of.attention, opset, "float32", given, shapes, None) for of, given, opset in asked]
+
+    quick = [exports(), exports()]
+    assert len(exporting._tables()) == 5
+    monkeypatch.setattr(exporting, "_tables", tuple)
+    assert quick == [exports()] * 2
+
+
+def test_operators_are_as_before_after_an_export() -> None:
+    """Kernels that an export gives to torch's operators, and its rules for tensors without values, do not stay."""
+    import torch
+    from torch._subclasses.fake_impls import op_implementations_dict
+
+    from attention_conformance.impls.onnx import exporting
     from attention_conformance.impls.torch import eager
 
     shapes = [("q", (3, 2, 5, 8)), ("k", (3, 2, 7, 8)), ("v", (3, 2, 7, 8))]
-    quick = [exporting.export(eager.attention, 23, "float32", {"scale": 0.3}, shapes, None) for _ in range(2)]
-    assert len(exporting._tables()) == 2
-    monkeypatch.setattr(exporting, "_tables", tuple)
-    assert quick == [exporting.export(eager.attention, 23, "float32", {"scale": 0.3}, shapes, None)] * 2
+    operator = torch.ops.aten.linear.default
+
+    def state() -> tuple[Any, ...]:
+        return dict(operator.py_kernels), set(op_implementations_dict)
+
+    exporting.export(eager.attention, 18, "float32", {}, shapes, None)
+    before = state()
+    exporting.export(eager.attention, 18, "float32", {"scale": 0.3}, shapes, None)
+    assert state() == before
+
+
+def test_installed_kernels_are_gone_after_an_error() -> None:
+    """What the memory installs is removed where the export raises as well."""
+    from contextlib import contextmanager
+
+    from attention_conformance.impls.onnx import exporting
+
+    fake: dict[Any, Any] = {}
+
+    class Operator:
+        def __init__(self) -> None:
+            self.py_kernels, self._dispatch_cache = {"own": 1}, {"stale": 1}
+
+    one = Operator()
+
+    @contextmanager
+    def override(table: Any) -> Any:
+        one.py_kernels["other"] = fake[one] = table[one]
+        yield
+        del one.py_kernels["other"], fake[one]
+
+    remembering = exporting._installed(override, fake)
+    with remembering({one: 2}):
+        assert one.py_kernels == {"own": 1, "other": 2}
+
+    def failing() -> None:
+        with remembering({one: 2}):
+            raise KeyError(one.py_kernels["other"], fake[one])
+
+    with pytest.raises(KeyError, match="2, 2"):
+        failing()
+    assert (one.py_kernels, one._dispatch_cache, fake) == ({"own": 1}, {}, {})
 
 
 def test_an_export_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
