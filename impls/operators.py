@@ -166,7 +166,19 @@ VARLEN = Operator(
     always=("max_seqlen_q", "max_seqlen_k"),
 )
 
+#: Partial results over disjoint sets of keys, joined into that over all of them.
+MERGE = Operator(
+    "merge",
+    arguments=(
+        "outputs",  # (P, B, H, S, Dv); P parts
+        "lses",  # float32, or float64 for outputs in float64; (P, B, H, S), natural, -inf for a part without a key
+    ),
+    keywords=(),
+    arrays=(),
+    results=(("output", ""), ("lse", "")),  # (B, H, S, Dv) and (B, H, S)
+)
+
 #: The operator of gradients of each operator that has one.
 GRADIENTS = {SDPA.name: SDPA_GRAD.name, MHA.name: MHA_GRAD.name}
 
-OPERATORS = {operator.name: operator for operator in (SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD, VARLEN)}
+OPERATORS = {operator.name: operator for operator in (SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD, VARLEN, MERGE)}

@@ -156,3 +156,11 @@ def _check_shape(name: str, shape: Sequence[int], widths: dict[str, int]) -> Non
             raise ValueError(
                 f"{name} must be ({', '.join(axes)}) with {axis} = {widths[axis]}, got shape {tuple(shape)}"
             )
+
+
+def check_merge(outputs: Any, lses: Any) -> None:
+    """(MERGE-15) Refuse lses that are not (P, B, H, S) for outputs (P, B, H, S, Dv).  Raises ValueError."""
+    if outputs.ndim != RANK + 1 or tuple(lses.shape) != tuple(outputs.shape[:-1]):
+        raise ValueError(
+            f"lses must be (P, B, H, S) of outputs (P, B, H, S, Dv), got {tuple(lses.shape)} and {tuple(outputs.shape)}"
+        )

@@ -55,8 +55,8 @@ def fit(case: C, envelope: Envelope) -> C:
     Parameters
     ----------
     case
-        A case whose shape is a ``Shape`` (of sdpa and its gradients) or a ``PackedShape``, whose heads and widths are
-        fitted; any other one is given back.
+        A case whose shape is a ``Shape`` (of sdpa, its gradients and merge) or a ``PackedShape``, whose heads and widths
+        are fitted; any other one is given back.
     envelope
         The calls that an implementation takes.
 
@@ -91,7 +91,7 @@ def _fitted(case: C, envelope: Envelope) -> C:
     if packed:
         shape = replace(case.shape, **{axis: n for axis, n in chosen.items() if axis != "b"})
         return case if shape == case.shape else replace(case, shape=shape, fitted=True, store=FITTED)
-    inside = resized(case, Shape(**chosen))
+    inside = resized(case, replace(case.shape, **chosen))
     if case.after:
         earlier = case.earlier()
         inside = replace(inside, before=fit(earlier, envelope) if earlier is not None else None)
@@ -276,7 +276,7 @@ def in_float16(case: AnyCase) -> bool:
 
     if max(map(largest, arrays)) > FLOAT16_RANGE:
         return False
-    if not isinstance(case.shape, Shape):
+    if not isinstance(case.shape, Shape) or "q" not in inputs.arrays:
         return True
     q, k = (np.nan_to_num(inputs.arrays[name].astype(np.float64), posinf=0, neginf=0) for name in ("q", "k"))
     longest = [float(np.sqrt((array**2).sum(-1)).max(initial=0.0)) for array in (q, k)]

@@ -48,6 +48,11 @@ GROUPS = (
     "gradients/mha",
     "gradients/mha_rows",
     "serving/varlen",
+    "merge/weights",
+    "merge/empty_parts",
+    "merge/precision",
+    "merge/indexing",
+    "merge/memory",
 )
 for _group in GROUPS:
     importlib.import_module(f"{__name__}.{_group.replace('/', '.')}")

@@ -31,6 +31,7 @@ OPERATORS = {
     "sdpa_grad": "Gradients of attention",
     "mha": "The multi-head layer",
     "mha_grad": "Gradients of the multi-head layer",
+    "merge": "Merging of partial results",
 }
 
 

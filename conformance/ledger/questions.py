@@ -94,4 +94,11 @@ QUESTIONS = (
     Question("fully masked row, bias of −inf", "mha-grad-bias-minus-inf", "b_o alone"),
     Question("sample of length 0", "mha-grad-empty-batch", "b_o alone"),
     Question("Sk = 0", "mha-grad-no-keys", "b_o alone"),
+    # Merging of partial results.
+    Question("no key in any part", "merge-empty-all-row", "0 and −inf"),
+    Question("no key in the first part", "merge-empty-first", "ok"),
+    Question("junk in the output of a part without a key", "merge-empty-junk", "kept out"),
+    Question("NaN in the output of a part without a key", "merge-empty-nan", "kept out"),
+    Question("NaN as a log-sum-exp", "merge-nan-lse", "NaN"),
+    Question("log-sum-exps of fewer heads", "merge-invalid-heads", "refused"),
 )

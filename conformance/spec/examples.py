@@ -31,6 +31,14 @@ number taken off all scores of a row before the powers and added to the log-sum-
 point in a step or a result is rounded; every other number is exact.
 """
 
+_MERGES = """\
+# Merging by hand
+
+One row. A part has an output and a power, exp of its log-sum-exp; the weights are the powers over their sum, the output
+is the weighted sum of the parts' outputs, and the log-sum-exp is the natural logarithm of the sum. A power of 0 is a
+log-sum-exp of −inf.
+"""
+
 #: Titles of the columns of the table of rows, by step or result.
 _COLUMNS = {
     "products": "q · k",
@@ -49,8 +57,10 @@ _COLUMNS = {
 def render() -> str:
     """The page, from the data."""
     data = tomllib.loads(DATA.read_text(encoding="utf-8"))
-    contents = "\n".join(f"- [{each['name']}](#{each['name']})" for each in (*data["examples"], *data["packed"]))
-    return "\n".join([_HEAD, contents, "", *map(_section, data["examples"]), *map(_packed, data["packed"])])
+    names = [each["name"] for table in ("examples", "packed", "merges") for each in data[table]]
+    contents = "\n".join(f"- [{name}](#{name})" for name in names)
+    sections = (*map(_section, data["examples"]), *map(_packed, data["packed"]), _MERGES, *map(_merge, data["merges"]))
+    return "\n".join([_HEAD, contents, "", *sections])
 
 
 def write() -> Path:
@@ -102,6 +112,18 @@ def _section(example: Mapping[str, Any]) -> str:
         ]
         parts.append("\n".join(["Wrong:", "", *wrong]))
     return "\n\n".join(parts) + "\n"
+
+
+def _merge(example: Mapping[str, Any]) -> str:
+    """An example of merging: a table of parts, and the results."""
+    columns = zip(*(example[name] for name in ("powers", "weights", "outputs")), strict=True)
+    rows = [[p, power, weight, _nested(_texts(output))] for p, (power, weight, output) in enumerate(columns)]
+    total = example["total"]
+    results = f"Output: {_nested(_texts(example['output']))}. Log-sum-exp: {f'ln({total})' if total else '−inf'}."
+    wrong = [f"- output = {_nested(_texts(each['output']))}: {each['because']}" for each in example.get("rejected", ())]
+    parts = [f"## {example['name']}", f"{example['shows']} ({', '.join(example['clauses'])})"]
+    parts += [_table(["part", "power", "weight", "output"], rows), results]
+    return "\n\n".join(parts + (["\n".join(["Wrong:", "", *wrong])] if wrong else [])) + "\n"
 
 
 def _heads(example: Mapping[str, Any]) -> Iterator[str]:

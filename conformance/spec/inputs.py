@@ -72,3 +72,12 @@ class PackedInputs(_Arguments):
     cu_seqlens_q: np.ndarray
     cu_seqlens_k: np.ndarray
     keywords: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MergeInputs(_Arguments):
+    """Of merge: outputs (P, B, H, S, Dv), and lses (P, B, H, S) in float32 or wider."""
+
+    outputs: np.ndarray
+    lses: np.ndarray
+    keywords: dict[str, Any] = field(default_factory=dict)

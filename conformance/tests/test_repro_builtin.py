@@ -28,7 +28,7 @@ from attention_conformance.conformance.tests.repro_scripts import (
 )
 from attention_conformance.impls.contract import DTYPES, Framework
 from attention_conformance.impls.memory_layouts import LAYOUTS
-from attention_conformance.impls.operators import MHA, MHA_GRAD, OPERATORS, SDPA, SDPA_GRAD, SUBLAYER, Operator
+from attention_conformance.impls.operators import MERGE, MHA, MHA_GRAD, OPERATORS, SDPA, SDPA_GRAD, SUBLAYER, Operator
 from attention_conformance.impls.script import WIDTH
 from attention_conformance.impls.select import builtin
 
@@ -40,7 +40,7 @@ TILES, LONG = 16, 1000
 #: Implementations that are compiled or traced for each case are tried on every third, or every sixth of a layer's,
 #: which are larger; those that take seconds on one.
 TRACED = ("torch-flex", "jax-*")
-STEPS = {"sdpa": 3, "mha": 6, "sublayer": 6, "sdpa_grad": 4, "mha_grad": 4}
+STEPS = {"sdpa": 3, "mha": 6, "sublayer": 6, "sdpa_grad": 4, "mha_grad": 4, "merge": 4}
 SLOW = ("torch-compile*", "onnx-export*")
 ONE = {
     "sdpa": "mask",
@@ -48,6 +48,7 @@ ONE = {
     "sublayer": "sublayer-causal",
     "sdpa_grad": "grad-mask",
     "mha_grad": "mha-grad-mask",
+    "merge": "merge-two",
 }
 
 
@@ -172,7 +173,9 @@ def keywords(cases: Iterable[AnyCase]) -> set[str]:
     return {keyword for case in cases for keyword in case.inputs(case.dtypes[0]).keywords}
 
 
-@pytest.mark.parametrize("operator", [SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD], ids=lambda operator: operator.name)
+@pytest.mark.parametrize(
+    "operator", [SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD, MERGE], ids=lambda operator: operator.name
+)
 def test_the_sample_has_everything(operator: Operator) -> None:
     """Every dtype, and every keyword and layout that an operator is tried with; for sdpa these are all there are."""
     chosen = [every_case()[name] for name, _ in sample(operator.name)]

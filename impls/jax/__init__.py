@@ -77,4 +77,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         operator="mha",
     ),
     _entry("jax-sublayer", "layer:sublayer", "jax-layer with residual and LayerNorm", operator="sublayer"),
+    _entry(
+        "jax-merge", "merge:merge", "logsumexp and a weighted sum over the parts, compiled by XLA", operator="merge"
+    ),
 )

@@ -101,6 +101,7 @@ def _given(function: Function, call: Call) -> dict[str, Any]:
 def _zeros(call: Call, device: Any) -> dict[str, jax.Array]:
     """Arrays as the call will get them, by name, holding zeros."""
     dtypes = {"mask": "bool", "causal_offset": "int64", "kv_lengths": "int64"}
+    dtypes["lses"] = "float64" if call.dtype == "float64" else "float32"
     with wide_types():
         return {name: jnp.zeros(shape, dtypes.get(name, call.dtype), device=device) for name, shape in call.shapes}
 

@@ -128,6 +128,7 @@ CALLS: dict[str, Writer] = {
     "jax-tiled": jitted("attention_conformance.impls.jax.tiled:attention"),
     "jax-layer": jitted("attention_conformance.impls.jax.layer:mha"),
     "jax-sublayer": jitted("attention_conformance.impls.jax.layer:sublayer"),
+    "jax-merge": jitted("attention_conformance.impls.jax.merge:merge"),
     "jax-nn": library("xla"),
     "jax-nn-cudnn": library("cudnn"),
 }

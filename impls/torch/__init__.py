@@ -95,4 +95,12 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     _entry(
         "torch-sublayer", "layer:sublayer", "torch-layer with residual and layer_norm", _STORAGE, operator="sublayer"
     ),
+    _entry("torch-merge", "merge:merge", "logsumexp and a weighted sum over the parts", _WIDE, operator="merge"),
+    _entry(
+        "torch-context-parallel",
+        "merge:context_parallel",
+        "the merger of torch.distributed's ring attention, one part after the other",
+        _WIDE,
+        operator="merge",
+    ),
 )

@@ -421,4 +421,6 @@ CALLS: dict[str, Writer] = {
     "torch-mha-fast": module("fast"),
     "torch-mha-slow": module("slow"),
     "torch-sublayer": written_out("layer:sublayer"),
+    "torch-merge": written_out("merge:merge"),
+    "torch-context-parallel": written_out("merge:context_parallel"),
 }

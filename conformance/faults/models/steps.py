@@ -18,6 +18,7 @@ import numpy as np
 
 from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.faults.models.gradients import Backward
+from attention_conformance.conformance.faults.models.merge import Merging
 from attention_conformance.conformance.faults.models.mha import Layer, Sublayer
 from attention_conformance.conformance.faults.models.mha_gradients import LayerBackward
 from attention_conformance.conformance.faults.models.sdpa import Attention, Model
@@ -28,10 +29,11 @@ from attention_conformance.impls.calls import Reply, call
 from attention_conformance.impls.contract import Implementation
 
 #: The correct models that faults are forms of.
-CORRECT: tuple[type[Model], ...] = (Tiled, Attention, Sublayer, Layer, Backward, LayerBackward, Packed)
+CORRECT: tuple[type[Model], ...] = (Tiled, Attention, Sublayer, Layer, Backward, LayerBackward, Packed, Merging)
 
 #: Faults that are about more than what their methods return: what stays behind, what is written to.
 _EFFECTS = (
+    "attention_conformance.conformance.faults.merge.memory",
     "attention_conformance.conformance.faults.sdpa.memory",
     "attention_conformance.conformance.faults.sdpa.state",
 )

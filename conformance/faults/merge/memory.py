@@ -1,0 +1,38 @@
+"""(MERGE-14) Memory: inputs that are written to."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attention_conformance.conformance.faults.models.merge import Merge, Merging
+from attention_conformance.conformance.faults.models.sdpa import Array
+from attention_conformance.conformance.faults.registry import fault
+
+
+@fault("MERGE-14", "output merged into the first part's memory", "vllm PR 50613")
+class OutputMergedInPlace(Merging):
+    """The first part's output is the result afterwards."""
+
+    def stored(self, x: Merge, output: Array) -> Array:
+        x.outputs[0] = output
+        return super().stored(x, output)
+
+
+@fault("MERGE-14", "lse merged into the first part's memory", "local-inference-lab-vllm PR 468")
+class LseMergedInPlace(Merging):
+    """The first part's log-sum-exp is the result's afterwards."""
+
+    def stored_lse(self, x: Merge, lse: Array) -> Array:
+        x.lses[0] = lse
+        return lse
+
+
+@fault(
+    "MERGE-14", "rows without a key set to 0 in the memory of their part", "vllm PR 49294, cf. vllm-xpu-kernels PR 479"
+)
+class EmptyRowsFilledInPlace(Merging):
+    """A mask over the outputs, in place; shows where they held anything but zeros."""
+
+    def outputs(self, x: Merge) -> Array:
+        x.outputs[np.isneginf(x.lses)] = 0
+        return super().outputs(x)
