@@ -278,7 +278,7 @@ def joined(*keys: int, is_causal: bool = False, spread: float = 1.0) -> Data:
         q, k, v = (scale * rng.standard_normal((s.b, s.hq, n, s.dv)) for n, scale in ((s.sq, spread), (sum(keys), spread), (sum(keys), 1.0)))
         for count in keys:
             block = slice(first, first + count)
-            options = {"is_causal": True, "causal_offset": -first} if is_causal else {}
+            options: dict[str, Any] = {"is_causal": True, "causal_offset": -first} if is_causal else {}
             found.append(attention.sdpa(q, k[:, :, block], v[:, :, block], **options))
             first += count
         return np.stack([each.output for each in found]), np.stack([each.lse for each in found])

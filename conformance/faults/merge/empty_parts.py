@@ -30,7 +30,7 @@ class NoKeysCopiesFirst(Merging):
     """The first part is copied, whatever its output holds."""
 
     def output(self, x: Merge, weights: Array, outputs: Array) -> Array:
-        no_key = np.isneginf(x.lses).all(axis=0)[..., None]
+        no_key = np.all(np.isneginf(x.lses)[..., None], axis=0)
         return np.where(no_key, x.outputs[0].astype(outputs.dtype), super().output(x, weights, outputs))
 
 
