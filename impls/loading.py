@@ -15,6 +15,7 @@ from typing import Any
 
 from attention_conformance.impls import envelope
 from attention_conformance.impls.contract import Function, Implementation, ImplementationError
+from attention_conformance.impls.merging import merge_form
 from attention_conformance.impls.operators import OPERATORS, SDPA, Operator
 from attention_conformance.impls.packed import packed_form
 from attention_conformance.impls.process import clocks  # noqa: F401  (before any foreign code)
@@ -81,7 +82,10 @@ def opened(implementation: Implementation) -> Any:
 @functools.lru_cache(maxsize=64)
 def _packed(target: str, function: Any) -> Any:
     """A plug-in as its operator is called, in whichever known signature it is written."""
-    return packed_form(function)
+    try:
+        return merge_form(packed_form(function))
+    except ValueError as error:
+        raise ImplementationError(f"{target}: {error}") from None
 
 
 @functools.cache

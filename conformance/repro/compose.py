@@ -30,7 +30,7 @@ from attention_conformance.impls.calls import heads_inside
 from attention_conformance.impls.contract import Call, Framework, Implementation
 from attention_conformance.impls.foreign import program as foreign
 from attention_conformance.impls.memory_layouts import lay_out
-from attention_conformance.impls.operators import OPERATORS, VARLEN
+from attention_conformance.impls.operators import MERGE, OPERATORS, VARLEN
 from attention_conformance.impls.script import Given, Snippet, by_contract, forward, together
 from attention_conformance.impls.select import builtin
 
@@ -49,6 +49,12 @@ _ROOMS = {
 
 #: What a plugged-in function is called in a script, where that is not the name of its operator.
 _FUNCTIONS = {"sdpa": "attention"}
+
+#: What calls a function in whichever known signature it is written.
+_FORMS = {
+    VARLEN.name: "attention_conformance.impls.packed:packed_form",
+    MERGE.name: "attention_conformance.impls.merging:merge_form",
+}
 
 
 def head(
@@ -171,11 +177,11 @@ def _plugged_in(implementation: Implementation, call: Call) -> Snippet:
     imports = ("import importlib.util" if place.endswith(".py") else "import importlib", "import sys")
     names = OPERATORS[call.operator].arguments
     arguments = (*(f"{name}={name}" for name in names), *by_contract(call)[len(names) :])
-    if call.operator != VARLEN.name:
+    form = _FORMS.get(call.operator)
+    if form is None:
         return Snippet(function, arguments, terms, imports, "\n".join(lines))
-    # In whichever known signature it is written.
-    definition = "\n".join((*lines, f"{function} = packed_form({function})"))
-    return Snippet(function, arguments, terms, imports, definition, ("attention_conformance.impls.packed:packed_form",))
+    definition = "\n".join((*lines, f"{function} = {form.rpartition(':')[2]}({function})"))
+    return Snippet(function, arguments, terms, imports, definition, (form,))
 
 
 def _quoted(text: str) -> str:

@@ -1,0 +1,135 @@
+"""Signatures of merging: functions written as flashinfer, SGLang or vLLM write theirs, called as merge.
+
+A function is recognised by the names of its first parameters, and is plugged in as it is,
+``flashinfer:merge_state@torch``.  Parts are handed over two at a time where it takes two, in its layout.  What it says
+of itself is converted, and nothing else: ``lse_base`` (e by default, 2 of flashinfer's functions) and ``empty_lse``, its
+log-sum-exp of a part without a key (−inf by default).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+#: The base of log-sum-exps of packages whose functions do not say it.
+BASES = {"flashinfer": 2}
+
+
+def merge_form(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of merging as merge is called, ``(outputs, lses)``; any other function is given back.
+
+    Raises ValueError for a base that is no number above 1.
+    """
+    try:
+        names = tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return function
+    joined = next((join for first, join in SIGNATURES.items() if names[: len(first)] == first), None)
+    if joined is None or getattr(function, "operator", "merge") != "merge":
+        return function
+    base = getattr(function, "lse_base", BASES.get(str(function.__module__).partition(".")[0], math.e))
+    empty = float(getattr(function, "empty_lse", -math.inf))
+    if not isinstance(base, (int, float)) or not base > 1:
+        raise ValueError(f"lse_base is {base!r}, which is no base of a logarithm")
+
+    def merge(outputs: Any, lses: Any) -> tuple[Any, Any]:
+        if base != math.e:
+            lses = lses * (1 / math.log(base))
+        output, lse = joined(function, outputs, replaced(lses, -math.inf, empty), empty)
+        lse = replaced(lse, empty, -math.inf)
+        return output, lse if base == math.e else lse * math.log(base)
+
+    functools.update_wrapper(merge, function)
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    merge.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in ("outputs", "lses")])  # type: ignore[attr-defined]
+    merge.operator = "merge"  # type: ignore[attr-defined]
+    return merge
+
+
+def as_it_is(function: Callable[..., Any], outputs: Any, lses: Any, empty: float) -> Any:
+    """The operator itself."""
+    return function(outputs, lses)
+
+
+def pairs(function: Callable[..., Any], outputs: Any, lses: Any, empty: float) -> Any:
+    """``merge_state(v_a, s_a, v_b, s_b)`` of flashinfer and SGLang: v (S, H, D), s (S, H)."""
+    return folded(function, outputs, lses, empty, rows_first)
+
+
+def at_once(function: Callable[..., Any], outputs: Any, lses: Any, empty: float) -> Any:
+    """``merge_states(v, s)`` of flashinfer: v (S, P, H, D), s (S, P, H)."""
+    parts, batch, heads, rows, width = outputs.shape
+    v = outputs.swapaxes(2, 3).reshape(parts, batch * rows, heads, width).swapaxes(0, 1)
+    s = lses.swapaxes(2, 3).reshape(parts, batch * rows, heads).swapaxes(0, 1)
+    v, s = function(v, s)
+    return v.reshape(batch, rows, heads, width).swapaxes(1, 2), s.reshape(batch, rows, heads).swapaxes(1, 2)
+
+
+def into_memory(function: Callable[..., Any], outputs: Any, lses: Any, empty: float) -> Any:
+    """``merge_attn_states(output, prefix_output, prefix_lse, suffix_output, suffix_lse, output_lse)`` of vLLM.
+
+    Outputs are (S, H, D), log-sum-exps (H, S).  What is written to holds NaN before.
+    """
+
+    def two(v_a: Any, s_a: Any, v_b: Any, s_b: Any) -> tuple[Any, Any]:
+        full_like = module_of(v_a).full_like
+        output, lse = full_like(v_a, math.nan), full_like(s_a, math.nan)
+        function(output, v_a, s_a, v_b, s_b, output_lse=lse)
+        return output, lse
+
+    return folded(two, outputs, lses, empty, heads_first)
+
+
+#: How a function is called, by the names of its first parameters.
+SIGNATURES: dict[tuple[str, ...], Callable[[Callable[..., Any], Any, Any, float], Any]] = {
+    ("outputs", "lses"): as_it_is,
+    ("v_a", "s_a", "v_b", "s_b"): pairs,
+    ("v", "s"): at_once,
+    ("output", "prefix_output", "prefix_lse", "suffix_output", "suffix_lse"): into_memory,
+}
+
+
+def rows_first(lses: Any) -> Any:
+    """(B, H, S) as (B · S, H)."""
+    batch, heads, rows = lses.shape
+    return lses.swapaxes(1, 2).reshape(batch * rows, heads)
+
+
+def heads_first(lses: Any) -> Any:
+    """(B, H, S) as (H, B · S)."""
+    batch, heads, rows = lses.shape
+    return lses.swapaxes(0, 1).reshape(heads, batch * rows)
+
+
+def folded(
+    two: Callable[..., Any], outputs: Any, lses: Any, empty: float, layout: Callable[[Any], Any]
+) -> tuple[Any, Any]:
+    """All parts by a function of two, one after the other; one part with the neutral one."""
+    _, batch, heads, rows, width = outputs.shape
+    states = [
+        (output.swapaxes(1, 2).reshape(batch * rows, heads, width), layout(lse))
+        for output, lse in zip(outputs, lses, strict=True)
+    ]
+    if len(states) == 1:
+        output, lse = states[0]
+        full_like = module_of(output).full_like
+        states.append((full_like(output, 0.0), full_like(lse, empty)))
+    output, lse = functools.reduce(lambda a, b: two(*a, *b), states)
+    lse = lse.reshape(heads, batch, rows).swapaxes(0, 1) if layout is heads_first else lse
+    lse = lse if layout is heads_first else lse.reshape(batch, rows, heads).swapaxes(1, 2)
+    return output.reshape(batch, rows, heads, width).swapaxes(1, 2), lse
+
+
+def replaced(array: Any, old: float, new: float) -> Any:
+    """An array with a number in the place of another."""
+    return array if old == new else module_of(array).where(array == old, new, array)
+
+
+def module_of(array: Any) -> Any:
+    """The module that has ``where`` and ``full_like`` for an array."""
+    name = type(array).__module__.partition(".")[0]
+    return importlib.import_module(name if name in ("numpy", "torch") else "jax.numpy")

@@ -1,0 +1,160 @@
+"""Signatures of merging: functions are recognised by their parameters, and what they declare is converted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_conformance.impls.contract import ImplementationError
+from attention_conformance.impls.loading import operator_of
+from attention_conformance.impls.merging import merge_form
+from attention_conformance.impls.numpy.merge import merge
+from attention_conformance.impls.operators import MERGE, SDPA
+from attention_conformance.impls.select import select
+
+Array = np.ndarray
+
+
+def states(parts: int = 3, dtype: type = np.float32) -> tuple[Array, Array]:
+    """Parts, the first of which has no key in some rows."""
+    rng = np.random.default_rng(0)
+    outputs, lses = rng.standard_normal((parts, 2, 3, 5, 4)), 5 + rng.standard_normal((parts, 2, 3, 5))
+    outputs[0, ..., 1:3, :], lses[0, ..., 1:3] = 0, -np.inf
+    return outputs.astype(dtype), lses.astype(dtype)
+
+
+def merge_state(v_a: Array, s_a: Array, v_b: Array, s_b: Array) -> tuple[Array, Array]:
+    """SGLang's: (S, H, D) and (S, H), natural."""
+    assert v_a.shape == (*s_a.shape, 4) == v_b.shape
+    output, lse = merge(np.stack([v_a, v_b])[:, None], np.stack([s_a, s_b])[:, None])
+    return output[0], lse[0]
+
+
+def merge_states(v: Array, s: Array) -> tuple[Array, Array]:
+    """Flashinfer's, of any number: (S, P, H, D) and (S, P, H), in base 2."""
+    output, lse = merge(v.swapaxes(0, 1)[:, None], s.swapaxes(0, 1)[:, None] * math.log(2))
+    return output[0], lse[0] / math.log(2)
+
+
+merge_states.lse_base = 2  # type: ignore[attr-defined]
+
+
+def merge_attn_states(
+    output: Array,
+    prefix_output: Array,
+    prefix_lse: Array,
+    suffix_output: Array,
+    suffix_lse: Array,
+    output_lse: Array | None = None,
+) -> None:
+    """vLLM's: log-sum-exps are (H, S), results are written, and +inf is a part without a key."""
+    assert prefix_lse.shape == prefix_output.shape[1::-1]
+    lses = np.stack([prefix_lse.T, suffix_lse.T])
+    merged, lse = merge(
+        np.stack([prefix_output, suffix_output])[:, None], np.where(np.isposinf(lses), -np.inf, lses)[:, None]
+    )
+    output[:] = merged[0]
+    assert output_lse is not None
+    output_lse[:] = np.where(np.isneginf(lse[0]), np.inf, lse[0]).T
+
+
+merge_attn_states.empty_lse = math.inf  # type: ignore[attr-defined]
+
+ALL = pytest.mark.parametrize("function", [merge_state, merge_states, merge_attn_states, merge])
+
+
+@ALL
+@pytest.mark.parametrize("parts", [1, 2, 3, 6])
+def test_known_signatures_are_called_as_they_are_written(function: Callable[..., Any], parts: int) -> None:
+    """Layout, base and sentinel are translated both ways, whatever the number of parts."""
+    form = merge_form(function)
+    assert operator_of(form, SDPA.name) is MERGE
+    for got, wanted in zip(form(*states(parts)), merge(*states(parts)), strict=True):
+        assert got.shape == wanted.shape
+        assert got.dtype == wanted.dtype
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5)
+
+
+def test_what_is_not_declared_is_not_converted() -> None:
+    """A function in base 2 that does not say so is wrong."""
+
+    def silent(v: Array, s: Array) -> tuple[Array, Array]:
+        return merge_states(v, s)
+
+    assert not np.allclose(merge_form(silent)(*states())[1], merge(*states())[1], atol=1e-2)
+
+
+def test_the_base_of_flashinfer_is_known() -> None:
+    """By the package that the function is of."""
+
+    def merge_states_of_flashinfer(v: Array, s: Array) -> tuple[Array, Array]:
+        return merge_states(v, s)
+
+    merge_states_of_flashinfer.__module__ = "flashinfer.cascade"
+    np.testing.assert_allclose(merge_form(merge_states_of_flashinfer)(*states())[1], merge(*states())[1], atol=1e-5)
+
+
+def test_a_result_that_is_not_written_is_nan() -> None:
+    """Memory that a function is given to write to holds no number."""
+
+    def merge_attn_states(
+        output: Any, prefix_output: Any, prefix_lse: Any, suffix_output: Any, suffix_lse: Any, output_lse: Any = None
+    ) -> None: ...
+
+    assert all(np.isnan(array).all() for array in merge_form(merge_attn_states)(*states()))
+
+
+@pytest.mark.parametrize("base", [1, 0, -2, "2", None])
+def test_a_base_that_is_none_is_refused(base: object) -> None:
+    """By the name of the attribute."""
+
+    def broken(v: Array, s: Array) -> None: ...
+
+    broken.lse_base = base  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="lse_base"):
+        merge_form(broken)
+
+
+def test_other_functions_are_given_back() -> None:
+    """Of sdpa, of an operator that they name themselves, and what has no signature."""
+
+    def attention(q: Any, k: Any, v: Any) -> Any: ...
+
+    def other(v: Any, s: Any) -> Any: ...
+
+    other.operator = "sdpa"  # type: ignore[attr-defined]
+    for function in (attention, other, 3):
+        assert merge_form(function) is function  # type: ignore[arg-type]
+
+
+def test_torch_and_jax_arrays_are_translated() -> None:
+    """Sentinels by the module of the array."""
+    torch, jnp = pytest.importorskip("torch"), pytest.importorskip("jax.numpy")
+
+    def merge_states_of(v: Any, s: Any) -> Any:
+        found = merge_states(np.asarray(v), np.where(np.isposinf(s), -np.inf, np.asarray(s)))
+        return array(found[0]), array(np.where(np.isneginf(found[1]), np.inf, found[1]))
+
+    def merge_states_here(v: Any, s: Any) -> Any:
+        return merge_states_of(v, s)
+
+    merge_states_here.lse_base, merge_states_here.empty_lse = 2, math.inf  # type: ignore[attr-defined]
+    for array in (torch.tensor, jnp.asarray):
+        got = merge_form(merge_states_here)(*map(array, states()))
+        for one, wanted in zip(got, merge(*states()), strict=True):
+            np.testing.assert_allclose(np.asarray(one), wanted, rtol=0, atol=1e-5)
+
+
+def test_a_bad_declaration_is_an_error_of_the_user(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """One sentence, where the function is opened."""
+    from attention_conformance.impls.loading import opened
+
+    path = tmp_path / "m.py"
+    path.write_text("def merge_states(v, s): ...\nmerge_states.lse_base = 1\n")
+    (plugged,) = select([f"{path}:merge_states"])
+    with pytest.raises(ImplementationError, match="lse_base is 1"):
+        opened(plugged)
