@@ -2,7 +2,7 @@
 
 A function is recognised by the names of its first parameters, and is plugged in as it is,
 ``flashinfer:merge_state@torch``.  Parts are handed over two at a time where it takes two, in its layout.  What it says
-of itself is converted, and nothing else: ``lse_base`` (e by default, 2 of flashinfer's functions) and ``empty_lse``, its
+of itself is converted, and nothing else: ``lse_base`` (e, or 2 of flashinfer's functions) and ``empty_lse``, its
 log-sum-exp of a part without a key (−inf by default).
 """
 

@@ -61,6 +61,7 @@ def features(case: AnyCase) -> set[str]:
     found |= {f"refused by {case.clauses[0]}"} if case.invalid else set()
     found |= {"grouped heads"} if isinstance(case, Case) and case.shape.hq != case.shape.hkv else set()
     found |= forms(case) if isinstance(case.shape, LayerShape) else set()
+    found |= {str(case.dtypes)} if case.operator == MERGE.name else set()  # which has no keywords
     found |= {"several tiles"} if case.shape.sk > TILES else set()
     found |= {"many options"} if len(case.keywords) > len(OPERATORS[case.operator].keywords) / 2 else set()
     return found | ({"nothing"} if case.zeros else set())
