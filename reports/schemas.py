@@ -16,7 +16,7 @@ from attention_conformance.bench.analysis.fits import Growth
 from attention_conformance.bench.analysis.statistics import Verdict
 from attention_conformance.bench.output.records import Amount, BenchFile, Count, Finite, Number, Positive, RunInfo
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.reports.compare.changes import Allowance, Change
+from attention_conformance.reports.compare.changes import Change
 from attention_conformance.reports.model.faults import Fault
 
 #: The published schemas.
@@ -205,18 +205,51 @@ Interval = tuple[Positive, Positive, Positive]
 
 
 class Speed(Who, frozen=True, kw_only=True):
-    """A cell that both runs timed; ``ratio`` is new ÷ base, ``among_all`` the same for all cells at once."""
+    """A cell that both runs timed: seconds, of which a tenth of the calls take less, or multiples of a yardstick's.
+
+    ``ratio`` is new ÷ base, the machine taken off, with its 95 % interval; ``among_all`` has the interval by which
+    changes are judged, which is right for all cells of the device together.
+    """
 
     dtype: str
     workload: str
-    base: Interval
-    new: Interval
+    base: Positive
+    new: Positive
     ratio: Interval
     among_all: Interval
     verdict: Verdict
     why: str
     #: Slower, and a rule says that it does not count.
     ignored: bool
+
+
+class Finding(Who, frozen=True, kw_only=True):
+    """What changed as a whole: an implementation in a dtype; everything on a device, which has no name and no dtype."""
+
+    dtype: str
+    ratio: Interval
+    verdict: Verdict
+    #: Its cells, and those of them that changed likewise.
+    cells: Count
+    changed: Count
+    ignored: bool
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine between two runs, on one device."""
+
+    device: str
+    #: Factor of time, new ÷ base, that is taken to be the machine's.
+    factor: Interval
+    #: Factors of what is the same code in both runs, by name.
+    yardsticks: list[tuple[str, Positive]]
+    #: Standard deviations of logs: of process runs, and of a cell and an implementation from one run to the next.
+    scatter: Amount
+    luck: tuple[Amount, Amount]
+    cells: Count
+    #: Slowdowns, as factors, of the median implementation and cell that had been found in nine of ten comparisons.
+    seen_implementation: Positive | None
+    seen_cell: Positive | None
 
 
 class ComparedFile(msgspec.Struct, frozen=True, kw_only=True, rename={"why_refused": "why refused"}):
@@ -237,7 +270,7 @@ class ComparisonDocument(
 ):
     """What ``attention-conformance compare --json`` writes."""
 
-    version: Literal[2]
+    version: Literal[3]
     status: Literal["nothing worse", "worse", "cannot tell"]
     exit_status: Literal[0, 1, 2]
     headline: str
@@ -252,7 +285,8 @@ class ComparisonDocument(
     rules: str = ""
     #: What is worse and does not count, as a rule says.
     ignored: Count = 0
-    allowances: list[Allowance]
+    machines: list[Machine]
+    findings: list[Finding]
     speeds: list[Speed]
     changes: list[Change]
     files: list[ComparedFile]
@@ -277,7 +311,10 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A change: the number of the first point of the new time, and the medians before and after it."""
+    """A change: the number of the first point of the new time, and the times before and after it.
+
+    They are medians over the runs of a segment, without what all implementations have in common in a run.
+    """
 
     at: Number
     before: Positive

@@ -8,7 +8,6 @@ from enum import Enum, StrEnum
 import msgspec
 
 from attention_conformance.bench.analysis.statistics import Interval, Verdict
-from attention_conformance.bench.output.records import Amount, Count, Positive
 from attention_conformance.reports.input.records import Source
 
 
@@ -64,17 +63,17 @@ class Change(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Speed:
-    """One cell that both runs timed: seconds, or with a yardstick multiples of its time, and new ÷ base."""
+    """One cell that both runs timed: seconds of undisturbed calls, or multiples of a yardstick's, and new ÷ base."""
 
     implementation: str
     device: str
     dtype: str
     workload: str
-    base: Interval
-    new: Interval
-    #: With its 95 % interval, the machine allowed for.
+    base: float
+    new: float
+    #: With its 95 % interval, the machine taken off.
     ratio: Interval
-    #: The interval that is right for all cells of the run at once, by which changes are judged.
+    #: The interval by which changes are judged, right for all cells of the device together.
     among_all: Interval
     verdict: Verdict
     #: What an unclear verdict is for want of, or which rule ignores the cell.
@@ -82,17 +81,38 @@ class Speed:
     ignored: bool = False
 
 
-class Allowance(msgspec.Struct, frozen=True):
-    """How much slower the machine may have been in the new run, at least and at most: factors of time, new ÷ base."""
+@dataclass(frozen=True)
+class Finding:
+    """What changed as a whole: an implementation in a dtype, or everything, which has no name."""
+
+    implementation: str
+    device: str
+    dtype: str
+    ratio: Interval
+    verdict: Verdict
+    #: Its cells, and those of them that changed likewise.
+    cells: int
+    changed: int
+    #: A rule ignores all of its cells.
+    ignored: bool = False
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine between two runs, on one device, and what could have been seen of the code."""
 
     device: str
-    low: Positive
-    high: Positive
-    #: Standard deviation of log ratios from run to run; a cell may have more, by its own interval, and not less.
-    scatter: Amount
-    cells: Count
-    #: What low and high are made of: names with factors.
-    yardsticks: tuple[tuple[str, Positive], ...]
+    #: Factor of time, new ÷ base, that is taken to be the machine's, with its 95 % interval.
+    factor: Interval
+    #: Factors of what is the same code in both runs.
+    yardsticks: tuple[tuple[str, float], ...]
+    #: Standard deviations of logs: of process runs, and of a cell and an implementation from one run to the next.
+    scatter: float
+    luck: tuple[float, float]
+    cells: int
+    #: The slowdown of an implementation and of a cell that had been found in nine of ten; of the median one.
+    seen_implementation: float | None
+    seen_cell: float | None
 
 
 class Status(Enum):
@@ -111,7 +131,8 @@ class Comparison:
     new: tuple[Source, ...]
     speeds: tuple[Speed, ...]
     changes: tuple[Change, ...]
-    allowances: tuple[Allowance, ...] = ()
+    machines: tuple[Machine, ...] = ()
+    findings: tuple[Finding, ...] = ()
     #: What could not be compared, and why: each makes "nothing worse" unsayable.
     unfit: tuple[str, ...] = ()
     #: What a reader should know, and what changes no verdict.
@@ -133,6 +154,11 @@ class Comparison:
         return tuple(cell for cell in self.speeds if cell.verdict is Verdict.SLOWER and not cell.ignored)
 
     @property
+    def slower_as_a_whole(self) -> tuple[Finding, ...]:
+        """What is slower as a whole and counts."""
+        return tuple(one for one in self.findings if one.verdict is Verdict.SLOWER and not one.ignored)
+
+    @property
     def ignored(self) -> tuple[int, int]:
         """How many cells, and how many other changes, are worse and do not count, as a rule says."""
         cells = sum(cell.ignored for cell in self.speeds)
@@ -141,7 +167,7 @@ class Comparison:
     @property
     def status(self) -> Status:
         """Worse if anything surely is; else whether everything could be compared and something could be told."""
-        if self.worse or self.slower:
+        if self.worse or self.slower or self.slower_as_a_whole:
             return Status.WORSE
         unclear = all(cell.verdict is Verdict.UNCLEAR for cell in self.speeds) if self.speeds else not self.results
         return Status.CANNOT_TELL if self.unfit or unclear else Status.NOTHING_WORSE

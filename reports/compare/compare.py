@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attention_conformance.reports.compare import machines, results, speed
-from attention_conformance.reports.compare.changes import Allowance, Comparison, Speed
+from attention_conformance.reports.compare.changes import Comparison, Finding, Machine, Speed
 from attention_conformance.reports.compare.rules import Rules
 from attention_conformance.reports.input.read import incomplete
 from attention_conformance.reports.input.records import Records, Source
@@ -25,7 +25,8 @@ def compare(base: Records, new: Records, rules: Rules | None = None, yardstick: 
         return Comparison(base.sources, new.sources, (), (), unfit=tuple(unfit), rules=given.name)
     changed = results.changes(base.results, new.results, given, cut=bool(cut)) if base.results and new.results else []
     speeds: list[Speed] = []
-    allowances: list[Allowance] = []
+    found: list[Machine] = []
+    wholes: list[Finding] = []
     if base.cells and new.cells:
         changed += speed.changes(base, new, given)
         apart, ways = machines.differences(base.runs, new.runs), machines.ways(base, new)
@@ -34,7 +35,7 @@ def compare(base: Records, new: Records, rules: Rules | None = None, yardstick: 
         elif apart and not yardstick:
             unfit.append(f"times of different machines are not compared ({'; '.join(apart)}): {REMEDY}")
         else:
-            speeds, allowances, why = speed.speeds(base, new, given, yardstick)
+            speeds, found, wholes, why = speed.speeds(base, new, given, yardstick)
             unfit += why
             unfit += [] if speeds or why else ["no cell has samples in both runs"]
         notes += [f"versions changed, {text}" for text in machines.libraries(base.runs, new.runs)]
@@ -45,7 +46,8 @@ def compare(base: Records, new: Records, rules: Rules | None = None, yardstick: 
         new.sources,
         tuple(speeds),
         tuple(changed),
-        tuple(allowances),
+        tuple(found),
+        tuple(wholes),
         tuple(unfit),
         (*notes, *given.idle),
         yardstick,

@@ -62,19 +62,20 @@ def libraries(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
 
 def yardsticks(base: Sequence[BenchRun], new: Sequence[BenchRun], device: str) -> dict[str, float]:
     """The factors of time, new ÷ base, of the measured limits of a device that both runs have, by name."""
-    before, after = (_peaks(side, device) for side in (base, new))
+    before, after = (rates(side, device) for side in (base, new))
     return {name: before[name] / after[name] for name in before if name in after}
 
 
-def _peaks(runs: Iterable[BenchRun], device: str) -> dict[str, float]:
+def rates(runs: Iterable[BenchRun], device: str) -> dict[str, float]:
+    """The measured peaks and bandwidths of a device, per second, by name."""
     found: dict[str, float] = {}
     for run in runs:
         for peak in run.peaks:
-            rates = (
+            known = (
                 ("matmul peak", peak.flops_per_second, peak.flops_by),
                 ("bandwidth", peak.bytes_per_second, peak.bytes_by),
             )
-            for name, rate, by in rates if peak.device == device else ():
+            for name, rate, by in known if peak.device == device else ():
                 if rate is not None:
                     found.setdefault(f"{name} {peak.dtype}{f' by {by}' if by else ''}", rate)
     return found

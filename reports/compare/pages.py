@@ -13,8 +13,18 @@ import pandas as pd
 from tabulate import tabulate
 
 from attention_conformance.bench.analysis.statistics import Interval, Verdict
-from attention_conformance.reports.compare.changes import SLOWER, Allowance, Change, Comparison, Kind, Level, Status
-from attention_conformance.reports.compare.drift import FALSE_ALARMS
+from attention_conformance.reports.compare.changes import (
+    SLOWER,
+    Change,
+    Comparison,
+    Finding,
+    Kind,
+    Level,
+    Machine,
+    Speed,
+    Status,
+)
+from attention_conformance.reports.compare.effects import FALSE, POWER, SAME
 from attention_conformance.reports.markdown.text import NONE, digits, fold, inert, printable, shortened, table
 from attention_conformance.reports.model import tables as model
 
@@ -27,7 +37,10 @@ NAMED = 3
 #: What the JSON calls itself, and its version.
 KIND = "attention-conformance comparison"
 
-VERSION = 2
+VERSION = 3
+
+#: A comparison that could have seen this slowdown of an implementation needs no other.
+ENOUGH = 1.10
 
 #: Characters of a comment: GitHub takes 2¹⁶ bytes.
 LONGEST = 60_000
@@ -44,10 +57,33 @@ _SIGNS = {Status.NOTHING_WORSE: "✅", Status.WORSE: "❌", Status.CANNOT_TELL: 
 
 def headline(found: Comparison) -> str:
     """The verdict with what it rests on, as one line."""
-    counts = Counter({SLOWER: len(found.slower)} if found.slower else {})
+    counts = Counter({SLOWER: alone(found)} if alone(found) else {})
     counts.update(change.kind.value for change in found.worse)
-    parts = [f"{count} × {what}" for what, count in counts.items()] or [told(found)]
+    parts = [*slower(found), *(f"{count} × {what}" for what, count in counts.items())] or [told(found)]
     return f"{WORDS[found.status]}: {', '.join(parts)}"
+
+
+def slower(found: Comparison) -> list[str]:
+    """What is slower as a whole and counts, in a clause each: the first, and how many others."""
+    parts = [whole(one) for one in found.slower_as_a_whole]
+    more = len(parts) - NAMED
+    return [*parts[:NAMED], *([f"{more} more implementations slower"] if more > 0 else [])]
+
+
+def alone(found: Comparison) -> int:
+    """How many cells are slower that are not part of something that is slower as a whole."""
+    wholes = {(one.implementation, one.device, one.dtype) for one in found.slower_as_a_whole}
+    places = [{(one.implementation, one.device, one.dtype), ("", one.device, "")} for one in found.slower]
+    return sum(not wholes & place for place in places)
+
+
+def whole(one: Finding) -> str:
+    """What changed as a whole, in a clause: "torch-sdpa float32 is 12 % slower, all 9 cells"."""
+    name = f"{one.implementation} {one.dtype}" if one.implementation else f"everything on {one.device}"
+    by = one.ratio.value - 1 if one.verdict is Verdict.SLOWER else 1 - one.ratio.value
+    all_of = f"all {one.cells}" if one.changed == one.cells else f"{one.changed} of {one.cells}"
+    ignored = " (ignored)" if one.ignored else ""
+    return f"{name} is {by:.0%} {one.verdict.value}{ignored}, {all_of} cells".replace("%", " %")
 
 
 def told(found: Comparison) -> str:
@@ -59,7 +95,19 @@ def told(found: Comparison) -> str:
     parts = [f"{found.results} results compared"] if found.results else []
     parts += [f"{len(found.speeds)} cells compared ({cells})"] if found.speeds else []
     parts += [f"{count} timed in the {run} alone" for run, count in alone.items() if count and parts]
-    return "; ".join(parts) or "nothing was compared"
+    return "; ".join([*parts, *seen(found)]) or "nothing was compared"
+
+
+def seen(found: Comparison) -> list[str]:
+    """What a comparison of times could have seen, by device."""
+    several = len(found.machines) > 1
+    return [_seen(one) + (f" on {one.device}" if several else "") for one in found.machines]
+
+
+def _seen(one: Machine) -> str:
+    limits = ((one.seen_implementation, "an implementation"), (one.seen_cell, "one cell"))
+    told = [f"{limit - 1:.0%} in {what}".replace("%", " %") for limit, what in limits if limit is not None]
+    return f"would have seen {', '.join(told)}"
 
 
 def changes(found: Iterable[Change], levels: Iterable[Level]) -> pd.DataFrame:
@@ -92,12 +140,30 @@ def speeds(found: Comparison, verdicts: Iterable[Verdict]) -> pd.DataFrame:
             "workload": [cell.workload for cell in chosen],
             "base": [_time(cell.base, found.yardstick) for cell in chosen],
             "new": [_time(cell.new, found.yardstick) for cell in chosen],
-            "new ÷ base": [digits(cell.ratio.value) for cell in chosen],
+            "ratio": [digits(cell.ratio.value) for cell in chosen],
             "95 %": [_ends(cell.ratio) for cell in chosen],
-            "of all cells": [_ends(cell.among_all) for cell in chosen],
+            "among all cells": [_ends(cell.among_all) for cell in chosen],
             "why unclear": [cell.why or NONE for cell in chosen],
         }
     )
+
+
+def wholes(found: Comparison) -> pd.DataFrame:
+    """One row for everything or each implementation that changed as a whole."""
+    rows = [
+        (
+            one.verdict.name + " (ignored)" * one.ignored,
+            one.implementation or "everything",
+            one.device,
+            one.dtype or NONE,
+            digits(one.ratio.value),
+            _ends(one.ratio),
+            f"{one.changed} of {one.cells}",
+        )
+        for one in found.findings
+    ]
+    columns = ["verdict", "implementation", "device", "dtype", "ratio", "95 %", "cells that changed"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def rules(found: Comparison) -> list[str]:
@@ -114,20 +180,31 @@ def rule(found: Comparison) -> list[str]:
         return []
     unit = f"times of {found.yardstick}, as measured in the same run" if found.yardstick else "milliseconds"
     first = (
-        f"Times are {unit}. A cell is faster or slower if its ratio is beyond 5 % and an interval that holds for all"
-        f" {len(found.speeds)} cells at once ({FALSE_ALARMS:.0%} chance of any false alarm) lies beyond 2 %; the same"
-        " if its own 95 % interval lies within 5 %; else unclear. A file of rules may set other thresholds."
+        f"Times are {unit}: a tenth of the calls of a process run take less; the mean over process runs. A ratio is"
+        " new ÷ base, with what the machine did taken off. An implementation or a cell is faster or slower if its ratio"
+        " is beyond 5 % and its interval among all, which allows for how many there are, lies beyond 2 % (of such"
+        f" findings {FALSE:.0%} are false); a cell is the same if its own 95 % interval lies within {SAME - 1:.0%};"
+        " else unclear. A file of rules may set other thresholds."
     )
-    return [first, *(_allowance(one) for one in found.allowances)]
+    return [first, *(_machine(one) for one in found.machines), *_offer(found)]
 
 
-def _allowance(one: Allowance) -> str:
-    by = ", ".join(f"{name} {factor:.3f}" for name, factor in one.yardsticks)
-    source = f"by {by}" if by else "no yardstick was measured in both runs" if one.low < one.high else "none allowed"
+def _machine(one: Machine) -> str:
+    by = ", ".join(f"{name} {factor:.3f}" for name, factor in one.yardsticks) or "none was measured in both runs"
     return (
-        f"{one.device}: the machine may have been {one.low:.3f} to {one.high:.3f} times as slow ({source}); from run to"
-        f" run a cell is taken to scatter by {one.scatter:.1%} at least ({one.cells} cells)."
+        f"{one.device}: the machine is taken to be {one.factor.value:.3f} times as slow as in the base"
+        f" ({one.factor.low:.3f} to {one.factor.high:.3f}); yardsticks: {by}. By {one.cells} cells process runs scatter"
+        f" by {one.scatter:.1%}, and from one run to the next a cell by another {one.luck[0]:.1%} and an implementation"
+        f" by {one.luck[1]:.1%}."
     )
+
+
+def _offer(found: Comparison) -> list[str]:
+    """The paired comparison, where this one could not have seen a change that counts."""
+    limits = {_seen(one): one.seen_implementation or one.seen_cell or 1.0 for one in found.machines}
+    told = ", ".join(text for text, limit in limits.items() if limit > ENOUGH)
+    offer = "to see less, measure both in the same minutes: attention-conformance compare-revisions --base REVISION"
+    return [f"This comparison {told} ({POWER:.0%} of the time, in the median one); {offer}"] if told else []
 
 
 def files(found: Comparison) -> pd.DataFrame:
@@ -137,8 +214,8 @@ def files(found: Comparison) -> pd.DataFrame:
     return frame
 
 
-def _time(one: Interval, yardstick: str) -> str:
-    return digits(one.value if yardstick else one.value * 1e3)
+def _time(one: float, yardstick: str) -> str:
+    return digits(one if yardstick else one * 1e3)
 
 
 def _ends(one: Interval) -> str:
@@ -164,6 +241,7 @@ def _rows(title: str, frame: pd.DataFrame) -> str:
 
 def _tables(found: Comparison) -> Iterator[tuple[str, pd.DataFrame]]:
     yield "", changes(found.changes, [Level.WORSE])
+    yield "As a whole:", wholes(found)
     yield "", speeds(found, _CHANGED)
     yield "Better:", changes(found.changes, [Level.BETTER])
     yield "Changed, and counted neither way:", changes(found.changes, [Level.NOTE, Level.IGNORED])
@@ -176,7 +254,7 @@ def comment(found: Comparison) -> str:
     sections += [f"**Cannot tell**: {inert(why)}." for why in found.unfit]
     rest: list[str] = []
     worse, changed = changes(found.changes, [Level.WORSE]), speeds(found, [Verdict.SLOWER])
-    for frame in (worse, changed.drop(columns="why unclear")):
+    for frame in (worse, wholes(found), changed.drop(columns="why unclear")):
         if not frame.empty:
             sections.append(table(frame.head(SHOWN).map(inert)))
         if len(frame) > SHOWN:
@@ -213,11 +291,16 @@ def document(found: Comparison) -> dict[str, Any]:
         "results": found.results,
         "rules": found.rules,
         "ignored": sum(found.ignored),
-        "allowances": msgspec.to_builtins(found.allowances),
-        "speeds": [{name: _plain(value) for name, value in vars(one).items()} for one in found.speeds],
+        "machines": [_record(one) for one in found.machines],
+        "findings": [_record(one) for one in found.findings],
+        "speeds": [_record(one) for one in found.speeds],
         "changes": msgspec.to_builtins(found.changes),
         "files": files(found).to_dict("records"),
     }
+
+
+def _record(one: Machine | Finding | Speed) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in vars(one).items()}
 
 
 def _plain(value: Any) -> Any:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from attention_conformance.bench.analysis.statistics import Interval, Verdict, median, ratio
+from attention_conformance.bench.analysis.statistics import Verdict
 from attention_conformance.reports.compare import machines
-from attention_conformance.reports.compare.changes import SLOWER, Allowance, Change, Kind, Level, Speed
-from attention_conformance.reports.compare.drift import allowance, allowed, among, verdict
+from attention_conformance.reports.compare.changes import SLOWER, Change, Finding, Kind, Level, Machine, Speed
+from attention_conformance.reports.compare.effects import CHANGED, FALSE, UNKNOWN, Cell, Effects, effects, level
 from attention_conformance.reports.compare.results import counted, drift
 from attention_conformance.reports.compare.rules import Rules
 from attention_conformance.reports.input.bench import CELL, key_of
-from attention_conformance.reports.input.records import Records, Samples
+from attention_conformance.reports.input.records import Records
 
 #: Bytes that a call may need more without it being said: what an allocator takes at once.
 LEAST_BYTES = 1 << 20
@@ -33,17 +34,10 @@ STEPS = {
     (UNSTABLE, TIMED): (Kind.PASS, Level.BETTER),
 }
 
-#: Calls of cells without process runs are taken as this many batches of consecutive calls.
-BATCHES = 20
-
 #: Fewer calls say nothing of their scatter.
 CALLS = 5
 
 Key = tuple[str, str, str, str]
-
-#: Across machines the yardstick takes the place of the machine's factor, but no two machines prefer the same code:
-#: the scatter is estimated, and the ratio of a machine is not known to drift by anything else.
-NO_DRIFT = 1.0
 
 
 def changes(base: Records, new: Records, rules: Rules) -> list[Change]:
@@ -91,66 +85,81 @@ def _told(cell: Mapping[str, Any] | None) -> str:
 
 def speeds(
     base: Records, new: Records, rules: Rules, yardstick: str = ""
-) -> tuple[list[Speed], list[Allowance], list[str]]:
-    """The verdicts, the allowances by device, and what could not be compared; with a yardstick, of ratios."""
-    before, after = times(base), times(new)
+) -> tuple[list[Speed], list[Machine], list[Finding], list[str]]:
+    """The verdicts, the machine by device, what changed as a whole, and what could not be compared."""
+    before, after = levels(base), levels(new)
     notes = []
     if yardstick:
         before, after = relative(before, yardstick), relative(after, yardstick)
-    both = {key: ratio(before[key], after[key]) for key in before if key in after}
+    both = [key for key in before if key in after]
     if yardstick and not both:
         notes.append(f"{yardstick} was not timed in both runs on a workload that anything else was timed on")
+    devices = list(dict.fromkeys(key[1] for key in both))
     found: list[Speed] = []
-    allowances = []
-    for device in dict.fromkeys(key[1] for key in both):
-        mine = {key: one for key, one in both.items() if key[1] == device}
-        limits = {} if yardstick else machines.yardsticks(base.runs, new.runs, device)
-        unknown = {"unknown": NO_DRIFT} if yardstick else {}
-        given = allowance(device, [(key[0], one) for key, one in mine.items()], limits, **unknown)
-        allowances.append(given)
-        width = among(len(both))
-        for key, one in mine.items():
+    machine: list[Machine] = []
+    wholes: list[Finding] = []
+    for device in devices:
+        keys = [key for key in both if key[1] == device]
+        places = [dict(zip(CELL, key, strict=True)) for key in keys]
+        limits = [[rules.threshold(name, **place) for name in ("least", "margin")] for place in places]
+        cells = [
+            Cell((key[0], key[2]), before[key], after[key], f"{key[2]} {key[3]}", *each)
+            for key, each in zip(keys, limits, strict=True)
+        ]
+        known = {} if yardstick else machines.yardsticks(base.runs, new.runs, device)
+        result = effects(cells, known, *([0.0] if yardstick else [UNKNOWN]), FALSE / len(devices))
+        machine.append(_machine(device, result, known))
+        mine = []
+        for key, place, cell, one in zip(keys, places, cells, result.cells, strict=True):
             calls = min(len(base.samples[key].seconds), len(new.samples[key].seconds))
-            found.append(_speed(key, before[key], after[key], one, given, width, rules, calls))
-    return found, allowances, notes
+            verdict, why = one.verdict, ""
+            if calls < CALLS:
+                verdict, why = Verdict.UNCLEAR, f"{calls} calls are too few"
+            elif verdict is Verdict.UNCLEAR:
+                why = "too wide" if one.ratio.low <= 1 <= one.ratio.high else "not certain among all cells"
+            ignored = verdict is Verdict.SLOWER and rules.ignored(SLOWER, **place)
+            sides = (math.exp(float(np.mean(side))) for side in (cell.base, cell.new))
+            mine.append(Speed(*key, *sides, one.ratio, one.among_all, verdict, why, ignored))
+        wholes += _wholes(device, result, mine, rules)
+        found += mine
+    return found, machine, wholes, notes
 
 
-def _speed(
-    key: Key, base: Interval, new: Interval, one: Interval, given: Allowance, width: float, rules: Rules, calls: int
-) -> Speed:
-    place = dict(zip(CELL, key, strict=True))
-    single, among_all = allowed(one, given), allowed(one, given, width)
-    least, margin = (rules.threshold(name, **place) for name in ("least", "margin"))
-    found, why = verdict(single, among_all, least, margin), ""
-    if calls < CALLS:
-        found, why = Verdict.UNCLEAR, f"{calls} calls are too few"
-    elif found is Verdict.UNCLEAR:
-        why = "too wide" if single.low <= 1 <= single.high else "not certain among all cells"
-    ignored = found is Verdict.SLOWER and rules.ignored(SLOWER, **place)
-    return Speed(*key, base, new, single, among_all, found, why, ignored)
+def _machine(device: str, found: Effects, yardsticks: Mapping[str, float]) -> Machine:
+    known = tuple(yardsticks.items())
+    seen = [[one.seen for one in those] for those in (found.units.values(), found.cells)]
+    most = (float(np.median(each)) if each else None for each in seen)
+    return Machine(device, found.machine, known, found.scatter, found.luck, len(found.cells), *most)
 
 
-def times(records: Records) -> dict[Key, Interval]:
-    """The median of every timed cell that has its samples, in seconds."""
-    found = {}
-    for cell in records.cells:
-        key = key_of(cell)
-        samples = records.samples.get(key)
-        if cell["outcome"] == "timed" and samples is not None:
-            known = "interval_low" in cell
-            ends = (cell["median"], cell["interval_low"], cell["interval_high"]) if known else ()
-            found[key] = Interval(*ends) if known else _median(samples)
-    return found
+def _wholes(device: str, found: Effects, cells: Sequence[Speed], rules: Rules) -> Iterable[Finding]:
+    """Everything, if that changed, or else the implementations that did, the largest change first."""
+    everything = {("", ""): found.everything} if found.everything and found.everything.verdict in CHANGED else {}
+    units = sorted(found.units.items(), key=lambda item: -abs(math.log(item[1].ratio.value)))
+    for (name, dtype), one in (everything or dict(units)).items():
+        if one.verdict in CHANGED:
+            mine = [cell for cell in cells if not name or (cell.implementation, cell.dtype) == (name, dtype)]
+            places = [{part: getattr(cell, part) for part in CELL} for cell in mine]
+            ignored = one.verdict is Verdict.SLOWER and all(rules.ignored(SLOWER, **place) for place in places)
+            changed = sum(cell.verdict is one.verdict for cell in mine)
+            yield Finding(name, device, dtype, one.ratio, one.verdict, len(mine), changed, ignored)
 
 
-def _median(samples: Samples) -> Interval:
-    if samples.sizes:
-        return median(samples.process_runs)
-    parts = np.array_split(samples.seconds, min(BATCHES, len(samples.seconds)))
-    return median([[part.tolist() for part in parts]])
+def levels(records: Records) -> dict[Key, np.ndarray]:
+    """The level of every process run of the timed cells that have their samples; without process runs of all calls."""
+    timed = {key_of(cell) for cell in records.cells if cell["outcome"] == "timed"}
+    return {
+        key: np.array([level([seconds for batch in run for seconds in batch]) for run in samples.process_runs])
+        for key, samples in records.samples.items()
+        if key in timed
+    }
 
 
-def relative(known: Mapping[Key, Interval], yardstick: str) -> dict[Key, Interval]:
-    """The times as multiples of the yardstick's on the same workload, device and dtype, where it has one."""
+def relative(known: Mapping[Key, np.ndarray], yardstick: str) -> dict[Key, np.ndarray]:
+    """The levels beside the yardstick's on the same workload, device and dtype, where it has as many process runs."""
     units = {key[1:]: one for key, one in known.items() if key[0] == yardstick}
-    return {key: ratio(units[key[1:]], one) for key, one in known.items() if key[1:] in units and key[0] != yardstick}
+    return {
+        key: one - units[key[1:]]
+        for key, one in known.items()
+        if key[1:] in units and len(units[key[1:]]) == len(one) and key[0] != yardstick
+    }

@@ -11,11 +11,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from attention_conformance.bench.analysis.statistics import LEAST
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.impls import compressed
 from attention_conformance.reports.compare import machines
 from attention_conformance.reports.compare.command import ENDINGS
+from attention_conformance.reports.compare.effects import over_runs
 from attention_conformance.reports.history.changepoints import changes
 from attention_conformance.reports.input.bench import CACHE, CLOCK, Key, key_of
 from attention_conformance.reports.input.read import read
@@ -76,10 +79,39 @@ def history(folder: Path) -> History:
     if len(found.refused) == len(paths):
         raise ReportError(f"{folder} has no result file that can be read, of {len(paths)}")
     found.tallies.sort(key=lambda tally: (tally.when, tally.file))
-    for (key, machine), those in sorted(points.items()):
-        ordered = tuple(sorted(those, key=lambda point: (point.when, point.file)))
-        found.series.append(Series(key, machine, ordered, tuple(steps([one.median for one in ordered]))))
+    series = {place: sorted(those, key=lambda one: (one.when, one.file)) for place, those in sorted(points.items())}
+    for place in dict.fromkeys((key[1], machine) for key, machine in series):
+        mine = {key: those for (key, machine), those in series.items() if (key[1], machine) == place}
+        runs = sorted({(one.when, one.file) for those in mine.values() for one in those})
+        at = {run: number for number, run in enumerate(runs)}
+        logs = np.full((len(mine), len(runs)), np.nan)
+        for row, those in zip(logs, mine.values(), strict=True):
+            row[[at[one.when, one.file] for one in those]] = [math.log(one.median) for one in those]
+        for (key, those), row in zip(mine.items(), settled(logs, [key[0] for key in mine]), strict=True):
+            found.series.append(Series(key, place[1], tuple(those), tuple(steps(np.exp(row[~np.isnan(row)]).tolist()))))
+    found.series.sort(key=lambda one: (one.key, one.machine))
     return found
+
+
+def settled(logs: np.ndarray, implementations: Sequence[str]) -> np.ndarray:
+    """Log seconds, by cell and run, without what the machine did to a run; what all changed by for good stays.
+
+    Parameters
+    ----------
+    logs
+        Shape (cells, runs), NaN where a run lacks a cell.
+    implementations
+        Of each cell.
+
+    Returns
+    -------
+    numpy.ndarray
+        As ``logs``.
+    """
+    common = over_runs(logs, implementations)
+    places = [0, *changes(common.tolist()), len(common)]
+    lasting = np.concatenate([np.full(end - start, np.median(common[start:end])) for start, end in pairwise(places)])
+    return logs - (common - lasting)
 
 
 def steps(values: Sequence[float]) -> list[Step]:

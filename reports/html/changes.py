@@ -34,7 +34,8 @@ def worse(found: Comparison | None) -> Answer:
         return Answer("worse", QUESTION, "Not known: this page was made without a base run to compare with.")
     slower = sorted(found.slower, key=lambda cell: -cell.ratio.value)
     groups = [_group("Slower", len(slower), list(map(_slower, slower)))] if slower else []
-    counts = [f"{len(slower)} {'cell is' if len(slower) == 1 else 'cells are'} slower"] if slower else []
+    alone = pages.alone(found)
+    counts = [*pages.slower(found), *([f"{alone} {'cell is' if alone == 1 else 'cells are'} slower"] if alone else [])]
     rows = pages.changes(found.changes, [Level.WORSE]).to_dict("records")
     for kind in dict.fromkeys(row["change"] for row in rows):
         some = [row for row in rows if row["change"] == kind]
@@ -80,13 +81,13 @@ def _speeds(found: Comparison) -> Table:
             Cell(cell.dtype),
             Cell(_verdict(cell), order.index(cell.verdict), look="" if cell.ignored else VERDICTS[cell.verdict][1]),
             number(cell.ratio.value, f"{digits(cell.ratio.value)}×", tip=_interval(cell.ratio)),
-            number(cell.base.value, _time(cell.base, found), tip=_ends(cell.base, found)),
-            number(cell.new.value, _time(cell.new, found), tip=_ends(cell.new, found)),
+            number(cell.base, _time(cell.base, found)),
+            number(cell.new, _time(cell.new, found)),
             Cell(cell.why),
         )
         for cell in cells
     )
-    numbers = ("new ÷ base", "base", "new")
+    numbers = ("ratio", "base", "new")
     heads = columns("implementation", "workload", "device", "dtype", "verdict", *numbers, "why", numbers=numbers)
     return Table("speed-changes", "Times since the base run", heads, rows, " ".join(pages.rule(found)))
 
@@ -126,10 +127,5 @@ def _interval(ratio: Interval) -> str:
     return f"95 % interval {digits(ratio.low)} to {digits(ratio.high)}"
 
 
-def _time(one: Interval, found: Comparison) -> str:
-    return f"{digits(one.value)} × {found.yardstick}" if found.yardstick else milliseconds(one.value)
-
-
-def _ends(one: Interval, found: Comparison) -> str:
-    scale, unit = (1.0, "") if found.yardstick else (1e3, " ms")
-    return f"95 % interval {digits(one.low * scale)} to {digits(one.high * scale)}{unit}"
+def _time(one: float, found: Comparison) -> str:
+    return f"{digits(one)} × {found.yardstick}" if found.yardstick else milliseconds(one)

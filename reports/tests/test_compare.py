@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import jsonschema
 import numpy as np
 import pytest
 
+from attention_conformance.bench.analysis.statistics import Interval, Verdict
 from attention_conformance.cli import main
 from attention_conformance.reports.compare import pages
-from attention_conformance.reports.compare.changes import Comparison, Kind, Status
+from attention_conformance.reports.compare.changes import Comparison, Finding, Kind, Status
 from attention_conformance.reports.compare.compare import compare
 from attention_conformance.reports.input.read import read
 from attention_conformance.reports.tests.files import (
@@ -31,6 +33,9 @@ from attention_conformance.reports.tests.files import timed as timed_cell
 
 WHO = ("a", "b", "c", "d")
 LENGTHS = (128, 256, 512)
+
+#: The headline of b a quarter slower.
+FOUND = "WORSE: b float32 is 25 % slower, all 3 cells"
 
 #: What two runs plan of the caches.
 WARM, COLD = plan(), plan("cold")
@@ -73,20 +78,37 @@ def test_a_slower_implementation_is_found(tmp_path: Path) -> None:
 
 
 def test_a_slower_machine_is_no_slower_implementation(tmp_path: Path) -> None:
-    """Everything is 8 % slower, the peaks too: unclear, which a plain ratio would have called slower."""
+    """Everything takes 8 % longer, the peaks too: the machine, and the ratios are without it."""
     found = between(run(tmp_path / "a.json", 1), run(tmp_path / "b.json", 2, drift=1.08))
-    assert all(one.ratio.value > 1.05 for one in found.speeds)
-    assert not found.slower
-    assert found.status is Status.CANNOT_TELL
-    assert found.allowances[0].high == pytest.approx(1.08, rel=0.02)
+    assert all(one.new / one.base > 1.05 for one in found.speeds)
+    assert all(one.ratio.value < 1.03 for one in found.speeds)
+    assert found.status is Status.NOTHING_WORSE
+    assert found.machines[0].factor.value == pytest.approx(1.08, rel=0.02)
+
+
+def test_everything_slower_is_one_finding(tmp_path: Path) -> None:
+    """Everything takes 40 % longer, and the peaks stayed."""
+    base, new = run(tmp_path / "a.json", 1), run(tmp_path / "b.json", 2, drift=1.4, peaks=[peak()])
+    found = between(base, new)
+    assert pages.headline(found).startswith("WORSE: everything on cpu is 4")
+    assert pages.headline(found).endswith(" % slower, all 12 cells")
 
 
 def test_kept_conformance_does_not_make_unclear_times_the_same(tmp_path: Path) -> None:
     """Where every time is unclear the status is 2, also if every case is as it was."""
     lines = conformance_file(tmp_path / "c.jsonl", result("x", "c"))
-    base, new = ([run(tmp_path / f"{drift}.json", 1, drift=drift), lines] for drift in (1.0, 1.08))
-    assert compare(read(base), read(new)).status is Status.CANNOT_TELL
+    few = bench_run(tmp_path / "few.json", timed_cell("a", 128, [[[1e-3] * 4]]))
+    assert compare(read([few, lines]), read([few, lines])).status is Status.CANNOT_TELL
+    base = [run(tmp_path / "a.json", 1), lines]
     assert compare(read(base), read(base)).status is Status.NOTHING_WORSE
+
+
+def test_a_finding_counts_where_no_cell_is_certain(tmp_path: Path) -> None:
+    """An implementation that is slower as a whole is worse, and not if a rule ignores all its cells."""
+    one = Finding("a", "cpu", "float32", Interval(1.2, 1.1, 1.3), Verdict.SLOWER, 9, 0)
+    found = Comparison((), (), (), (), findings=(one,))
+    assert (found.status, pages.headline(found)) == (Status.WORSE, "WORSE: a float32 is 20 % slower, 0 of 9 cells")
+    assert Comparison((), (), (), (), findings=(replace(one, ignored=True),)).status is not Status.WORSE
 
 
 def test_everything_slower_on_the_same_machine_is_not_excused_by_one_implementation(tmp_path: Path) -> None:
@@ -117,7 +139,7 @@ def test_samples_alone_are_compared(tmp_path: Path) -> None:
     )
     found = between(base, new)
     assert [one.verdict.name for one in found.speeds] == ["SLOWER"]
-    assert (found.allowances[0].low, found.allowances[0].high) == pytest.approx((1 / 1.1, 1.1))
+    assert (found.machines[0].factor.value, found.machines[0].yardsticks) == (1.0, ())
 
 
 def test_different_machines_are_refused_with_the_fields(tmp_path: Path) -> None:
@@ -219,10 +241,10 @@ def test_what_is_written_is_what_is_said(tmp_path: Path, capsys: pytest.CaptureF
     base, new = run(tmp_path / "a.json", 1), run(tmp_path / "b.json", 2, slow={"b": 1.25})
     options = ["--markdown", str(tmp_path / "o" / "c.md"), "--json", str(tmp_path / "o" / "c.json")]
     assert main(["compare", str(base), str(new), *options]) == 1
-    assert capsys.readouterr().out.startswith("WORSE: 3 × slower\n")
-    assert (tmp_path / "o" / "c.md").read_text().startswith("### ❌ Attention: WORSE: 3 × slower\n")
+    assert capsys.readouterr().out.startswith(f"{FOUND}\n")
+    assert (tmp_path / "o" / "c.md").read_text().startswith(f"### ❌ Attention: {FOUND}\n")
     found = json.loads((tmp_path / "o" / "c.json").read_text())
-    assert (found["exit_status"], found["headline"], len(found["speeds"])) == (1, "WORSE: 3 × slower", 12)
+    assert (found["exit_status"], found["headline"], len(found["speeds"])) == (1, FOUND, 12)
 
 
 def test_the_json_keeps_its_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

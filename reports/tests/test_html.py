@@ -228,4 +228,5 @@ def test_the_page_is_among_the_outputs(tmp_path: Path) -> None:
     base = bench_run(tmp_path / "base.json", *pages.cells())
     new = bench_run(tmp_path / "new.json", *pages.cells(2.0))
     assert main(["report", str(new), "--base", str(base), "-o", str(tmp_path / "out")]) == 0
-    assert "Worse: 4 cells are slower." in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "Worse: square float32 is 100 % slower, all 4 cells." in page

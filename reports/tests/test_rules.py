@@ -105,10 +105,10 @@ SLOW = '[[rule]]\nimplementation = "square"\nignore = ["slower"]\n'
 @pytest.mark.parametrize(
     ("text", "status", "answer"),
     [
-        ("", 1, "Worse: 4 cells are slower."),
+        ("", 1, "Worse: square float32 is 50 % slower, all 4 cells."),
         (SLOW, 0, "Nothing: 12 cells compared"),
         ("[[rule]]\nleast = 1.6\n", 0, "Nothing: 12 cells compared"),
-        ("[[rule]]\nleast = 1.4\n", 1, "Worse: 4 cells are slower."),
+        ("[[rule]]\nleast = 1.4\n", 1, "Worse: square float32 is 50 % slower, all 4 cells."),
     ],
 )
 def test_a_page_and_a_comparison_judge_by_the_same_rules(

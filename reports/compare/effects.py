@@ -1,0 +1,407 @@
+"""Effects between two runs of the bench, at three levels: everything, an implementation, a cell.
+
+A cell is measured in k process runs on each side. Of process run r the *level* y is the log of the QUANTILE of its
+calls: what else a machine does lengthens calls and shortens none, so a low quantile scatters half as much from
+process run to process run as the median does (``python -m studies comparisons`` has the table). The model is
+
+    y[c,s,r] = μ[c] + g[w,s,r] + [s is new] · (m + e[i] + d[c]) + ε[c,s,r]
+
+of cell c, which is of implementation i and workload w, in process run r of side s.
+
+* g is what cells that are measured in the same rounds have in common in a process run: the median of what they lie
+  beside their own means. It is taken off; of the difference of its means between the sides no more than two standard
+  deviations are, which its own scatter gives: what goes beyond is not the machine's.
+* ε has a variance σ²[c]. A few numbers say little of it, so it is moderated (Smyth, Linear models and empirical Bayes
+  methods for assessing differential expression, SAGMB 3, 2004): s̃² = (ν₀ s₀² + ν s²) / (ν₀ + ν), where s₀² is what
+  cells of this kind of implementation and length of call have, and ν₀ says how alike they are. Both are matched to
+  the median and the quartiles of the s² of all cells, as s²/s₀² has the distribution F(ν, ν₀); so a few wild cells
+  move neither (Phipson et al., Robust hyperparameter estimation protects against hypervariable genes, AOAS 10,
+  2016).
+* d and e are what changed, and luck: a cell, and an implementation as a whole, lie otherwise in memory from one run
+  of the bench to the next, of which its process runs show nothing. Most of what is compared did not change, so the
+  variance of either is estimated from the middle of the deviations, as that with which the median of their squares
+  is the median of χ²₁ (an empirical null; Efron, Large-scale inference, 2010), shrunk to what real runs have.
+* e[i] is Huber's mean of the cells of an implementation, which one cell cannot move.
+* m is what all implementations have in common: the median of theirs, from IMPLEMENTATIONS on. *Yardsticks* are the
+  same code in both runs: measured peaks and bandwidths. If m is beyond them for certain, everything changed, and is
+  judged against them; otherwise m is the machine's, and all is judged against m. For fewer implementations the
+  yardsticks are all there is. The machine is taken to vary by UNKNOWN beside, by what its process runs show, and by
+  LOAD.
+
+An effect has a p value, by Student's t, of lying within the margin. Those of a level are taken together by Benjamini
+and Hochberg (JRSS B 57, 1995): of what is called changed a share FALSE is not, on average, and if nothing changed
+that is the chance that anything is called so; each level has a third of it. The interval *among all* is the one that
+gives the same verdicts (Benjamini & Yekutieli, JASA 100, 2005): of R changes found in n, its confidence is 1 − R/n of
+that share.
+
+An implementation that changed as a whole is one finding, and a cell of it needs no more than its own 95 % interval to
+be one of those that did. What could have been seen follows from the same rule: the effect that is found with
+probability POWER.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attention_conformance.bench.analysis.statistics import CONFIDENCE, LEAST, MARGIN, Interval, Verdict, judge
+
+#: The quantile of the calls of a process run that is its level.
+QUANTILE = 0.1
+
+#: Share of what is called changed that is not, and chance of any such call if nothing changed; a third for each level.
+FALSE = 0.01
+LEVELS = 3
+
+#: A cell is the same if its 95 % interval lies within this factor on both sides, or within what a rule sets.
+SAME = 1.10
+
+#: Probability with which what "could have been seen" is found.
+POWER = 0.9
+
+#: A factor that implementations have in common needs so many: the median of three is moved by no single one.
+IMPLEMENTATIONS = 3
+
+#: So many cells show what process runs have in common and how variances lie, and so many of the same rounds.
+CELLS = 8
+TOGETHER = 5
+
+#: Two standard deviations of a machine that nothing was measured of: the top of 3 to 10 %.
+UNKNOWN = math.log(1.10)
+
+#: Standard deviation of a yardstick on a machine that does nothing else, of the log.
+YARDSTICK = 0.02
+
+#: Standard deviation of what other work slows a machine by that its yardsticks, the best of several, do not show.
+LOAD = 0.05
+
+#: What real runs have: scatter of process runs, where none has a second; luck of a cell and of an implementation from
+#: one run of the bench to the next.  It counts as so many degrees of freedom.
+SCATTER = 0.03
+LUCK_OF_CELL = 0.015
+LUCK_OF_IMPLEMENTATION = 0.01
+PRIOR = 10
+
+#: Degrees of freedom of a variance: these are tried, the best is taken.
+FREEDOMS = (2.0, 3.0, 4.0, 6.0, 9.0, 14.0, 22.0, 40.0, 100.0)
+
+#: Ends of classes of calls, in seconds.
+LENGTHS = (3e-4, 1e-3, 3e-3, 1e-2, 1e-1)
+
+#: Huber's constant: beyond so many deviations a value counts less.
+HUBER = 1.345
+
+#: Of normal values Huber's mean uses this share.
+EFFICIENCY = 0.95
+
+#: The median of χ²₁, and a variance that is none.
+HALF = 0.45494
+TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell in both runs: the unit that it belongs to, and log seconds by process run."""
+
+    #: Implementation and dtype: what may change as a whole.
+    unit: tuple[str, str]
+    base: np.ndarray
+    new: np.ndarray
+    #: What is measured in the same rounds: cells of a workload.
+    together: str = ""
+    least: float = LEAST
+    margin: float = MARGIN
+
+    @property
+    def kind(self) -> str:
+        """The kind of implementation: the library, as its name says."""
+        return self.unit[0].partition("-")[0]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A ratio new ÷ base, the machine taken off, with its verdict."""
+
+    ratio: Interval
+    #: The interval that is right for all of its level.
+    among_all: Interval
+    verdict: Verdict
+    #: The least slowdown that had been found with probability POWER.
+    seen: float
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What a comparison of the cells of a device found."""
+
+    #: What was taken off as the machine's, with its 95 % interval.
+    machine: Interval
+    #: What all implementations have in common beyond the yardsticks; None of too few.
+    everything: Effect | None
+    units: Mapping[tuple[str, str], Effect]
+    cells: Sequence[Effect]
+    #: Standard deviations of a log: of process runs (the median cell), and luck of a cell and of an implementation.
+    scatter: float = 0.0
+    luck: tuple[float, float] = (0.0, 0.0)
+
+
+#: What counts as changed.
+CHANGED = (Verdict.FASTER, Verdict.SLOWER)
+
+
+def level(seconds: Sequence[float]) -> float:
+    """The log of the QUANTILE of the calls of a process run."""
+    return math.log(float(np.quantile(np.asarray(seconds), QUANTILE)))
+
+
+def effects(
+    cells: Sequence[Cell], yardsticks: Mapping[str, float], unknown: float = UNKNOWN, q: float = FALSE
+) -> Effects:
+    """What changed between the two sides of some cells.
+
+    Parameters
+    ----------
+    cells
+        Those of one device, one at least; with one process run or more on each side.
+    yardsticks
+        Factors of time by name, new ÷ base, of code that is the same in both runs.
+    unknown
+        Two standard deviations of the machine, of the log, where there are no yardsticks; 0 if times are multiples of
+        another's, so that the machine is not in them.
+    q
+        Share of findings that may be false.
+
+    Returns
+    -------
+    Effects
+        ``cells`` in the order of the cells.
+    """
+    base, new, moved = settle(cells)
+    variance, freedom = variances([cell.kind for cell in cells], base, new)
+    within = variance * np.array([1 / len(b) + 1 / len(n) for b, n in zip(base, new, strict=True)])
+    units = {unit: [at for at, cell in enumerate(cells) if cell.unit == unit] for unit in {c.unit: 0 for c in cells}}
+    luck = component(moved, within, list(units.values()), LUCK_OF_CELL)
+    pairs = [huber(moved[at], within[at] + luck) for at in units.values()]
+    values, spread = (np.array(each) for each in zip(*pairs, strict=True))
+    luck_of_unit = component(values, spread, [range(len(values))], LUCK_OF_IMPLEMENTATION, IMPLEMENTATIONS)
+    spread, alone = spread + luck_of_unit, within + luck + luck_of_unit
+
+    machine, error = of_machine(cells, yardsticks, unknown)
+    of_units, share = np.full(len(values), float(len(values) - 1 + PRIOR)), q / LEVELS
+    everything = None
+    if len(values) >= IMPLEMENTATIONS and unknown > 0:
+        common, of_common = middle(values, spread)
+        (everything,) = judged([common - machine], [math.hypot(of_common, error)], of_units[:1], share)
+        if everything.verdict not in CHANGED:
+            machine, error = common, of_common
+    limits = [(cell.least, cell.margin) for cell in cells]
+    least = [tuple(min(limits[at][end] for at in those) for end in (0, 1)) for those in units.values()]
+    found = judged(values - machine, np.sqrt(spread + error**2), of_units, share, least)
+    shared = {unit: one for (unit, at), one in zip(units.items(), found, strict=True) if len(at) > 1}
+    single = judged(moved - machine, np.sqrt(alone + error**2), freedom, share, limits)
+    wholes = [{each.verdict for each in (everything, shared.get(cell.unit)) if each is not None} for cell in cells]
+    return Effects(
+        Interval(*(math.exp(machine + at * error) for at in (0, -2, 2))),
+        everything,
+        shared,
+        [_with(whole, one, *limit) for whole, one, limit in zip(wholes, single, limits, strict=True)],
+        math.sqrt(float(np.median(variance))),
+        (math.sqrt(luck), math.sqrt(luck_of_unit)),
+    )
+
+
+def of_machine(cells: Sequence[Cell], yardsticks: Mapping[str, float], unknown: float) -> tuple[float, float]:
+    """The log of the machine's factor by the yardsticks alone, with its standard error.
+
+    The machine is taken to vary by ``unknown`` and by what process runs scatter; a yardstick is measured once, and so
+    scatters as one process run does.
+    """
+    if not unknown:
+        return 0.0, 0.0
+    sides = [side for cell in cells for side in (cell.base, cell.new)]
+    counts = [len(side) for side in sides]
+    several = [float(np.var(side, ddof=1)) for side in sides if len(side) > 1]
+    once = 2 * float(np.median(several)) if several else 2 * SCATTER**2
+    prior = (unknown / 2) ** 2 + once / float(np.median(counts))
+    if not yardsticks:
+        return 0.0, math.hypot(math.sqrt(prior), LOAD)
+    measured = YARDSTICK**2 + once
+    told = float(np.median(np.log([*yardsticks.values()])))
+    prior = max(prior, told**2 - measured)  # a machine that moved further than it is taken to
+    error = math.sqrt(prior * measured / (prior + measured))
+    return told * prior / (prior + measured), math.hypot(error, LOAD)
+
+
+def settle(cells: Sequence[Cell]) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
+    """The levels of both sides without what cells of a process run have in common, and how far each cell moved."""
+    base, new = [cell.base for cell in cells], [cell.new for cell in cells]
+    moved = np.array([float(np.mean(n) - np.mean(b)) for b, n in zip(base, new, strict=True)])
+    groups: dict[object, list[int]] = {}
+    for at, cell in enumerate(cells):
+        groups.setdefault((len(cell.base), len(cell.new)), []).append(at)
+    _settle(base, new, [at for at in groups.values() if len(at) >= CELLS])
+    groups.clear()
+    for at, cell in enumerate(cells):
+        groups.setdefault((cell.together, len(cell.base), len(cell.new)), []).append(at)
+    parts = [at for at in groups.values() if len(at) >= TOGETHER]
+    machine = np.array(_settle(base, new, parts))
+    centre = float(np.median(moved))
+    for at, own in zip(parts, machine, strict=True):
+        # What the machine may have been beside its mean while these were measured, as process runs show.
+        possible = (own + float(np.mean(machine))) / 2
+        beside = float(np.median(moved[at])) - centre
+        moved[at] -= float(np.clip(beside, -2 * math.sqrt(possible), 2 * math.sqrt(possible)))
+    return base, new, moved
+
+
+def _settle(base: list[np.ndarray], new: list[np.ndarray], groups: Sequence[Sequence[int]]) -> list[float]:
+    """Take off what process runs of a group have in common; gives the variance of how far its mean moved."""
+    found = []
+    for group in groups:
+        variance = 0.0
+        for side in (base, new):
+            common = np.median([side[at] - side[at].mean() for at in group], axis=0)
+            for at in group:
+                side[at] = side[at] - (common - common.mean())
+            variance += float(np.var(common, ddof=1)) / len(common) if len(common) > 1 else 0.0
+        found.append(variance)
+    return found
+
+
+def variances(
+    kinds: Sequence[str], base: Sequence[np.ndarray], new: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The moderated variance of a process run of each cell, with its degrees of freedom."""
+    from scipy import stats  # takes half a second, and only a comparison needs it
+
+    own = np.array([float(len(b) + len(n) - 2) for b, n in zip(base, new, strict=True)])
+    squares = np.array(
+        [float(np.sum((b - b.mean()) ** 2) + np.sum((n - n.mean()) ** 2)) for b, n in zip(base, new, strict=True)]
+    )
+    known = (own > 0) & (squares > 0)
+    if known.sum() < CELLS:
+        return (PRIOR * SCATTER**2 + squares) / (PRIOR + own), PRIOR + own
+    logs = np.log(squares[known] / own[known])
+    classes = np.digitize([float(np.exp(np.mean(b))) for b in base], LENGTHS)
+    centre = np.full(len(base), float(np.median(logs)))
+    for groups in (classes, np.array(kinds)):  # what a length, then what a kind adds to all, shrunk
+        rest = logs - centre[known]
+        for group in set(groups.tolist()):
+            those = rest[groups[known] == group]
+            if len(those):
+                centre[groups == group] += float(np.median(those)) * len(those) / (len(those) + CELLS)
+    rest, freedom = logs - centre[known], float(np.median(own[known]))
+    width = float(np.subtract(*np.quantile(rest, (0.75, 0.25))))
+    tried = np.array(FREEDOMS)
+    widths = np.log(stats.f.ppf(0.75, freedom, tried)) - np.log(stats.f.ppf(0.25, freedom, tried))
+    prior = float(tried[np.argmin(np.abs(widths - width))])
+    start = np.exp(centre + float(np.median(rest))) / stats.f.ppf(0.5, freedom, prior)
+    return (prior * start + squares) / (prior + own), prior + own
+
+
+def component(
+    values: np.ndarray, variance: np.ndarray, groups: Sequence[Sequence[int]], usual: float, least: int = 2
+) -> float:
+    """The variance that values of a group have beside their own ``variance``, shrunk to ``usual``².
+
+    Groups of fewer than ``least`` say nothing.
+    """
+    squares, own = [np.zeros(0)], [np.zeros(0)]
+    for at in (np.array(group) for group in groups if len(group) >= least):
+        off = (values[at] - np.median(values[at])) ** 2 * (2 if len(at) == 2 else 1)
+        kept = np.argsort(off)[1:]  # one lies in the median, whatever they scatter by
+        squares.append(off[kept])
+        own.append(variance[at][kept])
+    square, known = np.concatenate(squares), np.concatenate(own)
+    if not len(square):
+        return usual**2
+    low, high = 0.0, float(np.max(square)) / HALF
+    for _ in range(40):
+        tried = (low + high) / 2
+        # The lower of two middle values: of two deviations one may be a change.
+        beyond = np.sort(square / (known + tried + TINY))[(len(square) - 1) // 2] > HALF
+        low, high = (tried, high) if beyond else (low, tried)
+    return (PRIOR * usual**2 + len(square) * low) / (PRIOR + len(square))
+
+
+def huber(values: np.ndarray, variance: np.ndarray) -> tuple[float, float]:
+    """Huber's mean of values with known variances, and its variance."""
+    centre = float(np.median(values))
+    for _ in range(20):
+        beyond = np.abs(values - centre) / np.sqrt(variance)
+        weight = np.minimum(1.0, HUBER / np.maximum(beyond, 1e-9)) / variance
+        centre = float(np.sum(weight * values) / np.sum(weight))
+    return centre, float(1 / np.sum(1 / variance)) / EFFICIENCY
+
+
+def middle(values: np.ndarray, variance: np.ndarray) -> tuple[float, float]:
+    """The median of values with known variances, and its standard error."""
+    return float(np.median(values)), math.sqrt(math.pi / 2 / float(np.sum(1 / variance)))
+
+
+def judged(
+    values: Sequence[float] | np.ndarray,
+    errors: Sequence[float] | np.ndarray,
+    freedom: np.ndarray,
+    q: float,
+    limits: Sequence[tuple[float, float]] | None = None,
+) -> list[Effect]:
+    """The effects of one level, taken together: logs with standard errors, and the limits of each."""
+    from scipy import stats
+
+    value, error = np.asarray(values), np.asarray(errors)
+    least, margin = np.array(limits if limits is not None else [(LEAST, MARGIN)] * len(value)).T
+    beyond = (np.abs(value) - np.log(margin)) / error
+    chance = np.minimum(1.0, 2 * stats.t.sf(beyond, freedom))
+    count = int(np.sum(stats.false_discovery_control(chance) <= q))
+    share = q * max(count, 1) / len(value)
+    single, wide = (stats.t.isf(each / 2, freedom) * error for each in (1 - CONFIDENCE, share))
+    seen = np.maximum(np.log(least), np.log(margin) + wide) + stats.t.isf(1 - POWER, freedom) * error
+    found = []
+    for at, log in enumerate(value.tolist()):
+        own, among_all = (
+            Interval(*(math.exp(log + sign * half) for sign in (0, -1, 1)))
+            for half in (float(single[at]), float(wide[at]))
+        )
+        verdict = judge(among_all, float(least[at]), float(margin[at]))
+        alike = max(SAME, float(least[at]))
+        same = own.low >= 1 / alike and own.high <= alike
+        if verdict not in CHANGED:
+            verdict = Verdict.SAME if same else Verdict.UNCLEAR
+        found.append(Effect(own, among_all, verdict, math.exp(float(seen[at]))))
+    return found
+
+
+def over_runs(logs: np.ndarray, implementations: Sequence[str]) -> np.ndarray:
+    """What all implementations have in common in each run of a series, beside their medians over the runs.
+
+    Parameters
+    ----------
+    logs
+        Log seconds, shape (cells, runs); NaN where a run lacks a cell.
+    implementations
+        Of each cell.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (runs,); 0 for a run with fewer than IMPLEMENTATIONS.
+    """
+    rest = np.ma.masked_invalid(logs)
+    rest = rest - np.ma.median(rest, axis=1, keepdims=True)
+    names = np.array(implementations)
+    units = np.ma.stack([np.ma.median(rest[names == name], axis=0) for name in dict.fromkeys(implementations)])
+    several = units.count(axis=0) >= IMPLEMENTATIONS
+    return np.where(several, np.ma.median(units, axis=0).filled(0.0), 0.0)
+
+
+def _with(wholes: set[Verdict], one: Effect, least: float, _: float) -> Effect:
+    """The effect of a cell of which more than itself changed: its own 95 % interval is enough."""
+    for whole in CHANGED:
+        sure = judge(one.ratio, least, 1.0) is whole
+        if whole in wholes and sure:
+            return replace(one, verdict=whole)
+    return one

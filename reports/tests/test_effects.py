@@ -1,0 +1,235 @@
+"""The model of two runs: what it must find, what it must not, and what it says of the machine."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_conformance.bench.analysis.statistics import Verdict
+from attention_conformance.reports.compare.effects import (
+    CHANGED,
+    LUCK_OF_CELL,
+    PRIOR,
+    SCATTER,
+    UNKNOWN,
+    Cell,
+    Effects,
+    component,
+    effects,
+    huber,
+    judged,
+    level,
+    of_machine,
+    over_runs,
+    settle,
+    variances,
+)
+
+#: Comparisons that are simulated of each kind.
+TIMES = 40
+
+UNITS, EACH = 8, 6
+
+
+def run(
+    seed: int,
+    slow: float = 1.0,
+    one: float = 1.0,
+    whole: float = 1.0,
+    units: int = UNITS,
+    runs: int = 5,
+    rounds: float = 0.03,
+    **scatter: float,
+) -> list[Cell]:
+    """Cells of a machine that is slower or faster by 5 % as a whole, with a slow first implementation or first cell."""
+    rng = np.random.default_rng(seed)
+    sd = {"machine": 0.05, "unit": 0.005, "cell": 0.01, "run": 0.015} | scatter
+    common = rounds * rng.normal(size=(2, EACH, runs))
+    moved, found = math.log(whole) + sd["machine"] * rng.normal(), []
+    for unit in range(units):
+        luck = sd["unit"] * rng.normal()
+        for at in range(EACH):
+            change = math.log(slow) * (unit == 0) + math.log(one) * (unit == at == 0)
+            base, new = common[:, at] + sd["run"] * math.exp(0.3 * rng.normal()) * rng.normal(size=(2, runs))
+            shift = moved + luck + sd["cell"] * rng.normal() + change
+            start = math.log(1e-3) + 0.5 * at
+            found.append(
+                Cell((f"{'torch' if unit % 2 else 'jax'}-{unit}", "f"), start + base, start + new + shift, str(at))
+            )
+    return found
+
+
+FIRST = ("jax-0", "f")
+
+
+def any_change(found: Effects) -> bool:
+    """Whether anything is called faster or slower."""
+    whole = [found.everything] if found.everything else []
+    return any(one.verdict in CHANGED for one in (*whole, *found.units.values(), *found.cells))
+
+
+def share(of: Any, **options: Any) -> float:
+    """In which share of simulated comparisons something is so."""
+    return float(np.mean([of(effects(run(seed, **options), {})) for seed in range(TIMES)]))
+
+
+def test_of_equal_runs_nothing_is_found() -> None:
+    """Of 40 comparisons of 48 cells none has a false finding, and most cells are the same."""
+    assert share(any_change) == 0
+    assert share(lambda found: np.mean([one.verdict is Verdict.SAME for one in found.cells])) > 0.8
+
+
+def test_intervals_cover_what_they_are_of() -> None:
+    """95 % intervals of cells that did not change cover 1 in about 95 %."""
+    covered = share(lambda found: np.mean([one.ratio.low <= 1 <= one.ratio.high for one in found.cells]))
+    assert 0.93 < covered < 0.99
+
+
+@pytest.mark.parametrize(("slow", "least"), [(1.15, 0.95), (1.10, 0.8)])
+def test_an_implementation_that_is_slower_is_one_finding(slow: float, least: float) -> None:
+    """It is found as a whole, with most of its cells; nothing else changed."""
+    results = [effects(run(seed, slow=slow), {}) for seed in range(TIMES)]
+    assert np.mean([one.units[FIRST].verdict is Verdict.SLOWER for one in results]) >= least
+    found = [one for one in results if one.units[FIRST].verdict is Verdict.SLOWER]
+    assert np.mean([cell.verdict is Verdict.SLOWER for one in found for cell in one.cells[:EACH]]) > 0.9
+    assert not any(cell.verdict in CHANGED for one in results for cell in one.cells[EACH:])
+
+
+def test_one_cell_is_found_and_is_not_its_implementation() -> None:
+    """A cell that is a quarter slower is called so; its implementation is not."""
+    results = [effects(run(seed, one=1.25), {}) for seed in range(TIMES)]
+    assert np.mean([one.cells[0].verdict is Verdict.SLOWER for one in results]) >= 0.9
+    assert not any(one.units[FIRST].verdict in CHANGED for one in results)
+
+
+def test_what_could_have_been_seen_is_seen_nine_times_in_ten() -> None:
+    """The slowdown that a comparison says it would have seen, injected, is found in about 90 %."""
+    hits = []
+    for seed in range(TIMES):
+        cells = run(seed)
+        add = math.log(effects(cells, {}).units[FIRST].seen)
+        after = [Cell(c.unit, c.base, c.new + add * (c.unit == FIRST), c.together) for c in cells]
+        hits.append(effects(after, {}).units[FIRST].verdict is Verdict.SLOWER)
+    assert 0.75 <= np.mean(hits) <= 1
+
+
+def test_more_scatter_is_seen_and_not_called_a_change() -> None:
+    """On a machine on which cells scatter ten times as much nothing is found, and less could have been seen."""
+    wild = {"cell": 0.1, "run": 0.15, "unit": 0.05}
+    assert share(any_change, **wild) <= 1 / TIMES
+    seen = [effects(run(1, **options), {}).units[FIRST].seen for options in ({}, wild)]
+    assert seen[0] < 1.15 < 1.3 < seen[1]
+
+
+def test_everything_slower_than_the_yardsticks_say_is_a_finding() -> None:
+    """Half as slow again with peaks that stayed: everything; with peaks that moved along: the machine."""
+    cells = run(1, whole=1.5, machine=0.0)
+    found = effects(cells, {"peak": 1.0, "bandwidth": 1.01})
+    assert found.everything is not None
+    assert found.everything.verdict is Verdict.SLOWER
+    assert {one.verdict for one in found.cells} == {Verdict.SLOWER}
+    along = effects(cells, {"peak": 1.48, "bandwidth": 1.5})
+    assert not any_change(along)
+    assert along.machine.value == pytest.approx(1.5, rel=0.03)
+
+
+def test_a_yardstick_of_a_machine_that_scatters_proves_nothing() -> None:
+    """Peaks that are measured once, where process runs scatter by a fifth, may have moved by chance."""
+    cells = run(1, machine=0.0, rounds=0.2, run=0.1)
+    assert not any_change(effects(cells, {"bandwidth": 0.7}))
+
+
+def test_one_implementation_has_the_yardsticks_alone() -> None:
+    """Nothing else tells the machine from the code: a third may be the machine's without them, and not with them."""
+    cells = run(1, units=1, slow=1.32, machine=0.0, rounds=0.0)
+    assert not any_change(effects(cells, {}))
+    assert effects(cells, {"peak": 1.0, "bandwidth": 1.0}).units[FIRST].verdict is Verdict.SLOWER
+    assert effects(run(1, units=1, slow=1.6, machine=0.0), {}).units[FIRST].verdict is Verdict.SLOWER
+
+
+def test_the_machine_by_yardsticks() -> None:
+    """Drawn to 1 as far as a yardstick scatters; nothing without any; no machine in multiples of another's times."""
+    cells = run(1, runs=5)
+    assert of_machine(cells, {}, UNKNOWN)[0] == 0
+    value, error = of_machine(cells, {"a": 1.1, "b": 1.1}, UNKNOWN)
+    assert 0.3 * math.log(1.1) < value < math.log(1.1)
+    assert 0 < error < of_machine(cells, {}, UNKNOWN)[1]
+    assert of_machine(cells, {"a": 2.0}, 0.0) == (0.0, 0.0)
+
+
+def test_what_rounds_have_in_common_is_taken_off() -> None:
+    """Process runs that all cells of a workload share scatter by what a cell has alone."""
+    base, _, _ = settle(run(1, rounds=0.3))
+    assert np.median([np.std(side, ddof=1) for side in base]) < 0.03
+
+
+def test_a_workload_that_lost_more_than_the_machine_shows_keeps_it() -> None:
+    """All cells of one workload are half as slow again, which no process run was: they stay so."""
+    cells = [Cell(c.unit, c.base, c.new + math.log(1.5) * (c.together == "0"), c.together) for c in run(1)]
+    _, _, moved = settle(cells)
+    beside = np.array([c.together == "0" for c in cells])
+    assert np.median(moved[beside]) - np.median(moved[~beside]) > 0.3
+
+
+def test_a_cell_that_happens_to_show_no_scatter_is_not_trusted() -> None:
+    """Its variance is drawn to that of all, and a wild one keeps most of its own."""
+    rng = np.random.default_rng(0)
+    sides = [[0.02 * rng.normal(size=5) for _ in range(40)] for _ in range(2)]
+    sides[0][0], sides[1][0] = sides[0][0] * 0.01, sides[1][0] * 0.01
+    sides[0][1], sides[1][1] = sides[0][1] * 10, sides[1][1] * 10
+    found, freedom = variances(["a"] * 40, *sides)
+    assert math.sqrt(found[0]) > 0.01
+    assert math.sqrt(found[1]) > 0.04
+    assert math.sqrt(np.median(found)) == pytest.approx(0.02, rel=0.2)
+    assert (freedom > 8).all()
+
+
+def test_cells_without_a_second_process_run_have_the_usual_scatter() -> None:
+    """One number a side shows nothing."""
+    found, freedom = variances(["a"], [np.zeros(1)], [np.ones(1)])
+    assert (math.sqrt(found[0]), freedom[0]) == (pytest.approx(SCATTER), PRIOR)
+
+
+def test_luck_is_what_the_middle_of_the_deviations_says() -> None:
+    """A few that changed do not count; without any it is the usual."""
+    rng = np.random.default_rng(1)
+    values = 0.05 * rng.normal(size=200)
+    values[:10] += 1
+    assert math.sqrt(component(values, np.zeros(200), [range(200)], 0.01)) == pytest.approx(0.05, rel=0.15)
+    assert component(np.zeros(1), np.ones(1), [range(1)], LUCK_OF_CELL) == LUCK_OF_CELL**2
+
+
+def test_one_cell_does_not_move_an_implementation() -> None:
+    """Huber's mean of eight stays within a deviation of the seven others."""
+    value, variance = huber(np.array([0.0] * 7 + [1.0]), np.full(8, 0.01**2))
+    assert abs(value) < 0.01
+    assert variance == pytest.approx(0.01**2 / 8 / 0.95)
+
+
+def test_many_cells_need_more_for_one_to_have_changed() -> None:
+    """What is found alone is not among a thousand that did not change."""
+    alone, many = (
+        judged([math.log(1.2), *[0.0] * rest], [0.04] * (rest + 1), np.full(rest + 1, 30.0), 0.01) for rest in (0, 999)
+    )
+    assert (alone[0].verdict, many[0].verdict) == (Verdict.SLOWER, Verdict.UNCLEAR)
+    assert many[0].ratio == alone[0].ratio
+
+
+def test_a_level_is_a_low_quantile() -> None:
+    """Calls that something else lengthened do not move it, nor does a single short one."""
+    calls = [1.0] * 20
+    assert level([*calls, 5.0, 5.0, 5.0]) == level([*calls, 0.1]) == 0
+
+
+def test_the_machine_over_runs_is_what_all_have_in_common() -> None:
+    """A run in which all are slower; one implementation that changed, a cell that is missing and few tell nothing."""
+    logs = np.zeros((6, 5))
+    logs[:, 2] = 0.2
+    logs[0, 3:] = 1.0
+    logs[1, 0] = np.nan
+    names = ["a", "a", "b", "b", "c", "c"]
+    assert over_runs(logs, names) == pytest.approx([0, 0, 0.2, 0, 0])
+    assert over_runs(logs[:4], names[:4]) == pytest.approx([0] * 5)

@@ -1,0 +1,284 @@
+"""Comparisons of stored runs: what real runs of one code scatter by, and what ``compare`` finds in all pairs of them.
+
+``python -m studies comparisons --runs 40 --machine idle --work FOLDER`` makes the runs of the quick preset that the
+folder lacks, one after the other, so that it can be ended and begun again.  Those of an idle and of a busy machine are
+kept apart, in ``FOLDER/idle`` and ``FOLDER/busy``; every result file there counts.  ``--page`` keeps the levels of all
+process runs, with those of a machine that the folder has none of as they were, and sets the tables into the page;
+with ``--runs 0`` the present rule is applied to what there is.
+
+A change is injected by lengthening every call of the new run: of one implementation or of one cell, which take turns
+over the pairs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attention_conformance.bench.analysis.statistics import Verdict
+from attention_conformance.impls import compressed
+from attention_conformance.impls.process.threads import usable_cores
+from attention_conformance.reports.compare import machines
+from attention_conformance.reports.compare.command import ENDINGS
+from attention_conformance.reports.compare.effects import CHANGED, QUANTILE, Cell, Effects, effects, settle
+from attention_conformance.reports.history.series import settled, steps
+from attention_conformance.reports.input.read import read
+from attention_conformance.reports.input.records import Records
+from studies.common import Measured, Study, Unfit, markdown, sentence
+
+#: Quantiles of the calls of a process run, of which the one that is used is one.
+QUANTILES = (0.0, QUANTILE, 0.25, 0.5)
+
+SETS = ("idle", "busy")
+
+#: What is lengthened, by how much, and the share of pairs in which it is to be found on an idle machine.
+WHOLE = "an implementation"
+INJECTED = ((WHOLE, 1.15, 0.95), (WHOLE, 1.10, 0.80), ("a cell", 1.25, 0.90))
+
+#: Cells of an implementation that changes as a whole.
+LEAST_CELLS = 2
+
+#: Runs that a series has at least, and what is lengthened in turn in it.
+SERIES = 10
+TURNS = 20
+
+
+def measure(runs: int, machine: str, work: Path, bench: str) -> dict[str, Any]:
+    """Make the runs that the folder lacks, and keep the levels of all."""
+    folder = work / machine
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(1, runs + 1):
+        path = folder / f"{number:03}.json"
+        if not path.exists():
+            words = ["bench", "--preset", "quick", "-q", "--benchmark-json", str(path), *bench.split()]
+            print(f"{machine} run {number} of {runs}", flush=True)
+            subprocess.run(  # noqa: S603  (our own command)
+                [sys.executable, "-m", "attention_conformance", *words], check=False, stdout=subprocess.DEVNULL
+            )
+    before = STUDY.kept()["sets"] if STUDY.file.exists() else {}
+    sets = {name: [kept(path) for path in files(work / name)] or before.get(name, []) for name in SETS}
+    several = {name: runs for name, runs in sets.items() if len(runs) > 1}
+    if not several:
+        raise Unfit(f"{work} has no two runs of one machine")
+    results = {
+        name: {"rates": rates(runs), "scatter": scatter(runs), "series": series(runs)} for name, runs in several.items()
+    }
+    return {"sets": sets, "results": results, "threads": usable_cores()}
+
+
+def files(folder: Path) -> list[Path]:
+    """The result files of a folder, in the order of their names."""
+    return sorted(path for path in folder.glob("*") if compressed.kind(path) in ENDINGS)
+
+
+def kept(path: Path) -> dict[str, Any]:
+    """What is kept of a run: its load, yardsticks, and microseconds by cell, quantile and process run."""
+    records = read([path])
+    run = records.runs[0]
+    return {
+        "started": run.started,
+        "load": run.load_average,
+        "peaks": machines.rates(records.runs, "cpu"),
+        "cells": {" ".join(key): _quantiles(records, key) for key in records.samples},
+    }
+
+
+def _quantiles(records: Records, key: tuple) -> list[list[float]]:
+    calls = [[one for batch in run for one in batch] for run in records.samples[key].process_runs]
+    return [[float(f"{1e6 * np.quantile(run, at):.5g}") for run in calls] for at in QUANTILES]
+
+
+def cells(base: Mapping[str, Any], new: Mapping[str, Any], at: int = QUANTILES.index(QUANTILE)) -> list[Cell]:
+    """The cells that two runs have, by one of the quantiles."""
+    found = []
+    for name in base["cells"]:
+        if name in new["cells"]:
+            who, _, dtype, workload = name.split(" ")
+            sides = (np.log(np.array(side["cells"][name][at]) / 1e6) for side in (base, new))
+            found.append(Cell((who, dtype), *sides, f"{dtype} {workload}"))
+    return found
+
+
+def yardsticks(base: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, float]:
+    """The factors of time of what both runs measured."""
+    return {name: rate / new["peaks"][name] for name, rate in base["peaks"].items() if name in new["peaks"]}
+
+
+def longer(found: Sequence[Cell], which: Sequence[int], factor: float) -> list[Cell]:
+    """The cells, some of which take so many times as long in the new run."""
+    add = math.log(factor)
+    return [Cell(cell.unit, cell.base, cell.new + add * (at in which), cell.together) for at, cell in enumerate(found)]
+
+
+def target(found: Sequence[Cell], what: str, turn: int) -> list[int]:
+    """The cells that are lengthened at a turn."""
+    if what == "a cell":
+        return [turn * 7 % len(found)]
+    units = list(dict.fromkeys(cell.unit for cell in found))
+    several = [unit for unit in units if sum(cell.unit == unit for cell in found) >= LEAST_CELLS]
+    chosen = several[turn % len(several)]
+    return [at for at, cell in enumerate(found) if cell.unit == chosen]
+
+
+def pairs(runs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[list[Cell], dict[str, float]]]:
+    """All pairs of runs, the earlier as the base."""
+    for base, new in itertools.combinations(runs, 2):
+        yield cells(base, new), yardsticks(base, new)
+
+
+def changed(found: Effects, but: Sequence[int] = (), unit: tuple[str, str] | None = None) -> bool:
+    """Whether anything is called faster or slower, but for some cells and a unit."""
+    whole = found.everything is not None and found.everything.verdict in CHANGED
+    units = any(one.verdict in CHANGED for name, one in found.units.items() if name != unit)
+    return whole or units or any(one.verdict in CHANGED for at, one in enumerate(found.cells) if at not in but)
+
+
+def rates(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the rule says of all pairs of a set, as they are and with changes injected: shares of pairs and of cells."""
+    false, same, covered, seen = [], [], [], []
+    injected: list[list[tuple[bool, bool]]] = [[] for _ in INJECTED]
+    for turn, (those, known) in enumerate(pairs(runs)):
+        found = effects(those, known)
+        false.append(changed(found))
+        same += [one.verdict is Verdict.SAME for one in found.cells]
+        covered += [one.ratio.low <= 1 <= one.ratio.high for one in found.cells]
+        seen.append([np.median([one.seen for one in each]) for each in (list(found.units.values()), found.cells)])
+        for (what, by, _), results in zip(INJECTED, injected, strict=True):
+            which = target(those, what, turn)
+            unit = those[which[0]].unit
+            after = effects(longer(those, which, by), known)
+            one = after.units[unit] if what == WHOLE else after.cells[which[0]]
+            results.append((one.verdict is Verdict.SLOWER, changed(after, which, unit)))
+    shares = [[_mean(each) for each in zip(*results, strict=True)] for results in injected]
+    told = np.median(np.array(seen), axis=0).tolist()
+    return {"false": _mean(false), "same": _mean(same), "covered": _mean(covered), "seen": told, "injected": shares}
+
+
+def scatter(runs: Sequence[Mapping[str, Any]]) -> list[list[float]]:
+    """By quantile: what process runs scatter by, alone and without what rounds share, and what a cell moves by."""
+    found = []
+    for at in range(len(QUANTILES)):
+        alone, without, moved = [], [], []
+        for base, new in itertools.combinations(runs, 2):
+            those = cells(base, new, at)
+            alone += [float(np.std(cell.base, ddof=1)) for cell in those if len(cell.base) > 1]
+            first, _, far = settle(those)
+            without += [float(np.std(one, ddof=1)) for one in first if len(one) > 1]
+            moved += np.abs(far - np.median(far)).tolist()
+        found.append([float(np.median(each)) if each else 0.0 for each in (alone, without, moved)])
+    return found
+
+
+def series(runs: Sequence[Mapping[str, Any]]) -> list[list[float]]:
+    """Changes in a history of the runs, with a step in the middle of each of INJECTED: found, others, and without."""
+    if len(runs) < SERIES:
+        return []
+    at, middle = QUANTILES.index(0.5), len(runs) // 2
+    names = [name for name in runs[0]["cells"] if all(name in run["cells"] for run in runs)]
+    logs = np.array([[float(np.mean(np.log(run["cells"][name][at]))) for run in runs] for name in names])
+    units = [(name.split(" ")[0], name.split(" ")[2]) for name in names]
+    like = [Cell(unit, row, row) for unit, row in zip(units, logs, strict=True)]
+    plain = _places(logs, units)
+    found = []
+    for what, by, _ in INJECTED:
+        hits, others = [], 0
+        for turn in range(TURNS):
+            which = target(like, what, turn)
+            slowed = logs.copy()
+            slowed[which, middle:] += math.log(by)
+            after = _places(slowed, units)
+            hits += [any(abs(place - middle) <= 1 for place in after[each]) for each in which]
+            others += sum(len(after[each]) > len(plain[each]) for each in range(len(names)) if each not in which)
+        found.append([_mean(hits), others / len(names) / TURNS, _mean([len(places) for places in plain])])
+    return found
+
+
+def _places(logs: np.ndarray, units: Sequence[tuple[str, str]]) -> list[list[int]]:
+    return [[step.at for step in steps(np.exp(row).tolist())] for row in settled(logs, [unit[0] for unit in units])]
+
+
+def _mean(values: Sequence[Any]) -> float:
+    return float(np.mean(np.array(values, dtype=float)))
+
+
+def table(found: Measured) -> str:
+    """Markdown: a column for each machine, what its runs scatter by, and what a history of them has."""
+    sets = {name: runs for name, runs in found["sets"].items() if name in found["results"]}
+    results = {name: each["rates"] for name, each in found["results"].items()}
+    rows: list[list[str]] = [
+        ["runs, pairs of them", *(f"{len(runs)}, {math.comb(len(runs), 2)}" for runs in sets.values())],
+        ["cells of a run", *(str(max(len(run["cells"]) for run in runs)) for runs in sets.values())],
+        ["load average at the start", *(_loads(runs) for runs in sets.values())],
+        ["pairs with any false finding (aim 1 %)", *(f"{one['false']:.1%}" for one in results.values())],
+        ["cells SAME (aim 80 %)", *(f"{one['same']:.1%}" for one in results.values())],
+        ["95 % intervals that cover 1", *(f"{one['covered']:.1%}" for one in results.values())],
+        [
+            "would have seen in an implementation, in a cell",
+            *(", ".join(f"{each - 1:.0%}" for each in one["seen"]) for one in results.values()),
+        ],
+    ]
+    for at, (what, by, aim) in enumerate(INJECTED):
+        shares = [one["injected"][at] for one in results.values()]
+        rows.append([f"{what} × {by:.2f} found (aim {aim:.0%})", *(f"{hit:.1%}" for hit, _ in shares)])
+        rows.append(["… anything else is called changed", *(f"{other:.1%}" for _, other in shares)])
+    first = markdown(["", *(f"{name} machine" for name in sets)], rows)
+    names = [
+        f"{quantile:.0%} quantile" if 0 < quantile < 0.5 else "median" if quantile else "minimum"
+        for quantile in QUANTILES
+    ]
+    each_of = ("process runs", "without what rounds share", "a cell moves by")
+    second = markdown(
+        ["level, medians", *(f"{name}: {one}" for name in sets for one in each_of)],
+        [
+            [name, *(f"{value:.1%}" for of in found["results"].values() for value in of["scatter"][at])]
+            for at, name in enumerate(names)
+        ],
+    )
+    steps_of = [
+        [
+            name,
+            f"{what} × {by:.2f}",
+            *(f"{value:{form}}" for value, form in zip(row, (".1%", ".3f", ".3f"), strict=True)),
+        ]
+        for name, of in found["results"].items()
+        for (what, by, _), row in zip(INJECTED, of["series"], strict=False)
+    ]
+    heads = [
+        "history of a machine",
+        "injected in the middle",
+        "found",
+        "new changes per other cell",
+        "changes per cell without",
+    ]
+    third = (
+        markdown(heads, steps_of)
+        if steps_of
+        else f"A history of fewer than {SERIES} runs has no change points to count."
+    )
+    return "\n\n".join([first, second, third, sentence(found, "aims are those of an idle machine")])
+
+
+def _loads(runs: Sequence[Mapping[str, Any]]) -> str:
+    loads = [run["load"] for run in runs if run["load"] is not None]
+    return f"{min(loads):.1f} to {max(loads):.1f}" if loads else "not told"
+
+
+STUDY = Study(
+    "comparisons",
+    "what real runs scatter by, and what `compare` and `history` find in them",
+    measure,
+    {"reports/README.md#real": table},
+    {
+        "--runs": {"type": int, "default": 40, "help": "in the folder of the machine; default: %(default)s"},
+        "--machine": {"choices": SETS, "default": "idle", "help": "what else the machine does; default: %(default)s"},
+        "--work": {"type": Path, "default": Path("comparisons"), "help": "what was run so far; default: %(default)s"},
+        "--bench": {"default": "", "help": "more words for the bench, such as --impl=torch-sdpa"},
+    },
+)
