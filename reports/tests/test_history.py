@@ -15,7 +15,7 @@ from attention_conformance.cli import main
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.reports.history import changepoints
 from attention_conformance.reports.history.changepoints import SHORTEST, changes
-from attention_conformance.reports.history.series import history, steps
+from attention_conformance.reports.history.series import history, settled, steps
 from attention_conformance.reports.input.records import ReportError
 from attention_conformance.reports.tests.files import (
     bench_run,
@@ -157,3 +157,21 @@ def test_conformance_is_counted_by_run(tmp_path: Path) -> None:
     assert table["passed"].tolist() == [2, 1, 1]
     assert table["failed"].tolist() == [0, 1, 0]
     assert table["known-deviation"].tolist() == [0, 0, 1]
+
+
+def test_what_a_machine_does_from_run_to_run_hides_no_change() -> None:
+    """Runs that are slower or faster as a whole by a tenth: one implementation by 10 % is found, and nothing else."""
+    names = ["a", "a", "b", "b", "c", "c", "d"]
+    logs = np.array([noise(40, seed) for seed in range(len(names))]) + noise(40, 99, 0.1)
+    logs[:2, 25:] += math.log(1.1)
+    assert all(not any(step.at == 25 for step in steps(np.exp(row).tolist())) for row in logs)
+    found = [[step.at for step in steps(np.exp(row).tolist())] for row in settled(logs, names)]
+    assert found == [[25], [25], [], [], [], [], []]
+
+
+def test_what_everything_changed_by_for_good_stays_a_change() -> None:
+    """A compiler that made all slower is no busy day."""
+    logs = np.array([noise(40, seed) for seed in range(6)])
+    logs[:, 20:] += math.log(1.2)
+    found = [[step.at for step in steps(np.exp(row).tolist())] for row in settled(logs, list("aabbcc"))]
+    assert found == [[20]] * 6

@@ -1,0 +1,88 @@
+"""Comparisons of real runs: what is kept of them, and that the figures tell a rule that is blind or wild from ours."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_conformance.reports.compare.effects import QUANTILE
+from attention_conformance.reports.tests.files import bench_run, peak, steady, timed
+from studies.comparisons import INJECTED, QUANTILES, STUDY, cells, kept, longer, rates, series, target, yardsticks
+
+NAMES = [f"{kind}-{at}" for kind in ("torch", "jax") for at in range(4)]
+
+
+def run(seed: int, cell: float = 0.005, noise: float = 0.01) -> dict[str, Any]:
+    """What is kept of a run of eight implementations on five workloads."""
+    rng = np.random.default_rng(seed)
+    machine, found = 0.02 * rng.normal(), {}
+    for who in NAMES:
+        for at in range(5):
+            level = math.log(1000.0) + machine + cell * rng.normal() + noise * rng.normal(size=5)
+            found[f"{who} cpu float32 w{at}"] = [np.exp(level).tolist()] * len(QUANTILES)
+    return {"started": str(seed), "load": 0.1, "peaks": {"peak": 1e11 * math.exp(-machine)}, "cells": found}
+
+
+QUIET = [run(seed) for seed in range(12)]
+
+
+def test_what_is_kept_of_a_file_is_what_a_comparison_takes(tmp_path: Path) -> None:
+    """The level of each process run, by name, in microseconds to five places; the peaks as factors of time."""
+    path = bench_run(tmp_path / "a.json", timed("x", 128, steady(1e-3)), peaks=[peak(flops=1e11)])
+    slow = bench_run(tmp_path / "b.json", timed("x", 128, steady(2e-3)), peaks=[peak(flops=5e10)])
+    one, other = kept(path), kept(slow)
+    (cell,) = cells(one, other)
+    calls = [np.ravel(batches) for batches in steady(1e-3)]
+    assert cell.base == pytest.approx([math.log(np.quantile(each, QUANTILE)) for each in calls], abs=1e-4)
+    assert cell.new - cell.base == pytest.approx([math.log(2)] * 3, abs=1e-4)
+    assert yardsticks(one, other)["matmul peak float32 by torch"] == 2
+
+
+def test_quiet_runs_have_the_figures_that_are_aimed_at() -> None:
+    """Nothing false, cells the same, intervals that cover, and what is injected found."""
+    found = rates(QUIET[:6])
+    assert found["false"] == 0
+    assert found["same"] > 0.9
+    assert 0.9 < found["covered"] <= 1
+    for (_, _, aim), (hit, other) in zip(INJECTED, found["injected"], strict=True):
+        assert hit >= aim
+        assert other == 0
+
+
+def test_wild_runs_do_not() -> None:
+    """Runs whose cells jump by a fifth are not called the same, and a slowdown is not found in them."""
+    found = rates([run(seed, cell=0.2, noise=0.2) for seed in range(4)])
+    assert found["same"] < 0.1
+    assert found["injected"][0][0] < 0.5
+
+
+def test_what_is_lengthened_is_lengthened_alone() -> None:
+    """Of an implementation all cells, of a cell one; the base stays."""
+    before = cells(QUIET[0], QUIET[1])
+    for what, count in (("an implementation", 5), ("a cell", 1)):
+        which = target(before, what, 3)
+        after = longer(before, which, 1.5)
+        moved = [at for at, (old, new) in enumerate(zip(before, after, strict=True)) if (new.new != old.new).any()]
+        assert moved == which
+        assert len(which) == count
+        assert all((new.base == old.base).all() for old, new in zip(before, after, strict=True))
+
+
+def test_a_history_of_quiet_runs_has_the_steps_that_are_injected() -> None:
+    """And few others; of fewer runs nothing is said."""
+    for hit, other, without in series(QUIET):
+        assert hit > 0.95
+        assert other < 0.02
+        assert without < 0.1
+    assert series(QUIET[:5]) == []
+
+
+def test_the_real_runs_that_are_kept_have_no_more_false_findings_than_promised() -> None:
+    """Of the pairs of each machine at most 1 % have any, and intervals cover."""
+    for found in STUDY.kept()["results"].values():
+        assert found["rates"]["false"] <= 0.01
+        assert found["rates"]["covered"] > 0.92
