@@ -92,7 +92,7 @@ def backwards(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: A
         return np.concatenate(pieces), np.concatenate([[0], np.cumsum(np.diff(cu)[::-1])]).astype(np.int32)
 
     (rows, cu_q), (keys, cu_k) = turned(cu_seqlens_q), turned(cu_seqlens_k)
-    if np.ndim(keywords.get("causal_offset")):
+    if isinstance(keywords.get("causal_offset"), np.ndarray):
         keywords["causal_offset"] = keywords["causal_offset"][::-1]
     found = loop(q[rows], k[keys], v[keys], cu_q, cu_k, **keywords)
     back = np.argsort(rows)

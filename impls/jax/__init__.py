@@ -76,6 +76,14 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "projections, heads, attention and output projection written out, compiled by XLA",
         operator="mha",
     ),
+    _entry(
+        "jax-varlen-nn",
+        "varlen:varlen",
+        "packed sequences in jax.nn.dot_product_attention with a mask by segment, compiled by XLA",
+        operator="varlen",
+        dtypes=("float32", "bfloat16"),
+        profiles=_NN,
+    ),
     _entry("jax-sublayer", "layer:sublayer", "jax-layer with residual and LayerNorm", operator="sublayer"),
     _entry(
         "jax-merge", "merge:merge", "logsumexp and a weighted sum over the parts, compiled by XLA", operator="merge"

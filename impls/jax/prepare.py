@@ -102,6 +102,7 @@ def _zeros(call: Call, device: Any) -> dict[str, jax.Array]:
     """Arrays as the call will get them, by name, holding zeros."""
     dtypes = {"mask": "bool", "causal_offset": "int64", "kv_lengths": "int64"}
     dtypes["lses"] = "float64" if call.dtype == "float64" else "float32"
+    dtypes |= dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), "int32")
     with wide_types():
         return {name: jnp.zeros(shape, dtypes.get(name, call.dtype), device=device) for name, shape in call.shapes}
 

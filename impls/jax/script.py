@@ -129,6 +129,7 @@ CALLS: dict[str, Writer] = {
     "jax-layer": jitted("attention_conformance.impls.jax.layer:mha"),
     "jax-sublayer": jitted("attention_conformance.impls.jax.layer:sublayer"),
     "jax-merge": jitted("attention_conformance.impls.jax.merge:merge"),
+    "jax-varlen-nn": jitted("attention_conformance.impls.jax.varlen:varlen"),
     "jax-nn": library("xla"),
     "jax-nn-cudnn": library("cudnn"),
 }

@@ -44,7 +44,7 @@ def varlen(
         own = [array.swapaxes(0, 1)[None] for array in (q[rows], k[keys], v[keys])]  # (1, heads, length, width)
         offset = own[1].shape[2] - own[0].shape[2]  # the bottom right
         if causal_offset is not None:
-            offset = int(causal_offset if np.ndim(causal_offset) == 0 else causal_offset[n])
+            offset = int(np.broadcast_to(causal_offset, len(cu_seqlens_q) - 1)[n])
         found, of_rows = attention(
             *own,
             is_causal=is_causal,

@@ -25,13 +25,14 @@ NEEDS = {
     "JAX": "jax",
     "A kernel": "torch",
     "Merging": "numpy",
+    "Packed sequences": "numpy",
     "An ONNX file": "onnxruntime",
     "A program": "safetensors",
 }
 
 
 def test_every_kind_of_plug_in_has_an_example() -> None:
-    """NumPy, PyTorch, JAX, a kernel, a merge, a model, two programs, and extra results."""
+    """NumPy, PyTorch, JAX, a kernel, a merge, packed sequences, a model, two programs, and extra results."""
     titles = [each.title for each in EXAMPLES]
     assert titles == ["NumPy", *NEEDS, "A program", "What a function may say"]
 

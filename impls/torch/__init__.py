@@ -93,6 +93,20 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     _entry("torch-mha-fast", "modules:fast", "nn.MultiheadAttention, fast path", _STORAGE, operator="mha"),
     _entry("torch-mha-slow", "modules:slow", "nn.MultiheadAttention, slow path", _STORAGE, operator="mha"),
     _entry(
+        "torch-varlen-padded",
+        "varlen:padded",
+        "packed sequences padded and masked for scaled_dot_product_attention",
+        _FUSED,
+        operator="varlen",
+    ),
+    _entry(
+        "torch-varlen-flex",
+        "varlen:flex",
+        "packed sequences in flex_attention with a mask by document, not compiled",
+        _FUSED,
+        operator="varlen",
+    ),
+    _entry(
         "torch-sublayer", "layer:sublayer", "torch-layer with residual and layer_norm", _STORAGE, operator="sublayer"
     ),
     _entry("torch-merge", "merge:merge", "logsumexp and a weighted sum over the parts", _WIDE, operator="merge"),

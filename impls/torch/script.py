@@ -423,4 +423,6 @@ CALLS: dict[str, Writer] = {
     "torch-sublayer": written_out("layer:sublayer"),
     "torch-merge": written_out("merge:merge"),
     "torch-context-parallel": written_out("merge:context_parallel"),
+    "torch-varlen-padded": written_out("varlen:padded"),
+    "torch-varlen-flex": written_out("varlen:flex"),
 }

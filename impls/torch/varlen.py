@@ -1,0 +1,125 @@
+"""Packed sequences in PyTorch on any device: padded and masked for SDPA, and by document for flex attention.
+
+Sources: torch.nn.functional.scaled_dot_product_attention, and torch.nn.attention.flex_attention with the mask of
+https://pytorch.org/blog/flexattention/ (document masking).  ``torch.nn.attention.varlen.varlen_attn`` has kernels for
+CUDA alone, and is plugged in by its own signature (impls.packed).  Rows without a key are what the library returns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
+from torch.nn.functional import scaled_dot_product_attention
+
+from attention_conformance.impls.validate import check_packs
+
+Window = tuple[int | None, int | None] | None
+
+
+def places(boundaries: Tensor, total: int) -> tuple[Tensor, Tensor]:
+    """The sequence of each row and its place in it, (total,) each; behind the last sequence comes one more."""
+    rows = torch.arange(total, device=boundaries.device)
+    sequence = torch.searchsorted(boundaries[1:].contiguous(), rows, right=True)
+    return sequence, rows - boundaries.long()[sequence]
+
+
+def diagonals(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, causal_offset: int | Tensor | None) -> Tensor:
+    """VARLEN-3: the offset of every sequence, (N,)."""
+    if causal_offset is None:
+        return cu_seqlens_k.diff() - cu_seqlens_q.diff()
+    return torch.as_tensor(causal_offset, device=cu_seqlens_q.device).expand(len(cu_seqlens_q) - 1)
+
+
+def padded(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    *,
+    is_causal: bool = False,
+    causal_offset: int | Tensor | None = None,
+    window: Window = None,
+    scale: float | None = None,
+    max_seqlen_q: int = 0,
+    max_seqlen_k: int = 0,
+) -> Tensor:
+    """The output (Tq, Hq, Dv): sequences side by side, padded with zeros, and a mask of what is there and allowed."""
+    check_packs(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    lengths = [boundaries.diff() for boundaries in (cu_seqlens_q, cu_seqlens_k)]
+    (of_row, i), (of_key, j) = (places(cu, int(cu[-1])) for cu in (cu_seqlens_q, cu_seqlens_k))
+    sizes = [int(each.max()) for each in lengths]
+
+    def side_by_side(array: Tensor, sequence: Tensor, place: Tensor, size: int) -> Tensor:
+        batch = array.new_zeros(len(lengths[0]), size, *array.shape[1:])
+        batch[sequence, place] = array[: len(sequence)]
+        return batch.transpose(1, 2)
+
+    batch = [
+        side_by_side(a, *at)
+        for a, at in ((q, (of_row, i, sizes[0])), (k, (of_key, j, sizes[1])), (v, (of_key, j, sizes[1])))
+    ]
+    rows, keys = (torch.arange(size, device=q.device) for size in sizes)
+    diagonal = rows[:, None] + diagonals(cu_seqlens_q, cu_seqlens_k, causal_offset)[:, None, None]
+    mask = (keys < lengths[1][:, None, None]).expand(-1, sizes[0], -1)
+    left, right = window or (None, None)
+    if is_causal:
+        mask = mask & (keys <= diagonal)
+    if left is not None:
+        mask = mask & (keys >= diagonal - left)
+    if right is not None:
+        mask = mask & (keys <= diagonal + right)
+    grouped = q.shape[1] != k.shape[1]
+    output = scaled_dot_product_attention(*batch, attn_mask=mask[:, None], scale=scale, enable_gqa=grouped)
+    return output.transpose(1, 2)[of_row, i]
+
+
+def flex(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    *,
+    is_causal: bool = False,
+    causal_offset: int | Tensor | None = None,
+    window: Window = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    max_seqlen_q: int = 0,
+    max_seqlen_k: int = 0,
+    return_lse: bool = False,
+) -> Any:
+    """The output (Tq, Hq, Dv), and on request the lse (Hq, Tq): one sequence of the whole pack, masked by document."""
+    check_packs(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    (of_row, place), (of_key, position) = places(cu_seqlens_q, len(q)), places(cu_seqlens_k, len(k))
+    offsets = diagonals(cu_seqlens_q, cu_seqlens_k, causal_offset)
+    left, right = window or (None, None)
+
+    def mask_mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        allowed = of_row[i] == of_key[j]
+        diagonal = place[i] + offsets[of_row[i]]
+        if is_causal:
+            allowed = allowed & (position[j] <= diagonal)
+        if left is not None:
+            allowed = allowed & (position[j] >= diagonal - left)
+        if right is not None:
+            allowed = allowed & (position[j] <= diagonal + right)
+        return allowed
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return score if softcap is None else softcap * torch.tanh(score / softcap)
+
+    output, aux = flex_attention(
+        *(array.transpose(0, 1)[None] for array in (q, k, v)),
+        score_mod=None if softcap is None else score_mod,
+        block_mask=create_block_mask(mask_mod, None, None, len(q), len(k), device=str(q.device)),
+        scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+        return_aux=AuxRequest(lse=return_lse),
+    )
+    output = output[0].transpose(0, 1)
+    return (output, aux.lse[0]) if return_lse else output
