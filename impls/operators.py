@@ -178,7 +178,27 @@ MERGE = Operator(
     results=(("output", ""), ("lse", "")),  # (B, H, S, Dv) and (B, H, S)
 )
 
+PAGED = Operator(
+    "paged",
+    arguments=(
+        "q",  # (Tq, Hq, D)
+        "k_cache",  # (pages, page size, Hkv, D)
+        "v_cache",  # (pages, page size, Hkv, Dv)
+        "cu_seqlens_q",  # int32 (N + 1,)
+        "block_table",  # int32 (N, most pages of a sequence)
+        "kv_lengths",  # int32 (N,); the keys of each sequence, new ones among them
+    ),
+    keywords=(
+        *_PACKED,
+        "k_new",  # (Tq, Hkv, D); the keys of the queries' tokens, in place of what the cache has at their positions
+        "v_new",  # (Tq, Hkv, Dv)
+    ),
+    arrays=("causal_offset", "sinks", "k_new", "v_new"),
+    results=VARLEN.results,
+    always=VARLEN.always,
+)
+
 #: The operator of gradients of each operator that has one.
 GRADIENTS = {SDPA.name: SDPA_GRAD.name, MHA.name: MHA_GRAD.name}
 
-OPERATORS = {operator.name: operator for operator in (SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD, VARLEN, MERGE)}
+OPERATORS = {operator.name: operator for operator in (SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD, VARLEN, PAGED, MERGE)}

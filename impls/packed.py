@@ -1,7 +1,8 @@
-"""Signatures of packed attention: functions that name its arguments as flash-attention or PyTorch do, called as varlen.
+"""Signatures of packed and paged attention: functions that name its arguments as flash-attention, PyTorch or vLLM do.
 
-A function with a parameter ``cu_seqlens_q`` (or ``cu_seq_q``) is of varlen, and is plugged in as it is: names and the
-way in which "none" is written are translated, and the maxima are given to whoever takes them.  Results are not touched.
+A function with parameters ``cu_seqlens_q`` and ``cu_seqlens_k`` is of varlen; one with a ``block_table`` and lengths is
+of paged.  Both are plugged in as they are: names and the way in which "none" is written are translated, and the maxima are
+given to whoever takes them.  Results are not touched.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-#: What arguments and keywords of varlen are called elsewhere, besides their own names.
+#: What arguments and keywords are called elsewhere, besides their own names.
 NAMES = {
     "q": ("query",),
     "k": ("key",),
     "v": ("value",),
     "cu_seqlens_q": ("cu_seq_q",),
     "cu_seqlens_k": ("cu_seq_k", "cu_seqlens_kv"),
+    "k_cache": ("key_cache", "k", "key"),
+    "v_cache": ("value_cache", "v", "value"),
+    "block_table": ("block_tables", "page_table"),
+    "kv_lengths": ("seqused_k", "cache_seqlens", "context_lens", "kv_lens", "seq_lens"),
     "max_seqlen_q": ("max_q",),
     "max_seqlen_k": ("max_k", "max_seqlen_kv"),
     "is_causal": ("causal",),
@@ -27,18 +32,25 @@ NAMES = {
     "softcap": (),
     "sinks": ("learnable_sink", "s_aux"),
     "return_lse": ("return_softmax_lse", "return_attn_probs"),
+    "k_new": (),
+    "v_new": (),
 }
-#: The arguments, in order; all other names are keywords.
-ARGUMENTS = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k")
+#: The arguments of each operator, in order; of a function that has those of several the first one is meant.
+ARGUMENTS = {
+    "varlen": ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k"),
+    "paged": ("q", "k_cache", "v_cache", "cu_seqlens_q", "block_table", "kv_lengths"),
+}
+#: The keywords of both.
+KEYWORDS = ("is_causal", "causal_offset", "window", "scale", "softcap", "sinks", "return_lse")
 #: Given in every call, to whoever takes them.
 MAXIMA = ("max_seqlen_q", "max_seqlen_k")
 
 
 def packed_form(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of packed attention as varlen is called; any other function is given back.
+    """A function of packed or paged attention as its operator is called; any other function is given back.
 
-    Its signature has the keywords of varlen that it takes, under whichever name.  Of a window an open side is −1 where
-    the parameter is ``window_size``; of more results than output and lse these two are kept.
+    Its signature has the keywords that it takes, under whichever name.  Of a window an open side is −1 where the
+    parameter is ``window_size``; of more results than output and lse these two are kept.
     """
     if not callable(function):
         return function
@@ -49,23 +61,26 @@ def packed_form(function: Callable[..., Any]) -> Callable[..., Any]:
     taken = {each.name for each in parameters}
     anything = any(each.kind is each.VAR_KEYWORD for each in parameters)
     theirs = {name: next((n for n in (name, *others) if n in taken), "") for name, others in NAMES.items()}
-    if not all(theirs[name] for name in ARGUMENTS) or getattr(function, "operator", "varlen") != "varlen":
+    fitting = [operator for operator, names in ARGUMENTS.items() if all(theirs[name] for name in names)]
+    operator = getattr(function, "operator", fitting[0] if fitting else "")
+    if operator not in fitting:
         return function
-    theirs = {name: found or (name if anything else "") for name, found in theirs.items()}
+    names = ARGUMENTS[operator]
+    keywords = (*KEYWORDS, *MAXIMA, *(("k_new", "v_new") if operator == "paged" else ()))
+    theirs = {name: theirs[name] or (name if anything else "") for name in (*names, *keywords)}
 
-    def varlen(*arguments: Any, **keywords: Any) -> Any:
-        given = {**dict(zip(ARGUMENTS, arguments, strict=False)), **keywords}
+    def packed(*arguments: Any, **given: Any) -> Any:
+        given = {**dict(zip(names, arguments, strict=False)), **given}
         if theirs["window"] == "window_size" and given.get("window") is not None:
             given["window"] = tuple(-1 if side is None else side for side in given["window"])
         results = function(**{theirs[name]: value for name, value in given.items() if theirs[name]})
         return results[:2] if isinstance(results, tuple) and len(results) > 2 else results
 
-    functools.update_wrapper(varlen, function)
+    functools.update_wrapper(packed, function)
     kinds = inspect.Parameter
-    accepted = [name for name in NAMES if name not in ARGUMENTS and (theirs[name] or name in MAXIMA)]
-    varlen.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [kinds(name, kinds.POSITIONAL_OR_KEYWORD) for name in ARGUMENTS]
-        + [kinds(name, kinds.KEYWORD_ONLY, default=None) for name in accepted]
+    packed.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [kinds(name, kinds.POSITIONAL_OR_KEYWORD) for name in names]
+        + [kinds(name, kinds.KEYWORD_ONLY, default=None) for name in keywords if theirs[name] or name in MAXIMA]
     )
-    varlen.operator = "varlen"  # type: ignore[attr-defined]
-    return varlen
+    packed.operator = operator  # type: ignore[attr-defined]
+    return packed

@@ -78,6 +78,22 @@ def check_packs(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) ->
         raise ValueError(f"k and v must have one length, got {k.shape[0]} and {v.shape[0]} keys")
 
 
+def check_pages(q: Any, k_cache: Any, v_cache: Any, cu_seqlens_q: Any, block_table: Any, kv_lengths: Any) -> None:
+    """Refuse a paged cache that does not fit: q (Tq, Hq, D), caches (pages, page size, Hkv, width), N sequences each.
+
+    Raises TypeError and ValueError as ``check_inputs`` does (PAGED-12).
+    """
+    if q.ndim != RANK - 1 or not k_cache.ndim == v_cache.ndim == RANK:
+        raise ValueError(f"q must have rank 3 and the caches rank 4, got {q.ndim}, {k_cache.ndim} and {v_cache.ndim}")
+    if tuple(k_cache.shape[:2]) != tuple(v_cache.shape[:2]):
+        shapes = f"{tuple(k_cache.shape[:2])} and {tuple(v_cache.shape[:2])}"
+        raise ValueError(f"k_cache and v_cache must have the same pages, got {shapes}")
+    sequences = (cu_seqlens_q.shape[0] - 1, block_table.shape[0], kv_lengths.shape[0])
+    if len(set(sequences)) > 1:
+        raise ValueError(f"cu_seqlens_q, block_table and kv_lengths must be of as many sequences, got {sequences}")
+    check_heads(q, k_cache, v_cache)
+
+
 def check_heads(q: Any, k: Any, v: Any) -> None:
     """Refuse arrays (…, heads, width) that do not fit in dtype, width or heads; raises as ``check_inputs`` does."""
     if not q.dtype == k.dtype == v.dtype:

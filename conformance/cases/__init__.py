@@ -16,6 +16,7 @@ from attention_conformance.conformance.cases import (
     merge,
     mha,
     mha_gradient,
+    paged,
     positions,
     scores,
     shapes,
@@ -53,7 +54,7 @@ def all_cases() -> dict[str, Case]:
 @functools.cache
 def every_case() -> dict[str, AnyCase]:
     """Every case of every operator by its name, sdpa's first.  Raises ValueError if a name stands twice."""
-    others = (mha, sublayer, gradient, mha_gradient, varlen, merge)
+    others = (mha, sublayer, gradient, mha_gradient, varlen, paged, merge)
     return _by_name([*all_cases().values(), *(each for group in others for each in group.cases())])
 
 

@@ -1,4 +1,4 @@
-"""Packed sequences: the shape of a pack, numbers whose queries point across its boundaries, and cases of varlen."""
+"""Packed sequences and paged caches: their shapes, numbers whose queries point across boundaries, and their cases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from attention_conformance.conformance.bounds.sdpa import Options
 from attention_conformance.conformance.bounds.varlen import PackedBound
 from attention_conformance.conformance.cases.base import AnyCase, Blame
 from attention_conformance.conformance.spec import varlen as reference
-from attention_conformance.conformance.spec.inputs import PackedInputs
+from attention_conformance.conformance.spec.inputs import PackedInputs, PagedInputs
+from attention_conformance.conformance.spec.paged import paged
 from attention_conformance.conformance.spec.varlen import PackedExpected
 from attention_conformance.impls.contract import Profile
 
@@ -121,6 +122,102 @@ class PackedCase(AnyCase):
     def axes(self, result: str) -> tuple[str, ...]:
         """Names of the axes of a result."""
         return ("head", "row") if result == "lse" else ("row", "head", "column")
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+@dataclass(frozen=True)
+class PagedShape(PackedShape):
+    """Queries and keys of each sequence, and the cache: page size, pages that all share first, and pages of nobody."""
+
+    q_lengths: tuple[int, ...] = (3, 1, 7, 1)
+    k_lengths: tuple[int, ...] = (9, 14, 7, 4)
+    page: int = 4
+    #: Leading pages of the first sequence that the others have, too.
+    shared: int = 0
+    #: Pages that no sequence has; they lie among and before the others.
+    unused: int = 5
+    #: What entries of the table behind a sequence's last page are: a number, or None for pages of others.
+    padding: int | None = None
+
+    @property
+    def pages(self) -> int:
+        """The pages of the cache."""
+        own = sum(max(-(-n // self.page) - (self.shared if at else 0), 0) for at, n in enumerate(self.k_lengths))
+        return own + self.unused
+
+    @property
+    def elements(self) -> int:
+        """How many numbers q and the caches have."""
+        cache = self.pages * self.page * self.hkv * (self.d + self.dv)
+        return sum(self.q_lengths) * self.hq * self.d + cache
+
+
+def table_of(s: PagedShape) -> np.ndarray:
+    """The block table, (N, M): pages in no order, and one entry at least behind the last page of each sequence."""
+    free = np.random.default_rng(s.pages).permutation(s.pages).tolist()
+    counts = [-(-n // s.page) for n in s.k_lengths]
+    table = np.full((len(counts), max(counts, default=0) + 1), -1 if s.padding is None else s.padding, np.int32)
+    for n, count in enumerate(counts):
+        common = min(s.shared, count) if n else 0
+        table[n, :common] = table[0, :common]
+        table[n, common:count] = [free.pop() for _ in range(count - common)]
+        if s.padding is None:
+            table[n, count:] = np.random.default_rng(n).integers(0, s.pages, table.shape[1] - count)
+    return table
+
+
+def over_pages(rng: Rng, s: PagedShape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Normal numbers; each query points at a key of its own and at a slot that is not its own.
+
+    Its own: the first and last, those around the diagonal, those on both sides of a page's edge.  Not its own: the slots
+    behind its last key, what lies behind and before its pages in the cache, and the slots of its first entries of the
+    table behind the last page.
+    """
+    q = rng.standard_normal((sum(s.q_lengths), s.hq, s.d))
+    k, v = (rng.standard_normal((s.pages, s.page, s.hkv, width)) for width in (s.d, s.dv))
+    if s.hq % s.hkv:
+        return q, k, v
+    table, every = table_of(s), np.repeat(k.reshape(-1, s.hkv, s.d), s.hq // s.hkv, axis=1)
+    row = 0
+    for n, (queries, length) in enumerate(zip(s.q_lengths, s.k_lengths, strict=True)):
+        slots = (np.maximum(table[n], 0)[:, None] % s.pages * s.page + np.arange(s.page)).ravel()
+        edges = [j for j in range(length) if j % s.page in (0, s.page - 1)]
+        for i in range(queries):
+            diagonal = length - queries + i
+            own = [j for j in (0, length - 1, *range(diagonal - 2, diagonal + 3), *edges) if 0 <= j < length]
+            behind = [*slots[length : length + s.page], slots[0] - 1, slots[max(length - 1, 0)] + s.page]
+            for h in range(s.hq):
+                targets = [slots[own[rng.integers(len(own))]]] if own else []
+                for slot in (*targets, int(behind[rng.integers(len(behind))]) % len(every)):
+                    q[row, h] += 6.0 / np.sqrt(s.d) * every[slot, h]
+            row += 1
+    return q, k, v
+
+
+@dataclass(frozen=True)
+class PagedCase(PackedCase):
+    """A case of paged."""
+
+    operator: ClassVar[str] = "paged"
+    arguments: ClassVar[type] = PagedInputs
+    blame: ClassVar[Blame] = Blame("PAGED-1", accuracy="PAGED-9", value="PAGED-2", of_result={"lse": "PAGED-10"})
+    shape: PagedShape = PagedShape()
+
+    def draw(self, rng: Rng) -> tuple[np.ndarray, ...]:
+        """Q and the caches in float64."""
+        return (self.data or over_pages)(rng, self.shape)
+
+    def tables(self) -> tuple[np.ndarray, ...]:
+        """Boundaries of the queries, the block table, and the lengths."""
+        lengths = np.array(self.shape.k_lengths, np.int32)
+        return boundaries(self.shape.q_lengths), table_of(self.shape), lengths
+
+    def make_expected(self, inputs: Any) -> PackedExpected:
+        """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+        options = {name: value for name, value in inputs.keywords.items() if name != "return_lse"}
+        return paged(*inputs.arrays.values(), **options)
 
     def __hash__(self) -> int:
         return hash(self.name)

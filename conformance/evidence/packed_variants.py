@@ -126,3 +126,26 @@ PACKED = {
     "padded": padded,
     "backwards": backwards,
 }
+
+
+def over_pages(packed: Callable[..., Any]) -> Callable[..., Any]:
+    """A variant of paged attention: keys and values gathered page by page, for one of packed attention."""
+
+    def paged(
+        q: Array, k_cache: Array, v_cache: Array, cu_seqlens_q: Array, block_table: Array, kv_lengths: Array, **o: Any
+    ) -> Any:
+        new = o.pop("k_new", None), o.pop("v_new", None)
+        gathered = []
+        for cache, added in zip((k_cache, v_cache), new, strict=True):
+            pieces = []
+            for n, length in enumerate(kv_lengths.tolist()):
+                pages = block_table[n, : -(-length // cache.shape[1])]
+                own = cache[pages].reshape(-1, *cache.shape[2:])[:length]
+                rows = slice(cu_seqlens_q[n], cu_seqlens_q[n + 1])
+                count = int(rows.stop - rows.start)
+                pieces.append(own if added is None else np.concatenate([own[: length - count], added[rows]]))
+            gathered.append(np.concatenate(pieces))
+        ends = np.concatenate([[0], np.cumsum(kv_lengths)]).astype(np.int32)
+        return packed(q, *gathered, cu_seqlens_q, ends, **o)
+
+    return paged

@@ -48,6 +48,7 @@ GROUPS = (
     "gradients/mha",
     "gradients/mha_rows",
     "serving/varlen",
+    "serving/paged",
     "merge/weights",
     "merge/empty_parts",
     "merge/precision",

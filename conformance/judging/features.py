@@ -18,7 +18,7 @@ from enum import StrEnum
 from attention_conformance.conformance.cases import AnyCase, asked_cases, asked_kernel_cases, every_case
 from attention_conformance.conformance.cases.fit import dtypes_for
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
-from attention_conformance.impls.operators import MERGE, MHA, MHA_GRAD, SDPA, SDPA_GRAD, SUBLAYER, VARLEN
+from attention_conformance.impls.operators import MERGE, MHA, MHA_GRAD, PAGED, SDPA, SDPA_GRAD, SUBLAYER, VARLEN
 
 #: Needs of a case that are no keywords: fewer heads of k and v than of q, strides, an input that must be refused.
 GROUPED, MEMORY, INVALID = "grouped heads", "memory layout", "invalid input"
@@ -75,6 +75,7 @@ FEATURES = {
         Feature("sublayer", operators=(SUBLAYER.name,)),
         Feature("gradients", operators=(SDPA_GRAD.name, MHA_GRAD.name)),
         Feature("varlen", operators=(VARLEN.name,)),
+        Feature("paged", operators=(PAGED.name,)),
         Feature("merge", operators=(MERGE.name,)),
     )
 }

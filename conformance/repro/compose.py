@@ -30,7 +30,7 @@ from attention_conformance.impls.calls import heads_inside
 from attention_conformance.impls.contract import Call, Framework, Implementation
 from attention_conformance.impls.foreign import program as foreign
 from attention_conformance.impls.memory_layouts import lay_out
-from attention_conformance.impls.operators import MERGE, OPERATORS, VARLEN
+from attention_conformance.impls.operators import MERGE, OPERATORS, PAGED, VARLEN
 from attention_conformance.impls.script import Given, Snippet, by_contract, forward, together
 from attention_conformance.impls.select import builtin
 
@@ -53,6 +53,7 @@ _FUNCTIONS = {"sdpa": "attention"}
 #: What calls a function in whichever known signature it is written.
 _FORMS = {
     VARLEN.name: "attention_conformance.impls.packed:packed_form",
+    PAGED.name: "attention_conformance.impls.packed:packed_form",
     MERGE.name: "attention_conformance.impls.merging:merge_form",
 }
 

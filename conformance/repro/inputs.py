@@ -20,7 +20,7 @@ import numpy as np
 from attention_conformance.conformance.cases import AnyCase, Shape, data, layer
 from attention_conformance.conformance.cases.base import NUMPY_DTYPES
 from attention_conformance.conformance.cases.layer import LayerShape
-from attention_conformance.conformance.cases.packed import PackedShape, across
+from attention_conformance.conformance.cases.packed import PackedShape, PagedShape, across, over_pages
 from attention_conformance.conformance.repro.inline import CannotInline, Import, Inliner, import_lines, lambda_at
 from attention_conformance.impls.script import INDENT, WIDTH, applied, enclosed
 
@@ -268,9 +268,10 @@ def _shape_of_output(case: AnyCase) -> tuple[int, ...]:
 def _shape(shape: Any) -> tuple[list[str], Callable[..., Any]]:
     """The statements that define ``s`` with all that makers of data ask of a shape, and the data without a maker."""
     if isinstance(shape, PackedShape):
-        return [
-            applied("SimpleNamespace", [f"{name}={value!r}" for name, value in asdict(shape).items()], before="s = ")
-        ], across
+        sizes = [f"{name}={value!r}" for name, value in asdict(shape).items()]
+        paged = isinstance(shape, PagedShape)
+        lines = [applied("SimpleNamespace", [*sizes, *([f"pages={shape.pages}"] if paged else [])], before="s = ")]
+        return lines, over_pages if paged else across
     if not isinstance(shape, (Shape, LayerShape)):
         raise NoRecipe(f"no recipe for a {type(shape).__name__}")
     sizes = [f"{name}={value!r}" for name, value in asdict(shape).items() if name != "unbatched"]

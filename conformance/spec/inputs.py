@@ -81,3 +81,16 @@ class MergeInputs(_Arguments):
     outputs: np.ndarray
     lses: np.ndarray
     keywords: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PagedInputs(_Arguments):
+    """Of paged: q (Tq, Hq, D), caches (pages, page size, Hkv, width), int32 boundaries (N + 1,), table, lengths."""
+
+    q: np.ndarray
+    k_cache: np.ndarray
+    v_cache: np.ndarray
+    cu_seqlens_q: np.ndarray
+    block_table: np.ndarray
+    kv_lengths: np.ndarray
+    keywords: dict[str, Any] = field(default_factory=dict)

@@ -33,7 +33,6 @@ from attention_conformance.impls.process.pool import Pool
 
 CASES = [case for case in every_case().values() if case.operator == "varlen"]
 EXAMPLES = tomllib.loads(DATA.read_text(encoding="utf-8"))["packed"]
-TRIAL = Implementation("trial", "trial:none", operator="varlen")
 
 
 def result(case: Any, dtype: str, profile: Profile = Profile.WIDE) -> Result:
@@ -41,9 +40,9 @@ def result(case: Any, dtype: str, profile: Profile = Profile.WIDE) -> Result:
     return Result("trial", "cpu", dtype, case.name, case.clauses, Outcome.PASSED, profile=profile)
 
 
-def reply(function: Any, case: Any, dtype: str) -> Reply:
+def reply(function: Any, case: Any, dtype: str, operator: str = "varlen") -> Reply:
     """What a function replies to a case."""
-    return call(TRIAL, request(case, dtype, "cpu"), function)
+    return call(Implementation("trial", "trial:none", operator=operator), request(case, dtype, "cpu"), function)
 
 
 def random_pack(seed: int) -> PackedCase:

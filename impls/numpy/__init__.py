@@ -40,6 +40,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     ),
     _entry("numpy-layer", "layer:mha", "projections, heads, attention and output projection written out", "mha"),
     _entry("numpy-varlen", "varlen:varlen", "packed sequences, one after the other by numpy-eager", "varlen"),
+    _entry("numpy-paged", "paged:paged", "a paged cache, gathered by its table for numpy-varlen", "paged"),
     _entry("numpy-sublayer", "layer:sublayer", "numpy-layer with residual and LayerNorm", "sublayer"),
     _entry(
         "numpy-merge", "merge:merge", "partial results joined by their log-sum-exps, following every clause", "merge"

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from attention_conformance.impls.loading import keywords, operator_of
-from attention_conformance.impls.operators import SDPA, VARLEN
+from attention_conformance.impls.operators import PAGED, SDPA, VARLEN
 from attention_conformance.impls.packed import packed_form
 
 
@@ -102,3 +102,31 @@ def test_a_window_under_its_own_name_is_not_touched() -> None:
 
     assert packed_form(varlen)(1, 2, 3, 4, 5, window=(2, None)) == [(2, None)]
     assert "max_seqlen_q" in inspect.signature(packed_form(varlen)).parameters
+
+
+def test_the_signature_of_a_paged_kernel_is_recognised() -> None:
+    """vLLM's: one function for both, of varlen unless it says otherwise; and one that has a table alone."""
+
+    def both(
+        q: Any,
+        k: Any,
+        v: Any,
+        cu_seqlens_q: Any,
+        cu_seqlens_k: Any = None,
+        seqused_k: Any = None,
+        block_table: Any = None,
+    ) -> Any:
+        return [k, seqused_k, block_table]
+
+    def paged(q: Any, key_cache: Any, value_cache: Any, cu_seqlens_q: Any, block_tables: Any, seq_lens: Any) -> Any:
+        return [key_cache, seq_lens, block_tables]
+
+    assert operator_of(packed_form(both), SDPA.name) is VARLEN
+    assert operator_of(packed_form(paged), SDPA.name) is PAGED
+    both.operator = "paged"  # type: ignore[attr-defined]
+    for function in (both, paged):
+        assert packed_form(function)("q", "k", "v", "cu", "table", "lengths", max_seqlen_q=1) == [
+            "k",
+            "lengths",
+            "table",
+        ]

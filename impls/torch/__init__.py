@@ -107,6 +107,13 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         operator="varlen",
     ),
     _entry(
+        "torch-paged",
+        "varlen:paged",
+        "a paged cache, gathered by its table, padded and masked for scaled_dot_product_attention",
+        _FUSED,
+        operator="paged",
+    ),
+    _entry(
         "torch-sublayer", "layer:sublayer", "torch-layer with residual and layer_norm", _STORAGE, operator="sublayer"
     ),
     _entry("torch-merge", "merge:merge", "logsumexp and a weighted sum over the parts", _WIDE, operator="merge"),

@@ -425,4 +425,5 @@ CALLS: dict[str, Writer] = {
     "torch-context-parallel": written_out("merge:context_parallel"),
     "torch-varlen-padded": written_out("varlen:padded"),
     "torch-varlen-flex": written_out("varlen:flex"),
+    "torch-paged": written_out("varlen:paged"),
 }

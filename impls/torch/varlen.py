@@ -1,4 +1,4 @@
-"""Packed sequences in PyTorch on any device: padded and masked for SDPA, and by document for flex attention.
+"""Packed sequences and paged caches in PyTorch on any device: padded and masked for SDPA, and flex attention.
 
 Sources: torch.nn.functional.scaled_dot_product_attention, and torch.nn.attention.flex_attention with the mask of
 https://pytorch.org/blog/flexattention/ (document masking).  ``torch.nn.attention.varlen.varlen_attn`` has kernels for
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from attention_conformance.impls.validate import check_packs
+from attention_conformance.impls.validate import check_packs, check_pages
 
 Window = tuple[int | None, int | None] | None
 
@@ -123,3 +123,30 @@ def flex(
     )
     output = output[0].transpose(0, 1)
     return (output, aux.lse[0]) if return_lse else output
+
+
+def paged(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    cu_seqlens_q: Tensor,
+    block_table: Tensor,
+    kv_lengths: Tensor,
+    *,
+    is_causal: bool = False,
+    causal_offset: int | Tensor | None = None,
+    window: Window = None,
+    scale: float | None = None,
+    max_seqlen_q: int = 0,
+    max_seqlen_k: int = 0,
+) -> Tensor:
+    """The output (Tq, Hq, Dv): the keys of a paged cache gathered by its table, then ``padded``."""
+    check_pages(q, k_cache, v_cache, cu_seqlens_q, block_table, kv_lengths)
+    size = k_cache.shape[1]
+    ends = torch.nn.functional.pad(kv_lengths.cumsum(0), (1, 0))
+    sequence, place = places(ends, int(ends[-1]))
+    page = block_table[sequence, place // size]
+    k, v = (cache[page, place % size] for cache in (k_cache, v_cache))
+    return padded(
+        q, k, v, cu_seqlens_q, ends, is_causal=is_causal, causal_offset=causal_offset, window=window, scale=scale
+    )

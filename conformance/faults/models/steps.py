@@ -21,6 +21,7 @@ from attention_conformance.conformance.faults.models.gradients import Backward
 from attention_conformance.conformance.faults.models.merge import Merging
 from attention_conformance.conformance.faults.models.mha import Layer, Sublayer
 from attention_conformance.conformance.faults.models.mha_gradients import LayerBackward
+from attention_conformance.conformance.faults.models.paged import Paged
 from attention_conformance.conformance.faults.models.sdpa import Attention, Model
 from attention_conformance.conformance.faults.models.tiles import Tiled
 from attention_conformance.conformance.faults.models.varlen import Packed
@@ -29,7 +30,7 @@ from attention_conformance.impls.calls import Reply, call
 from attention_conformance.impls.contract import Implementation
 
 #: The correct models that faults are forms of.
-CORRECT: tuple[type[Model], ...] = (Tiled, Attention, Sublayer, Layer, Backward, LayerBackward, Packed, Merging)
+CORRECT: tuple[type[Model], ...] = (Tiled, Attention, Sublayer, Layer, Backward, LayerBackward, Paged, Packed, Merging)
 
 #: Faults that are about more than what their methods return: what stays behind, what is written to.
 _EFFECTS = (

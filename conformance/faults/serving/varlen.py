@@ -180,6 +180,19 @@ class PackedEmptyNan(Packed):
         return (output, lse) if len(self.keys(x, n)) else (output * np.nan, lse * np.nan)
 
 
+@fault(
+    "VARLEN-4", "a row of a pack without a key is the mean of all its values", "cf. onnxruntime 28904, cf. apex 1390"
+)
+class PackedEmptyMean(Packed):
+    """One mask over the pack, filled with a finite number."""
+
+    def sequence(self, x: Pack, n: int) -> tuple[Array, Array]:
+        output, lse = super().sequence(x, n)
+        empty = np.isneginf(lse).T[..., None] & (len(x.v) > 0)
+        mean = np.repeat(x.v.astype(np.float64).sum(axis=0) / max(len(x.v), 1), x.q.shape[1] // x.k.shape[1], axis=0)
+        return np.where(empty, mean, output).astype(output.dtype), lse
+
+
 @fault("VARLEN-4", "a packed sequence without keys gets the keys behind it", "flash-attention PR 2568")
 class PackedEmptyReadsNeighbour(Packed):
     """The loop over tiles of keys runs at least once."""

@@ -1,0 +1,151 @@
+"""(PAGED-1 to 12) Cases of paged caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES
+from attention_conformance.conformance.cases.packed import Maker, PagedCase, PagedShape, Rng, over_pages
+
+#: A chunk of a prompt, a step of decoding, a whole prompt, another step, over pages of 4.
+MIXED = PagedShape()
+DECODE = PagedShape(q_lengths=(1, 1, 1), k_lengths=(9, 8, 5))
+HOLES = PagedShape(q_lengths=(1, 0, 2, 1, 3), k_lengths=(5, 6, 0, 9, 3))
+
+
+def case(name: str, clauses: str, why: str, shape: PagedShape = MIXED, **rest: Any) -> PagedCase:
+    """A case from its clauses as one text and its options as keywords, beside the maxima."""
+    return PagedCase.of(f"paged-{name}", clauses, why, shape, shape.options | rest)
+
+
+def cases() -> Iterator[PagedCase]:
+    """Every case of this operator."""
+    yield from _tables()
+    yield from _positions()
+    yield from _unused()
+    yield from _sizes()
+    yield from _options()
+    yield from _new()
+    yield from _form()
+
+
+def _tables() -> Iterator[PagedCase]:
+    yield case("mixed", "PAGED-1 PAGED-2 PAGED-7", "A chunk of a prompt, two steps of decoding and a whole prompt, causal, over pages in no order.", is_causal=True, dtypes=ALL_DTYPES, stays="the plain call, in every dtype")
+    yield case("decode", "PAGED-2 PAGED-1", "One query each.", DECODE, dtypes=("float32", *HALVES), stays="a step of decoding, without a mask")
+    yield case("shared", "PAGED-2", "All sequences begin with the same two pages.", replace(MIXED, q_lengths=(3, 1, 2, 1), k_lengths=(9, 14, 11, 8), shared=2), is_causal=True, stays="pages of several sequences")
+    yield case("whole-pages", "PAGED-1", "Lengths that fill their pages: there is no slot left.", replace(DECODE, k_lengths=(8, 4, 12)), is_causal=True, stays="a last page that is full")
+    yield case("one-key-over", "PAGED-1", "Lengths of one key more than whole pages.", replace(DECODE, k_lengths=(9, 5, 13)), is_causal=True, stays="a last page of one key")
+    yield case("widths", "PAGED-1 PAGED-2", "Dv = 12 with D = 8.", replace(MIXED, dv=12), stays="Dv ≠ D")
+    yield case("lse", "PAGED-10 PAGED-2", "The lse, (Hq, Tq).", is_causal=True, return_lse=True, dtypes=("float32", *HALVES), stays="an lse and nothing else")
+
+
+def _positions() -> Iterator[PagedCase]:
+    yield case("chunk", "PAGED-3", "The third chunk of a prompt: five queries over 21 keys, causal.", replace(MIXED, q_lengths=(5, 4), k_lengths=(21, 12)), is_causal=True, dtypes=("float32", *HALVES), stays="a chunk in the middle of a prompt")
+    yield case("more-queries", "PAGED-3 PAGED-7", "More queries than keys: the first rows have none.", replace(MIXED, q_lengths=(5, 2), k_lengths=(3, 9)), is_causal=True, return_lse=True)
+    yield case("top-left", "PAGED-3", "causal_offset = 0, given.", is_causal=True, causal_offset=0)
+    yield case("offsets", "PAGED-3", "An offset for each sequence.", is_causal=True, causal_offset=_offsets(4, 9, 1, 2))
+    yield case("window", "PAGED-8 PAGED-3", "Causal with five keys to the left: whole pages are out of sight.", replace(MIXED, k_lengths=(19, 14, 7, 23)), is_causal=True, window=(5, None), dtypes=("float32", *HALVES))
+    yield case("window-decode", "PAGED-8 PAGED-3", "One query each and three keys to the left.", replace(DECODE, k_lengths=(9, 18, 5)), window=(3, 0))
+
+
+def _unused() -> Iterator[PagedCase]:
+    yield case("padding", "PAGED-4", "−1 behind the last page in the table.", replace(MIXED, padding=-1), is_causal=True, return_lse=True, stays="the padding that engines write")
+    yield case("padding-beyond", "PAGED-4", "Entries behind the last page that are far beyond the cache.", replace(MIXED, padding=2**31 - 1), stays="an entry that is dereferenced ends the process")
+    yield case("slots", "PAGED-4", "Unused slots hold numbers of 10,000.", edit=_fill_unused(1e4), stays="what was there before, in numbers")
+    yield case("slots-decode", "PAGED-4", "The same with one query each, causal.", DECODE, edit=_fill_unused(1e4), is_causal=True, return_lse=True, stays="what was there before, in numbers")
+    yield case("slots-nan", "PAGED-5", "NaN in the slots and pages that nobody has.", edit=_fill_unused(np.nan), stays="what engines that clear nothing need")
+    yield case("slots-inf", "PAGED-5", "Infinities there, with one query each.", DECODE, edit=_fill_unused(np.inf), is_causal=True, stays="what engines that clear nothing need")
+    yield case("empty", "PAGED-7", "A sequence without queries, and one without keys: zeros, and −inf.", HOLES, is_causal=True, return_lse=True, dtypes=("float32", *HALVES))
+    yield case("empty-first", "PAGED-7", "The first sequence has no keys, and its row of the table is all junk.", replace(DECODE, k_lengths=(0, 5, 7)), stays="a sequence without a page at the start")
+    yield case("empty-all", "PAGED-7", "No sequence has a key.", replace(DECODE, k_lengths=(0, 0, 0)), zeros=True)
+    yield case("maxima", "PAGED-8 PAGED-4", "Maxima of 64 over lengths of up to 14.", is_causal=True, max_seqlen_q=64, max_seqlen_k=64, stays="maxima that are no sequence's")
+    yield case("maxima-decode", "PAGED-8 PAGED-4", "The same with one query each, and an lse.", DECODE, max_seqlen_q=64, max_seqlen_k=64, return_lse=True, stays="maxima that are no sequence's")
+
+
+def _sizes() -> Iterator[PagedCase]:
+    for page in (1, 16, 17, 64, 128, 256):
+        lengths = (2 * page + 3, page, page // 2 + 1, page + 1)
+        shape = replace(MIXED, k_lengths=lengths, q_lengths=(3, 1, 1, 2), page=page, unused=3)
+        yield case(f"page-{page}", "PAGED-6 PAGED-2", f"Pages of {page}.", shape, is_causal=True, dtypes=("float32", *HALVES), stays="a page size that engines have")
+    yield case("page-17-decode", "PAGED-6 PAGED-2", "Pages of 17, one query each, with an lse.", replace(DECODE, k_lengths=(40, 17, 36), page=17), return_lse=True)
+    yield case("page-256-window", "PAGED-6 PAGED-8", "Pages of 256 with 200 keys to the left.", replace(MIXED, q_lengths=(3, 1), k_lengths=(700, 300), page=256, unused=2), is_causal=True, window=(200, None), return_lse=True)
+    yield case("many-blocks", "PAGED-6", "65,600 pages of one key: block numbers beyond 2¹⁶.", PagedShape((2, 3, 2), (5, 7, 3), hq=1, hkv=1, d=2, dv=2, page=1, unused=65600), data=_plain)
+    yield case("many-blocks-causal", "PAGED-6", "The same with 40 sequences, causal.", PagedShape((1, 2) * 20, (5, 7) * 20, hq=1, hkv=1, d=2, dv=2, page=1, unused=65600), data=_plain, is_causal=True)
+    yield case("long", "PAGED-6 PAGED-9", "A context of 1,500 keys in pages of 16 beside short ones.", replace(MIXED, q_lengths=(1, 2, 1), k_lengths=(1500, 40, 3), page=16), is_causal=True, dtypes=("float32", *HALVES), stays="many pages")
+    yield case("accuracy", "PAGED-9", "A short context beside one of 600 keys: each has its own bound.", replace(MIXED, q_lengths=(2, 2), k_lengths=(600, 3), page=16), dtypes=("float32", "float64"), stays="a bound for each sequence")
+    for width in (64, 128):
+        wide = replace(MIXED, q_lengths=(17, 1, 1, 64), k_lengths=(80, 129, 1, 64), hq=2, hkv=1, d=width, dv=width, page=16)
+        yield case(f"width-{width}", "PAGED-2 PAGED-8", f"Heads of {width}, two over one, causal, in half precision.", wide, dtypes=HALVES, is_causal=True, stays="the width of kernels that ship, without an envelope")
+
+
+def _options() -> Iterator[PagedCase]:
+    yield case("scale", "PAGED-8", "scale = 0.7.", scale=0.7, stays="a scale and nothing else")
+    yield case("softcap", "PAGED-8", "softcap = 3, on scores of tens.", data=_large_scores, softcap=3.0)
+    yield case("softcap-decode", "PAGED-8", "The same with one query each, causal.", DECODE, data=_large_scores, softcap=3.0, is_causal=True)
+    yield case("sinks", "PAGED-8", "A sink per head.", sinks=_sinks, is_causal=True, return_lse=True)
+    yield case("sinks-decode", "PAGED-8 PAGED-7", "Sinks of six heads over two, one query each, and a sequence without keys.", replace(DECODE, k_lengths=(9, 0, 5), hq=6), sinks=_sinks, return_lse=True)
+    yield case("grouped", "PAGED-8 PAGED-2", "Six query heads over two key heads.", replace(MIXED, hq=6), is_causal=True, dtypes=("float32", *HALVES), stays="grouped heads in half precision")
+    yield case("grouped-one", "PAGED-8", "Four query heads over one, one query each.", replace(DECODE, hq=4, hkv=1), stays="the group of a step of decoding")
+
+
+def _new() -> Iterator[PagedCase]:
+    yield case("new", "PAGED-11", "The new keys of a mixed batch; their slots hold old ones.", is_causal=True, k_new=_new_rows("d"), v_new=_new_rows("dv"), dtypes=("float32", *HALVES))
+    yield case("new-decode", "PAGED-11", "One new key each; one begins a page.", DECODE, k_new=_new_rows("d"), v_new=_new_rows("dv"))
+    yield case("new-window", "PAGED-11 PAGED-8", "New keys, two keys to the left.", k_new=_new_rows("d"), v_new=_new_rows("dv"), is_causal=True, window=(2, None), return_lse=True)
+
+
+def _form() -> Iterator[PagedCase]:
+    yield case("repeat", "SDPA-29", "Five equal calls.", repeats=5, is_causal=True, stays="equal calls")
+    yield case("memory-sliced", "SDPA-30", "Every second element of wider buffers.", memory="sliced", stays="strides of caches and tables")
+
+    def refused(name: str, why: str, edit: Callable[[Any], Any]) -> PagedCase:
+        return case(f"invalid-{name}", "PAGED-12", why, edit=edit, invalid=True, stays="an input that must be refused")
+
+    yield refused("pages", "Keys of 16 pages, values of one less.", lambda x: replace(x, v_cache=x.v_cache[:-1]))
+    yield refused("lengths", "Four sequences, and lengths of three.", lambda x: replace(x, kv_lengths=x.kv_lengths[:-1]))
+    yield refused("table", "Four sequences, and a table of three.", lambda x: replace(x, block_table=x.block_table[:-1]))
+    yield refused("width", "q is 8 wide and the keys 7.", lambda x: replace(x, k_cache=x.k_cache[..., :7]))
+
+
+def _offsets(*values: int) -> Maker:
+    return lambda rng, s, dtype: np.array(values, np.int64)
+
+
+def _sinks(rng: Rng, s: Any, dtype: np.dtype) -> np.ndarray:
+    """One logit per head, around the scores that queries point with."""
+    return (3 + 2 * rng.standard_normal(s.hq)).astype(dtype)
+
+
+def _new_rows(width: str) -> Maker:
+    """Keys or values of the queries' tokens."""
+    return lambda rng, s, dtype: rng.standard_normal((sum(s.q_lengths), s.hkv, getattr(s, width))).astype(dtype)
+
+
+def _large_scores(rng: Rng, s: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    q, k, v = over_pages(rng, s)
+    return 2 * q, k, v
+
+
+def _plain(rng: Rng, s: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Normal numbers, of caches that are too large for another thought."""
+    caches = (rng.standard_normal((s.pages, s.page, s.hkv, width)) for width in (s.d, s.dv))
+    return rng.standard_normal((sum(s.q_lengths), s.hq, s.d)), *caches
+
+
+def _fill_unused(value: float) -> Callable[[Any], Any]:
+    """An edit that writes a number to every slot that is no sequence's."""
+
+    def edit(x: Any) -> Any:
+        size = x.k_cache.shape[1]
+        used = np.zeros(x.k_cache.shape[:2], bool)
+        for row, length in zip(x.block_table, x.kv_lengths.tolist(), strict=True):
+            j = np.arange(length)
+            used[row[j // size], j % size] = True
+        caches = [np.where(used[..., None, None], a, a.dtype.type(value)) for a in (x.k_cache, x.v_cache)]
+        return replace(x, k_cache=caches[0], v_cache=caches[1])
+
+    return edit

@@ -1,0 +1,107 @@
+"""Paged caches in steps, all correct: the slots of every sequence by its table, then packed attention of varlen.py.
+
+The caches are one row of slots, page after page, so that the keys of a sequence are indices as they are in a pack.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from attention_conformance.conformance.faults.models.sdpa import Array
+from attention_conformance.conformance.faults.models.varlen import Pack, Packed
+from attention_conformance.impls.validate import check_pages
+
+
+@dataclass(frozen=True)
+class Pages(Pack):
+    """One call; ``k`` and ``v`` are the caches as slots, (pages · P, Hkv, width), ``cu_seqlens_k`` is not used."""
+
+    table: Array = field(default_factory=lambda: np.zeros((0, 0), np.int32))
+    lengths: Array = field(default_factory=lambda: np.zeros(0, np.int32))
+    page: int = 1
+    k_new: Array | None = None
+    v_new: Array | None = None
+
+
+class Paged(Packed):
+    """The steps of paged, each correct; ``x`` is the call, ``n`` the sequence, ``j`` places in it."""
+
+    operator: ClassVar[str] = "paged"
+
+    def __call__(  # type: ignore[override]  # another operator
+        self,
+        q: Array,
+        k_cache: Array,
+        v_cache: Array,
+        cu_seqlens_q: Array,
+        block_table: Array,
+        kv_lengths: Array,
+        *,
+        causal_offset: int | Array | None = None,
+        max_seqlen_q: int = 0,
+        max_seqlen_k: int = 0,
+        k_new: Array | None = None,
+        v_new: Array | None = None,
+        return_lse: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Paged as a plug-in gives it."""
+        self.check_pages(q, k_cache, v_cache, cu_seqlens_q, block_table, kv_lengths)
+        caches = (cache.reshape(-1, *cache.shape[2:]) for cache in (k_cache, v_cache))
+        maxima = (max_seqlen_q, max_seqlen_k)
+        x = Pages(
+            q, *caches, cu_seqlens_q, cu_seqlens_q, causal_offset, *maxima, return_lse, options,
+            table=block_table, lengths=kv_lengths, page=k_cache.shape[1], k_new=k_new, v_new=v_new,
+        )  # fmt: skip
+        output, lse = self.empty(x)
+        for n in range(self.count(x)):
+            self.write(x, n, output, lse, *self.sequence(x, n))
+        return self.results(x, output, lse)
+
+    def check_pages(self, *arrays: Array) -> None:
+        """PAGED-12: refuse what does not fit."""
+        check_pages(*arrays)
+
+    def length(self, x: Any, n: int) -> int:
+        """The keys of a sequence."""
+        return int(x.lengths[n])
+
+    def places(self, x: Any, n: int) -> Array:
+        """The places j of the keys that are looked at."""
+        return np.arange(self.length(x, n))
+
+    def row(self, x: Any, n: int) -> Array:
+        """The row of the table that is the sequence's own."""
+        return x.table[n]
+
+    def blocks(self, x: Any, n: int, j: Array) -> Array:
+        """PAGED-1: the page of each place."""
+        return self.row(x, n)[j // x.page].astype(np.int64)
+
+    def slots(self, x: Any, n: int, j: Array) -> Array:
+        """PAGED-1: the slot of each place in its page."""
+        return j % x.page
+
+    def keys(self, x: Any, n: int) -> Array:
+        """PAGED-1: the slots of a sequence's keys; what is read beyond the cache is one of its ends."""
+        j = self.places(x, n)
+        return np.clip(self.blocks(x, n, j) * x.page + self.slots(x, n, j), 0, len(x.k) - 1)
+
+    def taken(self, x: Any, n: int, rows: Array, keys: Array) -> tuple[Array, Array, Array]:
+        """The queries, keys and values of a sequence, new ones among them."""
+        q, k, v = super().taken(x, n, rows, keys)
+        if x.k_new is not None and x.v_new is not None and len(rows):
+            at = self.new_places(x, n, rows, keys)
+            k[at], v[at] = self.new_keys(x, rows), x.v_new[rows]
+        return q, k, v
+
+    def new_places(self, x: Any, n: int, rows: Array, keys: Array) -> Array:
+        """PAGED-11: where the new keys of a sequence are among its keys."""
+        return np.arange(len(keys) - len(rows), len(keys))
+
+    def new_keys(self, x: Any, rows: Array) -> Array:
+        """PAGED-11: the new keys of some rows."""
+        return x.k_new[rows]

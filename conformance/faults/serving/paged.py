@@ -1,0 +1,306 @@
+"""(PAGED-1 to PAGED-12) Caches read by the wrong row, page or slot, and what nobody has taken for somebody's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attention_conformance.conformance.faults.models.paged import Paged
+from attention_conformance.conformance.faults.models.sdpa import Array
+from attention_conformance.conformance.faults.registry import fault
+
+
+@fault("PAGED-2", "pages of a cache are read in order, without the table", "flashinfer PR 1976")
+class PagedTableIgnored(Paged):
+    """Page after page from the first of the sequence on: right where pages lie in order."""
+
+    def blocks(self, x: Any, n: int, j: Array) -> Array:
+        return x.table[n, 0] + j // x.page
+
+
+@fault("PAGED-2", "every sequence reads the pages of the first", "cf. yalis PR 53")
+class PagedFirstTable(Paged):
+    """The row of the table is not moved on."""
+
+    def row(self, x: Any, n: int) -> Array:
+        return x.table[0]
+
+
+@fault("PAGED-2", "a sequence reads the pages of the next", "cf. vllm PR 47305")
+class PagedNextTable(Paged):
+    """One row too far; the last sequence has its own."""
+
+    def row(self, x: Any, n: int) -> Array:
+        return x.table[min(n + 1, len(x.table) - 1)]
+
+
+@fault("PAGED-1", "the page behind the right one is read", "cf. flashinfer 4347")
+class PagedNextPage(Paged):
+    """Block numbers from 1."""
+
+    def blocks(self, x: Any, n: int, j: Array) -> Array:
+        return super().blocks(x, n, j) + 1
+
+
+@fault("PAGED-1", "the table of a paged cache has a row less wide than it is", "cf. vllm-ascend PR 11659")
+class PagedTableStride(Paged):
+    """The stride of the table is taken from the longest sequence's pages, without the entries behind them."""
+
+    def row(self, x: Any, n: int) -> Array:
+        width = -(-int(x.lengths.max(initial=0)) // x.page)
+        return np.resize(x.table.ravel()[n * width :], x.table.shape[1])
+
+
+@fault("PAGED-1", "slots are read from the end of a page", "cf. vllm PR 1514")
+class PagedSlotsReversed(Paged):
+    """Keys of a page in the other order, under a mask of positions that does not know."""
+
+    def slots(self, x: Any, n: int, j: Array) -> Array:
+        return x.page - 1 - j % x.page
+
+
+@fault("PAGED-4", "a paged cache is read to the end of its last page", "vllm PR 47305, cf. flashinfer 941")
+class PagedWholePages(Paged):
+    """Unwritten slots count as keys."""
+
+    def places(self, x: Any, n: int) -> Array:
+        return np.arange(-(-self.length(x, n) // x.page) * x.page)
+
+    def default_offset(self, x: Any, n: int, queries: int, keys: int) -> int:
+        return self.length(x, n) - queries
+
+
+@fault("PAGED-4", "one slot behind the last key of a paged cache is read", "cf. zml PR 563")
+class PagedOneSlotTooMany(Paged):
+    """≤ for <; a causal mask hides it."""
+
+    def places(self, x: Any, n: int) -> Array:
+        length = self.length(x, n)
+        return np.arange(min(length + 1, x.table.shape[1] * x.page)) if length else np.arange(0)
+
+    def default_offset(self, x: Any, n: int, queries: int, keys: int) -> int:
+        return self.length(x, n) - queries
+
+
+@fault("PAGED-3", "the newest key of a paged cache is not seen", "cf. TransformerEngine 3331")
+class PagedNewestKeyMissing(Paged):
+    """The length before the new token was written."""
+
+    def places(self, x: Any, n: int) -> Array:
+        length = self.length(x, n)
+        return np.arange(length - 1 if length > 1 else length)
+
+
+@fault("PAGED-1", "a last page that is not full is not read", "cf. flash-linear-attention 906")
+class PagedPartialPageDropped(Paged):
+    """The number of pages is rounded down."""
+
+    def places(self, x: Any, n: int) -> Array:
+        length = self.length(x, n)
+        return np.arange(length // x.page * x.page if length > x.page else length)
+
+    def default_offset(self, x: Any, n: int, queries: int, keys: int) -> int:
+        return self.length(x, n) - queries
+
+
+@fault("PAGED-4", "entries of the table behind the last page are read", "cf. vllm PR 47305, cf. flashinfer 5262")
+class PagedPaddingRead(Paged):
+    """The loop over pages runs to the width of the table, masked by nothing; −1 is the first page."""
+
+    def places(self, x: Any, n: int) -> Array:
+        length = self.length(x, n)
+        return np.concatenate([np.arange(length), np.arange(-(-length // x.page), x.table.shape[1]) * x.page])
+
+    def blocks(self, x: Any, n: int, j: Array) -> Array:
+        return np.clip(super().blocks(x, n, j), 0, len(x.k) // x.page - 1)
+
+    def default_offset(self, x: Any, n: int, queries: int, keys: int) -> int:
+        return self.length(x, n) - queries
+
+
+@fault("PAGED-8", "the longest context is taken for every sequence's own", "vllm-flash-attention PR 18")
+class PagedLongestContext(Paged):
+    """max_seqlen_k for kv_lengths[n], as far as the table goes."""
+
+    def places(self, x: Any, n: int) -> Array:
+        return np.arange(min(x.max_seqlen_k, x.table.shape[1] * x.page))
+
+    def blocks(self, x: Any, n: int, j: Array) -> Array:
+        return np.clip(super().blocks(x, n, j), 0, len(x.k) // x.page - 1)
+
+
+@fault("PAGED-6", "block numbers are cut to 16 bits", "aiter 3062")
+class PagedBlocksIn16Bits(Paged):
+    """Right for caches of up to 65,536 pages."""
+
+    def blocks(self, x: Any, n: int, j: Array) -> Array:
+        return super().blocks(x, n, j) % 2**16
+
+
+@fault("PAGED-6", "pages larger than 128 are read as pages of 128", "flashinfer 4347")
+class PagedPagesUpTo128(Paged):
+    """Slots beyond 128 are taken from the start of the page."""
+
+    def slots(self, x: Any, n: int, j: Array) -> Array:
+        return super().slots(x, n, j) % 128
+
+
+@fault("PAGED-6", "the slot in a page is masked as if pages were powers of two", "cf. vllm PR 24486")
+class PagedPowersOfTwo(Paged):
+    """j & (P − 1): right for 1, 16, 64, and not for 17."""
+
+    def slots(self, x: Any, n: int, j: Array) -> Array:
+        return j & (x.page - 1)
+
+    def blocks(self, x: Any, n: int, j: Array) -> Array:
+        shift = max(x.page - 1, 0).bit_length()
+        return self.row(x, n)[np.minimum(j >> shift, x.table.shape[1] - 1)].astype(np.int64)
+
+
+@fault("PAGED-6", "pages of one key are read as pages of two", "cf. flashinfer 885")
+class PagedSizeOne(Paged):
+    """A kernel without a form for P = 1 takes each other entry."""
+
+    def blocks(self, x: Any, n: int, j: Array) -> Array:
+        return super().blocks(x, n, j // 2 * 2 if x.page == 1 else j)
+
+
+@fault("PAGED-3", "causal masks over pages are aligned at the top left", "SageAttention PR 372")
+class PagedTopLeft(Paged):
+    """A chunk of a prompt is masked as if it were its start."""
+
+    def default_offset(self, x: Any, n: int, queries: int, keys: int) -> int:
+        return 0
+
+
+@fault("PAGED-3", "new tokens are counted behind the length", "cf. onnx PR 8068")
+class PagedLengthWithoutNew(Paged):
+    """kv_lengths taken for the context alone, so that each query sees later ones."""
+
+    def default_offset(self, x: Any, n: int, queries: int, keys: int) -> int:
+        return keys
+
+
+@fault("PAGED-3", "a given offset is ignored over pages", "cf. flash-attention 1778")
+class PagedOffsetIgnored(Paged):
+    """Always the last positions."""
+
+    def offset(self, x: Any, n: int, queries: int, keys: int) -> int:
+        return self.default_offset(x, n, queries, keys)
+
+
+@fault("PAGED-8", "a window over pages ends at whole pages", "executorch PR 21857")
+class PagedWindowByPages(Paged):
+    """The first page in sight is read from its start."""
+
+    def options(self, x: Any, n: int) -> dict[str, Any]:
+        window = x.options.get("window")
+        if window is None or window[0] is None:
+            return x.options
+        return {**x.options, "window": (window[0] + x.page - 1, window[1])}
+
+
+@fault("PAGED-8", "windows are ignored over pages", "vllm-ascend 2729, vllm 4057")
+class PagedWindowIgnored(Paged):
+    """The path of chunked prefill has none."""
+
+    def options(self, x: Any, n: int) -> dict[str, Any]:
+        return {**x.options, "window": None}
+
+
+@fault("PAGED-8", "softcap is ignored over pages", "cf. vllm-metal 665")
+class PagedSoftcapIgnored(Paged):
+    """The kernel of the cache does not have it."""
+
+    def options(self, x: Any, n: int) -> dict[str, Any]:
+        return {**x.options, "softcap": None}
+
+
+@fault("PAGED-8", "sinks are ignored over pages", "vllm-metal 212")
+class PagedSinksIgnored(Paged):
+    """The kernel of the cache does not have them."""
+
+    def options(self, x: Any, n: int) -> dict[str, Any]:
+        return {**x.options, "sinks": None}
+
+
+@fault("PAGED-7", "a sequence without keys in a paged cache gives NaN", "FlashMLA 11, cf. flashinfer 5262")
+class PagedEmptyNan(Paged):
+    """0 / 0."""
+
+    def sequence(self, x: Any, n: int) -> tuple[Array, Array]:
+        output, lse = super().sequence(x, n)
+        return (output, lse) if self.length(x, n) else (output * np.nan, lse * np.nan)
+
+
+@fault("PAGED-7", "a sequence without keys reads the page of its first entry", "cf. flash-attention PR 2568")
+class PagedEmptyReadsPage(Paged):
+    """The loop over pages runs at least once."""
+
+    def places(self, x: Any, n: int) -> Array:
+        return np.arange(self.length(x, n) or x.page)
+
+
+@fault("PAGED-7", "in a mixed batch all sequences have as many queries as the first", "cf. vllm-omni PR 3525")
+class PagedQueriesOfFirst(Paged):
+    """The positions of a step of decoding are those of a batch in which all are alike."""
+
+    def default_offset(self, x: Any, n: int, queries: int, keys: int) -> int:
+        return keys - len(self.rows(x, 0))
+
+
+@fault("PAGED-10", "lse over pages is of the last page alone", "cf. flash-attention PR 2573")
+class PagedLseOfLastPage(Paged):
+    """Written page by page, and not merged."""
+
+    def sequence(self, x: Any, n: int) -> tuple[Array, Array]:
+        output, lse = super().sequence(x, n)
+        j, rows = self.places(x, n), self.rows(x, n)
+        if not len(j) or not len(rows):
+            return output, lse
+        start = j[-1] // x.page * x.page
+        q, k, v = (a.swapaxes(0, 1)[None] for a in self.taken(x, n, rows, self.keys(x, n)))
+        offset = self.offset(x, n, len(rows), len(j)) - start
+        _, last = self.inner(q, k[:, :, start:], v[:, :, start:], causal_offset=offset, return_lse=True, **x.options)
+        return output, last[0]
+
+
+@fault("PAGED-11", "new keys are not seen in the step that brings them", "cf. llmman PR 118")
+class PagedNewNotSeen(Paged):
+    """Attention over what the cache held before."""
+
+    def taken(self, x: Any, n: int, rows: Array, keys: Array) -> tuple[Array, Array, Array]:
+        return x.q[rows], x.k[keys], x.v[keys]
+
+
+@fault("PAGED-11", "new keys are written one slot too far", "cf. llmman PR 118")
+class PagedNewOneSlotFar(Paged):
+    """At the length, and not before it: the newest is lost, and the slot before holds an old one."""
+
+    def new_places(self, x: Any, n: int, rows: Array, keys: Array) -> Array:
+        return np.minimum(super().new_places(x, n, rows, keys) + 1, len(keys) - 1)
+
+
+@fault("PAGED-11", "new keys are added to what their slots held", "llmman PR 118")
+class PagedNewAdded(Paged):
+    """``index_add`` for ``index_copy``: right where slots are cleared before."""
+
+    def taken(self, x: Any, n: int, rows: Array, keys: Array) -> tuple[Array, Array, Array]:
+        q, k, v = super().taken(x, n, rows, keys)
+        if x.k_new is not None and len(rows):
+            at = self.new_places(x, n, rows, keys)
+            k[at] += x.k[keys[at]]
+            v[at] += x.v[keys[at]]
+        return q, k, v
+
+
+@fault("PAGED-12", "tables and lengths of fewer sequences are accepted", "cf. transformers PR 39653")
+class PagedNotChecked(Paged):
+    """As many sequences as all of them have."""
+
+    def check_pages(self, *arrays: Array) -> None:
+        pass
+
+    def count(self, x: Any) -> int:
+        return min(x.sequences, len(x.table), len(x.lengths))

@@ -1,0 +1,93 @@
+"""(PAGED-…) Attention over a paged cache in float64 NumPy: keys and values by their table, then packed sequences."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attention_conformance.conformance.spec.sdpa import Array, InvalidInput
+from attention_conformance.conformance.spec.varlen import PackedExpected, attend, check_heads
+
+
+def paged(
+    q: Array,
+    k_cache: Array,
+    v_cache: Array,
+    cu_seqlens_q: Array,
+    block_table: Array,
+    kv_lengths: Array,
+    *,
+    is_causal: bool = False,
+    causal_offset: int | Array | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Array | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    k_new: Array | None = None,
+    v_new: Array | None = None,
+) -> PackedExpected:
+    """Attention over pages as SPEC.md defines it.
+
+    Parameters
+    ----------
+    q, k_cache, v_cache
+        (Tq, Hq, D), (pages, P, Hkv, D) and (pages, P, Hkv, Dv), of one floating dtype (PAGED-1).
+    cu_seqlens_q, block_table, kv_lengths
+        (N + 1,), (N, M) and (N,).
+    k_new, v_new
+        (Tq, Hkv, D) and (Tq, Hkv, Dv), together or not at all (PAGED-11).
+    others
+        As of varlen.
+
+    Returns
+    -------
+    PackedExpected
+        Results of every row, and those of sdpa that they come from.
+
+    Raises
+    ------
+    InvalidInput
+        Where PAGED-12 requires an exception.
+    """
+    check_pages(q, k_cache, v_cache, cu_seqlens_q, block_table, kv_lengths)
+    keys, values = [], []
+    for n, length in enumerate(kv_lengths.tolist()):
+        rows = slice(cu_seqlens_q[n], cu_seqlens_q[n + 1])
+        for found, cache, new in ((keys, k_cache, k_new), (values, v_cache, v_new)):
+            own = in_order(cache, block_table[n], length)
+            if new is not None and len(new[rows]):
+                own[-len(new[rows]) :] = new[rows]  # PAGED-11
+            found.append(own)
+    return attend(
+        q,
+        cu_seqlens_q,
+        keys,
+        values,
+        is_causal=is_causal,
+        causal_offset=causal_offset,
+        window=window,
+        scale=scale,
+        softcap=softcap,
+        sinks=sinks,
+    )
+
+
+def in_order(cache: Array, table: Array, length: int) -> Array:
+    """PAGED-1: the first ``length`` keys or values of a sequence, by the row of the table that is its own."""
+    j = np.arange(length)
+    return cache[table[j // cache.shape[1]], j % cache.shape[1]]
+
+
+def check_pages(
+    q: Array, k_cache: Array, v_cache: Array, cu_seqlens_q: Array, block_table: Array, kv_lengths: Array
+) -> None:
+    """PAGED-12: refuse what does not fit together."""
+    if q.ndim != 3 or not k_cache.ndim == v_cache.ndim == 4:
+        raise InvalidInput("PAGED-12", f"q and the caches have ranks {q.ndim}, {k_cache.ndim}, {v_cache.ndim}")
+    if k_cache.shape[:2] != v_cache.shape[:2]:
+        raise InvalidInput("PAGED-12", f"pages of keys are {k_cache.shape[:2]}, of values {v_cache.shape[:2]}")
+    if not len(cu_seqlens_q) - 1 == len(block_table) == len(kv_lengths):
+        sizes = f"{len(cu_seqlens_q) - 1}, {len(block_table)}, {len(kv_lengths)}"
+        raise InvalidInput("PAGED-12", f"boundaries, table and lengths are of {sizes} sequences")
+    check_heads("PAGED-12", q, k_cache, v_cache)

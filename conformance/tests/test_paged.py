@@ -1,0 +1,142 @@
+"""Paged caches: the reference, examples by hand over pages, correct variants, faults, and what is only advised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.cases.fit import fit
+from attention_conformance.conformance.cases.packed import PagedShape, table_of
+from attention_conformance.conformance.diagnosis.match import diagnose
+from attention_conformance.conformance.evidence.packed_variants import PACKED, over_pages
+from attention_conformance.conformance.faults.kill_matrix import LEAST, judge_faults
+from attention_conformance.conformance.faults.registry import FAULTS, faults_of
+from attention_conformance.conformance.faults.trials import Failed
+from attention_conformance.conformance.judging.judge import judge
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.conformance.spec.paged import paged
+from attention_conformance.conformance.tests.exact import parse
+from attention_conformance.conformance.tests.test_varlen import EXAMPLES, dense, given, reply, result
+from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.envelope import Envelope, Sizes
+from attention_conformance.impls.process.pool import Pool
+
+CASES = [case for case in every_case().values() if case.operator == "paged"]
+
+
+class Gathered:
+    """The inputs of a case in one piece, key by key."""
+
+    def __init__(self, x: Any) -> None:
+        self.q, self.cu_seqlens_q, self.keywords = x.q, x.cu_seqlens_q, dict(x.keywords)
+        new = {name: self.keywords.pop(name, None) for name in ("k_new", "v_new")}
+        self.cu_seqlens_k = np.array([0, *np.cumsum(x.kv_lengths)])
+        for name, cache in (("k", x.k_cache), ("v", x.v_cache)):
+            rows = []
+            for n, length in enumerate(x.kv_lengths):
+                end, queries = x.cu_seqlens_q[n + 1], x.cu_seqlens_q[n + 1] - x.cu_seqlens_q[n]
+                for j in range(length):
+                    block, slot = divmod(j, cache.shape[1])
+                    row = cache[x.block_table[n, block], slot]
+                    if new[f"{name}_new"] is not None and j >= length - queries:
+                        row = new[f"{name}_new"][end - (length - j)]
+                    rows.append(row)
+            setattr(self, name, np.array(rows).reshape(-1, *cache.shape[2:]))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["mixed", "shared", "more-queries", "window", "page-17", "grouped", "new", "new-window", "widths"],
+)
+def test_the_reference_is_what_loops_over_keys_give(name: str) -> None:
+    """Each key looked up by itself, each row by itself."""
+    case = every_case()[f"paged-{name}"]
+    x = case.inputs("float64")
+    gathered = Gathered(x)
+    np.testing.assert_allclose(case.expected("float64").output, dense(gathered), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("page", [1, 2, 3])
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each["name"])
+def test_examples_by_hand_over_pages(example: Any, page: int) -> None:
+    """The packed examples with their keys in pages in no order give what was computed by hand."""
+    q, k, v, cu_q, cu_k = given(example)
+    shape = PagedShape(tuple(np.diff(cu_q).tolist()), tuple(np.diff(cu_k).tolist()), 1, 1, 1, 1, page=page)
+    table = table_of(shape)
+    caches = [np.full((shape.pages, page, 1, 1), 99.0) for _ in range(2)]
+    for n, length in enumerate(shape.k_lengths):
+        for j in range(length):
+            for cache, array in zip(caches, (k, v), strict=True):
+                cache[table[n, j // page], j % page] = array[cu_k[n] + j]
+    lengths = np.array(shape.k_lengths, np.int32)
+    found = paged(q, *caches, cu_q, table, lengths, scale=float(np.log(2)), **example.get("options", {}))
+    wanted = [[float(parse(each)) for each in row] for row in example["results"]["output"]]
+    np.testing.assert_allclose(found.output[:, 0], wanted, rtol=1e-14)
+
+
+def test_pages_lie_in_no_order() -> None:
+    """A kernel that never reads the table is not right by accident; shared pages are the same ones."""
+    table = table_of(every_case()["paged-chunk"].shape)
+    assert np.any(np.diff(table[0, :5]) != 1)
+    shared = table_of(every_case()["paged-shared"].shape)
+    assert (shared[:, :2] == shared[0, :2]).all()
+    assert len(set(shared[:3, 2].tolist())) == 3
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_correct_variants_pass_every_case(name: str) -> None:
+    """Gathered for the loop, for tiles, stored, dense, padded, backwards: none is taken for wrong."""
+    function = over_pages(PACKED[name])
+    profile = Profile.STORAGE if name == "stored" else Profile.WIDE
+    dtypes = getattr(PACKED[name], "dtypes", ("float64", "float32", "float16", "bfloat16"))
+    for case in (case for case in CASES if not case.invalid):
+        for dtype in (dtype for dtype in case.dtypes if dtype in dtypes):
+            if name == "padded" and not case.shape.sk:
+                continue
+            got = judge(reply_of(function, case, dtype), case, result(case, dtype, profile), every_profile=False)
+            assert got.outcome is Outcome.PASSED, got.message
+
+
+def reply_of(function: Any, case: Any, dtype: str) -> Any:
+    """What a function of paged attention replies to a case."""
+    return reply(function, case, dtype, "paged")
+
+
+@pytest.mark.slow
+def test_every_fault_is_caught_twice() -> None:
+    """By two cases at least."""
+    kills = judge_faults(Pool(in_process=True), [fault.name for fault in faults_of("paged")])
+    assert {kill.fault: list(kill.caught) for kill in kills if len(kill.caught) < LEAST} == {}
+    assert len(kills) >= 30
+
+
+@pytest.mark.parametrize("name", [fault.name for fault in faults_of("paged")][::7])
+def test_a_fault_is_named(name: str) -> None:
+    """Of all that is wrong with pages, and with the attention within."""
+    failed = []
+    for case in sorted(CASES, key=lambda case: case.size):
+        if "float32" in case.dtypes and not case.invalid:
+            returned = reply_of(FAULTS[name].make(), case, "float32")
+            got = judge(returned, case, result(case, "float32"), every_profile=False)
+            if got.failure is not None:
+                failed.append(Failed(case, "float32", Profile.WIDE, got.failure, returned))
+    assert failed
+    assert name in diagnose(failed, [])[0].names
+
+
+def test_nan_in_unused_slots_is_advised_and_not_required() -> None:
+    """PAGED-5 is a SHOULD: a kernel that lets it through is told, and fails nothing."""
+    case = every_case()["paged-slots-nan"]
+    right = case.expected("float32").output.astype(np.float32)
+    returned = reply_of(lambda *a, **k: right * np.float32(np.nan), case, "float32")
+    assert judge(returned, case, result(case, "float32")).outcome is Outcome.ADVISORY
+
+
+def test_a_case_is_fitted_to_heads_and_widths() -> None:
+    """Pages and lengths stay."""
+    inside = fit(every_case()["paged-mixed"], Envelope(head_widths=Sizes((64,)), value_widths=Sizes((64,))))
+    assert (inside.shape.d, inside.shape.dv, inside.shape.page) == (64, 64, 4)
+    assert inside.inputs("float16").k_cache.shape[3] == 64
