@@ -1,8 +1,8 @@
 """Signatures of packed and paged attention: functions that name its arguments as flash-attention, PyTorch or vLLM do.
 
-A function with parameters ``cu_seqlens_q`` and ``cu_seqlens_k`` is of varlen; one with a ``block_table`` and lengths is
-of paged.  Both are plugged in as they are: names and the way in which "none" is written are translated, and the maxima are
-given to whoever takes them.  Results are not touched.
+A function with ``cu_seqlens_q`` and ``cu_seqlens_k`` is of varlen, with a ``block_table`` and lengths of paged.
+Both are plugged in as they are: names and the way in which "none" is written are translated, and the maxima are given
+to whoever takes them.  Results are not touched.
 """
 
 from __future__ import annotations

@@ -132,8 +132,8 @@ def _large_scores(rng: Rng, s: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 def _plain(rng: Rng, s: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Normal numbers, of caches that are too large for another thought."""
-    caches = (rng.standard_normal((s.pages, s.page, s.hkv, width)) for width in (s.d, s.dv))
-    return rng.standard_normal((sum(s.q_lengths), s.hq, s.d)), *caches
+    k, v = (rng.standard_normal((s.pages, s.page, s.hkv, width)) for width in (s.d, s.dv))
+    return rng.standard_normal((sum(s.q_lengths), s.hq, s.d)), k, v
 
 
 def _fill_unused(value: float) -> Callable[[Any], Any]:

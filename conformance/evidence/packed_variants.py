@@ -118,7 +118,7 @@ for _each in (dense, padded, backwards):
     _each.operator, _each.profiles = "varlen", PackedInTiles.profiles  # type: ignore[attr-defined]
 
 #: The variants by name; numpy-varlen is the loop itself.
-PACKED = {
+PACKED: dict[str, Callable[..., Any]] = {
     "loop": loop,
     "in_tiles": in_tiles,
     "stored": stored,

@@ -269,9 +269,9 @@ def _shape(shape: Any) -> tuple[list[str], Callable[..., Any]]:
     """The statements that define ``s`` with all that makers of data ask of a shape, and the data without a maker."""
     if isinstance(shape, PackedShape):
         sizes = [f"{name}={value!r}" for name, value in asdict(shape).items()]
-        paged = isinstance(shape, PagedShape)
-        lines = [applied("SimpleNamespace", [*sizes, *([f"pages={shape.pages}"] if paged else [])], before="s = ")]
-        return lines, over_pages if paged else across
+        if isinstance(shape, PagedShape):
+            return [applied("SimpleNamespace", [*sizes, f"pages={shape.pages}"], before="s = ")], over_pages
+        return [applied("SimpleNamespace", sizes, before="s = ")], across
     if not isinstance(shape, (Shape, LayerShape)):
         raise NoRecipe(f"no recipe for a {type(shape).__name__}")
     sizes = [f"{name}={value!r}" for name, value in asdict(shape).items() if name != "unbatched"]

@@ -51,7 +51,8 @@ def paged(
         Where PAGED-12 requires an exception.
     """
     check_pages(q, k_cache, v_cache, cu_seqlens_q, block_table, kv_lengths)
-    keys, values = [], []
+    keys: list[Array] = []
+    values: list[Array] = []
     for n, length in enumerate(kv_lengths.tolist()):
         rows = slice(cu_seqlens_q[n], cu_seqlens_q[n + 1])
         for found, cache, new in ((keys, k_cache, k_new), (values, v_cache, v_new)):

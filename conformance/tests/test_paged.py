@@ -66,13 +66,13 @@ def test_examples_by_hand_over_pages(example: Any, page: int) -> None:
     q, k, v, cu_q, cu_k = given(example)
     shape = PagedShape(tuple(np.diff(cu_q).tolist()), tuple(np.diff(cu_k).tolist()), 1, 1, 1, 1, page=page)
     table = table_of(shape)
-    caches = [np.full((shape.pages, page, 1, 1), 99.0) for _ in range(2)]
+    k_cache, v_cache = (np.full((shape.pages, page, 1, 1), 99.0) for _ in range(2))
     for n, length in enumerate(shape.k_lengths):
         for j in range(length):
-            for cache, array in zip(caches, (k, v), strict=True):
+            for cache, array in ((k_cache, k), (v_cache, v)):
                 cache[table[n, j // page], j % page] = array[cu_k[n] + j]
     lengths = np.array(shape.k_lengths, np.int32)
-    found = paged(q, *caches, cu_q, table, lengths, scale=float(np.log(2)), **example.get("options", {}))
+    found = paged(q, k_cache, v_cache, cu_q, table, lengths, scale=float(np.log(2)), **example.get("options", {}))
     wanted = [[float(parse(each)) for each in row] for row in example["results"]["output"]]
     np.testing.assert_allclose(found.output[:, 0], wanted, rtol=1e-14)
 

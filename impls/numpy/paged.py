@@ -49,5 +49,17 @@ def paged(
         of_row = np.repeat(np.arange(len(kv_lengths)), np.diff(cu_seqlens_q))
         slots = ends[of_row + 1] - cu_seqlens_q[of_row + 1] + np.arange(cu_seqlens_q[-1])
         k[slots], v[slots] = k_new[: len(slots)], v_new[: len(slots)]
-    options = {"is_causal": is_causal, "causal_offset": causal_offset, "window": window, "scale": scale}
-    return varlen(q, k, v, cu_seqlens_q, ends, **options, softcap=softcap, sinks=sinks, return_lse=return_lse)
+    return varlen(
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        ends,
+        is_causal=is_causal,
+        causal_offset=causal_offset,
+        window=window,
+        scale=scale,
+        softcap=softcap,
+        sinks=sinks,
+        return_lse=return_lse,
+    )

@@ -58,10 +58,8 @@ def padded(
         batch[sequence, place] = array[: len(sequence)]
         return batch.transpose(1, 2)
 
-    batch = [
-        side_by_side(a, *at)
-        for a, at in ((q, (of_row, i, sizes[0])), (k, (of_key, j, sizes[1])), (v, (of_key, j, sizes[1])))
-    ]
+    rows_in = side_by_side(q, of_row, i, sizes[0])
+    keys_in, values_in = (side_by_side(array, of_key, j, sizes[1]) for array in (k, v))
     rows, keys = (torch.arange(size, device=q.device) for size in sizes)
     diagonal = rows[:, None] + diagonals(cu_seqlens_q, cu_seqlens_k, causal_offset)[:, None, None]
     mask = (keys < lengths[1][:, None, None]).expand(-1, sizes[0], -1)
@@ -73,7 +71,9 @@ def padded(
     if right is not None:
         mask = mask & (keys <= diagonal + right)
     grouped = q.shape[1] != k.shape[1]
-    output = scaled_dot_product_attention(*batch, attn_mask=mask[:, None], scale=scale, enable_gqa=grouped)
+    output = scaled_dot_product_attention(
+        rows_in, keys_in, values_in, attn_mask=mask[:, None], scale=scale, enable_gqa=grouped
+    )
     return output.transpose(1, 2)[of_row, i]
 
 
@@ -114,15 +114,17 @@ def flex(
         return score if softcap is None else softcap * torch.tanh(score / softcap)
 
     output, aux = flex_attention(
-        *(array.transpose(0, 1)[None] for array in (q, k, v)),
+        q.transpose(0, 1)[None],
+        k.transpose(0, 1)[None],
+        v.transpose(0, 1)[None],
         score_mod=None if softcap is None else score_mod,
         block_mask=create_block_mask(mask_mod, None, None, len(q), len(k), device=str(q.device)),
         scale=scale,
         enable_gqa=q.shape[1] != k.shape[1],
         return_aux=AuxRequest(lse=return_lse),
     )
-    output = output[0].transpose(0, 1)
-    return (output, aux.lse[0]) if return_lse else output
+    output, lse = output[0].transpose(0, 1), aux.lse if return_lse else None
+    return output if lse is None else (output, lse[0])
 
 
 def paged(

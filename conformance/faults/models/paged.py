@@ -50,12 +50,23 @@ class Paged(Packed):
     ) -> Any:
         """Paged as a plug-in gives it."""
         self.check_pages(q, k_cache, v_cache, cu_seqlens_q, block_table, kv_lengths)
-        caches = (cache.reshape(-1, *cache.shape[2:]) for cache in (k_cache, v_cache))
-        maxima = (max_seqlen_q, max_seqlen_k)
         x = Pages(
-            q, *caches, cu_seqlens_q, cu_seqlens_q, causal_offset, *maxima, return_lse, options,
-            table=block_table, lengths=kv_lengths, page=k_cache.shape[1], k_new=k_new, v_new=v_new,
-        )  # fmt: skip
+            q,
+            k_cache.reshape(-1, *k_cache.shape[2:]),
+            v_cache.reshape(-1, *v_cache.shape[2:]),
+            cu_seqlens_q,
+            cu_seqlens_q,
+            causal_offset,
+            max_seqlen_q,
+            max_seqlen_k,
+            return_lse,
+            options,
+            block_table,
+            kv_lengths,
+            k_cache.shape[1],
+            k_new,
+            v_new,
+        )
         output, lse = self.empty(x)
         for n in range(self.count(x)):
             self.write(x, n, output, lse, *self.sequence(x, n))
