@@ -88,6 +88,12 @@ def add_fuzz(add: Callable[..., Any]) -> None:
         help="also judge the first call of N forked processes per target, on several threads and beside busy processes;"
         " with -k test_first_calls nothing else",
     )
+    add(
+        "--invariance",
+        action="store_true",
+        help="also ask whether a sequence and a row have the same bits alone, elsewhere in a batch, beside others, with"
+        " padding and in chunks; with -k test_invariance nothing else",
+    )
     add("--fuzz-seed", type=int, metavar="SEED", help="repeat the problems of the run that printed this")
 
 

@@ -25,7 +25,7 @@ from attention_conformance.conformance.cases import (
 from attention_conformance.conformance.cases.fit import dtypes_for, fit, fit_kernels
 from attention_conformance.conformance.judging.claims import required
 from attention_conformance.conformance.ledger.load import LedgerError
-from attention_conformance.conformance.run import first_calls, sharding, targets, xdist
+from attention_conformance.conformance.run import first_calls, invariance, sharding, targets, xdist
 from attention_conformance.conformance.run.recorder import Recorder, check_ledger
 from attention_conformance.impls.contract import ImplementationError
 from attention_conformance.impls.envelope import Envelope
@@ -41,6 +41,8 @@ ROOT = HERE.parent
 
 #: The tests of ``--fresh N``.
 FIRST_CALLS = HERE / "test_first_calls.py"
+#: The tests of ``--invariance``.
+INVARIANCE = HERE / "test_invariance.py"
 
 #: Folders that may be named on the command line from anywhere, and their own tests, which are not run then.
 ROOMS = ("impls", "conformance", "bench", "reports")
@@ -111,6 +113,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     if collection_path == FIRST_CALLS and config.getoption("fresh") is None:
         return True  # without --fresh there are none, rather than skipped ones
+    if collection_path == INVARIANCE and not config.getoption("invariance"):
+        return True
     parts = collection_path.relative_to(ROOT).parts
     if len(parts) < 2 or parts[0] not in ROOMS:
         return None
@@ -151,6 +155,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         chosen = [t for t in targets.targets(config) if t.implementation.operator == SDPA.name and t.device == "cpu"]
         fresh = config.getoption("fresh")
         metafunc.parametrize(("target", "fresh"), [(t, fresh) for t in chosen], ids=[f"{t.id}-fresh" for t in chosen])
+        return
+    if {"target", "question"} <= set(metafunc.fixturenames):
+        pairs = [
+            (target, question)
+            for target in targets.targets(config)
+            if target.implementation.operator == SDPA.name
+            for question in invariance.QUESTIONS
+        ]
+        metafunc.parametrize(("target", "question"), pairs, ids=[f"{t.id}-{question}" for t, question in pairs])
         return
     if not {"target", "case"} <= set(metafunc.fixturenames):
         return

@@ -17,7 +17,7 @@ from attention_conformance.conformance.judging.message import FailureText
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.judging.run_case import Judged, judge_case
 from attention_conformance.conformance.ledger.load import LEDGER, Ledger, check_records, read
-from attention_conformance.conformance.run import first_calls, targets
+from attention_conformance.conformance.run import first_calls, invariance, targets
 from attention_conformance.conformance.run.causes import Told
 from attention_conformance.conformance.run.parallel import Parallel
 from attention_conformance.conformance.run.run_checks import (
@@ -286,9 +286,11 @@ def _envelopes_as_json(selection: targets.Selection) -> dict[str, Any]:
 
 
 def _name(params: dict[str, Any]) -> str:
-    """What the result of a test is called: the case's name, or that of a property or of first calls."""
+    """What the result of a test is called: the case's name, or that of a property, a question or first calls."""
     if "case" in params:
         return str(params["case"].name)
+    if "question" in params:
+        return f"{invariance.PREFIX}{params['question']}"
     return f"fuzz/{params['prop'].name}" if "prop" in params else first_calls.NAME
 
 

@@ -187,7 +187,7 @@ def _joined(runs: dict[Path, Run], targets: list[str]) -> list[Result]:
     place = {name: at for at, name in enumerate(targets)}
 
     def order(result: Result) -> tuple[Any, ...]:
-        return result.case.startswith(("fuzz/", "fresh/")), place.get(
+        return result.case.startswith(("fuzz/", "fresh/", "invariance/")), place.get(
             f"{result.implementation}/{result.dtype}", len(place)
         )
 

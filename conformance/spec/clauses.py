@@ -13,8 +13,9 @@ SPEC = Path(__file__).parents[1] / "SPEC.md"
 _HEADING = re.compile(r"^### (?P<id>[A-Z]+-\d+) · (?P<title>.+) · (?P<level>[A-Z]+)$")
 
 
-#: Clauses that no case shows, and an option does: a process has one first call (``--fresh N``).
-BY_OPTION = frozenset({"SDPA-39"})
+#: Clauses that no case shows, and an option does: a process has one first call (``--fresh N``), and a case is one call
+#: (``--invariance``).
+BY_OPTION = frozenset({"SDPA-39", "SDPA-40", "SDPA-41"})
 
 
 class Level(StrEnum):

@@ -32,7 +32,7 @@ def test_a_race_of_the_first_call_is_found() -> None:
     """With how many processes and elements, where, by how much, and that the second call is right."""
     found = judged("racing")
     assert found.outcome is Outcome.ADVISORY
-    assert {found.broken} == {first_calls.CLAUSE} == BY_OPTION
+    assert found.broken == first_calls.CLAUSE in BY_OPTION
     assert "3 of 3 first calls differ (100.00%)" in found.reason
     assert "heads 4 to 7" in found.reason or "heads 0 to 3" in found.reason
     assert "beyond the bound; the second call of the same process is right" in found.reason

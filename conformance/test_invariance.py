@@ -1,0 +1,26 @@
+"""``pytest conformance --invariance``: the same rows in other calls, of every selected implementation and dtype."""
+
+from __future__ import annotations
+
+import pytest
+
+from attention_conformance.conformance.run import invariance, targets
+from attention_conformance.conformance.run.recorder import Recorder, report
+
+
+def test_invariance(
+    target: targets.Target,
+    question: str,
+    recorder: Recorder,
+    pytestconfig: pytest.Config,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A sequence and a row have the same bits in whatever call they come."""
+    keywords = targets.selection(pytestconfig).keywords[target.implementation.name]
+    timeout = pytestconfig.getoption("case_timeout")
+    result = invariance.judge(target, question, targets.pool(pytestconfig), keywords, timeout)
+    recorder.record(result)
+    if result.message:
+        with capsys.disabled():
+            print(f"\n{result.message}")
+    report(result)

@@ -1,0 +1,117 @@
+"""(SDPA-40, SDPA-41) ``--invariance``: what depends on the batch or the chunk is told, and what does not is not."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attention_conformance.conformance import results
+from attention_conformance.conformance.cases.data import Shape
+from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.conformance.run import invariance
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.spec.clauses import BY_OPTION, Level, clauses
+from attention_conformance.conformance.tests import invariant_kernels
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.envelope import Envelope, Sizes
+from attention_conformance.impls.process.pool import Pool
+from attention_conformance.impls.select import builtin
+from attention_conformance.impls.tests import commands
+
+KERNELS = "attention_conformance.conformance.tests.invariant_kernels"
+
+#: What each stand-in depends on.
+DEPENDS = {
+    "row_by_row": set(),
+    "split_by_batch": {"alone", "larger-batch"},
+    "last_is_another": {"alone", "place", "larger-batch"},
+    "few_rows_are_others": {"row"},
+    "leaking": {"alone", "place", "neighbours"},
+}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A case of a size for loops over rows."""
+    monkeypatch.setattr(invariance, "CASE", replace(invariance.CASE, shape=Shape(3, 2, 2, 17, 150, 8, 8)))
+
+
+def judged(name: str, question: str, keywords: frozenset[str] = frozenset(), **fields: object) -> Result:
+    """The result of a stand-in, called in this process."""
+    stand_in = Implementation(name, f"{KERNELS}:{name}", **fields)  # type: ignore[arg-type]
+    return invariance.judge(Target(stand_in, "cpu", "float32"), question, Pool(in_process=True), keywords)
+
+
+@pytest.mark.parametrize("name", DEPENDS)
+def test_what_the_bits_depend_on_is_told(name: str) -> None:
+    """Just that, question by question."""
+    questions = [each for each, asked in invariance.QUESTIONS.items() if not asked.needs]
+    outcomes = {question: judged(name, question).outcome for question in questions}
+    assert set(outcomes.values()) <= {Outcome.PASSED, Outcome.ADVISORY}
+    assert {question for question, outcome in outcomes.items() if outcome is Outcome.ADVISORY} == DEPENDS[name]
+
+
+def test_padding_is_asked_of_who_takes_lengths() -> None:
+    """And is no keyword of the others."""
+    assert judged("row_by_row", "padding", frozenset({"kv_lengths"})).outcome is Outcome.PASSED
+    assert judged("row_by_row", "padding").reason == "no keyword kv_lengths"
+
+
+def test_a_difference_is_told_in_full() -> None:
+    """With its clause, how many elements, how far, against the bound, and how to run it again."""
+    found = judged("few_rows_are_others", "row")
+    assert found.clauses == ("SDPA-41",)
+    assert "SDPA-41 · Chunks of queries (SHOULD)" in found.message
+    assert "the last query alone: " in found.reason
+    assert "elements differ, by up to " in found.reason
+    assert found.reason.endswith("of the bound")
+    assert '--invariance -k "test_invariance and -row]"' in found.message
+
+
+def test_what_leaks_is_beyond_the_bound() -> None:
+    """The share tells rounding from a mistake."""
+    assert "times the bound" in judged("leaking", "neighbours").reason
+    assert "times the bound" not in judged("split_by_batch", "alone").reason
+
+
+def test_calls_outside_the_envelope_are_not_asked() -> None:
+    """Of an implementation of two sequences neither one nor eight."""
+    two = Envelope(batch_sizes=Sizes((2,)))
+    assert judged("one_batch", "alone", envelope=two).outcome is Outcome.NOT_APPLICABLE
+    assert judged("one_batch", "place", envelope=two).outcome is Outcome.PASSED
+    assert judged("one_batch", "place").outcome is Outcome.UNSUPPORTED  # which declares nothing
+
+
+def test_layers_are_not_asked() -> None:
+    """The clauses are of sdpa."""
+    found = invariance.judge(Target(builtin()["numpy-layer"], "cpu", "float32"), "row", Pool(), frozenset())
+    assert found.outcome is Outcome.UNSUPPORTED
+
+
+def test_the_clauses_are_asked_by_the_option() -> None:
+    """They bind to nothing, and no case shows them."""
+    asked = {each.clause for each in invariance.QUESTIONS.values()}
+    assert asked < BY_OPTION
+    assert {clauses()[each].level for each in asked} == {Level.SHOULD}
+
+
+def test_the_option_judges_and_records(tmp_path: Path) -> None:
+    """``check --invariance``: an advisory fails nothing, is printed, and stands in the result file."""
+    options = [
+        "--dtype",
+        "float32",
+        "--invariance",
+        "-k",
+        "test_invariance and -row]",
+        "--conformance-json",
+        "out.jsonl",
+    ]
+    command = [sys.executable, "-m", "attention_conformance", "check"]
+    done = commands.run([*command, f"{invariant_kernels.__file__}:few_rows_are_others", *options], cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "the last query alone" in done.stdout
+    (result,) = results.read(tmp_path / "out.jsonl").results
+    assert (result.case, result.outcome) == ("invariance/row", Outcome.ADVISORY)
