@@ -24,6 +24,7 @@ from attention_conformance.impls import memory_layouts
 from attention_conformance.impls.backend import Backend, backend
 from attention_conformance.impls.contract import Call, Function, Implementation, ImplementationError, Layout
 from attention_conformance.impls.envelope import Sizes
+from attention_conformance.impls.interpreters import enter, not_judged
 from attention_conformance.impls.loading import accepts_anything, attributes_of, keywords, load, opened, operator_of
 from attention_conformance.impls.operators import GRADIENTS, OPERATORS
 from attention_conformance.impls.process import state
@@ -138,7 +139,9 @@ def ready(implementation: Implementation) -> None:
 
 def devices(implementation: Implementation) -> tuple[str, ...]:
     """The devices that the implementation's framework finds on this machine."""
-    return backend(implementation.framework).devices()
+    return (
+        enter(implementation.kernels).devices if implementation.kernels else backend(implementation.framework).devices()
+    )
 
 
 def versions(implementation: Implementation) -> dict[str, str]:
@@ -168,6 +171,9 @@ def call(implementation: Implementation, request: Request, function: Function | 
     """
     if function is not None:
         return _replied(implementation, request, function, ())
+    reason = not_judged(implementation, request.arrays)
+    if reason:
+        return Reply("unsupported", text=reason)
     settings = (*state.settings(), *backend(implementation.framework).settings())
     watch, noise = Watch(settings), Noise()
     with Fallbacks() as fallbacks:

@@ -130,6 +130,8 @@ class Implementation:
     deferred: bool = False
     #: The operator of the function at ``target`` where ``prepare`` makes another of it: gradients by differentiation.
     function_of: str = ""
+    #: The language of its kernels, where this process may have to interpret them (impls/interpreters.py): "triton".
+    kernels: str = ""
     #: The calls that it takes, where it does not take all.
     envelope: Envelope = field(default_factory=Envelope)
 

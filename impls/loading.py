@@ -15,6 +15,7 @@ from typing import Any
 
 from attention_conformance.impls import envelope
 from attention_conformance.impls.contract import Function, Implementation, ImplementationError
+from attention_conformance.impls.interpreters import enter
 from attention_conformance.impls.merging import merge_form
 from attention_conformance.impls.operators import OPERATORS, SDPA, Operator
 from attention_conformance.impls.packed import packed_form
@@ -71,6 +72,8 @@ def opened(implementation: Implementation) -> Any:
 
     Raises ImplementationError; for a deferred one not before it is used.
     """
+    if implementation.kernels:
+        enter(implementation.kernels)  # before anything of it is imported
     if implementation.source:
         return _made(implementation.target, implementation.source)
     if implementation.deferred:

@@ -16,6 +16,7 @@ from attention_conformance.impls import envelope, jax, numpy, onnx, torch
 from attention_conformance.impls.contract import DTYPES, Framework, Implementation, ImplementationError, Layout, Profile
 from attention_conformance.impls.envelope import Envelope
 from attention_conformance.impls.foreign.text import foreign
+from attention_conformance.impls.interpreters import KERNELS
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.operators import GRADIENTS, OPERATORS
 
@@ -101,7 +102,8 @@ def plug_in(text: str, name: str = "") -> Implementation:
             f"{text!r} is not path.py:function[@framework][+gradients]"
             " or package.module:function[@framework][+gradients]"
         )
-    framework = _framework(match["framework"])
+    kernels = match["framework"] if match["framework"] in KERNELS else ""
+    framework = KERNELS[kernels].framework if kernels else _framework(match["framework"])
     place = match["place"]
     folder = os.getcwd()
     if place.endswith(".py"):
@@ -114,7 +116,8 @@ def plug_in(text: str, name: str = "") -> Implementation:
         target=f"{place}:{match['name']}",
         framework=framework,
         prepare=_PREPARE.get(framework, "attention_conformance.impls.contract:partial"),
-        requires=_REQUIRES[framework],
+        requires=KERNELS[kernels].requires if kernels else _REQUIRES[framework],
+        kernels=kernels,
         folder=folder,
         summary="plugged in",
     )
@@ -181,7 +184,7 @@ def _framework(text: str | None) -> Framework:
     try:
         return Framework(text)
     except ValueError:
-        names = [f.value for f in Framework]
+        names = [*(f.value for f in Framework), *KERNELS]
         raise ImplementationError(f"unknown framework {text!r}{nearest(text, names)}") from None
 
 

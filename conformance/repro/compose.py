@@ -29,6 +29,7 @@ from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.impls.calls import heads_inside
 from attention_conformance.impls.contract import Call, Framework, Implementation
 from attention_conformance.impls.foreign import program as foreign
+from attention_conformance.impls.interpreters import KERNELS
 from attention_conformance.impls.memory_layouts import lay_out
 from attention_conformance.impls.operators import MERGE, OPERATORS, PAGED, VARLEN
 from attention_conformance.impls.script import Given, Snippet, by_contract, forward, together
@@ -175,7 +176,10 @@ def _plugged_in(implementation: Implementation, call: Call) -> Snippet:
         ]
     else:
         lines = [*folder, f"{function} = importlib.import_module({_quoted(place)}).{name}"]
-    imports = ("import importlib.util" if place.endswith(".py") else "import importlib", "import sys")
+    imports: tuple[str, ...] = ("import importlib.util" if place.endswith(".py") else "import importlib", "import sys")
+    if implementation.kernels:
+        kernels = KERNELS[implementation.kernels]
+        imports, lines = (*imports, *kernels.imports), [*kernels.script.strip().splitlines(), "", *lines]
     names = OPERATORS[call.operator].arguments
     arguments = (*(f"{name}={name}" for name in names), *by_contract(call)[len(names) :])
     form = _FORMS.get(call.operator)
