@@ -22,7 +22,7 @@ call that does not fit there raises, and is skipped with what it says.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
@@ -48,22 +48,25 @@ SCORE_ARRAYS, KEY_ARRAYS, BLOCK_ARRAYS, PROJECTION_ARRAYS = 24, 4, 3, 8
 #: Of recomputed scores in a check of gradients, which has those of a softcap and a bias besides.
 GRADIENT_SCORE_ARRAYS = 36
 
+#: Arrays of the parts' outputs that a check of merge holds at once, of its rows.
+MERGE_ARRAYS = 8
+
 #: Bytes of a number of the reference.
 WIDE = 8
 
 
-def _bytes(shapes: Iterable[tuple[int, ...]], dtype: str) -> int:
-    return sum(math.prod(shape) for shape in shapes) * np.dtype(dtype).itemsize
+def _bytes(shapes: Mapping[str, tuple[int, ...]], dtype: str) -> int:
+    return sum(math.prod(s) * np.dtype(arguments.dtype_of(name, dtype)).itemsize for name, s in shapes.items())
 
 
 def input_bytes(w: Workload, dtype: str) -> int:
     """Bytes of one set of inputs."""
-    return _bytes(arguments.shapes(w).values(), dtype)
+    return _bytes(arguments.shapes(w), dtype)
 
 
 def result_bytes(w: Workload, dtype: str) -> int:
     """Bytes of the results."""
-    return _bytes(arguments.results(w).values(), dtype)
+    return _bytes(arguments.results(w), dtype)
 
 
 def scores(w: Workload) -> int:
@@ -73,6 +76,8 @@ def scores(w: Workload) -> int:
 
 def quadratic_bytes(w: Workload, dtype: str) -> int:
     """What a call of an implementation with square arrays takes."""
+    if w.operator == "merge":  # the outputs once in float32, and once times their weights
+        return result_bytes(w, dtype) + 2 * scores(w) * w.width * max(np.dtype(dtype).itemsize, 4)
     return result_bytes(w, dtype) + SQUARE[w.operator] * scores(w) * max(np.dtype(dtype).itemsize, 4)
 
 
@@ -83,6 +88,8 @@ def holds_no_square(w: Workload, held: int) -> bool:
 
 def check_bytes(w: Workload) -> int:
     """What a check takes, which is made in float64."""
+    if w.operator == "merge":
+        return WIDE * MERGE_ARRAYS * w.batch * w.heads * min(checked_rows(w), w.length) * w.keys * w.width
     if w.operator == "mha_grad":
         return WIDE * (SCORE_ARRAYS * scores(w) + PROJECTION_ARRAYS * 4 * w.tokens * w.heads * w.width)
     if w.is_gradient:

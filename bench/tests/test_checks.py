@@ -12,6 +12,7 @@ from attention_conformance.bench.validity.checks import Call, Invalid, check, ch
 from attention_conformance.bench.workloads import arguments
 from attention_conformance.bench.workloads.workload import Workload, parse
 from attention_conformance.conformance.spec import gradients
+from attention_conformance.conformance.spec import merge as merge_reference
 from attention_conformance.conformance.spec import mha as layers
 from attention_conformance.conformance.spec import mha_gradients as layer_gradients
 from attention_conformance.conformance.spec import sdpa as reference
@@ -30,6 +31,7 @@ NAMES = (
     "mha-b2h2d8s40",
     "mha-b2h2d8s40-causal-bias-pad",
     "sublayer-b2h2d8s40-causal-pad",
+    "merge-b2h3d8s40k5",
     "prefill-b2h4g2d8v6s9-w5-cap20-bias-pad-grad",
     "cross-b1h2d8s9k5-grad",
     "mha-b2h2d8s9-grad",
@@ -52,6 +54,9 @@ def right(call: Call) -> Results:
         results = layer_gradients.mha_grad(*x.values(), **options).gradients
     elif w.operator == "mha":
         results = {"output": layers.mha(*x.values(), **options).output}
+    elif w.operator == "merge":
+        merged = merge_reference.merge(*x.values())
+        results = {"output": merged.output, "lse": merged.lse}
     elif w.operator == "sublayer":
         results = {"output": layers.sublayer(*x.values(), **options).output}
     elif w.kind == "decode":
@@ -101,6 +106,7 @@ def test_results_of_other_inputs_are_invalid(name: str) -> None:
         ("prefill-b1h2d8s9", "SDPA-25"),
         ("mha-b1h2d8s9", "MHA-18"),
         ("sublayer-b1h2d8s9", "SUB-9"),
+        ("merge-b1h2d8s9k3", "MERGE-12"),
         ("prefill-b1h2d8s9-grad", "GRAD-9"),
     ],
 )
@@ -119,6 +125,7 @@ def test_a_wrong_value_breaks_the_accuracy_clause_of_its_operator(name: str, cla
         ("prefill-b1h2d8s9", "SDPA-1"),
         ("mha-b1h2d8s9", "MHA-1"),
         ("sublayer-b1h2d8s9", "SUB-7"),
+        ("merge-b1h2d8s9k3", "MERGE-1"),
         ("prefill-b1h2d8s9-grad", "GRAD-1"),
     ],
 )
@@ -220,4 +227,4 @@ def test_fewer_heads_of_longer_gradients_are_checked() -> None:
 
 def test_every_operator_of_a_workload_has_a_check() -> None:
     """No result is timed unseen."""
-    assert set(checks._EXPECTED) == {"sdpa", "mha", "sublayer", "sdpa_grad", "mha_grad"}
+    assert set(checks._EXPECTED) == {"sdpa", "mha", "sublayer", "sdpa_grad", "mha_grad", "merge"}

@@ -25,6 +25,7 @@ CHECKED = (
     "decode-b4h8g2d64s1k4096",
     "mha-b1h8d64s512",
     "sublayer-b2h8d64s256-pad",
+    "merge-b4h8d128s256k8",
     "prefill-b1h8d64s512-causal-grad",
     "prefill-b1h4d64s512-cap50-bias-grad",
 )

@@ -57,6 +57,7 @@ def test_keys_of_cross_are_all_there_are() -> None:
         ("decode-b1h8d64s1k64", "sdpa"),
         ("mha-b1h8d64s128", "mha"),
         ("sublayer-b1h8d64s128-pad", "sublayer"),
+        ("merge-b8h32d128s1k8", "merge"),
     ],
 )
 def test_a_kind_and_its_suffix_say_the_operator(name: str, operator: str) -> None:
@@ -68,7 +69,7 @@ def test_a_kind_and_its_suffix_say_the_operator(name: str, operator: str) -> Non
     ("name", "why"),
     [
         ("prefil-b1h8d64s1024", "did you mean prefill-b1h8d64s1024"),
-        ("train-b1h8d64s1024", "known: cross, decode, mha, prefill, sublayer"),
+        ("train-b1h8d64s1024", "known: cross, decode, merge, mha, prefill, sublayer"),
         ("prefill", "sizes are b<B>h<H>"),
         ("prefill-b1h8d64s0", "without leading zeros"),
         ("prefill-b01h8d64s128", "without leading zeros"),

@@ -17,6 +17,7 @@ import numpy as np
 from attention_conformance.bench.workloads import arguments
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.conformance.bounds import gradients as gradient_bounds
+from attention_conformance.conformance.bounds import merge as merge_bounds
 from attention_conformance.conformance.bounds import mha as layer_bounds
 from attention_conformance.conformance.bounds import mha_gradients as layer_gradient_bounds
 from attention_conformance.conformance.bounds import sdpa as bounds
@@ -27,6 +28,7 @@ from attention_conformance.conformance.cases.store import CaseStore
 from attention_conformance.conformance.judging.compare import Comparison, compare
 from attention_conformance.conformance.run.targets import Target
 from attention_conformance.conformance.spec import gradients as gradient_reference
+from attention_conformance.conformance.spec import merge as merge_reference
 from attention_conformance.conformance.spec import mha as layer_reference
 from attention_conformance.conformance.spec import mha_gradients as layer_gradient_reference
 from attention_conformance.conformance.spec import sdpa as reference
@@ -189,7 +191,7 @@ def check(call: Call, results: Arrays, seed: int, expecting: Expect = expect) ->
             raise Invalid(
                 clauses.shape, f"{_the(name)} has shape {None if got is None else got.shape}, expected {shape}"
             )
-        if str(got.dtype) != call.dtype:
+        if str(got.dtype) != arguments.dtype_of(name, call.dtype):
             raise Invalid(clauses.dtype, f"{_the(name)} is {got.dtype}, the inputs are {call.dtype}")
     wanted = [part for part in expecting(call, seed) if part.name in results]
     compared = [part.compare(results, call.dtype) for part in wanted]
@@ -308,12 +310,22 @@ def _layer_gradients(call: Call, seed: int) -> tuple[Part, ...]:
     return tuple(Part(name, WHOLE, gradient, bound[name]) for name, gradient in expected.gradients.items())
 
 
+def _merge(call: Call, seed: int) -> tuple[Part, ...]:
+    """Sampled rows, which are merged each by itself."""
+    rows = sample(call.workload.length, checked_rows(call.workload), seed)
+    expected = merge_reference.merge(*(array[:, :, :, rows] for array in call.arrays.values()))
+    bound = merge_bounds.bound(expected, call.dtype, call.profile)
+    index = np.s_[:, :, rows]
+    return Part("output", index, expected.output, bound.output), Part("lse", index, expected.lse, bound.lse)
+
+
 _EXPECTED = {
     "sdpa": _sdpa,
     "mha": _layer,
     "sublayer": _layer,
     "sdpa_grad": _gradients,
     "mha_grad": _layer_gradients,
+    "merge": _merge,
 }
 
 

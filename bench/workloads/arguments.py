@@ -29,6 +29,9 @@ PRESENT = {"present_key": "k", "present_value": "v"}
 
 def shapes(w: Workload) -> dict[str, Shape]:
     """Shapes of everything that is drawn in the dtype of the call, by name: arguments first, then keywords."""
+    if w.kind == "merge":
+        rows = (w.other, w.batch, w.heads, w.length)
+        return {"outputs": (*rows, w.width), "lses": rows}
     found: dict[str, Shape] = _layer(w) if w.kind in ("mha", "sublayer") else _heads(w)
     if w.has_bias:
         found["bias"] = (1, w.heads, w.length, w.keys)
@@ -91,6 +94,8 @@ def results(w: Workload) -> dict[str, Shape]:
     """Shapes of the results, in the order in which they are returned."""
     given = shapes(w)
     found: dict[str, Shape] = {}
+    if w.kind == "merge":
+        return {"output": given["outputs"][1:], "lse": given["lses"][1:]}
     for name in OPERATORS[w.operator].returned({*given, *options(w)}):
         if name == "output":
             found[name] = given["x_q"] if "x_q" in given else (*given["q"][:3], w.value_width)
@@ -102,6 +107,11 @@ def results(w: Workload) -> dict[str, Shape]:
     return found
 
 
+def dtype_of(name: str, dtype: str) -> str:
+    """The dtype of an array or result of a call in ``dtype``: log-sum-exps are in float32 at least."""
+    return "float32" if name in ("lse", "lses") and dtype != "float64" else dtype
+
+
 def make(w: Workload, dtype: str, seed: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Arguments and keywords; equal seeds give equal ones.
 
@@ -109,7 +119,7 @@ def make(w: Workload, dtype: str, seed: int) -> tuple[dict[str, np.ndarray], dic
     multiply, and gamma is around 1.
     """
     generator = np.random.default_rng([seed, zlib.crc32(w.name.encode())])
-    drawn = {name: _draw(generator, name, shape, dtype) for name, shape in shapes(w).items()}
+    drawn = {name: _draw(generator, name, shape, dtype_of(name, dtype)) for name, shape in shapes(w).items()}
     arguments = OPERATORS[w.operator].arguments
     rest = {name: array for name, array in drawn.items() if name not in arguments}
     return {name: drawn[name] for name in arguments}, rest | options(w)

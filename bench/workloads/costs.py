@@ -42,6 +42,7 @@ FORMULAS = {
     "mha": "8·B·S·E² + 4·B·H·pairs·D",
     "sublayer": "8·B·S·E² + 4·B·H·pairs·D",
     "mha_grad": "22·B·S·E² + 12·B·H·pairs·D",
+    "merge": "2·B·H·S·parts·D",
 }
 
 #: Arrays of which some rows may not be needed: those of queries, and those of keys.
@@ -71,15 +72,19 @@ def flops(workload: Workload) -> int:
         "mha": 4 * projection + 4 * terms * w.width,
         "sublayer": 4 * projection + 4 * terms * w.width,
         "mha_grad": 11 * projection + 12 * terms * w.width,
+        "merge": 2 * terms * w.width,  # a pair is a row and a part
     }
     return counts[w.operator]
 
 
 def least_bytes(w: Workload, dtype: str) -> int:
     """Bytes that a call of the workload has to move at least."""
-    numbers = sum(_read(w, name, shape) for name, shape in arguments.shapes(w).items())
+    given = sum(
+        _read(w, name, shape) * np.dtype(arguments.dtype_of(name, dtype)).itemsize
+        for name, shape in arguments.shapes(w).items()
+    )
     lengths = sum(a.nbytes for a in arguments.options(w).values() if isinstance(a, np.ndarray))
-    return numbers * np.dtype(dtype).itemsize + lengths + result_bytes(w, dtype)
+    return given + lengths + result_bytes(w, dtype)
 
 
 def intensity(w: Workload, dtype: str) -> float:

@@ -193,6 +193,7 @@ PRESETS = {
     + _lengths("decode-b8h32g8d128s1k{}", LONG[3:])
     + _lengths("mha-b1h8d64s{}", LENGTHS)
     + _lengths("sublayer-b1h8d64s{}", LENGTHS)
+    + _sweep("merge-b1h8d64s1024k2", "merge-b8h32d128s1k8", "merge-b1h32d128s512k2")
     + _sweep(*(f"prefill-b1h8d{width}s1024-causal" for width in (16, 32, 64, 80, 96, 128, 192, 256)))
     + _sweep(*(f"prefill-b{batch}h8d64s512-causal" for batch in (1, 2, 4, 8, 16, 32)))
     + _OPTIONS

@@ -6,7 +6,7 @@ Grammar of a name, in this order and with nothing skipped or added that does not
 
 * ``prefill``: sdpa with Sq = Sk.  ``cross``: Sk = N, another one than Sq.  ``decode``: Sq new tokens after N past keys,
   causal by its nature.  ``mha`` and ``sublayer``: the layers, self-attention with E = H · D, every projection
-  and its bias.
+  and its bias.  ``merge``: N partial results of S rows each, of width D.
 * ``g`` only where Hkv ≠ H (it divides H), ``v`` only where Dv ≠ D.  Numbers have no leading zeros.
 * ``-w4096``: a window of 4096 keys to the left, causal, so that ``-causal`` is not said again.  ``-cap50``: softcap.
   ``-bias``: an additive bias (1, H, Sq, Sk).  ``-pad``: ``kv_lengths`` that differ (below); B is more than 1.
@@ -49,6 +49,7 @@ KINDS = {
     "decode": _kind("sdpa", "", "g v k w cap"),
     "mha": _kind("mha", "mha_grad", "causal bias pad grad"),
     "sublayer": _kind("sublayer", "", "causal bias pad"),
+    "merge": _kind("merge", "", "k"),
 }
 
 #: The sizes as an error message gives them, and how they are read.
@@ -72,7 +73,7 @@ class Workload:
     """One call to be timed; equal workloads have equal names.
 
     ``kv_heads`` and ``value_width`` are as ``heads`` and ``width`` where they are 0.  ``other`` is the number of keys
-    of ``cross`` and of past keys of ``decode``.  Raises WorkloadError for what has no name.
+    of ``cross``, of past keys of ``decode`` and of parts of ``merge``.  Raises WorkloadError for what has no name.
     """
 
     batch: int
@@ -150,8 +151,8 @@ class Workload:
 
     @property
     def keys(self) -> int:
-        """Sk: all keys of a sequence, past ones and new ones."""
-        return self.other if self.kind == "cross" else self.past + self.length
+        """Sk: all keys of a sequence, past ones and new ones; of ``merge`` the parts."""
+        return self.other if self.kind in ("cross", "merge") else self.past + self.length
 
     @property
     def kv_lengths(self) -> tuple[int, ...]:
