@@ -187,10 +187,10 @@ def asked(target: targets.Target, cases: Sequence[AnyCase] | None) -> list[AnyCa
     implementation = target.implementation
 
     def own(case: AnyCase) -> bool:
-        return case.operator == implementation.operator and target.dtype in dtypes_for(case, implementation.dtypes)
+        return target.dtype in dtypes_for(case, implementation.dtypes)
 
-    chosen = [fit(case, implementation.envelope) for case in (every_case().values() if cases is None else cases)]
-    found = [case for case in chosen if own(case)]
+    asked = [c for c in (every_case().values() if cases is None else cases) if c.operator == implementation.operator]
+    found = [case for case in (fit(case, implementation.envelope) for case in asked) if own(case)]
     if cases is not None or implementation.operator != SDPA.name or implementation.name in builtin():
         return found
     return found + [c for c in _kernels(implementation.envelope, implementation.dtypes) if own(c)]

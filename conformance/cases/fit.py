@@ -81,11 +81,12 @@ def _fitted(case: C, envelope: Envelope) -> C:
     chosen: dict[str, int] = {}
     packed = isinstance(case.shape, PackedShape)  # whose lengths are what it is for
     for axes, find in ((_HEADS, _heads), *(() if packed else ((_LENGTHS, _lengths),)), (_WIDTHS, _widths)):
-        needed = [n for n in needs(case) if set(_axes(n)) & set(axes)]
+        # A need of axes that are found one after the other is looked at with the last of them.
+        needed = [n for n in needs(case) if set(_axes(n)) & set(axes) and set(_axes(n)) <= {*axes, *chosen}]
         proposed = find(case, envelope)
-        found = proposed.smallest(axes, needed)
+        found = proposed.smallest(axes, needed, chosen)
         if found is None:
-            alone = [n for n in needed if proposed.smallest(axes, [n]) is None]
+            alone = [n for n in needed if proposed.smallest(axes, [n], chosen) is None]
             return replace(case, unfit=f"not applicable: {_lacking(alone or needed, axes)}")
         chosen |= dict(zip(axes, found, strict=True))
     if packed:
@@ -184,9 +185,9 @@ class _Proposed:
     sizes: Sequence[tuple[int, ...]]
     worse: Callable[..., tuple[int, ...]]
 
-    def smallest(self, axes: Sequence[str], needed: Sequence[Need]) -> tuple[int, ...] | None:
-        """Of the sizes that are as needed the least bad ones, and the smallest of those."""
-        fitting = [p for p in self.sizes if all(kept(n, dict(zip(axes, p, strict=True))) for n in needed)]
+    def smallest(self, axes: Sequence[str], needed: Sequence[Need], chosen: dict[str, int]) -> tuple[int, ...] | None:
+        """Of the sizes that are as needed, beside those that are chosen, the least bad ones, and the smallest."""
+        fitting = [p for p in self.sizes if all(kept(n, chosen | dict(zip(axes, p, strict=True))) for n in needed)]
         return min(fitting, key=lambda p: (*self.worse(*p), math.prod(p), p), default=None)
 
 

@@ -153,3 +153,25 @@ def test_a_need_that_is_none_is_refused() -> None:
     """A misspelt one in a table of cases."""
     with pytest.raises(ValueError, match="is no need"):
         needs(Case("it", ("SDPA-1",), "", Shape(), needs="more keys"))
+
+
+def test_needs_of_heads_and_lengths_are_looked_at_together() -> None:
+    """A case that needs fewer heads than rows is at such sizes, or says that it cannot be."""
+    case = every_case()["merge-invalid-layout"]
+    assert fit(case, Envelope(head_widths=Sizes((64,)), source="declared")).shape.d == 64
+    assert fit(case, Envelope(head_counts=Sizes((8,)), source="declared")).unfit == "not applicable: needs Hq < Sq"
+
+
+@pytest.mark.parametrize(
+    "envelope",
+    [
+        Envelope(head_widths=Sizes((64,)), source="declared"),
+        Envelope(head_counts=Sizes((8,)), query_lengths=Sizes((1,)), source="declared"),
+        Envelope(key_lengths=Sizes((128,)), batch_sizes=Sizes((1,)), source="declared"),
+    ],
+)
+def test_every_case_of_every_operator_fits_or_says_why_not(envelope: Envelope) -> None:
+    """None of them stops a run."""
+    for case in every_case().values():
+        fitted = fit(case, envelope)
+        assert fitted.unfit.startswith("not applicable: ") or not fitted.unfit
