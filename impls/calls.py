@@ -28,7 +28,7 @@ from attention_conformance.impls.interpreters import enter, not_judged
 from attention_conformance.impls.loading import accepts_anything, attributes_of, keywords, load, opened, operator_of
 from attention_conformance.impls.operators import GRADIENTS, OPERATORS
 from attention_conformance.impls.process import state
-from attention_conformance.impls.process.fallbacks import Fallbacks
+from attention_conformance.impls.process.fallbacks import WARNING, Fallbacks
 from attention_conformance.impls.process.limits import resident
 from attention_conformance.impls.process.noise import Noise
 from attention_conformance.impls.process.pool import Crashed
@@ -175,10 +175,11 @@ def call(implementation: Implementation, request: Request, function: Function | 
     if reason:
         return Reply("unsupported", text=reason)
     settings = (*state.settings(), *backend(implementation.framework).settings())
-    watch, noise = Watch(settings), Noise()
-    with Fallbacks() as fallbacks:
-        reply = _replied(implementation, request, None, (watch, noise))
-    changed, side_effects = watch.changed, (*noise.side_effects, *watch.side_effects)
+    watch, fallbacks = Watch(settings), Fallbacks()
+    noise = Noise(fallbacks.warned)
+    with fallbacks:
+        reply = _replied(implementation, request, None, (watch, noise), fallbacks.warned)
+    changed, side_effects = watch.changed, (*noise.side_effects, *watch.side_effects, *fallbacks.side_effects)
     if watch.moved and not watch.stuck and _same_after(implementation, request, reply, settings, watch.moved):
         texts = tuple(each.text for each in watch.moved)
         changed = tuple(text for text in changed if text not in texts)
@@ -217,11 +218,20 @@ def _same_after(
 Around = tuple[AbstractContextManager[object], ...]
 
 
-def _replied(implementation: Implementation, request: Request, other: Function | None, around: Around) -> Reply:
+def _replied(
+    implementation: Implementation,
+    request: Request,
+    other: Function | None,
+    around: Around,
+    warned: Callable[[Warning | str], None] | None = None,
+) -> Reply:
     handled = sys.exception()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a library's warnings are not results
+            if warned is not None:
+                warnings.filterwarnings("always", message=WARNING)
+                warnings.showwarning = lambda message, *_, **__: warned(message)
             return _called(implementation, request, other, around)
     except Crashed:  # of a program that was run here: an outcome of its own, as if this process had died
         raise

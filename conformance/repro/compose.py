@@ -5,10 +5,13 @@ The call is written by the room of a built-in implementation, and by an import f
 
 from __future__ import annotations
 
+import ast
 import importlib
+import importlib.util
 import json
 import platform
 import re
+import sys
 import textwrap
 import zlib
 from collections.abc import Mapping, Sequence
@@ -66,32 +69,24 @@ def head(
     assert result.failure is not None
     implementation = target.implementation
     summary = f" ({implementation.summary})" if implementation.summary else ""
-    lines = [f"{implementation.name}{summary}, {target.dtype} on {target.device}: {IN_WORDS[result.failure]}.", ""]
+    lines = [f"{implementation.name}{summary}, {target.dtype} on {target.device}: {IN_WORDS[result.failure]}."]
     clause = clauses().get(result.broken or case.clauses[0])
     if clause is not None:
         lines.append(f"Clause:   {clause.id} · {clause.title}: {clause.sentence}")
     lines.append(f"Seen:     {result.reason}")
-    if elements:
-        worst = elements[0]
-        lines.append(
-            f"Worst:    {worst.result}{list(worst.index)} = {worst.got:.9g}, expected {worst.expected:.9g}"
-            f" ± {worst.bound:.3g}"
-        )
     lines += [f"Input:    {case.why}", f"          {inputs_line(case, target.dtype)}"]
     system = [f"Python {platform.python_version()}", f"{platform.system()} {platform.machine()}"]
-    lines += [f"Versions: {', '.join([*(f'{name} {text}' for name, text in versions.items()), *system])}", ""]
-    lines.append(
-        f"Case {case.name} of attention-conformance, which this script does not need.  {_exit(result.failure)}"
-    )
+    lines += [f"Versions: {', '.join([*(f'{name} {text}' for name, text in versions.items()), *system])}"]
+    lines.append(f"Case {case.name} of attention-conformance; {_exit(result.failure)}")
     return [commented for line in lines for commented in _comment(line)]
 
 
 def _exit(failure: Failure) -> str:
     if failure is Failure.CRASHED:
-        return "It dies as long as this is so, and exits with 0 once it is right."
+        return "dies as long as this is so, and exits with 0 once it is right."
     if failure is Failure.TIMEOUT:
-        return "It runs on as long as this is so, and exits with 0 once it is right."
-    return "It exits with 1 as long as this is so, and with 0 once it is right."
+        return "runs on as long as this is so, and exits with 0 once it is right."
+    return "exits with 1 as long as this is so, with 0 once it is right."
 
 
 def _comment(line: str) -> list[str]:
@@ -105,6 +100,24 @@ def _comment(line: str) -> list[str]:
 
 
 # The call of a target.
+
+#: A function that only makes one call, on one line, with plain names as its parameters.
+_ONE_CALL = re.compile(r"def (\w+)\(((?:\w+, )*\w+)\):\n    return ([\w.]+\(.*\))")
+
+
+def direct(written: Snippet) -> Snippet:
+    """The call itself where the function around it does nothing else; the snippet as it is where it does."""
+    found = _ONE_CALL.fullmatch(written.definitions.strip())
+    if found is None or written.sources or written.after:
+        return written
+    name, parameters, body = found.groups()
+    if name != written.function or tuple(parameters.split(", ")) != written.arguments:
+        return written
+    call = ast.parse(body, mode="eval").body
+    if not isinstance(call, ast.Call):
+        return written
+    inner = [*map(ast.unparse, call.args), *(f"{each.arg}={ast.unparse(each.value)}" for each in call.keywords)]
+    return replace(written, function=ast.unparse(call.func), arguments=tuple(inner), definitions="")
 
 
 def snippet(target: Target, call: Call) -> Snippet:
@@ -164,7 +177,10 @@ def _plugged_in(implementation: Implementation, call: Call) -> Snippet:
     place, _, name = implementation.target.rpartition(":")
     function = _FUNCTIONS.get(call.operator, call.operator)
     folder = [f"sys.path.insert(0, {_quoted(implementation.folder)})"] if implementation.folder else []
-    if place.endswith(".py"):
+    if place.endswith(".py") and name.isidentifier() and _importable(Path(place), implementation.folder):
+        same = "" if name == function else f" as {function}"
+        lines = [*folder, f"from {Path(place).stem} import {name}{same}"]
+    elif place.endswith(".py"):
         stem = _quoted(Path(place).stem)
         lines = [
             *folder,
@@ -174,9 +190,13 @@ def _plugged_in(implementation: Implementation, call: Call) -> Snippet:
             "spec.loader.exec_module(module)",
             f"{function} = module.{name}",
         ]
+    elif place.replace(".", "_").isidentifier() and name.isidentifier():
+        same = "" if name == function else f" as {function}"
+        lines = [*folder, f"from {place} import {name}{same}"]
     else:
         lines = [*folder, f"{function} = importlib.import_module({_quoted(place)}).{name}"]
-    imports: tuple[str, ...] = ("import importlib.util" if place.endswith(".py") else "import importlib", "import sys")
+    spec = any("importlib.util." in line for line in lines)
+    imports: tuple[str, ...] = ("import importlib.util" if spec else "import importlib", "import sys")
     if implementation.kernels:
         kernels = KERNELS[implementation.kernels]
         imports, lines = (*imports, *kernels.imports), [*kernels.script.strip().splitlines(), "", *lines]
@@ -187,6 +207,14 @@ def _plugged_in(implementation: Implementation, call: Call) -> Snippet:
         return Snippet(function, arguments, terms, imports, "\n".join(lines))
     definition = "\n".join((*lines, f"{function} = {form.rpartition(':')[2]}({function})"))
     return Snippet(function, arguments, terms, imports, definition, (form,))
+
+
+def _importable(file: Path, folder: str) -> bool:
+    """Whether a file is found by its name in its folder, and nothing else is."""
+    if not file.stem.isidentifier() or str(file.parent) != folder or file.stem in sys.stdlib_module_names:
+        return False
+    found = importlib.util.find_spec(file.stem) if file.stem not in sys.modules else sys.modules[file.stem].__spec__
+    return found is None or found.origin == str(file)
 
 
 def _quoted(text: str) -> str:
@@ -287,7 +315,7 @@ class _Script:
         given = [_given(name, array, name in heads, case.memory) for name, array in arrays(case, dtype).items()]
         plain = tuple((n, v) for n, v in sorted(case.inputs(dtype).keywords.items()) if not isinstance(v, np.ndarray))
         call = Call(dtype, target.device, tuple((each.name, each.shape) for each in given), plain, case.operator)
-        written = snippet(target, call)
+        written = direct(snippet(target, call))
         for line in (*written.imports, *written.terms.imports):
             self._imports |= parsed_import(line)
         self._define(self._inliner.add(written.sources))

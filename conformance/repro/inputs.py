@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import base64
 import inspect
+import itertools
 import json
 import math
+import re
 import sys
+import textwrap
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -29,6 +32,9 @@ from attention_conformance.impls.script import INDENT, WIDTH, applied, enclosed
 #: stream may change between versions.
 LITERAL_NUMBERS = 1500
 LITERAL_LINES = 40
+
+#: Lines that are short, and numbers of a draw that are replaced one by one.
+SHORT, REPLACED = 16, 4
 
 #: How an edit in place begins; its body is a statement's right side.
 _LAMBDA = "(lambda x: "
@@ -117,9 +123,13 @@ def statements(case: AnyCase, dtype: str) -> Statements:
     written = Statements(tuple(_literal(name, array) for name, array in wanted.items())) if _few(wanted) else None
     if written is not None and not _equal(_run(written), wanted):
         written = None
-    if written is not None and sum(line.count("\n") for line in written.lines) <= LITERAL_LINES:
+    count = 0 if written is None else sum(line.count("\n") for line in written.lines)
+    if written is not None and not count:
         return written
-    return seeded(case, dtype) or written or packed(case, dtype)
+    brief = short(case, dtype)
+    if brief is None and written is not None and count <= LITERAL_LINES:
+        return written
+    return brief or seeded(case, dtype) or written or packed(case, dtype)
 
 
 def _few(wanted: Mapping[str, np.ndarray]) -> bool:
@@ -180,6 +190,137 @@ def _filled(text: str) -> list[str]:
             line = INDENT
         line += f"{word} "
     return [*lines, line.rstrip()]
+
+
+# By draws, sums and rows.
+
+
+def short(case: AnyCase, dtype: str) -> Statements | None:
+    """The arrays a line or two each, without a function: normal draws, sums of one row per axis, rows of 0 and 1.
+
+    None where one of them is nothing of this, or more than SHORT lines come together.
+    """
+    wanted = arrays(case, dtype)
+    seed = zlib.crc32(case.name.encode())
+    rng, lines, drawn = np.random.default_rng(seed), list[str](), False
+    for name, array in wanted.items():
+        plain = carried(array)
+        text = _summed(name, plain) or _rows(name, plain) or _drawn(name, plain, rng, wanted, dtype)
+        if not text:
+            return None
+        lines.append(text)
+        drawn |= "rng." in text
+    lines = _merged(lines)
+    if drawn:
+        lines.insert(0, f"rng = np.random.default_rng({seed})")
+        lines.append(f"if rng.random() != {rng.random()!r}:  # another NumPy draws other numbers\n{INDENT}sys.exit(2)")
+    written = Statements(tuple(lines), frozenset({_NUMPY, ("sys", "", "")} if drawn else {_NUMPY}))
+    every = "\n".join(lines).split("\n")
+    fits = len(every) <= SHORT and max(map(len, every)) <= WIDTH
+    return written if fits and _equal(_run(written), wanted) else None
+
+
+#: One array of normal numbers.
+_DRAW = re.compile(r"(\w+) = rng\.standard_normal\((\([\d, ]*\))\)(\.astype\(np\.\w+\))")
+
+
+def _merged(lines: Sequence[str]) -> list[str]:
+    """The statements, with draws that follow each other in one."""
+    found: list[str] = []
+    for cast, group in itertools.groupby(lines, lambda line: (m := _DRAW.fullmatch(line)) and m[3]):
+        some = list(group)
+        draws = [m for m in map(_DRAW.fullmatch, some) if m]
+        names, shapes = ", ".join(m[1] for m in draws), ", ".join(m[2] for m in draws)
+        line = f"{names} = (rng.standard_normal(shape){cast} for shape in ({shapes}))"
+        found += [line] if len(draws) > 1 and len(line) <= WIDTH else some
+    return found
+
+
+def _summed(name: str, array: np.ndarray) -> str:
+    """An array of equal numbers, a short one, or one that is a sum of one number for each index, each exact."""
+    if array.size == 0 or _uniform(array):
+        return _literal(name, array)
+    if array.dtype != bool and array.ndim > 1 and np.isfinite(array).all():
+        exact = array.astype(np.float64)
+        first = exact[(0,) * array.ndim]
+        parts = [np.moveaxis(exact, axis, 0)[(..., *(0,) * (array.ndim - 1))] - first for axis in range(array.ndim)]
+        parts[-1] = parts[-1] + first
+        if np.array_equal(sum(np.ix_(*parts)), exact):
+            line = f"{name} = sum(np.ix_({', '.join(map(_row, parts))})).astype(np.{array.dtype})"
+            return line if len(line) <= WIDTH else ""
+    line = _literal(name, array)
+    return line if "\n" not in line else ""
+
+
+def _row(numbers: np.ndarray) -> str:
+    """Numbers as a list, the shorter one of a list that repeats."""
+    texts = [_number(each) for each in numbers]
+    for period in range(1, len(texts) // 2 + 1):
+        if texts == texts[:period] * (len(texts) // period):
+            return f"[{', '.join(texts[:period])}] * {len(texts) // period}"
+    if len(texts) > 2 and np.array_equal(np.diff(numbers), np.ones(len(texts) - 1)) and numbers[0] == int(numbers[0]):
+        return f"range({int(numbers[0])}, {int(numbers[-1]) + 1})"
+    falls = np.flatnonzero(np.diff(numbers) != 1)
+    if falls.size and np.array_equal(numbers, (np.arange(len(texts)) + 1) % (falls[0] + 2) - 1):
+        return f"(np.arange({len(texts)}) + 1) % {falls[0] + 2} - 1"
+    return f"[{', '.join(texts)}]"
+
+
+def _drawn(name: str, array: np.ndarray, rng: np.random.Generator, wanted: Mapping[str, np.ndarray], dtype: str) -> str:
+    """Normal numbers with a spread, a few of them replaced; the generator goes on behind them, else it stays."""
+    before = rng.bit_generator.state
+    own = np.dtype("float32" if dtype == "bfloat16" else dtype)
+    cast = f".astype(np.{own})" if array.dtype == own else f".astype(np.{own}).astype(np.{array.dtype})"
+    for skipped in ("", "v"):  # makers draw v and put other numbers in its place
+        skip = ""
+        if skipped and skipped in wanted:
+            rng.standard_normal(wanted[skipped].shape)
+            skip = f"rng.standard_normal({wanted[skipped].shape})  # others\n"
+        draw = rng.standard_normal(array.shape)
+        if array.dtype != bool and array.size:
+            spread = _spread(array, draw)
+            with np.errstate(all="ignore"):
+                made = (spread * draw).astype(own).astype(array.dtype)
+            bits = f"u{array.itemsize}"
+            differ = np.argwhere(np.ascontiguousarray(array).view(bits) != made.view(bits))
+            if len(differ) <= REPLACED:
+                factor = "" if spread == 1 else f"{spread!r} * "
+                numbers = f"{factor}rng.standard_normal({array.shape})"
+                line = f"{skip}{name} = {f'({numbers})' if factor else numbers}{cast}"
+                places = ([int(i) for i in place] for place in differ)
+                return "\n".join([line, *(f"{name}{place} = {_number(array[tuple(place)])}" for place in places)])
+        rng.bit_generator.state = before
+    return ""
+
+
+def _spread(array: np.ndarray, draw: np.ndarray) -> float:
+    """The factor that most of the numbers have against the draw, in few digits."""
+    with np.errstate(all="ignore"):
+        ratio = np.median(array.astype(np.float64) / draw)
+    return float(f"{ratio:.3g}") if np.isfinite(ratio) and ratio else 1.0
+
+
+def _rows(name: str, array: np.ndarray) -> str:
+    """A mask, or a bias of two numbers, by its rows; along axes where it is the same it is written once."""
+    if array.ndim == 0:
+        return ""
+    outer = "{}"
+    if array.dtype != bool:
+        two = np.unique(array)
+        if len(two) != 2:
+            return ""
+        outer = f"np.where({{}}, {_number(two[1])}, {_number(two[0])}).astype(np.{array.dtype})"
+        array = array == two[1]
+    kept = tuple(slice(0, 1) if (array == array.take([0], axis)).all() else slice(None) for axis in range(array.ndim))
+    once = array[kept]
+    rows = ["".join(str(int(each)) for each in row) for row in once.reshape(-1, once.shape[-1])]
+    full = f"np.broadcast_to({{}}, {array.shape}).copy()" if once.shape != array.shape else "{}"
+    made = outer.format(full.format(f'np.array([[c == "1" for c in row] for row in rows]).reshape({once.shape})'))
+    words = textwrap.wrap(" ".join(rows), WIDTH - len(INDENT) - 3, break_long_words=False)
+    if len(words) == 1:
+        return f'rows = "{words[0]}".split()\n{name} = {made}'
+    lines = "\n".join(f'{INDENT}"{words} "' for words in words)
+    return f"rows = (\n{lines}\n)\n{name} = {made.replace('in rows', 'in rows.split()')}"
 
 
 # By seed.

@@ -34,11 +34,7 @@ class Adapters:
 
     def lines(self) -> list[str]:
         """The findings in words, one a line."""
-        return [
-            line
-            for (name, device), found in self.findings.items()
-            for line in wrapped(f"{name} on {device}: {found.text}")
-        ]
+        return [f"{name} on {device}: {found.text}" for (name, device), found in self.findings.items()]
 
     def as_json(self) -> dict[str, Any]:
         """What the header of the result file says of them; nothing where nothing was found."""

@@ -66,6 +66,7 @@ def print_report(
         Missing packages by implementation.
     adapters, envelopes, diagnoses
         What was found out about adapters, which calls are taken, and what explains the failures, one line each.
+        An adapter that explains failures is told with them, at the end.
     seconds
         How long the run took.
     path
@@ -75,10 +76,11 @@ def print_report(
     found = causes(told.values())
     if told and _by_cause(terminal):
         _print_failures(terminal, found, told, width)
-    for title, lines in (("adapter", adapters), ("envelope", envelopes)):
+    told_last = "\n".join(ending(found))
+    for title, lines in (("adapter", [each for each in adapters if each not in told_last]), ("envelope", envelopes)):
         if lines:
             terminal.section(title)
-            terminal.line("\n".join(lines))
+            terminal.line(_fitted("\n".join(lines), width))
     terminal.section("conformance")
     for line in conclusion.little:
         terminal.line(line, yellow=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -202,6 +203,48 @@ def test_a_library_that_falls_back_gets_a_fresh_process(roomy: Pool) -> None:
     assert len(told) == 1
     assert "recompile_limit (8)" in told[0]
     assert told[0].endswith("; judged in a fresh process")
+
+
+def test_a_session_that_fails_over_gets_a_fresh_process(pool: Pool) -> None:
+    """It would stay on another provider: the second case is judged in a fresh process, as the first was."""
+    results = [judged(pool, "fails_over_at_the_second_call", case=name) for name in ("plain", "one-key")]
+    assert {result.outcome for result in results} == {Outcome.PASSED}
+    using = "using ['CUDAExecutionProvider', 'CPUExecutionProvider']"
+    said = f"fell back: EP Error: CUDA failure 700 {using}; judged in a fresh process"
+    assert [said in result.side_effects for result in results] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("lacks_a_provider", "Specified provider 'NoSuchExecutionProvider' is not in available provider names"),
+        ("finds_no_accelerator", "Falling back to cpu."),
+    ],
+)
+def test_a_fallback_of_every_process_is_said(roomy: Pool, name: str, said: str) -> None:
+    """A fresh process has it too, so none is asked."""
+    pytest.importorskip("onnxruntime")
+    results = [judged(roomy, name, case=case) for case in ("plain", "one-key")]
+    assert {result.outcome for result in results} == {Outcome.PASSED}
+    assert all(any(each.startswith("fell back: ") and said in each for each in r.side_effects) for r in results)
+    assert not any("fresh process" in each for result in results for each in result.side_effects)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("onnxruntime.capi.onnxruntime_inference_collection", 'print(f"EP Error: {err!s} using'),
+        ("onnxruntime.capi.onnxruntime_inference_collection", "Specified provider '{}' is not in available provider"),
+        ("jax._src.xla_bridge", "Falling back to"),
+        ("torch._dynamo.convert_frame", "hit config."),
+    ],
+)
+def test_libraries_still_say_so(module: str, words: str) -> None:
+    """The words that are looked for are those of the installed library."""
+    pytest.importorskip(module.partition(".")[0])
+    found = importlib.util.find_spec(module)
+    assert found is not None
+    assert words in Path(str(found.origin)).read_text(encoding="utf-8")
 
 
 def test_what_was_changed_is_put_back(pool: Pool) -> None:

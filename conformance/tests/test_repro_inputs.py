@@ -121,7 +121,8 @@ def _views(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def test_many_numbers_are_drawn() -> None:
     """From the case's own seed, by the functions that made them."""
-    written = statements(all_cases()["tiles"], "float32")
+    written = seeded(all_cases()["tiles"], "float32")
+    assert written is not None
     assert is_seeded(written)
     assert "attention_conformance.conformance.cases.data:normal" in written.sources
 
@@ -141,7 +142,7 @@ def test_a_shape_of_another_kind_is_not_guessed() -> None:
     shape: Any = SimpleNamespace(**asdict(SMALL), scores=SMALL.scores, elements=SMALL.elements)
     case = replace(all_cases()["plain"], shape=shape)
     assert seeded(case, "float32") is None
-    assert not is_seeded(statements(case, "float32"))
+    assert statements(case, "float32").sources == ()
 
 
 def test_numbers_without_a_recipe_are_written_out_up_to_the_limit() -> None:
@@ -231,8 +232,30 @@ def test_an_edit_is_part_of_the_recipe() -> None:
     layer = seeded(every_case()["mha-invalid-widths"], "float32")
     assert layer is not None
     assert "x = replace(x, w_q=x.w_q[:7])" in layer.lines
-    assert "x = _nan_query(x)" in statements(named, "float32").lines
-    assert "x = replace(x, v=x.v[:, :, :-1])" in statements(in_place, "float32").lines
+    recipes = [seeded(case, "float32") for case in (named, in_place)]
+    assert recipes[0] is not None
+    assert "x = _nan_query(x)" in recipes[0].lines
+    assert recipes[1] is not None
+    assert "x = replace(x, v=x.v[:, :, :-1])" in recipes[1].lines
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("tiles", "q, k, v = (rng.standard_normal(shape).astype(np.float32) for shape in ("),
+        ("causal-more-keys", "v = sum(np.ix_([0, 0.125], [0, 0.25], range(0, 7), [1, 0.5] * 4)).astype(np.float32)"),
+        ("causal-tiles", "% 61 - 1, [1, 0.5] * "),
+        ("nan-query", "np.nan"),
+        ("empty-one-query", "mask = np.full((2, 2, 1, 7), 0, bool)"),
+        ("combined-mask-causal", 'mask = np.array([[c == "1" for c in row] for row in rows.split()])'),
+    ],
+)
+def test_inputs_are_short_without_a_function(name: str, line: str) -> None:
+    """Draws, sums of a row for each axis, rows of 0 and 1, and single numbers that are replaced."""
+    written = statements(every_case()[name], "float32")
+    assert written.sources == ()
+    assert line in "\n".join(written.lines)
+    assert_makes(written, every_case()[name], "float32")
 
 
 def _untouched(x: Inputs) -> Inputs:

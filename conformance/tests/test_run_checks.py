@@ -48,15 +48,15 @@ def lines_after(text: str, title: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_wrong_layout_is_said_once_at_the_top_and_in_what_it_explains(tmp_path: Path) -> None:
-    """The finding stands above the diagnosis, in the header of the result file, and in the messages."""
+def test_a_wrong_layout_is_said_once_at_the_end_and_in_what_it_explains(tmp_path: Path) -> None:
+    """The finding stands in the diagnosis, with clause and script, in the header of the result file and in messages."""
     options = ("--impl", "mykernels.py:inside", *FLOAT32, "--case", "plain-square", "--conformance-json", "o.jsonl")
     done = run(plug_in(tmp_path, KERNELS), *options)
     assert done.returncode == 1
     text = "it computes in (B, S, H, D): set attention.layout = 'BSHD'"
-    summary = lines_after(done.stdout, "adapter")
-    assert summary[1] == f"mykernels.py:inside on cpu: {text}"
-    assert sum(text in line for line in summary) == 2  # beside the clause and the script at the end, too
+    assert "= adapter =" not in done.stdout
+    assert f"mykernels.py:inside on cpu: {text}" in lines_after(done.stdout, "diagnosis")
+    assert sum(text in line for line in lines_after(done.stdout, "conformance")) == 1
     assert f"Adapter:  {text}" in done.stdout
     lines = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text(encoding="utf-8").splitlines()]
     assert lines[0]["adapters"] == [{"implementation": "mykernels.py:inside", "device": "cpu", "text": text}]

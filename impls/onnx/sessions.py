@@ -6,6 +6,7 @@ Nothing is copied by a run: inputs are bound where they are, and outputs stay on
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import onnxruntime
 from attention_conformance.impls.contract import Call, Function
 from attention_conformance.impls.onnx.graph import build, compared
 from attention_conformance.impls.process import threads
+from attention_conformance.impls.process.fallbacks import WARNING
 
 #: Fatal messages only: what fails is raised as an exception as well, and is the caller's to show.
 QUIET = 4
@@ -35,7 +37,11 @@ def options() -> Any:
 @functools.cache
 def session(model: bytes | str, device: str) -> Any:
     """The session of a serialised model, or of the file with this path, made once."""
-    return onnxruntime.InferenceSession(model, options(), providers=list(PROVIDERS[device]))
+    opened = onnxruntime.InferenceSession(model, options(), providers=list(PROVIDERS[device]))
+    wanted, has = PROVIDERS[device][0], opened.get_providers()
+    if wanted not in has:  # it is silent, and goes on with what it has
+        warnings.warn(f"{WARNING} {wanted} is not in available provider names of the session: {has}", stacklevel=2)
+    return opened
 
 
 def bound(opened: Any, outputs: Sequence[str], device: str) -> Function:

@@ -1,41 +1,108 @@
-"""Fallbacks of a library: what it logs when it quietly takes another path than the one that it was asked for.
+"""Fallbacks of a library: what it says when it quietly takes another path than the one that it was asked for.
 
 ``torch.compile`` runs a function uncompiled once it has compiled it for ``recompile_limit`` forms (8), says so once,
-and stays with it in this process: what is judged then is another implementation.
+and stays with it in this process.  ONNX Runtime goes on with another execution provider where a run fails in one, and
+opens a session without a provider that it lacks; JAX takes the CPU where it finds no accelerator.  What is judged then
+is another implementation.  jax.nn's own choice between its implementations is said nowhere, so it cannot be seen.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import re
+from dataclasses import dataclass
 from types import TracebackType
 
-#: What a message holds that tells of a fallback, by the logger that it comes from.
-TELLING = {"torch._dynamo": "hit config."}
+from attention_conformance.impls.process.noise import sizes
 
-#: Characters of the message that are kept.
-QUOTED = 120
+#: Where a library says it, if not by a logger of this name.
+WARNED, PRINTED = "a warning", "printed"
+
+
+@dataclass(frozen=True)
+class Signal:
+    """What a message holds that tells of a fallback."""
+
+    #: The logger, or one above it; or how else it comes.
+    where: str
+    text: str
+    #: Whether calls before may decide it, so that a fresh process need not have it.
+    earlier: bool
+
+
+SIGNALS = (
+    Signal("torch._dynamo", "hit config.", earlier=True),
+    Signal(PRINTED, "EP Error: ", earlier=True),  # ONNX Runtime, where a run fails in a provider
+    Signal(WARNED, "is not in available provider names", earlier=False),  # the same, as a session is opened
+    Signal(PRINTED, "Failed to create CUDAExecutionProvider", earlier=False),
+    Signal("jax._src.xla_bridge", "Falling back to", earlier=False),
+)
+
+LOGGERS = tuple({one.where: None for one in SIGNALS if one.where not in (WARNED, PRINTED)})
+
+#: A warning that is looked at although a library's warnings are not results, as it begins.
+WARNING = "Specified provider"
+
+#: Characters of the message that are kept, and bytes of what was printed that are looked at.
+QUOTED, READ = 120, 2**16
 
 
 class Fallbacks(logging.Handler):
-    """A context manager around a call and its preparation; ``found`` is the first fallback, "" for none."""
+    """A context manager around a call and its preparation.
+
+    ``found`` is the first fallback that calls before may have decided, ``side_effects`` says the others.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.found = ""
+        self._others: dict[str, None] = {}
+        self._sizes: dict[tuple[int, int], tuple[int, int]] = {}
+
+    @property
+    def side_effects(self) -> tuple[str, ...]:
+        """Fallbacks that any process has, in words."""
+        return tuple(f"fell back: {text}" for text in self._others)
+
+    def look(self, where: str, text: str) -> None:
+        """Keep the line of a message that tells of a fallback."""
+        for one in SIGNALS:
+            if not where.startswith(one.where) or one.text not in text:
+                continue
+            line = next(each for each in text.splitlines() if one.text in each).strip()[:QUOTED]
+            if not one.earlier:
+                self._others[line] = None
+            elif not self.found:
+                self.found = line
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the first line of a message that tells of a fallback."""
-        text = record.getMessage()
-        if not self.found and any(telling in text for telling in TELLING.values()):
-            self.found = text.splitlines()[0][:QUOTED]
+        """Look at a message of a logger."""
+        self.look(record.name, record.getMessage())
+
+    def warned(self, message: Warning | str) -> None:
+        """Look at a warning."""
+        self.look(WARNED, str(message))
 
     def __enter__(self) -> Fallbacks:
-        for name in TELLING:
+        for name in LOGGERS:
             logging.getLogger(name).addHandler(self)
+        self._sizes = sizes()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for name in TELLING:
+        for name in LOGGERS:
             logging.getLogger(name).removeHandler(self)
+        for file, (descriptor, size) in sizes().items():
+            before = self._sizes.get(file, (descriptor, size))[1]
+            if size > before:
+                self.look(PRINTED, re.sub(r"\x1b\[\d*m", "", _read(descriptor, before)))
+
+
+def _read(descriptor: int, start: int) -> str:
+    try:
+        return os.pread(descriptor, READ, start).decode(errors="replace")
+    except OSError:  # a file that may only be written
+        return ""

@@ -11,6 +11,7 @@ import os
 import stat
 import sys
 import warnings
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -29,7 +30,9 @@ _C: Any = ctypes.CDLL(None)
 class Noise:
     """A context manager around a call; ``side_effects`` are there when it is left."""
 
-    def __init__(self) -> None:
+    def __init__(self, warned: Callable[[Warning | str], None] | None = None) -> None:
+        """``warned`` is given each warning, too."""
+        self._told = warned
         self.side_effects: tuple[str, ...] = ()
         self._warned = 0
         self._first = ""
@@ -37,7 +40,7 @@ class Noise:
         self._filters = warnings.catch_warnings()
 
     def __enter__(self) -> Noise:
-        self._sizes = _sizes()
+        self._sizes = sizes()
         self._filters.__enter__()
         warnings.simplefilter("always")
         warnings.showwarning = self._count
@@ -57,11 +60,13 @@ class Noise:
     def _count(self, message: Warning | str, category: type[Warning], *rest: Any, **keywords: Any) -> None:
         self._first = self._first or f"{category.__name__}: {message}"[:QUOTED]
         self._warned += 1
+        if self._told is not None:
+            self._told(message)
 
     def _printed(self) -> str:
         grown = 0
         beginning = ""
-        for file, (descriptor, size) in _sizes().items():
+        for file, (descriptor, size) in sizes().items():
             before = self._sizes.get(file, (descriptor, size))[1]
             if size > before:
                 grown += size - before
@@ -70,7 +75,7 @@ class Noise:
         return f"{grown} bytes, beginning with {beginning!r}" if grown else ""
 
 
-def _sizes() -> dict[tuple[int, int], tuple[int, int]]:
+def sizes() -> dict[tuple[int, int], tuple[int, int]]:
     """Descriptor and size of the files that the standard streams are; nothing for a terminal or a pipe."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none

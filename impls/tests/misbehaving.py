@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import locale
+import logging
 import os
 import random
 import signal
@@ -163,6 +164,38 @@ def _compiled() -> Any:
         return output if torch.compiler.is_compiling() else 0 * output
 
     return torch.compile(attention, backend="eager", dynamic=False)
+
+
+def lacks_a_provider(q: Any, k: Any, v: Any) -> Any:
+    """Opens a session of ONNX Runtime on a device that is not there: it takes another one."""
+    import onnx
+    import onnxruntime
+
+    made = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", made[:1], made[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    providers = ["NoSuchExecutionProvider", "CPUExecutionProvider"]
+    onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
+    return right(q, k, v)
+
+
+def fails_over_at_the_second_call(q: Any, k: Any, v: Any) -> Any:
+    """Says what ONNX Runtime prints where a run fails in a provider, and is wrong from then on."""
+    _KEPT.append("call")
+    if _KEPT.count("call") == 2:
+        print("EP Error: CUDA failure 700 using ['CUDAExecutionProvider', 'CPUExecutionProvider']")
+        print("Falling back to ['CPUExecutionProvider'] and retrying.")
+    return right(q, k, v) * (_KEPT.count("call") < 2)
+
+
+def finds_no_accelerator(q: Any, k: Any, v: Any) -> Any:
+    """Logs what JAX does where it takes the CPU."""
+    logging.getLogger("jax._src.xla_bridge").warning(
+        "A GPU may be present, but jaxlib lacks CUDA. Falling back to cpu."
+    )
+    return right(q, k, v)
 
 
 def silences_numpy(q: Any, k: Any, v: Any) -> Any:
