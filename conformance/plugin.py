@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -157,13 +158,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(("target", "fresh"), [(t, fresh) for t in chosen], ids=[f"{t.id}-fresh" for t in chosen])
         return
     if {"target", "question"} <= set(metafunc.fixturenames):
-        pairs = [
-            (target, question)
-            for target in targets.targets(config)
-            if target.implementation.operator == SDPA.name
-            for question in invariance.QUESTIONS
-        ]
-        metafunc.parametrize(("target", "question"), pairs, ids=[f"{t.id}-{question}" for t, question in pairs])
+        of_sdpa = [t for t in targets.targets(config) if t.implementation.operator == SDPA.name]
+        asked_of = list(itertools.product(of_sdpa, invariance.QUESTIONS))
+        metafunc.parametrize(("target", "question"), asked_of, ids=[f"{t.id}-{name}" for t, name in asked_of])
         return
     if not {"target", "case"} <= set(metafunc.fixturenames):
         return

@@ -370,6 +370,9 @@ def _recipe(case: AnyCase, dtype: str, wanted: Mapping[str, np.ndarray]) -> Stat
         f"rng = np.random.default_rng({zlib.crc32(case.name.encode())})",
         f"{drawn} = (a.astype({carrier}{order}) for a in {expression(case.data or usual, sources)}(rng, s))",
     ]
+    if "lses" in inputs.arrays:  # of a merge, in float32 beside outputs in half precision
+        lines[-1] = f"outputs, lses = {expression(case.data, sources)}(rng, s)"
+        lines.append(f"outputs, lses = outputs.astype({carrier}{order}), lses.astype(np.{inputs.lses.dtype}{order})")
     if "grad_output" in inputs.arrays:
         lines.append(f"grad_output = rng.standard_normal({_shape_of_output(case)}).astype({carrier})")
     before = case.before_edit(dtype).arrays if tables else {}
