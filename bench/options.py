@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from attention_conformance.bench.timing.cold_cache import MEANING
-from attention_conformance.bench.timing.plan import Plan
-from attention_conformance.bench.workloads.presets import PRESETS, SECONDS, select
+from attention_conformance.bench.timing.plan import LEAST_EACH, Plan
+from attention_conformance.bench.workloads.presets import PRESETS, PROCESS_RUNS, SECONDS, select
 from attention_conformance.bench.workloads.workload import Workload, WorkloadError
 from attention_conformance.impls.process.threads import usable_cores
 
-#: A cell is skipped if its least number of calls is predicted to take this many times the seconds that it may take.
-LIMIT = 18
+#: A cell is skipped if one call is predicted to take this many times the seconds that all may take.
+LIMIT = 2
 
 #: Presets that are too short for measuring memory, which takes 0.4 to 30 s a cell.
 WITHOUT_MEMORY = ("quick",)
@@ -58,16 +58,17 @@ def add(add: Callable[..., Any]) -> None:
         "--bench-seconds",
         type=float,
         metavar="SECONDS",
-        help=f"seconds of calls of a cell, over all process runs, and {plan.least_calls} calls at least; a cell"
-        f" is skipped if those are predicted to take {LIMIT} times as long (default: by the preset, {SECONDS['']:g}"
-        " without one)",
+        help=f"seconds of calls of a cell, over all process runs, and {LEAST_EACH} calls at least in each; a cell is"
+        f" skipped if one is predicted to take {LIMIT} times as long (default: by the preset, {SECONDS['']:g} without"
+        " one)",
     )
     add(
         "--process-runs",
         type=int,
-        default=plan.process_runs,
+        default=None,
         metavar="N",
-        help="times at which each cell is measured, each in fresh processes (default: %(default)s)",
+        help="times at which each cell is measured, each in fresh processes (default: by the preset,"
+        f" {PROCESS_RUNS['']} without one)",
     )
     add("--visits", metavar="N", help=argparse.SUPPRESS)  # its new name is said
     add(
@@ -117,10 +118,14 @@ def plan(config: pytest.Config) -> Plan:
     seconds = config.getoption("bench_seconds", None)
     if seconds is None:
         seconds = SECONDS[config.getoption("preset", "")]
+    process_runs = config.getoption("process_runs", None)
+    process_runs = PROCESS_RUNS[config.getoption("preset", "")] if process_runs is None else process_runs
+    least_calls = LEAST_EACH * process_runs
     made = Plan(
         seconds=seconds,
-        limit=LIMIT * seconds,
-        process_runs=config.getoption("process_runs", Plan.process_runs),
+        limit=LIMIT * least_calls * seconds,
+        process_runs=process_runs,
+        least_calls=least_calls,
         noise=config.getoption("noise", Plan.noise),
         threads=config.getoption("threads", usable_cores()),
         cache=config.getoption("bench_cache", Plan.cache),
@@ -146,4 +151,5 @@ def memory(config: pytest.Config) -> bool:
 def json_file(config: pytest.Config) -> Path | None:
     """Where the JSON will be written."""
     path = config.getoption("benchmark_json", None)
-    return None if path is None else Path(getattr(path, "name", path))
+    # Later versions of pytest-benchmark give a path, earlier ones a file, whose name is all of its path.
+    return path if path is None or isinstance(path, Path) else Path(getattr(path, "name", path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,29 @@ def test_visits_are_process_runs() -> None:
     with pytest.raises(pytest.UsageError, match=r"^--visits is called --process-runs now$"):
         options.plan(config("--visits", "2"))
     assert options.plan(config("--process-runs", "2")).process_runs == 2
+
+
+def test_process_runs_are_by_the_preset() -> None:
+    """Five, three of the quick one, and what is requested."""
+    given = [("--preset", "quick"), ("--preset", "standard"), (), ("--preset", "quick", "--process-runs", "7")]
+    assert [options.plan(config(*words)).process_runs for words in given] == [3, 5, 5, 7]
+
+
+def test_a_cell_is_skipped_by_the_length_of_a_call() -> None:
+    """However many process runs there are: by twice the seconds that all calls may take."""
+    for words in (("--process-runs", "1"), ("--process-runs", "5"), ("--preset", "quick")):
+        plan = options.plan(config(*words, "--bench-seconds", "0.5"))
+        assert plan.limit / plan.least_calls == 1
+        assert plan.least_calls == 3 * plan.process_runs
+
+
+@pytest.mark.parametrize("given", ["Path", "file"])
+def test_a_checkpoint_lies_beside_the_file(given: str, tmp_path: Path) -> None:
+    """Whether pytest-benchmark gives a path or an open file: never in the folder that is worked in."""
+    path = tmp_path / "out.json"
+    with path.open("wb") as file:
+        found = options.json_file(SimpleNamespace(getoption=lambda name, default: path if given == "Path" else file))  # type: ignore[arg-type]
+    assert found == path
 
 
 @pytest.mark.parametrize("words", [("--base", "main", "--turns", "3"), ("--turns=3",)])

@@ -55,7 +55,7 @@ def test_the_last_process_run_has_to_agree_with_the_others() -> None:
 @pytest.mark.parametrize(("process_runs", "batches"), [(1, 8), (3, 2), (9, 1)])
 def test_a_slow_call_is_made_as_often_as_it_has_to_be(process_runs: int, batches: int) -> None:
     """Nine times over all process runs, two in a process run at least; the last batch comes on top."""
-    plan = Plan(seconds=0.1, process_runs=process_runs)
+    plan = Plan(seconds=0.1, process_runs=process_runs, least_calls=9)
     slow = [[9.0 + number] for number in range(batches)]
     assert plan.stopped([], slow[1:]) == ""
     assert plan.stopped([], slow) == TIME

@@ -70,7 +70,18 @@ def written(folder: Path) -> dict[str, Any]:
 def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], dict]:
     """A run of two plug-ins in three process runs, and its JSON."""
     folder = tmp_path_factory.mktemp("three")
-    options = ("--impl", "mine.py:attention", "--impl", "mine.py:slow", "--threads", "1", "--noise", "0.5")
+    options = (
+        "--impl",
+        "mine.py:attention",
+        "--impl",
+        "mine.py:slow",
+        "--threads",
+        "1",
+        "--noise",
+        "0.5",
+        "--process-runs",
+        "3",
+    )
     done = run(folder, *options, first="")
     assert done.returncode == 0, done.stdout + done.stderr
     assert not (folder / f"out.json{SUFFIX}").exists()

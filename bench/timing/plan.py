@@ -12,6 +12,9 @@ from attention_conformance.bench.timing.cold_cache import WARM
 #: Batches of a process run at least: the interval comes from their scatter, and each has one call on inputs never seen.
 LEAST_BATCHES = 5
 
+#: Calls of a process run at least.
+LEAST_EACH = 3
+
 #: Calls before the samples of a batch, as a share of its length.  After a pause a process is slower for some
 #: milliseconds, whether others worked meanwhile or nobody did: without these calls by 1 to 9 % in the median of a
 #: batch.
@@ -32,15 +35,15 @@ class Plan:
     seconds: float = 0.6
     #: The spread of the interval of the median that is enough.
     noise: float = 0.02
-    process_runs: int = 3
+    process_runs: int = 5
     #: Length of a batch: long against waking a process (50 µs), short against the drift of a machine (seconds).
     batch_seconds: float = 0.02
-    #: Least and most calls of a cell, over all process runs.  Nine are three in each of three process runs: the median
-    #: of three is that of a quiet machine if one batch was disturbed, and of two it is not.
-    least_calls: int = 9
+    #: Least and most calls of a cell, over all process runs: three in each, as the median of three is that of a quiet
+    #: machine if one batch was disturbed, and of two it is not.
+    least_calls: int = LEAST_EACH * 5
     most_calls: int = 1500
     #: Seconds that ``least_calls`` calls may be predicted to take; a cell above it is not sampled.
-    limit: float = 10.8
+    limit: float = 18.0
     #: Threads that every library is given.
     threads: int = 1
     #: Of the order within rounds.

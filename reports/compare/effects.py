@@ -97,8 +97,11 @@ HUBER = 1.345
 #: Of normal values Huber's mean uses this share.
 EFFICIENCY = 0.95
 
-#: The median of χ²₁, and a variance that is none.
+#: Quantiles of χ²₁, by which luck is estimated: the median, and of MANY deviations this one too, as luck has heavier
+#: tails than the normal; and a variance that is none.
 HALF = 0.45494
+MIDDLE = ((0.5, HALF), (0.85, 2.07225))
+MANY = 20
 TINY = 1e-12
 
 
@@ -318,13 +321,16 @@ def component(
     square, known = np.concatenate(squares), np.concatenate(own)
     if not len(square):
         return usual**2
-    low, high = 0.0, float(np.max(square)) / HALF
-    for _ in range(40):
-        tried = (low + high) / 2
-        # The lower of two middle values: of two deviations one may be a change.
-        beyond = np.sort(square / (known + tried + TINY))[(len(square) - 1) // 2] > HALF
-        low, high = (tried, high) if beyond else (low, tried)
-    return (PRIOR * usual**2 + len(square) * low) / (PRIOR + len(square))
+    found = 0.0
+    for share, typical in MIDDLE[: 1 + (len(square) >= MANY)]:
+        low, high = 0.0, float(np.max(square)) / HALF
+        for _ in range(40):
+            tried = (low + high) / 2
+            # The lower of two values: of two deviations one may be a change.
+            beyond = np.sort(square / (known + tried + TINY))[int(share * (len(square) - 1))] > typical
+            low, high = (tried, high) if beyond else (low, tried)
+        found = max(found, low)
+    return (PRIOR * usual**2 + len(square) * found) / (PRIOR + len(square))
 
 
 def huber(values: np.ndarray, variance: np.ndarray) -> tuple[float, float]:

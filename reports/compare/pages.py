@@ -24,7 +24,7 @@ from attention_conformance.reports.compare.changes import (
     Speed,
     Status,
 )
-from attention_conformance.reports.compare.effects import FALSE, POWER, SAME
+from attention_conformance.reports.compare.effects import FALSE, IMPLEMENTATIONS, POWER, SAME
 from attention_conformance.reports.markdown.text import NONE, digits, fold, inert, printable, shortened, table
 from attention_conformance.reports.model import tables as model
 
@@ -200,11 +200,19 @@ def _machine(one: Machine) -> str:
 
 
 def _offer(found: Comparison) -> list[str]:
-    """The paired comparison, where this one could not have seen a change that counts."""
+    """What sees more, where this comparison could not have seen a change that counts."""
     limits = {_seen(one): one.seen_implementation or one.seen_cell or 1.0 for one in found.machines}
     told = ", ".join(text for text, limit in limits.items() if limit > ENOUGH)
+    if not told:
+        return []
+    said = f"This comparison {told} ({POWER:.0%} of the time, in the median one). "
+    if len({one.implementation for one in found.speeds}) < IMPLEMENTATIONS and not found.yardstick:
+        said += (
+            f"Fewer than {IMPLEMENTATIONS} implementations do not tell the machine from the code: time one beside them"
+            " that did not change, and compare with its times: --across-machines NAME. "
+        )
     offer = "to see less, measure both in the same minutes: attention-conformance compare-revisions --base REVISION"
-    return [f"This comparison {told} ({POWER:.0%} of the time, in the median one); {offer}"] if told else []
+    return [said + offer[:1].upper() + offer[1:]]
 
 
 def files(found: Comparison) -> pd.DataFrame:

@@ -306,3 +306,17 @@ def test_a_comment_fits_where_it_is_posted(tmp_path: Path) -> None:
     main(["compare", str(base), str(new), "--markdown", str(tmp_path / "c.md")])
     assert len((tmp_path / "c.md").read_bytes()) < 65_536
     assert "3000 × new failure" in (tmp_path / "c.md").read_text()
+
+
+def test_what_sees_more_is_offered_where_it_is_needed(tmp_path: Path) -> None:
+    """The paired comparison; of one implementation also another beside it; nothing where enough could be seen."""
+    quiet = [run(tmp_path / f"{seed}.json", seed) for seed in (1, 2)]
+    assert "compare-revisions" not in pages.terminal(between(*quiet))
+    one = [
+        bench_run(tmp_path / f"one{at}.json", *(timed_cell("a", n, steady(1e-3, n + at)) for n in LENGTHS))
+        for at in (0, 1)
+    ]
+    said = pages.terminal(between(*one))
+    assert "would have seen" in said
+    assert "--across-machines NAME" in said
+    assert "compare-revisions" in said
