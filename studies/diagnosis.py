@@ -176,6 +176,8 @@ def _judged(
 ) -> None:
     profile = plugged.profile(dtype)
     reply = call(plugged, request(case, dtype, "cpu"), function)
+    if reply.text.startswith("ModuleNotFoundError"):  # it would be explained as the function's own exception
+        raise Unfit(f"{plugged.name}: {reply.text}")
     blank = Result(plugged.name, "cpu", dtype, case.name, case.clauses, Outcome.PASSED, profile=profile)
     result = judge(reply, case, blank)
     if result.outcome is Outcome.FAILED and result.failure is not None:

@@ -140,7 +140,7 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: boo
         left = [failed for failed in left if failed not in best.fits]
     found = [_settled(explanation, found, witnesses) for explanation in found]
     found += [*raised(left, witnesses), *lowered(left, witnesses)]
-    return sorted(found, key=lambda e: -len(e.fits))
+    return [*sorted(found, key=lambda e: -len(e.fits)), *undefined(left, witnesses)]
 
 
 def _explanations(
@@ -311,6 +311,25 @@ def raised(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Exp
         only, kept = narrowing([(f.case, f.dtype) for f in some], [(p.case, p.dtype) for p in passed])
         fault = Fault("raised", some[0].case.clauses[0], text, (), Words)
         yield Explanation((fault,), frozenset(some), (), () if kept else only)
+
+
+def undefined(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Explanation]:
+    """Results that are NaN in every element: no number is there to equal a mistake's, so which calls have them is said.
+
+    Nothing is said unless these calls have something in common that most passed calls lack.
+    """
+    groups: dict[tuple[str, ...], list[Failed]] = {}
+    for failed in failures:
+        results = {n: np.isnan(a.astype(np.float64)) for n, a in failed.reply.results.items() if a.size}
+        names = tuple(n for n, lost in results.items() if lost.all())
+        if failed.failure is Failure.VALUE and names and not failed.telling:
+            groups.setdefault(names, []).append(failed)
+    for names, some in groups.items():
+        only, kept = narrowing([(f.case, f.dtype) for f in some], [(p.case, p.dtype) for p in passed])
+        if len(some) > 1 and only and 2 * len(kept) <= len(some):
+            title = f"NaN in every element of {' and '.join(names)}"
+            fault = Fault("undefined", some[0].case.blame.value, title, (), Words)
+            yield Explanation((fault,), frozenset(some), tuple(passed[n] for n in kept), only)
 
 
 #: Dtypes whose accuracy a result of a wider one may have, the widest first.

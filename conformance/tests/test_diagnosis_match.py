@@ -341,3 +341,35 @@ def test_nan_that_explains_most_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     """NaN in fully masked rows is a mistake that shows in nothing else."""
     (best, *_) = judged(FAULTS["empty-row-nan"].make, ("plain", "empty-row", "empty-all", "lengths-zero"), monkeypatch)
     assert not any(failed.telling for failed in best.fits)
+
+
+class LostWithMask(Attention):
+    """NaN wherever there is a mask, and right elsewhere."""
+
+    def attend(self, x: Inputs) -> Expected:
+        """The results."""
+        found = super().attend(x)
+        return found if x.mask is None else replace(found, output=found.output * np.nan)
+
+
+class LostNowAndThen(Attention):
+    """NaN in every third call, whatever it is."""
+
+    def attend(self, x: Inputs) -> Expected:
+        """The results."""
+        found = super().attend(x)
+        return found if round(1000 * float(x.q.sum())) % 3 else replace(found, output=found.output * np.nan)
+
+
+def test_nan_in_every_element_is_named_by_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No mistake equals it; the calls say where it begins."""
+    cases = ("plain", "one-key", "causal-square", "mask-broadcast-k", "mask-broadcast-bk", "mask-broadcast-rank1")
+    (best,) = judged(LostWithMask, cases, monkeypatch)
+    assert (best.names, best.only) == (("undefined",), ("with mask",))
+    assert "NaN in every element of output" in explanation_text(best, len(best.fits))
+
+
+def test_nan_of_calls_that_share_nothing_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would say nothing."""
+    cases = ("plain", "one-key", "one-query", "width-6", "causal-square", "mask-broadcast-k", "scale-grouped")
+    assert "undefined" not in {name for each in judged(LostNowAndThen, cases, monkeypatch) for name in each.names}
