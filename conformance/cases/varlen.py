@@ -89,9 +89,10 @@ def _others() -> Iterator[PackedCase]:
     yield case("maxima", "VARLEN-6", "Maxima of 64 over lengths of up to 10, causal.", CROSS, is_causal=True, max_seqlen_q=64, max_seqlen_k=64, dtypes=("float32", *HALVES), stays="maxima that are no sequence's")
     yield case("maxima-window", "VARLEN-6 VARLEN-3", "The same with a window and an lse.", BOTH, window=(2, 1), max_seqlen_q=32, max_seqlen_k=128, return_lse=True)
     yield case("behind", "VARLEN-7", "Six more keys behind the last sequence, to which queries point.", replace(CROSS, behind=6), is_causal=False, return_lse=True)
-    yield case("behind-nan", "VARLEN-7", "NaN in k and infinities in v behind the last sequence.", replace(SELF, behind=20), edit=_poison_behind)
-    yield case("nan-neighbour", "VARLEN-7", "A sequence whose keys and values are NaN: its own rows are NaN, and no other.", CROSS, edit=_poison_sequence)
-    yield case("nan-neighbour-unused", "VARLEN-7 VARLEN-4", "NaN in a sequence without queries: nobody sees it.", replace(SELF, q_lengths=(5, 0, 3)), edit=_poison_sequence, is_causal=True, return_lse=True)
+    yield case("behind-one-query", "VARLEN-7", "The same with one query each and three more keys.", replace(ONE, behind=3))
+    yield case("behind-nan", "VARLEN-13", "NaN in k and infinities in v behind the last sequence.", replace(SELF, behind=20), edit=_poison_behind, stays="what is not multiplied cannot reach")
+    yield case("nan-neighbour", "VARLEN-13", "A sequence whose keys and values are NaN: its own rows are NaN, and no other.", CROSS, edit=_poison_sequence, stays="what is not multiplied cannot reach")
+    yield case("nan-neighbour-unused", "VARLEN-13 VARLEN-4", "NaN in a sequence without queries: nobody sees it.", replace(SELF, q_lengths=(5, 0, 3)), edit=_poison_sequence, is_causal=True, return_lse=True, stays="what is not multiplied cannot reach")
 
 
 def _large() -> Iterator[PackedCase]:

@@ -288,40 +288,6 @@ class PackedLastReadsOn(Packed):
         return len(super().keys(x, n)) - queries
 
 
-class _TimesZero(Packed):
-    """Values that are not a sequence's own, multiplied with a weight of 0."""
-
-    def sequence(self, x: Pack, n: int) -> tuple[Array, Array]:
-        output, lse = super().sequence(x, n)
-        foreign = x.v[self.touched(x, n)].sum(axis=0) * 0  # NaN where one of them is not finite
-        return (output + np.repeat(foreign, x.q.shape[1] // x.k.shape[1], axis=0)).astype(output.dtype), lse
-
-    def touched(self, x: Pack, n: int) -> Array:
-        """The keys whose values are multiplied."""
-        raise NotImplementedError
-
-
-@fault(
-    "VARLEN-7",
-    "NaN in one packed sequence reaches the others as 0 · NaN",
-    "cf. flash-attention 2374, cf. tilelang PR 2461",
-)
-class PackedNanOfNeighbours(_TimesZero):
-    """A mask over the whole pack: right for finite numbers."""
-
-    def touched(self, x: Pack, n: int) -> Array:
-        return np.arange(x.cu_seqlens_k[-1])
-
-
-@fault("VARLEN-7", "NaN behind a packed sequence reaches it as 0 · NaN", "flashinfer 941, flash-attention 2374")
-class PackedNanBehind(_TimesZero):
-    """The last tile of 16 keys is loaded whole, and masked in the scores alone."""
-
-    def touched(self, x: Pack, n: int) -> Array:
-        start, end = x.cu_seqlens_k[n : n + 2].tolist()
-        return np.arange(end, min(start - (start - end) // TILE * TILE, len(x.v)))
-
-
 @fault("VARLEN-8", "packed sequences behind the 256th are not computed", "cf. flash-linear-attention 906")
 class PackedFirst256(Packed):
     """A grid, or an index of eight bits, that ends there: later rows are zeros."""
