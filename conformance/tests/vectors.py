@@ -24,10 +24,8 @@ from attention_conformance.impls.select import select
 from attention_conformance.impls.tests import fakes
 
 #: Of each operator one that passes every case.
-RIGHT = {
-    i.operator: i
-    for i in select(["numpy-eager", "numpy-layer", "numpy-sublayer", "numpy-gradients", "numpy-layer-gradients"])
-}
+_NAMES = "eager layer sublayer gradients layer-gradients varlen paged merge"
+RIGHT = {i.operator: i for i in select([f"numpy-{name}" for name in _NAMES.split()])}
 
 
 def fake(name: str) -> dict[str, Implementation]:
