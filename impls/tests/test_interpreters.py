@@ -191,3 +191,28 @@ def test_a_call_of_too_many_tiles_is_not_made(monkeypatch: pytest.MonkeyPatch) -
 def test_other_plug_ins_are_judged_as_they_are() -> None:
     """No interpreter is set up for them."""
     assert interpreters.not_judged(plug_in(f"{__file__}:attention@torch"), {}) == ""
+
+
+@pytest.mark.slow(30)
+@pytest.mark.parametrize(
+    ("name", "case", "said"),
+    [
+        ("pallas_gpu:mha", "causal-square", "1 passed"),
+        # Its loop over the keys goes as far as the rows do, behind the last key where there are more rows.
+        ("pallas_gpu:mha", "causal-more-queries", "rows 16–31 of 32, every column"),
+        ("pallas_gpu:gqa", "one-query", "passed"),
+        ("pallas_tpu:flash_attention", "causal-square", "1 passed"),
+    ],
+)
+def test_a_kernel_that_jax_ships_is_judged(name: str, case: str, said: str, tmp_path: Path) -> None:
+    """Interpreted, by its adapter; what is wrong with one is found."""
+    pytest.importorskip("jax")
+    command = [
+        sys.executable,
+        "-m",
+        "attention_conformance",
+        "check",
+        f"attention_conformance.impls.kernels.{name}@pallas",
+    ]
+    done = commands.run([*command, "--dtype", "float32", "--case", case], cwd=tmp_path, timeout=600)
+    assert said in done.stdout

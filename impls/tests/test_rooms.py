@@ -23,7 +23,7 @@ MAY_USE = {
 #: Where each framework may be imported.
 FRAMEWORKS = {
     "torch": {"impls/torch", "impls/onnx", "studies/by_hand.py", "studies/library_functions.py", "studies/memory.py"},
-    "jax": {"impls/jax", "studies/by_hand.py", "studies/library_functions.py", "studies/memory.py"},
+    "jax": {"impls/jax", "impls/kernels", "studies/by_hand.py", "studies/library_functions.py", "studies/memory.py"},
     "onnx": {"impls/onnx", "studies/by_hand.py"},
     "onnxruntime": {"impls/onnx", "studies/by_hand.py"},
 }

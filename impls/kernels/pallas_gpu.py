@@ -1,0 +1,66 @@
+"""JAX's Pallas kernels for GPUs: ``jax.experimental.pallas.ops.gpu.attention.mha`` and ``decode_attention``."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.gpu import attention, decode_attention
+
+#: Rows and keys of a block; the lengths have to be multiples of them.
+BLOCK = 16
+
+
+@functools.partial(jax.jit, static_argnames=("is_causal", "scale"))
+def mha(q: Any, k: Any, v: Any, *, is_causal: bool = False, scale: float | None = None) -> Any:
+    """The flash-attention kernel: one key head per query head, D = Dv, lengths in whole blocks."""
+    if not q.dtype == k.dtype == v.dtype:
+        raise TypeError("q, k and v differ in dtype")  # the kernel leaves this to its caller
+    if q.dtype == jnp.float64:
+        raise NotImplementedError("the kernel accumulates in float32")
+    return attention.mha(
+        q,
+        k,
+        v,
+        segment_ids=None,
+        sm_scale=q.shape[3] ** -0.5 if scale is None else scale,
+        causal=is_causal,
+        block_sizes=attention.BlockSizes(block_q=BLOCK, block_k=BLOCK),
+    )
+
+
+mha.layout = "BSHD"
+mha.lengths = f"multiple of {BLOCK}"
+mha.group_sizes = 1
+mha.equal_widths = True
+mha.head_widths = (16, 32, 64, 128)
+mha.dtypes = ("float32", "float16", "bfloat16")
+mha.profiles = {"float16": "fused", "bfloat16": "fused"}
+
+
+@functools.partial(jax.jit, static_argnames="scale")
+def gqa(q: Any, k: Any, v: Any, *, kv_lengths: Any = None, scale: float | None = None) -> Any:
+    """The decoding kernel: one query, grouped heads, and the number of keys of each batch."""
+    if not q.dtype == k.dtype == v.dtype:
+        raise TypeError("q, k and v differ in dtype")
+    found = decode_attention.gqa(
+        q[:, 0],
+        k,
+        v,
+        kv_seq_len=None if kv_lengths is None else kv_lengths.astype(jnp.int32),
+        sm_scale=q.shape[3] ** -0.5 if scale is None else scale,
+        block_k=BLOCK,
+        k_splits=2,
+    )
+    return found[:, None]
+
+
+gqa.layout = "BSHD"
+gqa.query_lengths = 1
+gqa.key_lengths = f"multiple of {2 * BLOCK}"
+gqa.equal_widths = True
+gqa.head_widths = (16, 32, 64, 128)
+gqa.dtypes = ("float32", "float16", "bfloat16")
+gqa.profiles = {"float16": "fused", "bfloat16": "fused"}

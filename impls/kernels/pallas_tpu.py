@@ -1,0 +1,31 @@
+"""JAX's Pallas kernel for TPUs, ``jax.experimental.pallas.ops.tpu.flash_attention``."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu import flash_attention as kernels
+
+
+@functools.partial(jax.jit, static_argnames=("is_causal", "scale"))
+def flash_attention(
+    q: Any, k: Any, v: Any, *, bias: Any = None, is_causal: bool = False, scale: float | None = None
+) -> Any:
+    """The flash-attention kernel: one key head per query head, D = Dv = 128, lengths in multiples of 128."""
+    if not q.dtype == k.dtype == v.dtype:
+        raise TypeError("q, k and v differ in dtype")  # the kernel leaves this to its caller
+    if bias is not None:
+        bias = jnp.broadcast_to(bias, (*q.shape[:3], k.shape[2]))
+    scale = q.shape[3] ** -0.5 if scale is None else scale
+    return kernels.flash_attention(q, k, v, ab=bias, causal=is_causal, sm_scale=scale)
+
+
+flash_attention.lengths = "multiple of 128"
+flash_attention.group_sizes = 1
+flash_attention.head_widths = 128
+flash_attention.value_widths = 128
+flash_attention.dtypes = ("float32", "bfloat16")
+flash_attention.profiles = {"bfloat16": "fused"}
