@@ -31,11 +31,11 @@ def list_clauses() -> str:
     return "\n".join(f"{c.id} · {c.title} ({c.level.value}): {c.sentence}" for c in clauses().values())
 
 
-def write_kill_matrix(output: Path, per_envelope: bool) -> str:
+def write_kill_matrix(output: Path, per_envelope: bool, choose_quick: bool = False) -> str:
     """Judge every fault on every case and write the kill matrix; or that of each envelope."""
     from attention_conformance.conformance.faults import envelopes, kill_matrix
 
-    return envelopes.write(output) if per_envelope else kill_matrix.write(output)
+    return envelopes.write(output) if per_envelope else kill_matrix.write(output, choose_quick)
 
 
 def write_pages() -> str:
@@ -68,6 +68,11 @@ def kill_matrix_options(parser: argparse.ArgumentParser) -> None:
         dest="per_envelope",
         action="store_true",
         help="inside the envelope of each kind of kernel, and those on paths of kernels too (a quarter of an hour)",
+    )
+    parser.add_argument(
+        "--choose-quick",
+        action="store_true",
+        help="also choose anew the cases of 'check --quick', and write their names into the checkout",
     )
     parser.add_argument(
         "-o", dest="output", type=Path, default=Path("faults.json"), metavar="FILE", help="default: %(default)s"

@@ -74,7 +74,7 @@ def add(add: Callable[..., Any]) -> None:
 
 
 def add_fuzz(add: Callable[..., Any]) -> None:
-    """Add the options of the property tests and of first calls, in the same way."""
+    """Add the options of property tests, of first calls and of quick runs, in the same way."""
     add(
         "--fuzz",
         type=int,
@@ -93,6 +93,12 @@ def add_fuzz(add: Callable[..., Any]) -> None:
         action="store_true",
         help="also ask whether a sequence and a row have the same bits alone, elsewhere in a batch, beside others, with"
         " padding and in chunks; with -k test_invariance nothing else",
+    )
+    add(
+        "--quick",
+        action="store_true",
+        help="only the cases that together show every known mistake and every clause; of the built-ins without those"
+        " that are compiled or exported for each case, unless --impl names them",
     )
     add("--fuzz-seed", type=int, metavar="SEED", help="repeat the problems of the run that printed this")
 

@@ -22,12 +22,13 @@ from attention_conformance.conformance.cases import (
     asked_kernel_cases,
     cases_named,
     every_case,
+    quick_cases,
 )
 from attention_conformance.conformance.cases.fit import dtypes_for, fit, fit_kernels
 from attention_conformance.conformance.judging.claims import required
 from attention_conformance.conformance.ledger.load import LedgerError
 from attention_conformance.conformance.run import first_calls, invariance, sharding, targets, xdist
-from attention_conformance.conformance.run.recorder import Recorder, check_ledger
+from attention_conformance.conformance.run.recorder import PLACES, Recorder, check_ledger, is_quick
 from attention_conformance.impls.contract import ImplementationError
 from attention_conformance.impls.envelope import Envelope
 from attention_conformance.impls.loading import nearest
@@ -60,13 +61,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``--shard`` leave the tests of the other parts out."""
+    """With ``--shard`` leave the tests of the other parts out; and put what is quick before what is compiled."""
     shard = config.getoption("shard")
     if shard is not None:
         part = sharding.share_out((xdist.scope(item.nodeid) for item in items), shard.total)
         others = [item for item in items if part[xdist.scope(item.nodeid)] != shard.index]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if part[xdist.scope(item.nodeid)] == shard.index]
+    config.stash[PLACES] = {item.nodeid: place for place, item in enumerate(items)}
+    items.sort(key=lambda item: not is_quick(xdist.target_of(item)))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -165,6 +168,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if not {"target", "case"} <= set(metafunc.fixturenames):
         return
     cases = chosen_cases(config.getoption("case"))
+    if config.getoption("quick"):
+        few = quick_cases()
+        cases = list(few.values()) if cases is None else [case for case in cases if case.name in few]
     pairs = [(t, c) for t in targets.targets(config) for c in asked(t, cases)]
     metafunc.parametrize(("target", "case"), pairs, ids=[f"{t.id}-{c.name}" for t, c in pairs])
 

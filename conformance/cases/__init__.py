@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 from fnmatch import fnmatch
+from pathlib import Path
 from typing import Any
 
 from attention_conformance.conformance.cases import (
@@ -40,7 +41,12 @@ __all__ = [
     "cases_named",
     "every_case",
     "kernel_cases",
+    "quick_cases",
 ]
+
+#: The names of the cases of a quick run, a line each: as few as show every fault and every clause; chosen by the kill
+#: matrix (faults/kill_matrix.py).
+QUICK = Path(__file__).with_name("quick.txt")
 
 _GROUPS = (shapes, scores, masks, positions, softmax, sinks, decode, behaviour)
 
@@ -74,6 +80,12 @@ def asked_cases() -> dict[str, AnyCase]:
 def kernel_cases() -> dict[str, Case]:
     """The cases at the sizes where kernels break by their names: all are asked by name alone, as they take longer."""
     return _by_name(kernels.cases())
+
+
+def quick_cases() -> dict[str, AnyCase]:
+    """The cases of a quick run, by name, in the order of all.  Raises KeyError for a name that there is no longer."""
+    named = {name: every_case()[name] for name in QUICK.read_text(encoding="utf-8").split()}
+    return {name: case for name, case in every_case().items() if name in named}
 
 
 def cases_named(pattern: str) -> list[AnyCase]:

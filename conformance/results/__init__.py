@@ -1,6 +1,6 @@
 """The result file of a run: written line by line (file.py), and read as data that is not trusted (parse.py)."""
 
-from attention_conformance.conformance.results.file import Writer, fingerprint
+from attention_conformance.conformance.results.file import Writer, fingerprint, rewrite
 from attention_conformance.conformance.results.parse import (
     FORMAT,
     Header,
@@ -21,4 +21,5 @@ __all__ = [
     "fingerprint",
     "from_record",
     "read",
+    "rewrite",
 ]

@@ -10,7 +10,7 @@ import json
 import platform
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -54,6 +54,18 @@ class Writer:
     def _line(self, record: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(record, allow_nan=False) + "\n")
         self._file.flush()
+
+
+def rewrite(
+    path: Path, header: Mapping[str, Any], results: Iterable[Result], diagnoses: Sequence[Mapping[str, Any]]
+) -> None:
+    """Put a complete file in the place of one whose lines came in another order; no reader sees half of it."""
+    other = path.with_name(f"{path.name}.sorted")
+    writer = Writer(other, header)
+    for result in results:
+        writer.write(result)
+    writer.close(diagnoses=diagnoses)
+    other.replace(path)
 
 
 def fingerprint() -> dict[str, Any]:

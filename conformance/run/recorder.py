@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,8 @@ from attention_conformance.conformance.judging.run_case import Judged, judge_cas
 from attention_conformance.conformance.ledger.load import LEDGER, Ledger, check_records, read
 from attention_conformance.conformance.run import first_calls, invariance, targets
 from attention_conformance.conformance.run.causes import Told
-from attention_conformance.conformance.run.parallel import Parallel
+from attention_conformance.conformance.run.parallel import QUICK, Parallel
+from attention_conformance.conformance.run.progress import EVERY, EVERY_TERMINAL, Progress
 from attention_conformance.conformance.run.run_checks import (
     Adapters,
     Conclusion,
@@ -27,8 +30,8 @@ from attention_conformance.conformance.run.run_checks import (
     conclude,
     envelope_lines,
 )
-from attention_conformance.conformance.run.terminal import executed, print_report, told_by_cause
-from attention_conformance.conformance.run.xdist import Sender, costly_first, works
+from attention_conformance.conformance.run.terminal import executed, print_report, summary, told_by_cause
+from attention_conformance.conformance.run.xdist import Sender, costly_first, target_of, works
 from attention_conformance.impls.contract import Implementation
 
 if TYPE_CHECKING:
@@ -39,6 +42,17 @@ HERE = Path(conformance.__file__).resolve().parent
 Key = tuple[targets.Target, AnyCase]
 
 _LEDGER = pytest.StashKey[Ledger]()
+
+#: Places of tests in the order of implementations, by node id; they run in another.
+PLACES = pytest.StashKey[dict[str, int]]()
+
+#: A first table is told before what is expected to take so many seconds more.
+WORTH_A_TABLE = 20.0
+
+
+def is_quick(target: targets.Target | None) -> bool:
+    """Whether a target, or a test of something else, is judged before what is compiled or exported."""
+    return target is None or target.implementation.case_seconds < QUICK
 
 
 def ledger_of(config: pytest.Config) -> Ledger:
@@ -85,6 +99,9 @@ class Recorder:
         self._diagnoses: list[Diagnosis] = []
         self._told: dict[str, Told] = {}
         self._judging: Parallel[Key, Judged] | None = None
+        self._progress: Progress | None = None
+        self._first = 0
+        self._head: dict[str, Any] = {}
         self._writer: result_file.Writer | None = None
         self._order: list[tuple[str, ...]] = []
         self._nodes: dict[Key, str] = {}
@@ -103,36 +120,78 @@ class Recorder:
 
     def _plan(self, session: pytest.Session) -> None:
         """Plan the judging of the collected cases, and open the result file."""
-        pairs = [item.callspec.params for item in session.items if hasattr(item, "callspec")]
-        pairs = [p for p in pairs if isinstance(p.get("target"), targets.Target)]
+        judged = [item for item in session.items if target_of(item) is not None]
+        pairs = [item.callspec.params for item in judged]  # type: ignore[attr-defined]
         keys = [(p["target"], p["case"]) for p in pairs if "case" in p]  # the others are property tests
         if not pairs or self._config.getoption("collectonly"):
             return
-        self._order = [_place(p["target"], _name(p)) for p in pairs]
+        places = self._config.stash.get(PLACES, {})
+        ordered = sorted(zip(judged, pairs, strict=True), key=lambda each: places.get(each[0].nodeid, 0))
+        self._order = [_place(p["target"], _name(p)) for _, p in ordered]
         selection, pool, ledger = targets.selection(self._config), targets.pool(self._config), ledger_of(self._config)
         versions = versions_of(ledger, selection)
         timeout = self._config.getoption("case_timeout")
+        terminal = self._config.pluginmanager.getplugin("terminalreporter")
+        every = EVERY_TERMINAL if terminal is not None and terminal.isatty else EVERY
+        progress = self._progress = Progress((target for target, _ in keys), every)
 
         def compute(key: Key) -> Judged:
             target, case = key
             keywords = selection.keywords[target.implementation.name]
-            return judge_case(target, case, pool, keywords, ledger, versions, timeout)
+            with progress.judging(target, pool):
+                return judge_case(target, case, pool, keywords, ledger, versions, timeout)
 
         # A worker of pytest-xdist has collected the cases of the others too, and does its own only.
         alone = self._config.getoption("in_process") or self._sender is not None
         parallel = 0 if alone else self._config.getoption("parallel")
-        self._judging = Parallel(keys, lambda key: key[0].implementation.process, compute, parallel)
+        self._judging = Parallel(
+            keys,
+            lambda key: key[0].implementation.process,
+            compute,
+            parallel,
+            seconds=lambda key: key[0].implementation.case_seconds,
+        )
+        slow = sum(key[0].implementation.case_seconds for key in keys if not is_quick(key[0]))
+        self._first = sum(is_quick(key[0]) for key in keys) if slow > WORTH_A_TABLE else 0
         if not self._config.getoption("in_process"):  # a debugger sees the calls of cases alone
             self._adapters = check_adapters(keys, selection, pool, timeout)
         path = self._config.getoption("conformance_json")
         if path and self._sender is None:
-            self._writer = result_file.Writer(Path(path), self._header())
+            self._head = self._header()
+            self._writer = result_file.Writer(Path(path), self._head)
 
     def result(self, target: targets.Target, case: AnyCase) -> Result:
         """What becomes of a case on a target, once it is judged."""
         assert self._judging is not None
+        while not self._judging.wait((target, case), 1.0):
+            self._tell_progress()
         judged = self._judged[target, case] = self._judging.get((target, case))
+        self._tell_progress()
         return judged.result
+
+    def _tell_progress(self) -> None:
+        """A line on how far the run is, from time to time."""
+        line = self._progress.line() if self._progress is not None else None
+        if line is not None:
+            self._tell(line)
+
+    def _tell(self, *lines: str) -> None:
+        """Print lines between the tests; a worker of pytest-xdist has no terminal, and ``-qq`` wants none."""
+        terminal = self._config.pluginmanager.getplugin("terminalreporter")
+        if terminal is None or self._sender is not None or terminal.verbosity < -1:
+            return
+        capture = self._config.pluginmanager.getplugin("capturemanager")
+        with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
+            if self._config.get_terminal_writer().width_of_current_line:
+                terminal.write_line("")
+            for line in lines:
+                terminal.write_line(line)
+            terminal.flush()
+
+    def _tell_first(self) -> None:
+        """The table of what is quick, once it is judged and the rest takes long."""
+        still = {t.implementation.name: None for t in targets.targets(self._config) if not is_quick(t)}
+        self._tell("so far:", summary(self.results, {}), f"still to come: {', '.join(still)}")
 
     def _header(self) -> dict[str, Any]:
         shard = self._config.getoption("shard")
@@ -145,6 +204,8 @@ class Recorder:
         self._last = result
         if self._writer is not None:
             self._writer.write(result)
+        if len(self.results) == self._first:
+            self._tell_first()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
@@ -169,16 +230,20 @@ class Recorder:
         """Complete the messages, close the result file; a run in which nothing was executed fails."""
         if self._judging is not None:
             self._judging.stop()
+            if exitstatus == pytest.ExitCode.INTERRUPTED and self._sender is None:
+                self._keep_rest(self._judging)
         try:
             if self._reports and exitstatus != pytest.ExitCode.INTERRUPTED:
                 self._complete_messages()
             if self._sender is not None:
                 found = [{"record": each.as_json(), "lines": each.lines()} for each in self._diagnoses]
-                self._sender.finish(self._order, self._told, found)
+                spent = self._progress.spent if self._progress is not None else {}
+                self._sender.finish(self._order, self._told, found, spent)
         finally:  # what was judged is not lost with what is said of it
+            diagnoses = [diagnosis.as_json() for diagnosis in self._diagnoses]
             if self._writer is not None:
-                diagnoses = [diagnosis.as_json() for diagnosis in self._diagnoses]
                 self._writer.close(complete=self._complete(), diagnoses=diagnoses)
+            self._put_in_order(diagnoses)
         if self._ran_for_results() and self._sender is None:
             selection, require = targets.selection(self._config), self._config.getoption("require")
             missing, hints = selection.not_installed, self._adapters.hints
@@ -189,6 +254,23 @@ class Recorder:
         failed = self._sender is None and (self._nothing_ran() or self._conclusion.failures)
         if failed and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _keep_rest(self, judging: Parallel[Key, Judged]) -> None:
+        """Record what was judged, and not yet reported, when the run was interrupted."""
+        self._first = 0
+        for key, judged in judging.computed().items():
+            if key not in self._judged:
+                self._judged[key] = judged
+                self.record(judged.result)
+
+    def _put_in_order(self, diagnoses: Sequence[dict[str, Any]]) -> None:
+        """Have the results, and a complete file of them, in the order of implementations, whatever came first."""
+        order = {key: number for number, key in enumerate(self._order)}
+        ordered = sorted(self.results, key=lambda r: order.get((r.implementation, r.device, r.dtype, r.case), 0))
+        if ordered != self.results:
+            self.results = ordered
+            if self._writer is not None and self._complete():
+                result_file.rewrite(Path(self._config.getoption("conformance_json")), self._head, ordered, diagnoses)
 
     def _complete_messages(self) -> None:
         from attention_conformance.conformance.diagnosis.explain import explain, scripts  # runs that fail pay for it
@@ -256,8 +338,10 @@ class Recorder:
                 envelopes=_envelopes(targets.selection(self._config)),
                 diagnoses=[line for diagnosis in self._diagnoses for line in diagnosis.lines()],
                 conclusion=self._conclusion,
+                spent=self._progress.spent if self._progress is not None else {},
                 seconds=time.perf_counter() - self._started,
                 path=self._config.getoption("conformance_json") if self._writer is not None else None,
+                left_out=targets.left_out(self._config),
             )
         return done
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from attention_conformance.conformance.cases import every_case, quick_cases
+from attention_conformance.conformance.run.parallel import QUICK
 from attention_conformance.impls.contract import DTYPES, Implementation, ImplementationError
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.operators import SDPA
@@ -143,6 +145,8 @@ def _known(option: str, given: Sequence[str], names: Sequence[str]) -> None:
 #: Of what is judged, whose envelopes were looked for; and of what is only timed.
 _SELECTION, _TIMED = pytest.StashKey[Selection](), pytest.StashKey[Selection]()
 _POOL = pytest.StashKey[Pool]()
+#: Names of what a quick run leaves out.
+_SLOW = pytest.StashKey[set[str]]()
 
 
 def selection(config: pytest.Config, *, probe: bool = True) -> Selection:
@@ -150,8 +154,11 @@ def selection(config: pytest.Config, *, probe: bool = True) -> Selection:
     key = _SELECTION if probe or _SELECTION in config.stash else _TIMED
     if key not in config.stash:
         option = config.getoption
-        patterns, devices, dtypes = option("impl"), option("device"), option("dtype")
-        config.stash[key] = choose(patterns, devices, dtypes, pool(config), probe=probe)
+        chosen, devices, dtypes = select(option("impl")), option("device"), option("dtype")
+        slow = {each.name for each in chosen if each.case_seconds >= QUICK}
+        config.stash[_SLOW] = slow if option("quick") and not option("impl") else set()
+        chosen = tuple(each for each in chosen if each.name not in config.stash[_SLOW])
+        config.stash[key] = examine(chosen, devices, dtypes, pool(config), probe=probe)
     return config.stash[key]
 
 
@@ -160,9 +167,20 @@ def selected(config: pytest.Config) -> bool:
     return _SELECTION in config.stash
 
 
+def left_out(config: pytest.Config) -> str:
+    """What a quick run left out, in words; "" of another run."""
+    if not config.getoption("quick"):
+        return ""
+    few, slow = quick_cases(), sorted(config.stash.get(_SLOW, ()))
+    said = f"quick: {len(few)} cases, which show every known mistake and every clause; not asked were the other"
+    said += f" {len(every_case()) - len(few)}, so nothing is said of whole features"
+    return said + (f", and, as each case is compiled or exported: {', '.join(slow)}" if slow else "")
+
+
 def every_case_asked(config: pytest.Config) -> bool:
-    """Whether the command line leaves no case out: no ``--case``, no ``-k``, no test by its id."""
-    return not (config.getoption("case") or config.option.keyword or any("::" in one for one in config.args))
+    """Whether the command line leaves no case out: no ``--case``, no ``--quick``, no ``-k``, no test by its id."""
+    option = config.getoption
+    return not (option("case") or option("quick") or config.option.keyword or any("::" in one for one in config.args))
 
 
 def targets(config: pytest.Config) -> tuple[Target, ...]:

@@ -16,6 +16,7 @@ from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.judging.claims import COLUMNS
 from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome, Result
 from attention_conformance.conformance.run.causes import Cause, Told, causes, ending, in_full, wrapped
+from attention_conformance.conformance.run.progress import SPENT, Spent, spent_rows
 from attention_conformance.conformance.run.run_checks import Conclusion
 
 #: What pytest lists at the end unless ``-r`` says otherwise.
@@ -51,8 +52,10 @@ def print_report(
     envelopes: Sequence[str],
     diagnoses: Sequence[str],
     conclusion: Conclusion,
+    spent: Mapping[str, Spent],
     seconds: float,
     path: str | None,
+    left_out: str = "",
 ) -> None:
     """Print what a run ends with.
 
@@ -67,10 +70,14 @@ def print_report(
     adapters, envelopes, diagnoses
         What was found out about adapters, which calls are taken, and what explains the failures, one line each.
         An adapter that explains failures is told with them, at the end.
+    spent
+        What the results took, by implementation.
     seconds
         How long the run took.
     path
         The result file, if one was written.
+    left_out
+        What a quick run left out, in words.
     """
     width = terminal.config.get_terminal_writer().fullwidth if terminal.isatty else None
     found = causes(told.values())
@@ -88,7 +95,9 @@ def print_report(
     for line in (*conclusion.claims, *conclusion.hints, *conclusion.side_effects):
         terminal.line(line)
     if results:
-        terminal.line(time_lines(results, seconds))
+        terminal.line(time_lines(results, seconds, spent))
+    if left_out:
+        terminal.line(_fitted(left_out, width), yellow=True)
     if path:
         terminal.line(f"results: {path}")
     for line in conclusion.failures:
@@ -187,8 +196,14 @@ def executed(results: Iterable[Result]) -> int:
     return sum(result.outcome in EXECUTED for result in results)
 
 
-def time_lines(results: Sequence[Result], seconds: float) -> str:
-    """Where the time went: inside the implementations' calls, and their preparation."""
+def time_lines(results: Sequence[Result], seconds: float, spent: Mapping[str, Spent]) -> str:
+    """Where the time went: preparation and calls of the implementations, and what each one took of the processors."""
     run = sum(r.run_seconds for r in results)
     prepare = sum(r.prepare_seconds for r in results)
-    return f"{len(results)} results in {seconds:.0f} s: {prepare:.0f} s preparing, {run:.0f} s in first calls"
+    line = f"{len(results)} results in {seconds:.0f} s: {prepare:.0f} s preparing, {run:.0f} s in first calls"
+    if not spent:
+        return line
+    table = tabulate(
+        spent_rows(spent), SPENT, tablefmt="plain", disable_numparse=True, colalign=("left", *["right"] * 4)
+    )
+    return f"{line}\n{table}"

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,17 @@ from attention_conformance.conformance import results as result_file
 from attention_conformance.conformance.judging.message import FailureText
 from attention_conformance.conformance.judging.outcomes import Result
 from attention_conformance.conformance.run.causes import Told
+from attention_conformance.conformance.run.progress import Spent
 from attention_conformance.conformance.run.run_checks import Conclusion, conclude
-from attention_conformance.conformance.run.targets import Target, every_case_asked
+from attention_conformance.conformance.run.targets import Target, every_case_asked, left_out
 from attention_conformance.conformance.run.terminal import executed, print_report, told_by_cause
-from attention_conformance.impls.contract import Implementation
 
 #: Under this name results travel with reports, and the rest with the end of a worker.
 KEY = "attention-conformance"
 
-#: What a test is expected to take, one that compiles for its case, and a scope that has a test marked ``slow`` (with
+#: What a test is expected to take that is none of an implementation, and a scope that has a test marked ``slow`` (with
 #: more where the mark says so: ``slow(90)``).  Only the order of scopes depends on them.
-SECONDS, SECONDS_COMPILED, SECONDS_SLOW = 0.005, 0.15, 5.0
+SECONDS, SECONDS_SLOW = 0.005, 5.0
 
 #: The implementation in a test's id: ``test_sdpa[torch-eager-cpu-float32-plain]``.
 _TARGET = re.compile(r"::test_\w+\[(?P<name>.+?)-(?:cpu|cuda)-(?:float64|float32|float16|bfloat16)-")
@@ -71,13 +71,11 @@ def costly_first(items: list[pytest.Item]) -> None:
 
     Begun last, one of them would keep one process busy while the others have nothing left to do.
     """
-    sizes = Counter(scope(item.nodeid) for item in items)
-    seconds = {name: size * SECONDS for name, size in sizes.items()}
+    seconds: dict[str, float] = defaultdict(float)
     for item in items:
-        name = scope(item.nodeid)
-        if _compiled(item):
-            seconds[name] += SECONDS_COMPILED
-        elif (mark := item.get_closest_marker("slow")) is not None:
+        name, target = scope(item.nodeid), target_of(item)
+        seconds[name] += SECONDS if target is None else target.implementation.case_seconds
+        if (mark := item.get_closest_marker("slow")) is not None:
             seconds[name] = max(seconds[name], *mark.args, SECONDS_SLOW)
 
     def place(item: pytest.Item) -> tuple[float, str]:
@@ -87,10 +85,10 @@ def costly_first(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
-def _compiled(item: pytest.Item) -> bool:
-    """Whether it judges an implementation that is compiled, exported or traced for each case."""
+def target_of(item: pytest.Item) -> Target | None:
+    """What a test judges; None for one of something else."""
     target = item.callspec.params.get("target") if hasattr(item, "callspec") else None
-    return isinstance(target, Target) and target.implementation.prepare != Implementation.prepare
+    return target if isinstance(target, Target) else None
 
 
 @dataclass
@@ -111,11 +109,28 @@ class Sender:
         report.user_properties.append((KEY, json.dumps(parcel)))
 
     def finish(
-        self, order: Sequence[Sequence[str]], told: Mapping[str, Told], diagnoses: Sequence[Mapping[str, Any]]
+        self,
+        order: Sequence[Sequence[str]],
+        told: Mapping[str, Told],
+        diagnoses: Sequence[Mapping[str, Any]],
+        spent: Mapping[str, Spent],
     ) -> None:
-        """Send what the end of the run adds: the plan, lines and size by node id, and what explains the failures."""
+        """Send what the end of the run adds.
+
+        Parameters
+        ----------
+        order
+            The places of all results.
+        told
+            Lines and size of failures by node id.
+        diagnoses
+            What explains the failures.
+        spent
+            What the results took, by implementation.
+        """
         more = {node: {"lines": each.lines, "size": each.size} for node, each in told.items()}
-        parcel = {"order": order, "told": more, "diagnoses": list(diagnoses)}
+        parcel: dict[str, Any] = {"order": order, "told": more, "diagnoses": list(diagnoses)}
+        parcel["spent"] = {name: asdict(each) for name, each in spent.items()}
         self.config.workeroutput[KEY] = json.dumps(parcel)  # type: ignore[attr-defined]
 
 
@@ -132,6 +147,7 @@ class Gatherer:
     _told: dict[str, Told] = field(default_factory=dict)
     _diagnoses: list[dict[str, Any]] = field(default_factory=list)
     _order: list[tuple[str, ...]] = field(default_factory=list)
+    _spent: dict[str, Spent] = field(default_factory=dict)
     _writer: result_file.Writer | None = None
     _started: float = field(default_factory=time.perf_counter)
 
@@ -173,6 +189,7 @@ class Gatherer:
             if nodeid in self._results:
                 self._told[nodeid] = Told(self._results[nodeid], tuple(more["lines"]), tuple(more["size"]))
         self._diagnoses += parcel["diagnoses"]
+        self._spent |= {name: Spent(**each) for name, each in parcel["spent"].items()}
         self._order = [tuple(key) for key in parcel["order"]]
 
     @pytest.hookimpl(tryfirst=True)
@@ -195,13 +212,8 @@ class Gatherer:
         if self._writer is not None:
             self._writer.close(complete=False)
             if complete:
-                path = self._path()
-                sorted_path = path.with_name(f"{path.name}.sorted")
-                writer = result_file.Writer(sorted_path, self._beginning["header"])
-                for result in self.results:
-                    writer.write(result)
-                writer.close(diagnoses=[each["record"] for each in self._diagnoses])
-                sorted_path.replace(path)
+                diagnoses = [each["record"] for each in self._diagnoses]
+                result_file.rewrite(self._path(), self._beginning["header"], self.results, diagnoses)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> Any:
@@ -218,8 +230,10 @@ class Gatherer:
                 envelopes=self._beginning["envelopes"],
                 diagnoses=[line for each in self._diagnoses for line in each["lines"]],
                 conclusion=self._conclusion,
+                spent=self._spent,
                 seconds=time.perf_counter() - self._started,
                 path=self.config.getoption("conformance_json"),
+                left_out=left_out(self.config),
             )
         return done
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.cases import every_case, quick_cases
 from attention_conformance.conformance.faults import FAULTS, GROUPS, kill_matrix, trials
 from attention_conformance.conformance.faults.kill_matrix import LEAST, Kill
 from attention_conformance.conformance.faults.models.sdpa import Attention
@@ -48,6 +48,11 @@ def test_a_fault_is_tried_on_the_cases_of_its_operator(kills: tuple[Kill, ...]) 
 def test_every_case_is_needed_or_says_why_it_stays(kills: tuple[Kill, ...]) -> None:
     """A case is among the smallest that catch a fault, fails in a deviation, cites its bug, or has a reason."""
     assert [name for name, reason in kill_matrix.needed(kills).items() if not reason] == []
+
+
+def test_a_quick_run_shows_every_fault(kills: tuple[Kill, ...]) -> None:
+    """The cases of --quick catch each fault; `attention-conformance kill-matrix --choose-quick` chooses them anew."""
+    assert [kill.fault for kill in kills if not kill.caught.keys() & quick_cases().keys()] == []
 
 
 def test_each_class_has_a_subtle_fault(kills: tuple[Kill, ...]) -> None:

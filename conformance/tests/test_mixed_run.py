@@ -103,6 +103,25 @@ def test_an_interrupted_run_keeps_what_it_measured(tmp_path: Path) -> None:
     assert [result.failure for result in found.results] == [*(None, None, Failure.CRASHED) * 3]
 
 
+def test_an_interrupted_run_keeps_what_was_judged_beside(tmp_path: Path) -> None:
+    """Results that wait behind a case that hangs, as pytest reports in order, are in the file as well."""
+    command = [sys.executable, "-m", "pytest", "conformance", "-q", *mixed(tmp_path), "--impl", "numpy-eager"]
+    with (
+        (tmp_path / "printed").open("w") as file,
+        interruptible([*command, "--parallel", "2"], tmp_path, stdout=file) as process,
+    ):
+        written = tmp_path / "o.jsonl"
+        while not written.exists() or written.read_text().count("\n") < 10:
+            assert process.poll() is None
+            time.sleep(0.1)
+        assert 'numpy-eager", "device' not in written.read_text()
+        assert interrupt(process) == pytest.ExitCode.INTERRUPTED
+    names = [result.implementation for result in read(written).results]
+    assert names[:9] == ["mykernels.py:attention"] * 9
+    assert set(names[9:]) == {"numpy-eager"}
+    assert "\nnumpy-eager " in (tmp_path / "printed").read_text()
+
+
 #: Right, and leaves NumPy's warnings off: the same from the first call on, that of the adapter check.
 SILENT = MIXED.replace("    s = q", "    np.seterr(all='ignore')\n    s = q")
 

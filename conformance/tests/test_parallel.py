@@ -70,3 +70,39 @@ def test_after_a_stop_nothing_more_begins() -> None:
     go.set()
     waiting.join()
     assert seen == [1]
+
+
+def test_what_is_quick_begins_first() -> None:
+    """Of one group too the quick keys are computed before those that take long, of which the longest begin first."""
+    seen: list[str] = []
+    times = {"slow": 1.0, "quick": 0.0, "slower": 2.0}
+    groups = {"slow": "one", "quick": "one", "slower": "two"}
+    parallel = Parallel(times, group=groups.__getitem__, compute=seen.append, parallel=1, seconds=times.__getitem__)
+    parallel.get("slow")
+    assert seen == ["quick", "slower", "slow"]
+
+
+def test_one_group_is_never_computed_twice_at_a_time() -> None:
+    """The two parts of a group wait for each other, however many threads are idle."""
+    within, most = threading.Semaphore(1), []
+
+    def compute(n: int) -> None:
+        most.append(within.acquire(blocking=False))
+        threading.Event().wait(0.02)
+        within.release()
+
+    parallel = Parallel(range(6), group=lambda n: "one", compute=compute, parallel=3, seconds=lambda n: float(n % 2))
+    for n in range(6):
+        parallel.get(n)
+    assert most == [True] * 6
+
+
+def test_waiting_ends_after_its_time() -> None:
+    """A key that is not computed yet can be waited for in pieces; what others have computed is there meanwhile."""
+    go = threading.Event()
+    parallel = Parallel([1, 2], group=lambda n: n, compute=lambda n: n == 1 or go.wait(20), parallel=2)
+    assert parallel.get(1)
+    assert not parallel.wait(2, 0.05)
+    assert parallel.computed() == {1: True}
+    go.set()
+    assert parallel.wait(2, 20)

@@ -257,3 +257,58 @@ def test_the_readme_function_is_right_but_for_the_peek(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     (claim,) = re.findall(r"`(conformant to [^`]*), …`", readme)
     assert claim in " ".join(done.stdout.split())
+
+
+def test_what_is_quick_is_judged_first_and_the_file_is_in_order(tmp_path: Path) -> None:
+    """An implementation that is traced for each case comes last; the file has the order of the command line."""
+    asked = ("--impl", "torch-flex", "--impl", "torch-eager", "--case", "plain", "--dtype", "float32")
+    done = run(tmp_path, *asked, "-vv", "--conformance-json", "o.jsonl")
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.index("[torch-eager-") < done.stdout.index("[torch-flex-")
+    assert [r.implementation for r in read(tmp_path / "o.jsonl").results] == ["torch-flex", "torch-eager"]
+
+
+#: A run that says how far it is after every case, and a first table whatever comes after it.
+TELLING = """
+import sys, pytest
+from attention_conformance.conformance.run import recorder
+recorder.EVERY = recorder.WORTH_A_TABLE = 0.0
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+
+
+def test_progress_and_a_first_table_are_told(tmp_path: Path) -> None:
+    """Lines between the tests say how far the run is; what is quick has its table before what is compiled."""
+    asked = ("--impl", "torch-flex", "--impl", "torch-eager", "--case", "plain", "--dtype", "float32")
+    command = [sys.executable, "-c", TELLING, "conformance", "-q", "-p", "no:cacheprovider", *asked]
+    done = commands.run(command, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    lines = done.stdout.splitlines()
+    assert "2 passed" in lines[-1]
+    assert any(re.match(r"\d of 2 results", line) for line in lines)
+    first = lines.index("so far:")
+    assert lines[first + 3].split()[:3] == ["torch-eager", "cpu", "1"]
+    assert "still to come: torch-flex" in lines
+
+
+def test_a_quick_run_says_what_it_left_out(tmp_path: Path) -> None:
+    """Of a named implementation it asks the cases of the list alone, and says of how many others it knows nothing."""
+    from attention_conformance.conformance.cases import every_case, quick_cases
+
+    done = run(tmp_path, "--impl", "numpy-sublayer", "--quick", "--conformance-json", "o.jsonl")
+    assert done.returncode == 0, done.stdout
+    asked = {result.case for result in read(tmp_path / "o.jsonl").results}
+    assert asked == {name for name, case in quick_cases().items() if case.operator == "sublayer"}
+    assert f"not asked were the other {len(every_case()) - len(quick_cases())}" in done.stdout
+    assert "as each case is compiled" not in done.stdout
+
+
+def test_a_quick_run_leaves_out_what_is_compiled(tmp_path: Path) -> None:
+    """Without names the built-ins that compile or export each case are left out, by name."""
+    done = run(tmp_path, "--quick", "--case", "plain", "--case", "combined-all", "--dtype", "float32")
+    assert done.returncode == 0, done.stdout
+    left_out = done.stdout.partition("as each case is compiled or exported: ")[2].partition("\n")[0].split(", ")
+    assert {"jax-jit", "torch-flex", "onnx-export23-torch-eager"} <= set(left_out)
+    rows = {line.partition(" ")[0] for line in done.stdout.splitlines()}
+    assert "torch-eager" in rows
+    assert not rows & set(left_out)

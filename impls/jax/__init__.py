@@ -24,6 +24,7 @@ def _entry(name: str, target: str, summary: str, prepare: str = "prepare:jitted"
         prepare=f"attention_conformance.impls.jax.{prepare}",
         requires=("jax",),
         summary=summary,
+        case_seconds=0.1,  # XLA compiles every form
         **{"profiles": _WIDE, **fields},
     )
 

@@ -50,7 +50,7 @@ def _contrib(name: str, target: str, text: str, **fields: Any) -> Implementation
 
 
 def _export(
-    opset: int, name: str, target: str, text: str, dtypes: tuple[str, ...], operator: str = "sdpa"
+    opset: int, name: str, target: str, text: str, dtypes: tuple[str, ...], operator: str = "sdpa", seconds: float = 0.3
 ) -> Implementation:
     return _entry(
         f"onnx-export{opset}-{name}",
@@ -58,6 +58,7 @@ def _export(
         f"{text}, exported at opset {opset} by torch.onnx.export and run by ONNX Runtime",
         f"exported:prepare{opset}",
         operator=operator,
+        case_seconds=seconds,
         deferred=True,  # models are kept on disk, and torch takes seconds to import
         dtypes=dtypes,
         requires=("onnxruntime", "onnx", "onnxscript", "torch"),
@@ -102,8 +103,8 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     ),
     _export(18, *_EAGER, _FLOAT64),
     _export(23, *_EAGER, _FLOAT16),
-    _export(18, *_SDPA, _FLOAT64),
-    _export(23, *_SDPA, _FLOAT16),  # one Attention node
+    _export(18, *_SDPA, _FLOAT64, seconds=0.1),
+    _export(23, *_SDPA, _FLOAT16, seconds=0.1),  # one Attention node
     _contrib(
         "ort-mha-layer",
         "onnx.layer:multi_head",

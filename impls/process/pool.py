@@ -183,6 +183,7 @@ class InProcess:
     fresh = stop_idle = False
     pid = 0
     spent = None
+    cpu = 0.0
 
     def __init__(self) -> None:
         self.idle = Idleness()
@@ -241,6 +242,8 @@ class Worker:
         self._connection: wire.Line | None = None
         #: What the last job took; None before the first.
         self.spent: Spent | None = None
+        #: Processor seconds of all jobs that ended, as far as the system tells.
+        self.cpu = 0.0
         self._printed: Any = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._kills = 0
@@ -345,6 +348,7 @@ class Worker:
             waited, worked = time.perf_counter() - started, cpu_seconds(self.pid)
             cpu = None if before is None or worked is None else worked - before
             self.spent = Spent(answer.seconds, waited, cpu)
+            self.cpu += cpu or 0.0
             value = answer.read(kind)
             closing = connection.receive(wait)
             if closing.number != seal or closing.kind != wire.SEALED:
@@ -486,6 +490,10 @@ class Pool:
     def spent(self, implementation: Implementation) -> Spent | None:
         """What the last job took; None for one that ran in this process."""
         return self._runner(implementation).spent
+
+    def cpu(self, implementation: Implementation) -> float:
+        """Processor seconds of all jobs of the implementation's process so far; 0 for those that ran in this one."""
+        return self._runner(implementation).cpu
 
     def pid(self, implementation: Implementation) -> int:
         """The number of the implementation's process; 0 without one."""

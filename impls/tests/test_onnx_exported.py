@@ -142,6 +142,7 @@ def test_tables_change_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = [("q", (3, 2, 5, 8)), ("k", (3, 2, 7, 8)), ("v", (3, 2, 7, 8))]
 
     def exports() -> list[bytes]:
+        asked: tuple[tuple[Any, dict[str, Any], int], ...]
         asked = ((eager, {"scale": 0.3}, 23), (sdpa, {}, 23), (sdpa, {}, 18))
         return [exporting.export(of.attention, opset, "float32", given, shapes, None) for of, given, opset in asked]
 

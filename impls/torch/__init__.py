@@ -34,6 +34,7 @@ def _gradients(
     profiles: dict[str, Profile],
     dtypes: tuple[str, ...] = DTYPES,
     prepare: str = "prepare",
+    **fields: Any,
 ) -> Implementation:
     return _entry(
         f"{name}-gradients",
@@ -44,6 +45,7 @@ def _gradients(
         function_of=operator,
         prepare=f"attention_conformance.impls.torch.gradients:{prepare}",
         dtypes=dtypes,
+        **fields,
     )
 
 
@@ -66,7 +68,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         _FUSED,
         devices=("cuda",),
     ),
-    _entry("torch-flex", "flex:attention", "flex_attention, not compiled", _FUSED),
+    _entry("torch-flex", "flex:attention", "flex_attention, not compiled", _FUSED, case_seconds=0.15),
     _entry(
         "torch-compile",
         "compiled:attention",
@@ -74,6 +76,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         {},
         prepare="attention_conformance.impls.torch.compiled:compiled",
         dtypes=("float32",),
+        case_seconds=0.2,
     ),
     _entry(
         "torch-layer",
@@ -86,7 +89,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     _gradients("torch-sdpa", "sdpa:attention", "sdpa", _FUSED),
     _gradients("torch-sdpa-math", "sdpa:math", "sdpa", _WIDE),
     _gradients("torch-sdpa-flash", "sdpa:flash", "sdpa", _FUSED),
-    _gradients("torch-compile", "compiled:attention", "sdpa", {}, ("float32",), "compiled"),
+    _gradients("torch-compile", "compiled:attention", "sdpa", {}, ("float32",), "compiled", case_seconds=0.3),
     _gradients("torch-layer", "layer:mha", "mha", _STORAGE),
     _gradients("torch-mha", "modules:functional", "mha", _STORAGE),
     _gradients("torch-mha-composed", "modules:composed", "mha", _STORAGE),

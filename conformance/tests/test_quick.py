@@ -1,0 +1,37 @@
+"""The cases of a quick run: few, about every clause, and chosen by what they add."""
+
+from __future__ import annotations
+
+import pytest
+
+from attention_conformance.conformance.cases import every_case, quick_cases
+from attention_conformance.conformance.faults.kill_matrix import quick
+
+
+def test_they_are_about_every_clause() -> None:
+    """A clause with a case has a quick one."""
+    clauses = {clause for case in every_case().values() for clause in case.clauses}
+    assert clauses - {clause for case in quick_cases().values() for clause in case.clauses} == set()
+
+
+def test_they_are_few() -> None:
+    """A quarter of all: a run of them is no quick one otherwise."""
+    assert len(quick_cases()) <= len(every_case()) / 4
+
+
+def test_what_is_chosen_catches_every_fault() -> None:
+    """A fault that one case alone catches brings that case in, and one that a chosen case catches brings none."""
+    without = quick({})
+    other = next(name for name in every_case() if name not in without)
+    assert other in quick({"subtle": [other]})
+    assert quick({"plain": [without[0]]}) == without
+
+
+def test_a_case_that_is_gone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name in the list that no case has is not passed over."""
+    from attention_conformance.conformance import cases
+
+    few = dict(list(every_case().items())[:3])
+    monkeypatch.setattr(cases, "every_case", lambda: few)
+    with pytest.raises(KeyError):
+        quick_cases()
