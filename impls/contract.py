@@ -130,7 +130,7 @@ class Implementation:
     deferred: bool = False
     #: Processor seconds that a case takes about, with its compilation or export: what is quick is judged first, and
     #: by it the time that is left is told.
-    case_seconds: float = 0.01
+    case_seconds: float = 0.005
     #: The operator of the function at ``target`` where ``prepare`` makes another of it: gradients by differentiation.
     function_of: str = ""
     #: The language of its kernels, where this process may have to interpret them (impls/interpreters.py): "triton".

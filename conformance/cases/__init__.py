@@ -83,8 +83,17 @@ def kernel_cases() -> dict[str, Case]:
 
 
 def quick_cases() -> dict[str, AnyCase]:
-    """The cases of a quick run, by name, in the order of all.  Raises KeyError for a name that there is no longer."""
+    """The cases of a quick run, by name, in the order of all.
+
+    They are those that the kill matrix chose, and of clauses that came since then the smallest case.  Raises KeyError
+    for a name that there is no longer.
+    """
     named = {name: every_case()[name] for name in QUICK.read_text(encoding="utf-8").split()}
+    about = {clause for case in named.values() for clause in case.clauses}
+    for case in sorted(every_case().values(), key=lambda case: case.size):
+        if not about.issuperset(case.clauses):
+            named[case.name] = case
+            about |= set(case.clauses)
     return {name: case for name, case in every_case().items() if name in named}
 
 

@@ -50,6 +50,7 @@ def test_every_case_is_needed_or_says_why_it_stays(kills: tuple[Kill, ...]) -> N
     assert [name for name, reason in kill_matrix.needed(kills).items() if not reason] == []
 
 
+@pytest.mark.documents
 def test_a_quick_run_shows_every_fault(kills: tuple[Kill, ...]) -> None:
     """The cases of --quick catch each fault; `attention-conformance kill-matrix --choose-quick` chooses them anew."""
     assert [kill.fault for kill in kills if not kill.caught.keys() & quick_cases().keys()] == []

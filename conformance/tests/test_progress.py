@@ -47,7 +47,8 @@ def test_the_time_left_is_told_by_what_cases_take() -> None:
         judged(progress, QUICK)
     judged(progress, SLOW)
     clock.now = 20.0
-    share = (10 * 0.01 + 0.2) / (10 * 0.01 + 10 * 0.2)
+    quick, slow = (target.implementation.case_seconds for target in (QUICK, SLOW))
+    share = (10 * quick + slow) / (10 * quick + 10 * slow)
     assert progress.line() == f"11 of 20 results, about {20 * (1 - share) / share / 60:.0f} min left"
 
 

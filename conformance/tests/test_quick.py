@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from attention_conformance.conformance import cases
 from attention_conformance.conformance.cases import every_case, quick_cases
 from attention_conformance.conformance.faults.kill_matrix import quick
 
@@ -12,6 +15,15 @@ def test_they_are_about_every_clause() -> None:
     """A clause with a case has a quick one."""
     clauses = {clause for case in every_case().values() for clause in case.clauses}
     assert clauses - {clause for case in quick_cases().values() for clause in case.clauses} == set()
+
+
+def test_a_clause_that_is_new_brings_its_smallest_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list that was chosen before a clause had cases leaves none out."""
+    (tmp_path / "quick.txt").write_text("plain\n")
+    monkeypatch.setattr(cases, "QUICK", tmp_path / "quick.txt")
+    found = quick_cases()
+    assert "plain" in found
+    assert {c for case in found.values() for c in case.clauses} == {c for e in every_case().values() for c in e.clauses}
 
 
 def test_they_are_few() -> None:
@@ -29,8 +41,6 @@ def test_what_is_chosen_catches_every_fault() -> None:
 
 def test_a_case_that_is_gone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name in the list that no case has is not passed over."""
-    from attention_conformance.conformance import cases
-
     few = dict(list(every_case().items())[:3])
     monkeypatch.setattr(cases, "every_case", lambda: few)
     with pytest.raises(KeyError):
