@@ -201,7 +201,7 @@ def time_lines(results: Sequence[Result], seconds: float, spent: Mapping[str, Sp
     run = sum(r.run_seconds for r in results)
     prepare = sum(r.prepare_seconds for r in results)
     line = f"{len(results)} results in {seconds:.0f} s: {prepare:.0f} s preparing, {run:.0f} s in first calls"
-    if not spent:
+    if len(spent) < 2:  # the line says it
         return line
     table = tabulate(
         spent_rows(spent), SPENT, tablefmt="plain", disable_numparse=True, colalign=("left", *["right"] * 4)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
-from attention_conformance.conformance.run.terminal import executed, meets_text, summary
+from attention_conformance.conformance.run.progress import Spent
+from attention_conformance.conformance.run.terminal import executed, meets_text, summary, time_lines
 
 PASSED = Result(
     "mine",
@@ -65,3 +66,13 @@ def test_a_narrow_terminal_has_no_columns_of_nothing() -> None:
     assert "known deviation" not in narrow
     assert "failed" in narrow
     assert len(narrow) <= 80
+
+
+def test_what_each_implementation_took_is_a_table_where_there_are_several() -> None:
+    """One implementation has a line, two have a row each and their sum."""
+    one = Spent(2, 1.0, 3.0, 0.5)
+    assert len(time_lines([PASSED], 1.0, {"mine": one}).splitlines()) == 1
+    head, *rows = time_lines([PASSED, WORSE], 1.0, {"mine": one, "other": Spent(1, 1.0, 4.0, 0.0)}).splitlines()[1:]
+    assert head.split("  ")[0] == "implementation"
+    assert [row.split()[0] for row in rows] == ["other", "mine", "all"]
+    assert rows[1].split() == ["mine", "2", "2", "3.5", "0.5"]
