@@ -201,7 +201,7 @@ def effects(
         if everything.verdict not in CHANGED:
             machine, error = common, of_common
     limits = [(cell.least, cell.margin) for cell in cells]
-    least = [tuple(min(limits[at][end] for at in those) for end in (0, 1)) for those in units.values()]
+    least = [(min(cells[at].least for at in those), min(cells[at].margin for at in those)) for those in units.values()]
     found = judged(values - machine, np.sqrt(spread + error**2), of_units, share, least)
     shared = {unit: one for (unit, at), one in zip(units.items(), found, strict=True) if len(at) > 1}
     single = judged(moved - machine, np.sqrt(alone + error**2), freedom, share, limits)
@@ -252,11 +252,11 @@ def settle(cells: Sequence[Cell]) -> tuple[list[np.ndarray], list[np.ndarray], n
     parts = [at for at in groups.values() if len(at) >= TOGETHER]
     machine = np.array(_settle(base, new, parts))
     centre = float(np.median(moved))
-    for at, own in zip(parts, machine, strict=True):
+    for part, own in zip(parts, machine, strict=True):
         # What the machine may have been beside its mean while these were measured, as process runs show.
         possible = (own + float(np.mean(machine))) / 2
-        beside = float(np.median(moved[at])) - centre
-        moved[at] -= float(np.clip(beside, -2 * math.sqrt(possible), 2 * math.sqrt(possible)))
+        beside = float(np.median(moved[part])) - centre
+        moved[part] -= float(np.clip(beside, -2 * math.sqrt(possible), 2 * math.sqrt(possible)))
     return base, new, moved
 
 
