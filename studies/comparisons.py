@@ -101,8 +101,8 @@ def cells(base: Mapping[str, Any], new: Mapping[str, Any], at: int = QUANTILES.i
     for name in base["cells"]:
         if name in new["cells"]:
             who, _, dtype, workload = name.split(" ")
-            sides = (np.log(np.array(side["cells"][name][at]) / 1e6) for side in (base, new))
-            found.append(Cell((who, dtype), *sides, f"{dtype} {workload}"))
+            one, other = (np.log(np.array(side["cells"][name][at]) / 1e6) for side in (base, new))
+            found.append(Cell((who, dtype), one, other, f"{dtype} {workload}"))
     return found
 
 

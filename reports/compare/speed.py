@@ -23,7 +23,7 @@ LEAST_BYTES = 1 << 20
 TIMED, UNSTABLE, INVALID, SKIPPED = "timed", "unstable", "invalid", "skipped"
 
 #: What a step from one outcome to another is; what is equal or not here is no change.
-STEPS = {
+STEPS: dict[tuple[str | None, str | None], tuple[Kind, Level]] = {
     (TIMED, None): (Kind.CELL, Level.WORSE),
     **{(old, INVALID): (Kind.INVALID, Level.WORSE) for old in (TIMED, UNSTABLE, SKIPPED, None)},
     **{(old, UNSTABLE): (Kind.INVALID, Level.WORSE) for old in (TIMED, SKIPPED, None)},
@@ -107,7 +107,7 @@ def speeds(
             for key, each in zip(keys, limits, strict=True)
         ]
         known = {} if yardstick else machines.yardsticks(base.runs, new.runs, device)
-        result = effects(cells, known, *([0.0] if yardstick else [UNKNOWN]), FALSE / len(devices))
+        result = effects(cells, known, 0.0 if yardstick else UNKNOWN, FALSE / len(devices))
         machine.append(_machine(device, result, known))
         mine = []
         for key, place, cell, one in zip(keys, places, cells, result.cells, strict=True):
@@ -118,8 +118,8 @@ def speeds(
             elif verdict is Verdict.UNCLEAR:
                 why = "too wide" if one.ratio.low <= 1 <= one.ratio.high else "not certain among all cells"
             ignored = verdict is Verdict.SLOWER and rules.ignored(SLOWER, **place)
-            sides = (math.exp(float(np.mean(side))) for side in (cell.base, cell.new))
-            mine.append(Speed(*key, *sides, one.ratio, one.among_all, verdict, why, ignored))
+            old, now = (math.exp(float(np.mean(side))) for side in (cell.base, cell.new))
+            mine.append(Speed(*key, old, now, one.ratio, one.among_all, verdict, why, ignored))
         wholes += _wholes(device, result, mine, rules)
         found += mine
     return found, machine, wholes, notes
