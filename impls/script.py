@@ -8,6 +8,7 @@ conformance/repro.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -129,7 +130,7 @@ def applied(function: str, arguments: Sequence[str], depth: int = 0, before: str
 def enclosed(start: str, items: Sequence[str], end: str, depth: int = 0) -> str:
     """``start``, the items with commas, and ``end``, at this depth: on one line, or with a line per item.
 
-    An item that is a dictionary and is too long for its line is broken in turn.
+    An item that is a dictionary or a tuple and is too long for its line is broken in turn.
     """
     margin = INDENT * depth
     line = f"{margin}{start}{', '.join(items)}{end}"
@@ -140,6 +141,8 @@ def enclosed(start: str, items: Sequence[str], end: str, depth: int = 0) -> str:
         text = f"{margin}{INDENT}{item},"
         if len(text) > WIDTH and item.startswith("{"):
             text = f"{enclosed('{', item[1:-1].split(', '), '}', depth + 1)},"
+        elif len(text) > WIDTH and item.endswith(")"):
+            text = textwrap.fill(text, WIDTH, subsequent_indent=margin + 2 * INDENT, break_long_words=False)
         inside.append(text)
     return "\n".join([f"{margin}{start}", *inside, f"{margin}{end}"])
 

@@ -394,7 +394,11 @@ def _recipe(case: AnyCase, dtype: str, wanted: Mapping[str, np.ndarray]) -> Stat
         lines.append(applied(made.__name__, [*inputs.arrays, f"{{{keywords}}}"], before="x = "))
         lines.append(f"x = {edit[len(_LAMBDA) : -1] if edit.startswith(_LAMBDA) else f'{edit}(x)'}")
         edited = ", ".join(f"x.{name}" for name in inputs.arrays)
-        lines.append(f"{arguments} = (np.ascontiguousarray(a) for a in ({edited}))")
+        line = f"{arguments} = (np.ascontiguousarray(a) for a in ({edited}))"
+        fits = len(line) <= WIDTH
+        lines += (
+            [line] if fits else [f"edited = ({edited})", f"{arguments} = (np.ascontiguousarray(a) for a in edited)"]
+        )
         lines += [f'{name} = x.keywords["{name}"]' for name in names]
         sources.append(f"{made.__module__}:{made.__name__}")
     imports = frozenset({_NUMPY, ("types", "SimpleNamespace", "")})
