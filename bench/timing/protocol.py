@@ -152,7 +152,7 @@ class Protocol:
             clock=live.opened.clock,
             host_seconds=live.host_seconds,
             evicted_bytes=live.opened.evicted_bytes,
-            unstable=live.unstable and (live.unstable.clause, live.unstable.text),
+            unstable=(live.unstable.clause, live.unstable.text) if live.unstable else None,
         )
 
     def _batch(self, live: Live, number: int, last: bool) -> Batch:

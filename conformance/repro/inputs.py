@@ -243,7 +243,8 @@ def _summed(name: str, array: np.ndarray) -> str:
     if array.dtype != bool and array.ndim > 1 and np.isfinite(array).all():
         exact = array.astype(np.float64)
         first = exact[(0,) * array.ndim]
-        parts = [np.moveaxis(exact, axis, 0)[(..., *(0,) * (array.ndim - 1))] - first for axis in range(array.ndim)]
+        rest: Any = (..., *(0,) * (array.ndim - 1))
+        parts = [np.moveaxis(exact, axis, 0)[rest] - first for axis in range(array.ndim)]
         parts[-1] = parts[-1] + first
         if np.array_equal(sum(np.ix_(*parts)), exact):
             line = f"{name} = sum(np.ix_({', '.join(map(_row, parts))})).astype(np.{array.dtype})"

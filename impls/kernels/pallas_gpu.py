@@ -9,10 +9,21 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.gpu import attention, decode_attention
 
+from attention_conformance.impls.kernels import declared
+
 #: Rows and keys of a block; the lengths have to be multiples of them.
 BLOCK = 16
 
 
+@declared(
+    layout="BSHD",
+    lengths=f"multiple of {BLOCK}",
+    group_sizes=1,
+    equal_widths=True,
+    head_widths=(16, 32, 64, 128),
+    dtypes=("float32", "float16", "bfloat16"),
+    profiles={"float16": "fused", "bfloat16": "fused"},
+)
 @functools.partial(jax.jit, static_argnames=("is_causal", "scale"))
 def mha(q: Any, k: Any, v: Any, *, is_causal: bool = False, scale: float | None = None) -> Any:
     """The flash-attention kernel: one key head per query head, D = Dv, lengths in whole blocks."""
@@ -31,15 +42,15 @@ def mha(q: Any, k: Any, v: Any, *, is_causal: bool = False, scale: float | None 
     )
 
 
-mha.layout = "BSHD"
-mha.lengths = f"multiple of {BLOCK}"
-mha.group_sizes = 1
-mha.equal_widths = True
-mha.head_widths = (16, 32, 64, 128)
-mha.dtypes = ("float32", "float16", "bfloat16")
-mha.profiles = {"float16": "fused", "bfloat16": "fused"}
-
-
+@declared(
+    layout="BSHD",
+    query_lengths=1,
+    key_lengths=f"multiple of {2 * BLOCK}",
+    equal_widths=True,
+    head_widths=(16, 32, 64, 128),
+    dtypes=("float32", "float16", "bfloat16"),
+    profiles={"float16": "fused", "bfloat16": "fused"},
+)
 @functools.partial(jax.jit, static_argnames="scale")
 def gqa(q: Any, k: Any, v: Any, *, kv_lengths: Any = None, scale: float | None = None) -> Any:
     """The decoding kernel: one query, grouped heads, and the number of keys of each batch."""
@@ -55,12 +66,3 @@ def gqa(q: Any, k: Any, v: Any, *, kv_lengths: Any = None, scale: float | None =
         k_splits=2,
     )
     return found[:, None]
-
-
-gqa.layout = "BSHD"
-gqa.query_lengths = 1
-gqa.key_lengths = f"multiple of {2 * BLOCK}"
-gqa.equal_widths = True
-gqa.head_widths = (16, 32, 64, 128)
-gqa.dtypes = ("float32", "float16", "bfloat16")
-gqa.profiles = {"float16": "fused", "bfloat16": "fused"}

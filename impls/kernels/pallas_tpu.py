@@ -9,7 +9,17 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import flash_attention as kernels
 
+from attention_conformance.impls.kernels import declared
 
+
+@declared(
+    lengths="multiple of 128",
+    group_sizes=1,
+    head_widths=128,
+    value_widths=128,
+    dtypes=("float32", "bfloat16"),
+    profiles={"bfloat16": "fused"},
+)
 @functools.partial(jax.jit, static_argnames=("is_causal", "scale"))
 def flash_attention(
     q: Any, k: Any, v: Any, *, bias: Any = None, is_causal: bool = False, scale: float | None = None
@@ -21,11 +31,3 @@ def flash_attention(
         bias = jnp.broadcast_to(bias, (*q.shape[:3], k.shape[2]))
     scale = q.shape[3] ** -0.5 if scale is None else scale
     return kernels.flash_attention(q, k, v, ab=bias, causal=is_causal, sm_scale=scale)
-
-
-flash_attention.lengths = "multiple of 128"
-flash_attention.group_sizes = 1
-flash_attention.head_widths = 128
-flash_attention.value_widths = 128
-flash_attention.dtypes = ("float32", "bfloat16")
-flash_attention.profiles = {"bfloat16": "fused"}
