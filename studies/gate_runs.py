@@ -157,7 +157,7 @@ def honest(kept: Measured) -> str:
         taken = f"{seconds[0]:.0f} to {seconds[-1]:.0f}" if seconds else ""
         rows.append([one.name, one.what, _share(kept, one.name, "accepted"), taken])
     loads = kept["loads"]
-    beside = f"neighbours that load the machine on purpose: {kept['neighbours']}"
+    beside = f"neighbours that load the machine on purpose: at most {kept['neighbours']}, beside other work"
     beside += f"; load averages of {min(loads):.1f} to {max(loads):.1f} during the runs" if loads else ""
     said = sentence(kept, beside, libraries(kept))
     return markdown(("kernel", "what it is", "accepted", "seconds"), rows, (0, 1)) + f"\n\n{said}"
