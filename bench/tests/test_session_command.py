@@ -219,7 +219,7 @@ def test_a_killed_run_is_resumed_and_keeps_what_it_measured(tmp_path: Path) -> N
         begin = sum(map(sum, record["extra_info"]["process_runs"][: line["process_run"]]))
         samples = [value for batch in line["measured"]["batches"] for value in batch]
         assert record["stats"]["data"][begin : begin + len(samples)] == samples
-    assert all(len(record["extra_info"]["process_runs"]) == 3 for record in by_name.values())
+    assert all(len(record["extra_info"]["process_runs"]) == 5 for record in by_name.values())
 
 
 def test_a_killed_run_leaves_no_process_behind(tmp_path: Path) -> None:
