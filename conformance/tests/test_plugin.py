@@ -210,7 +210,7 @@ def test_a_run_with_nothing_installed_fails(tmp_path: Path) -> None:
         (("--impl", "numpy-egaer"), "unknown implementation 'numpy-egaer'; did you mean numpy-eager"),
         (("--impl", "absent.py:attention"), "no file absent.py, looked for at"),
         (("--impl", "mykernels.py:atention"), "has no function 'atention'; did you mean attention?"),
-        (("--impl", "mykernels.py:attention@troch"), "unknown framework 'troch'; did you mean torch?"),
+        (("--impl", "mykernels.py:attention@troch"), "unknown framework 'troch'; did you mean torch or triton?"),
         (("--impl", "mykernels.py:one"), "takes 1 positional argument(s); expected (q, k, v, *, …)"),
         (("--impl", "broken.py:attention"), "raised SyntaxError"),
         (("--impl", "numpy-eager", "--dtype", "float31"), "--dtype float31: unknown; did you mean float32"),
