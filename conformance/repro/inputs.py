@@ -33,6 +33,9 @@ from attention_conformance.impls.script import INDENT, WIDTH, applied, enclosed
 LITERAL_NUMBERS = 1500
 LITERAL_LINES = 40
 
+#: Lines of them, beyond one an array, up to which they are in any case: two rows of four numbers in float64 each.
+LITERAL_ALWAYS = 12
+
 #: Lines that are short, and numbers of a draw that are replaced one by one.
 SHORT, REPLACED = 16, 4
 
@@ -124,7 +127,7 @@ def statements(case: AnyCase, dtype: str) -> Statements:
     if written is not None and not _equal(_run(written), wanted):
         written = None
     count = 0 if written is None else sum(line.count("\n") for line in written.lines)
-    if written is not None and not count:
+    if written is not None and count <= LITERAL_ALWAYS:
         return written
     brief = short(case, dtype)
     if brief is None and written is not None and count <= LITERAL_LINES:
