@@ -41,10 +41,15 @@ def test_a_stamp_is_always_the_same(name: str, kept: dict[str, dict[str, Any]]) 
     assert stale(kept[name], stamp(SERIES[name])) == []
 
 
+#: Operators that have no series yet: their random problems are judged by tests alone (test_merge.py, test_varlen.py).
+WITHOUT_SERIES = {"merge", "varlen", "paged"}
+
+
 def test_every_case_belongs_to_one_series() -> None:
     """Cases with a past belong to decoding, the others to their operator."""
     found = [case.name for series in SERIES.values() for case in cases_of(series)]
-    assert sorted(found) == sorted(every_case())
+    assert sorted(found) == sorted(n for n, case in every_case().items() if case.operator not in WITHOUT_SERIES)
+    assert not WITHOUT_SERIES & {series.operator for series in SERIES.values()}
 
 
 def test_a_case_more_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

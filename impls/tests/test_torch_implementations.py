@@ -90,9 +90,9 @@ def test_other_exceptions_are_passed_on() -> None:
 @pytest.mark.parametrize("implementation", sorted(BY_NAME))
 def test_signature_is_readable(implementation: str) -> None:
     """Every target can be loaded, and its keywords are some of its operator's."""
-    keywords = describe(BY_NAME[implementation]).keywords
-    assert "is_causal" in keywords
-    assert keywords <= set(OPERATORS[BY_NAME[implementation].operator].keywords)
+    keywords, known = describe(BY_NAME[implementation]).keywords, OPERATORS[BY_NAME[implementation].operator].keywords
+    assert "is_causal" in keywords or "is_causal" not in known
+    assert keywords <= set(known)
 
 
 def test_eager_can_be_exported() -> None:
