@@ -97,16 +97,18 @@ def conclude(
     """What results amount to; a run that was cut off says nothing of what is refused everywhere.
 
     ``implied`` names implementations whose keywords are only implied (targets.py).  A selection of cases, which is not
-    the ``whole``, says nothing of a feature: that all of them are refused is a hint.
+    the ``whole``, says nothing of a feature: that all of them, or nearly all calls, are refused is a hint.
     """
     everywhere = refused(results) if complete else []
     failures = [each.line for each in everywhere if each.implementation not in implied and whole]
     failures += shortcomings(required(require), results, not_installed)
-    failures += refusing_lines(results) if complete else []
+    refusing = refusing_lines(results) if complete else []
+    failures += refusing if whole else []
     hints = [*hints, *(each.hint for each in everywhere if each.implementation in implied)]
     hints += [
         f"{each.line} of this selection" for each in everywhere if each.implementation not in implied and not whole
     ]
+    hints += [] if whole else refusing
     return Conclusion(
         tuple(failures),
         _lines(f"hint: {hint}" for hint in hints),
