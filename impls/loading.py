@@ -78,15 +78,16 @@ def opened(implementation: Implementation) -> Any:
         return _made(implementation.target, implementation.source)
     if implementation.deferred:
         return _deferred(implementation.target, implementation.folder)
-    found = load(implementation.target, implementation.folder)
-    return _packed(implementation.target, found) if implementation.folder else found
+    if implementation.folder:
+        return _plugged(implementation.target, implementation.folder)
+    return load(implementation.target)
 
 
-@functools.lru_cache(maxsize=64)
-def _packed(target: str, function: Any) -> Any:
+@functools.cache
+def _plugged(target: str, folder: str) -> Any:
     """A plug-in as its operator is called, in whichever known signature it is written."""
     try:
-        return merge_form(packed_form(function))
+        return merge_form(packed_form(load(target, folder)))
     except ValueError as error:
         raise ImplementationError(f"{target}: {error}") from None
 

@@ -11,6 +11,7 @@ import pytest
 from attention_conformance.impls.contract import Implementation, ImplementationError
 from attention_conformance.impls.loading import keywords, load, nearest, opened
 from attention_conformance.impls.operators import SDPA
+from attention_conformance.impls.select import plug_in
 from attention_conformance.impls.tests import fakes
 
 
@@ -107,3 +108,17 @@ def test_a_deferred_function_that_is_not_there_is_an_error_when_it_is_used() -> 
     """The same one that another gives at once."""
     with pytest.raises(ImplementationError, match="has no function 'nothing'"):
         opened(Implementation("later", "attention_conformance.impls.tests.fakes:nothing", deferred=True))(1, 2, 3)
+
+
+def test_an_object_that_cannot_be_hashed_is_a_function_too(tmp_path: Path) -> None:
+    """What is kept of a plug-in is kept by its name."""
+    lines = (
+        "class It:",
+        "    __hash__ = None",
+        "    def __call__(self, q, k, v):",
+        "        return v",
+        "attention = It()",
+    )
+    (tmp_path / "unhashable.py").write_text("\n".join(lines))
+    function = opened(plug_in(f"{tmp_path}/unhashable.py:attention"))
+    assert function(1, 2, 3) == 3
