@@ -192,8 +192,10 @@ def asked(target: targets.Target, cases: Sequence[AnyCase] | None) -> list[AnyCa
     def own(case: AnyCase) -> bool:
         return target.dtype in dtypes_for(case, implementation.dtypes)
 
-    asked = [c for c in (every_case().values() if cases is None else cases) if c.operator == implementation.operator]
-    found = [case for case in (fit(case, implementation.envelope) for case in asked) if own(case)]
+    of_operator = [
+        c for c in (every_case().values() if cases is None else cases) if c.operator == implementation.operator
+    ]
+    found = [case for case in (fit(case, implementation.envelope) for case in of_operator) if own(case)]
     if cases is not None or implementation.operator != SDPA.name or implementation.name in builtin():
         return found
     return found + [c for c in _kernels(implementation.envelope, implementation.dtypes) if own(c)]

@@ -147,8 +147,9 @@ def judge(target: Target, question: str, pool: Pool, keywords: frozenset[str], t
     outputs = []
     for given in (first, second):
         answer = _called(target, given, pool, timeout)
-        if isinstance(answer, str):
-            return _failed(blank, Failure.CRASHED, f"{asked.text}: {answer}")
+        if isinstance(answer, (Crashed, TimedOut)):
+            failure = Failure.TIMEOUT if isinstance(answer, TimedOut) else Failure.CRASHED
+            return _failed(blank, failure, f"{asked.text}: {answer}")
         if answer.status != "returned":
             reason = answer.text
             return replace(blank, outcome=Outcome.UNSUPPORTED, reason=reason)  # the cases judge what it raises
@@ -161,13 +162,13 @@ def _sizes(x: Inputs) -> Shape:
     return Shape(b, hq, x.k.shape[1], sq, x.k.shape[2], d, x.v.shape[3])
 
 
-def _called(target: Target, given: Inputs, pool: Pool, timeout: float | None) -> Reply | str:
+def _called(target: Target, given: Inputs, pool: Pool, timeout: float | None) -> Reply | Crashed | TimedOut:
     request = Request(target.device, given.arrays, dict(given.keywords))
     try:
         job = f"{call.__module__}:{call.__name__}"
         answer: Reply = pool.call(target.implementation, job, target.implementation, request, timeout=timeout)
     except (Crashed, TimedOut) as error:
-        return str(error)
+        return error
     return answer
 
 
@@ -188,8 +189,11 @@ def _judged(
 ) -> Result:
     if first.shape != second.shape:
         return _failed(blank, Failure.SHAPE, f"{asked.text}: {second.shape} for {first.shape}")
+    if first.dtype != second.dtype:
+        return _failed(blank, Failure.DTYPE, f"{asked.text}: {second.dtype} for {first.dtype}")
     wide = first.astype(np.float64), second.astype(np.float64)
-    unequal = ~((wide[0] == wide[1]) | (np.isnan(wide[0]) & np.isnan(wide[1])))
+    bits = [np.ascontiguousarray(each).view(f"u{each.itemsize}") for each in (first, second)]
+    unequal = bits[0] != bits[1]
     if not unequal.any():
         return replace(blank, reason=f"{asked.text}: bit for bit")
     bound = case.bound(target.dtype, target.implementation.profile(target.dtype)).output[part]

@@ -118,7 +118,7 @@ def test_a_right_function_writes_no_script(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_an_interrupted_run_does_not_begin_to_examine(tmp_path: Path) -> None:
     """Ctrl-C ends a run that has failures at once: what was judged is printed, without a diagnosis."""
-    plug_in(tmp_path, KERNEL.replace("CHANGE", "output = 0 * output\n    if calls > 8: import time; time.sleep(60)"))
+    plug_in(tmp_path, KERNEL.replace("CHANGE", "output = 0 * output\n    if calls > 9: import time; time.sleep(60)"))
     command = [sys.executable, "-m", "pytest", "conformance", "-p", "no:cacheprovider", "-v", *CASES]
     command += ["--impl", "mykernels.py:attention", "--conformance-json", "out.jsonl"]
     with (tmp_path / "printed").open("w") as file, interruptible(command, tmp_path, stdout=file) as process:
