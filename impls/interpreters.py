@@ -29,7 +29,8 @@ memory = []
 
 
 def remembering(self, *args, **kwargs):
-    storages = [a.untyped_storage() for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
+    given = [getattr(a, "base", a) for a in torch.utils._pytree.tree_leaves((args, kwargs))]
+    storages = [a.untyped_storage() for a in given if isinstance(a, torch.Tensor)]
     memory[:] = [(s.data_ptr(), s.data_ptr() + s.nbytes()) for s in storages]
     launch(self, *args, **kwargs)
 

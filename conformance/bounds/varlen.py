@@ -1,6 +1,6 @@
 """(VARLEN-9) Error bounds of packed sequences: those of sdpa (bounds/sdpa.py), sequence by sequence.
 
-Nothing is derived here: what a row may be off by depends on its own sequence, and on no other.
+Nothing is derived here: the bound of a row depends on its own sequence, and on no other.
 """
 
 from __future__ import annotations

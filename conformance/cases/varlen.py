@@ -53,12 +53,12 @@ def _packs() -> Iterator[PackedCase]:
 def _positions() -> Iterator[PackedCase]:
     yield case("causal", "VARLEN-3 VARLEN-2", "Causal over equal lengths.", is_causal=True, dtypes=ALL_DTYPES, stays="the mask of packed training, in every dtype")
     yield case("causal-more-keys", "VARLEN-3", "Causal, the queries being the last tokens of longer contexts.", CROSS, is_causal=True, dtypes=("float32", *HALVES), stays="the mask of chunked prefill")
-    yield case("causal-more-queries", "VARLEN-3 VARLEN-4", "Causal with more queries than keys in one sequence: its first rows have no key.", BOTH, is_causal=True, return_lse=True, stays="rows without a key at the start of a sequence")
+    yield case("causal-more-queries", "VARLEN-3 VARLEN-4", "Causal with more queries than keys in one sequence: its first rows have no key.", BOTH, is_causal=True, return_lse=True, stays="fully masked rows at the start of a sequence")
     yield case("causal-one-query", "VARLEN-3", "Causal with one query each: every key is allowed.", ONE, is_causal=True, dtypes=("float32", *HALVES), stays="a step of decoding")
     yield case("causal-top-left", "VARLEN-3", "causal_offset = 0, given: the first query sees the first key alone.", CROSS, is_causal=True, causal_offset=0)
     yield case("causal-offsets", "VARLEN-3", "An offset for each sequence.", CROSS, is_causal=True, causal_offset=_offsets(4, 6, 1, 3))
     yield case("window", "VARLEN-5 VARLEN-3", "Two keys to the left of the diagonal, one to the right, which ends with the last key.", CROSS, window=(2, 1), dtypes=("float32", *HALVES))
-    yield case("window-causal", "VARLEN-5 VARLEN-3", "Causal with three keys to the left, over both orders of lengths.", BOTH, is_causal=True, window=(3, None), return_lse=True, stays="both sides of a window, with rows without a key")
+    yield case("window-causal", "VARLEN-5 VARLEN-3", "Causal with three keys to the left, over both orders of lengths.", BOTH, is_causal=True, window=(3, None), return_lse=True, stays="both sides of a window, with fully masked rows")
     yield case("window-one-query", "VARLEN-5 VARLEN-3", "One query each and three keys to the left.", ONE, is_causal=True, window=(3, None))
 
 

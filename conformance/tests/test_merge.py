@@ -99,7 +99,7 @@ def test_the_reference_agrees_with_fifty_digits(seed: int) -> None:
 @pytest.mark.parametrize("keys", [(16, 16), (1, 40), (3, 0, 5), (2, 2, 2, 2, 2)])
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_merging_equals_attention_over_all_keys(keys: tuple[int, ...], is_causal: bool) -> None:
-    """MERGE-11: parts of sdpa over disjoint keys give sdpa over all of them; rows without a key too."""
+    """MERGE-11: parts of sdpa over disjoint keys give sdpa over all of them; fully masked rows too."""
     s = sizes(s=6, parts=len(keys))
     outputs, lses = joined(*keys, is_causal=is_causal)(np.random.default_rng(3), s)
     rng = np.random.default_rng(3)

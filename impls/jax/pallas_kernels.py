@@ -48,8 +48,7 @@ def _of_tpu(value: Any) -> bool:
         return any(map(_of_tpu, value.values()))
     if isinstance(value, (tuple, list)):
         return any(map(_of_tpu, value))
-    kind = type(value)
-    if ".mosaic." in f"{kind.__module__}." and "gpu" not in kind.__module__:
+    if ".mosaic." in f"{type(value).__module__}.":  # that of GPUs is mosaic_gpu
         return True
     parts = [getattr(value, name, None) for name in ("memory_space", "scratch_shapes", "in_specs", "out_specs")]
     return any(_of_tpu(part) for part in parts if part is not None)

@@ -1,6 +1,6 @@
 """Packed sequences by ``jax.nn.dot_product_attention``: one sequence of the whole pack, masked by segment.
 
-The mask is (1, 1, Tq, Tk), as training code in JAX packs sequences.  Rows without a key are what the library returns.
+The mask is (1, 1, Tq, Tk), as training code in JAX packs sequences.  Fully masked rows are what the library returns.
 """
 
 from __future__ import annotations

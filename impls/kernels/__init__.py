@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 
-def declared(**said: Any) -> Callable[[Any], Any]:
-    """A decorator that sets what a function says of itself (impls/PLUGINS.md) as its attributes."""
+def declared(**attributes: Any) -> Callable[[Any], Any]:
+    """A decorator that sets the attributes of a plug-in (impls/PLUGINS.md)."""
 
     def decorate(function: Any) -> Any:
-        for name, value in said.items():
+        for name, value in attributes.items():
             setattr(function, name, value)
         return function
 

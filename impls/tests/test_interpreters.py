@@ -159,6 +159,28 @@ def test_a_script_of_a_triton_kernel_shows_its_failure(tmp_path: Path) -> None:
     assert "access outside every array of the kernel" in done.stderr
 
 
+def test_a_call_for_a_tpu_runs_in_the_interpreter_of_tpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its parameters, its scratch memory, or where its arrays lie; every other one in the generic interpreter."""
+    pytest.importorskip("jax")
+    from jax.experimental import pallas
+    from jax.experimental.pallas import tpu
+
+    from attention_conformance.impls.jax import pallas_kernels
+
+    called: list[object] = []
+    monkeypatch.setattr(pallas, "pallas_call", lambda *_, **keywords: called.append(keywords["interpret"]))
+    assert pallas_kernels.enter().devices == ("cpu",)
+    of_tpus = (
+        {"compiler_params": tpu.CompilerParams()},
+        {"scratch_shapes": [tpu.VMEM((8, 128), np.dtype("float32"))]},
+        {"in_specs": [pallas.BlockSpec(memory_space=tpu.VMEM)]},
+    )
+    for keywords in ({}, {"grid": (1,), "in_specs": [pallas.BlockSpec((8, 8), lambda i: (i, 0))]}, *of_tpus):
+        pallas.pallas_call(print, None, **keywords)
+    assert called[:2] == [True, True]
+    assert [type(each) for each in called[2:]] == [tpu.InterpretParams] * 3
+
+
 def test_an_address_outside_every_array_is_found() -> None:
     """Of those that are not masked, by the first and the last byte."""
     torch = pytest.importorskip("torch")
@@ -200,7 +222,7 @@ def test_other_plug_ins_are_judged_as_they_are() -> None:
         ("pallas_gpu:mha", "causal-square", "1 passed"),
         # Its loop over the keys goes as far as the rows do, behind the last key where there are more rows.
         ("pallas_gpu:mha", "causal-more-queries", "rows 16–31 of 32, every column"),
-        ("pallas_gpu:gqa", "one-query", "passed"),
+        ("pallas_gpu:gqa", "one-query", "1 passed"),
         ("pallas_tpu:flash_attention", "causal-square", "1 passed"),
     ],
 )

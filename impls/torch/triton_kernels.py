@@ -3,7 +3,7 @@
 Beside what the interpreter does:
 
 - A load or store outside every array that the kernel was given raises, with how far outside; on a GPU it would read
-  what lies there, or change it.
+  what lies there, or change it.  Once a kernel makes an address of a number, it is not looked at for the rest of it.
 - ``@autotune`` takes its first configuration, as there is nothing to time.
 - Code that asks for the active device is told of one (a stand-in with a CPU tensor's device).
 - Which dtypes the interpreter multiplies wrongly is tried, not assumed.

@@ -2,7 +2,7 @@
 
 Sources: torch.nn.functional.scaled_dot_product_attention, and torch.nn.attention.flex_attention with the mask of
 https://pytorch.org/blog/flexattention/ (document masking).  ``torch.nn.attention.varlen.varlen_attn`` has kernels for
-CUDA alone, and is plugged in by its own signature (impls.packed).  Rows without a key are what the library returns.
+CUDA alone, and is plugged in by its own signature (impls.packed).  Fully masked rows are what the library returns.
 """
 
 from __future__ import annotations

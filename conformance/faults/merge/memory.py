@@ -28,7 +28,7 @@ class LseMergedInPlace(Merging):
 
 
 @fault(
-    "MERGE-14", "rows without a key set to 0 in the memory of their part", "vllm PR 49294, cf. vllm-xpu-kernels PR 479"
+    "MERGE-14", "fully masked rows set to 0 in the memory of their part", "vllm PR 49294, cf. vllm-xpu-kernels PR 479"
 )
 class EmptyRowsFilledInPlace(Merging):
     """A mask over the outputs, in place; shows where they held anything but zeros."""
