@@ -32,6 +32,8 @@ OPERATORS = {
     "mha": "The multi-head layer",
     "mha_grad": "Gradients of the multi-head layer",
     "merge": "Merging of partial results",
+    "varlen": "Packed sequences",
+    "paged": "Paged caches",
 }
 
 

@@ -101,4 +101,13 @@ QUESTIONS = (
     Question("NaN in the output of a part without a key", "merge-empty-nan", "kept out"),
     Question("NaN as a log-sum-exp", "merge-nan-lse", "NaN"),
     Question("log-sum-exps of fewer heads", "merge-invalid-heads", "refused"),
+    # Packed sequences and paged caches.
+    Question("a sequence without keys", "varlen-empty-keys", "zeros"),
+    Question("no sequence has a key", "varlen-empty-all", "zeros"),
+    Question("causal with more queries than keys", "varlen-causal-more-queries", "bottom right"),
+    Question("keys behind the last sequence", "varlen-behind", "no part"),
+    Question("NaN in another sequence", "varlen-nan-neighbour", "kept out"),
+    Question("numbers in unused slots", "paged-slots", "no part"),
+    Question("NaN in unused slots", "paged-slots-nan", "kept out"),
+    Question("−1 behind the pages of a table", "paged-padding", "no part"),
 )
