@@ -72,6 +72,17 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         for name, target, operator in (("jax-jit", "eager:attention", "sdpa"), ("jax-layer", "layer:mha", "mha"))
     ),
     _entry(
+        "jax-nn-gradients",
+        "nn:attention",
+        "jax-nn and its backward pass, by jax.vjp, compiled by XLA",
+        "gradients:jitted",
+        operator="sdpa_grad",
+        function_of="sdpa",
+        layout=Layout.BSHD,
+        dtypes=("float32", "bfloat16"),
+        profiles=_NN,
+    ),
+    _entry(
         "jax-layer",
         "layer:mha",
         "projections, heads, attention and output projection written out, compiled by XLA",

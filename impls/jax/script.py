@@ -12,7 +12,17 @@ from typing import Any
 
 from attention_conformance.impls.contract import Call
 from attention_conformance.impls.operators import OPERATORS
-from attention_conformance.impls.script import Given, Snippet, Terms, Writer, applied, by_contract, leaves, together
+from attention_conformance.impls.script import (
+    CARRIED,
+    Given,
+    Snippet,
+    Terms,
+    Writer,
+    applied,
+    by_contract,
+    leaves,
+    together,
+)
 
 #: Dtypes that JAX truncates unless 64-bit types are enabled.
 _WIDE = ("float64", "int64")
@@ -28,13 +38,13 @@ def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
     """JAX arrays on a device, in their own dtypes; they have no strides, so ``memory`` changes nothing."""
     lines = [f'jax.config.update("jax_platforms", "{device}")']
     wide = [each.name for each in arrays if each.dtype in _WIDE]
-    halves = [each.name for each in arrays if each.dtype == "bfloat16"]
+    cast = {dtype: [each.name for each in arrays if each.dtype == dtype] for dtype in CARRIED}
     if any(each.name in _FIRST and each.dtype == "float64" for each in arrays):
         lines.append('jax.config.update("jax_enable_x64", True)')
         wide = []
-    others = [each.name for each in arrays if each.name not in (*wide, *halves)]
+    others = [each.name for each in arrays if each.dtype not in CARRIED and each.name not in wide]
     lines += [together(others, "jnp.asarray(a)")] if others else []
-    lines += [together(halves, "jnp.asarray(a, jnp.bfloat16)")] if halves else []
+    lines += [together(names, f"jnp.asarray(a, jnp.{dtype})") for dtype, names in cast.items() if names]
     lines += [f"with {_wide_types()}:", f"    {together(wide, 'jnp.asarray(a)')}"] if wide else []
     return lines
 

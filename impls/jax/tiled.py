@@ -99,7 +99,7 @@ def attention(
         return put(results[0], output.astype(q.dtype), start, 2), put(results[1], lse, start, 2)
 
     empty = jnp.zeros((*q.shape[:3], v.shape[3]), q.dtype), jnp.zeros(q.shape[:3], work)
-    blocks = -(-q.shape[2] // size) if q.size else 0
+    blocks = 0 if 0 in q.shape[:3] else -(-q.shape[2] // size)
     output, lse = _repeat(0, blocks, blocks, block, empty)
     results = [output, *([lse] if return_lse else []), *present]
     return tuple(results) if len(results) > 1 else output

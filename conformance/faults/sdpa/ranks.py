@@ -1,0 +1,177 @@
+"""(SDPA-9, SDPA-11, SDPA-12, SDPA-14) What only attention over several ranks can get wrong, seen in its results."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attention_conformance.conformance.faults.models.ring import RANKS, Ring, State, size, zigzag
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
+from attention_conformance.conformance.faults.registry import fault
+
+
+@fault("SDPA-9", "keys of later ranks seen: causal holds in a rank's own block alone", "ring-flash-attention 54")
+class LaterRanksSeen(Attention):
+    """Two ranks; the first one attends to all keys of the second."""
+
+    def causal_allows(self, x: Inputs) -> Array:
+        own = np.arange(x.shape[2])[:, None] // size(x.shape[2]) == self.keys(x) // max(size(x.shape[3]), 1)
+        return super().causal_allows(x) | ~own
+
+
+@fault("SDPA-9", "the causal diagonal of the first rank used on every rank", "cf. TensorRT-LLM PR 13821")
+class DiagonalOfFirstRank(Attention):
+    """Rows are counted from the beginning of their shard."""
+
+    def causal_allows(self, x: Inputs) -> Array:
+        rows = np.arange(x.shape[2])[:, None] % max(size(x.shape[2]), 1)
+        return self.keys(x) <= rows + self.offset(x) if x.is_causal else super().causal_allows(x)
+
+
+@fault("SDPA-9", "shards in zigzag masked as if they were contiguous", "slime 1871")
+class ZigzagMaskedAsContiguous(Attention):
+    """A rank has a part of both halves, and causal takes its rows and keys for neighbours."""
+
+    def causal_allows(self, x: Inputs) -> Array:
+        allowed = np.broadcast_to(super().causal_allows(x), (*super().causal_allows(x).shape[:-2], *x.shape[2:]))
+        rows, keys = np.argsort(zigzag(x.shape[2])), np.argsort(zigzag(x.shape[3]))
+        return allowed[..., rows[:, None], keys]
+
+
+@fault("SDPA-9", "rows left in the order of zigzag shards", "cf. slime 1871")
+class RowsLeftInZigzag(Attention):
+    """The results of the ranks stand one behind the other."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        return super().stored(x, output)[:, :, zigzag(x.shape[2])]
+
+
+@fault("SDPA-14", "the results of two ranks swapped", "cf. slime 1871")
+class RanksSwapped(Attention):
+    """The second half of the rows stands first."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        return np.roll(super().stored(x, output), size(x.shape[2]), axis=2)
+
+
+@fault(
+    "SDPA-11",
+    "the window counted from the beginning of a shard",
+    "lm-engine PR 447, cf. TransformerEngine PR 1810, cf. accelerate PR 4177",
+)
+class WindowOfShard(Attention):
+    """Every block is windowed as if it were the own one; right within it, and without a window."""
+
+    def window_allows(self, x: Inputs) -> Array:
+        left, right = self.window(x)
+        rows = np.arange(x.shape[2])[:, None] % max(size(x.shape[2]), 1) + self.offset(x)
+        distance = self.keys(x) % max(size(x.shape[3]), 1) - rows
+        allowed = np.ones(x.shape, bool)
+        return (
+            allowed
+            & (distance >= (-np.inf if left is None else -left))
+            & (distance <= (np.inf if right is None else right))
+        )
+
+
+@fault("SDPA-12", "key lengths counted from the beginning of a shard", "vllm-omni PR 6995")
+class LengthsOfShard(Attention):
+    """What is padding in the last shard counts as keys."""
+
+    def lengths_allow(self, x: Inputs) -> Array:
+        if x.kv_lengths is None:
+            return super().lengths_allow(x)
+        return np.broadcast_to(
+            self.keys(x) % max(size(x.shape[3]), 1) < np.reshape(x.kv_lengths, (-1, 1, 1, 1)), x.shape
+        )
+
+
+@fault("SDPA-14", "the last rotation missing: a rank never meets the keys of one other", "cf. TransformerEngine 2484")
+class RotationShort(Ring):
+    """Right where that block is masked."""
+
+    def met(self, x: Inputs, rank: int) -> list[int]:
+        return super().met(x, rank)[:-1]
+
+
+@fault("SDPA-14", "blocks behind a rank's own skipped, also without causal", "cf. pytorch 141429")
+class LaterRanksSkipped(Ring):
+    """The schedule of causal, used for every call."""
+
+    def met(self, x: Inputs, rank: int) -> list[int]:
+        return [source for source in super().met(x, rank) if source <= rank]
+
+
+@fault("SDPA-14", "a rank's own block of keys counted twice", "cf. TransformerEngine 1054")
+class OwnBlockTwice(Ring):
+    """It is met before the first rotation, and once more at its end."""
+
+    def met(self, x: Inputs, rank: int) -> list[int]:
+        return [rank, *super().met(x, rank)]
+
+
+@fault("SDPA-14", "only the last block that a rank met is kept", "cf. TransformerEngine 1054")
+class LastBlockAlone(Ring):
+    """Its result is copied over what it was to be merged with."""
+
+    def merged(self, x: Inputs, states: list[State]) -> State:
+        return super().merged(x, states[-1:])
+
+
+@fault(
+    "SDPA-14", "blocks merged with powers of 2 of natural log-sum-exps", "cf. tokenspeed PR 571, cf. sycl-tla PR 848"
+)
+class BlocksMergedInBaseTwo(Ring):
+    """Nearly right where all blocks weigh the same."""
+
+    def merged(self, x: Inputs, states: list[State]) -> State:
+        outputs, lses = (np.stack(each) for each in zip(*states, strict=True))
+        output, lse = super().merged(x, list(zip(outputs, lses * x.work(np.log(2)), strict=True)))
+        return output, lse / x.work(np.log(2))
+
+
+@fault("SDPA-14", "the log-sum-exps of blocks added", "cf. ring-flash-attention 20")
+class BlockLsesAdded(Ring):
+    """log a + log b in the place of log (a + b)."""
+
+    def merged(self, x: Inputs, states: list[State]) -> State:
+        output, lse = states[0]
+        for other, block in states[1:]:
+            whole = lse + block
+            base = np.where(np.isneginf(whole), x.work(0), whole)
+            output, lse = np.exp(lse - base) * output + np.exp(block - base) * other, whole
+        return output, lse
+
+
+@fault("SDPA-38", "the sink counted on every rank", "cf. prime-rl PR 3397")
+class SinkOnEveryRank(Ring):
+    """Each rank's state has it already when the states are merged."""
+
+    def sink(self, x: Inputs, like: State) -> list[State]:
+        return super().sink(x, like) * RANKS
+
+
+@fault(
+    "SDPA-26",
+    "blocks merged by exp of their log-sum-exps, without a maximum",
+    "ring-flash-attention PR 30, ring-flash-attention PR 34",
+)
+class BlocksMergedUnshifted(Ring):
+    """Overflows for scores from 89 on in float32, and underflows below −104."""
+
+    def merged(self, x: Inputs, states: list[State]) -> State:
+        outputs, lses = (np.stack(each) for each in zip(*states, strict=True))
+        powers = np.exp(lses)
+        total = powers.sum(axis=0)
+        divisor = np.where(np.isneginf(lses).all(axis=0), x.work(1), total)
+        return (powers * outputs).sum(axis=0) / divisor, np.log(total)
+
+
+@fault("SDPA-11", "too few rotations for the window: their number rounded down", "cf. lm-engine PR 447")
+class RotationsOfWindowRoundedDown(Ring):
+    """A causal window that is shorter than a shard and reaches into the one before."""
+
+    def met(self, x: Inputs, rank: int) -> list[int]:
+        left = self.window(x)[0]
+        if left is None or not x.is_causal:
+            return super().met(x, rank)
+        return [source for source in super().met(x, rank) if rank - source <= left // max(size(x.shape[3]), 1)]

@@ -1,0 +1,209 @@
+"""Sharding: which part of each array of a call of sdpa or of its gradients a rank is given, and results joined again.
+
+A rank has some of the rows and some of the keys, or some of the heads.  A mask or a bias follows the queries and has
+all keys, in their order; numbers of a batch and sinks are whole, and so is what is broadcast along the sharded axis.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+#: Axes from the end of what has rows, keys, and heads, by name.
+ROWS = {"q": -2, "output": -2, "grad_output": -2, "grad_q": -2, "weights": -2, "lse": -1}
+KEYS = {"k": -2, "v": -2, "grad_k": -2, "grad_v": -2}
+PAST = ("past_key", "past_value", "present_key", "present_value")
+SCORES = ("mask", "bias", "grad_bias")
+
+#: What a function says of its ranks by attributes, and what it is given beside the keywords of its operator, each if
+#: it has the parameter: the process group, or a mesh or the name of its axis; and Sq and Sk over all ranks.
+DECLARED = ("ranks", "sharding", "uneven", "replicated", "rank_seconds")
+GIVEN = ("group", "mesh", "axis", "lengths")
+
+Indices = list[np.ndarray]
+
+
+def _contiguous(length: int, ranks: int) -> Indices:
+    size = -(-length // ranks)
+    return [np.arange(length)[rank * size : (rank + 1) * size] for rank in range(ranks)]
+
+
+def _striped(length: int, ranks: int) -> Indices:
+    return [np.arange(rank, length, ranks) for rank in range(ranks)]
+
+
+def _zigzag(length: int, ranks: int) -> Indices:
+    parts = _contiguous(length, 2 * ranks)
+    return [np.concatenate([parts[rank], parts[-1 - rank]]) for rank in range(ranks)]
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """A way to share out a sequence: the places that each rank has, and how many parts a length has to divide into."""
+
+    places: Callable[[int, int], Indices]
+    parts: int = 1
+
+
+#: By the name that a function declares; the last one shares out heads, and no sequence.
+HEADS = "heads"
+SHARDINGS = {
+    "contiguous": Sharding(_contiguous),
+    "striped": Sharding(_striped),
+    "zigzag": Sharding(_zigzag, 2),
+    HEADS: Sharding(_contiguous),
+}
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """How an implementation is spread over several ranks.
+
+    Parameters
+    ----------
+    ranks
+        How many ranks; of several numbers each call has one, by its shapes and options.
+    sharding
+        A name of SHARDINGS.
+    uneven
+        Lengths (or heads) need not divide by the ranks: the last ranks have less, or nothing.
+    replicated
+        Every rank returns whole results, which have to be equal.
+    seconds
+        Time that the ranks have for a call.
+    prepare, layout
+        Of the function in each rank, as of an Implementation.
+    """
+
+    ranks: tuple[int, ...]
+    sharding: str = "contiguous"
+    uneven: bool = False
+    replicated: bool = False
+    seconds: float = 60.0
+    prepare: str = "attention_conformance.impls.contract:partial"
+    layout: str = "BHSD"
+
+    def __post_init__(self) -> None:
+        if self.sharding not in SHARDINGS:
+            raise ValueError(f"sharding {self.sharding!r} is none of {', '.join(SHARDINGS)}")
+        if not self.ranks or any(not isinstance(n, int) or n < 1 for n in self.ranks):
+            raise ValueError(f"ranks {self.ranks!r} are no numbers of ranks")
+
+    @property
+    def multiple(self) -> int:
+        """What a length, or a number of heads, has to be a multiple of so that every shard has as much."""
+        return 1 if self.uneven else SHARDINGS[self.sharding].parts * math.lcm(*self.ranks)
+
+    def of_call(self, shapes: Mapping[str, tuple[int, ...]], options: Mapping[str, Any]) -> int:
+        """How many ranks a call has, by its shapes and options."""
+        text = repr((sorted(shapes.items()), sorted(options.items())))
+        return self.ranks[zlib.crc32(text.encode()) % len(self.ranks)]
+
+    def axis(self, name: str, shape: Sequence[int], query: Sequence[int]) -> int | None:
+        """The axis, from the end, along which an array of a call is shared out; None if it is whole.
+
+        ``query`` is the shape of q, (…, Hq, Sq, D).
+        """
+        if self.sharding == HEADS:
+            if name == "sinks":
+                return -1
+            if name in SCORES:
+                return -3 if len(shape) > 2 and shape[-3] == query[-3] > 1 else None
+            return -2 if name == "lse" else -3 if name in ROWS or name in KEYS or name in PAST else None
+        if name in PAST:
+            raise NotImplementedError("a past over several ranks is shared out by heads alone")
+        if name in SCORES:
+            return -2 if len(shape) > 1 and shape[-2] == query[-2] > 1 else None
+        return ROWS.get(name, KEYS.get(name))
+
+    def places(self, name: str, length: int, query: Sequence[int], key: Sequence[int], ranks: int) -> Indices:
+        """The places along the axis of an array that each rank has.
+
+        Raises NotImplementedError where shards are to be equal and cannot be, or a rank would have heads of a group
+        in part.
+        """
+        of_keys = self.sharding == HEADS and name in (*KEYS, *PAST)
+        if not (self.uneven or of_keys) and length % (ranks * SHARDINGS[self.sharding].parts):
+            what = "heads" if self.sharding == HEADS else "queries" if name in ROWS else "keys"
+            raise NotImplementedError(f"{length} {what} do not divide over {ranks} ranks, {self.sharding}")
+        if of_keys and key[-3]:
+            group = max(query[-3] // key[-3], 1)
+            return [_heads_of(places // group) for places in _contiguous(query[-3], ranks)]
+        return SHARDINGS[self.sharding].places(length, ranks)
+
+
+def _heads_of(read: np.ndarray) -> np.ndarray:
+    """The key heads that query heads read, each once."""
+    heads, counts = np.unique(read, return_counts=True)
+    if len(set(counts.tolist())) > 1:
+        raise NotImplementedError("the query heads of a group are on two ranks")
+    return heads
+
+
+@dataclass(frozen=True)
+class Part:
+    """How one array is shared out: its axis, the size of that axis, and the places of each rank; or not at all."""
+
+    axis: int | None = None
+    size: int = 0
+    places: tuple[np.ndarray, ...] = ()
+
+    def of(self, array: np.ndarray, rank: int) -> np.ndarray:
+        """A rank's part of an array."""
+        return array if self.axis is None else np.take(array, self.places[rank], axis=self.axis)
+
+    def together(self, array: np.ndarray) -> np.ndarray:
+        """The parts of all ranks side by side."""
+        return array if self.axis is None else np.take(array, np.concatenate(self.places), axis=self.axis)
+
+    def apart(self, array: np.ndarray) -> list[np.ndarray]:
+        """The parts that stand side by side in an array."""
+        assert self.axis is not None
+        ends = np.cumsum([len(each) for each in self.places])
+        if array.ndim < -self.axis or array.shape[self.axis] != ends[-1]:
+            raise ValueError(f"has shape {array.shape}, where {ends[-1]} entries are expected in axis {self.axis}")
+        return np.split(array, ends[:-1], axis=self.axis)
+
+    def joined(self, pieces: Sequence[np.ndarray]) -> np.ndarray:
+        """The array whose parts the ranks have; what several have is added, as a gradient is."""
+        assert self.axis is not None
+        wide = np.result_type(pieces[0].dtype, np.float32) if len(pieces) > 1 else pieces[0].dtype
+        shape = list(pieces[0].shape)
+        shape[self.axis] = self.size
+        whole = np.zeros(shape, wide)
+        for rank, (piece, places) in enumerate(zip(pieces, self.places, strict=True)):
+            expected = [*shape]
+            expected[self.axis] = len(places)
+            if piece.shape != tuple(expected):
+                raise ValueError(f"rank {rank} has shape {piece.shape}, expected {tuple(expected)}")
+            at = [slice(None)] * piece.ndim
+            at[self.axis] = places  # type: ignore[call-overload]
+            whole[tuple(at)] += piece.astype(wide)
+        return whole.astype(pieces[0].dtype)
+
+
+def parts(
+    distribution: Distribution, ranks: int, shapes: Mapping[str, tuple[int, ...]], results: Sequence[str] = ()
+) -> dict[str, Part]:
+    """How the arrays of a call, by their shapes, and its results are shared out.
+
+    Raises NotImplementedError for what cannot be.
+    """
+    query, key = shapes["q"], shapes["k"]
+    of_scores = shapes.get("bias", ())
+    like = {"grad_k": key, "grad_v": key, "grad_bias": of_scores, "lse": query[:-1]}
+    every: dict[str, Any] = {name: like.get(name, query) for name in results} | dict(shapes)
+    found = {}
+    for name, shape in every.items():
+        axis = distribution.axis(name, shape, query)
+        if axis is None or len(shape) < -axis or (distribution.replicated and name in results):
+            found[name] = Part()
+            continue
+        size = shape[axis]
+        found[name] = Part(axis, size, tuple(distribution.places(name, size, query, key, ranks)))
+    return found

@@ -1,0 +1,246 @@
+"""Ranks: a call over several processes or devices is one call, and what a rank does alone is told with its number."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from attention_conformance.impls.calls import Request, call
+from attention_conformance.impls.contract import Implementation, ImplementationError
+from attention_conformance.impls.loading import attributes_of, keywords, load
+from attention_conformance.impls.operators import SDPA
+from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
+from attention_conformance.impls.select import plug_in, with_attributes
+from attention_conformance.impls.sharding import SHARDINGS, Distribution, parts
+
+FUNCTIONS = "attention_conformance.impls.tests.rank_functions"
+
+#: A ring of JAX: keys and values go round, states are merged.
+JAX_RING = """
+import jax.numpy as jnp
+from jax import lax
+
+
+def attention(q, k, v, *, axis, is_causal=False):
+    size, rank = lax.axis_size(axis), lax.axis_index(axis)
+    rows, state = q.shape[2] * rank + jnp.arange(q.shape[2])[:, None], None
+    for step in range(size):
+        keys = k.shape[2] * ((rank - step) % size) + jnp.arange(k.shape[2])
+        s = jnp.matmul(q, k.mT, precision="highest") * q.shape[3] ** -0.5
+        s = jnp.where((keys > rows) & is_causal, -1e30, s)
+        part = s, v
+        state = part if state is None else tuple(jnp.concatenate(x, axis) for x, axis in zip(zip(state, part), (3, 2)))
+        k, v = (lax.ppermute(x, axis, [(i, (i + 1) % size) for i in range(size)]) for x in (k, v))
+    s, v = state
+    p = jnp.exp(s - s.max(-1, keepdims=True))
+    return jnp.matmul(p, v, precision="highest") / p.sum(-1, keepdims=True)
+
+
+attention.ranks = (2, 4)
+"""
+
+
+def wanted(q: Any, k: Any, v: Any, is_causal: bool = False, g: Any = None) -> list[np.ndarray]:
+    """Attention in float64; with the gradient of its output those of q, k and v."""
+    group = q.shape[1] // k.shape[1]
+    q, k, v = (each.astype(np.float64) for each in (q, k, v))
+    k, v = (np.repeat(each, group, axis=1) for each in (k, v))
+    s = q @ k.swapaxes(2, 3) / np.sqrt(q.shape[3])
+    s = np.where(np.tri(*s.shape[2:]) > 0, s, -np.inf) if is_causal else s
+    p = np.exp(s - s.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    if g is None:
+        return [p @ v]
+    of_p = g @ v.swapaxes(2, 3)
+    of_s = p * (of_p - (p * of_p).sum(-1, keepdims=True)) / np.sqrt(q.shape[3])
+    of_keys = (each.swapaxes(2, 3) @ other for each, other in ((of_s, q), (p, g)))
+    return [of_s @ k, *(each.reshape(len(q), -1, group, *each.shape[2:]).sum(axis=2) for each in of_keys)]
+
+
+def inputs(heads: int = 2, key_heads: int = 2, rows: int = 8) -> tuple[np.ndarray, ...]:
+    """q, k and v in float32."""
+    rng = np.random.default_rng(0)
+    shapes = ((1, heads, rows, 4), *[(1, key_heads, rows, 4)] * 2)
+    return tuple(rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+
+
+def asked(*arrays: np.ndarray, **keywords: Any) -> Request:
+    """A request of q, k and v."""
+    return Request("cpu", dict(zip("qkv", arrays, strict=True)), keywords)
+
+
+def spread(name: str, gradients: str = "", module: str = FUNCTIONS, framework: str = "torch") -> Implementation:
+    """A function as a plug-in over two ranks."""
+    found = plug_in(f"{module}:{name}@{framework}{gradients}")
+    return with_attributes(found, {**attributes_of(load(found.target, found.folder)), "ranks": 2})
+
+
+def distance(one: Implementation, *arrays: np.ndarray, **keywords: Any) -> float:
+    """How far the results of an implementation are from what is wanted; a fourth array is the output's gradient."""
+    reply = call(one, Request("cpu", dict(zip(("q", "k", "v", "grad_output"), arrays, strict=False)), keywords))
+    assert reply.status == "returned", reply.text
+    q, k, v, *gradient = arrays
+    right = wanted(q, k, v, keywords.get("is_causal", False), gradient[0] if gradient else None)
+    return max(float(np.abs(got - each).max()) for got, each in zip(reply.results.values(), right, strict=True))
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("length", [0, 1, 5, 12, 17])
+def test_what_is_shared_out_comes_together_again(sharding: str, ranks: int, length: int) -> None:
+    """Of any length, with empty shards too."""
+    shape = (2, length, 3, 4) if sharding == "heads" else (2, 3, length, 4)
+    q = np.arange(24 * length, dtype=np.float32).reshape(shape)
+    part = parts(Distribution((ranks,), sharding, uneven=True), ranks, {"q": shape, "k": shape}, ("output",))["output"]
+    assert (part.joined([part.of(q, rank) for rank in range(ranks)]) == q).all()
+    assert (part.joined(part.apart(part.together(q))) == q).all()
+
+
+def test_zigzag_gives_a_rank_a_part_of_each_half() -> None:
+    """So that causal takes all ranks as long."""
+    shapes = {"q": (1, 1, 8, 1), "k": (1, 1, 8, 1)}
+    found = parts(Distribution((2,), "zigzag"), 2, shapes)["k"]
+    assert [each.tolist() for each in found.places] == [[0, 1, 6, 7], [2, 3, 4, 5]]
+
+
+def test_fewer_key_heads_than_ranks_are_had_by_several() -> None:
+    """Their gradients are added up."""
+    shapes = {"q": (1, 4, 2, 3), "k": (1, 2, 2, 3)}
+    found = parts(Distribution((4,), "heads"), 4, shapes, ("grad_k",))
+    assert [each.tolist() for each in found["k"].places] == [[0], [0], [1], [1]]
+    pieces = [np.full((1, 1, 2, 3), 2.0**rank) for rank in range(4)]
+    assert found["grad_k"].joined(pieces)[0, :, 0, 0].tolist() == [3, 12]
+
+
+@pytest.mark.parametrize(
+    ("sharding", "shapes", "said"),
+    [
+        ("contiguous", {"q": (1, 1, 5, 1), "k": (1, 1, 4, 1)}, "5 queries do not divide over 2 ranks"),
+        ("zigzag", {"q": (1, 1, 4, 1), "k": (1, 1, 6, 1)}, "6 keys do not divide over 2 ranks"),
+        ("heads", {"q": (1, 6, 4, 1), "k": (1, 3, 4, 1)}, "the query heads of a group are on two ranks"),
+        ("contiguous", {"q": (1, 1, 4, 1), "k": (1, 1, 4, 1), "past_key": (1, 1, 2, 1)}, "by heads alone"),
+    ],
+)
+def test_what_cannot_be_shared_out_is_not_asked(sharding: str, shapes: Any, said: str) -> None:
+    """It is unsupported, and no failure of the function."""
+    with pytest.raises(NotImplementedError, match=said):
+        parts(Distribution((2,), sharding), 2, shapes)
+
+
+def test_a_mask_follows_the_rows_and_has_all_keys() -> None:
+    """One that is broadcast along the rows is whole."""
+    shapes = {"q": (1, 2, 4, 1), "k": (1, 2, 6, 1), "mask": (4, 6), "bias": (2, 1, 6)}
+    found = parts(Distribution((2,)), 2, shapes)
+    assert found["mask"].axis == -2
+    assert found["bias"].axis is None
+
+
+def test_a_declaration_becomes_the_envelope() -> None:
+    """Lengths that divide by every number of ranks; group and lengths are no keywords."""
+    found = with_attributes(plug_in(f"{FUNCTIONS}:right@torch"), {"ranks": (2, 3), "sharding": "zigzag"})
+    assert str(found.envelope.query_lengths) == "multiples of 12"
+    assert 0 in found.envelope.key_lengths
+    assert keywords(load(found.target), SDPA) == {"is_causal"}
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "said"),
+    [
+        ("numpy", {"ranks": 2}, "ranks are torch's or JAX's"),
+        ("torch", {"ranks": 0}, "no numbers of ranks"),
+        ("torch", {"ranks": 2, "sharding": "diagonal"}, "is none of contiguous, striped, zigzag, heads"),
+        ("jax", {"ranks": 2, "uneven": True}, "shards of a mesh of JAX are even"),
+        ("torch", {"ranks": 2, "operator": "merge"}, "merge is not spread over ranks"),
+    ],
+)
+def test_a_declaration_that_means_nothing_is_refused(name: str, attributes: Any, said: str) -> None:
+    """With one sentence."""
+    with pytest.raises(ImplementationError, match=said):
+        with_attributes(plug_in(f"{FUNCTIONS}:right@{name}"), attributes)
+
+
+@pytest.mark.slow(20)
+def test_ranks_of_torch_are_one_implementation() -> None:
+    """Rows and heads, forwards and backwards; what they refuse is unsupported."""
+    pytest.importorskip("torch")
+    q, k, v = inputs(4, 2)
+    for name in ("right", "heads"):
+        assert distance(spread(name), q, k, v, is_causal=True) < 1e-6
+        assert distance(spread(name, "+gradients"), q, k, v, q) < 1e-5
+    reply = call(spread("refuses"), asked(q, k, v))
+    assert (reply.status, reply.text) == ("unsupported", "NotImplementedError: five heads")
+    odd = inputs(rows=7)
+    assert "7 queries do not divide over 2 ranks" in call(spread("right"), asked(*odd)).text
+
+
+@pytest.mark.slow(20)
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("disagrees", "rank 1 of 2 disagrees with rank 0: 64 of 64 elements of output differ"),
+        ("writes", "rank 1 of 2 modified k"),
+        ("raises", "rank 1 of 2 raised ValueError: no such block; rank 0 of 2 waited for it"),
+    ],
+)
+def test_what_one_rank_does_alone_is_an_error(name: str, said: str) -> None:
+    """With its number."""
+    pytest.importorskip("torch")
+    reply = call(spread(name), asked(*inputs()))
+    assert reply.status == "raised"
+    assert said in reply.text
+
+
+@pytest.mark.slow(20)
+def test_a_rank_that_dies_or_hangs_is_the_outcome_of_its_call() -> None:
+    """The next call finds fresh ones, and none is left when the worker ends."""
+    pytest.importorskip("torch")
+    pool, request = Pool(), asked(*inputs())
+    one = spread("right")
+    job = "attention_conformance.impls.calls:call"
+    assert pool.call(one, job, one, request).status == "returned"
+    deadly = pool._runner(one)
+    with pytest.raises(Crashed, match="rank 1 of 2: the process was killed by SIGSEGV"):
+        deadly.call(job, spread("dies"), request)
+    with pytest.raises(TimedOut, match=r"rank 1 of 2: no answer within \d+ s, and rank 0 of 2 answered"):
+        deadly.call(job, spread("hangs"), request)
+    assert pool.call(one, job, one, request).status == "returned"
+    ranks = psutil.Process(pool.pid(one)).children(recursive=True)
+    assert len(ranks) == 2
+    pool.close()
+    time.sleep(0.1)
+    assert [rank for rank in ranks if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE] == []
+
+
+@pytest.mark.slow(20)
+def test_ranks_of_a_mesh_are_one_implementation(tmp_path: Path) -> None:
+    """Forwards and backwards, with two and with four devices."""
+    pytest.importorskip("jax")
+    tmp_path.joinpath("mesh.py").write_text(JAX_RING, encoding="utf-8")
+    q, k, v = inputs()
+    found = plug_in(f"{tmp_path}/mesh.py:attention@jax")
+    for ranks in (2, 4):
+        one = with_attributes(found, {"ranks": ranks, "sharding": "contiguous"})
+        for is_causal in (False, True):
+            assert distance(one, q, k, v, is_causal=is_causal) < 1e-6
+
+
+@pytest.mark.slow(20)
+@pytest.mark.parametrize(
+    ("framework", "name"),
+    [
+        *(("torch", name) for name in ("ring", "balanced", "heads")),
+        *(("jax", n) for n in ("ring", "all_to_all", "sharded")),
+    ],
+)
+def test_a_ring_to_plug_in_is_right(framework: str, name: str) -> None:
+    """Forwards and backwards, with causal where it is taken."""
+    pytest.importorskip(framework)
+    arrays, module = inputs(), f"attention_conformance.impls.{framework}.rings"
+    given = {"is_causal": (framework, name) != ("torch", "heads")}  # DTensor makes the mask a plain tensor, and raises
+    assert distance(spread(name, "", module, framework), *arrays, **given) < 1e-6
+    assert distance(spread(name, "+gradients", module, framework), *arrays, arrays[0], **given) < 1e-5

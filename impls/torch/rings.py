@@ -1,0 +1,128 @@
+"""Attention over ranks of torch.distributed, as PyTorch publishes it: its ring, and heads of DTensor.
+
+The ring is the template of ``torch.distributed.tensor.experimental``, forward and backward, over the flash kernel of
+the CPU, as ``context_parallel`` calls it over those of a GPU; on the CPU ``context_parallel`` itself knows no causal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.distributed.tensor.experimental._context_parallel import _attention as published
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+aten = torch.ops.aten
+
+
+@contextlib.contextmanager
+def _options(balanced: bool, rotation: str) -> Iterator[None]:
+    """The options that the template reads, which hold for the process."""
+    options = published._cp_options
+    before = options.enable_load_balance, options.rotate_method
+    options.enable_load_balance, options.rotate_method = balanced, published._RotateMethod[rotation]
+    try:
+        yield
+    finally:
+        options.enable_load_balance, options.rotate_method = before
+
+
+class _Ring(torch.autograd.Function):
+    """The template over the kernel, and its own backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Any, k: Any, v: Any, group: Any, is_causal: bool, scale: Any, how: Any) -> torch.Tensor:
+        kernel = aten._scaled_dot_product_flash_attention_for_cpu
+        with _options(*how):
+            output, lse = published._templated_ring_attention(
+                group, 2, kernel, query=q, key=k, value=v, is_causal=is_causal, scale=scale
+            )
+        ctx.save_for_backward(q, k, v, output, lse)
+        ctx.group, ctx.is_causal, ctx.scale, ctx.how = group, is_causal, scale, how
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        q, k, v, output, lse = ctx.saved_tensors
+        kernel = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+        with _options(*ctx.how):
+            found = published._templated_ring_attention_backward(
+                ctx.group,
+                2,
+                kernel,
+                grads[0],
+                "grad_out",
+                q,
+                k,
+                v,
+                output,
+                lse,
+                ctx.is_causal,
+                dropout_p=0.0,
+                scale=ctx.scale,
+            )
+        return (*found[:3], None, None, None, None)
+
+
+def ring(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    group: Any,
+    is_causal: bool = False,
+    scale: float | None = None,
+    how: tuple[bool, str] = (False, "ALL_GATHER"),
+) -> torch.Tensor:
+    """Contiguous shards; keys and values of all ranks are gathered once, as it is by default."""
+    if q.ndim == k.ndim == 4 and q.shape[1] != k.shape[1]:
+        raise NotImplementedError("the flash kernel of the CPU has no grouped heads")
+    result: torch.Tensor = _Ring.apply(q, k, v, group, is_causal, scale, how)
+    return result
+
+
+def balanced(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    group: Any,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """Shards in zigzag, and keys and values that go round rank by rank."""
+    if not is_causal:
+        raise NotImplementedError("Load balancing requires `is_causal=True`.")
+    return ring(q, k, v, group=group, is_causal=is_causal, scale=scale, how=(True, "ALL_TO_ALL"))
+
+
+def heads(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    group: Any,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """SDPA of DTensors whose heads are sharded, by the kernel that they have on the CPU; it refuses causal."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Shard
+
+    mesh = DeviceMesh.from_group(group, "cpu")
+    grouped = q.shape[1] != k.shape[1]
+    q, k, v = (DTensor.from_local(each, mesh, [Shard(1)], run_check=False) for each in (q, k, v))
+    with sdpa_kernel(SDPBackend.MATH):  # "…flash_attention_for_cpu does not have a sharding strategy registered"
+        found: Any = scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale, enable_gqa=grouped)
+    result: torch.Tensor = found.to_local()
+    return result
+
+
+ring.ranks = heads.ranks = (2, 4)  # type: ignore[attr-defined]
+balanced.ranks = (2, 4)  # type: ignore[attr-defined]
+balanced.sharding, heads.sharding = "zigzag", "heads"  # type: ignore[attr-defined]
+for _each in (ring, balanced, heads):
+    vars(_each).update(dtypes=("float32", "bfloat16"), profiles={"bfloat16": "fused"})
