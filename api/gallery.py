@@ -1,0 +1,497 @@
+"""``attention-conformance gallery``: libraries of the gallery judged, each in an environment of its own, and a page.
+
+``run`` makes an environment of an entry's requirements and judges the adapter there as ``check`` does, with this very
+suite: the environment gets what the suite needs and not the suite.  What becomes of an entry is kept in the work
+folder, ``NAME.json`` and ``NAME.jsonl``, of which ``page`` is made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from enum import Enum
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from tabulate import tabulate
+
+from attention_conformance.conformance import results as result_file
+from attention_conformance.conformance.judging.outcomes import EXECUTED, Failure, Outcome, Result
+from attention_conformance.conformance.ledger.divergence import (
+    NOT_ASKED,
+    UNSUPPORTED,
+    Answers,
+    answers,
+    escaped,
+    markdown,
+)
+from attention_conformance.conformance.ledger.questions import Question
+from attention_conformance.impls import compressed
+from attention_conformance.impls.contract import InputError
+from attention_conformance.impls.gallery import MANIFEST, Entry, entries
+from attention_conformance.impls.process import worker
+from attention_conformance.impls.process.pool import packages
+
+if TYPE_CHECKING:
+    from attention_conformance.reports.model.model import Model
+
+#: Seconds that an entry may take, its installation apart; and those of the installation.
+LIMIT = 240.0
+INSTALLING = 1200.0
+
+#: Constraints of whoever runs the gallery: an environment has the versions of the manifest, not of this process.
+_CONSTRAINTS = {"PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "UV_CONSTRAINT", "UV_BUILD_CONSTRAINT", "UV_OVERRIDE"}
+
+#: The fields of a record that decide whether an entry is run again.
+_DECIDE = ("status", "requires", "adapter", "options")
+
+#: Bytes of the largest record that is read.
+_LARGEST = 1 << 20
+
+#: What is published of the suite's own gallery, and the page of it.
+PUBLISHED = MANIFEST.parents[2] / "reports" / "published" / "gallery"
+PAGE = MANIFEST.parents[1] / "GALLERY.md"
+
+#: Starts this suite in another environment: it is imported from its own folders, as in a worker.
+_START = """\
+import importlib.util, json, sys
+spec = importlib.util.spec_from_file_location("worker", sys.argv[1])
+worker = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(worker)
+worker.import_packages(json.loads(sys.argv[2]))
+from attention_conformance.cli import main
+sys.exit(main(sys.argv[3:]))
+"""
+
+#: Prints the versions of distributions, and of Python.
+_VERSIONS = """\
+import importlib.metadata, json, platform, sys
+found = {name: importlib.metadata.version(name) for name in sys.argv[1:]}
+print(json.dumps({"Python": platform.python_version(), **found}))
+"""
+
+
+_HEAD = (
+    "library",
+    "versions",
+    "operator",
+    "passed",
+    "wrong result",
+    "raises on a valid input",
+    "accepts an invalid input",
+    "unsupported",
+)
+
+PAGE_TEXT = """\
+# Gallery: the attention that libraries ship
+
+Each library is called as its users call it, by an [adapter](gallery) of a few lines that repairs nothing, in float32
+on the CPU, and judged by the [spec](../conformance/SPEC.md). A failure is a difference from that spec, which may be
+the library's documented choice: each name leads to its documentation. `attention-conformance gallery run NAME` does it
+again, and prints every failure with a script; `attention-conformance gallery page` made this page from what it kept.
+
+{entries}
+
+*Wrong result*: values, NaN, shape, dtype, changed inputs or a crash. *Accepts an invalid input*: the spec wants it
+refused, as q, k and v of unequal dtype; a framework that promotes dtypes does so by design.
+
+On {where}.
+
+## What differs, looked at one by one
+
+{notes}
+
+## How libraries answer
+
+One case for each question. Bold is not what the spec says, and *unsupported* what the library has no option for.
+
+{answers}
+
+## Clause by clause
+
+{matrix}
+
+<details><summary>Every difference, by clause</summary>
+
+{differences}
+
+</details>
+"""
+
+
+#: Options of ``check`` where none are given.
+DEFAULT = ("--dtype=float32",)
+
+
+class Status(Enum):
+    """What became of an entry."""
+
+    JUDGED = "judged"
+    NOT_INSTALLED = "not installed"
+    CUT_OFF = "cut off"
+    BROKEN = "could not be judged"
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What became of an entry, and with which requirements, adapter and options."""
+
+    name: str
+    status: Status
+    requires: tuple[str, ...]
+    adapter: Annotated[str, msgspec.Meta(description="SHA-256 of its file")]
+    options: Annotated[tuple[str, ...], msgspec.Meta(description="of `check`")] = DEFAULT
+    seconds: float = 0.0
+    versions: dict[str, str] = {}
+    message: str = ""
+
+
+class InstallError(Exception):
+    """An environment that cannot be made; the text is what the installer said last."""
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Options of the three actions."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    list_ = actions.add_parser("list", help="print the entries with their versions, and what became of them")
+    run_ = actions.add_parser("run", help="install and judge entries; those that were judged already are not run again")
+    page_ = actions.add_parser("page", help="make the page of a work folder: library by clause, and how each answers")
+    run_.add_argument("names", nargs="+", metavar="NAME", help="names or globs, as 'flax-*'")
+    run_.add_argument(
+        "--limit", type=float, default=LIMIT, metavar="SECONDS", help="for one entry (default: %(default)s)"
+    )
+    run_.add_argument("--dtype", action="append", metavar="NAME", help="as `check` has it (default: float32)")
+    run_.add_argument("--case", action="append", default=[], metavar="GLOB", help="only these cases")
+    run_.add_argument(
+        "--constraint", type=Path, metavar="FILE", help="for pip: versions of what is not in the manifest"
+    )
+    for each in (list_, run_):
+        each.add_argument("--work", type=Path, default=Path("gallery"), metavar="FOLDER", help="(default: %(default)s)")
+    for each in (list_, run_, page_):
+        each.add_argument("--manifest", type=Path, default=MANIFEST, metavar="FILE", help="default: the suite's own")
+    page_.add_argument(
+        "work", nargs="?", type=Path, metavar="FOLDER", help="default: the published results of the suite's gallery"
+    )
+    page_.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: GALLERY.md in that folder")
+    page_.add_argument("--html", action="store_true", help="also report.html, with every message, and a badge each")
+    page_.add_argument(
+        "--publish", action="store_true", help="keep the results in reports/published/gallery and make impls/GALLERY.md"
+    )
+
+
+def run(action: str, manifest: Path, **given: object) -> str | tuple[str, int]:
+    """One of the actions.  Raises InputError for a manifest, a name or a result that cannot be used."""
+    known = entries(manifest)
+    return ACTIONS[action](known, manifest.parent, **given)
+
+
+def _list(known: dict[str, Entry], folder: Path, work: Path) -> str:
+    rows = []
+    for entry in known.values():
+        found = record(work, entry.name)
+        rows.append((entry.name, " ".join(entry.requires), entry.operator, found.status.value if found else ""))
+    return tabulate(rows, ("name", "packages", "operator", "status"), tablefmt="simple", disable_numparse=True)
+
+
+def _run(
+    known: dict[str, Entry],
+    folder: Path,
+    names: Sequence[str],
+    work: Path,
+    limit: float,
+    dtype: Sequence[str] | None,
+    case: Sequence[str],
+    constraint: Path | None,
+) -> tuple[str, int]:
+    """Judge entries; 0 if all of them were judged, whatever their results, and 1 if one was not."""
+    unknown = [name for name in names if not any(fnmatch(each, name) for each in known)]
+    if unknown:
+        raise InputError(f"{unknown[0]!r} is no entry of the gallery; there are {', '.join(known)}")
+    words = [*([f"--dtype={each}" for each in dtype] if dtype else DEFAULT), *(f"--case={each}" for each in case)]
+    done = []
+    for entry in known.values():
+        if any(fnmatch(entry.name, name) for name in names):
+            found = judge(entry, folder, work, words, limit, lambda e, f: install(e, f, constraint))
+            done.append(found)
+            print(f"{found.name}: {found.status.value}, {found.seconds:.0f} s {found.message}".rstrip(), flush=True)
+    return "", int(any(each.status is not Status.JUDGED for each in done))
+
+
+def record(work: Path, name: str) -> Record | None:
+    """What a work folder says of an entry; None for nothing.  Raises InputError for a damaged record."""
+    path = _file(work, f"{name}.json")
+    try:
+        return msgspec.json.decode(compressed.read(path, _LARGEST), type=Record)
+    except FileNotFoundError:
+        return None
+    except (msgspec.MsgspecError, compressed.CompressedError) as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _file(work: Path, name: str) -> Path:
+    """A file as it is kept, compressed, or as a run leaves it."""
+    kept = work / f"{name}{compressed.SUFFIX}"
+    return kept if kept.exists() else work / name
+
+
+def judge(
+    entry: Entry,
+    folder: Path,
+    work: Path,
+    words: Sequence[str] = DEFAULT,
+    limit: float = LIMIT,
+    installer: Callable[[Entry, Path], Path] | None = None,
+) -> Record:
+    """Install and judge an entry, unless that was done with the same requirements, adapter and options.
+
+    Parameters
+    ----------
+    entry : what is judged.
+    folder : of its adapter.
+    work : folder of environments, records and result files, made if missing.
+    words : options of ``check``.
+    limit : seconds for judging, after which it is cut off.
+    installer : makes the environment of an entry in a folder, and gives its interpreter; default: ``install``.
+
+    Returns
+    -------
+    Record
+        What became of it, which is written to the work folder, too.
+    """
+    work = work.absolute()
+    digest = hashlib.sha256((folder / entry.adapter).read_bytes()).hexdigest()
+    before = record(work, entry.name)
+    wanted = Record(
+        name=entry.name, status=Status.JUDGED, requires=entry.requires, adapter=digest, options=tuple(words)
+    )
+    if before and all(getattr(before, each) == getattr(wanted, each) for each in _DECIDE):
+        return before
+    work.mkdir(parents=True, exist_ok=True)
+    versions: dict[str, str] = {}
+    started = time.monotonic()
+    try:
+        python = (installer or install)(entry, work / "environments")
+        required = [Requirement(each).name for each in entry.requires]
+        versions = json.loads(_said([str(python), "-c", _VERSIONS, *required], INSTALLING))
+        started = time.monotonic()
+        status, message = _checked(entry, folder, work, words, limit, python)
+    except InstallError as error:
+        status, message = Status.NOT_INSTALLED, str(error)
+    seconds = round(time.monotonic() - started, 1)
+    found = msgspec.structs.replace(wanted, status=status, seconds=seconds, versions=versions, message=message)
+    (work / f"{entry.name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    return found
+
+
+def _checked(
+    entry: Entry, folder: Path, work: Path, words: Sequence[str], limit: float, python: Path
+) -> tuple[Status, str]:
+    """Run ``check`` with another interpreter, in the folder of the adapter."""
+    results = work / f"{entry.name}.jsonl"
+    results.unlink(missing_ok=True)
+    command = [str(python), "-P", "-c", _START, str(worker.__file__), json.dumps(packages()), "check", entry.target]
+    command += [*words, f"--conformance-json={results}", f"--scripts={work / 'scripts' / entry.name}", "-q"]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    with (work / f"{entry.name}.log").open("wb") as said:
+        process = subprocess.Popen(  # noqa: S603  (this suite, in an environment that was just made)
+            command, cwd=folder, env={**variables, **entry.variables}, stdout=said, stderr=said, start_new_session=True
+        )
+        try:
+            process.wait(limit)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return Status.CUT_OFF, f"after {limit:.0f} s"
+    if process.returncode in (0, 1) and results.exists():
+        ran = result_file.read(results).results
+        executed = [each for each in ran if each.outcome in EXECUTED]
+        if any(each.share is not None or each.failure not in (None, Failure.ERROR) for each in executed):
+            return Status.JUDGED, ""
+        if executed:  # it raises whatever it is given, which passes where the input is invalid
+            return Status.BROKEN, next((_last(r.reason) for r in executed if r.reason), "")
+    log = (work / f"{entry.name}.log").read_text(encoding="utf-8", errors="replace")
+    return Status.BROKEN, _last(log).replace(f"{folder}{os.sep}", "")
+
+
+def install(entry: Entry, folder: Path, constraint: Path | None = None) -> Path:
+    """Make the environment of an entry, by uv where there is one and else by venv and pip; gives its interpreter.
+
+    Entries with the same requirements have one environment.  Raises InstallError with the installer's last line.
+    """
+    if not SpecifierSet(entry.python).contains(platform.python_version(), prereleases=True):
+        raise InstallError(f"needs Python {entry.python}, and this is {platform.python_version()}")
+    wanted = [*entry.requires, *needed()]
+    place = folder / hashlib.sha256("\n".join([*wanted, platform.python_version()]).encode()).hexdigest()[:12]
+    python = place / "bin" / "python"
+    ready = place / "ready"
+    if ready.exists():
+        return python
+    uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    if uv:
+        _said([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(place)], INSTALLING)
+        pip = [uv, "pip", "install", "--quiet", "--python", str(python)]
+    else:
+        _said([sys.executable, "-m", "venv", "--clear", str(place)], INSTALLING)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    _said([*pip, *(["-c", str(constraint)] if constraint else []), *wanted], INSTALLING)
+    ready.touch()
+    return python
+
+
+def needed() -> list[str]:
+    """What the suite's core needs, as its own distribution says."""
+    found = map(Requirement, importlib.metadata.requires("attention-conformance") or ())
+    return [str(each) for each in found if each.marker is None or each.marker.evaluate({"extra": ""})]
+
+
+def _said(command: Sequence[str], timeout: float) -> str:
+    """The standard output of a command.  Raises InstallError with its last line where it fails."""
+    variables = {name: value for name, value in os.environ.items() if name not in _CONSTRAINTS}
+    try:
+        done = subprocess.run(  # noqa: S603  (an installer or interpreter, with arguments that are no shell's)
+            command, capture_output=True, text=True, check=False, timeout=timeout, env=variables
+        )
+    except subprocess.TimeoutExpired:
+        raise InstallError(f"not installed after {timeout:.0f} s") from None
+    if done.returncode:
+        raise InstallError(_last(done.stderr or done.stdout))
+    return done.stdout
+
+
+def _last(text: str) -> str:
+    """The last line that says an error, as pip and pytest write one, or else anything."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["nothing was said"]
+    return next((line for line in reversed(lines) if line.startswith("ERROR:")), lines[-1])
+
+
+def _page(
+    known: dict[str, Entry], folder: Path, work: Path | None, output: Path | None, publish: bool, html: bool
+) -> str:
+    """Write the page of a work folder, or of what is published; gives the paths of what was written."""
+    if publish:
+        if work is None:
+            raise InputError("--publish keeps the results of a work folder: name it")
+        _keep(known, work)
+        work = None
+    target = output or (PAGE if work is None else work / PAGE.name)
+    found, model = _read(known, work or PUBLISHED)
+    target.write_text(_text(known, found, model), encoding="utf-8")
+    more = []
+    if html:
+        from attention_conformance.reports.outputs import written
+
+        more = written(model, target.parent, ("badges", "html"))
+    return "\n".join(map(str, [*more, target]))
+
+
+def _keep(known: dict[str, Entry], work: Path) -> None:
+    """Keep the records of a work folder, and what a page says of the results: no messages, and no times."""
+    PUBLISHED.mkdir(exist_ok=True)
+    for name in known:
+        found = record(work, name)
+        if found is None:
+            continue
+        compressed.write(PUBLISHED / f"{name}.json{compressed.SUFFIX}", msgspec.json.encode(found))
+        if found.status is Status.JUDGED:
+            lines = (work / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+            short = "".join(json.dumps(_short(json.loads(line)), separators=(",", ":")) + "\n" for line in lines)
+            compressed.write(PUBLISHED / f"{name}.jsonl{compressed.SUFFIX}", short.encode())
+        else:
+            (PUBLISHED / f"{name}.jsonl{compressed.SUFFIX}").unlink(missing_ok=True)
+
+
+def _short(line: dict[str, Any]) -> dict[str, Any]:
+    """A line of a result file without its message and its times; a share with two digits."""
+    if line["kind"] != "result":
+        return line
+    share = line["share"]
+    short = {"message": "", "run_seconds": 0.0, "prepare_seconds": 0.0}
+    return line | short | {"share": float(f"{share:.2g}") if isinstance(share, float) else share}
+
+
+def page(known: Mapping[str, Entry], work: Path) -> str:
+    """The page of the entries that a folder has a record of: who fails how, how each answers, clause by clause.
+
+    Raises InputError for a record or a result file that cannot be used, and where there is none.
+    """
+    return _text(known, *_read(known, work))
+
+
+def _read(known: Mapping[str, Entry], work: Path) -> tuple[dict[str, Record], Model]:
+    """What a folder has of the entries: their records, and the results by the names of the manifest."""
+    from attention_conformance.conformance.spec.clauses import clauses
+    from attention_conformance.reports.input.read import read
+    from attention_conformance.reports.model.model import Model
+
+    found = {name: each for name in known if (each := record(work, name))}
+    judged = [name for name, each in found.items() if each.status is Status.JUDGED]
+    if not judged:
+        raise InputError(f"{work}: no entry of the gallery was judged there")
+    records = read([_file(work, f"{name}.jsonl") for name in judged])
+    names = {known[name].target: name for name in judged}
+    renamed = (replace(r, implementation=names.get(r.implementation, r.implementation)) for r in records.results)
+    return found, Model(replace(records, results=tuple(renamed)), clauses())
+
+
+def _text(known: Mapping[str, Entry], found: Mapping[str, Record], model: Model) -> str:
+    """The page as Markdown."""
+    from attention_conformance.reports.markdown.page import differences, matrix
+
+    results = model.records.results
+    rows = [_row(known[name], each, [r for r in results if r.implementation == name]) for name, each in found.items()]
+    asked = [q for table in answers(results) for q in _answered(table)]
+    environments = [source.environment for source in model.records.sources]
+    days = sorted({str(each.get("started", ""))[:10] for each in environments})
+    machines = sorted({f"{each.get('machine')}, {str(each.get('system')).partition('-')[0]}" for each in environments})
+    notes = [f"- **{name}**: {note}" for name in found for note in known[name].notes]
+    return PAGE_TEXT.format(
+        entries=tabulate(rows, _HEAD, tablefmt="github", disable_numparse=True),
+        notes="\n".join(notes) or "Nothing yet.",
+        answers=markdown(answers(results, asked), {}) or "None of the questions was answered.",
+        matrix=matrix(model).partition("\n\n")[2],
+        differences=differences(model).partition("\n\n")[2],
+        where=escaped(f"{'; '.join(machines)}; {' to '.join(dict.fromkeys((days[0], days[-1])))}"),
+    )
+
+
+def _answered(table: Answers) -> list[Question]:
+    """The questions to which one implementation at least has an answer."""
+    columns = zip(table.questions, zip(*table.answers.values(), strict=True), strict=True)
+    return [question for question, cells in columns if set(cells) - {NOT_ASKED, UNSUPPORTED}]
+
+
+def _row(entry: Entry, found: Record, results: Sequence[Result]) -> list[str]:
+    """A row of the first table: what is judged, and how many cases came to what."""
+    installed = {each: version.partition("+")[0] for each, version in found.versions.items() if each != "Python"}
+    versions = ", ".join(f"{each} {version}" for each, version in installed.items())
+    where = entry.documentation.get("*") or next(iter(entry.documentation.values()))
+    start = [f"[{escaped(entry.name)}]({where})", escaped(versions or ", ".join(entry.requires)), entry.operator]
+    if found.status is not Status.JUDGED:
+        return [*start, f"**{found.status.value}**: {escaped(found.message)}", "", "", "", ""]
+    failed = Counter(r.failure for r in results if r.outcome is Outcome.FAILED)
+    raised = failed[Failure.ERROR]
+    accepted = failed[Failure.NO_ERROR]
+    counts = [failed.total() - raised - accepted, raised, accepted]
+    passed = sum(r.outcome is Outcome.PASSED for r in results)
+    unsupported = sum(r.outcome is Outcome.UNSUPPORTED for r in results)
+    return [*start, str(passed), *(f"**{n}**" if n else "0" for n in counts), str(unsupported)]
+
+
+ACTIONS: dict[str, Callable[..., str | tuple[str, int]]] = {"list": _list, "run": _run, "page": _page}

@@ -1,0 +1,312 @@
+"""The gallery: its manifest and adapters, what becomes of an entry, and the page.  Nothing is downloaded."""
+
+from __future__ import annotations
+
+import ast
+import shlex
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+from attention_conformance import gallery
+from attention_conformance.cli import UNUSABLE, main, parser
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.gallery import InstallError, Record, Status
+from attention_conformance.impls import compressed
+from attention_conformance.impls import gallery as adapters
+from attention_conformance.impls.contract import InputError
+from attention_conformance.impls.gallery import Entry
+from attention_conformance.impls.operators import OPERATORS
+from attention_conformance.reports.tests.files import conformance_file, failed, result
+
+ENTRIES = adapters.entries()
+FOLDER = adapters.MANIFEST.parent
+
+#: What a distribution is imported as, where that is not its name.
+IMPORTED = {"dm-haiku": "haiku", "x-transformers": "x_transformers"}
+
+#: What an adapter may import beside its package: the standard library, and what arrays come in.
+ARRAYS = {"numpy", "torch", "jax"}
+
+RIGHT = """\
+import numpy as np
+def attention(q, k, v):
+    s = q @ k.swapaxes(-1, -2) / q.shape[3] ** 0.5
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return (p / p.sum(-1, keepdims=True) @ v).astype(q.dtype)
+"""
+WRONG = RIGHT.replace("** 0.5", "** 0.4")
+RAISES = "def attention(q, k, v):\n    raise RuntimeError('no usable devices')\n"
+HANGS = "import time\ntime.sleep(600)\n"
+
+#: The cases that the entries of these tests are asked, which take a moment.
+WORDS = ("--dtype=float32", "--case=plain")
+
+
+def entry(folder: Path, source: str = RIGHT, name: str = "local") -> Entry:
+    """An entry whose package is NumPy, with an adapter in a folder."""
+    (folder / f"{name}.py").write_text(source, encoding="utf-8")
+    return Entry(
+        name=name,
+        package="numpy",
+        requires=("numpy==2.4.6",),
+        adapter=f"{name}.py",
+        function="attention",
+        documentation={"*": "https://numpy.org"},
+    )
+
+
+def here(_: Entry, __: Path) -> Path:
+    """An installer that has nothing to do."""
+    return Path(sys.executable)
+
+
+def no_installer(_: Entry, __: Path) -> Path:
+    """An installer that must not be needed."""
+    raise AssertionError("installed again")
+
+
+def stored(work: Path, one: Entry, status: Status = Status.JUDGED, message: str = "") -> None:
+    """A record in a work folder."""
+    versions = {"Python": "3.11.7", "numpy": "2.4.6"} if status is Status.JUDGED else {}
+    found = Record(name=one.name, status=status, requires=one.requires, adapter="", versions=versions, message=message)
+    (work / f"{one.name}.json").write_bytes(msgspec.json.encode(found))
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_adapter_is_there(name: str) -> None:
+    """Its file, with the function of the manifest."""
+    one = ENTRIES[name]
+    tree = ast.parse((FOLDER / one.adapter).read_text(encoding="utf-8"))
+    assert one.function.partition("@")[0] in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_adapter_imports_its_package_alone(name: str) -> None:
+    """Beside it the standard library and what its arrays are of, all of which the manifest installs."""
+    one = ENTRIES[name]
+    tree = ast.parse((FOLDER / one.adapter).read_text(encoding="utf-8"))
+    found = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    found |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    outside = {each.partition(".")[0] for each in found} - sys.stdlib_module_names
+    package = IMPORTED.get(one.package, one.package)
+    assert package in outside
+    assert outside <= {package} | ARRAYS
+    assert outside - {package, "numpy"} <= {Requirement(each).name for each in one.requires}
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_every_option_has_documentation(name: str) -> None:
+    """An address of its own, or that of all; and no address is of an option that the adapter lacks."""
+    one = ENTRIES[name]
+    tree = ast.parse((FOLDER / one.adapter).read_text(encoding="utf-8"))
+    wanted = one.function.partition("@")[0]
+    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == wanted)
+    options = {argument.arg for argument in function.args.kwonlyargs}
+    assert options <= set(OPERATORS[one.operator].keywords)
+    assert "*" in one.documentation or set(one.documentation) == options
+    assert set(one.documentation) <= options | {"*"}
+    assert all(address.startswith("https://") for address in one.documentation.values())
+
+
+def test_no_module_imports_an_adapter() -> None:
+    """They are run in environments of their own."""
+    rooms = Path(gallery.__file__).resolve().parents[1]
+    for path in (
+        path for room in ("api", "impls", "conformance", "bench", "reports") for path in rooms.glob(f"{room}/**/*.py")
+    ):
+        for one in ENTRIES.values():
+            assert f"gallery.{one.adapter.removesuffix('.py')}" not in path.read_text(encoding="utf-8"), path
+
+
+@pytest.mark.parametrize(
+    ("line", "by"),
+    [
+        ('requires = ["numpy==2.4.6"]', 'requires = ["numpy>=2"]'),
+        ('package = "numpy"', 'package = "scipy"'),
+        ('operator = "sdpa"', 'operator = "attention"'),
+        ('operator = "sdpa"', 'operator = "sdpa"\nother = 1'),
+    ],
+)
+def test_a_manifest_that_cannot_be_used_is_refused(tmp_path: Path, line: str, by: str) -> None:
+    """A range of versions, a package that is not required, an unknown operator, an unknown key."""
+    text = (
+        '[[entry]]\nname = "local"\npackage = "numpy"\nrequires = ["numpy==2.4.6"]\nadapter = "local.py"\n'
+        'function = "attention"\noperator = "sdpa"\ndocumentation = { "*" = "https://numpy.org" }\n'
+    )
+    path = tmp_path / "gallery.toml"
+    path.write_text(text, encoding="utf-8")
+    assert list(adapters.entries(path)) == ["local"]
+    path.write_text(text.replace(line, by), encoding="utf-8")
+    with pytest.raises(adapters.ManifestError, match=r"gallery\.toml"):
+        adapters.entries(path)
+    path.write_text(text + text, encoding="utf-8")
+    with pytest.raises(adapters.ManifestError, match="twice"):
+        adapters.entries(path)
+
+
+def test_an_unknown_name_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the names that there are."""
+    assert main(["gallery", "run", "other", "--work", str(tmp_path)]) == UNUSABLE
+    assert "'other' is no entry of the gallery; there are " in capsys.readouterr().err
+
+
+def test_the_list_has_what_became_of_an_entry(tmp_path: Path) -> None:
+    """And an empty cell where nothing did."""
+    one = entry(tmp_path)
+    listed = gallery._list({"local": one}, tmp_path, tmp_path).splitlines()[-1].split()
+    assert listed == ["local", "numpy==2.4.6", "sdpa"]
+    stored(tmp_path, one, Status.NOT_INSTALLED)
+    assert gallery._list({"local": one}, tmp_path, tmp_path).splitlines()[-1].endswith("not installed")
+
+
+def test_a_failed_install_is_a_row(tmp_path: Path) -> None:
+    """With the last line of the installer, and no error of the command."""
+    one, other = entry(tmp_path), entry(tmp_path, name="other")
+
+    def fails(_: Entry, __: Path) -> Path:
+        gallery._said([sys.executable, "-c", "import sys; sys.exit('a line\\nERROR: no match for numpy')"], 60)
+        return Path()
+
+    found = gallery.judge(one, tmp_path, tmp_path, installer=fails)
+    assert (found.status, found.message) == (Status.NOT_INSTALLED, "ERROR: no match for numpy")
+    stored(tmp_path, other)
+    conformance_file(tmp_path / "other.jsonl", result("other.py:attention", "plain"))
+    page = gallery.page({"local": one, "other": other}, tmp_path)
+    assert "numpy==2.4.6 | sdpa       | **not installed**: ERROR: no match for numpy |" in page
+
+
+def test_another_python_is_a_row(tmp_path: Path) -> None:
+    """A package that is not for this one is not tried."""
+    with pytest.raises(InstallError, match="needs Python <3"):
+        gallery.install(msgspec.structs.replace(entry(tmp_path), python="<3"), tmp_path)
+
+
+@pytest.mark.slow(15)
+def test_the_last_line_of_pip_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of pip itself, in an environment that it makes, where there is no uv; nothing is asked of a registry.
+
+    The constraints of this process are not the entry's.
+    """
+    constraints = tmp_path / "constraints.txt"
+    constraints.write_text("numpy==2.4.6\n", encoding="utf-8")
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONSTRAINT", str(constraints))
+    one = msgspec.structs.replace(entry(tmp_path), requires=("numpy==0.0.1",))
+    found = gallery.judge(one, tmp_path, tmp_path)
+    assert found.status is Status.NOT_INSTALLED
+    assert "No matching distribution found for numpy==0.0.1" in found.message
+
+
+@pytest.mark.slow(10)
+def test_what_is_judged_is_not_run_again(tmp_path: Path) -> None:
+    """Until its requirements, its adapter or the options change; what was not judged is tried again."""
+    one = entry(tmp_path)
+    first = gallery.judge(one, tmp_path, tmp_path, WORDS, installer=here)
+    assert first.status is Status.JUDGED
+    assert first.versions["numpy"]
+    assert gallery.judge(one, tmp_path, tmp_path, WORDS, installer=no_installer) == first
+    for changed in (msgspec.structs.replace(one, requires=("numpy==2.4.5",)), entry(tmp_path, WRONG)):
+        with pytest.raises(AssertionError, match="installed again"):
+            gallery.judge(changed, tmp_path, tmp_path, WORDS, installer=no_installer)
+    with pytest.raises(AssertionError, match="installed again"):
+        gallery.judge(entry(tmp_path), tmp_path, tmp_path, installer=no_installer)
+
+
+@pytest.mark.slow(10)
+def test_a_wrong_result_is_red(tmp_path: Path) -> None:
+    """In the first table, and in its clause; the right one beside it is not."""
+    some = {"right": entry(tmp_path, RIGHT, "right"), "wrong": entry(tmp_path, WRONG, "wrong")}
+    for one in some.values():
+        gallery.judge(one, tmp_path, tmp_path, WORDS, installer=here)
+    rows = [line for line in gallery.page(some, tmp_path).splitlines() if line.startswith("| [")]
+    assert ["**1**" in row for row in rows] == [False, True]
+    cells = [line for line in gallery.page(some, tmp_path).splitlines() if line.startswith(("| right", "| wrong"))]
+    assert any("✗" in line for line in cells if line.startswith("| wrong"))
+    assert not any("✗" in line for line in cells if line.startswith("| right"))
+
+
+@pytest.mark.slow(10)
+@pytest.mark.parametrize("source", [RAISES, "raise RuntimeError('no usable devices')\n"], ids=["called", "imported"])
+def test_what_raises_at_everything_is_not_judged(tmp_path: Path, source: str) -> None:
+    """As where a library finds no device: what it says, without the machine's folders.
+
+    No failures, and no passed cases either, though an exception is right for an invalid input.
+    """
+    words = (*WORDS, "--case=invalid-lengths")
+    found = gallery.judge(entry(tmp_path, source), tmp_path, tmp_path, words, installer=here)
+    assert found.status is Status.BROKEN
+    assert "no usable devices" in found.message
+    assert str(tmp_path) not in found.message
+
+
+def test_what_takes_too_long_is_cut_off(tmp_path: Path) -> None:
+    """And said so; the next run tries again."""
+    found = gallery.judge(entry(tmp_path, HANGS), tmp_path, tmp_path, WORDS, limit=1, installer=here)
+    assert (found.status, found.message) == (Status.CUT_OFF, "after 1 s")
+
+
+def test_the_page_is_made_of_stored_results(tmp_path: Path) -> None:
+    """By the names of the manifest, with versions, and a failure counted by what it is."""
+    one = entry(tmp_path)
+    stored(tmp_path, one)
+    target = one.target
+    conformance_file(
+        tmp_path / "local.jsonl",
+        result(target, "plain"),
+        failed(target, "empty-row", "SDPA-15", error_pattern="the mean of v"),
+        result(target, "softcap", Outcome.UNSUPPORTED),
+    )
+    page = gallery.page({"local": one}, tmp_path)
+    assert "| [local](https://numpy.org) | numpy 2.4.6 | sdpa       | 1        | **1**" in page
+    assert "**the mean of v**" in page
+    assert "softcap" not in page.partition("## How libraries answer")[2].partition("## Clause")[0]
+    assert target not in page
+
+
+def test_the_whole_report_is_made_on_request(tmp_path: Path) -> None:
+    """The suite's own page and badges, by the names of the manifest."""
+    one = entry(tmp_path)
+    stored(tmp_path, one)
+    conformance_file(tmp_path / "local.jsonl", failed(one.target, "empty-row", "SDPA-15"))
+    paths = gallery._page({"local": one}, tmp_path, tmp_path, None, publish=False, html=True).splitlines()
+    assert [Path(path).name for path in paths] == ["badges", "report.html", "GALLERY.md"]
+    assert [path.name for path in (tmp_path / "badges").iterdir()] == ["local.svg"]
+    assert one.target not in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
+    """One sentence that names it."""
+    (tmp_path / "local.json").write_text('{"name": "local"}', encoding="utf-8")
+    with pytest.raises(InputError, match=r"local\.json"):
+        gallery.page({"local": entry(tmp_path)}, tmp_path)
+    with pytest.raises(InputError, match="no entry"):
+        gallery.page({}, tmp_path)
+
+
+def test_the_weekly_job_runs_all_of_it() -> None:
+    """By commands that the command line takes; a row that is not judged does not end the job."""
+    path = Path(gallery.__file__).resolve().parents[1] / ".github" / "workflows" / "gallery.yml"
+    (job,) = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].values()
+    lines = [step.get("run", "") for step in job["steps"]]
+    words = [shlex.split(line.removesuffix(" || true"))[1:] for line in lines if line.startswith("attention-")]
+    assert [parser(each).parse_args(each).action for each in words] == ["run", "page"]
+    assert "'*'" in next(line for line in lines if "gallery run" in line and line.endswith("|| true"))
+
+
+@pytest.mark.documents
+def test_the_page_is_that_of_today() -> None:
+    """Of the published results and today's clauses: ``attention-conformance gallery page``."""
+    assert gallery.PAGE.read_text(encoding="utf-8") == gallery.page(ENTRIES, gallery.PUBLISHED)
+
+
+def test_the_published_results_are_small() -> None:
+    """What is tracked of them, which has no path of the machine that they were made on."""
+    kept = [compressed.read(path, 1 << 24).decode() for path in gallery.PUBLISHED.iterdir()]
+    assert not [text for text in kept if "site-packages" in text]
+    assert sum(path.stat().st_size for path in gallery.PUBLISHED.iterdir()) < 150_000

@@ -1,0 +1,82 @@
+"""Gallery: libraries' attention as their users call it, one adapter file for each way, and a manifest.
+
+The adapters are plug-ins (impls/PLUGINS.md): they translate names and layouts, never repair a result, and refuse with
+the library's own words alone.  None of them is a built-in, and no module of the suite imports one: each is run in an
+environment of its own by ``attention-conformance gallery run``.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
+
+from attention_conformance.impls.contract import InputError
+from attention_conformance.impls.operators import OPERATORS
+
+#: The suite's own manifest; an adapter is a file beside its manifest.
+MANIFEST = Path(__file__).with_name("gallery.toml")
+
+
+class ManifestError(InputError, ValueError):
+    """A manifest that cannot be used; the text is one sentence that names it."""
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A library and a way of calling it.
+
+    Attributes
+    ----------
+    name : how the tables call it.
+    package : the distribution that is judged, one of ``requires``.
+    requires : every distribution that the adapter needs, each with one version.
+    adapter, function : the file beside the manifest, and what in it is judged, as ``--impl`` has it.
+    documentation : where the library documents each option; ``*`` for those without an address of their own.
+    python : the versions of Python that the package is for.
+    variables : environment variables that choose the way of calling it.
+    notes : what a person found about its failures: whose they are, and whether the library's documentation says so.
+    """
+
+    name: str
+    package: str
+    requires: tuple[str, ...]
+    adapter: str
+    function: str
+    documentation: dict[str, str]
+    operator: str = "sdpa"
+    python: str = ">=3.11"
+    variables: dict[str, str] = {}
+    notes: tuple[str, ...] = ()
+
+    @property
+    def target(self) -> str:
+        """What ``--impl`` takes, in the folder of the manifest."""
+        return f"{self.adapter}:{self.function}"
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a requirement without one version, or for a package or operator that is none."""
+        try:
+            required = {r.name: r.specifier for r in map(Requirement, self.requires)}
+        except InvalidRequirement as error:
+            raise ValueError(f"{self.name}: {error}") from None
+        loose = [name for name, found in required.items() if [s.operator for s in found] != ["=="]]
+        if loose or self.package not in required or self.operator not in OPERATORS:
+            raise ValueError(f"{self.name}: {loose or self.package}: expected one version, and a known operator")
+
+
+class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    entry: tuple[Entry, ...]
+
+
+def entries(manifest: Path = MANIFEST) -> dict[str, Entry]:
+    """The entries of a manifest by their names.  Raises ManifestError for one that is damaged or has a name twice."""
+    try:
+        found = msgspec.convert(tomllib.loads(manifest.read_text(encoding="utf-8")), _Manifest).entry
+    except (OSError, ValueError) as error:
+        raise ManifestError(f"{manifest}: {error}") from None
+    by_name = {each.name: each for each in found}
+    if len(by_name) < len(found) or len({each.target for each in found}) < len(found):
+        raise ManifestError(f"{manifest}: a name or a function is there twice")
+    return by_name
