@@ -31,7 +31,7 @@ from attention_conformance.impls.process import state
 from attention_conformance.impls.process.fallbacks import WARNING, Fallbacks
 from attention_conformance.impls.process.limits import resident
 from attention_conformance.impls.process.noise import Noise
-from attention_conformance.impls.process.pool import Crashed
+from attention_conformance.impls.process.pool import Crashed, TimedOut
 from attention_conformance.impls.process.state import Moved, Setting, Watch
 
 #: Results that have the axes of q, k or v, and so their layout; and what has the layout of the past.
@@ -166,8 +166,8 @@ def call(implementation: Implementation, request: Request, function: Function | 
 
     Raises
     ------
-    Crashed
-        A program that was run here crashed: as if this process had.
+    Crashed, TimedOut
+        A program that was run here, or a rank, crashed or hung: as if this process had.
     """
     if function is not None:
         return _replied(implementation, request, function, ())
@@ -201,15 +201,17 @@ BUILT_INSIDE = "; the result does not depend on it. Where a layer is built in th
 def _same_after(
     implementation: Implementation, request: Request, reply: Reply, settings: Sequence[Setting], moved: Sequence[Moved]
 ) -> bool:
-    """Whether an equal call gives the same bits from where a call has moved the random numbers to."""
-    if reply.status != "returned" or reply.unequal:
+    """Whether an equal call gives the same bits, or raises the same, from where a call has moved random numbers to."""
+    if reply.unequal:
         return False
     watch = Watch(settings)
     with watch, Noise():
         for each in moved:
             each.setting.put(each.value)
         again = _replied(implementation, request, None, ())
-    if watch.stuck or again.status != "returned" or again.results.keys() != reply.results.keys():
+    if watch.stuck or (again.status, again.text) != (reply.status, reply.text):
+        return False
+    if again.results.keys() != reply.results.keys():
         return False
     return all(same_bits(again.results[name], array) for name, array in reply.results.items())
 
@@ -233,7 +235,7 @@ def _replied(
                 warnings.filterwarnings("always", message=WARNING)
                 warnings.showwarning = lambda message, *_, **__: warned(message)
             return _called(implementation, request, other, around)
-    except Crashed:  # of a program that was run here: an outcome of its own, as if this process had died
+    except (Crashed, TimedOut):  # of a program or a rank that was run here: an outcome of its own
         raise
     except NotImplementedError as error:
         return Reply("unsupported", text=text(error))

@@ -19,6 +19,7 @@ from typing import Any
 
 from attention_conformance.impls.envelope import Envelope
 from attention_conformance.impls.operators import OPERATORS, SDPA
+from attention_conformance.impls.sharding import Distribution
 
 Function = Callable[..., Any]
 
@@ -135,6 +136,8 @@ class Implementation:
     function_of: str = ""
     #: The language of its kernels, where this process may have to interpret them (impls/interpreters.py): "triton".
     kernels: str = ""
+    #: The ranks that it is spread over, where it is: the rest here is then said of all of them together.
+    distribution: Distribution | None = None
     #: The calls that it takes, where it does not take all.
     envelope: Envelope = field(default_factory=Envelope)
 

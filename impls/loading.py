@@ -20,9 +20,10 @@ from attention_conformance.impls.merging import merge_form
 from attention_conformance.impls.operators import OPERATORS, SDPA, Operator
 from attention_conformance.impls.packed import packed_form
 from attention_conformance.impls.process import clocks  # noqa: F401  (before any foreign code)
+from attention_conformance.impls.sharding import DECLARED, GIVEN
 
 #: Attributes that a plug-in may set on its function, and that become fields of its record.
-ATTRIBUTES = ("dtypes", "profiles", "layout", "operator", *envelope.ATTRIBUTES)
+ATTRIBUTES = ("dtypes", "profiles", "layout", "operator", *DECLARED, *envelope.ATTRIBUTES)
 
 #: Names that are listed where none is near.
 LISTED = 30
@@ -74,6 +75,10 @@ def opened(implementation: Implementation) -> Any:
     """
     if implementation.kernels:
         enter(implementation.kernels)  # before anything of it is imported
+    if implementation.distribution is not None:
+        from attention_conformance.impls import ranks  # which asks for this module
+
+        return ranks.function(implementation)
     if implementation.source:
         return _made(implementation.target, implementation.source)
     if implementation.deferred:
@@ -149,7 +154,8 @@ def keywords(function: Function, operator: Operator = SDPA) -> frozenset[str]:
         )
     rest = [p for p in parameters if p not in positional[:count]]
     unknown = [p.name for p in rest if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    unknown = [n for n in unknown if n not in operator.keywords]
+    given = GIVEN if hasattr(function, "ranks") else ()
+    unknown = [n for n in unknown if n not in (*operator.keywords, *given)]
     if unknown:
         raise ImplementationError(
             f"{name} requires the argument {unknown[0]!r}, which is not a keyword of {operator.name}"

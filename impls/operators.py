@@ -192,8 +192,10 @@ PAGED = Operator(
         *_PACKED,
         "k_new",  # (Tq, Hkv, D); the keys of the queries' tokens, in place of what the cache has at their positions
         "v_new",  # (Tq, Hkv, Dv)
+        "k_scale",  # float32, broadcastable to k_cache, which then holds int8 or 8-bit floating-point numbers
+        "v_scale",  # the same of v_cache
     ),
-    arrays=("causal_offset", "sinks", "k_new", "v_new"),
+    arrays=("causal_offset", "sinks", "k_new", "v_new", "k_scale", "v_scale"),
     results=VARLEN.results,
     always=VARLEN.always,
 )

@@ -12,6 +12,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 #: What arguments and keywords are called elsewhere, besides their own names.
 NAMES = {
     "q": ("query",),
@@ -34,6 +36,8 @@ NAMES = {
     "return_lse": ("return_softmax_lse", "return_attn_probs"),
     "k_new": (),
     "v_new": (),
+    "k_scale": ("k_descale",),
+    "v_scale": ("v_descale",),
 }
 #: The arguments of each operator, in order; of a function that has those of several the first one is meant.
 ARGUMENTS = {
@@ -66,13 +70,16 @@ def packed_form(function: Callable[..., Any]) -> Callable[..., Any]:
     if operator not in fitting:
         return function
     names = ARGUMENTS[operator]
-    keywords = (*KEYWORDS, *MAXIMA, *(("k_new", "v_new") if operator == "paged" else ()))
+    keywords = (*KEYWORDS, *MAXIMA, *(("k_new", "v_new", "k_scale", "v_scale") if operator == "paged" else ()))
     theirs = {name: theirs[name] or (name if anything else "") for name in (*names, *keywords)}
 
     def packed(*arguments: Any, **given: Any) -> Any:
         given = {**dict(zip(names, arguments, strict=False)), **given}
         if theirs["window"] == "window_size" and given.get("window") is not None:
             given["window"] = tuple(-1 if side is None else side for side in given["window"])
+        for name in ("k_scale", "v_scale"):
+            if theirs.get(name, "").endswith("descale") and given.get(name) is not None:
+                given[name] = _by_head(given[name], given["k_cache"], given["kv_lengths"])
         results = function(**{theirs[name]: value for name, value in given.items() if theirs[name]})
         return results[:2] if isinstance(results, tuple) and len(results) > 2 else results
 
@@ -84,3 +91,15 @@ def packed_form(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     packed.operator = operator  # type: ignore[attr-defined]
     return packed
+
+
+def _by_head(scale: Any, cache: Any, lengths: Any) -> Any:
+    """A scale for everything or for each key head as flash-attention takes it, (N, Hkv).
+
+    Raises NotImplementedError for others, which ``k_descale`` and ``v_descale`` cannot say.
+    """
+    if any(axis != 1 for axis in (scale.shape[0], scale.shape[1], scale.shape[3])):
+        raise NotImplementedError(f"k_descale and v_descale have one scale per head, these are {tuple(scale.shape)}")
+    row, heads = scale.reshape(1, scale.shape[2]), cache.shape[2]
+    columns = np.zeros(heads, np.int64) if scale.shape[2] == 1 else np.arange(heads)
+    return row[np.zeros(lengths.shape[0], np.int64)][:, columns]  # as arrays of every framework are indexed

@@ -20,12 +20,15 @@ WIDTH = 120
 
 INDENT = " " * 4
 
+#: Dtypes that NumPy does not have by itself: a script's NumPy arrays hold their numbers in float32.
+CARRIED = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+
 
 @dataclass(frozen=True)
 class Given:
     """An array that a script starts from, in NumPy and in the implementation's layout.
 
-    bfloat16 is held in float32, in which its numbers are exact, until it becomes an array of the framework.
+    A dtype of CARRIED is held in float32, in which its numbers are exact, until it becomes an array of the framework.
     """
 
     name: str
@@ -37,7 +40,7 @@ class Given:
     @property
     def floating(self) -> bool:
         """Whether it holds floating-point numbers."""
-        return self.dtype not in ("bool", "int32", "int64")
+        return self.dtype not in ("bool", "int8", "int32", "int64")
 
 
 @dataclass(frozen=True)

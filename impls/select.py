@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attention_conformance.impls import envelope, jax, numpy, onnx, torch
+from attention_conformance.impls import envelope, jax, numpy, onnx, ranks, torch
 from attention_conformance.impls.contract import DTYPES, Framework, Implementation, ImplementationError, Layout, Profile
 from attention_conformance.impls.envelope import Envelope
 from attention_conformance.impls.foreign.text import foreign
@@ -161,9 +161,10 @@ def with_attributes(implementation: Implementation, attributes: dict[str, Any]) 
             operator = OPERATORS[changes.get("operator", implementation.operator)]
             source = "static axes" if implementation.source else "declared"
             changes["envelope"] = dataclasses.replace(Envelope.declared(limits, operator.keywords), source=source)
+        changed = dataclasses.replace(implementation, **changes)
+        return ranks.distributed(changed, attributes) if "ranks" in attributes else changed
     except (TypeError, ValueError) as error:
         raise ImplementationError(f"{implementation.name}: its attributes are not understood: {error}") from None
-    return dataclasses.replace(implementation, **changes)
 
 
 def _of_operator(implementation: Implementation, name: str) -> dict[str, str]:

@@ -78,10 +78,23 @@ def check_packs(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) ->
         raise ValueError(f"k and v must have one length, got {k.shape[0]} and {v.shape[0]} keys")
 
 
-def check_pages(q: Any, k_cache: Any, v_cache: Any, cu_seqlens_q: Any, block_table: Any, kv_lengths: Any) -> None:
+#: Dtypes of a cache that is stored with scales (PAGED-14).
+QUANTISED = ("int8", "float8_e4m3fn", "float8_e5m2")
+
+
+def check_pages(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    cu_seqlens_q: Any,
+    block_table: Any,
+    kv_lengths: Any,
+    k_scale: Any = None,
+    v_scale: Any = None,
+) -> None:
     """Refuse a paged cache that does not fit: q (Tq, Hq, D), caches (pages, page size, Hkv, width), N sequences each.
 
-    Raises TypeError and ValueError as ``check_inputs`` does (PAGED-12).
+    Raises TypeError and ValueError as ``check_inputs`` does (PAGED-12, PAGED-14).
     """
     if q.ndim != RANK - 1 or not k_cache.ndim == v_cache.ndim == RANK:
         raise ValueError(f"q must have rank 3 and the caches rank 4, got {q.ndim}, {k_cache.ndim} and {v_cache.ndim}")
@@ -91,12 +104,23 @@ def check_pages(q: Any, k_cache: Any, v_cache: Any, cu_seqlens_q: Any, block_tab
     sequences = (cu_seqlens_q.shape[0] - 1, block_table.shape[0], kv_lengths.shape[0])
     if len(set(sequences)) > 1:
         raise ValueError(f"cu_seqlens_q, block_table and kv_lengths must be of as many sequences, got {sequences}")
-    check_heads(q, k_cache, v_cache)
+    if k_scale is None and v_scale is None:
+        check_heads(q, k_cache, v_cache)
+        return
+    if k_scale is None or v_scale is None:
+        raise ValueError("k_scale and v_scale must be given together")
+    for name, cache, scale in (("k_scale", k_cache, k_scale), ("v_scale", v_cache, v_scale)):
+        if str(cache.dtype).rpartition(".")[2] not in QUANTISED:
+            raise TypeError(f"a cache with scales must be in {', '.join(QUANTISED)}, got {cache.dtype}")
+        fits = scale.ndim == RANK and all(n in (1, full) for n, full in zip(scale.shape, cache.shape, strict=True))
+        if not fits:
+            raise ValueError(f"{name} of shape {tuple(scale.shape)} does not broadcast to {tuple(cache.shape)}")
+    check_heads(q, k_cache, v_cache, one_dtype=False)
 
 
-def check_heads(q: Any, k: Any, v: Any) -> None:
+def check_heads(q: Any, k: Any, v: Any, one_dtype: bool = True) -> None:
     """Refuse arrays (…, heads, width) that do not fit in dtype, width or heads; raises as ``check_inputs`` does."""
-    if not q.dtype == k.dtype == v.dtype:
+    if one_dtype and not q.dtype == k.dtype == v.dtype:
         raise TypeError(f"q, k and v must have one dtype, got {q.dtype}, {k.dtype} and {v.dtype}")
     if q.shape[-1] != k.shape[-1]:
         raise ValueError(f"q and k must have one head width, got {q.shape[-1]} and {k.shape[-1]}")

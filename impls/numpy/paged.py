@@ -1,6 +1,6 @@
 """Paged attention written out in NumPy: the keys of every sequence by its table, then packed sequences.
 
-Source: SPEC.md, PAGED-1 to PAGED-12.  It expresses every keyword.
+Source: SPEC.md, PAGED-1 to PAGED-15.  It expresses every keyword.
 """
 
 from __future__ import annotations
@@ -31,14 +31,21 @@ def paged(
     max_seqlen_k: int | None = None,
     k_new: np.ndarray | None = None,
     v_new: np.ndarray | None = None,
+    k_scale: np.ndarray | None = None,
+    v_scale: np.ndarray | None = None,
     return_lse: bool = False,
 ) -> Any:
     """The output (Tq, Hq, Dv), and on request the lse (Hq, Tq).
 
     Shapes and keywords as in impls.operators; nothing is done with the maxima.  Raises ValueError or TypeError for
-    inputs that do not fit together (PAGED-12).
+    inputs that do not fit together (PAGED-12, PAGED-14).
     """
-    check_pages(q, k_cache, v_cache, cu_seqlens_q, block_table, kv_lengths)
+    check_pages(q, k_cache, v_cache, cu_seqlens_q, block_table, kv_lengths, k_scale, v_scale)
+    dtype = q.dtype
+    if k_scale is not None and v_scale is not None:  # attention is then computed in float32 at least
+        wide = np.dtype(np.float64 if dtype == np.float64 else np.float32)
+        k_cache, v_cache = (c.astype(wide) * s.astype(wide) for c, s in ((k_cache, k_scale), (v_cache, v_scale)))
+        q, sinks = q.astype(wide), None if sinks is None else sinks.astype(wide)
     size = k_cache.shape[1]
     ends = np.concatenate([[0], np.cumsum(kv_lengths)]).astype(np.int64)
     sequence = np.repeat(np.arange(len(kv_lengths)), kv_lengths)
@@ -49,7 +56,7 @@ def paged(
         of_row = np.repeat(np.arange(len(kv_lengths)), np.diff(cu_seqlens_q))
         slots = ends[of_row + 1] - cu_seqlens_q[of_row + 1] + np.arange(cu_seqlens_q[-1])
         k[slots], v[slots] = k_new[: len(slots)], v_new[: len(slots)]
-    return varlen(
+    results = varlen(
         q,
         k,
         v,
@@ -63,3 +70,4 @@ def paged(
         sinks=sinks,
         return_lse=return_lse,
     )
+    return (results[0].astype(dtype), results[1]) if return_lse else results.astype(dtype)

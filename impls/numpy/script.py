@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from attention_conformance.impls.memory_layouts import GUARD
 from attention_conformance.impls.numpy import IMPLEMENTATIONS
-from attention_conformance.impls.script import Given, Terms, Writer, assigned, by_source
+from attention_conformance.impls.script import CARRIED, Given, Terms, Writer, assigned, by_source
 
 
 def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
-    """bfloat16 as ``ml_dtypes.bfloat16``, and then the layout in memory (impls.memory_layouts)."""
-    halves = [each for each in arrays if each.dtype == "bfloat16"]
-    lines = assigned(halves, lambda each: "a.astype(ml_dtypes.bfloat16)")
+    """What NumPy does not have by itself as ``ml_dtypes`` has it, and then the layout in memory."""
+    others = [each for each in arrays if each.dtype in CARRIED]
+    lines = assigned(others, lambda each: f"a.astype(ml_dtypes.{each.dtype})")
     return lines + assigned(arrays, lambda each: _layout(each, memory))
 
 

@@ -10,16 +10,17 @@ on disk.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from attention_conformance.impls.contract import Framework, Implementation, Layout, Profile
+from attention_conformance.impls.envelope import Envelope
 
-#: What exports are judged in besides float32: each dtype once, as every export costs 0.3 s.  ONNX Runtime
-#: has kernels for all three.
-_FLOAT64, _FLOAT16 = ("float64", "float32"), ("float32", "float16")
+#: What exports are judged in: every dtype that ONNX Runtime has kernels for, and float64 at one opset.
+_FLOAT64, _FLOAT16 = ("float64", "float32", "float16"), ("float32", "float16")
 #: ONNX Runtime has no bfloat16 kernels on the CPU for MatMul, Softmax and the attention operators.
 #: Nor has it a float64 kernel for the attention operators.  The Attention node runs in float64 nevertheless:
-#: the operator's function body takes its place, whose softmax is float32, and so is its accuracy.
+#: the operator's function body takes its place.
 _KERNELS = ("float32", "float16")
 
 
@@ -39,8 +40,20 @@ def _node(opset: int) -> Implementation:
     return _entry(
         f"onnx-attention{opset}",
         f"onnx.attention:attention{opset}",
-        f"One Attention node of opset {opset} in ONNX Runtime, which has kernels for float32 and float16"
-        " (float64 runs with float32's accuracy and is left out)",
+        f"One Attention node of opset {opset} in ONNX Runtime, which has kernels for float32 and float16;"
+        " in float64 its function body takes their place",
+        dtypes=("float32", "float64", "float16"),
+    )
+
+
+def _reference(opset: int, name: str) -> Implementation:
+    return Implementation(
+        name=name,
+        target=f"attention_conformance.impls.onnx.attention:attention{opset}",
+        prepare="attention_conformance.impls.onnx.evaluator:prepare",
+        devices=("cpu",),
+        requires=("onnx",),
+        summary=f"The Attention node of opset {opset} in the evaluator of the ONNX specification, which is NumPy",
     )
 
 
@@ -64,6 +77,15 @@ def _export(
         requires=("onnxruntime", "onnx", "onnxscript", "torch"),
         worker=f"export{opset}",  # exporting takes minutes, and two processes take half of them
     )
+
+
+def _static(opset: int, name: str, b: int, heads: int, sq: int, sk: int, width: int) -> Implementation:
+    """A model that is exported for one shape, as most are that are deployed: every case is asked at it."""
+    sizes = {"batch_sizes": b, "head_counts": heads, "key_head_counts": heads, "query_lengths": sq, "key_lengths": sk}
+    envelope = Envelope.declared({**sizes, "head_widths": width, "value_widths": width}, ())
+    text = f"torch's scaled_dot_product_attention for q of ({b}, {heads}, {sq}, {width}) over {sk} keys"
+    exported = _export(opset, name, "torch.sdpa:masked", text, ("float32",), seconds=0.1)
+    return replace(exported, envelope=replace(envelope, source="static axes"))
 
 
 _EAGER = ("torch-eager", "torch.eager:attention", "Attention written out in torch operations")
@@ -93,18 +115,13 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "ONNX Runtime's own operator GroupQueryAttention",
         **_HEADS_INSIDE,
     ),
-    Implementation(
-        name="onnx-reference",
-        target="attention_conformance.impls.onnx.attention:attention24",
-        prepare="attention_conformance.impls.onnx.evaluator:prepare",
-        devices=("cpu",),
-        requires=("onnx",),
-        summary="The Attention node of opset 24 in the evaluator of the ONNX specification, which is NumPy",
-    ),
+    _reference(24, "onnx-reference"),
+    _reference(23, "onnx-reference23"),
     _export(18, *_EAGER, _FLOAT64),
     _export(23, *_EAGER, _FLOAT16),
     _export(18, *_SDPA, _FLOAT64, seconds=0.1),
     _export(23, *_SDPA, _FLOAT16, seconds=0.1),  # one Attention node
+    _static(23, "static", 1, 8, 128, 128, 64),
     _contrib(
         "ort-mha-layer",
         "onnx.layer:multi_head",

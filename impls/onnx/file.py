@@ -25,6 +25,7 @@ from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.onnx import arrays as ort
 from attention_conformance.impls.onnx.sessions import bound, session
 from attention_conformance.impls.operators import SDPA
+from attention_conformance.impls.validate import check_inputs
 
 #: The dtypes that a model may be of, by what ONNX Runtime calls them.
 DTYPES = {
@@ -98,7 +99,7 @@ class Fitting:
                 if len(shape) > axes:
                     raise NotImplementedError(f"the model's {declared.name} has {axes} axes, the case's {name} more")
                 shape = wider[name] = (1,) * (axes - len(shape)) + shape
-            if declared.misfit(shape):
+            if declared.misfit(shape) and not self._contradicts(shapes):
                 raise NotImplementedError(declared.misfit(shape))
         constants = {name: ort.put(array, call.device) for name, array in filled.items()}
 
@@ -110,6 +111,19 @@ class Fitting:
             }
 
         return fit
+
+    def _contradicts(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether q, k and v do not go together at any size, so that it is the model's to refuse them."""
+        if self._spec.operator is not SDPA:
+            return False
+        arrays = [np.broadcast_to(np.float32(0), shapes[name]) for name in SDPA.arguments]
+        if self._spec.layout == "BSHD":
+            arrays = [x.swapaxes(1, 2) if x.ndim == _AXES else x for x in arrays]
+        try:
+            check_inputs(*arrays)
+        except ValueError:
+            return True
+        return False
 
     def _check_options(self, call: Call) -> None:
         """Refuse a call whose options the graph does not hold."""

@@ -224,8 +224,10 @@ class Worker:
         place: Place | None = None,
         cores: int = 0,
         stop_idle: bool = False,
+        own_session: bool = True,
     ) -> None:
         self.memory = memory
+        self._own_session = own_session
         self.stop_idle = stop_idle
         self.idle = Idleness()
         #: Processes started so far; more than one means that a job killed one.
@@ -297,7 +299,8 @@ class Worker:
             self._connection.close()
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # they are one process session
+                # With its own session it is one with what it started.
+                (os.killpg if self._own_session else os.kill)(self._process.pid, signal.SIGKILL)
             self._process.wait()
         if self._printed is not None:
             self._printed.close()
@@ -311,7 +314,9 @@ class Worker:
         if self._connection is None:
             ours, theirs = socket.socketpair()
             self._printed = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
-            self._scratch = tempfile.TemporaryDirectory(prefix="attention-worker-", ignore_cleanup_errors=True)
+            self._scratch = tempfile.TemporaryDirectory(
+                prefix="attention-worker-", dir=os.environ.get(SCRATCH), ignore_cleanup_errors=True
+            )
             file = Path(__file__).with_name("worker.py")
             given = (str(file), str(theirs.fileno()), json.dumps(self._settings))
             self._process = subprocess.Popen(  # noqa: S603  (our own module)
@@ -322,7 +327,7 @@ class Worker:
                 stdout=self._printed,
                 stderr=self._printed,
                 env={**self._environment, SCRATCH: self._scratch.name},
-                start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends the worker
+                start_new_session=self._own_session,  # Ctrl-C reaches the parent alone, which then ends the worker
             )
             theirs.close()
             self._kills = limits.kills()

@@ -129,6 +129,13 @@ def draws_from_numpy(q: Any, k: Any, v: Any) -> Any:
     return right(q, k, v)
 
 
+def refuses_with_a_random_number(q: Any, k: Any, v: Any) -> Any:
+    """Refuses k and v of unequal length in words that NumPy's global generator decides."""
+    if k.shape[2] != v.shape[2]:
+        raise ValueError(f"lengths differ, number {np.random.random()}")
+    return right(q, k, v)
+
+
 def sums_in_a_random_order(q: Any, k: Any, v: Any) -> Any:
     """Sums over the keys in an order drawn from NumPy's global generator: right, and never the same bits."""
     order = np.random.permutation(k.shape[2])

@@ -54,6 +54,14 @@ def test_many_tiles_are_as_one(options: dict[str, Any]) -> None:
     assert_within({"output": np.asarray(output), "lse": np.asarray(lse)}, q, k, v, options)
 
 
+def test_a_width_of_none_weighs_all_keys_alike() -> None:
+    """Every score is 0 where q and k have no elements, and the output is still the mean of v."""
+    q, k, v = np.ones((1, 1, 2, 0)), np.ones((1, 1, 3, 0)), np.arange(6.0).reshape(1, 1, 3, 2)
+    with wide_types():
+        output = tiled_module.attention(*map(jax.numpy.asarray, (q, k, v)), scale=0.5)
+    np.testing.assert_allclose(output, np.broadcast_to(v.mean(axis=2, keepdims=True), output.shape))
+
+
 @pytest.mark.usefixtures("small_tiles")
 def test_nan_is_seen_in_its_tile_only() -> None:
     """NaN in v reaches the rows that see its key, however small its weight, and no row that does not (SDPA-22, -23)."""

@@ -136,6 +136,25 @@ def test_a_fixed_shape_that_does_not_fit_is_unsupported(build: Build) -> None:
     assert "the model's input k has the fixed shape (2, 2, 3, any), the case's is (2, 2, 5, 4)" in reply.text
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"v": (2, 2, 2, 4)},  # another length than k
+        {"k": (2, 2, 3, 3)},  # another width than q
+        {"k": (3, 2, 3, 4), "v": (3, 2, 3, 4)},  # another batch
+        {"q": (2, 3, 3, 4)},  # heads that do not divide
+        {"k": (2, 4, 3, 4)},  # other heads than v
+    ],
+)
+def test_what_does_not_go_together_is_refused_by_a_model_of_fixed_shape(build: Build, wrong: dict[str, Any]) -> None:
+    """By ONNX Runtime, so that an invalid call has an error; another size that goes together is unsupported."""
+    text = build(shape=(2, 2, 3, 4))
+    arrays = [np.ones(wrong.get(name, (2, 2, 3, 4)), np.float32) for name in "qkv"]
+    reply = ask(text, tuple(arrays))
+    assert (reply.status, "invalid dimensions" in reply.text) == ("raised", True)
+    assert ask(text, tuple(np.ones((2, 4, 3, 4), np.float32) for _ in "qkv")).status == "unsupported"
+
+
 def test_another_rank_or_dtype_is_the_models_to_refuse(build: Build) -> None:
     """What ONNX Runtime raises is an error, and right for an invalid input."""
     q, k, v = qkv()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import numpy as np
+import pytest
+
 from attention_conformance.impls.loading import keywords, operator_of
 from attention_conformance.impls.operators import PAGED, SDPA, VARLEN
 from attention_conformance.impls.packed import packed_form
@@ -71,6 +74,41 @@ def test_maxima_go_to_whoever_takes_them() -> None:
         return [is_causal]
 
     assert packed_form(varlen)(1, 2, 3, 4, 5, max_seqlen_q=7, max_seqlen_k=9, is_causal=True) == [True]
+
+
+def paged_with_descales(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    cu_seqlens_q: Any,
+    block_table: Any,
+    cache_seqlens: Any,
+    *,
+    k_descale: Any = None,
+    v_descale: Any = None,
+) -> Any:
+    """A kernel that takes scales as flash-attention does."""
+    return [k_descale, v_descale]
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+def test_scales_for_heads_become_descales(framework: str) -> None:
+    """(1, 1, Hkv, 1) and (1, 1, 1, 1) as (N, Hkv)."""
+    module = pytest.importorskip("jax.numpy" if framework == "jax" else framework)
+    array = getattr(module, "as_tensor", None) or module.asarray
+    cache, lengths = array(np.zeros((5, 4, 2, 8))), array(np.array([3, 4, 5]))
+    by_head = np.array([2, 3], np.float32).reshape(1, 1, 2, 1)
+    scales = {"k_scale": array(by_head), "v_scale": array(np.ones((1, 1, 1, 1)))}
+    k, v = packed_form(paged_with_descales)(None, cache, cache, None, None, lengths, **scales)
+    assert np.asarray(k).tolist() == [[2, 3]] * 3
+    assert np.asarray(v).tolist() == [[1, 1]] * 3
+
+
+def test_descales_cannot_say_a_scale_for_each_token() -> None:
+    """Which is a refusal, and no error of the kernel."""
+    cache, scale = np.zeros((5, 4, 2, 8)), np.ones((5, 4, 1, 1))
+    with pytest.raises(NotImplementedError, match=r"one scale per head, these are \(5, 4, 1, 1\)"):
+        packed_form(paged_with_descales)(None, cache, cache, None, None, np.array([3]), k_scale=scale, v_scale=scale)
 
 
 def test_attributes_of_the_function_stay() -> None:

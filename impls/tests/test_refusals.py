@@ -15,7 +15,7 @@ import attention_conformance.impls as room
 ROOM = Path(room.__path__[0])
 
 #: The adapters of libraries; the others are functions of our own, of which no library says anything.
-ADAPTERS = ("torch/sdpa.py", "torch/modules.py", "torch/gradients.py", "jax/nn.py", *(
+ADAPTERS = ("torch/sdpa.py", "torch/modules.py", "torch/gradients.py", "jax/nn.py", "jax/varlen.py", *(
     f"onnx/{name}.py" for name in ("attention", "contrib", "exporting", "graph", "layer")
 ))  # fmt: skip
 
@@ -52,6 +52,16 @@ def documentation() -> str:
             described = [*each.inputs, *each.attributes.values()]
             parts += [each.doc or "", *(one.description or "" for one in described)]
     return " ".join(" ".join(parts).split())
+
+
+def test_every_adapter_that_refuses_is_looked_at() -> None:
+    """Of each folder of a framework; scripts refuse as adapters do, a model by its inputs, and rings are to plug in."""
+    files = {
+        path.relative_to(ROOM).as_posix() for each in ("torch", "jax", "onnx") for path in (ROOM / each).glob("*.py")
+    }
+    refusing = {path for path in files if refusals(path)}
+    others = {path for path in refusing if path.endswith(("/script.py", "/rings.py"))}
+    assert refusing == {*ADAPTERS, "onnx/file.py"} | others
 
 
 @pytest.mark.parametrize("path", ADAPTERS)

@@ -20,10 +20,11 @@ MAY_USE = {
     "reports": {"reports", "bench", "conformance", "impls"},
     "studies": {"studies", "reports", "bench", "conformance", "impls"},
 }
+STUDIES = {"studies/by_hand.py", "studies/library_functions.py", "studies/memory.py"}
 #: Where each framework may be imported.
 FRAMEWORKS = {
-    "torch": {"impls/torch", "impls/onnx", "studies/by_hand.py", "studies/library_functions.py", "studies/memory.py"},
-    "jax": {"impls/jax", "impls/kernels", "studies/by_hand.py", "studies/library_functions.py", "studies/memory.py"},
+    "torch": {"impls/torch", "impls/onnx", "impls/gallery"} | STUDIES,
+    "jax": {"impls/jax", "impls/kernels", "impls/gallery"} | STUDIES,
     "onnx": {"impls/onnx", "studies/by_hand.py"},
     "onnxruntime": {"impls/onnx", "studies/by_hand.py"},
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from attention_conformance.impls.contract import DTYPES, Framework, Implementation, Profile
+from attention_conformance.impls.envelope import Envelope
 
 #: The composition computes half precision in float32 throughout (unless torch.backends.cuda is told to reduce in it).
 _WIDE = dict.fromkeys(("float16", "bfloat16"), Profile.WIDE)
@@ -12,6 +13,18 @@ _WIDE = dict.fromkeys(("float16", "bfloat16"), Profile.WIDE)
 _FUSED = dict.fromkeys(("float16", "bfloat16"), Profile.FUSED)
 #: Every tensor between two operations is in the dtype of the inputs.
 _STORAGE = dict.fromkeys(("float16", "bfloat16"), Profile.STORAGE)
+#: Compiled code is of any two lengths; an axis of another kind would be another form.
+_ONE_FORM = Envelope.declared(
+    {
+        "batch_sizes": 2,
+        "head_counts": 2,
+        "key_head_counts": 2,
+        "head_widths": 16,
+        "value_widths": 16,
+        "key_lengths": "any",
+    },
+    (),
+)
 
 
 def _entry(name: str, target: str, summary: str, profiles: dict[str, Profile], **fields: Any) -> Implementation:
@@ -68,7 +81,27 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         _FUSED,
         devices=("cuda",),
     ),
+    _entry(
+        "torch-flash-aten",
+        "sdpa:aten",
+        "the operator that is scaled_dot_product_attention's flash kernel on the CPU, which returns lse",
+        {},
+        dtypes=("float32", "float64"),
+        devices=("cpu",),
+    ),
     _entry("torch-flex", "flex:attention", "flex_attention, not compiled", _FUSED, case_seconds=0.15),
+    _entry(
+        "torch-flex-compile",
+        "flex:plain",
+        "flex_attention under torch.compile; no keyword, float32 and one batch, head count and width alone, as each"
+        " form compiles for seconds",
+        {},
+        prepare="attention_conformance.impls.torch.compiled:compiled",
+        dtypes=("float32",),
+        devices=("cpu",),
+        case_seconds=0.5,
+        envelope=_ONE_FORM,
+    ),
     _entry(
         "torch-compile",
         "compiled:attention",
@@ -95,6 +128,14 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     _gradients("torch-mha-composed", "modules:composed", "mha", _STORAGE),
     _entry("torch-mha-fast", "modules:fast", "nn.MultiheadAttention, fast path", _STORAGE, operator="mha"),
     _entry("torch-mha-slow", "modules:slow", "nn.MultiheadAttention, slow path", _STORAGE, operator="mha"),
+    _entry(
+        "torch-mha-hint",
+        "modules:hinted",
+        "nn.MultiheadAttention, slow path, with is_causal beside the caller's own attn_mask",
+        _STORAGE,
+        operator="mha",
+        dtypes=("float32",),
+    ),
     _entry(
         "torch-varlen-padded",
         "varlen:padded",

@@ -1,4 +1,4 @@
-"""Torch tensors: taken from NumPy with their strides, bfloat16 through its bits."""
+"""Torch tensors: taken from NumPy with their strides, bfloat16 and 8-bit numbers through their bits."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import torch
 
 from attention_conformance.impls.process import threads
 from attention_conformance.impls.process.state import Setting, moved
+
+#: Dtypes that torch does not take from NumPy nor gives to it, by the names that both have, and an integer as wide.
+_BY_BITS = {"bfloat16": "int16", "float8_e4m3fn": "int8", "float8_e5m2": "int8"}
 
 if threads.wanted():
     torch.set_num_threads(threads.wanted())
@@ -32,8 +35,9 @@ def put(array: np.ndarray, device: str) -> torch.Tensor:
     once = array[(..., *(slice(0, 1) if again else slice(None) for again in repeated))]
     if not once.flags.writeable:  # torch has no read-only tensors, and a broadcast array is read-only
         once = once.copy(order="K")
-    if array.dtype == ml_dtypes.bfloat16:
-        tensor = torch.from_numpy(once.view(np.int16)).view(torch.bfloat16)
+    name = str(array.dtype)
+    if name in _BY_BITS:
+        tensor = torch.from_numpy(once.view(_BY_BITS[name])).view(getattr(torch, name))
     else:
         tensor = torch.from_numpy(once)
     if device != "cpu":
@@ -57,8 +61,9 @@ def get(array: Any) -> np.ndarray:
     if not isinstance(array, torch.Tensor):
         raise TypeError(f"expected a torch tensor, got {type(array).__module__}.{type(array).__qualname__}")
     host = array.detach().cpu()
-    if host.dtype == torch.bfloat16:
-        return host.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    name = str(host.dtype).removeprefix("torch.")
+    if name in _BY_BITS:
+        return host.view(getattr(torch, _BY_BITS[name])).numpy().view(getattr(ml_dtypes, name))
     return host.numpy()
 
 

@@ -4,9 +4,9 @@ Source: https://pytorch.org/docs/stable/nn.attention.flex_attention.html.  Not c
 for checking and warns about: it computes the whole score matrix, and is traced anew for every call, which takes
 about 0.1 s.  It expresses every keyword but ``return_weights``, which flex attention does not return.
 
-There is no compiled form in the table: on the CPU, torch 2.13 compiles it with dynamic shapes for a call without
-options only; causal and window fail in the C++ compiler, a captured softcap while tracing, and with fixed shapes
-each shape would be compiled by itself, for 7 to 10 s (1 to 2 s from a warm cache).
+The compiled form is of a call without options only (``plain``): on the CPU, torch 2.13 compiles no other with dynamic
+shapes; causal and window fail in the C++ compiler, a captured softcap while tracing, and with fixed shapes each shape
+would be compiled by itself, for 7 to 10 s (1 to 2 s from a warm cache).
 """
 
 from __future__ import annotations
@@ -59,6 +59,11 @@ def attention(
     )
     results = [output, *([aux.lse] if return_lse else []), *present]
     return tuple(results) if len(results) > 1 else output
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor) -> Any:
+    """The output (B, Hq, Sq, Dv) of a call without options, which is what torch 2.13 compiles on the CPU."""
+    return flex_attention(q, k, v)
 
 
 def _score_mod(q: Tensor, k: Tensor, bias: Tensor | None, softcap: float | None) -> ScoreMod | None:

@@ -90,16 +90,18 @@ def slow(
     return_weights: bool = False,
     average_weights: bool = False,
     as_inputs: bool = False,
+    hinting: bool = False,
 ) -> Any:
     """The output (B, Sq, E), and on request the weights, from ``torch.nn.functional.multi_head_attention_forward``.
 
     With weights asked for that is a composition of products and a softmax, without it is scaled_dot_product_attention.
-    The module's parameters are inputs of the call with ``as_inputs``.  Raises NotImplementedError for what the module
-    cannot express.
+    The module's parameters are inputs of the call with ``as_inputs``.  With ``hinting``, is_causal is given beside the
+    caller's own mask or bias; else the triangle is part of the one attn_mask.  Raises NotImplementedError for what the
+    module cannot express.
     """
     weights = (w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o)
     x_kv = x_q if x_kv is None else x_kv
-    padding, attending, hint = _masks(x_q, x_kv, heads, sequence_first, mask, bias, is_causal, kv_lengths)
+    padding, attending, hint = _masks(x_q, x_kv, heads, sequence_first, mask, bias, is_causal, kv_lengths, hinting)
     arguments = (x_q, x_kv, x_kv, padding, return_weights, attending, average_weights, hint)
     with _fast_path_disabled():
         if as_inputs:
@@ -114,6 +116,12 @@ def slow(
 def functional(*arguments: torch.Tensor, **keywords: Any) -> Any:
     """``slow`` with the weights as inputs of the module instead of its parameters, for export and for gradients."""
     return slow(*arguments, **keywords, as_inputs=True)
+
+
+@functools.wraps(slow, assigned=("__module__", "__annotations__"))
+def hinted(*arguments: torch.Tensor, **keywords: Any) -> Any:
+    """``slow`` called as many do: a mask of one's own as attn_mask, and is_causal for the triangle."""
+    return slow(*arguments, **keywords, hinting=True)
 
 
 def composed(
@@ -216,6 +224,7 @@ def _masks(
     bias: torch.Tensor | None,
     is_causal: bool,
     kv_lengths: torch.Tensor | None,
+    hinting: bool = False,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, bool]:
     """key_padding_mask, attn_mask and the hint is_causal.
 
@@ -239,9 +248,10 @@ def _masks(
         raise NotImplementedError(
             "attn_mask is boolean or additive, and key_padding_mask (B, Sk) is all there is beside it"
         )
-    hint = is_causal and bias is None and forbidden is None
+    own = bias is not None or forbidden is not None
+    hint = is_causal and (hinting or not own)
     attending = forbidden if bias is None else _aligned(bias)
-    if is_causal:
+    if is_causal and not (hinting and own):
         triangle = torch.ones(scores[2:], dtype=torch.bool, device=x_q.device).triu(diagonal=1)
         if bias is not None:
             attending = _aligned(bias).masked_fill(triangle, -math.inf)

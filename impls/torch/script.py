@@ -15,6 +15,7 @@ from attention_conformance.impls.memory_layouts import GUARD
 from attention_conformance.impls.numpy.script import first_entries
 from attention_conformance.impls.operators import OPERATORS
 from attention_conformance.impls.script import (
+    CARRIED,
     INDENT,
     WIDTH,
     Given,
@@ -63,7 +64,7 @@ def definition(path: str, call: Call) -> list[str]:
     """The function ``mha`` of the call's arrays.  Raises NotImplementedError for what the module cannot express."""
     _check(path, call)
     names = (*OPERATORS[call.operator].arguments, *call.arrays)
-    masks, given = _masks(call, _sizes(call))
+    masks, given = _masks(call, _sizes(call), hinting=path == "hinted")
     weights = bool(call.static.get("return_weights"))
     if not weights and path != _COMPOSED:
         given["need_weights"] = "False"
@@ -141,7 +142,7 @@ def _state(call: Call) -> list[str]:
     return [*lines, enclosed("state = {", items, "}", depth=1)]
 
 
-def _masks(call: Call, sizes: _Sizes) -> tuple[list[str], dict[str, str]]:
+def _masks(call: Call, sizes: _Sizes, hinting: bool = False) -> tuple[list[str], dict[str, str]]:
     """The statements that make key_padding_mask and attn_mask, and these and the hint as the module's keywords.
 
     As in impls.torch.modules: a mask (B, 1, 1, Sk) and the lengths are the first, any other mask, the bias and the
@@ -168,8 +169,9 @@ def _masks(call: Call, sizes: _Sizes) -> tuple[list[str], dict[str, str]]:
     shape: tuple[int, ...] = sizes.scores[2:]
     if additive or (mask is not None and not rows):
         attending, shape = (["bias"], call.shape("bias")) if additive else (["~mask"], mask or ())
-    if call.static.get("is_causal"):
-        given |= {} if attending else {"is_causal": "True"}  # the hint, where attn_mask is the triangle alone
+    if call.static.get("is_causal") and (hinting or not attending):
+        given["is_causal"] = "True"  # the hint, where attn_mask is the triangle alone
+    if call.static.get("is_causal") and not (hinting and attending):
         triangle = f"torch.ones({sizes.queries}, {sizes.keys}, dtype=torch.bool{device}).triu(diagonal=1)"
         attending = [f"bias.masked_fill({triangle}, -torch.inf)"] if additive else [*attending, triangle]
         shape = (*shape[:-2], *(max(pair) for pair in zip(_aligned(shape)[2:], sizes.scores[2:], strict=True)))
@@ -202,8 +204,8 @@ def _aligned(shape: tuple[int, ...]) -> tuple[int, ...]:
 def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
     """Tensors on the device, and then their layout in memory (impls.memory_layouts) in torch's terms."""
     moved = "" if device == "cpu" else f'.to("{device}")'
-    half = {"bfloat16": ".to(torch.bfloat16)"}
-    lines = assigned(arrays, lambda each: f"torch.from_numpy(a){half.get(each.dtype, '')}{moved}")
+    cast = {dtype: f".to(torch.{dtype})" for dtype in CARRIED}
+    lines = assigned(arrays, lambda each: f"torch.from_numpy(a){cast.get(each.dtype, '')}{moved}")
     return lines + assigned(arrays, lambda each: _layout(each, memory))
 
 
@@ -267,6 +269,22 @@ def sdpa(kernel: str = "") -> Writer:
         return Snippet("attention", ("q", "k", "v", *arrays), TERMS, tuple(imports), "\n".join(lines), _checks(call))
 
     return write
+
+
+def aten(call: Call) -> Snippet:
+    """The flash operator of the CPU (impls.torch.sdpa.aten)."""
+    options, arrays = call.static, [name for name in ("mask", "bias") if name in call.arrays]
+    if len(arrays) > 1:
+        raise NotImplementedError("attn_mask is additive")
+    arguments = ["q", "k", "v", "0.0", str(bool(options.get("is_causal")))]
+    arguments += ["attn_mask=bias"] if arrays else []
+    arguments += [f"scale={options['scale']!r}"] if options.get("scale") is not None else []
+    lines = [f"def attention({', '.join(['q', 'k', 'v', *arrays])}):"]
+    if "mask" in arrays:
+        lines.append("    bias = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, -torch.inf)")
+    lines.append(applied("torch.ops.aten._scaled_dot_product_flash_attention_for_cpu", arguments, 1, "output, lse = "))
+    lines.append("    return output, lse" if options.get("return_lse") else "    return output")
+    return Snippet("attention", ("q", "k", "v", *arrays), TERMS, (), "\n".join(lines))
 
 
 def _has_past(call: Call) -> bool:
@@ -403,6 +421,13 @@ def compiled(call: Call) -> Snippet:
     return Snippet("compiled", by_contract(call), TERMS, definitions=lines, sources=source)
 
 
+def compiled_flex(call: Call) -> Snippet:
+    """``flex_attention`` of a call without options under ``torch.compile``."""
+    inner = flex(call)
+    lines = [inner.definitions, "", "", "compiled = torch.compile(attention, dynamic=True, fullgraph=True)"]
+    return replace(inner, function="compiled", definitions="\n".join(lines))
+
+
 #: Functions that only gradients are made of, by what they are as the target of an implementation.
 FUNCTIONS: dict[str, Writer] = {
     f"attention_conformance.impls.torch.modules:{path}": module(path) for path in ("functional", "composed")
@@ -415,11 +440,14 @@ CALLS: dict[str, Writer] = {
     "torch-sdpa-flash": sdpa("FLASH_ATTENTION"),
     "torch-sdpa-efficient": sdpa("EFFICIENT_ATTENTION"),
     "torch-sdpa-cudnn": sdpa("CUDNN_ATTENTION"),
+    "torch-flash-aten": aten,
     "torch-flex": flex,
+    "torch-flex-compile": compiled_flex,
     "torch-compile": compiled,
     "torch-layer": written_out("layer:mha"),
     "torch-mha-fast": module("fast"),
     "torch-mha-slow": module("slow"),
+    "torch-mha-hint": module("hinted"),
     "torch-sublayer": written_out("layer:sublayer"),
     "torch-merge": written_out("merge:merge"),
     "torch-context-parallel": written_out("merge:context_parallel"),

@@ -69,6 +69,48 @@ def attention(
     return (output, *present) if present else output
 
 
+def masked(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    mask: torch.Tensor | None = None,
+    is_causal: bool = False,
+) -> Any:
+    """The output (B, Hq, Sq, Dv) with what a model that is exported for one shape has: a mask or ``is_causal``."""
+    return attention(q, k, v, mask=mask, is_causal=is_causal)
+
+
+def aten(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    mask: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    return_lse: bool = False,
+) -> Any:
+    """The output (B, Hq, Sq, Dv) of the flash operator of the CPU, and on request its lse (B, Hq, Sq).
+
+    A mask becomes the biases that ``scaled_dot_product_attention`` makes of it before it calls the operator.  Raises
+    NotImplementedError for mask and bias together, and for a call with which that function does not come here.
+    """
+    if mask is not None and bias is not None:
+        # "Two types of masks are supported."
+        raise NotImplementedError("attn_mask is additive: mask and bias together have no place")
+    if mask is not None:
+        bias = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, -torch.inf)
+    if torch._fused_sdp_choice(q, k, v, bias, 0.0, is_causal, scale=scale) != SDPBackend.FLASH_ATTENTION.value:
+        # says "No available kernel."
+        raise NotImplementedError("scaled_dot_product_attention does not take the flash kernel here")
+    output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        q, k, v, 0.0, is_causal, attn_mask=bias, scale=scale
+    )
+    return (output, lse) if return_lse else output
+
+
 def _forced(kernel: SDPBackend) -> Any:
     """``attention`` with one kernel allowed and no other."""
 

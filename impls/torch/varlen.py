@@ -141,9 +141,17 @@ def paged(
     scale: float | None = None,
     max_seqlen_q: int = 0,
     max_seqlen_k: int = 0,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
 ) -> Tensor:
-    """The output (Tq, Hq, Dv): the keys of a paged cache gathered by its table, then ``padded``."""
-    check_pages(q, k_cache, v_cache, cu_seqlens_q, block_table, kv_lengths)
+    """The output (Tq, Hq, Dv): the keys of a paged cache gathered by its table, then ``padded``.
+
+    What is stored with scales is multiplied by them in float32 or float64, and rounded to the dtype of q.
+    """
+    check_pages(q, k_cache, v_cache, cu_seqlens_q, block_table, kv_lengths, k_scale, v_scale)
+    if k_scale is not None and v_scale is not None:
+        wide = torch.promote_types(q.dtype, torch.float32)
+        k_cache, v_cache = ((c.to(wide) * s).to(q.dtype) for c, s in ((k_cache, k_scale), (v_cache, v_scale)))
     size = k_cache.shape[1]
     ends = torch.nn.functional.pad(kv_lengths.cumsum(0), (1, 0))
     sequence, place = places(ends, int(ends[-1]))
