@@ -114,7 +114,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cell" not in metafunc.fixturenames:
         return
     config = metafunc.config
-    chosen, workloads = _selection(config).targets, config.stash[_BENCH].workloads
+    workloads = config.stash[_BENCH].workloads
+    # Of ranks a call is timed with the way of its shards to them, which says nothing.
+    chosen = tuple(each for each in _selection(config).targets if each.implementation.distribution is None)
     if not config.getoption("dtype"):
         chosen = tuple(target for target in chosen if target.dtype == options.DTYPE)
     pairs = [(target, workload) for target in chosen for workload in workloads]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from attention_conformance.bench.gate import problems, rows, walls
+from attention_conformance.bench.gate import modules, problems, rows, walls
 from attention_conformance.bench.gate.verdict import Asked, Decision, Reason, Timed, Verdict
 from attention_conformance.bench.gate.worker import NOTED
 from attention_conformance.bench.machine.roofline import best_product
@@ -166,6 +168,11 @@ class Gate:
             for shape in self.task.shapes or (DEFAULT,):
                 for dtype in self.task.dtypes:
                     self._time(shape, dtype)
+        if not self.reasons:
+            with contextlib.suppress(OSError, ValueError, SyntaxError):  # a module by its name, or nothing to parse
+                named = walls.named(Path(modules.file_of(self.candidate)).read_text(encoding="utf-8"))
+                if named:
+                    self._because("names", named)
         for shape in filter(rows.large, self.task.shapes):
             sizes, text = ",".join(map(str, _sizes(shape))), rows.cost(shape, self.seed, not self.task.always)
             self.notes[f"{sizes} judged by {text}: {self._judging:.1f} s for {self._by_rows} problems"] = None

@@ -6,6 +6,7 @@ can get round them (bench/GATE.md says how); what decides about values and times
 
 from __future__ import annotations
 
+import ast
 import builtins
 import ctypes
 import functools
@@ -217,6 +218,28 @@ def count_torch(run: Callable[[], Any]) -> Any:
     for name in names:
         _COUNTS[name] = _COUNTS.get(name, 0) + 1
     return returned
+
+
+# What it says of the suite.
+
+
+def named(text: str) -> str:
+    """Where a candidate's code has the suite's name in a string, as what it does there may be for the judge alone.
+
+    Docstrings, and what is done when the file is run as a program, are not looked at.
+    """
+    tree = ast.parse(text)
+    passed: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+            passed.add(body[0].value)
+        if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
+            passed.update(each for inner in node.body for each in ast.walk(inner))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node not in passed and PACKAGE in str(node.value).replace("-", "_"):
+            return f"line {node.lineno} names the suite, so that what it does may be for the judge alone"
+    return ""
 
 
 # What is audited.

@@ -28,9 +28,9 @@ import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
 
 from attention_conformance.bench.analysis.fits import PROOF
-from attention_conformance.bench.validity.checks import checked_heads, checked_rows
+from attention_conformance.bench.validity.checks import SEQUENCES, checked_heads, checked_rows
 from attention_conformance.bench.workloads import arguments
-from attention_conformance.bench.workloads.workload import Workload
+from attention_conformance.bench.workloads.workload import PACKED, Workload
 from attention_conformance.conformance.bounds.sdpa import BLOCK_ELEMENTS
 
 #: Sets of inputs at once: here what the checks need, the first one, a fresh one, and what is copied on the way; in the
@@ -40,7 +40,7 @@ SETS_HERE, SETS_THERE = 3, arguments.SETS + 3
 #: Arrays of B·H·Sq·Sk numbers that an implementation is taken to hold at once.  Measured of the built-ins at B=1, H=8,
 #: S=2048 in float32, where one is 128 MiB: NumPy written out 3.3 (scores, shifted scores, their exponentials), the
 #: same as a layer 3.5, flex_attention and the ONNX reference 4.3; gradients in NumPy 4.2, by JAX 9.2.
-SQUARE = {"sdpa": 5, "mha": 5, "sublayer": 5, "sdpa_grad": 10, "mha_grad": 10}
+SQUARE = {"sdpa": 5, "mha": 5, "sublayer": 5, "sdpa_grad": 10, "mha_grad": 10, "varlen": 5, "paged": 5}
 
 #: Arrays of float64 that a check holds at once: of recomputed scores, of keys and values (one head per query head), of
 #: blocks, and of the projections of a layer.  tests/test_memory.py measures that a check takes no more.
@@ -90,6 +90,12 @@ def check_bytes(w: Workload) -> int:
     """What a check takes, which is made in float64."""
     if w.operator == "merge":
         return WIDE * MERGE_ARRAYS * w.batch * w.heads * min(checked_rows(w), w.length) * w.keys * w.width
+    if w.kind in PACKED:  # sequence by sequence; what is expected of a sequence is kept, of its rows
+        rows = min(checked_rows(w), w.length)
+        of_keys = w.heads * w.keys
+        kept = 2 * min(w.batch, SEQUENCES + 1) * rows * w.heads * w.value_width
+        block = BLOCK_ARRAYS * max(BLOCK_ELEMENTS, of_keys * w.value_width)
+        return WIDE * (SCORE_ARRAYS * rows * of_keys + KEY_ARRAYS * of_keys * (w.width + w.value_width) + kept + block)
     if w.operator == "mha_grad":
         return WIDE * (SCORE_ARRAYS * scores(w) + PROJECTION_ARRAYS * 4 * w.tokens * w.heads * w.width)
     if w.is_gradient:

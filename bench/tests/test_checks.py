@@ -15,7 +15,9 @@ from attention_conformance.conformance.spec import gradients
 from attention_conformance.conformance.spec import merge as merge_reference
 from attention_conformance.conformance.spec import mha as layers
 from attention_conformance.conformance.spec import mha_gradients as layer_gradients
+from attention_conformance.conformance.spec import paged as paged_reference
 from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.conformance.spec import varlen as varlen_reference
 from attention_conformance.impls.contract import Profile
 
 pytestmark = pytest.mark.slow
@@ -32,6 +34,10 @@ NAMES = (
     "mha-b2h2d8s40-causal-bias-pad",
     "sublayer-b2h2d8s40-causal-pad",
     "merge-b2h3d8s40k5",
+    "varlen-b3h4g2d8v6s40-causal-cap20",
+    "varlen-b12h2d8s9-w3-code",
+    "paged-b3h4g2d8v6s3k40-w20-p4",
+    "paged-b12h2d8s5k40-chat-mixed",
     "prefill-b2h4g2d8v6s9-w5-cap20-bias-pad-grad",
     "cross-b1h2d8s9k5-grad",
     "mha-b2h2d8s9-grad",
@@ -57,6 +63,9 @@ def right(call: Call) -> Results:
     elif w.operator == "merge":
         merged = merge_reference.merge(*x.values())
         results = {"output": merged.output, "lse": merged.lse}
+    elif w.operator in ("varlen", "paged"):
+        whole = varlen_reference.varlen if w.operator == "varlen" else paged_reference.paged
+        results = {"output": whole(*x.values(), **options).output}
     elif w.operator == "sublayer":
         results = {"output": layers.sublayer(*x.values(), **options).output}
     elif w.kind == "decode":
@@ -107,6 +116,8 @@ def test_results_of_other_inputs_are_invalid(name: str) -> None:
         ("mha-b1h2d8s9", "MHA-18"),
         ("sublayer-b1h2d8s9", "SUB-9"),
         ("merge-b1h2d8s9k3", "MERGE-12"),
+        ("varlen-b2h2d8s9", checks.blame("varlen").accuracy),
+        ("paged-b2h2d8s9k3", checks.blame("paged").accuracy),
         ("prefill-b1h2d8s9-grad", "GRAD-9"),
     ],
 )
@@ -227,4 +238,4 @@ def test_fewer_heads_of_longer_gradients_are_checked() -> None:
 
 def test_every_operator_of_a_workload_has_a_check() -> None:
     """No result is timed unseen."""
-    assert set(checks._EXPECTED) == {"sdpa", "mha", "sublayer", "sdpa_grad", "mha_grad", "merge"}
+    assert set(checks._EXPECTED) == {"sdpa", "mha", "sublayer", "sdpa_grad", "mha_grad", "merge", "varlen", "paged"}

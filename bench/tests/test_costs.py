@@ -12,7 +12,7 @@ from attention_conformance import bench
 from attention_conformance.bench.output.records import Roofline
 from attention_conformance.bench.workloads import arguments
 from attention_conformance.bench.workloads.costs import FORMULAS, flops, intensity, least_bytes, measures, pairs
-from attention_conformance.bench.workloads.workload import Workload, parse
+from attention_conformance.bench.workloads.workload import PACKED, Workload, parse
 
 #: Small forms of everything that decides which pairs are allowed.
 NAMES = (
@@ -29,17 +29,28 @@ NAMES = (
     "decode-b1h2d3s1k6",
     "decode-b1h2d3s4k6",
     "decode-b1h2d3s4k6-w2",
+    "varlen-b3h2d3s7",
+    "varlen-b3h4g2d3v5s7-causal",
+    "varlen-b3h2d3s9-w2-chat",
+    "paged-b3h4g2d3v5s2k9-p4",
+    "paged-b3h2d3s4k9-w3-code-mixed",
 )
+
+#: Those that have gradients.
+DIFFERENTIATED = [name for name in NAMES if name.startswith(("prefill", "cross"))]
 
 
 def allowed(w: Workload, b: int, i: int, j: int) -> bool:
     """Whether row i of sequence b may attend to key j, by the words of the grammar."""
-    position = w.past + i
+    rows, keys = w.sequences[b]
+    position = (keys - rows if w.kind in PACKED else w.past) + i
+    if i >= rows:
+        return False
     if w.is_causal and j > position:
         return False
     if w.window is not None and j < position - w.window:
         return False
-    return j < w.kv_lengths[b]
+    return j < keys
 
 
 def counted(w: Workload) -> int:
@@ -61,7 +72,7 @@ def test_flops_equal_what_the_two_products_do(name: str) -> None:
     assert flops(w) == counted(w) * w.heads * (2 * w.width + 2 * w.value_width)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("decode")])
+@pytest.mark.parametrize("name", DIFFERENTIATED)
 def test_gradients_have_five_products(name: str) -> None:
     """q·k, dQ and dK are sums or terms of width D, dP and dV of width Dv."""
     w = parse(f"{name}-grad")
@@ -89,7 +100,8 @@ def test_formulas_stand_in_the_readme(operator: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["prefill-b2h4g2d3v5s9-w3", "cross-b2h2d3s9k4-pad-grad", "mha-b2h3d4s5", "mha-b2h3d4s5-grad"]
+    "name",
+    ["prefill-b2h4g2d3v5s9-w3", "cross-b2h2d3s9k4-pad-grad", "mha-b2h3d4s5", "mha-b2h3d4s5-grad", "paged-b3h2d3s2k9"],
 )
 def test_the_formula_is_what_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The printed text, evaluated, gives the number."""
@@ -123,7 +135,7 @@ def needed(w: Workload) -> int:
             rows.add((b, i))
             keys.add((b, j))
             pairs.add((i, j))
-    read_keys = w.batch * w.keys if w.past else len(keys)
+    read_keys = w.batch * w.keys if w.kind == "decode" else len(keys)
     numbers = len(rows) * w.heads * w.width + read_keys * w.kv_heads * (w.width + w.value_width)
     return numbers + (len(pairs) * w.heads if w.has_bias else 0)
 
@@ -133,7 +145,7 @@ def test_inputs_are_what_allowed_pairs_need(name: str) -> None:
     """Rows that see a key, keys that are seen, pairs of a bias; grouped heads once."""
     w = parse(name)
     results = sum(int(np.prod(shape)) for shape in arguments.results(w).values())
-    lengths = 8 * w.batch if w.is_padded else 0
+    lengths = 8 * w.batch if w.is_padded else sum(4 * array.size for array in arguments.structure(w).values())
     assert least_bytes(w, "float32") == 4 * (needed(w) + results) + lengths
 
 

@@ -26,6 +26,8 @@ CHECKED = (
     "mha-b1h8d64s512",
     "sublayer-b2h8d64s256-pad",
     "merge-b4h8d128s256k8",
+    "varlen-b4h8d64s512-causal",
+    "paged-b16h8g2d64s1k4096",
     "prefill-b1h8d64s512-causal-grad",
     "prefill-b1h4d64s512-cap50-bias-grad",
 )

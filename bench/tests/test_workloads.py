@@ -58,6 +58,8 @@ def test_keys_of_cross_are_all_there_are() -> None:
         ("mha-b1h8d64s128", "mha"),
         ("sublayer-b1h8d64s128-pad", "sublayer"),
         ("merge-b8h32d128s1k8", "merge"),
+        ("varlen-b1h8d64s128-causal", "varlen"),
+        ("paged-b1h8d64s1k128", "paged"),
     ],
 )
 def test_a_kind_and_its_suffix_say_the_operator(name: str, operator: str) -> None:
@@ -69,7 +71,7 @@ def test_a_kind_and_its_suffix_say_the_operator(name: str, operator: str) -> Non
     ("name", "why"),
     [
         ("prefil-b1h8d64s1024", "did you mean prefill-b1h8d64s1024"),
-        ("train-b1h8d64s1024", "known: cross, decode, merge, mha, prefill, sublayer"),
+        ("train-b1h8d64s1024", "known: cross, decode, merge, mha, paged, prefill, sublayer, varlen"),
         ("prefill", "sizes are b<B>h<H>"),
         ("prefill-b1h8d64s0", "without leading zeros"),
         ("prefill-b01h8d64s128", "without leading zeros"),
@@ -95,6 +97,15 @@ def test_a_kind_and_its_suffix_say_the_operator(name: str, operator: str) -> Non
         ("decode-b1h8d64s1k64-causal", "it is written decode-b1h8d64s1k64"),
         ("mha-b1h8g2d64s128", "mha has no part 'g'"),
         ("sublayer-b1h8d64s128-grad", "sublayer has no part 'grad'"),
+        ("varlen-b1h8d64s128-chat", "chat needs more than one sequence"),
+        ("varlen-b2h8d64s128-mixed", "varlen has no part 'mixed'"),
+        ("varlen-b2h8d64s128-chat-code", "it is written varlen-b2h8d64s128-chat"),
+        ("paged-b2h8d64s1k128-mixed", "mixed needs more than one new token"),
+        ("paged-b2h8d64s1k128-p16", "it is written paged-b2h8d64s1k128"),
+        ("paged-b2h8d64s1k128-p0", "'p0' is not a suffix"),
+        ("paged-b2h8d64s1k128-causal", "it is written paged-b2h8d64s1k128"),
+        ("paged-b2h8d64s1", "paged needs a number of keys"),
+        ("prefill-b2h8d64s128-chat", "prefill has no part 'chat'"),
     ],
 )
 def test_what_the_grammar_does_not_allow_is_refused(name: str, why: str) -> None:
@@ -126,12 +137,34 @@ def test_padded_sequences_have_different_lengths() -> None:
     assert parse("prefill-b2h1d8s16").kv_lengths == (16, 16)
 
 
+def test_lengths_of_a_mix_have_the_proportions_of_its_trace() -> None:
+    """Each sixteenth of the prompts once, the longest scaled to S, neighbours unlike each other."""
+    rows = [rows for rows, _ in parse("varlen-b16h1d8s8178-chat").sequences]
+    assert sorted(rows) == [2 * length for length in workloads.MIXES["chat"]]
+    assert rows != sorted(rows)
+    few = parse("paged-b4h1d8s1k1000-code").sequences
+    assert sorted(keys - 1 for _, keys in few) == [45, 199, 399, 1000]  # 245, 1093, 2195 and 5511 of 5511, rounded up
+    assert {rows for rows, _ in few} == {1}
+
+
+def test_a_mixed_batch_has_a_piece_of_a_prompt_and_single_tokens() -> None:
+    """Every sequence ends with its new tokens."""
+    assert parse("paged-b3h1d8s4k12-mixed").sequences == ((4, 16), (1, 11), (1, 9))
+    assert parse("paged-b3h1d8s4k12-mixed").tokens == 6
+
+
+def test_packed_sequences_go_down_to_half_without_a_mix() -> None:
+    """As padding does."""
+    assert parse("varlen-b4h1d8s16").sequences == ((16, 16), (14, 14), (12, 12), (10, 10))
+
+
 @pytest.mark.parametrize(
     ("name", "family"),
     [
         ("prefill-b1h8d64s1024-causal", "prefill-b1h8d64s*-causal"),
         ("decode-b1h8d64s1k4096", "decode-b1h8d64s1k*"),
         ("cross-b1h8d64s128k1500", "cross-b1h8d64s*k1500"),
+        ("paged-b2h8d64s1k1024-p64-chat", "paged-b2h8d64s1k*-p64-chat"),
     ],
 )
 def test_a_family_leaves_one_length_open(name: str, family: str) -> None:

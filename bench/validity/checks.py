@@ -1,8 +1,9 @@
 """Checks of a timed call: whether its results are right, by the reference and the bound of its operator.
 
 Long sequences are checked in part, each part exactly: of sdpa and of the layers sampled query rows, which depend on
-no other row; of the gradients of sdpa sampled key heads with their query heads and all rows, since a row of grad_k is a
-sum over all query rows.  The gradients of a layer are checked whole: those of its weights are sums over everything.
+no other row; of packed sequences such rows of some sequences; of the gradients of sdpa sampled key heads with their
+query heads and all rows, since a row of grad_k is a sum over all query rows.  The gradients of a layer are checked
+whole: those of its weights are sums over everything.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.bench.workloads import arguments
-from attention_conformance.bench.workloads.workload import Workload
+from attention_conformance.bench.workloads.workload import PACKED, Workload
 from attention_conformance.conformance.bounds import gradients as gradient_bounds
 from attention_conformance.conformance.bounds import merge as merge_bounds
 from attention_conformance.conformance.bounds import mha as layer_bounds
@@ -31,6 +32,7 @@ from attention_conformance.conformance.spec import gradients as gradient_referen
 from attention_conformance.conformance.spec import merge as merge_reference
 from attention_conformance.conformance.spec import mha as layer_reference
 from attention_conformance.conformance.spec import mha_gradients as layer_gradient_reference
+from attention_conformance.conformance.spec import paged as paged_reference
 from attention_conformance.conformance.spec import sdpa as reference
 from attention_conformance.impls.calls import same_bits
 from attention_conformance.impls.contract import Framework, Profile
@@ -46,6 +48,9 @@ Inputs = tuple[dict[str, np.ndarray], dict[str, Any]]
 #: Query rows of every head that a check recomputes: MOST_ROWS, and fewer of longer sequences, so that a check costs
 #: PAIRS pairs (i, j), about 0.2 s on one core; but FEWEST_ROWS at least.
 MOST_ROWS, FEWEST_ROWS, PAIRS = 32, 8, 2**17
+
+#: Packed sequences of which a check recomputes rows.
+SEQUENCES = 8
 
 #: Scores (B, H, Sq, Sk) of the heads whose gradients a check recomputes, about 1 s on one core; one key head at least.
 GRADIENT_SCORES = 2**21
@@ -220,7 +225,8 @@ def _wrong(one: Comparison, profile: Profile) -> str:
 
 def checked_rows(w: Workload) -> int:
     """How many query rows of every head are recomputed."""
-    affordable = PAIRS // (w.batch * w.heads * w.keys)
+    sequences = min(w.batch, SEQUENCES) if w.kind in PACKED else w.batch
+    affordable = PAIRS // (sequences * w.heads * w.keys)
     return max(FEWEST_ROWS, min(MOST_ROWS, affordable))
 
 
@@ -319,6 +325,30 @@ def _merge(call: Call, seed: int) -> tuple[Part, ...]:
     return Part("output", index, expected.output, bound.output), Part("lse", index, expected.lse, bound.lse)
 
 
+def _packed(call: Call, seed: int) -> tuple[Part, ...]:
+    """Sampled rows of sampled sequences, each as if alone: the first, the last, the longest, and others."""
+    w, options, given = call.workload, dict(call.keywords), call.arrays
+    for name in ("max_seqlen_q", "max_seqlen_k"):
+        options.pop(name)
+    longest = int(np.argmax([keys for _, keys in w.sequences]))
+    chosen = sorted({longest, *map(int, sample(w.batch, min(w.batch, SEQUENCES), seed))})
+    parts = []
+    for n in chosen:
+        start, count, keys = int(given["cu_seqlens_q"][n]), *w.sequences[n]
+        if w.kind == "paged":
+            k, v = (paged_reference.in_order(given[x], given["block_table"][n], keys) for x in ("k_cache", "v_cache"))
+        else:
+            k, v = (given[x][start : start + keys] for x in ("k", "v"))
+        q = given["q"][start : start + count]
+        rows = sample(count, checked_rows(w), seed)
+        offset: dict[str, Any] = {"causal_offset": keys - count} if w.is_causal else {}
+        q, k, v = (x.swapaxes(0, 1)[None] for x in (q, k, v))
+        expected = reference.sdpa(q, k, v, **options, **offset, rows=rows)
+        bound = bounds.bound(expected, Options(softcap=options.get("softcap")), call.dtype, call.profile)
+        parts.append(Part("output", start + rows, *(x[0].swapaxes(0, 1) for x in (expected.output, bound.output))))
+    return tuple(parts)
+
+
 _EXPECTED = {
     "sdpa": _sdpa,
     "mha": _layer,
@@ -326,6 +356,7 @@ _EXPECTED = {
     "sdpa_grad": _gradients,
     "mha_grad": _layer_gradients,
     "merge": _merge,
+    **dict.fromkeys(PACKED, _packed),
 }
 
 

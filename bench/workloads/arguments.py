@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
 
-from attention_conformance.bench.workloads.workload import Workload
+from attention_conformance.bench.workloads.workload import PACKED, Workload
 from attention_conformance.impls.operators import OPERATORS
 
 Shape = tuple[int, ...]
@@ -32,6 +32,8 @@ def shapes(w: Workload) -> dict[str, Shape]:
     if w.kind == "merge":
         rows = (w.other, w.batch, w.heads, w.length)
         return {"outputs": (*rows, w.width), "lses": rows}
+    if w.kind in PACKED:
+        return _packed(w)
     found: dict[str, Shape] = _layer(w) if w.kind in ("mha", "sublayer") else _heads(w)
     if w.has_bias:
         found["bias"] = (1, w.heads, w.length, w.keys)
@@ -51,6 +53,36 @@ def _heads(w: Workload) -> dict[str, Shape]:
         found["past_key"] = (w.batch, w.kv_heads, w.past, w.width)
         found["past_value"] = (w.batch, w.kv_heads, w.past, w.value_width)
     return found
+
+
+def _packed(w: Workload) -> dict[str, Shape]:
+    found: dict[str, Shape] = {"q": (w.tokens, w.heads, w.width)}
+    keys, values = (w.kv_heads, w.width), (w.kv_heads, w.value_width)
+    if w.kind == "varlen":
+        return found | {"k": (w.tokens, *keys), "v": (w.tokens, *values)}
+    pages = sum(_pages(w))
+    return found | {"k_cache": (pages, w.page, *keys), "v_cache": (pages, w.page, *values)}
+
+
+def _pages(w: Workload) -> list[int]:
+    """Pages of each sequence."""
+    return [-(-keys // w.page) for _, keys in w.sequences]
+
+
+def structure(w: Workload) -> dict[str, np.ndarray]:
+    """Arguments that say where what is: boundaries of packed sequences, tables of pages, and lengths."""
+    if w.kind not in PACKED:
+        return {}
+    rows, keys = np.array(w.sequences, np.int32).T
+    bounds = {"cu_seqlens_q": np.concatenate([[0], np.cumsum(rows)]).astype(np.int32)}
+    if w.kind == "varlen":
+        return bounds | {"cu_seqlens_k": bounds["cu_seqlens_q"].copy()}
+    counts = _pages(w)
+    order = np.random.default_rng(0).permutation(sum(counts)).astype(np.int32)  # as pages are once some were freed
+    table = np.zeros((w.batch, max(counts)), np.int32)
+    for row, own in zip(table, np.split(order, np.cumsum(counts)[:-1]), strict=True):
+        row[: len(own)] = own
+    return bounds | {"block_table": table, "kv_lengths": np.ascontiguousarray(keys)}
 
 
 def _layer(w: Workload) -> dict[str, Shape]:
@@ -81,6 +113,9 @@ def options(w: Workload) -> dict[str, Any]:
         found["softcap"] = float(w.softcap)
     if w.is_padded:
         found["kv_lengths"] = np.array(w.kv_lengths, np.int64)
+    if w.kind in PACKED:
+        rows, keys = zip(*w.sequences, strict=True)
+        found |= {"max_seqlen_q": max(rows), "max_seqlen_k": max(keys)}
     return found
 
 
@@ -98,7 +133,7 @@ def results(w: Workload) -> dict[str, Shape]:
         return {"output": given["outputs"][1:], "lse": given["lses"][1:]}
     for name in OPERATORS[w.operator].returned({*given, *options(w)}):
         if name == "output":
-            found[name] = given["x_q"] if "x_q" in given else (*given["q"][:3], w.value_width)
+            found[name] = given["x_q"] if "x_q" in given else (*given["q"][:-1], w.value_width)
         elif name in PRESENT:
             batch, heads, _, width = given[PRESENT[name]]
             found[name] = (batch, heads, w.keys, width)
@@ -120,9 +155,9 @@ def make(w: Workload, dtype: str, seed: int) -> tuple[dict[str, np.ndarray], dic
     """
     generator = np.random.default_rng([seed, zlib.crc32(w.name.encode())])
     drawn = {name: _draw(generator, name, shape, dtype_of(name, dtype)) for name, shape in shapes(w).items()}
-    arguments = OPERATORS[w.operator].arguments
+    arguments, known = OPERATORS[w.operator].arguments, drawn | structure(w)
     rest = {name: array for name, array in drawn.items() if name not in arguments}
-    return {name: drawn[name] for name in arguments}, rest | options(w)
+    return {name: known[name] for name in arguments}, rest | options(w)
 
 
 def fresh(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ import numpy as np
 from attention_conformance.bench.memory.predict import result_bytes
 from attention_conformance.bench.output.records import Roofline
 from attention_conformance.bench.workloads import arguments
-from attention_conformance.bench.workloads.workload import Workload
+from attention_conformance.bench.workloads.workload import PACKED, Workload
 
 #: The formulas as reports print them, by operator.  Matrix products are counted, a multiplication and an addition per
 #: element; softmax (about 5 operations a pair against 2·(D + Dv)), biases and normalisation are not.  ``pairs`` is the
@@ -43,23 +44,27 @@ FORMULAS = {
     "sublayer": "8·B·S·E² + 4·B·H·pairs·D",
     "mha_grad": "22·B·S·E² + 12·B·H·pairs·D",
     "merge": "2·B·H·S·parts·D",
+    "varlen": "2·B·H·pairs·(D + Dv)",
+    "paged": "2·B·H·pairs·(D + Dv)",
 }
 
 #: Arrays of which some rows may not be needed: those of queries, and those of keys.
-QUERIES, KEYS = ("q", "grad_output"), ("k", "v")
+QUERIES, KEYS = ("q", "grad_output"), ("k", "v", "k_cache", "v_cache")
 
 COMPUTE, BANDWIDTH = "compute", "bandwidth"
 
 
 def pairs(workload: Workload) -> int:
     """Pairs (i, j) of a query row and a key that it may attend to, in one head, summed over the sequences."""
-    positions = np.arange(workload.length) + workload.past
-    first = 0 if workload.window is None else np.maximum(positions - workload.window, 0)
-    total = 0
-    for keys in workload.kv_lengths:
-        last = np.minimum(positions, keys - 1) if workload.is_causal else np.full_like(positions, keys - 1)
-        total += int(np.maximum(last - first + 1, 0).sum())
-    return total
+    return sum(int(np.maximum(last - first + 1, 0).sum()) for first, last in _spans(workload))
+
+
+def _spans(w: Workload) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """First and last key that each row may attend to, sequence by sequence; the last before the first where none."""
+    for rows, keys in w.sequences:
+        positions = np.arange(rows) + (keys - rows if w.kind in PACKED else w.past)
+        first = np.zeros_like(positions) if w.window is None else np.maximum(positions - w.window, 0)
+        yield first, np.minimum(positions, keys - 1) if w.is_causal else np.full_like(positions, keys - 1)
 
 
 def flops(workload: Workload) -> int:
@@ -73,6 +78,7 @@ def flops(workload: Workload) -> int:
         "sublayer": 4 * projection + 4 * terms * w.width,
         "mha_grad": 11 * projection + 12 * terms * w.width,
         "merge": 2 * terms * w.width,  # a pair is a row and a part
+        **dict.fromkeys(PACKED, 2 * terms * (w.width + w.value_width)),
     }
     return counts[w.operator]
 
@@ -83,8 +89,8 @@ def least_bytes(w: Workload, dtype: str) -> int:
         _read(w, name, shape) * np.dtype(arguments.dtype_of(name, dtype)).itemsize
         for name, shape in arguments.shapes(w).items()
     )
-    lengths = sum(a.nbytes for a in arguments.options(w).values() if isinstance(a, np.ndarray))
-    return given + lengths + result_bytes(w, dtype)
+    rest = [*arguments.structure(w).values(), *arguments.options(w).values()]
+    return given + sum(a.nbytes for a in rest if isinstance(a, np.ndarray)) + result_bytes(w, dtype)
 
 
 def intensity(w: Workload, dtype: str) -> float:
@@ -113,19 +119,16 @@ def _read(w: Workload, name: str, shape: tuple[int, ...]) -> int:
     if name == "bias":
         return w.heads * pairs(dataclasses.replace(w, batch=1, is_padded=False))  # the first sequence is not padded
     if name in QUERIES:
-        return _seen(w)[0] * shape[1] * shape[3]
-    if name in KEYS and not w.past:
-        return _seen(w)[1] * shape[1] * shape[3]
+        return _seen(w)[0] * w.heads * shape[-1]
+    if name in KEYS and w.kind != "decode":
+        return _seen(w)[1] * w.kv_heads * shape[-1]
     return math.prod(shape)
 
 
 def _seen(w: Workload) -> tuple[int, int]:
     """Rows that see a key, and keys that a row sees, in one head, summed over the sequences."""
-    positions = np.arange(w.length) + w.past
-    first = np.zeros_like(positions) if w.window is None else np.maximum(positions - w.window, 0)
     rows = keys = 0
-    for valid in w.kv_lengths:
-        last = np.minimum(positions, valid - 1) if w.is_causal else np.full_like(positions, valid - 1)
+    for first, last in _spans(w):
         some = first <= last
         rows += int(some.sum())
         # The first and the last key move by one from row to row, or stand still, so the seen keys have no gap.

@@ -153,6 +153,16 @@ _OPTIONS = _sweep(
     "decode-b1h8d64s128k1024",  # mixed: a batch of a prompt after a cache of what came before
 )
 
+#: Packed prompts and paged caches, with lengths of two services: prompts, steps of decoding, and both in one batch.
+_SERVING = _sweep(
+    "varlen-b8h8d64s1024-causal-chat",
+    "varlen-b16h8d64s2048-causal-code",
+    "varlen-b64h8d64s128",
+    "paged-b16h32g8d128s1k2048-chat",
+    "paged-b16h32g8d128s1k4096-code",
+    "paged-b16h32g8d128s256k2048-chat-mixed",
+)
+
 #: Models that are small enough to be timed on two cores.
 _OF_CPU = (
     "bert-base",
@@ -194,6 +204,7 @@ PRESETS = {
     + _lengths("mha-b1h8d64s{}", LENGTHS)
     + _lengths("sublayer-b1h8d64s{}", LENGTHS)
     + _sweep("merge-b1h8d64s1024k2", "merge-b8h32d128s1k8", "merge-b1h32d128s512k2")
+    + _SERVING
     + _sweep(*(f"prefill-b1h8d{width}s1024-causal" for width in (16, 32, 64, 80, 96, 128, 192, 256)))
     + _sweep(*(f"prefill-b{batch}h8d64s512-causal" for batch in (1, 2, 4, 8, 16, 32)))
     + _OPTIONS

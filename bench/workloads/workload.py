@@ -2,20 +2,27 @@
 
 Grammar of a name, in this order and with nothing skipped or added that does not change its meaning:
 
-    KIND-b<B>h<H>[g<Hkv>]d<D>[v<Dv>]s<Sq>[k<N>][-causal][-w<LEFT>][-cap<C>][-bias][-pad][-grad]
+    KIND-b<B>h<H>[g<Hkv>]d<D>[v<Dv>]s<Sq>[k<N>][-causal][-w<LEFT>][-cap<C>][-bias][-pad][-p<P>][-chat|-code][-mixed]
+        [-grad]
 
 * ``prefill``: sdpa with Sq = Sk.  ``cross``: Sk = N, another one than Sq.  ``decode``: Sq new tokens after N past keys,
   causal by its nature.  ``mha`` and ``sublayer``: the layers, self-attention with E = H · D, every projection
   and its bias.  ``merge``: N partial results of S rows each, of width D.
+* ``varlen``: B packed sequences, self-attention, of which the longest has Sq tokens.  ``paged``: B sequences with Sq
+  new tokens each after as many as N earlier ones, causal by its nature, whose keys stand in pages in any order.
+  Lengths go from the longest down as with ``-pad``, unless a mix is said.
 * ``g`` only where Hkv ≠ H (it divides H), ``v`` only where Dv ≠ D.  Numbers have no leading zeros.
 * ``-w4096``: a window of 4096 keys to the left, causal, so that ``-causal`` is not said again.  ``-cap50``: softcap.
   ``-bias``: an additive bias (1, H, Sq, Sk).  ``-pad``: ``kv_lengths`` that differ (below); B is more than 1.
   ``-grad``: the gradients, operator sdpa_grad or mha_grad.
+* ``-p64``: pages of 64 keys instead of PAGE.  ``-chat``, ``-code``: lengths in the proportions of the prompts of a
+  published trace (MIXES).  ``-mixed``: the first sequence has Sq new tokens, a piece of its prompt, and the others one.
 * A kind has the parts that KINDS says; the dtype is no part of a name.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import NoReturn
@@ -43,6 +50,20 @@ def _kind(operator: str, gradient: str, parts: str) -> Kind:
     return Kind(operator, gradient, frozenset(parts.split()))
 
 
+#: Keys in a page, vLLM's default.
+PAGE = 16
+
+#: Prompts, in tokens, of two services in the Azure LLM inference trace 2023 (Patel et al. 2024, Splitwise; CC-BY,
+#: https://github.com/Azure/AzurePublicDataset, data/AzureLLMInferenceTrace_conv.csv with 19,366 requests and
+#: _code.csv with 8,819): the prompts at (i + ½)/16 of each, sorted.
+MIXES = {
+    "chat": (165, 206, 374, 391, 401, 412, 818, 1001, 1037, 1067, 1100, 1147, 1312, 1770, 3018, 4089),
+    "code": (51, 137, 245, 462, 700, 915, 1093, 1342, 1605, 1885, 2195, 2539, 2982, 3776, 5511, 7435),
+}
+
+#: A step that goes round all sixteenths: neighbours in a batch are of unlike lengths, as requests arrive.
+_STRIDE = 7
+
 KINDS = {
     "prefill": _kind("sdpa", "sdpa_grad", "g v causal w cap bias pad grad"),
     "cross": _kind("sdpa", "sdpa_grad", "g v k cap bias pad grad"),
@@ -50,7 +71,12 @@ KINDS = {
     "mha": _kind("mha", "mha_grad", "causal bias pad grad"),
     "sublayer": _kind("sublayer", "", "causal bias pad"),
     "merge": _kind("merge", "", "k"),
+    "varlen": _kind("varlen", "", "g v causal w cap chat code"),
+    "paged": _kind("paged", "", "g v k w cap p chat code mixed"),
 }
+
+#: Kinds whose sequences lie one behind the other, and kinds in which new tokens follow earlier ones.
+PACKED, AFTER_PAST = ("varlen", "paged"), ("decode", "paged")
 
 #: The sizes as an error message gives them, and how they are read.
 SIZES = "b<B>h<H>[g<Hkv>]d<D>[v<Dv>]s<Sq>[k<N>]"
@@ -64,8 +90,15 @@ SUFFIXES = {
     "cap": f"cap{_NUMBER}",
     "bias": "bias",
     "pad": "pad",
+    "p": f"p{_NUMBER}",
+    **{mix: mix for mix in MIXES},
+    "mixed": "mixed",
     "grad": "grad",
 }
+
+
+#: Suffixes as a person writes them.
+_SUFFIXES = [{"w": "w4096", "cap": "cap50", "p": "p64"}.get(name, name) for name in SUFFIXES]
 
 
 @dataclass(frozen=True)
@@ -73,7 +106,8 @@ class Workload:
     """One call to be timed; equal workloads have equal names.
 
     ``kv_heads`` and ``value_width`` are as ``heads`` and ``width`` where they are 0.  ``other`` is the number of keys
-    of ``cross``, of past keys of ``decode`` and of parts of ``merge``.  Raises WorkloadError for what has no name.
+    of ``cross``, of past keys of ``decode`` and ``paged``, and of parts of ``merge``; ``page`` the keys of a page.
+    Raises WorkloadError for what has no name.
     """
 
     batch: int
@@ -90,13 +124,17 @@ class Workload:
     has_bias: bool = False
     is_padded: bool = False
     is_gradient: bool = False
+    page: int = 0
+    mix: str = ""
+    is_mixed: bool = False
 
     def __post_init__(self) -> None:
         """Fill in what follows from the rest, so that equal calls are equal workloads, and refuse what has no name."""
         implied = {
             "kv_heads": self.kv_heads or self.heads,
             "value_width": self.value_width or self.width,
-            "is_causal": self.is_causal or self.window is not None or self.kind == "decode",
+            "is_causal": self.is_causal or self.window is not None or self.kind in AFTER_PAST,
+            "page": self.page or (PAGE if self.kind == "paged" else 0),
         }
         for name, value in implied.items():
             object.__setattr__(self, name, value)
@@ -115,7 +153,7 @@ class Workload:
         sizes += f"g{self.kv_heads}" if self.kv_heads != self.heads else ""
         sizes += f"d{self.width}"
         sizes += f"v{self.value_width}" if self.value_width != self.width else ""
-        if self.kind == "decode":
+        if self.kind in AFTER_PAST:
             sizes += f"s{self.length}k*"
         else:
             sizes += f"s*k{self.other}" if self.other else "s*"
@@ -125,19 +163,22 @@ class Workload:
     def suffixes(self) -> tuple[str, ...]:
         """The suffixes of the name, in their order."""
         given = {
-            "causal": self.is_causal and self.window is None and self.kind != "decode",
+            "causal": self.is_causal and self.window is None and self.kind not in AFTER_PAST,
             f"w{self.window}": self.window is not None,
             f"cap{self.softcap}": self.softcap is not None,
             "bias": self.has_bias,
             "pad": self.is_padded,
+            f"p{self.page}": self.page not in (0, PAGE),
+            self.mix: bool(self.mix),
+            "mixed": self.is_mixed,
             "grad": self.is_gradient,
         }
         return tuple(text for text, said in given.items() if said)
 
     @property
     def sweep(self) -> int:
-        """The length that the family leaves open: S, and of ``decode`` the past keys."""
-        return self.other if self.kind == "decode" else self.length
+        """The length that the family leaves open: S, and of ``decode`` and ``paged`` the past keys."""
+        return self.other if self.kind in AFTER_PAST else self.length
 
     @property
     def name(self) -> str:
@@ -146,8 +187,8 @@ class Workload:
 
     @property
     def past(self) -> int:
-        """Keys that come before the first query row."""
-        return self.other if self.kind == "decode" else 0
+        """Keys that come before the first query row, of the longest sequence."""
+        return self.other if self.kind in AFTER_PAST else 0
 
     @property
     def keys(self) -> int:
@@ -162,18 +203,45 @@ class Workload:
         """
         if not self.is_padded:
             return (self.keys,) * self.batch
-        return tuple(-(-self.keys * (2 * self.batch - b) // (2 * self.batch)) for b in range(self.batch))
+        return _descending(self.keys, self.batch)
+
+    @property
+    def sequences(self) -> tuple[tuple[int, int], ...]:
+        """Query rows and valid keys of each sequence; where it is causal, the last row sees the last key of all.
+
+        Of the packed kinds the lengths are given by the mix; the others have Sq rows in every sequence, and padding.
+        """
+        if self.kind not in PACKED:
+            return tuple((self.length, keys) for keys in self.kv_lengths)
+        lengths = _descending(self.sweep, self.batch)
+        if self.mix:
+            prompts = MIXES[self.mix]
+            chosen = [prompts[(2 * n + 1) * len(prompts) // (2 * self.batch)] for n in range(self.batch)]
+            lengths = tuple(-(-self.sweep * length // max(chosen)) for length in chosen)
+            if math.gcd(_STRIDE, self.batch) == 1:
+                lengths = tuple(lengths[_STRIDE * n % self.batch] for n in range(self.batch))
+        if self.kind == "varlen":
+            return tuple((length, length) for length in lengths)
+        new = [self.length if n == 0 or not self.is_mixed else 1 for n in range(self.batch)]
+        return tuple((rows, past + rows) for rows, past in zip(new, lengths, strict=True))
 
     @property
     def tokens(self) -> int:
-        """Query rows of a call, B · Sq: of ``decode`` the new tokens.  Padding hides keys; every row is computed."""
-        return self.batch * self.length
+        """Query rows of a call: B · Sq, of packed sequences their sum.  Padding hides keys; every row is computed."""
+        return sum(rows for rows, _ in self.sequences)
+
+
+def _descending(longest: int, batch: int) -> tuple[int, ...]:
+    """Lengths from the longest down in equal steps towards half of it, rounded up."""
+    return tuple(-(-longest * (2 * batch - b) // (2 * batch)) for b in range(batch))
 
 
 def _check(w: Workload) -> None:
     """Refuse what has no name, or more than one."""
     if w.kind not in KINDS:
         raise WorkloadError(f"{w.kind!r} is not a kind of workload{nearest(w.kind, KINDS)}")
+    if w.mix not in ("", *MIXES):
+        raise WorkloadError(f"{w.mix!r} is not a mix{nearest(w.mix, MIXES)}")
     given = {re.sub(r"\d", "", suffix) for suffix in w.suffixes}
     given |= {"g"} if w.kv_heads != w.heads else set()
     given |= {"v"} if w.value_width != w.width else set()
@@ -183,15 +251,17 @@ def _check(w: Workload) -> None:
         raise WorkloadError(f"{w.kind} has no part {surplus[0]!r}; it may have {', '.join(_parts(w.kind))}")
     if "k" in KINDS[w.kind].parts and not w.other:
         raise WorkloadError(f"{w.kind} needs a number of keys, as in {w.kind}-b1h8d64s{w.length}k4096")
-    sizes = (w.batch, w.heads, w.width, w.length, w.kv_heads, w.value_width, w.other or 1)
+    sizes = (w.batch, w.heads, w.width, w.length, w.kv_heads, w.value_width, w.other or 1, w.page or 1)
     if min(*sizes, *(number for number in (w.window, w.softcap) if number is not None)) < 1:
         raise WorkloadError("sizes are at least 1")
     if w.heads % w.kv_heads:
         raise WorkloadError(f"{w.kv_heads} key heads do not divide {w.heads} query heads")
     if w.kind == "cross" and w.other == w.length:
         raise WorkloadError(f"cross with {w.length} rows and keys is a prefill")
-    if w.is_padded and w.batch == 1:
-        raise WorkloadError("pad needs more than one sequence, as their lengths differ")
+    if w.batch == 1 and (surely := [name for name in ("pad", *MIXES, "mixed") if name in given]):
+        raise WorkloadError(f"{surely[0]} needs more than one sequence, as their lengths differ")
+    if w.is_mixed and w.length == 1:
+        raise WorkloadError("mixed needs more than one new token, as the other sequences have one")
     if w.is_gradient and w.operator not in OPERATORS:
         raise WorkloadError(f"there is no operator {w.operator}")
 
@@ -221,7 +291,7 @@ def parse(name: str) -> Workload:
         read = {key: re.fullmatch(pattern, suffix) for key, pattern in SUFFIXES.items()}
         matching = [(key, match) for key, match in read.items() if match]
         if not matching:
-            refuse(f"{suffix!r} is not a suffix{nearest(suffix, ('causal', 'w4096', 'cap50', 'bias', 'pad', 'grad'))}")
+            refuse(f"{suffix!r} is not a suffix{nearest(suffix, _SUFFIXES)}")
         key, match = matching[0]
         options[key] = int(match[1]) if match.groups() else 1
     try:
@@ -240,6 +310,9 @@ def parse(name: str) -> Workload:
             has_bias="bias" in options,
             is_padded="pad" in options,
             is_gradient="grad" in options,
+            page=options.get("p", 0),
+            mix=next((mix for mix in MIXES if mix in options), ""),
+            is_mixed="mixed" in options,
         )
     except WorkloadError as error:
         refuse(str(error))
