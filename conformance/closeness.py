@@ -10,9 +10,9 @@ from __future__ import annotations
 import functools
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -23,21 +23,36 @@ from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.cases.given import (
     GivenGradients,
     GivenHeads,
+    GivenMerge,
     GivenMha,
     GivenMhaGradients,
+    GivenPaged,
     GivenRows,
     GivenSdpa,
     GivenSublayer,
+    GivenVarlen,
     given,
 )
 from attention_conformance.conformance.cases.layer import LayerShape
+from attention_conformance.conformance.cases.merge import sizes
+from attention_conformance.conformance.cases.packed import PackedShape, PagedShape
 from attention_conformance.conformance.judging import judge
 from attention_conformance.conformance.judging.judge import Finding
 from attention_conformance.conformance.judging.message import clause_lines, inputs_line, runs
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.spec import sdpa as reference
-from attention_conformance.conformance.spec.inputs import GradientInputs, Inputs, LayerGradientInputs, LayerInputs
+from attention_conformance.conformance.spec.inputs import (
+    GradientInputs,
+    Inputs,
+    LayerGradientInputs,
+    LayerInputs,
+    MergeInputs,
+    PackedInputs,
+    PagedInputs,
+)
+from attention_conformance.conformance.spec.paged import check_pages, check_scale, in_order
 from attention_conformance.conformance.spec.sdpa import InvalidInput
+from attention_conformance.conformance.spec.varlen import check_packs
 from attention_conformance.impls.backend import to_numpy
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import DTYPES, Implementation, Layout, Profile
@@ -67,6 +82,17 @@ _CLAUSES = {
     "past_key": "DEC-1",
     "scale": "SDPA-4",
 }
+
+#: The same of packed sequences and of pages.
+_PACKED_CLAUSES = {
+    "varlen": {"": "VARLEN-2", "is_causal": "VARLEN-3", "window": "VARLEN-3"}
+    | dict.fromkeys(("scale", "softcap", "sinks"), "VARLEN-5"),
+    "paged": {"": "PAGED-2", "is_causal": "PAGED-3", "window": "PAGED-3", "k_new": "PAGED-11", "k_scale": "PAGED-14"}
+    | dict.fromkeys(("scale", "softcap", "sinks"), "PAGED-8"),
+}
+
+#: Arguments that hold whole numbers, and may be lists.
+_WHOLE_NUMBERS = ("causal_offset", "kv_lengths", "cu_seqlens_q", "cu_seqlens_k", "block_table")
 
 T = TypeVar("T")
 
@@ -247,6 +273,138 @@ def layer_error_share(output: Any, x_q: Any, w_q: Any, w_k: Any, w_v: Any, *, he
     return _share(_layer(output, x_q, w_q, w_k, w_v, heads=heads, **options))
 
 
+def assert_varlen_close(
+    output: Any, q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, *,
+    is_causal: bool = False, causal_offset: Any = None, window: tuple[int | None, int | None] | None = None,
+    scale: Any = None, softcap: Any = None, sinks: Any = None, lse: Any = None,
+    profile: Profile | str | None = None, rows: int | None = None, seed: int = 0,
+) -> Closeness:  # fmt: skip
+    """Assert that ``output`` is attention of packed sequences, each within the bound for itself alone.
+
+    Parameters
+    ----------
+    output
+        (Tq, Hq, Dv).
+    q, k, v
+        (Tq, Hq, D), (Tk, Hkv, D) and (Tk, Hkv, Dv), of one dtype.
+    cu_seqlens_q, cu_seqlens_k
+        (N + 1,): sequence n has the rows from element n up to element n + 1.  Rows behind the last are not looked at.
+    is_causal, causal_offset, window, scale, softcap, sinks
+        As SPEC.md defines them for varlen: masks are aligned at the bottom right, by sequence; ``causal_offset``, one
+        number or (N,), says otherwise.
+    lse
+        A further result, (Hq, Tq), in float32 or wider.
+    profile
+        As in ``assert_close``.
+    rows
+        Rows of the pack to check, each with all heads; by default all up to 2²⁰ scores, then as many as make up 2²⁰,
+        8 at least.  First and last ones, those at boundaries of sequences and those that look odd are among them.
+    seed
+        Chooses the others.
+
+    Returns
+    -------
+    Closeness
+
+    Raises
+    ------
+    NotClose
+        An AssertionError.
+    TypeError, ValueError
+        Where the inputs do not fit together, or the spec leaves the result open (VARLEN-12).
+    """
+    __tracebackhide__ = True
+    given_arrays = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    options = {
+        "is_causal": is_causal or None, "causal_offset": causal_offset, "window": window, "scale": scale,
+        "softcap": softcap, "sinks": sinks,
+    }  # fmt: skip
+    return _checked(_packed(given_arrays, options, {"output": output, "lse": lse}, profile, rows, seed))
+
+
+def assert_paged_close(
+    output: Any, q: Any, k_cache: Any, v_cache: Any, cu_seqlens_q: Any, block_table: Any, kv_lengths: Any, *,
+    k_new: Any = None, v_new: Any = None, k_scale: Any = None, v_scale: Any = None,
+    is_causal: bool = False, causal_offset: Any = None,
+    window: tuple[int | None, int | None] | None = None, scale: Any = None, softcap: Any = None, sinks: Any = None,
+    lse: Any = None, profile: Profile | str | None = None, rows: int | None = None, seed: int = 0,
+) -> Closeness:  # fmt: skip
+    """Assert that ``output`` is attention of packed queries over keys and values in pages of a cache.
+
+    Parameters
+    ----------
+    output, q
+        (Tq, Hq, Dv) and (Tq, Hq, D).
+    k_cache, v_cache
+        (pages, page size, Hkv, D) and (pages, page size, Hkv, Dv), of the dtype of q; with scales in eight bits.
+    cu_seqlens_q, block_table, kv_lengths
+        (N + 1,), (N, most pages of a sequence) and (N,); lengths count the keys of the queries' own tokens.
+    k_new, v_new
+        (Tq, Hkv, D) and (Tq, Hkv, Dv): the keys and values of the queries' tokens, in place of what the cache has.
+    k_scale, v_scale
+        What the numbers of the caches are multiplied with, in float32, broadcastable to them (PAGED-14).
+    is_causal, causal_offset, window, scale, softcap, sinks, lse, profile, rows, seed
+        As in ``assert_varlen_close``.
+
+    Returns
+    -------
+    Closeness
+
+    Raises
+    ------
+    NotClose
+        An AssertionError.
+    TypeError, ValueError
+        Where the inputs do not fit together, or the spec leaves the result open (PAGED-13).
+    """
+    __tracebackhide__ = True
+    given_arrays = {
+        "q": q, "k_cache": k_cache, "v_cache": v_cache, "cu_seqlens_q": cu_seqlens_q, "block_table": block_table,
+        "kv_lengths": kv_lengths,
+    }  # fmt: skip
+    options = {
+        "is_causal": is_causal or None, "causal_offset": causal_offset, "window": window, "scale": scale,
+        "softcap": softcap, "sinks": sinks, "k_new": k_new, "v_new": v_new, "k_scale": k_scale,
+        "v_scale": v_scale,
+    }  # fmt: skip
+    return _checked(_packed(given_arrays, options, {"output": output, "lse": lse}, profile, rows, seed))
+
+
+def assert_merge_close(
+    output: Any, outputs: Any, lses: Any, *,
+    lse: Any = None, layout: Layout | str = Layout.BHSD, profile: Profile | str | None = None,
+) -> Closeness:  # fmt: skip
+    """Assert that ``output`` is that over all keys, of partial results over disjoint sets of keys.
+
+    Parameters
+    ----------
+    output
+        (B, H, S, Dv); without batch (H, S, Dv), and without heads too (S, Dv), as the others then.
+    outputs, lses
+        Of each part: a list of arrays like ``output`` and one of (B, H, S), or arrays with one axis more.  Log-sum-exps
+        are natural, in float32 or wider, −inf where a part has no key.
+    lse
+        A further result, (B, H, S).
+    layout
+        "bhsd", or "bshd" for outputs (B, S, H, Dv).
+    profile
+        As in ``assert_close``.
+
+    Returns
+    -------
+    Closeness
+
+    Raises
+    ------
+    NotClose
+        An AssertionError.
+    TypeError, ValueError
+        Where the inputs do not fit together, or the spec leaves the result open (MERGE-16).
+    """
+    __tracebackhide__ = True
+    return _checked(_merge(output, outputs, lses, lse, layout, profile))
+
+
 # From arrays to a question.
 
 
@@ -360,7 +518,7 @@ class _Form:
 
 
 def _array(name: str, array: Any) -> np.ndarray:
-    if name in ("causal_offset", "kv_lengths") and isinstance(array, int | list | tuple):
+    if name in _WHOLE_NUMBERS and isinstance(array, int | list | tuple):
         array = np.asarray(array)
     try:
         return to_numpy(array)
@@ -493,14 +651,20 @@ def _clause(keywords: Mapping[str, Any], shape: Shape) -> str:
     return "SDPA-13" if options else "SDPA-16" if shape.hq == shape.hkv else "SDPA-17"
 
 
-def _sample(length: int, wanted: int, output: np.ndarray, seed: int) -> np.ndarray:
-    """Sorted rows: all, or the first, the last, odd ones, edges of tiles and random ones, ``wanted`` in all."""
+def _sample(
+    length: int, wanted: int, output: np.ndarray, seed: int, boundaries: Sequence[int] | None = None
+) -> np.ndarray:
+    """Sorted rows: all, or the first, the last, odd ones, edges of tiles and random ones, ``wanted`` in all.
+
+    ``boundaries``, where sequences begin, take the place of edges of tiles.
+    """
     if length <= wanted:
         return np.arange(length)
     if wanted < 1:
         raise ValueError(f"rows is {wanted}; at least one is checked")
     rng = np.random.default_rng(seed)
-    edges = sorted({at for tile in TILES for first in range(tile, length, tile) for at in (first - 1, first)})
+    starts = boundaries or [first for tile in TILES for first in range(tile, length, tile)]
+    edges = sorted({at for first in starts for at in (first - 1, first) if 0 <= at < length})
     chosen = [0, length - 1, *_odd(output, length), *rng.permutation(edges)[: wanted // 4].tolist()]
     chosen += rng.permutation(length)[:wanted].tolist()
     return np.sort(list(dict.fromkeys(chosen))[: max(wanted, 2)])
@@ -651,6 +815,208 @@ def _layer_shape(arrays: Mapping[str, np.ndarray], keywords: Mapping[str, Any], 
 _NORM = ("gamma", "beta")
 
 
+def _packed(
+    given_arrays: Mapping[str, Any],
+    options: Mapping[str, Any],
+    results: Mapping[str, Any],
+    profile: Profile | str | None,
+    wanted: int | None,
+    seed: int,
+) -> _Question:
+    """Of varlen, or with a block table of paged: rows of the pack, each as one of sdpa over its own keys."""
+    arrays = {name: _array(name, array) for name, array in given_arrays.items()}
+    keys, values = ("k_cache", "v_cache") if "block_table" in arrays else ("k", "v")
+    new = {n: _array(n, options[n]) for n in ("k_new", "v_new") if options.get(n) is not None}
+    scales = {n: _array(n, options[n]) for n in ("k_scale", "v_scale") if options.get(n) is not None}
+    stored = {} if scales else {n: arrays[n] for n in (keys, values)}
+    dtype = _dtype({"q": arrays["q"]} | stored | new)
+    came = {name: _array(name, array) for name, array in results.items() if array is not None}
+    keywords: dict[str, Any] = {}
+    keywords |= {n: _array(n, options[n]) for n in ("causal_offset", "sinks") if options[n] is not None}
+    keywords |= {n: float(options[n]) for n in ("scale", "softcap") if options[n] is not None}
+    keywords |= {n: options[n] for n in ("is_causal", "window") if options[n] is not None}
+    _check_options(keywords, {})
+    for name in arrays.keys() & set(_WHOLE_NUMBERS):
+        if arrays[name].dtype.kind not in "iu":
+            raise TypeError(f"{name} is {arrays[name].dtype}; it holds integers")
+    own = _Pages(arrays, new, scales) if "block_table" in arrays else _Pack(arrays)
+    offsets = keywords.get("causal_offset")
+    if offsets is not None and offsets.size not in (1, own.count):
+        raise ValueError(f"causal_offset has {offsets.size} entries, and there are {own.count} sequences")
+    (total, hq, d), hkv, dv = arrays["q"].shape, arrays[keys].shape[-2], arrays[values].shape[-1]
+    whole = {"output": (total, hq, dv), "lse": (hq, total)}
+    scores = hq * int(np.dot(own.queries, own.keys))
+    if wanted is None:
+        wanted = total if scores <= WHOLE else max(FEWEST_ROWS, WHOLE * total // scores)
+    looked = came["output"].swapaxes(0, 1)[None] if came["output"].ndim == 3 else came["output"]
+    rows = _sample(total, wanted, looked, seed, own.cu_seqlens_q.tolist())
+    names, clauses = tuple(came), _PACKED_CLAUSES[own.operator]
+    sequences = []
+    for n in range(own.count):
+        start, end = (int(each) for each in own.cu_seqlens_q[n : n + 2])
+        mine = rows[(rows >= start) & (rows < end)]
+        if mine.size:
+            q, (k, v) = arrays["q"][start:end], own.of(n)
+            call = {name: each.swapaxes(0, 1)[None] for name, each in (("q", q), ("k", k), ("v", v))}
+            asked = {name: value for name, value in keywords.items() if name != "causal_offset"}
+            if scales:  # then keys and values are in float64, and all have one dtype
+                call["q"] = call["q"].astype(np.float64)
+                asked |= {"sinks": keywords["sinks"].astype(np.float64)} if "sinks" in keywords else {}
+            if asked.keys() & {"is_causal", "window"}:  # VARLEN-3
+                at = len(k) - len(q) if offsets is None else int(offsets.reshape(-1)[n % offsets.size])
+                asked["causal_offset"] = at
+            _check_fit(call, asked)
+            asked |= {"return_lse": True} if "lse" in came else {}
+            shape = Shape(1, hq, hkv, len(q), len(k), d, dv)
+            places = tuple((mine - start).tolist())
+            one = given(
+                GivenRows, Inputs(**call, keywords=asked), "SDPA-16", shape, dtype,
+                rows=places, whole=_shapes(shape), names=names, quantised=bool(scales),
+            )  # fmt: skip
+            sequences.append((one, tuple(mine.tolist())))
+    kind, held, sizes_of = own.made_of
+    packed = sizes_of(tuple(own.queries.tolist()), tuple(own.keys.tolist()), hq, hkv, d, dv)
+    keywords |= new | scales | ({"return_lse": True} if "lse" in came else {})
+    found = {clauses[name] for name in keywords if name in clauses}
+    clause = found.pop() if len(found) == 1 else clauses[""]
+    case = given(
+        kind, held(**arrays, keywords=keywords), clause, packed, dtype,
+        names=names, sequences=tuple(sequences), whole=whole,
+    )  # fmt: skip
+    note = ""
+    if len(rows) < total:
+        note = f"{len(rows)} of {total} rows, each with every head, seed {seed}: {runs(rows.tolist())}"
+    checked = case.rows if note else None
+    return _Question((_Part(case, Reply("returned", came), note),), dtype, _profile(profile, dtype), checked)
+
+
+class _Pack:
+    """The sequences of a pack: how many queries and keys each has, and its keys and values.
+
+    Raises ValueError where arrays do not fit together, or boundaries are those that VARLEN-12 leaves open.
+    """
+
+    operator: ClassVar[str] = "varlen"
+    #: Of its case: the case itself, its inputs, and its sizes.
+    made_of: ClassVar[tuple[type, Any, Any]] = (GivenVarlen, PackedInputs, PackedShape)
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self.arrays, self.cu_seqlens_q = arrays, arrays["cu_seqlens_q"]
+        self._check()
+        self.queries = np.diff(self.cu_seqlens_q.astype(np.int64))
+        self.keys = self._lengths()
+        self.count = len(self.queries)
+
+    def _check(self) -> None:
+        check_packs(**self.arrays)
+        self._boundaries("cu_seqlens_q", len(self.arrays["q"]))
+        self._boundaries("cu_seqlens_k", len(self.arrays["k"]))
+
+    def _boundaries(self, name: str, rows: int) -> None:
+        found = self.arrays[name]
+        if found.ndim != 1 or not found.size or found[0] != 0 or (found[1:] < found[:-1]).any() or found[-1] > rows:
+            raise ValueError(f"{name} is {found.tolist()}; it begins with 0, never falls, and ends within {rows} rows")
+
+    def _lengths(self) -> np.ndarray:
+        return np.diff(self.arrays["cu_seqlens_k"].astype(np.int64))
+
+    def of(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Keys (Sk, Hkv, D) and values of a sequence."""
+        rows = slice(*self.arrays["cu_seqlens_k"][n : n + 2].tolist())
+        return self.arrays["k"][rows], self.arrays["v"][rows]
+
+
+class _Pages(_Pack):
+    """The same of pages."""
+
+    operator = "paged"
+    made_of = (GivenPaged, PagedInputs, PagedShape)
+
+    def __init__(
+        self, arrays: Mapping[str, np.ndarray], new: Mapping[str, np.ndarray], scales: Mapping[str, np.ndarray]
+    ) -> None:
+        self.new = new
+        self.scales: dict[str, Any] = {n: scales.get(n) for n in ("k_scale", "v_scale")} if scales else {}
+        super().__init__(arrays)
+
+    def _check(self) -> None:
+        check_pages(**self.arrays)
+        for name, scale in self.scales.items():
+            check_scale(self.arrays[f"{name[0]}_cache"], scale)
+        self._boundaries("cu_seqlens_q", len(self.arrays["q"]))
+        table, lengths, cache = self.arrays["block_table"], self._lengths(), self.arrays["k_cache"]
+        if table.ndim != 2 or lengths.ndim != 1:
+            raise ValueError(
+                f"block_table has shape {table.shape}, kv_lengths {lengths.shape}; they are (N, M) and (N,)"
+            )
+        pages = -(-lengths // cache.shape[1])
+        if (lengths < 0).any() or (pages > table.shape[1]).any():
+            raise ValueError(f"kv_lengths are {lengths.tolist()}; a row of the table has {table.shape[1]} pages")
+        used = table[np.arange(table.shape[1]) < pages[:, None]]
+        if ((used < 0) | (used >= len(cache))).any():
+            raise ValueError(f"block_table names pages beyond the {len(cache)} of the cache")
+        if self.new:
+            self._check_new(np.diff(self.arrays["cu_seqlens_q"].astype(np.int64)), lengths)
+
+    def _check_new(self, queries: np.ndarray, lengths: np.ndarray) -> None:
+        wanted = {n: (len(self.arrays["q"]), *self.arrays[f"{n[0]}_cache"].shape[2:]) for n in ("k_new", "v_new")}
+        if {n: a.shape for n, a in self.new.items()} != wanted:
+            raise ValueError(f"k_new and v_new come together, of shapes {wanted['k_new']} and {wanted['v_new']}")
+        if (queries > lengths).any():
+            raise ValueError("a sequence has more new keys than keys")
+
+    def _lengths(self) -> np.ndarray:
+        return self.arrays["kv_lengths"].astype(np.int64)
+
+    def of(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Keys (Sk, Hkv, D) and values of a sequence, new ones among them."""
+        found = []
+        for name in ("k", "v"):
+            cache, table, length = self.arrays[f"{name}_cache"], self.arrays["block_table"][n], int(self.keys[n])
+            own = in_order(cache, table, length)
+            if self.scales:
+                scale = np.broadcast_to(self.scales[f"{name}_scale"], cache.shape)
+                own = own.astype(np.float64) * in_order(scale, table, length).astype(np.float64)
+            if self.new and self.queries[n]:
+                own[-self.queries[n] :] = self.new[f"{name}_new"][slice(*self.cu_seqlens_q[n : n + 2].tolist())]
+            found.append(own)
+        return found[0], found[1]
+
+
+def _merge(
+    output: Any, outputs: Any, lses: Any, lse: Any, layout: Layout | str, profile: Profile | str | None
+) -> _Question:
+    """Of merge."""
+    parts = {
+        name: [_array(name, each) for each in given_parts] if isinstance(given_parts, list | tuple)
+        else list(_array(name, given_parts))
+        for name, given_parts in (("outputs", outputs), ("lses", lses))
+    }  # fmt: skip
+    if not parts["outputs"] or len(parts["outputs"]) != len(parts["lses"]):
+        raise ValueError(
+            f"there are {len(parts['outputs'])} outputs and {len(parts['lses'])} lses; as many, one at least"
+        )
+    form = _Form(_layout(layout), 4 - parts["outputs"][0].ndim)
+    dtype = _dtype({f"outputs[{at}]": each for at, each in enumerate(parts["outputs"])})
+    for each in parts["lses"]:
+        if str(each.dtype) not in ("float32", "float64"):
+            raise TypeError(f"lses are {each.dtype}; they are float32 or float64")
+    if len({(a.shape, b.shape) for a, b in zip(parts["outputs"], parts["lses"], strict=True)}) > 1:
+        raise ValueError("the parts differ in shape")
+    states = np.stack([form.four("outputs", each) for each in parts["outputs"]])
+    logs = np.stack([form.result("lse", each) for each in parts["lses"]])
+    inputs = MergeInputs(states, logs)
+    used = states[~np.isneginf(logs)] if logs.shape == states.shape[:-1] else states
+    if np.isposinf(logs).any() or not np.isfinite(used).all():
+        raise ValueError("lses have +inf, or outputs NaN or infinities beside them; MERGE-16 leaves the result open")
+    results = {"output": output} | ({} if lse is None else {"lse": lse})
+    came = {name: form.result(name, _array(name, array)) for name, array in results.items()}
+    (count, b, h, s, dv), axes = states.shape, {"dropped": form.dropped, "heads_inside": form.layout is Layout.BSHD}
+    case = given(GivenMerge, inputs, "MERGE-2", sizes(b, h, s, dv, count), dtype, names=tuple(came), **axes)
+    case.expected(dtype)  # raises InvalidInput, a ValueError, for what does not fit together
+    return _Question((_Part(case, Reply("returned", came)),), dtype, _profile(profile, dtype))
+
+
 # From a question to a verdict.
 
 
@@ -731,6 +1097,8 @@ def _taken(case: Any, name: str, array: np.ndarray) -> np.ndarray:
     """The part of a result that a case is about."""
     if isinstance(case, GivenRows) and name not in ("present_key", "present_value"):
         return array[:, :, list(case.rows)] if len(case.rows) < array.shape[2] else array
+    if isinstance(case, GivenVarlen):
+        return array[list(case.rows)] if name == "output" else array[:, list(case.rows)]
     if isinstance(case, GivenHeads):
         if name == "grad_bias":
             return _heads_of("bias", array, np.asarray(case.queries))
@@ -741,12 +1109,18 @@ def _taken(case: Any, name: str, array: np.ndarray) -> np.ndarray:
 def _without_open(case: Any, reply: Reply, dtype: str) -> Reply:
     """What came, with the reference where no clause says MUST of a result that is not finite.
 
-    That is NaN where a masked key holds NaN (SDPA-22 says SHOULD), and rows whose scores overflow the dtype (SDPA-26).
+    That is NaN where a masked key holds NaN (SDPA-22 says SHOULD), rows whose scores overflow the dtype (SDPA-26), and
+    NaN of what is nobody's or another's (VARLEN-13, PAGED-5, MERGE-7).
     """
-    if not isinstance(case, GivenRows) or all(np.isfinite(a).all() for a in reply.results.values()):
+    opened = _OPENED.get(type(case))
+    if opened is None or all(np.isfinite(a).all() for a in reply.results.values()):
         return reply
     results = {n: a.copy() for n, a in reply.results.items()}
-    expected = case.expected(dtype)
+    opened(case, results, case.expected(dtype), dtype)
+    return Reply("returned", results)
+
+
+def _open_rows(case: GivenRows, results: Mapping[str, np.ndarray], expected: Any, dtype: str) -> None:
     for found, _, (batch, heads, rows) in case.parts():
         with np.errstate(all="ignore"):
             far = np.where(found.allowed, np.maximum(np.abs(found.raw), np.abs(found.scores)), 0) > LARGEST[dtype]
@@ -756,12 +1130,48 @@ def _without_open(case: Any, reply: Reply, dtype: str) -> Reply:
         for name in results.keys() & {"output", "weights", "lse"}:
             got, open_ = results[name][batch, heads, rows], row if name == "lse" else row[..., None]
             open_ = open_ | column if name == "output" else open_
-            wanted = getattr(expected, name)[batch, heads, rows].astype(got.dtype)
-            results[name][batch, heads, rows] = np.where(open_ & ~np.isfinite(got), wanted, got)
-    return Reply("returned", results)
+            _fill(got, open_, getattr(expected, name)[batch, heads, rows])
+
+
+def _open_pack(case: GivenVarlen, results: Mapping[str, np.ndarray], expected: Any, dtype: str) -> None:
+    arrays, done = case.held.arrays, 0
+    for one, rows in case.sequences:
+        taken = slice(done, done := done + len(rows))
+        views = {n: (a[taken].swapaxes(0, 1) if n == "output" else a[:, taken])[None] for n, a in results.items()}
+        _open_rows(one, views, one.expected(dtype), dtype)
+        held = one.held
+        for name, own in ((n, held.arrays[n[0]]) for n in arrays if n in ("k", "v", "k_cache", "v_cache")):
+            if np.count_nonzero(~np.isfinite(arrays[name])) > np.count_nonzero(~np.isfinite(own)):  # another's
+                for result, view in views.items():
+                    _fill(view, np.broadcast_to(True, view.shape), getattr(one.expected(dtype), result))
+
+
+def _open_merge(case: GivenMerge, results: Mapping[str, np.ndarray], expected: Any, dtype: str) -> None:
+    nobody = np.isneginf(case.held.lses)[..., None] & ~np.isfinite(case.held.outputs)
+    _fill(results["output"], nobody.any(0), expected.output)
+
+
+_OPENED: dict[type, Callable[..., None]] = {
+    GivenRows: _open_rows,
+    GivenVarlen: _open_pack,
+    GivenPaged: _open_pack,
+    GivenMerge: _open_merge,
+}
+
+
+def _fill(got: np.ndarray, open_: np.ndarray, wanted: np.ndarray) -> None:
+    """Write what is wanted where a result is open and not finite."""
+    got[...] = np.where(open_ & ~np.isfinite(got), wanted.astype(got.dtype), got)
 
 
 # The diagnosis.
+
+
+def _scores(case: Any) -> float:
+    """How many scores a call has, or what a merge has in their place."""
+    if isinstance(case, GivenVarlen):
+        return float(case.shape.hq * np.dot(case.shape.q_lengths, case.shape.k_lengths))
+    return float(np.prod(case.held.outputs.shape if isinstance(case, GivenMerge) else case.shape.scores, dtype=float))
 
 
 def _diagnosis(case: Any, reply: Reply, blank: Result, finding: Finding) -> tuple[str, list[str]]:
@@ -791,9 +1201,13 @@ def _diagnosis(case: Any, reply: Reply, blank: Result, finding: Finding) -> tupl
 def _affordable(case: Any, reply: Reply, dtype: str) -> tuple[Any, dict[str, np.ndarray]] | None:
     """A case on which faults can be tried, with its results, or None: the whole call, if all its rows were checked."""
     complete = set(case.names) == set(OPERATORS[case.operator].returned(case.options))  # as faults return all
-    sizes = case.shape.scores
-    if not complete or isinstance(case, GivenHeads) or np.prod(sizes, dtype=float) > DIAGNOSED:
+    if not complete or isinstance(case, GivenHeads) or _scores(case) > DIAGNOSED:
         return None
+    if isinstance(case, GivenVarlen):
+        if case.rows != tuple(range(case.whole["output"][0])):
+            return None
+        held = replace(case.held, keywords=case.held.keywords | case.shape.options)
+        return given(type(case), held, case.clauses[0], case.shape, dtype, names=case.names), dict(reply.results)
     if not isinstance(case, GivenRows):
         return case, dict(reply.results)
     if len(case.rows) < case.shape.sq:
@@ -812,6 +1226,9 @@ __all__ = [
     "NotClose",
     "assert_close",
     "assert_layer_close",
+    "assert_merge_close",
+    "assert_paged_close",
+    "assert_varlen_close",
     "error_share",
     "layer_error_share",
 ]

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.cases.envelopes import ENVELOPES
 from attention_conformance.conformance.run import sharding
 from attention_conformance.conformance.run.parallel import default_parallel
 from attention_conformance.conformance.spec import examples
@@ -31,11 +32,13 @@ def list_clauses() -> str:
     return "\n".join(f"{c.id} · {c.title} ({c.level.value}): {c.sentence}" for c in clauses().values())
 
 
-def write_kill_matrix(output: Path, per_envelope: bool, choose_quick: bool = False) -> str:
-    """Judge every fault on every case and write the kill matrix; or that of each envelope."""
+def write_kill_matrix(output: Path, per_envelope: list[str] | None, choose_quick: bool = False) -> str:
+    """Judge every fault on every case, or inside envelopes (all where none is named), and write the kill matrix."""
     from attention_conformance.conformance.faults import envelopes, kill_matrix
 
-    return envelopes.write(output) if per_envelope else kill_matrix.write(output, choose_quick)
+    if per_envelope is not None:
+        return envelopes.write(output, per_envelope)
+    return kill_matrix.write(output, choose_quick)
 
 
 def write_pages() -> str:
@@ -66,8 +69,11 @@ def kill_matrix_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--envelopes",
         dest="per_envelope",
-        action="store_true",
-        help="inside the envelope of each kind of kernel, and those on paths of kernels too (a quarter of an hour)",
+        nargs="*",
+        choices=list(ENVELOPES),
+        metavar="NAME",
+        help="inside the envelope of each kind of kernel, or of those named, and those on paths of kernels too; the "
+        "file keeps what it has of other envelopes (minutes for each)",
     )
     parser.add_argument(
         "--choose-quick",

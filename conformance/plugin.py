@@ -22,6 +22,7 @@ from attention_conformance.conformance.cases import (
     asked_kernel_cases,
     cases_named,
     every_case,
+    one_shape_cases,
     quick_cases,
 )
 from attention_conformance.conformance.cases.fit import dtypes_for, fit, fit_kernels
@@ -203,7 +204,8 @@ def asked(target: targets.Target, cases: Sequence[AnyCase] | None) -> list[AnyCa
 
 @functools.cache
 def _kernels(envelope: Envelope, dtypes: tuple[str, ...]) -> list[Case]:
-    return fit_kernels(asked_kernel_cases().values(), envelope, dtypes)
+    of_one_shape = one_shape_cases().values() if envelope.static else ()
+    return fit_kernels([*asked_kernel_cases().values(), *of_one_shape], envelope, dtypes)
 
 
 def chosen_cases(patterns: list[str], option: str = "--case ") -> list[AnyCase] | None:

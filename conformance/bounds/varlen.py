@@ -1,6 +1,8 @@
 """(VARLEN-9) Error bounds of packed sequences: those of sdpa (bounds/sdpa.py), sequence by sequence.
 
-Nothing is derived here: the bound of a row depends on its own sequence, and on no other.
+Nothing is derived here: the bound of a row depends on its own sequence, and on no other.  Keys and values that are
+stored with scales (PAGED-15) are results of a product, off by the rounding of a weight in the profile, or else of the
+accumulator: step 5 of bounds/sdpa.py with δk = u|k| and δv = u|v|.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attention_conformance.conformance.bounds import sdpa
+from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.conformance.spec.varlen import PackedExpected
 from attention_conformance.impls.contract import Profile
 
@@ -22,11 +25,21 @@ class PackedBound:
     lse: np.ndarray
 
 
-def bound(expected: PackedExpected, options: sdpa.Options, dtype: str, profile: Profile) -> PackedBound:
+def bound(
+    expected: PackedExpected, options: sdpa.Options, dtype: str, profile: Profile, quantised: bool = False
+) -> PackedBound:
     """The bound for one pack, of which ``expected`` is the reference; parameters as of ``bounds.sdpa.bound``."""
     found = PackedBound(np.zeros(expected.output.shape), np.zeros(expected.lse.shape))
     for part in expected.parts:
-        own = sdpa.bound(part.expected, options, dtype, profile)
+        off = dequantised(part.expected, dtype, profile) if quantised else None
+        own = sdpa.bound(part.expected, options, dtype, profile, off)
         found.output[part.rows] = own.output.swapaxes(1, 2)
         found.lse[:, part.rows] = own.lse.swapaxes(0, 1)
     return found
+
+
+def dequantised(expected: Expected, dtype: str, profile: Profile) -> sdpa.OperandErrors:
+    """(PAGED-15) How far keys and values may be off that a program dequantises: one rounding of each."""
+    r = sdpa.rounding(dtype, profile)
+    u = max(r.weight, r.accumulator)
+    return sdpa.OperandErrors(np.zeros_like(expected.q), u * np.abs(expected.k), u * np.abs(expected.v))

@@ -17,6 +17,7 @@ from attention_conformance.conformance.cases import (
     merge,
     mha,
     mha_gradient,
+    one_shape,
     paged,
     positions,
     scores,
@@ -41,6 +42,7 @@ __all__ = [
     "cases_named",
     "every_case",
     "kernel_cases",
+    "one_shape_cases",
     "quick_cases",
 ]
 
@@ -73,7 +75,13 @@ def asked_kernel_cases() -> dict[str, Case]:
 @functools.cache
 def asked_cases() -> dict[str, AnyCase]:
     """Every case that a run asks without being told to, by name."""
-    return every_case() | asked_kernel_cases()
+    return every_case() | asked_kernel_cases() | one_shape_cases()
+
+
+@functools.cache
+def one_shape_cases() -> dict[str, Case]:
+    """The cases of data that a run asks a plugged-in implementation of one shape, by name."""
+    return _by_name(one_shape.cases())
 
 
 @functools.cache
@@ -98,8 +106,8 @@ def quick_cases() -> dict[str, AnyCase]:
 
 
 def cases_named(pattern: str) -> list[AnyCase]:
-    """The cases whose names a glob meets; those at the sizes of kernels where it meets no other."""
-    for known in (every_case, kernel_cases):
+    """The cases whose names a glob meets; those for one shape or at the sizes of kernels where it meets no other."""
+    for known in (every_case, one_shape_cases, kernel_cases):
         found: list[AnyCase] = [case for name, case in known().items() if fnmatch(name, pattern)]
         if found:
             return found

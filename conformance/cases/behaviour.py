@@ -42,6 +42,7 @@ def _masked_values() -> Iterator[Case]:
     large = {"edit": _poison("kv", 1e4, POISONED), "data": numbered}
     yield case("masked-large-values", "SDPA-21", "Masked keys and values of 1e4 change nothing.", SMALL, mask=off, dtypes=("float32", *HALVES), **large, stays="the common form of stale memory, in half precision too")
     yield case("masked-largest-values", "SDPA-21", "Masked keys and values of 3e38: their scores overflow and still change nothing.", SMALL, mask=off, edit=_poison("kv", 3e38, POISONED))
+    yield case("masked-largest-values-half", "SDPA-21", "Masked keys and values of 60000: their scores are beyond float16 and still change nothing.", SMALL, mask=off, edit=_poison("kv", 60000.0, POISONED), dtypes=("float16",))
     yield case("masked-large-causal", "SDPA-21 SDPA-9", "Keys above the diagonal hold 1e4.", SQUARE, is_causal=True, data=numbered, edit=_poison("kv", 1e4, slice(-1, None)), dtypes=("float32", *HALVES), stays="stale memory above the diagonal", needs="Sq > 1")
     yield case("masked-large-lengths", "SDPA-21 SDPA-12", "Keys behind the lengths hold 1e4, as a reused cache does.", SMALL, kv_lengths=lengths(5, 5), edit=_poison("kv", 1e4, slice(5, None)), data=numbered, dtypes=("float32", *HALVES))
     yield case("masked-large-empty-row", "SDPA-21 SDPA-15", "A fully masked row, with values of 1e4: zeros.", SMALL, mask=mask_without(rows=slice(1, 2)), data=constant_values(1e4), needs="Sq > 1")
@@ -56,12 +57,13 @@ def _masked_values() -> Iterator[Case]:
 
 def _nan() -> Iterator[Case]:
     yield case("nan-query", "SDPA-23", "NaN in one query row: NaN in that row, and in no other (pytorch 141128 gave zeros).", SMALL, edit=_nan_query, dtypes=("float32", *HALVES), needs="Sq > 2")
-    yield case("nan-key", "SDPA-23", "NaN in an allowed key reaches every row.", SMALL, edit=_poison("k", np.nan, slice(3, 4)))
+    yield case("nan-key", "SDPA-23", "NaN in an allowed key reaches every row.", SMALL, edit=_poison("k", np.nan, slice(3, 4)), stays="a key of NaN beside others")
     yield case("nan-value", "SDPA-23", "NaN in one column of an allowed value reaches that column alone.", SMALL, edit=_nan_value, needs="Dv > 1")
     yield case("nan-key-other-batch", "SDPA-23", "NaN in the second batch does not reach the first.", SMALL, edit=_nan_in_second_batch, needs="B > 1")
     yield case("nan-query-causal", "SDPA-23 SDPA-9", "NaN in a query row, causal.", SQUARE, is_causal=True, edit=_nan_query, needs="Sq > 2")
     yield case("nan-query-tiles", "SDPA-23", "NaN in a query row over several tiles: max and comparison must not drop it.", TILES, edit=_nan_query, needs="Sq > 2")
     yield case("nan-key-last-tile", "SDPA-23", "NaN in the last of 65 keys: a later tile must not drop it.", TILES, edit=_poison("k", np.nan, slice(-1, None)))
+    yield case("nan-key-alone", "SDPA-23", "NaN in the only key: its weight is NaN, not 1.", replace(SMALL, sk=1), edit=_poison("k", np.nan, slice(None)))
     yield case("nan-all", "SDPA-23", "Every query is NaN.", SMALL, edit=_all_nan)
 
 

@@ -6,8 +6,11 @@ are named (faults/envelopes.py).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES
 from attention_conformance.conformance.cases.data import Rng, Shape
@@ -96,9 +99,28 @@ class Proposed:
             joined(self.widths, "d", "dv"),
         )
 
+    def inside(self, envelope: Envelope) -> dict[str, tuple[int, ...]]:
+        """The sizes of these that an envelope has, by axis: those that a random shape is drawn from."""
+        axes = {
+            "b": (envelope.batch_sizes, self.b),
+            "hkv": (envelope.key_head_counts, self.hkv),
+            "group": (envelope.group_sizes, self.group),
+            "sq": (envelope.query_lengths, self.lengths),
+            "sk": (envelope.key_lengths, self.lengths),
+            "d": (envelope.head_widths, self.widths),
+            "dv": (envelope.value_widths, self.widths),
+        }
+        return {
+            axis: sizes.values or tuple([n for n in some if n in sizes] or sizes.near(max(some)))
+            for axis, (sizes, some) in axes.items()
+        }
 
-#: Draws of a shape before the cheapest so far is taken.
+
+#: Draws of a shape before the cheapest so far is taken, and to find what the cheapest of an envelope costs.
 _TRIES = 100
+
+#: Where no shape of an envelope is as cheap as is requested, one may cost so many times the cheapest.
+_MARGIN = 4
 
 #: Among how many shapes that an envelope takes as it likes there is one with as many queries as keys, and one with
 #: values as wide as keys.
@@ -115,7 +137,7 @@ def random_shape(rng: Rng, envelope: Envelope, most: int, proposed: Proposed | N
     envelope
         What it is inside.
     most
-        B · Hq · Sq · Sk · (D + Dv) that it has where the envelope has such.
+        B · Hq · Sq · Sk · (D + Dv) that it has where the envelope has such; else a few times the least of the envelope.
     proposed
         The sizes that it is drawn from.
 
@@ -129,9 +151,20 @@ def random_shape(rng: Rng, envelope: Envelope, most: int, proposed: Proposed | N
     ValueError
         Where no size that is proposed is inside.
     """
-    sizes, found = proposed or Proposed(), None
+    sizes = proposed or Proposed()
+    return _cheap(rng, envelope, max(most, _MARGIN * _least(envelope, sizes)), sizes)
+
+
+@functools.cache
+def _least(envelope: Envelope, sizes: Proposed) -> int:
+    """About what the cheapest shape inside an envelope costs."""
+    return _cost(_cheap(np.random.default_rng(1), envelope, 0, sizes))
+
+
+def _cheap(rng: Rng, envelope: Envelope, most: int, sizes: Proposed) -> Shape:
+    found, inside = None, sizes.inside(envelope)
     for _ in range(_TRIES):
-        shape = _drawn(rng, envelope, sizes)
+        shape = _drawn(rng, envelope, inside)
         if shape not in envelope:
             continue
         if _cost(shape) <= most:
@@ -146,18 +179,16 @@ def _cost(s: Shape) -> int:
     return s.b * s.hq * s.sq * s.sk * (s.d + s.dv)
 
 
-def _drawn(rng: Rng, envelope: Envelope, proposed: Proposed) -> Shape:
-    def one(sizes: Sizes, some: tuple[int, ...]) -> int:
-        inside = sizes.values or [n for n in some if n in sizes] or sizes.near(max(some))
-        return inside[rng.integers(len(inside))]
+def _drawn(rng: Rng, envelope: Envelope, inside: Mapping[str, tuple[int, ...]]) -> Shape:
+    def one(axis: str) -> int:
+        return inside[axis][rng.integers(len(inside[axis]))]
 
-    b = one(envelope.batch_sizes, proposed.b)
-    hkv = one(envelope.key_head_counts, proposed.hkv)
-    hq = hkv * one(envelope.group_sizes, proposed.group)
-    sq, sk = (one(sizes, proposed.lengths) for sizes in (envelope.query_lengths, envelope.key_lengths))
+    b, hkv = one("b"), one("hkv")
+    hq = hkv * one("group")
+    sq, sk = one("sq"), one("sk")
     if envelope.length_relation == "Sq = Sk" or rng.random() < _SQUARE:
         sq = sk
-    d, dv = (one(sizes, proposed.widths) for sizes in (envelope.head_widths, envelope.value_widths))
+    d, dv = one("d"), one("dv")
     if envelope.equal_widths or rng.random() < _SAME_WIDTH:
         dv = d
     return Shape(b, hq, hkv, sq, sk, d, dv)

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from attention_conformance.conformance.cases.base import AnyCase
+from attention_conformance.conformance.cases.base import AnyCase, Case
 from attention_conformance.conformance.cases.data import Shape, normal, numbered, pointing
 from attention_conformance.conformance.cases.packed import PackedShape
 from attention_conformance.conformance.cases.store import FITTED
@@ -263,9 +263,29 @@ def dtypes_for(case: AnyCase, dtypes: Sequence[str]) -> tuple[str, ...]:
     return ("bfloat16",) if "bfloat16" in dtypes and "float16" not in case.dtypes else ()
 
 
+#: Keywords that make no number large, of calls of fewer keys than float16 has numbers.
+_SMALL = frozenset(
+    {"mask", "is_causal", "causal_offset", "window", "kv_lengths", "softcap", "return_weights", "return_lse"}
+)
+
+
 @functools.cache
 def in_float16(case: AnyCase) -> bool:
     """Whether the finite inputs of a case, and its scores before the softmax, are within the range of float16."""
+    return is_ordinary(case) or in_range(case)
+
+
+def is_ordinary(case: AnyCase) -> bool:
+    """Whether a case is made of normal or numbered data and small options, so that its numbers need no look."""
+    data = (None, numbered, _pointing(False), _pointing(True))
+    whole = case.edit is None or case.invalid
+    return (
+        whole and case.operator == "sdpa" and case.shape.sk < 1 << 15 and case.data in data and case.keywords <= _SMALL
+    )
+
+
+def in_range(case: AnyCase) -> bool:
+    """The same by the numbers themselves."""
     inputs = case.before_edit(case.dtypes[0]) if case.invalid else case.inputs(case.dtypes[0])
     arrays = [*inputs.arrays.values(), *(x for x in inputs.keywords.values() if isinstance(x, np.ndarray))]
     smallest = float(np.finfo(np.float32).min)
@@ -289,11 +309,11 @@ def in_float16(case: AnyCase) -> bool:
 EQUAL_CALLS = 2
 
 
-def fit_kernels(cases: Iterable[C], envelope: Envelope, dtypes: Sequence[str]) -> list[C]:
+def fit_kernels(cases: Iterable[Case], envelope: Envelope, dtypes: Sequence[str]) -> list[Case]:
     """Cases at the sizes of kernels inside an envelope, smallest first.
 
-    They are many, and where an envelope has few sizes they become one call: of those that differ in their numbers
-    alone the first ``EQUAL_CALLS`` are kept.
+    They are many, and where an envelope has few sizes they become one call: of those that are made alike, and so differ
+    in random numbers alone, the first ``EQUAL_CALLS`` are kept.
 
     Parameters
     ----------
@@ -307,8 +327,8 @@ def fit_kernels(cases: Iterable[C], envelope: Envelope, dtypes: Sequence[str]) -
     met: Counter[tuple[Any, ...]] = Counter()
     found = []
     for case in able:
-        numbers = tuple(case.name.split("-")[2:5:2])
-        call = case.shape, frozenset(case.options), numbers, dtypes_for(case, dtypes)
+        made = case.data, case.edit, case.past, frozenset(case.options.items())
+        call = case.shape, made, dtypes_for(case, dtypes)
         met[call] += 1
         if met[call] <= EQUAL_CALLS:
             found.append(case)

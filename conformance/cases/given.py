@@ -1,7 +1,8 @@
 """Cases of somebody's own call: arrays that are there already, judged as the suite's own cases are, or a part of them.
 
 Long calls are judged in part, each part exactly: of sdpa sampled query rows of every head, which depend on no other row;
-of its gradients sampled key heads with their query heads and all rows, as a row of grad_k is a sum over all query rows.
+of its gradients sampled key heads with their query heads and all rows, as a row of grad_k is a sum over all query rows;
+of packed sequences and paged caches sampled rows of the pack, each with its own sequence.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ import numpy as np
 
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.bounds.sdpa import Options
+from attention_conformance.conformance.bounds.varlen import dequantised
 from attention_conformance.conformance.cases.base import AnyCase, Blame, Case
 from attention_conformance.conformance.cases.gradient import GradientCase
 from attention_conformance.conformance.cases.layer import MhaCase, SublayerCase
+from attention_conformance.conformance.cases.merge import MergeCase
 from attention_conformance.conformance.cases.mha_gradient import MhaGradientCase
+from attention_conformance.conformance.cases.packed import PackedCase, PagedCase
 from attention_conformance.conformance.cases.store import CaseStore
 from attention_conformance.conformance.spec import sdpa as reference
 from attention_conformance.impls.contract import Profile
@@ -57,7 +61,7 @@ class _Given(AnyCase):
         return self._shown(result, super().axes(result))  # type: ignore[safe-super]  # of the case beside it
 
     def _shown(self, result: str, axes: tuple[Any, ...]) -> tuple[Any, ...]:
-        if not axes or self.operator not in ("sdpa", "sdpa_grad") or result == "grad_bias":
+        if not axes or self.operator not in ("sdpa", "sdpa_grad", "merge") or result == "grad_bias":
             return axes
         if self.dropped == 2:
             return axes[2:]
@@ -129,6 +133,8 @@ class GivenRows(GivenSdpa):
 
     rows: tuple[int, ...] = ()
     whole: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    #: Keys and values are those that a cache with scales stands for.
+    quantised: bool = False
 
     __hash__ = _Given.__hash__
 
@@ -201,7 +207,8 @@ class GivenRows(GivenSdpa):
         for expected, options, (batch, heads, rows) in self.parts():
             source = expected
             if profile is not None:
-                source = bounds.bound(expected, Options.of(options), dtype, profile)
+                off = dequantised(expected, dtype, profile) if self.quantised else None
+                source = bounds.bound(expected, Options.of(options), dtype, profile, off)
             for name, array in found.items():
                 array[batch, heads, rows] = getattr(source, name)
             if profile is None and mean.shape[2]:
@@ -235,6 +242,65 @@ class GivenHeads(GivenGradients):
             where[1] = tuple(names[i] for i in where[1])
         moved = replace(comparison, index=tuple(at), where=tuple(where), whole=self.whole[comparison.name])
         return super().located(moved)
+
+
+@dataclass(frozen=True)
+class GivenMerge(_Given, MergeCase):
+    """A call of merge."""
+
+    __hash__ = _Given.__hash__
+
+
+@dataclass(frozen=True)
+class GivenVarlen(_Given, PackedCase):
+    """A call of varlen: all of it, or with ``sequences`` some rows of the pack, each of its own sequence."""
+
+    #: The sequences that rows are of: rows of sdpa, and where in the pack these are.
+    sequences: tuple[tuple[GivenRows, tuple[int, ...]], ...] = ()
+    whole: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    __hash__ = _Given.__hash__
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The rows of the pack that are compared, in order."""
+        return tuple(row for _, rows in self.sequences for row in rows)
+
+    def expected(self, dtype: str) -> Any:
+        """What the reference says of the rows, or of all."""
+        return (
+            self._joined([one.expected(dtype) for one, _ in self.sequences]) if self.whole else super().expected(dtype)
+        )
+
+    def bound(self, dtype: str, profile: Profile) -> Any:
+        """The error bound of the rows, or of all."""
+        if not self.whole:
+            return super().bound(dtype, profile)
+        return self._joined([one.bound(dtype, profile) for one, _ in self.sequences])
+
+    def _joined(self, found: list[Any]) -> Any:
+        """Results of batches of one, as a pack has them."""
+        outputs = [np.zeros((0, *self.whole["output"][1:])), *(each.output[0].swapaxes(0, 1) for each in found)]
+        lses = [np.zeros((self.whole["lse"][0], 0)), *(each.lse[0] for each in found if "lse" in self.names)]
+        return SimpleNamespace(output=np.concatenate(outputs), lse=np.concatenate(lses, 1))
+
+    def located(self, comparison: Any) -> Any:
+        """A comparison with the rows of the whole pack."""
+        name = comparison.name
+        if not self.whole or not comparison.index:
+            return comparison
+        axis, at, where = self.axes(name).index("row"), list(comparison.index), list(comparison.where)
+        at[axis] = self.rows[at[axis]]
+        where[axis] = tuple(self.rows[i] for i in where[axis])
+        whole = self.whole[name] if len(self.rows) < self.whole[name][axis] else ()
+        return replace(comparison, index=tuple(at), where=tuple(where), whole=whole)
+
+
+@dataclass(frozen=True)
+class GivenPaged(GivenVarlen, PagedCase):
+    """A call of paged, likewise."""
+
+    __hash__ = _Given.__hash__
 
 
 def given(kind: type[_Given], inputs: Any, clause: str, shape: Any, dtype: str, **rest: Any) -> Any:

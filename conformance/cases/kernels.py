@@ -276,6 +276,8 @@ NARROW = (
     Row(128, 128, (32, 32), 1, 1, 2, "lengths", "float32", False),
     Row(256, 256, (32, 32), 1, 1, 2, "lengths", "float32", False),
     Row(1, 512, (64, 64), 3, 2, 1, "mask", "float32", False),
+    Row(4, 512, (96, 96), 3, 2, 1, "mask", "float32", False),
+    Row(514, 32, (64, 64), 1, 1, 1, "mask", "bfloat16", False),
 )
 
 
@@ -417,8 +419,10 @@ def _written() -> dict[str, Case]:
         "data": constant_values(1.5),
         "dtypes": FLOAT32,
     }
-    off_first = mask_without(keys=slice(0, 1))
+    off_first, but_last = mask_without(keys=slice(0, 1)), mask_without(keys=slice(0, -1))
+    none: dict[str, Any] = {"kv_lengths": lengths(0), "return_lse": True}
     step: dict[str, Any] = {"past": 255, "is_causal": True}
+    several: dict[str, Any] = {"past": 16, "is_causal": True}
     asked: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
         ("bias-empty", "SDPA-24 SDPA-15", "A bias of −inf everywhere: zeros.", {"bias": constant_bias(-np.inf)}),
         ("bias-empty-weights", "SDPA-18 SDPA-15 SDPA-24", "Weights of zero where a bias leaves no key.", {"bias": constant_bias(-np.inf), "return_weights": True}),
@@ -430,6 +434,7 @@ def _written() -> dict[str, Case]:
         ("sinks-weights", "SDPA-38 SDPA-18", "With sinks the weights of the keys add up to less than 1.", {"sinks": peaked_sinks, "return_weights": True}),
         ("low-scores", "SDPA-14", "Scores near −1e5: a maximum that starts at −5e4 is one of no key.", {"data": shifted(-1e5), "dtypes": FLOAT32}),
         ("mask-low-scores", "SDPA-7 SDPA-14", "160 keys masked, the scores of the others near −625.", low),
+        ("mask-one-low", "SDPA-7 SDPA-14", "All keys but the last masked, and its score near −625.", {"mask": but_last, "data": shifted(-625.0)}),
         ("mask-window", "SDPA-13 SDPA-11 SDPA-7", "A mask, and a window to the right that ends within the keys.", {"mask": random_mask(0.7), "window": (None, 99)}),
         ("window-one", "SDPA-11", "(0, 0): the token's own key, and sides of 0 are sides.", {"window": (0, 0)}),
         ("causal-weights", "SDPA-9 SDPA-18", "Causal without an offset, with weights: one key.", {"is_causal": True, "return_weights": True}),
@@ -442,6 +447,7 @@ def _written() -> dict[str, Case]:
         ("nan-key-last", "SDPA-23", "NaN in the last key of the cache.", {"edit": _nan_in_last_key}),
         ("past", "DEC-1 DEC-2 DEC-3", "One token behind 255.", step),
         ("past-bias", "DEC-1 SDPA-6", "A bias over past and new keys.", step | {"bias": random_bias(2.0)}),
+        ("past-dtype", "DEC-7", "Past values alone are wider than the new ones.", step | {"edit": _wider_past_values, "invalid": True}),
         ("past-none", "DEC-1 DEC-3", "A past of no keys is a past, and there is a present.", {"past": 0}),
         ("past-none-lse", "DEC-3 SDPA-19", "The present comes behind lse, with a past of no keys.", {"past": 0, "return_lse": True}),
     )  # fmt: skip
@@ -454,6 +460,15 @@ def _written() -> dict[str, Case]:
     for name, clauses, why, shape, options in (
         ("sinks-window", "SDPA-38 SDPA-11 SDPA-9", "Sinks in a causal window, as gpt-oss is trained.", replace(TOKEN, b=1, sq=65, sk=65), {"is_causal": True, "window": (8, 0), "sinks": peaked_sinks}),
         ("bias-smallest", "SDPA-24", "The smallest number as the bias of every key, in every row.", replace(TOKEN, b=1, sq=16, sk=16), smallest),
+        ("bias-smallest-causal", "SDPA-24 SDPA-9", "The smallest number as the bias of every key up to the row's.", replace(TOKEN, b=1, sq=16, sk=16), smallest | {"is_causal": True}),
+        ("lengths-none-sinks", "SDPA-38 SDPA-19 SDPA-12", "No valid key: zeros, and lse is the sink.", replace(TOKEN, b=1, sq=65, sk=65), none | {"sinks": peaked_sinks}),
+        ("lengths-none-causal", "SDPA-15 SDPA-12 SDPA-19", "No valid key in a causal call: zeros, and lse of −inf.", replace(TOKEN, b=1, sq=65, sk=65), none | {"is_causal": True}),
+        ("mask-lengths", "SDPA-7 SDPA-12 SDPA-13", "A mask, and a length that ends within the keys.", replace(TOKEN, b=1, sq=65, sk=65), {"mask": random_mask(0.7), "kv_lengths": lengths(40, of=65)}),
+        ("mask-window", "SDPA-13 SDPA-11 SDPA-7", "A mask, and a window on both sides.", replace(TOKEN, b=1, sq=65, sk=65), {"mask": random_mask(0.7), "window": (8, 8)}),
+        ("past-bias", "DEC-1 SDPA-6", "A bias over 16 past keys and 16 new ones.", replace(TOKEN, b=1, sq=16, sk=32), several | {"bias": random_bias(2.0)}),
+        ("past-lengths", "DEC-1 SDPA-12", "Lengths of past and new keys together.", replace(TOKEN, sq=16, sk=32), several | {"kv_lengths": lengths(12, 25, of=32)}),
+        ("past-none", "DEC-1 DEC-3", "A past of no keys, and 16 new ones: there is a present.", replace(TOKEN, b=1, sq=16, sk=16), {"past": 0}),
+        ("no-batch-causal", "SDPA-20 SDPA-9", "A batch of none.", replace(TOKEN, b=0, sq=16, sk=16), {"is_causal": True}),
         ("one-key-sinks", "SDPA-4 SDPA-38", "One query and one key: with a sink the scale still decides.", replace(TOKEN, sk=1), {"scale": 0.7, "sinks": peaked_sinks}),
     ):  # fmt: skip
         options = {"data": telling, "dtypes": DTYPES} | options
@@ -467,6 +482,10 @@ def _nan_in_column(x: Inputs) -> Inputs:
     v = x.v.copy()
     v[:, :, 3, 1] = np.nan
     return replace(x, v=v)
+
+
+def _wider_past_values(x: Inputs) -> Inputs:
+    return replace(x, keywords=x.keywords | {"past_value": x.keywords["past_value"].astype(np.float64)})
 
 
 def _nan_in_last_key(x: Inputs) -> Inputs:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import ml_dtypes
 import numpy as np
 
 from attention_conformance.conformance.bounds import varlen as bounds
@@ -117,7 +118,7 @@ class PackedCase(AnyCase):
 
     def make_bound(self, inputs: Any, expected: PackedExpected, dtype: str, profile: Profile) -> PackedBound:
         """The error bound for inputs under a profile."""
-        return bounds.bound(expected, Options.of(inputs.keywords), dtype, profile)
+        return bounds.bound(expected, Options.of(inputs.keywords), dtype, profile, "k_scale" in inputs.keywords)
 
     def axes(self, result: str) -> tuple[str, ...]:
         """Names of the axes of a result."""
@@ -204,6 +205,16 @@ class PagedCase(PackedCase):
     arguments: ClassVar[type] = PagedInputs
     blame: ClassVar[Blame] = Blame("PAGED-1", accuracy="PAGED-9", value="PAGED-2", of_result={"lse": "PAGED-10"})
     shape: PagedShape = PagedShape()
+    #: The dtype of caches that are stored with scales (PAGED-14), "" for that of the call.
+    stored: str = ""
+
+    def make_inputs(self, dtype: str) -> Any:
+        """The inputs, with caches in the dtype that they are stored in."""
+        x = super().make_inputs(dtype)
+        if not self.stored:
+            return x
+        kept = np.dtype(getattr(ml_dtypes, self.stored, self.stored))
+        return replace(x, k_cache=x.k_cache.astype(kept), v_cache=x.v_cache.astype(kept))
 
     def draw(self, rng: Rng) -> tuple[np.ndarray, ...]:
         """Q and the caches in float64."""

@@ -1,4 +1,4 @@
-"""(PAGED-1 to 12) Cases of paged caches."""
+"""(PAGED-1 to 15) Cases of paged caches."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def cases() -> Iterator[PagedCase]:
     yield from _sizes()
     yield from _options()
     yield from _new()
+    yield from _quantised()
     yield from _form()
 
 
@@ -48,7 +49,7 @@ def _positions() -> Iterator[PagedCase]:
     yield case("more-queries", "PAGED-3 PAGED-7", "More queries than keys: the first rows have none.", replace(MIXED, q_lengths=(5, 2), k_lengths=(3, 9)), is_causal=True, return_lse=True)
     yield case("top-left", "PAGED-3", "causal_offset = 0, given.", is_causal=True, causal_offset=0)
     yield case("offsets", "PAGED-3", "An offset for each sequence.", is_causal=True, causal_offset=_offsets(4, 9, 1, 2))
-    yield case("window", "PAGED-8 PAGED-3", "Causal with five keys to the left: whole pages are out of sight.", replace(MIXED, k_lengths=(19, 14, 7, 23)), is_causal=True, window=(5, None), dtypes=("float32", *HALVES))
+    yield case("window", "PAGED-8 PAGED-3", "Causal with five keys to the left: whole pages are out of sight.", replace(MIXED, k_lengths=(19, 14, 7, 23)), is_causal=True, window=(5, None), dtypes=("float32", *HALVES), stays="a window over pages in half precision")
     yield case("window-decode", "PAGED-8 PAGED-3", "One query each and three keys to the left.", replace(DECODE, k_lengths=(9, 18, 5)), window=(3, 0))
 
 
@@ -59,7 +60,7 @@ def _unused() -> Iterator[PagedCase]:
     yield case("slots-decode", "PAGED-4", "The same with one query each, causal.", DECODE, edit=_fill_unused(1e4), is_causal=True, return_lse=True, stays="what was there before, in numbers")
     yield case("slots-nan", "PAGED-5", "NaN in the slots and pages that nobody has.", edit=_fill_unused(np.nan), stays="what engines that clear nothing need")
     yield case("slots-inf", "PAGED-5", "Infinities there, with one query each.", DECODE, edit=_fill_unused(np.inf), is_causal=True, stays="what engines that clear nothing need")
-    yield case("empty", "PAGED-7", "A sequence without queries, and one without keys: zeros, and −inf.", HOLES, is_causal=True, return_lse=True, dtypes=("float32", *HALVES))
+    yield case("empty", "PAGED-7", "A sequence without queries, and one without keys: zeros, and −inf.", HOLES, is_causal=True, return_lse=True, dtypes=("float32", *HALVES), stays="sequences without queries or keys, in half precision")
     yield case("empty-first", "PAGED-7", "The first sequence has no keys, and its row of the table is all junk.", replace(DECODE, k_lengths=(0, 5, 7)), stays="a sequence without a page at the start")
     yield case("empty-all", "PAGED-7", "No sequence has a key.", replace(DECODE, k_lengths=(0, 0, 0)), zeros=True)
     yield case("maxima", "PAGED-8 PAGED-4", "Maxima of 64 over lengths of up to 14.", is_causal=True, max_seqlen_q=64, max_seqlen_k=64, stays="maxima that are no sequence's")
@@ -98,6 +99,37 @@ def _new() -> Iterator[PagedCase]:
     yield case("new-window", "PAGED-11 PAGED-8", "New keys, two keys to the left.", k_new=_new_rows("d"), v_new=_new_rows("dv"), is_causal=True, window=(2, None), return_lse=True)
 
 
+def _quantised() -> Iterator[PagedCase]:
+    def stored(
+        name: str, why: str, form: str, per: str, shape: PagedShape = MIXED, *, clauses: str = "PAGED-14", **rest: Any
+    ) -> PagedCase:
+        return case(name, clauses, why, shape, stored=form, **scales(per, form), **{"edit": stored_as(form), **rest})
+
+    def quantised(name: str, *rest: Any, **options: Any) -> PagedCase:
+        return stored(f"quantised-{name}", *rest, **options)
+
+    for per, what in PER.items():
+        yield quantised(f"int8-{per}", f"Keys and values in int8, a scale for {what}.", "int8", per, replace(MIXED, unused=7), is_causal=True, dtypes=("float32", *HALVES), stays="a kind of scale that engines have")
+    for form in ("float8_e4m3fn", "float8_e5m2"):
+        for per in ("tensor", "head"):
+            yield quantised(f"{form[7:]}-{per}", f"Keys and values in {form}, a scale for {PER[per]}.", form, per, is_causal=True, dtypes=("float32", *HALVES), stays="a format of caches that engines have")
+    yield quantised("e4m3fn-token-decode", "One query each, a scale for each token.", "float8_e4m3fn", "token", DECODE, return_lse=True, stays="a step of decoding over a quantised cache")
+    yield quantised("int8-token-head", "A scale for each token and head, grouped heads, pages of 16.", "int8", "token_head", replace(MIXED, hq=6, k_lengths=(40, 17, 7, 33), page=16), is_causal=True, dtypes=("float32", *HALVES), stays="the scales of per-token-head caches")
+    yield quantised("e4m3fn-token-head-decode", "A scale for each token and head in float8_e4m3fn, grouped heads, one query each.", "float8_e4m3fn", "token_head", replace(DECODE, hq=4), return_lse=True)
+    yield quantised("int8-page-shared", "A scale for each page, pages that all share.", "int8", "page", replace(MIXED, q_lengths=(3, 1, 2, 1), k_lengths=(9, 14, 11, 8), shared=2), is_causal=True)
+    yield quantised("int8-head-empty", "A sequence without queries, and one without keys.", "int8", "head", HOLES, is_causal=True, return_lse=True, stays="nothing to dequantise")
+    yield quantised("e4m3fn-head-window", "Causal with five keys to the left.", "float8_e4m3fn", "head", replace(MIXED, k_lengths=(19, 14, 7, 23)), is_causal=True, window=(5, None), stays="a window over a quantised cache")
+    yield quantised("int8-head-softcap", "softcap = 3, on scores of tens.", "int8", "head", data=_large_scores, softcap=3.0, stays="a softcap over a quantised cache")
+    yield quantised("e4m3fn-head-sinks", "A sink per head.", "float8_e4m3fn", "head", sinks=_sinks, is_causal=True, return_lse=True, stays="sinks over a quantised cache")
+    yield quantised("int8-head-memory", "Every second element of wider buffers, scales too.", "int8", "head", memory="sliced", stays="strided scales")
+    yield quantised("e4m3fn-head-width-128", "Heads of 128, two over one, causal, in half precision.", "float8_e4m3fn", "head", replace(MIXED, q_lengths=(17, 1, 1, 64), k_lengths=(80, 129, 1, 64), hq=4, d=128, dv=128, page=16), is_causal=True, dtypes=HALVES, stays="the width of kernels that ship")
+    yield quantised("accuracy", "A context of 600 keys in int8, a scale for each token.", "int8", "token", replace(MIXED, q_lengths=(2, 2), k_lengths=(600, 3), page=16), clauses="PAGED-15 PAGED-14", dtypes=("float32", "float64"), stays="a bound for dequantised values")
+    for name, per, axis in (("scale", "head", 2), ("scale-pages", "page", 0)):
+        yield stored(f"invalid-{name}", f"A scale more than there are: for {PER[per]} and another.", "int8", per, edit=_one_scale_more(axis), invalid=True, stays="an input that must be refused")
+    alone: dict[str, Any] = {"k_scale": scales("tensor", "int8")["k_scale"]}
+    yield case("invalid-scale-alone", "PAGED-14", "Keys in int8 with their scale, values without one.", edit=_keys_scaled_alone, **alone, invalid=True, stays="an input that must be refused")
+
+
 def _form() -> Iterator[PagedCase]:
     yield case("repeat", "SDPA-29", "Five equal calls.", repeats=5, is_causal=True, stays="equal calls")
     yield case("memory-sliced", "SDPA-30", "Every second element of wider buffers.", memory="sliced", stays="strides of caches and tables")
@@ -123,6 +155,76 @@ def _sinks(rng: Rng, s: Any, dtype: np.dtype) -> np.ndarray:
 def _new_rows(width: str) -> Maker:
     """Keys or values of the queries' tokens."""
     return lambda rng, s, dtype: rng.standard_normal((sum(s.q_lengths), s.hkv, getattr(s, width))).astype(dtype)
+
+
+#: What there may be a scale for (PAGED-14), and the axes (pages, slots, heads, columns) that it then has.
+PER = {"tensor": "everything", "head": "each key head", "token": "each token", "channel": "each channel", "page": "each page"}
+_AXES = {"tensor": "", "head": "2", "token": "01", "channel": "3", "page": "0", "token_head": "012"}
+
+#: Scales by which normal numbers fill a format without leaving it, its largest number, and of a floating-point one
+#: the bits of its fraction and its smallest exponent.
+_FORMS = {
+    "int8": (1 / 24, 127.0, 0, 0),
+    "float8_e4m3fn": (1 / 32, 448.0, 3, -6),
+    "float8_e5m2": (1 / 64, 57344.0, 2, -14),
+}
+
+
+def scales(per: str, form: str) -> dict[str, Maker]:
+    """The scales of both caches; those of values are smaller, so that one is not taken for the other."""
+    return {"k_scale": scales_per(per, form, "d", 1.0), "v_scale": scales_per(per, form, "dv", 0.6)}
+
+
+def scales_per(per: str, form: str, width: str, size: float) -> Maker:
+    """Scales in float32 that differ by up to a factor of three, those of unused slots among them."""
+
+    def make(rng: Rng, s: Any, dtype: np.dtype) -> np.ndarray:
+        full = (s.pages, s.page, s.hkv, getattr(s, width))
+        shape = tuple(n if str(axis) in _AXES[per] else 1 for axis, n in enumerate(full))
+        return (size * _FORMS[form][0] * rng.uniform(0.6, 1.8, shape)).astype(np.float32)
+
+    return make
+
+
+def stored_as(form: str) -> Callable[[Any], Any]:
+    """An edit that gives both caches the numbers of a format, by the scales of the call.
+
+    In int8 as int8, else in float32; from numbers that are rounded to bfloat16, so that every dtype has the same ones.
+    """
+
+    def edit(x: Any) -> Any:
+        _, largest, bits, least = _FORMS[form]
+        caches = {}
+        for name in ("k", "v"):
+            numbers = _on_grid(getattr(x, f"{name}_cache").astype(np.float32), 7, -126) / x.keywords[f"{name}_scale"]
+            numbers = np.clip(np.rint(numbers) if form == "int8" else _on_grid(numbers, bits, least), -largest, largest)
+            caches[f"{name}_cache"] = numbers.astype(np.int8 if form == "int8" else np.float32)
+        return replace(x, **caches)
+
+    return edit
+
+
+def _on_grid(numbers: np.ndarray, bits: int, least: int) -> np.ndarray:
+    """The nearest numbers with a fraction of some bits, and exponents from ``least`` on."""
+    step = np.exp2(np.maximum(np.frexp(numbers)[1] - 1, least) - bits).astype(np.float32)
+    return np.rint(numbers / step) * step
+
+
+def _one_scale_more(axis: int) -> Callable[[Any], Any]:
+    """An edit that stores the caches in int8, and gives scales one more along an axis."""
+
+    def edit(x: Any) -> Any:
+        x = stored_as("int8")(x)
+        more = {n: np.concatenate([each := x.keywords[n], each.take([0], axis)], axis) for n in ("k_scale", "v_scale")}
+        return replace(x, keywords=x.keywords | more)
+
+    return edit
+
+
+def _keys_scaled_alone(x: Any) -> Any:
+    """Both caches in int8, by the scale of the keys, which alone is given."""
+    both = stored_as("int8")(replace(x, keywords={"k_scale": x.keywords["k_scale"], "v_scale": x.keywords["k_scale"]}))
+    return replace(both, keywords=x.keywords)
 
 
 def _large_scores(rng: Rng, s: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -20,6 +20,7 @@ from attention_conformance.conformance.cases.data import (
     ascending,
     numbered,
     peak,
+    random_bias,
 )
 
 ONE = Shape(b=1, hq=1, hkv=1, sq=1, sk=1, d=1, dv=1)
@@ -55,6 +56,7 @@ def _plain() -> Iterator[Case]:
     yield case("value-width-smaller", "SDPA-1", "Dv = 4 with D = 16 (pytorch 176767 returned D columns).", replace(SMALL, d=16, dv=4), dtypes=("float32", *HALVES))
     yield case("value-width-1", "SDPA-1", "Dv = 1.", replace(SMALL, dv=1))
     yield case("value-width-20", "SDPA-1", "Dv = 20: columns behind the last full vector of 8.", replace(SMALL, dv=20), dtypes=("float32", "float16"), needs="Dv = 20")
+    yield case("keys-8", "SDPA-1", "Eight keys: all of a vector, half of a block of 16.", replace(SMALL, sk=8), needs="Sk = 8")
     yield case("value-width-causal", "SDPA-1 SDPA-9", "Dv ≠ D together with causal.", replace(SMALL, dv=24), is_causal=True)
 
 
@@ -135,5 +137,8 @@ def _empty() -> Iterator[Case]:
     yield case("empty-queries", "SDPA-20", "No queries: an empty output of shape (B, H, 0, Dv).", replace(SMALL, sq=0), zeros=True)
     yield case("empty-batch", "SDPA-20", "A batch of none.", replace(SMALL, b=0), zeros=True)
     yield case("empty-values", "SDPA-20", "Dv = 0: an empty output.", replace(SMALL, dv=0), zeros=True)
+    yield case("empty-width", "SDPA-20 SDPA-2", "D = 0: every score is 0, so each row is the mean of all values (pytorch 184330 gave zeros).", replace(SMALL, d=0), scale=0.5)
+    yield case("empty-width-causal", "SDPA-20 SDPA-9", "D = 0, causal: row i is the mean of the first i + 1 values.", replace(SMALL, d=0), scale=0.5, is_causal=True)
+    yield case("empty-width-bias", "SDPA-20 SDPA-6", "D = 0 with a bias: the weights are the softmax of the bias, twice; scores that nobody wrote show.", replace(SMALL, d=0), scale=0.5, bias=random_bias(), repeats=2)
     yield case("empty-keys-causal", "SDPA-20 SDPA-9", "No keys, causal.", replace(SMALL, sk=0), is_causal=True, zeros=True)
     yield case("empty-keys-grouped", "SDPA-20 SDPA-17", "No keys with grouped heads.", replace(SMALL, sk=0, hq=4), zeros=True, needs="group > 1")

@@ -102,6 +102,12 @@ def narrowing(fits: Sequence[Judged], against: Sequence[Judged]) -> tuple[tuple[
     return chosen, tuple(sorted(kept))
 
 
+def meets(only: Sequence[str], judged: Judged) -> bool:
+    """Whether a failure or passed case is one of the calls that ``narrowing`` says in words."""
+    conditions = dict(_conditions([judged]))
+    return all(words in conditions and conditions[words](judged) for words in only)
+
+
 def _conditions(fits: Sequence[Judged]) -> Iterator[Condition]:
     """Conditions that calls may be told apart by: what they have first, then dtypes, then what they have not."""
     keywords = dict.fromkeys(k for operator in OPERATORS.values() for k in operator.keywords)

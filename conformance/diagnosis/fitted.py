@@ -22,6 +22,7 @@ from attention_conformance.conformance.diagnosis.lifted import in_operator
 from attention_conformance.conformance.faults.models.mha import LayerCall
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
 from attention_conformance.conformance.faults.registry import Fault
+from attention_conformance.conformance.faults.sdpa.scaling import unit
 from attention_conformance.conformance.faults.trials import KEPT, Failed, explains
 from attention_conformance.conformance.judging.outcomes import Failure
 
@@ -58,6 +59,13 @@ class ScaledScores(Fitted):
 
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
         return super().scores(x, q, k) * self.number(x)
+
+
+class ScaledCosines(Fitted):
+    """The cosines of queries and keys times a number."""
+
+    def scores(self, x: Inputs, q: Array, k: Array) -> Array:
+        return unit(q) @ unit(k).swapaxes(2, 3) * self.number(x)
 
 
 class Tempered(Fitted):
@@ -177,6 +185,15 @@ FAMILIES = (
         "the scores are {} times the expected ones",
         1.0,
         (0.0, -1.0, *_powers(-6, 6)),
+    ),
+    Family(
+        "fitted-cosine",
+        "SDPA-2",
+        ScaledCosines,
+        "queries and keys are normalised to length 1, and the scores are {} times their cosines",
+        np.nan,
+        _powers(-3, 6),
+        apart=("head",),
     ),
     Family(
         "fitted-temperature",

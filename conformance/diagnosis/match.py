@@ -13,10 +13,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import ml_dtypes
 import numpy as np
 
 from attention_conformance.conformance.cases import AnyCase
-from attention_conformance.conformance.diagnosis.common_features import narrowing
+from attention_conformance.conformance.diagnosis.common_features import meets, narrowing
 from attention_conformance.conformance.diagnosis.fitted import fitted
 from attention_conformance.conformance.diagnosis.forms import forms_of
 from attention_conformance.conformance.diagnosis.lifted import candidates_of
@@ -37,6 +38,9 @@ FORMED = 3 * TRIED
 
 #: Cases that are left of which a known mistake has to explain more than one: one of them it fits by chance.
 MANY = 20
+
+#: Cases that an explanation may fit by chance.
+FEW = 3
 
 #: Failures that are looked at in all.
 MOST = 80
@@ -139,6 +143,8 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: boo
         found = [e for e in found if not e.fits < best.fits] + [best]
         left = [failed for failed in left if failed not in best.fits]
     found = [_settled(explanation, found, witnesses) for explanation in found]
+    found = [explanation for explanation in found if not _by_chance(explanation, found, failures)]
+    left = [failed for failed in failures if not any(failed in explanation.fits for explanation in found)]
     found += [*raised(left, witnesses), *lowered(left, witnesses)]
     return [*sorted(found, key=lambda e: -len(e.fits)), *undefined(left, witnesses)]
 
@@ -281,12 +287,14 @@ def _best(
                 return explanation  # no other one is better
         explanations.append(explanation)
 
+    refused = [failed for failed in failures if failed.failure is Failure.ERROR]
+
     def new(explanation: Explanation) -> int:
         return len(explanation.fits.intersection(left))
 
     for _, level in itertools.groupby(sorted(explanations, key=new, reverse=True), key=new):
         weighed = [e for e in (_weighed(e, passed) for e in level if _says(e, left)) if _refuses(e, left)]
-        best = min(weighed, key=lambda e: (e.contradicted, len(e.only)), default=None)
+        best = min(weighed, key=lambda e: (e.contradicted, len(e.only), len(_shown(e, refused))), default=None)
         if best is not None and (not best.contradicted or _convincing(best, failures)):
             return best
     return None
@@ -336,6 +344,10 @@ def undefined(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[
 LOWER = {"float64": ("float32",), "float32": ("float16", "bfloat16")}
 
 
+#: A step in a narrower dtype shows, somewhere, by at least this part of what the dtype resolves.
+SMALLEST_STEP = 1 / 1000
+
+
 def lowered(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Explanation]:
     """Results that no mistake gives and that are as accurate as a narrower dtype: a step is computed in it."""
     groups: dict[tuple[str, str], list[Failed]] = {}
@@ -353,17 +365,22 @@ def lowered(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Ex
 
 
 def _keeps(failed: Failed, lower: str) -> bool:
-    """Whether all results of a failure are within the bound of a narrower dtype."""
+    """Whether all results of a failure are within the bound of a narrower dtype, and as far off as its steps are."""
     if failed.failure is not Failure.VALUE:
         return False
+    step, seen = float(ml_dtypes.finfo(lower).eps), False
     expected, bound = failed.case.expected(failed.dtype), failed.case.bound(lower, failed.profile)
     for name, array in failed.reply.results.items():
         wanted, limit = getattr(expected, name), getattr(bound, name)
         if array.shape != wanted.shape or wanted.shape != limit.shape:
             return False
-        if not compare(name, array.astype(np.float64), wanted, limit, failed.dtype).ok:
+        wide = array.astype(np.float64)
+        if not compare(name, wide, wanted, limit, failed.dtype).ok:
             return False
-    return True
+        with np.errstate(invalid="ignore"):
+            off, size = np.abs(wide - wanted), np.abs(wanted)
+        seen |= bool((off > SMALLEST_STEP * step * np.where(np.isfinite(size), size, 0)).any())
+    return seen
 
 
 def _says(explanation: Explanation, left: Sequence[Failed]) -> bool:
@@ -387,6 +404,26 @@ def _refuses(explanation: Explanation, left: Sequence[Failed]) -> bool:
     texts = {NUMBERS.sub("…", failed.reply.text) for failed in fits}
     alike = {f for f in left if f.failure is Failure.ERROR and NUMBERS.sub("…", f.reply.text) in texts}
     return alike <= fits and not explanation.only and not explanation.against
+
+
+def _shown(explanation: Explanation, failures: Sequence[Failed]) -> list[Failed]:
+    """The failures that its mistake would fail in the calls that it is narrowed to, with equal results or not."""
+    make = combined(explanation.faults)
+    calls = [f for f in failures if meets(explanation.only, (f.case, f.dtype))]
+    return [f for f in calls if make is not None and fails(make, f.case, f.dtype, f.profile)]
+
+
+def _by_chance(explanation: Explanation, found: Sequence[Explanation], failures: Sequence[Failed]) -> bool:
+    """Whether a mistake gives a few cases, and in most of those where it would show the numbers are others.
+
+    Those that another explanation gives which has it beside a second mistake count for it.
+    """
+    if len({failed.case for failed in explanation.fits}) > FEW:
+        return False
+    beside = [e.fits for e in found if set(e.faults) > set(explanation.faults)]
+    equal = explanation.fits.union(*beside)
+    shown = _shown(explanation, [f for f in failures if f.failure is Failure.VALUE and f.telling])
+    return 2 * len(equal.intersection(shown)) < len(shown)
 
 
 def _convincing(explanation: Explanation, failures: Sequence[Failed]) -> bool:

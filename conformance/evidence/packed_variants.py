@@ -135,6 +135,11 @@ def over_pages(packed: Callable[..., Any]) -> Callable[..., Any]:
         q: Array, k_cache: Array, v_cache: Array, cu_seqlens_q: Array, block_table: Array, kv_lengths: Array, **o: Any
     ) -> Any:
         new = o.pop("k_new", None), o.pop("v_new", None)
+        dtype, scales = q.dtype, (o.pop("k_scale", None), o.pop("v_scale", None))
+        if scales[0] is not None:  # dequantised where they lie, rounded to nothing less than float32
+            wide = np.dtype(np.float64 if dtype == np.float64 else np.float32)
+            k_cache, v_cache = (c.astype(wide) * s for c, s in zip((k_cache, v_cache), scales, strict=True))
+            q, o = q.astype(wide), o | ({"sinks": o["sinks"].astype(wide)} if o.get("sinks") is not None else {})
         gathered = []
         for cache, added in zip((k_cache, v_cache), new, strict=True):
             pieces = []
@@ -146,6 +151,7 @@ def over_pages(packed: Callable[..., Any]) -> Callable[..., Any]:
                 pieces.append(own if added is None else np.concatenate([own[: length - count], added[rows]]))
             gathered.append(np.concatenate(pieces))
         ends = np.concatenate([[0], np.cumsum(kv_lengths)]).astype(np.int32)
-        return packed(q, *gathered, cu_seqlens_q, ends, **o)
+        found = packed(q, *gathered, cu_seqlens_q, ends, **o)
+        return (found[0].astype(dtype), found[1]) if isinstance(found, tuple) else found.astype(dtype)
 
     return paged

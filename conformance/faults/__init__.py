@@ -31,6 +31,7 @@ GROUPS = (
     "decoding/present",
     "sdpa/grouping",
     "sdpa/online_softmax",
+    "sdpa/ranks",
     "sdpa/indexing",
     "sdpa/precision",
     "sdpa/nan",

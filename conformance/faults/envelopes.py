@@ -1,8 +1,9 @@
 """Kill matrix per envelope: which faults show in the calls that a kind of kernel takes, and which cases catch them.
 
-A fault is judged on the cases fitted to the envelope, and then on those at the sizes of kernels.  One that no case
-catches is looked for by random problems inside the envelope, and by every case at a random shape inside it: where one
-shows it, the suite has a hole, which is named; where none does, it does not show in this envelope.
+A fault is judged on the cases fitted to the envelope, and then on those at the sizes of kernels, until two have caught
+it; those that caught it when the matrices were last written come first.  One that no case catches is looked for by
+random problems inside the envelope, and by every case at a random shape inside it: where one shows it, the suite has a
+hole, which is named; where none does, it does not show in this envelope.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -32,6 +33,7 @@ from attention_conformance.conformance.evidence.problems import (
     with_past,
 )
 from attention_conformance.conformance.faults import FAULTS, PATH_FAULTS, Fault
+from attention_conformance.conformance.faults.gradients.sdpa import OverRanks
 from attention_conformance.conformance.faults.kill_matrix import LEAST, Row
 from attention_conformance.conformance.faults.models.gradients import Backward
 from attention_conformance.conformance.faults.models.on_path import Mistake
@@ -61,6 +63,9 @@ MOST = 1 << 20
 #: Elements of the cases at the sizes of kernels that faults without a path are judged on: those of one token over a
 #: cache of 256, and what is smaller.
 LARGEST = 9 << 16
+
+#: The envelope, of few faults and small calls, in which the random problems are tried on what cases catch, too.
+WITH_POWER = "one query"
 
 _CORRECT = {"sdpa": Attention, "sdpa_grad": Backward}
 
@@ -101,8 +106,14 @@ def fault_named(name: str) -> Fault:
 
 
 def faults_in(kind: Kind) -> list[str]:
-    """The faults that a kind of kernel may have: those of its operators, and those on paths."""
-    return [name for name, fault in FAULTS.items() if fault.operator in kind.operators] + list(PATH_FAULTS)
+    """The faults that a kind of kernel may have: those of its operators, but for those between ranks, and on paths."""
+    own = (n for n, fault in FAULTS.items() if fault.operator in kind.operators and not between_ranks(fault))
+    return [*own, *PATH_FAULTS]
+
+
+def between_ranks(fault: Fault) -> bool:
+    """Whether a fault is one of attention over several ranks, each of which calls a kernel that may be right."""
+    return fault.group == "sdpa/ranks" or issubclass(fault.make, OverRanks)
 
 
 def cases_in(kind: Kind) -> list[AnyCase]:
@@ -144,12 +155,17 @@ def judged(name: str, pool: Pool, faults: Iterable[str] = (), enough: int = LEAS
     """
     kind = ENVELOPES[name]
     rows = [Row(fault_named(each), pool) for each in faults or faults_in(kind)]
-    small, large = cases_in(kind), kernel_cases_in(kind)
-    for case in small:
-        _judge(case, kind, [row for row in rows if row.takes(case) and len(row.caught) < enough])
-    for case in large:
-        left = [row for row in rows if row.takes(case) and len(row.caught) < enough]
-        _judge(case, kind, [row for row in left if _path(row) or case.shape.elements <= LARGEST])
+    small, likely, already = cases_in(kind), _likely(), set(ASKED.read_text(encoding="utf-8").split())
+    large = sorted(
+        kernel_cases_in(kind), key=lambda case: case.name not in already
+    )  # a run asks no more than it has to
+    fitted = {case.name for case in small}
+    for first in (True, False):
+        for case in (*small, *large):
+            left = [row for row in rows if len(row.caught) < enough and row.takes(case)]
+            left = [row for row in left if (case.name in likely.get(row.fault.name, ())) is first]
+            any_size = case.shape.elements <= LARGEST or case.name in fitted
+            _judge(case, kind, [row for row in left if any_size or _path(row)])
     examples, seen = _searched(name, kind, [row for row in rows if not row.caught and not _path(row)])
     found = []
     for row in rows:
@@ -164,6 +180,15 @@ def judged(name: str, pool: Pool, faults: Iterable[str] = (), enough: int = LEAS
     return Matrix(name, tuple(found), (len(shown), len(tried)), counts)
 
 
+def _likely() -> dict[str, set[str]]:
+    """The cases that caught each fault in some envelope when the matrices were last written."""
+    found: dict[str, set[str]] = {}
+    for each in published()["envelopes"] if PUBLISHED.exists() else ():
+        for name, fault in each["faults"].items():
+            found.setdefault(name, set()).update(fault.get("caught", ()))
+    return found
+
+
 def _path(row: Row) -> bool:
     return row.fault.name in PATH_FAULTS
 
@@ -171,7 +196,7 @@ def _path(row: Row) -> bool:
 def _judge(case: AnyCase, kind: Kind, rows: list[Row]) -> None:
     for row in rows:
         asked = [dtype for dtype in dtypes_for(case, kind.dtypes) if not _path(row) or _on_path(row, case, dtype)]
-        if asked:
+        if asked := [dtype for dtype in asked if row.differs(case, dtype)]:
             row.judge(case, asked)
 
 
@@ -215,29 +240,43 @@ def _searched(name: str, kind: Kind, rows: list[Row], *, random_only: bool = Fal
     found: dict[str, str] = {}
     seen = 0
     for case, dtype in problems(name, kind, random_only=random_only):
+        seen += 1
         left = [row for row in rows if row.takes(case) and row.fault.name not in found]
+        left = [row for row in left if _differs(row, case, dtype)]
         if left and _is_sound(case, dtype, left[0]):
-            seen += 1
             found |= {row.fault.name: described(case, dtype) for row in left if row.fails(case, dtype)}
     return found, seen
+
+
+def _differs(row: Row, case: AnyCase, dtype: str) -> bool:
+    """Whether a fault may show, and so the rest of a problem is worth its time."""
+    try:
+        return row.differs(case, dtype)
+    except Exception:  # whatever its data or its edit raises at this shape
+        return False
 
 
 def _is_sound(case: AnyCase, dtype: str, row: Row) -> bool:
     """Whether correct attention passes: a case at sizes that it was not made for may be no input at all."""
     make = _CORRECT[case.operator]
     try:
-        return trial(make, case, dtype, row.plugged.profile(dtype)).verdict.outcome is Outcome.PASSED
-    except Exception:  # whatever its data or its edit raises at this shape
+        sound = trial(make, case, dtype, row.plugged.profile(dtype)).verdict.outcome is Outcome.PASSED
+        return sound and case.inputs(dtype).arrays["q"].shape == _q_shape(case.shape)  # data may have sizes of its own
+    except Exception:  # as above
         return False
+
+
+def _q_shape(s: Shape) -> tuple[int, ...]:
+    return s.b, s.hq, s.sq, s.d
 
 
 def _searched_on_path(kind: Kind, row: Row) -> tuple[str, bool]:
     """A call that shows a fault on a path, "" for none; and whether no call of the envelope takes the path."""
     make = cast("type[Mistake]", row.fault.make)
     path = kernel_paths()[make.path.id]
-    if not any(_has_dtype(path, dtype) for dtype in kind.dtypes):
-        return "", True
     proposed, needed = Proposed().with_edges(path.edges), make.shows_with()
+    if not any(_has_dtype(path, dtype) for dtype in kind.dtypes) or not _has_sizes(path, kind, proposed):
+        return "", True
     able = [name for name, each in OPTION_SETS.items() if needed - {"lse"} <= _call(Shape(), "", each.makers).options]
     rng = np.random.default_rng(zlib.crc32(row.fault.name.encode()))
     outside, tried = True, 0
@@ -258,7 +297,7 @@ def _searched_on_path(kind: Kind, row: Row) -> tuple[str, bool]:
             base, name=f"search-{index}", shape=s, data=telling, options=options, dtypes=(dtype,), store=RANDOM
         )
         tried += 1
-        if _is_sound(case, dtype, row) and row.fails(case, dtype):
+        if _differs(row, case, dtype) and _is_sound(case, dtype, row) and row.fails(case, dtype):
             return described(case, dtype), False
         if tried == ON_PATH:
             break
@@ -272,6 +311,15 @@ def _call(s: Shape, dtype: str, options: Mapping[str, Any]) -> Call:
 def _has_dtype(path: KernelPath, dtype: str) -> bool:
     """Whether a path is taken in a dtype at all."""
     return all(each.holds(_call(Shape(), dtype, {})) for each in path.when if each.left == "dtype")
+
+
+def _has_sizes(path: KernelPath, kind: Kind, proposed: Proposed) -> bool:
+    """Whether each size that a path is about, alone, can be one of a shape that is drawn: a draw takes long."""
+    inside = proposed.inside(kind.envelope)
+    for one, other, sizes in (("sq", "sk", kind.envelope.query_lengths), ("dv", "d", kind.envelope.value_widths)):
+        inside[one] += tuple(n for n in inside[other] if n in sizes)  # one may be drawn as the other
+    alone = [each for each in path.when if each.left in inside and not isinstance(each.right, str)]
+    return all(any(each.of(n, {}) for n in inside[each.left]) for each in alone)
 
 
 def described(case: AnyCase, dtype: str) -> str:
@@ -308,10 +356,15 @@ def as_json(matrices: Iterable[Matrix]) -> dict[str, Any]:
     }
 
 
+def read(path: Path) -> dict[str, Any]:
+    """The matrices of a file."""
+    found: dict[str, Any] = json.loads(compressed.read(path, _MOST_BYTES))
+    return found
+
+
 def published() -> dict[str, Any]:
     """The matrices that are kept."""
-    found: dict[str, Any] = json.loads(compressed.read(PUBLISHED, _MOST_BYTES))
-    return found
+    return read(PUBLISHED)
 
 
 def asked(matrices: Mapping[str, Any]) -> list[str]:
@@ -320,20 +373,35 @@ def asked(matrices: Mapping[str, Any]) -> list[str]:
     return sorted({name for fault in faults for name in fault.get("caught", {}) if name in kernel_cases()})
 
 
-def write(path: Path) -> str:
-    """Compute the matrices of all envelopes and write them to a file; returns how it went, a line for each.
+def write(path: Path, names: Sequence[str] = ()) -> str:
+    """Compute the matrices of some envelopes, all by default, and write them to a file, each as soon as it is known.
 
-    With those that are published the cases that every run asks are written, too.
+    The file keeps what it has of the others.  With those that are published the cases that every run asks are written,
+    too.
+
+    Returns
+    -------
+    str
+        How it went, a line for each.
+
+    Raises
+    ------
+    KeyError
+        For an unknown name.
     """
-    matrices = [judged(name, Pool(in_process=True), power=True) for name in ENVELOPES]
-    found = as_json(matrices)
-    text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
-    if path.resolve() == PUBLISHED:
-        ASKED.write_text("".join(f"{name}\n" for name in asked(found)), encoding="utf-8")
-    if path.suffix == compressed.SUFFIX:
-        compressed.write(path, text.encode())
-    else:
-        path.write_text(text, encoding="utf-8")
-    counted = {each.name: Counter(found.state for found in each.found) for each in matrices}
-    lines = [f"{name}: {', '.join(f'{n} {s}' for s, n in states.items())}" for name, states in counted.items()]
+    lines = []
+    known = {each["name"]: each for each in read(path)["envelopes"]} if path.exists() else {}
+    for name in names or ENVELOPES:
+        matrix = judged(name, Pool(in_process=True), power=name == WITH_POWER)
+        known[name] = as_json([matrix])["envelopes"][0]
+        found = {"format": FORMAT, "envelopes": [known[each] for each in ENVELOPES if each in known]}
+        text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+        if path.suffix == compressed.SUFFIX:
+            compressed.write(path, text.encode())
+        else:
+            path.write_text(text, encoding="utf-8")
+        if path.resolve() == PUBLISHED:
+            ASKED.write_text("".join(f"{case}\n" for case in asked(found)), encoding="utf-8")
+        states = Counter(each.state for each in matrix.found)
+        lines.append(f"{name}: {', '.join(f'{n} {state}' for state, n in states.items())}")
     return "\n".join([*lines, str(path)])

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from attention_conformance.conformance.cases import QUICK, AnyCase, every_case
-from attention_conformance.conformance.faults.models.steps import has_effects
+from attention_conformance.conformance.faults.models.steps import has_effects, unchanged
 from attention_conformance.conformance.faults.registry import FAULTS, Fault, link
 from attention_conformance.conformance.faults.trials import trial, verdict
 from attention_conformance.conformance.judging.outcomes import Outcome
@@ -101,6 +101,10 @@ class Row:
         dtypes = tuple(dtype for dtype in asked if self.fails(case, dtype))
         if dtypes:
             self.caught[case.name] = dtypes
+
+    def differs(self, case: AnyCase, dtype: str) -> bool:
+        """Whether the fault may do anything else on a case than the correct model, which passes every case."""
+        return unchanged(self.fault.make, case, dtype) is None
 
     def fails(self, case: AnyCase, dtype: str) -> bool:
         """Whether the fault fails a case in a dtype, plugged in as a user's function is."""

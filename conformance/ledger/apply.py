@@ -12,7 +12,11 @@ from attention_conformance.conformance.ledger.load import Ledger
 
 
 def apply(ledger: Ledger, result: Result, case: AnyCase, versions: Mapping[str, str]) -> Result:
-    """The result as the record about it says, or as it is where there is none in force for these versions."""
+    """The result as the record about it says, or as it is where there is none in force for these versions.
+
+    One that passes where the record is of what comes and goes stays as it is, and says so; that the deviation is gone
+    many results show together (``ledger stale``).
+    """
     deviation = ledger.find(result.implementation, result.device, result.dtype, case.name, versions)
     if deviation is None:
         return result
@@ -23,6 +27,8 @@ def apply(ledger: Ledger, result: Result, case: AnyCase, versions: Mapping[str, 
             broken=deviation.clause,
             reason=f"{deviation.instead} [{deviation.id}]",
         )
+    if result.outcome is Outcome.PASSED and deviation.seen:
+        return replace(result, reason=f"a deviation that was seen in {deviation.seen} did not show [{deviation.id}]")
     if result.outcome is Outcome.FAILED:
         kind = result.failure.value if result.failure else ""
         note = f"Ledger:   record {deviation.name} expects it to fail by {deviation.failure.value}, not by {kind}"

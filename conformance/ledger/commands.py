@@ -156,7 +156,7 @@ def _id(name: str, clause: str, failure: Failure, taken: Iterable[str]) -> str:
 
 def toml(record: Deviation) -> str:
     """A record as it is written in a ledger file."""
-    keys = [key for key in KEYS if getattr(record, key) != ()]
+    keys = [key for key in KEYS if getattr(record, key) != () and (key != "seen" or record.seen)]
     return "\n".join(["[[deviation]]", *(_line(key, getattr(record, key)) for key in keys)])
 
 

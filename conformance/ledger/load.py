@@ -7,11 +7,13 @@ file and the record.
 from __future__ import annotations
 
 import functools
+import math
+import re
 import tomllib
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from fnmatch import filter as matching
+from fnmatch import filter as meeting
 from fnmatch import fnmatch
 from importlib import metadata
 from itertools import combinations, product
@@ -67,6 +69,8 @@ class Deviation:
     upstream: str
     dtypes: Some = ()
     devices: Some = ()
+    #: For what comes and goes: in how many results of its cases it showed, "11 of 40"; "" where it always does.
+    seen: str = ""
     #: The file of the ledger, as it was named.
     file: str = OURS
 
@@ -91,6 +95,14 @@ class Deviation:
         """Whether it speaks of a case of them, too."""
         named = any(fnmatch(case, pattern) for pattern in self.cases)
         return named and self.concerns(implementation, device, dtype)
+
+    @property
+    def enough(self) -> int:
+        """How many results that pass show that it is gone: one, or so many that it hides in all once in 100 times."""
+        if not self.seen:
+            return 1
+        shown, of = map(int, self.seen.split(" of "))
+        return math.ceil(math.log(0.01) / math.log1p(-shown / of))
 
     def in_force(self, versions: Mapping[str, str]) -> bool:
         """Whether the installed version of the package is one the record speaks of."""
@@ -210,6 +222,8 @@ def _record(place: str, data: object, file: str, names: Sequence[str]) -> Deviat
         raise LedgerError(f"{place}: {error}") from None
     except InvalidSpecifier:
         raise LedgerError(f"{place}: versions {found.versions!r} is not a version range (PEP 440)") from None
+    if found.seen and not _some_of_more(found.seen):
+        raise LedgerError(f'{place}: seen {found.seen!r} is not a number of results and a larger one, as in "11 of 40"')
     _known(place, "clause", [found.clause], clauses())
     _known(place, "dtype", found.dtypes, DTYPES)
     _known(place, "device", found.devices, DEVICES)
@@ -220,10 +234,22 @@ def _record(place: str, data: object, file: str, names: Sequence[str]) -> Deviat
     return found
 
 
+def _some_of_more(seen: str) -> bool:
+    rate = re.fullmatch(r"([1-9]\d{0,5}) of ([1-9]\d{0,5})", seen)
+    return rate is not None and int(rate[1]) < int(rate[2])
+
+
 def _known(place: str, what: str, given: Iterable[str], known: Iterable[str]) -> None:
     for name in given:
         if name not in known:
             raise LedgerError(f"{place}: unknown {what} {name!r}{nearest(name, known)}")
+
+
+def matching(names: Iterable[str], pattern: str) -> list[str]:
+    """The names that a glob meets; a text without wildcards is looked up."""
+    if not set("*?[") & set(pattern):
+        return [pattern] if pattern in names else []
+    return meeting(names, pattern)
 
 
 def _patterns(place: str, what: str, given: Iterable[str], known: Iterable[str]) -> None:

@@ -117,9 +117,10 @@ def _section(record: Deviation, verdict: Verdict) -> str:
     upstream = record.upstream if record.upstream == "unreported" else f"<{record.upstream}>"
     restricted = [("in", record.dtypes), ("on", record.devices)]
     where = "".join(f" {word} {', '.join(some)}" for word, some in restricted if some)
+    at_times = f" (at times: {record.seen} results)" if record.seen else ""
     lines = [
         f"{', '.join(map(_code, record.implementations))} with {versions}{where}: {record.instead}.",
-        f"- Fails by {record.failure.value}: {IN_WORDS[record.failure]}.",
+        f"- Fails by {record.failure.value}{at_times}: {IN_WORDS[record.failure]}.",
         f"- Upstream: {upstream}.",
         f"- Cases: {', '.join(map(_code, record.cases))}.",
     ]

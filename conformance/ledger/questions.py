@@ -28,6 +28,7 @@ QUESTIONS = (
     Question("fully masked row, bias of −inf and mask", "combined-mask-bias-minus-inf", "zeros"),
     Question("fully masked row, kv_lengths of 0", "lengths-zero", "zeros"),
     Question("fully masked row, kv_lengths of 0, Sq = Sk", "lengths-square-zero", "zeros"),
+    Question("fully masked row, lse requested", "empty-row-lse", "−inf"),
     Question("row of the smallest finite bias", "bias-smallest-all", "mean of v"),
     # Masks.
     Question("mask together with is_causal", "combined-mask-causal", "both hold"),
@@ -44,6 +45,7 @@ QUESTIONS = (
     Question("scale = 0", "scale-zero", "mean of v"),
     Question("scale = 0 with is_causal", "scale-zero-causal", "ok"),
     Question("scale < 0 with softcap", "softcap-negative-scale", "ok"),
+    Question("8 keys more than a multiple of 16", "keys-8", "ok"),
     Question("sinks", "sinks", "ok"),
     Question("sink of a fully masked row", "sinks-empty-row", "zeros"),
     # Shapes.
@@ -52,6 +54,7 @@ QUESTIONS = (
     Question("Sk = 0, lse requested", "empty-keys-lse", "−inf"),
     Question("Sq = 0", "empty-queries", "empty"),
     Question("Dv = 0", "empty-values", "empty"),
+    Question("D = 0", "empty-width", "mean of v"),
     Question("Dv ≠ D", "value-width-larger", "ok"),
     # NaN and overflow.
     Question("NaN in a query row", "nan-query", "NaN"),
@@ -86,6 +89,7 @@ QUESTIONS = (
     Question("sample of length 0", "mha-empty-batch", "b_o"),
     Question("padded keys", "mha-lengths", "ok"),
     Question("is_causal, Sq < Sk", "mha-causal-cross", "top left"),
+    Question("mask together with is_causal", "mha-causal-mask", "both hold"),
     Question("no biases", "mha-no-bias", "ok"),
     Question("scale = 0", "mha-scale-zero", "ok"),
     Question("Sk = 0", "mha-no-keys", "b_o"),

@@ -64,6 +64,12 @@ def _verdict(record: Deviation, runs: Sequence[Run]) -> Verdict:
     gone = [each for each in shown if not each.holds]
     if not gone:
         return Verdict(record, Standing.HOLDS)
+    if record.seen and all(each.result.outcome is Outcome.PASSED for each in gone):
+        if len(gone) < len(shown):
+            return Verdict(record, Standing.HOLDS)
+        if len(gone) < record.enough:
+            few = f"{len(gone)} passed; seen in {record.seen}, so that {record.enough} that pass show that it is gone"
+            return Verdict(record, Standing.NOT_EXERCISED, (few,))
     if len(gone) == len(shown):
         return Verdict(record, Standing.GONE, (f"remove it: {_instead(gone)}",))
     return Verdict(record, Standing.PARTLY_GONE, tuple(_narrow(gone, [each for each in shown if each.holds])))

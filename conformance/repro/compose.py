@@ -123,6 +123,8 @@ def direct(written: Snippet) -> Snippet:
 def snippet(target: Target, call: Call) -> Snippet:
     """The call of a target.  Raises NotImplementedError for one that the implementation does not express."""
     implementation = target.implementation
+    if implementation.distribution is not None:
+        raise NotImplementedError("no script of several ranks")
     if implementation.source:
         return foreign.called(implementation, call)
     if implementation.function_of:

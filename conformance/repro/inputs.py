@@ -21,11 +21,10 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.conformance.cases import AnyCase, Shape, data, layer
-from attention_conformance.conformance.cases.base import NUMPY_DTYPES
 from attention_conformance.conformance.cases.layer import LayerShape
 from attention_conformance.conformance.cases.packed import PackedShape, PagedShape, across, over_pages
 from attention_conformance.conformance.repro.inline import CannotInline, Import, Inliner, import_lines, lambda_at
-from attention_conformance.impls.script import INDENT, WIDTH, applied, enclosed
+from attention_conformance.impls.script import CARRIED, INDENT, WIDTH, applied, enclosed
 
 #: Numbers up to which inputs may be written out, and lines of them up to which they are, if there is a recipe: one
 #: takes 10 to 30 lines, and says what the numbers are.  Written numbers do without NumPy's random generator, whose
@@ -105,7 +104,7 @@ def _call(made_by: Callable[..., Any], held: Any, sources: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Statements:
-    """Statements that define the arguments and the array keywords as NumPy arrays; bfloat16 stands in float32."""
+    """Statements that define the arguments and the array keywords in NumPy; those of CARRIED stand in float32."""
 
     lines: tuple[str, ...]
     imports: frozenset[Import] = frozenset({_NUMPY})
@@ -165,7 +164,7 @@ def _literal(name: str, array: np.ndarray) -> str:
 
 def carried(array: np.ndarray) -> np.ndarray:
     """The array in a dtype that NumPy has by itself."""
-    return array.astype(np.float32) if array.dtype == NUMPY_DTYPES["bfloat16"] else array
+    return array.astype(np.float32) if str(array.dtype) in CARRIED else array
 
 
 def _nested(array: np.ndarray) -> str:
@@ -365,7 +364,8 @@ def _recipe(case: AnyCase, dtype: str, wanted: Mapping[str, np.ndarray]) -> Stat
     inputs = case.inputs(dtype)
     sources: list[str] = []
     arguments = ", ".join(inputs.arrays)
-    tables = {name: array for name, array in inputs.arrays.items() if array.dtype.kind == "i"}
+    before = case.before_edit(dtype).arrays
+    tables = {name: array for name, array in before.items() if array.dtype.kind == "i"}
     drawn = ", ".join(name for name in inputs.arrays if name != "grad_output" and name not in tables)
     shape, usual = _shape(case.shape)
     order = "" if all(array.flags.c_contiguous for array in inputs.arrays.values()) else ', order="C"'  # of a view
@@ -379,8 +379,7 @@ def _recipe(case: AnyCase, dtype: str, wanted: Mapping[str, np.ndarray]) -> Stat
         lines.append(f"outputs, lses = outputs.astype({carrier}{order}), lses.astype(np.{inputs.lses.dtype}{order})")
     if "grad_output" in inputs.arrays:
         lines.append(f"grad_output = rng.standard_normal({_shape_of_output(case)}).astype({carrier})")
-    before = case.before_edit(dtype).arrays if tables else {}
-    lines += [_literal(name, before[name]) for name in tables]
+    lines += [_literal(name, array) for name, array in tables.items()]
     past = getattr(case, "past", None)
     names = [name for name in wanted if name not in inputs.arrays]
     for name in (name for name in names if name in case.options):
@@ -478,7 +477,7 @@ def _run(written: Statements) -> dict[str, Any]:
 
 
 def _equal(made: Mapping[str, Any], wanted: Mapping[str, np.ndarray]) -> bool:
-    """Whether all arrays are there, in row-major order, with the same bits once bfloat16 is rounded."""
+    """Whether all arrays are there, in row-major order, with the same bits once float32 is rounded."""
     for name, array in wanted.items():
         got = made.get(name)
         if not isinstance(got, np.ndarray) or got.dtype != carried(array).dtype or not got.flags.c_contiguous:

@@ -7,6 +7,9 @@ import numpy as np
 from attention_conformance.conformance.spec.sdpa import Array, InvalidInput
 from attention_conformance.conformance.spec.varlen import PackedExpected, attend, check_heads
 
+#: PAGED-14: what a cache with scales is stored in.
+QUANTISED = ("int8", "float8_e4m3fn", "float8_e5m2")
+
 
 def paged(
     q: Array,
@@ -26,17 +29,22 @@ def paged(
     max_seqlen_k: int | None = None,
     k_new: Array | None = None,
     v_new: Array | None = None,
+    k_scale: Array | None = None,
+    v_scale: Array | None = None,
 ) -> PackedExpected:
     """Attention over pages as SPEC.md defines it.
 
     Parameters
     ----------
     q, k_cache, v_cache
-        (Tq, Hq, D), (pages, P, Hkv, D) and (pages, P, Hkv, Dv), of one floating dtype (PAGED-1).
+        (Tq, Hq, D), (pages, P, Hkv, D) and (pages, P, Hkv, Dv), of one floating dtype (PAGED-1),
+        or the caches in one of QUANTISED, with scales.
     cu_seqlens_q, block_table, kv_lengths
         (N + 1,), (N, M) and (N,).
     k_new, v_new
         (Tq, Hkv, D) and (Tq, Hkv, Dv), together or not at all (PAGED-11).
+    k_scale, v_scale
+        Broadcastable to the caches, together or not at all (PAGED-14).
     others
         As of varlen.
 
@@ -48,9 +56,14 @@ def paged(
     Raises
     ------
     InvalidInput
-        Where PAGED-12 requires an exception.
+        Where PAGED-12 or PAGED-14 requires an exception.
     """
     check_pages(q, k_cache, v_cache, cu_seqlens_q, block_table, kv_lengths)
+    if k_scale is not None or v_scale is not None:
+        k_cache, v_cache = dequantised(k_cache, k_scale), dequantised(v_cache, v_scale)
+        q = q.astype(np.float64)
+        sinks = None if sinks is None else sinks.astype(np.float64)
+    check_heads("PAGED-12", q, k_cache, v_cache)
     keys: list[Array] = []
     values: list[Array] = []
     for n, length in enumerate(kv_lengths.tolist()):
@@ -74,6 +87,22 @@ def paged(
     )
 
 
+def dequantised(cache: Array, scale: Array | None) -> Array:
+    """PAGED-14: the numbers that a cache stands for, exactly: eight bits times twenty-four."""
+    return cache.astype(np.float64) * check_scale(cache, scale).astype(np.float64)
+
+
+def check_scale(cache: Array, scale: Array | None) -> Array:
+    """PAGED-14: the scale, if it is one of this cache; else refuse both."""
+    if scale is None:
+        raise InvalidInput("PAGED-14", "one cache has a scale and the other has none")
+    if str(cache.dtype) not in QUANTISED:
+        raise InvalidInput("PAGED-14", f"a cache with a scale is {cache.dtype}")
+    if scale.ndim != cache.ndim or any(n not in (1, full) for n, full in zip(scale.shape, cache.shape, strict=True)):
+        raise InvalidInput("PAGED-14", f"a scale of shape {scale.shape} over a cache of {cache.shape}")
+    return scale
+
+
 def in_order(cache: Array, table: Array, length: int) -> Array:
     """PAGED-1: the first ``length`` keys or values of a sequence, by the row of the table that is its own."""
     j = np.arange(length)
@@ -91,4 +120,3 @@ def check_pages(
     if not len(cu_seqlens_q) - 1 == len(block_table) == len(kv_lengths):
         sizes = f"{len(cu_seqlens_q) - 1}, {len(block_table)}, {len(kv_lengths)}"
         raise InvalidInput("PAGED-12", f"boundaries, table and lengths are of {sizes} sequences")
-    check_heads("PAGED-12", q, k_cache, v_cache)

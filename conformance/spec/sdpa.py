@@ -7,7 +7,6 @@ computed by hand, a 50-digit evaluation, and the ONNX node tests.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -253,9 +252,8 @@ def weighted_sum(weights: Array, v: Array, allowed: Array) -> Array:
     it must enter even where its weight has underflowed to 0; so those values are added apart.
     """
     output = weights @ np.where(np.isfinite(v), v, 0.0)
-    reaches: dict[str, Any] = {}
-    for name, where in (("nan", np.isnan(v)), ("inf", v == np.inf), ("neg", v == -np.inf)):
-        reaches[name] = allowed.astype(float) @ where > 0
-    output = np.where(reaches["inf"], output + np.inf, output)
-    output = np.where(reaches["neg"], output - np.inf, output)
-    return np.where(reaches["nan"], np.nan, output)
+    for where, more in ((v == np.inf, np.inf), (v == -np.inf, -np.inf), (np.isnan(v), np.nan)):
+        if where.any():
+            reached = allowed.astype(float) @ where > 0
+            output = np.where(reached, more if np.isnan(more) else output + more, output)
+    return output

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from attention_conformance.conformance.faults.models.ring import Ring
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
 from attention_conformance.conformance.faults.models.tiles import State, Tiled
 from attention_conformance.conformance.faults.sdpa.online_softmax import Split
@@ -86,4 +87,4 @@ class BaseTwo(Attention):
 
 plain, tiles, small_tiles, large_tiles = Attention(), Tiled(), SmallTiles(), LargeTiles()
 tiles_from_the_end, lazy_rescaling, split_keys = TilesFromTheEnd(), LazyRescaling(), SplitKeys()
-scaled_queries, keys_backwards, base_two = ScaledQueries(), KeysBackwards(), BaseTwo()
+scaled_queries, keys_backwards, base_two, ring = ScaledQueries(), KeysBackwards(), BaseTwo(), Ring()

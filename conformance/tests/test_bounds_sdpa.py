@@ -53,6 +53,27 @@ def worst(got: np.ndarray, expected: reference.Expected, limit: bounds.Bound, dt
     return float(shares(got.astype(np.float64), expected.output, limit.output, dtype).max())
 
 
+def test_the_own_error_of_a_reference_is_that_of_its_call() -> None:
+    """It is kept from one profile to the next, and not from one call, bias or scale to another."""
+    first, second = (made(Shape(), "float32", seed=seed)[3] for seed in (1, 2))
+    calls = [
+        (first, Options()),
+        (second, Options()),
+        (second, Options(scale=3.0)),
+        (second, Options(scale=3.0, softcap=0.5)),
+        (second, Options(scale=3.0, softcap=0.5, bias=np.ones((5, 7), np.float32))),
+        (first, Options()),
+    ]
+    for expected, options in calls:
+        for profile in (Profile.WIDE, Profile.TF32):
+            found = bound(expected, options, "float32", profile).output
+            theirs, ours = (
+                bounds.bound_under(expected, options, rounding(*of)).output
+                for of in (("float32", profile), ("float64", Profile.WIDE))
+            )
+            assert found.tobytes() == (theirs + ours).tobytes()
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("spread", [0.01, 1.0, 5.0])
 @pytest.mark.parametrize("dtype", ALL_DTYPES)

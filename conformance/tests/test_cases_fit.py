@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from attention_conformance.conformance.cases import Case, all_cases, every_case
+from attention_conformance.conformance.cases import Case, all_cases, every_case, kernels
 from attention_conformance.conformance.cases.base import HALVES
-from attention_conformance.conformance.cases.data import Shape
+from attention_conformance.conformance.cases.data import Shape, normal
 from attention_conformance.conformance.cases.envelopes import ENVELOPES
-from attention_conformance.conformance.cases.fit import at, dtypes_for, fit, in_float16, kept, needs, sizes_of
+from attention_conformance.conformance.cases.fit import (
+    at,
+    dtypes_for,
+    fit,
+    fit_kernels,
+    in_float16,
+    in_range,
+    is_ordinary,
+    kept,
+    needs,
+    sizes_of,
+)
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.envelope import Envelope, Sizes
 
@@ -105,6 +117,15 @@ def test_float32_cases_are_asked_in_half_precision_where_there_is_nothing_else()
     assert not in_float16(all_cases()["masked-largest-values"])
 
 
+def test_an_ordinary_case_is_within_float16_by_its_numbers() -> None:
+    """So that none of them is made only to be looked at; what is large is not taken for ordinary."""
+    ordinary = [case for case in all_cases().values() if is_ordinary(case)]
+    fitted_ones = [case for case in fitted("static") if is_ordinary(case)]
+    assert len(ordinary) > 100
+    assert [case.name for case in (*ordinary, *fitted_ones[::5]) if not in_range(case)] == []
+    assert not any(map(is_ordinary, (all_cases()[n] for n in ("masked-largest-values", "softmax-shift-plus-1e5"))))
+
+
 def test_lengths_stay_within_the_keys_and_differ() -> None:
     """All keys stay all, none stay none, and a part stays a part."""
     for name in ("static decoding", "tiles of 128"):
@@ -176,3 +197,18 @@ def test_every_case_of_every_operator_fits_or_says_why_not(envelope: Envelope) -
         fitted = fit(case, envelope)
         inside = not isinstance(case.shape, Shape) or fitted.shape in envelope
         assert fitted.unfit.startswith("not applicable: ") if fitted.unfit else inside, case.name
+
+
+def test_of_kernel_cases_that_are_made_alike_two_are_asked() -> None:
+    """By what is made, and not by names: with a mask, NaN, a past or other numbers it is another call."""
+    one = kernels.named("kernel-edges-plain-1x2x2-q1-k256-d64-float32")
+    alike = [replace(one, name=f"kernel-{name}") for name in ("a-b-c-d-e", "f-g-h-i-j", "plain", "x-y-z")]
+    other = [
+        replace(one, name="kernel-data", data=normal(1.0)),
+        replace(one, name="kernel-past", past=255),
+        replace(one, name="kernel-edit", edit=lambda x: x),
+        replace(one, name="kernel-option", options={"softcap": 6.0}),
+        replace(one, name="kernel-value", options={"softcap": 7.0}),
+    ]
+    found = fit_kernels([*alike, *other], ENVELOPES["one query"].envelope, ("float32",))
+    assert sorted(case.name for case in found) == sorted(case.name for case in (*alike[:2], *other))

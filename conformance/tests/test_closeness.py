@@ -17,16 +17,24 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from attention_conformance.conformance.cases import all_cases, every_case
+from attention_conformance.conformance.cases.base import NUMPY_DTYPES
 from attention_conformance.conformance.closeness import (
+    Closeness,
     NotClose,
     assert_close,
     assert_layer_close,
+    assert_merge_close,
+    assert_paged_close,
+    assert_varlen_close,
     error_share,
     layer_error_share,
 )
+from attention_conformance.conformance.faults.registry import FAULTS
 from attention_conformance.conformance.spec import gradients as gradient_reference
 from attention_conformance.conformance.spec import mha as layer_reference
 from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.conformance.spec.merge import merge
+from attention_conformance.conformance.spec.varlen import varlen
 
 RNG = np.random.default_rng(7)
 
@@ -412,17 +420,29 @@ def test_cases_of_the_suite_are_close(name: str) -> None:
     assert error_share(output + np.float32(0.01), *inputs.arrays.values(), **options) > 1
 
 
-def test_the_page_shows_what_happens() -> None:
-    """The example of ASSERT_CLOSE.md fails with the lines that stand below it."""
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_page_shows_what_happens(number: int) -> None:
+    """The examples of ASSERT_CLOSE.md fail with the lines that stand below them."""
     page = (Path(__file__).parents[1] / "ASSERT_CLOSE.md").read_text(encoding="utf-8")
-    program, shown = (re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("python", "text"))
-    assert program is not None
-    assert shown is not None
+    program, shown = (re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL)[number] for kind in ("python", "text"))
     found: dict[str, Any] = {}
-    exec(program[1], found)  # noqa: S102  # the page's own example
+    exec(program, found)  # noqa: S102  # the page's own example
+    (test,) = (each for name, each in found.items() if name.startswith("test_"))
     with pytest.raises(NotClose) as caught:
-        found["test_kernel"]()
-    assert set(shown[1].splitlines()) <= set(str(caught.value).splitlines())
+        test()
+    assert set(shown.splitlines()) <= set(str(caught.value).splitlines())
+
+
+def test_one_example_of_each_passes() -> None:
+    """The third program of ASSERT_CLOSE.md has every function that the others have not."""
+    pytest.importorskip("torch")
+    page = (Path(__file__).parents[1] / "ASSERT_CLOSE.md").read_text(encoding="utf-8")
+    found: dict[str, Any] = {}
+    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[2], found)  # noqa: S102  # the page's own example
+    tests = [each for name, each in found.items() if name.startswith("test_")]
+    for test in tests:
+        test()
+    assert len(tests) == 4
 
 
 def test_every_option_is_shown() -> None:
@@ -438,3 +458,237 @@ def test_a_misspelt_option_is_refused() -> None:
     q, k, v = (drawn(1, 1, 2, 4) for _ in range(3))
     with pytest.raises(TypeError, match="assert_close has no option 'causal'; did you mean is_causal"):
         assert_close(v, q, k, v, causal=True)
+
+
+# Packed sequences, pages and merges.
+
+
+def packed(name: str, dtype: str = "float32") -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Arguments and options of a case of the suite, and its results, rounded once."""
+    case = every_case()[name]
+    inputs = case.inputs(dtype)
+    options = {n: x for n, x in inputs.keywords.items() if not n.startswith(("return_", "max_"))}
+    expected = case.expected(dtype)
+    lse = expected.lse.astype(np.float64 if dtype == "float64" else np.float32)
+    return inputs.arrays, options, {"output": expected.output.astype(NUMPY_DTYPES[dtype]), "lse": lse}
+
+
+ASSERTS: dict[str, Callable[..., Closeness]] = {
+    "varlen": assert_varlen_close,
+    "paged": assert_paged_close,
+    "merge": assert_merge_close,
+}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["varlen-self", "paged-mixed", "merge-two"])
+def test_other_operators_are_close(name: str, dtype: str) -> None:
+    """Output and lse of the reference, rounded once."""
+    arrays, options, results = packed(name, dtype)
+    found = ASSERTS[name.split("-")[0]](**results, **arrays, **options)
+    assert set(found.shares) == {"output", "lse"}
+    assert 0 <= found.share <= 1
+
+
+PACKS = (
+    "varlen-causal-more-queries", "varlen-causal-offsets", "varlen-window-causal", "varlen-empty-both",
+    "varlen-softcap", "varlen-scale", "varlen-grouped-sinks", "varlen-behind", "varlen-tiles-causal", "paged-shared",
+    "paged-page-17", "paged-window", "paged-padding", "paged-empty", "paged-offsets", "paged-sinks-decode",
+    "paged-new-window", "paged-quantised-int8-head-softcap", "paged-quantised-e4m3fn-head-sinks",
+    "paged-quantised-e4m3fn-token-decode", "paged-quantised-accuracy", "merge-parts-33", "merge-one", "merge-lse-signs",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PACKS)
+def test_cases_of_other_operators_are_close(name: str) -> None:
+    """And each result, off by one part in a hundred of its size or moved by one row, is refused."""
+    arrays, options, results = packed(name)
+    close = ASSERTS[name.split("-")[0]]
+    assert close(**results, **arrays, **options).share <= 1
+    for which, axis in (("output", 0), ("lse", 1)):
+        right = results[which]
+        for wrong in (right * np.float32(1.01), np.roll(right, 1, axis)):
+            if not np.array_equal(wrong, right):
+                with pytest.raises(NotClose, match=rf"Worst: +{which}\["):
+                    close(**{**results, which: wrong}, **arrays, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("varlen-causal-more-keys", "causal masks of packed sequences are aligned at the top left"),
+        ("varlen-cross", "the boundaries of packed sequences are ignored"),
+        ("paged-mixed", "every sequence reads the pages of the first"),
+        ("paged-new", "new keys are written one slot too far"),
+        ("merge-base", "log-sum-exps taken as base 2"),
+    ],
+)
+def test_a_mistake_of_other_operators_is_named(name: str, title: str) -> None:
+    """With the clause that it breaks; of a merge if the lse came, too."""
+    fault = next(each for each in FAULTS.values() if each.title == title)
+    arrays, options, _ = packed(name)
+    extra = every_case()[name].shape.options if "merge" not in name else {}
+    found = fault.make()(**arrays, **options, **extra)
+    results = dict(zip(("output", "lse"), found if isinstance(found, tuple) else (found,), strict=False))
+    with pytest.raises(NotClose) as caught:
+        ASSERTS[name.split("-")[0]](**results, **arrays, **options)
+    assert caught.value.clause == fault.clause
+    assert f"Diagnosis: this failure equals “{title}”" in str(caught.value)
+
+
+def pack(*lengths: tuple[int, int], heads: int = 2) -> dict[str, Any]:
+    """Queries and keys of sequences of these lengths."""
+    queries, keys = (np.cumsum([0, *each]).astype(np.int32) for each in zip(*lengths, strict=True))
+    q = drawn(int(queries[-1]), heads, 8)
+    k, v = (drawn(int(keys[-1]), heads, 8) for _ in range(2))
+    return {"q": q, "k": k, "v": v, "cu_seqlens_q": queries, "cu_seqlens_k": keys}
+
+
+def test_a_long_pack_is_sampled() -> None:
+    """Rows at boundaries among them; a wrong row has its index in the pack, and the text says what was looked at."""
+    arrays = pack((60, 60), (1, 90), (0, 7), (140, 140))
+    output = varlen(**arrays, is_causal=True).output.astype(np.float32)
+    found = assert_varlen_close(output, **arrays, is_causal=True, rows=16, seed=5)
+    assert found.rows is not None
+    assert (len(found.rows), found.rows[0], found.rows[-1]) == (16, 0, 200)
+    assert {59, 60, 61} & set(found.rows)
+    for row in (found.rows[3], 131):
+        wrong = output.copy()
+        wrong[row, 1] = np.nan if row == 131 else wrong[row, 1] + 1
+        with pytest.raises(NotClose, match=rf"row {row} of 201, head 1 of 2") as caught:
+            assert_varlen_close(wrong, **arrays, is_causal=True, rows=16, seed=5)
+        assert "Checked:  16 of 201 rows, each with every head, seed 5: 0" in str(caught.value)
+
+
+def test_a_sampled_pack_is_judged_as_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The share of the bound is that where all rows are checked; by default 2²⁰ scores are, and 8 rows at least."""
+    arrays, options, results = packed("varlen-tiles-causal")
+    whole = assert_varlen_close(**results, **arrays, **options)
+    every = assert_varlen_close(**results, **arrays, **options, rows=178)
+    assert (whole.rows, every.share) == (None, whole.share)
+    monkeypatch.setattr("attention_conformance.conformance.closeness.WHOLE", 1)
+    assert len(assert_varlen_close(**results, **arrays, **options).rows or ()) == 8
+
+
+def test_a_short_sequence_has_its_own_bound() -> None:
+    """An error that a long neighbour with large numbers would excuse."""
+    arrays = pack((4, 4), (4, 4))
+    arrays["v"][:4] *= 1000
+    output = varlen(**arrays).output.astype(np.float32)
+    assert assert_varlen_close(output, **arrays).share <= 1
+    output[5, 0] += np.float32(1e-4)
+    with pytest.raises(NotClose, match="row 5 of 8, head 0 of 2, every column"):
+        assert_varlen_close(output, **arrays)
+
+
+def test_a_scale_that_is_left_out_is_refused() -> None:
+    """Of a quantised cache; its keys are those of the numbers times the scale, within the bound of that."""
+    arrays, options, results = packed("paged-quantised-accuracy")
+    assert assert_paged_close(results["output"], **arrays, **options).share <= 1
+    with pytest.raises(NotClose) as caught:
+        assert_paged_close(results["output"], **arrays, **{**options, "v_scale": np.ones((1, 1, 1, 1), np.float32)})
+    assert caught.value._finding.broken == "PAGED-14"
+
+
+def test_rows_behind_the_last_sequence_are_not_looked_at() -> None:
+    """VARLEN-12 leaves them open."""
+    arrays = pack((3, 3), (2, 2))
+    output = varlen(**arrays).output.astype(np.float32)
+    longer = {**arrays, "q": np.concatenate([arrays["q"], drawn(2, 2, 8)])}
+    padded = np.concatenate([output, np.full((2, 2, 8), np.nan, np.float32)])
+    assert assert_varlen_close(padded, **longer).share <= 1
+    padded[4] = np.nan
+    with pytest.raises(NotClose):
+        assert_varlen_close(padded, **longer)
+
+
+def test_nan_of_another_sequence_is_left_open() -> None:
+    """VARLEN-13 and PAGED-5 are SHOULDs: NaN where another's keys hold NaN passes, a wrong number does not."""
+    arrays = pack((3, 3), (2, 2))
+    arrays["v"][4] = np.nan
+    output = varlen(**arrays).output.astype(np.float32)
+    assert np.isfinite(output[:3]).all()
+    output[0] = np.nan
+    assert assert_varlen_close(output, **arrays).share <= 1
+    output[1] += 1
+    with pytest.raises(NotClose, match="row 1 of 5"):
+        assert_varlen_close(output, **arrays)
+    arrays, options, results = packed("paged-slots-nan")
+    assert assert_paged_close(np.full_like(results["output"], np.nan), **arrays, **options).share <= 1
+    arrays, options, results = packed("paged-mixed")
+    with pytest.raises(NotClose):
+        assert_paged_close(np.full_like(results["output"], np.nan), **arrays, **options)
+
+
+def test_a_merge_takes_lists_and_layouts() -> None:
+    """Outputs (S, H, Dv) of two parts as vLLM has them, without batch, and log-sum-exps (H, S)."""
+    arrays, _, results = packed("merge-two")
+    parts = [each[0].swapaxes(0, 1) for each in arrays["outputs"]]
+    lses = [each[0] for each in arrays["lses"]]
+    output, lse = results["output"][0].swapaxes(0, 1), results["lse"][0]
+    assert assert_merge_close(output, parts, lses, lse=lse, layout="bshd").share <= 1
+    wrong = output.copy()
+    wrong[3, 1] += 1
+    with pytest.raises(NotClose, match="row 3 of 5, head 1 of 2, every column"):
+        assert_merge_close(wrong, parts, lses, layout="bshd")
+
+
+def test_memory_that_nobody_wrote_is_left_open() -> None:
+    """MERGE-7 is a SHOULD: NaN beside −inf may reach the output, and no number else may."""
+    arrays, _, _ = packed("merge-two")
+    lses, outputs = arrays["lses"].copy(), arrays["outputs"].copy()
+    lses[0, 0, 0, 0], outputs[0, 0, 0, 0] = -np.inf, np.nan
+    found = merge(outputs, lses)
+    output = found.output.astype(np.float32)
+    assert assert_merge_close(output, outputs, lses).share <= 1
+    output[0, 0, 0] = np.nan
+    assert assert_merge_close(output, outputs, lses).share <= 1
+    output[0, 0, 1] = np.nan
+    with pytest.raises(NotClose):
+        assert_merge_close(output, outputs, lses)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "error", "text"),
+    [
+        ("varlen-cross", {"cu_seqlens_q": [0, 4, 3, 14, 14]}, ValueError, "never falls"),
+        ("varlen-cross", {"cu_seqlens_k": [0, 9, 16, 22, 33]}, ValueError, "ends within 32 rows"),
+        ("varlen-cross", {"cu_seqlens_k": [0, 9, 16]}, ValueError, "VARLEN-11"),
+        ("varlen-cross", {"cu_seqlens_q": np.zeros(5, np.float32)}, TypeError, "cu_seqlens_q is float32"),
+        ("varlen-cross", {"causal_offset": [1, 2]}, ValueError, "neither is given"),
+        ("varlen-cross", {"causal_offset": [1, 2], "is_causal": True}, ValueError, "there are 4 sequences"),
+        ("varlen-cross", {"v": np.full((32, 2, 8), np.inf, np.float32)}, ValueError, "SDPA-37"),
+        ("varlen-cross", {"sinks": np.zeros(3, np.float32)}, ValueError, "sinks"),
+        ("paged-mixed", {"kv_lengths": [9, 14, 7]}, ValueError, "PAGED-12"),
+        ("paged-mixed", {"kv_lengths": [9, 14, 7, 400]}, ValueError, "a row of the table has"),
+        ("paged-mixed", {"block_table": np.full((4, 5), 99)}, ValueError, "beyond the"),
+        ("paged-mixed", {"k_new": np.zeros((12, 2, 8), np.float32)}, ValueError, "come together"),
+        ("paged-quantised-accuracy", {"v_scale": None}, ValueError, "PAGED-14: one cache has a scale"),
+        (
+            "paged-quantised-accuracy",
+            {"k_scale": np.ones((1, 1, 3, 1), np.float32)},
+            ValueError,
+            "PAGED-14: a scale of",
+        ),
+        ("paged-mixed", {"k_scale": np.ones((1, 1, 1, 1), np.float32)}, ValueError, "PAGED-14"),
+        ("merge-two", {"lses": np.zeros((2, 2, 2, 4), np.float32)}, ValueError, "MERGE-15"),
+        ("merge-two", {"lses": [np.zeros((2, 2, 5), np.float32)]}, ValueError, "2 outputs and 1 lses"),
+        ("merge-two", {"lses": np.zeros((2, 2, 2, 5), np.float16)}, TypeError, "lses are float16"),
+        ("merge-two", {"lses": np.full((2, 2, 2, 5), np.inf, np.float32)}, ValueError, "MERGE-16"),
+    ],
+)
+def test_slips_of_other_operators(name: str, change: dict[str, Any], error: type[Exception], text: str) -> None:
+    """One sentence each."""
+    arrays, options, results = packed(name)
+    with pytest.raises(error, match=text):
+        ASSERTS[name.split("-")[0]](results["output"], **{**arrays, **options, **change})
+
+
+def test_packs_of_torch() -> None:
+    """Tensors, boundaries among them."""
+    torch = pytest.importorskip("torch")
+    arrays, _, results = packed("varlen-causal")
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    assert assert_varlen_close(torch.from_numpy(results["output"]), **tensors, is_causal=True).share <= 1
+    with pytest.raises(NotClose):
+        assert_varlen_close(torch.from_numpy(results["output"]), **tensors)

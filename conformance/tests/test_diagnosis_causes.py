@@ -72,6 +72,20 @@ def test_a_wrong_number_is_no_narrower_dtype() -> None:
     assert said(Sines, ("plain", "plain-tall", "one-query", "mask")) == []
 
 
+class Almost(Attention):
+    """Weights that are 1e-12 too large: a thousand times too exact for float32."""
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        """The weights."""
+        return super().normalized(x, powers, total, allowed) * (1 + 1e-12 * np.abs(np.sin(powers)))
+
+
+def test_an_error_far_below_a_step_of_float32_is_no_narrower_dtype() -> None:
+    """Whatever it is, nothing was computed in float32."""
+    titles = [one.title for one in said(Almost, ("plain", "plain-tall", "one-query"))]
+    assert not any("float32" in title for title in titles)
+
+
 class KeysBefore(Attention):
     """Causal from the bottom right, two keys fewer."""
 

@@ -15,7 +15,7 @@ from attention_conformance.impls.select import plug_in, with_attributes
 
 HONEST = (
     "plain tiles small_tiles large_tiles tiles_from_the_end lazy_rescaling split_keys scaled_queries keys_backwards"
-    " base_two"
+    " base_two ring"
 )
 ROUNDED = "storage fused flash online tf32 sequential coarse"
 LAYERS = (

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from attention_conformance.cli import main
+from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.ledger.apply import apply
 from attention_conformance.conformance.ledger.commands import toml
 from attention_conformance.conformance.ledger.load import Deviation, Ledger
 from attention_conformance.conformance.ledger.stale import Standing, Verdict, stale
@@ -154,3 +156,47 @@ def test_the_list_has_every_record(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()[2:]
     assert [line.split()[0] for line in lines] == [record.id for record in read().deviations]
     assert all(record.upstream in line for record, line in zip(read().deviations, lines, strict=True))
+
+
+AT_TIMES = replace(RECORD, seen="2 of 4")
+
+
+def test_what_comes_and_goes_holds_where_one_result_shows_it() -> None:
+    """The others that pass are not to be removed."""
+    found = verdict(run(HOLDS, replace(PASSED, case="scale-zero")), record=AT_TIMES)
+    assert (found.standing, found.notes) == (Standing.HOLDS, ())
+
+
+def test_what_comes_and_goes_is_gone_once_it_did_not_show_often_enough() -> None:
+    """Half of the results show it: six that pass may be chance, seven are not."""
+    six = verdict(*[run(PASSED)] * 6, record=AT_TIMES)
+    assert six.standing is Standing.NOT_EXERCISED
+    assert six.notes == ("6 passed; seen in 2 of 4, so that 7 that pass show that it is gone",)
+    assert verdict(*[run(PASSED)] * 7, record=AT_TIMES).standing is Standing.GONE
+
+
+@pytest.mark.parametrize("became", [{"failure": Failure.ERROR}, {"outcome": Outcome.UNSUPPORTED, "failure": None}])
+def test_what_comes_and_goes_does_not_become_something_else(became: dict[str, Any]) -> None:
+    """Another failure, or no support, is no result in which it hides."""
+    assert verdict(run(replace(STALE, **became)), record=AT_TIMES).standing is Standing.GONE
+
+
+def test_a_result_that_passes_is_as_the_record_says() -> None:
+    """At times: it stays passed, and says so; always: the run fails.  Another failure is excused by neither."""
+    case, versions = every_case()[PASSED.case], {"torch": "2.13.0"}
+    here = apply(Ledger((AT_TIMES,)), PASSED, case, versions)
+    assert (here.outcome, here.reason) == (
+        Outcome.PASSED,
+        "a deviation that was seen in 2 of 4 did not show [known]",
+    )
+    assert apply(Ledger((RECORD,)), PASSED, case, versions).failure is Failure.STALE
+    failed = replace(PASSED, outcome=Outcome.FAILED, failure=Failure.VALUE)
+    assert apply(Ledger((AT_TIMES,)), failed, case, versions).outcome is Outcome.KNOWN_DEVIATION
+    other = apply(Ledger((AT_TIMES,)), replace(failed, failure=Failure.ERROR), case, versions)
+    assert (other.outcome, other.failure) == (Outcome.FAILED, Failure.ERROR)
+
+
+def test_a_record_of_what_comes_and_goes_is_written_as_it_is_read() -> None:
+    """With its rate, which others have not."""
+    assert 'seen = "2 of 4"' in toml(AT_TIMES)
+    assert "seen" not in toml(RECORD)

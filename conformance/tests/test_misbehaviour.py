@@ -193,6 +193,16 @@ def test_random_numbers_that_no_result_depends_on_are_a_remark(roomy: Pool, name
     assert "build it outside" in line
 
 
+@pytest.mark.parametrize(
+    ("name", "outcome"),
+    [("draws_from_numpy", Outcome.PASSED), ("refuses_with_a_random_number", Outcome.FAILED)],
+)
+def test_random_numbers_that_no_refusal_depends_on_are_a_remark(roomy: Pool, name: str, outcome: Outcome) -> None:
+    """A call that is refused after a draw is right where it is refused again in the same words, and wrong otherwise."""
+    result = judged(roomy, name, case="invalid-lengths")
+    assert (result.outcome, bool(side_effect_lines([result]))) == (outcome, outcome is Outcome.PASSED)
+
+
 def test_a_library_that_falls_back_gets_a_fresh_process(roomy: Pool) -> None:
     """Torch compiles for eight shapes and then runs uncompiled: no case is judged by that, and the result says so."""
     small = ["plain", "one-batch", "one-key", "one-query", "width-6", "value-width-1", "plain-tall", "queries-16"]

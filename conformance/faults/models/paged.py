@@ -12,6 +12,7 @@ import numpy as np
 
 from attention_conformance.conformance.faults.models.sdpa import Array
 from attention_conformance.conformance.faults.models.varlen import Pack, Packed
+from attention_conformance.impls.numpy.parts import working_dtype
 from attention_conformance.impls.validate import check_pages
 
 
@@ -45,11 +46,20 @@ class Paged(Packed):
         max_seqlen_k: int = 0,
         k_new: Array | None = None,
         v_new: Array | None = None,
+        k_scale: Array | None = None,
+        v_scale: Array | None = None,
         return_lse: bool = False,
         **options: Any,
     ) -> Any:
-        """Paged as a plug-in gives it."""
-        self.check_pages(q, k_cache, v_cache, cu_seqlens_q, block_table, kv_lengths)
+        """Paged as a plug-in gives it; over caches with scales it computes in float32 at least."""
+        scales = () if k_scale is None and v_scale is None else (k_scale, v_scale)
+        self.check_pages(q, k_cache, v_cache, cu_seqlens_q, block_table, kv_lengths, *scales)
+        dtype = q.dtype
+        if k_scale is not None and v_scale is not None:
+            q = q.astype(working_dtype(dtype))
+            k_cache, v_cache = self.dequantised(k_cache, v_cache, k_scale, v_scale, block_table, q.dtype)
+            if options.get("sinks") is not None:
+                options["sinks"] = options["sinks"].astype(q.dtype)
         x = Pages(
             q,
             k_cache.reshape(-1, *k_cache.shape[2:]),
@@ -70,7 +80,26 @@ class Paged(Packed):
         output, lse = self.empty(x)
         for n in range(self.count(x)):
             self.write(x, n, output, lse, *self.sequence(x, n))
-        return self.results(x, output, lse)
+        return self.results(x, output.astype(dtype), lse)
+
+    def dequantised(
+        self, k_cache: Array, v_cache: Array, k_scale: Array, v_scale: Array, table: Array, dtype: np.dtype
+    ) -> tuple[Array, Array]:
+        """PAGED-14: what the caches stand for."""
+        k, v = self.numbers(k_cache).astype(dtype), self.numbers(v_cache).astype(dtype)
+        return k * self.key_scale(k_scale, table).astype(dtype), v * self.value_scale(v_scale, k_scale).astype(dtype)
+
+    def numbers(self, cache: Array) -> Array:
+        """What is stored, as numbers."""
+        return cache
+
+    def key_scale(self, scale: Array, table: Array) -> Array:
+        """PAGED-14: the scale of the keys."""
+        return scale
+
+    def value_scale(self, scale: Array, of_keys: Array) -> Array:
+        """PAGED-14: the scale of the values."""
+        return scale
 
     def check_pages(self, *arrays: Array) -> None:
         """PAGED-12: refuse what does not fit."""

@@ -28,7 +28,9 @@ OPENING = (
 )
 
 ENVELOPES_OPENING = (
-    "What faults do inside the envelopes of kinds of kernels, by `attention-conformance kill-matrix --envelopes`. A "
+    "What faults of attention and its gradients do inside the envelopes of kinds of kernels, by `attention-conformance "
+    "kill-matrix --envelopes`; packed sequences, paged caches, merging and layers have none, and faults between ranks "
+    "are none of a kernel. A "
     "fault is judged on the cases fitted to the envelope and on those at the sizes of kernels inside it, until two "
     "have caught it. One that none catches is looked for by random problems inside the envelope and by every case at a "
     "random shape inside it; a fault on a path by calls that take the path. Where no problem shows it, it does not "

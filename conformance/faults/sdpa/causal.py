@@ -77,6 +77,14 @@ class CausalReversed(Attention):
         return self.keys(x) >= self.diagonal(x) if x.is_causal else super().causal_allows(x)
 
 
+@fault("SDPA-9", "causal inverted: a row sees the keys behind its own alone", "LLMs-from-scratch 1061")
+class CausalInverted(Attention):
+    """True above the diagonal, for a function that takes True for allowed."""
+
+    def causal_allows(self, x: Inputs) -> Array:
+        return self.keys(x) > self.diagonal(x) if x.is_causal else super().causal_allows(x)
+
+
 @fault("SDPA-9", "one causal mask for every four rows in half precision", "pytorch 195910")
 class CausalFourRows(Attention):
     """Three of four rows see the future; float32 takes another kernel."""

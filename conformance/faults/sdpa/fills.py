@@ -158,10 +158,14 @@ class SentinelZero(Attention):
 
 @fault("SDPA-14", "the maximum is not taken off before exp", "vllm-fork 275, DeepLearningExamples 169")
 class NoMaximum(Attention):
-    """exp overflows for scores above 88 in float32."""
+    """exp overflows for scores above 88 in float32; where all are below −104, a sum of zeros divides zeros."""
 
     def top(self, x: Inputs, s: Array) -> Array:
         return np.zeros_like(super().top(x, s))
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        weights = super().normalized(x, powers, total, allowed)
+        return np.where((total == 0) & allowed.any(axis=3, keepdims=True), x.work(np.nan), weights)
 
 
 @fault("SDPA-14", "the maximum is taken over masked keys too", "allennlp PR 437")

@@ -131,6 +131,14 @@ class EmptyKeysNan(NanRow):
         return np.full_like(fully_masked(allowed), x.shape[3] == 0)
 
 
+@fault("SDPA-20", "zeros where queries and keys have width 0", "pytorch 184330")
+class EmptyWidthZeros(Attention):
+    """q and k without elements are taken for a call without a result."""
+
+    def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
+        return super().summed(x, weights, allowed, v) * x.work(x.q.shape[3] > 0)
+
+
 @fault("SDPA-20", "an error for an empty axis", "pytorch 133780, flash-attention 1537")
 class EmptyAxesRefused(Attention):
     """A batch of none, no queries or no keys: "batch size must be positive"."""

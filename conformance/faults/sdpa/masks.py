@@ -175,3 +175,20 @@ class OneKeyLeaks(Attention):
         weights = super().normalized(x, powers, total, allowed)
         single = (allowed.sum(axis=3, keepdims=True) == 1) & (x.shape[3] > 1)
         return np.where(single, weights * x.work(1 - 2.0**-6) + x.work(2.0**-6 / max(1, x.shape[3])), weights)
+
+
+@fault(
+    "SDPA-7",
+    "masked keys get the score 0, and the other weights are divided by their sum, 1e−13 added to the sum",
+    "allennlp PR 437",
+)
+class MaskedWeightsDividedOut(Attention):
+    """A mask multiplies the scores and, after a softmax over all keys, the weights; 1e−4 is added in float16."""
+
+    def softmax(self, x: Inputs, s: Array, allowed: Array) -> tuple[Array, Array]:
+        if allowed.all():
+            return super().softmax(x, s, allowed)
+        weights, lse = super().softmax(x, np.where(allowed, s, x.work(0)), np.ones_like(allowed))
+        weights = weights * allowed
+        tiny = x.work(1e-4 if x.dtype == np.float16 else 1e-13)
+        return weights / (weights.sum(axis=3, keepdims=True) + tiny), lse

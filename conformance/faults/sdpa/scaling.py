@@ -145,3 +145,18 @@ class ScaleIgnoredGrouped(Attention):
 
     def scale(self, x: Inputs) -> float:
         return self.default_scale(x) if x.group > 1 else super().scale(x)
+
+
+@fault("SDPA-2", "queries and keys normalised to length 1", "x-transformers 190, cf. Swin-Transformer 373")
+class OperandsNormalized(Attention):
+    """Cosine attention, with the scale of the other."""
+
+    def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
+        q, k, v = super().operands(x)
+        return unit(q), unit(k), v
+
+
+def unit(array: Array) -> Array:
+    """Vectors of length 1 along the last axis; a zero stays one."""
+    length = np.sqrt((array * array).sum(axis=-1, keepdims=True))
+    return array / np.maximum(length, array.dtype.type(1e-12))

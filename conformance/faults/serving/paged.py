@@ -1,9 +1,10 @@
-"""(PAGED-1 to PAGED-12) Caches read by the wrong row, page or slot, and what nobody has taken for somebody's own."""
+"""(PAGED-1 to PAGED-15) Caches read by the wrong row, page or slot, and what nobody has taken for somebody's own."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from attention_conformance.conformance.faults.models.paged import Paged
@@ -304,3 +305,141 @@ class PagedNotChecked(Paged):
 
     def count(self, x: Any) -> int:
         return min(x.sequences, len(x.table), len(x.lengths))
+
+
+@fault("PAGED-14", "the scales of a quantised cache are ignored", "flashinfer 4979, flashinfer 1023, vllm PR 42580")
+class QuantisedScalesIgnored(Paged):
+    """What is stored is taken for what it stands for: right for scales of 1."""
+
+    def key_scale(self, scale: Array, table: Array) -> Array:
+        return np.ones_like(scale)
+
+    def value_scale(self, scale: Array, of_keys: Array) -> Array:
+        return np.ones_like(scale)
+
+
+@fault("PAGED-14", "the scale of quantised values is ignored", "sglang PR 34765")
+class QuantisedValueScaleIgnored(Paged):
+    """Scores are right; the output is 1/scale times too large."""
+
+    def value_scale(self, scale: Array, of_keys: Array) -> Array:
+        return np.ones_like(scale)
+
+
+@fault("PAGED-14", "the scale of quantised keys is ignored", "cf. sglang PR 34765")
+class QuantisedKeyScaleIgnored(Paged):
+    """Weights are far too peaked."""
+
+    def key_scale(self, scale: Array, table: Array) -> Array:
+        return np.ones_like(scale)
+
+
+@fault("PAGED-14", "quantised keys and values share the scale of the keys", "cf. AutoFP8 PR 25")
+class QuantisedOneScale(Paged):
+    """One kv_scale, as older checkpoints have it."""
+
+    def value_scale(self, scale: Array, of_keys: Array) -> Array:
+        return np.broadcast_to(of_keys.mean(axis=3, keepdims=True), (*of_keys.shape[:3], 1))
+
+
+@fault("PAGED-14", "quantised values are multiplied by their scale twice", "cf. vllm PR 42580")
+class QuantisedValuesScaledTwice(Paged):
+    """Where they are read, and once more at the end."""
+
+    def value_scale(self, scale: Array, of_keys: Array) -> Array:
+        return scale * scale
+
+
+@fault("PAGED-14", "quantised keys are divided by their scale", "cf. InfiniLM PR 553")
+class QuantisedKeysDivided(Paged):
+    """A quantisation multiplier is taken for a descale."""
+
+    def key_scale(self, scale: Array, table: Array) -> Array:
+        return 1 / scale
+
+
+@fault("PAGED-14", "the first scale of a quantised cache is taken for all", "sgl-kernel-xpu PR 252")
+class QuantisedFirstScale(Paged):
+    """A scalar is read where there is one for each head, token, channel or page."""
+
+    def key_scale(self, scale: Array, table: Array) -> Array:
+        return np.full_like(scale, scale.flat[0])
+
+    def value_scale(self, scale: Array, of_keys: Array) -> Array:
+        return np.full_like(scale, scale.flat[0])
+
+
+@fault(
+    "PAGED-14", "scales of a quantised cache are read with the strides of another layout", "vllm 49716, vllm PR 38874"
+)
+class QuantisedScaleStrides(Paged):
+    """Slots and heads of the scales change places, as HND is not NHD."""
+
+    def key_scale(self, scale: Array, table: Array) -> Array:
+        return np.ascontiguousarray(scale.swapaxes(1, 2)).reshape(scale.shape)
+
+    def value_scale(self, scale: Array, of_keys: Array) -> Array:
+        return np.ascontiguousarray(scale.swapaxes(1, 2)).reshape(scale.shape)
+
+
+@fault("PAGED-14", "scales of pages are taken in the order of the sequence", "cf. kvcached 424")
+class QuantisedScaleByPlace(Paged):
+    """By the place of a page in the table, and not by its number."""
+
+    def key_scale(self, scale: Array, table: Array) -> Array:
+        if scale.shape[0] == 1 or not table.size:
+            return scale
+        moved = scale.copy()
+        pages = table[0][(table[0] >= 0) & (table[0] < len(scale))]
+        moved[pages] = scale[: len(pages)]
+        return moved
+
+
+@fault("PAGED-14", "8-bit numbers of a cache are read as e4m3fnuz", "vllm 45562, ROCm-vllm PR 242")
+class QuantisedFnuz(Paged):
+    """The same bits with another bias: half of what was meant."""
+
+    def numbers(self, cache: Array) -> Array:
+        return cache.view(ml_dtypes.float8_e4m3fnuz) if cache.dtype == ml_dtypes.float8_e4m3fn else cache
+
+
+@fault("PAGED-14", "all 8-bit floating-point caches are read as e4m3fn", "cf. vllm PR 45720")
+class QuantisedE5m2AsE4m3(Paged):
+    """The bits of e5m2 with another split."""
+
+    def numbers(self, cache: Array) -> Array:
+        return cache.view(ml_dtypes.float8_e4m3fn) if cache.dtype == ml_dtypes.float8_e5m2 else cache
+
+
+@fault("PAGED-14", "int8 caches are read as unsigned", "cf. vllm PR 38378")
+class QuantisedUnsigned(Paged):
+    """Bytes: negative numbers are 256 too large."""
+
+    def numbers(self, cache: Array) -> Array:
+        return cache.view(np.uint8) if cache.dtype == np.int8 else cache
+
+
+@fault("PAGED-15", "dequantised keys and values are rounded to eight bits again", "cf. vllm PR 42916")
+class QuantisedRoundedAgain(Paged):
+    """Scaled and stored in the format of the cache, as if the product needed no more."""
+
+    def dequantised(
+        self, k_cache: Array, v_cache: Array, k_scale: Array, v_scale: Array, table: Array, dtype: np.dtype
+    ) -> tuple[Array, Array]:
+        k, v = super().dequantised(k_cache, v_cache, k_scale, v_scale, table, dtype)
+        return k.astype(ml_dtypes.float8_e4m3fn).astype(dtype), v.astype(ml_dtypes.float8_e4m3fn).astype(dtype)
+
+
+@fault("PAGED-14", "scales that do not fit a cache are accepted", "cf. sgl-kernel-xpu PR 252")
+class QuantisedNotChecked(Paged):
+    """The first scales, for however many there are."""
+
+    def check_pages(self, *arrays: Array) -> None:
+        if len(arrays) == 6:
+            super().check_pages(*arrays)
+
+    def dequantised(
+        self, k_cache: Array, v_cache: Array, k_scale: Array, v_scale: Array, table: Array, dtype: np.dtype
+    ) -> tuple[Array, Array]:
+        first = tuple(slice(0, n) for n in k_cache.shape[:3])
+        return super().dequantised(k_cache, v_cache, k_scale[first], v_scale[first], table, dtype)
