@@ -6,7 +6,7 @@ cases that catch it, at the sizes of the envelope, and diagnosed from those and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attention_conformance.conformance.cases import every_case
@@ -18,8 +18,7 @@ from attention_conformance.conformance.faults.trials import Failed, explains, tr
 from attention_conformance.impls.contract import Implementation
 from studies.common import Study, Unfit, markdown, sentence
 
-#: The envelopes, failures and passed cases of a fault, and the largest case in elements of its arguments.
-NAMES = ("half-precision flash", "width 128")
+#: Failures and passed cases of a fault, and the largest case in elements of its arguments where there are smaller ones.
 FAILURES, PASSES, LARGEST = 5, 20, 1 << 17
 
 
@@ -27,13 +26,13 @@ def first(name: str, caught: Mapping[str, str], kind: Kind) -> tuple[str, ...] |
     """What is named first of a fault: its own name where it gives the same as what is; None for nothing to diagnose."""
     make, plugged = FAULTS[name].make, Implementation("plugged", "none:none")
     failed, passed = [], []
-    for case_name, case in every_case().items():
-        if case.operator != make.operator or case.keywords & kind.lacking or case.invalid:
+    own = (c for c in every_case().values() if c.operator == make.operator and not c.invalid)
+    inside = [c for c in (fit(c, kind.envelope) for c in own if not c.keywords & kind.lacking) if not c.unfit]
+    largest = max(LARGEST, 2 * min((c.size[0] for c in inside if c.size[0]), default=0))
+    for fitted in inside:
+        if fitted.size[0] > largest:
             continue
-        fitted = fit(case, kind.envelope)
-        if fitted.unfit or fitted.size[0] > LARGEST:
-            continue
-        known = caught.get(case_name, "").split()
+        known = caught.get(fitted.name, "").split()
         for dtype in dtypes_for(fitted, kind.dtypes):
             profile = plugged.profile(dtype)
             if dtype in known:
@@ -53,25 +52,28 @@ def first(name: str, caught: Mapping[str, str], kind: Kind) -> tuple[str, ...] |
     return (name,) if same and best.fits else best.names
 
 
-def measure(every: int) -> dict[str, Any]:
-    """Every so many-th fault of each envelope."""
+def measure(every: int, envelope: Sequence[str]) -> dict[str, Any]:
+    """Every so many-th fault of some envelopes, of all that are published by default; of others what is kept stays."""
     published = {each["name"]: each["faults"] for each in envelopes.published()["envelopes"]}
-    rows = []
-    for envelope in NAMES:
-        faults = [n for n, f in published[envelope].items() if f.get("caught") and n in FAULTS]
-        asked = {n: first(n, published[envelope][n]["caught"], ENVELOPES[envelope]) for n in faults[::every]}
+    if unknown := set(envelope) - set(published):
+        raise Unfit(f"no kill matrix is published of {', '.join(sorted(unknown))}")
+    kept: dict[str, Any] = STUDY.kept() if envelope else {"every": every, "envelopes": []}
+    if kept["every"] != every:
+        raise Unfit(f"what is kept is of every {kept['every']}th fault")
+    rows = {row["envelope"]: row for row in kept["envelopes"]}
+    for name in envelope or published:
+        faults = [n for n, f in published[name].items() if f.get("caught") and n in FAULTS]
+        asked = {n: first(n, published[name][n]["caught"], ENVELOPES[name]) for n in faults[::every]}
         diagnosed = {n: names for n, names in asked.items() if names is not None}
-        rows.append(
-            {
-                "envelope": envelope,
-                "faults": len(faults),
-                "asked": len(diagnosed),
-                "first": sum(names == (n,) for n, names in diagnosed.items()),
-                "none": sorted(n for n, names in diagnosed.items() if not names),
-                "other": {n: list(names) for n, names in diagnosed.items() if names and names != (n,)},
-            }
-        )
-    return {"every": every, "envelopes": rows, "threads": 1}
+        rows[name] = {
+            "envelope": name,
+            "faults": len(faults),
+            "asked": len(diagnosed),
+            "first": sum(names == (n,) for n, names in diagnosed.items()),
+            "none": sorted(n for n, names in diagnosed.items() if not names),
+            "other": {n: list(names) for n, names in diagnosed.items() if names and names != (n,)},
+        }
+    return {"every": every, "envelopes": [rows[name] for name in ENVELOPES if name in rows], "threads": 1}
 
 
 def table(found: Mapping[str, Any]) -> str:
@@ -91,7 +93,7 @@ def table(found: Mapping[str, Any]) -> str:
     return "\n\n".join([markdown(heads, rows, left=(0, 4, 5)), sentence(found, f"every {found['every']}th fault")])
 
 
-def _whole(every: int) -> None:
+def _whole(every: int, envelope: Sequence[str]) -> None:
     """A page has at least a tenth of the faults."""
     if every > 10:
         raise Unfit("--page needs at least every tenth fault")
@@ -102,6 +104,9 @@ STUDY = Study(
     "How often the diagnosis names a fault first within the envelopes of kernels.",
     measure,
     {"conformance/DIAGNOSIS.md": table},
-    {"--every": {"type": int, "default": 6, "metavar": "N", "help": "take every N-th fault (default: %(default)s)"}},
+    {
+        "--every": {"type": int, "default": 8, "metavar": "N", "help": "take every N-th fault (default: %(default)s)"},
+        "--envelope": {"action": "append", "default": [], "metavar": "NAME", "help": "of this one; may be repeated"},
+    },
     _whole,
 )

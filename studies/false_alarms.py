@@ -1,6 +1,7 @@
 """False alarms at the sizes of kernels: random problems that correct variants of attention have to pass.
 
-``python -m studies false_alarms --page`` takes minutes; ``--seconds`` ends it sooner, and it says how far it came.
+``python -m studies false_alarms --page`` takes minutes; ``--seconds`` ends it sooner, it says how far it came, and with
+``--more`` the next run goes on from there.
 """
 
 from __future__ import annotations
@@ -76,14 +77,14 @@ def alarm(case: Case, dtype: str, name: str, implementation: Any, pool: Pool) ->
     return "" if record == RANGE else str(judged.result.reason)
 
 
-def measure(problems: int, each: int, seconds: float) -> dict[str, Any]:
-    """Judge random problems by ``each`` variants."""
+def measure(problems: int, each: int, seconds: float, more: bool = False) -> dict[str, Any]:
+    """Judge random problems by ``each`` variants; with ``more`` those behind the ones that are kept, which count."""
     implementations = {name: plugged(name) for name in CORRECT}
     pool, end = Pool(in_process=True), time.perf_counter() + seconds
-    counts = {name: dict.fromkeys(DTYPES, 0) for name in CORRECT}
-    alarms: list[list[Any]] = []
-    done = 0
-    for index in range(problems):
+    before: dict[str, Any] = STUDY.kept() if more else {"problems": 0, "counts": {}, "alarms": []}
+    counts = {name: dict.fromkeys(DTYPES, 0) | before["counts"].get(name, {}) for name in CORRECT}
+    alarms, done = list(before["alarms"]), before["problems"]
+    for index in range(done, problems):
         case, dtype = problem(index)
         for name in judged_by(index, dtype, each):
             counts[name][dtype] += 1
@@ -118,6 +119,7 @@ STUDY = Study(
     {
         "--problems": {"type": int, "default": PROBLEMS, "metavar": "N", "help": "default: %(default)s"},
         "--each": {"type": int, "default": 1, "metavar": "N", "help": "variants a problem; default: %(default)s"},
+        "--more": {"action": "store_true", "help": "go on behind the problems that are kept"},
         "--seconds": {"type": float, "default": 3600.0, "help": "after so many it ends; default: %(default)s"},
     },
 )

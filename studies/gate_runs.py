@@ -144,9 +144,8 @@ def short(source: str) -> str:
     parts = source.removeprefix("https://").split("/")
     if parts[0] != "github.com":
         return parts[0] + "/" + parts[-1]
-    return (
-        f"{parts[2]} {parts[-1]}" if "blob" in parts else f"{parts[2]} {'#' + parts[-1] if parts[-1].isdigit() else ''}"
-    )
+    last = parts[-1] if "blob" in parts else "#" + parts[-1] if parts[-1].isdigit() else ""
+    return f"{parts[2]} {last}".strip()
 
 
 def honest(kept: Measured) -> str:

@@ -10,7 +10,7 @@ import pytest
 from attention_conformance.conformance.diagnosis.match import Explanation
 from attention_conformance.conformance.faults import FAULTS
 from attention_conformance.conformance.faults.trials import Failed
-from studies import diagnosis, library_functions
+from studies import diagnosis, held_out, library_functions
 from studies.diagnosis import CAUSES, Found, counted, examined, graded
 
 
@@ -31,21 +31,30 @@ def test_what_names_no_cause_is_wrong() -> None:
     """However true it may be of another function."""
     one = graded("modulo_heads", found("causal-bottom-right", "heads-tiled"))
     assert one["wrong"] == ["“causal mask aligned bottom-right” (0)"]
-    assert counted({"functions": [one]}) == (1, 1, 1, 2)
+    assert counted({"functions": [one]}, held_out=False) == (1, 1, 1, 2)
 
 
 def test_a_cause_seen_after_is_not_counted() -> None:
     """It was no prediction."""
     one = graded("memory_efficient", found("empty-axes-refused"))
-    causes, named, wrong, _ = counted({"functions": [one]})
+    causes, named, wrong, _ = counted({"functions": [one]}, held_out=False)
     assert (causes, named, wrong) == (3, 0, 0)
 
 
 def test_every_cause_has_a_function_and_words() -> None:
     """And none says what every explanation says."""
-    assert {cause.function for cause in CAUSES} <= set(vars(library_functions))
+    assert {cause.function for cause in CAUSES} <= set(vars(library_functions)) | set(vars(held_out))
     assert not [cause for cause in CAUSES if re.search(cause.says, "“inputs of unequal dtype accepted”")]
     assert len([cause for cause in CAUSES if not cause.after]) >= 40
+
+
+def test_a_held_out_function_is_counted_apart() -> None:
+    """Its cause is none of those on which the diagnosis was mended, and a function is wholly of one kind."""
+    one = graded("nemo", found("causal-bottom-right"))
+    assert counted({"functions": [one]}, held_out=False) == (0, 0, 0, 0)
+    assert counted({"functions": [one]}, held_out=True) == (1, 0, 1, 1)
+    kinds = {(cause.function, cause.held_out) for cause in CAUSES}
+    assert len(kinds) == len(diagnosis.functions())
 
 
 @pytest.mark.slow(5)

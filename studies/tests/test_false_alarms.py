@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
+
 from attention_conformance.conformance.evidence.variants import CORRECT
 from attention_conformance.conformance.faults.kill_matrix import implementation
 from attention_conformance.conformance.faults.registry import FAULTS
@@ -29,6 +33,15 @@ def test_correct_variants_raise_no_alarm() -> None:
     """Over the first problems."""
     found = false_alarms.measure(24, 2, 60.0)
     assert (found["problems"], found["alarms"]) == (24, [])
+
+
+def test_a_run_goes_on_behind_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept counts, an alarm among it, and is not judged again."""
+    kept = {"problems": 20, "counts": {"tiles": {"float32": 7}}, "alarms": [[3, "float32", "tiles", "why"]]}
+    monkeypatch.setattr(false_alarms, "STUDY", SimpleNamespace(kept=lambda: kept))
+    found = false_alarms.measure(24, 1, 60.0, more=True)
+    assert (found["problems"], found["alarms"]) == (24, kept["alarms"])
+    assert sum(sum(by_dtype.values()) for by_dtype in found["counts"].values()) == 7 + 4
 
 
 def test_a_wrong_one_would_be_seen() -> None:
