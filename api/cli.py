@@ -150,6 +150,12 @@ COMMANDS: dict[str, Command] = {
         "attention-conformance pages",
         "conformance.commands:write_pages",
     ),
+    "gallery": Command(
+        "judge the attention of libraries, each in an environment of its own: list, run, page",
+        "attention-conformance gallery run 'flax-*' --work gallery",
+        "gallery:run",
+        "gallery:options",
+    ),
     "schema": Command(
         "print the JSON schema of a report's model.json, a comparison or a history",
         "attention-conformance schema comparison",

@@ -1,8 +1,8 @@
 """``attention-conformance publish``: the published results, compressed, and what is made of them, in one step.
 
-A run's result files are kept as ``NAME.zst``, the samples of the bench with DIGITS digits: half a thousandth, where an
-interval that is called narrow has two hundredths.  Page, summary and badges are made from what is kept, so that without
-files the command regenerates them.
+A run's result files are kept as ``NAME.zst``, their samples and seconds with DIGITS digits: half a thousandth, where an
+interval that is called narrow has two hundredths.  What is computed, as an error's share of its bound, keeps two more.
+Page, summary and badges are made from what is kept, so that without files the command regenerates them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ BASE = "base"
 #: What is made of them.
 FORMATS = ("html", "summary", "badges")
 
-#: Digits of a sample.
+#: Digits of a sample, and the names of fields that hold samples.
 DIGITS = 4
+SAMPLES = ("data", "run_seconds", "prepare_seconds", "first_call_seconds", "host_seconds")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +63,8 @@ def keep(files: Iterable[Path], folder: Path) -> list[Path]:
         read([path])  # so that nothing is published that is no result file
         text = text_of(path)
         paths.append(folder / f"{path.name}{compressed.SUFFIX}")
-        compressed.write(paths[-1], (text if path.suffix == ".jsonl" else _compact(strict.loads(text))).encode())
+        lines = text.splitlines() if path.suffix == ".jsonl" else [text]
+        compressed.write(paths[-1], "".join(map(_compact, lines)).encode())
     return paths
 
 
@@ -78,7 +80,15 @@ def model(folder: Path = FOLDER) -> Model:
     return Model(new, clauses(), since)
 
 
-def _compact(document: dict[str, Any]) -> str:
-    for benchmark in document.get("benchmarks", ()):
-        benchmark["stats"]["data"] = [float(f"{seconds:.{DIGITS}g}") for seconds in benchmark["stats"]["data"]]
-    return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
+def _compact(line: str) -> str:
+    """A line of a conformance file, or a bench file, with shorter numbers."""
+    rounded = _rounded(strict.loads(line), DIGITS + 2)
+    return json.dumps(rounded, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def _rounded(value: Any, digits: int) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, dict):
+        return {name: _rounded(each, DIGITS if name in SAMPLES else digits) for name, each in value.items()}
+    return [_rounded(each, digits) for each in value] if isinstance(value, list) else value

@@ -24,7 +24,7 @@ def page(model: Model) -> str:
         sections += ["## What changed since the base run", *changes.sections(model.since)]
     if not model.results.empty:
         sections += ["## How libraries answer", _divergence(records)]
-        sections += ["## Conformance", _implementations(model), _matrix(model), differences(model)]
+        sections += ["## Conformance", _implementations(model), matrix(model), differences(model)]
     if not cells.empty:
         sections += ["## Speed", *speed(cells, records.sources)]
     if model.memories:
@@ -116,7 +116,8 @@ def _implementations(model: Model) -> str:
     return f"{table(frame)}\n\n{note}"
 
 
-def _matrix(model: Model) -> str:
+def matrix(model: Model) -> str:
+    """Implementations by clauses, a table for each family of clauses."""
     long = model.matrix
     devices = long["device"].nunique() > 1
     name = long["implementation"] + (" " + long["device"] if devices else "")

@@ -70,7 +70,7 @@
     tip.hidden = !target;
     if (!target) return;
     (target.closest("dialog") || document.body).append(tip); // a tip outside an open dialog would lie behind it
-    tip.textContent = target.dataset.tip;
+    tip.textContent = target.dataset.tip || target.getAttribute("aria-label"); // written once where both are the same
     const at = target.getBoundingClientRect();
     tip.style.left = `${Math.max(4, Math.min(at.left, innerWidth - tip.offsetWidth - 8))}px`;
     tip.style.top = `${at.bottom + tip.offsetHeight + 8 > innerHeight ? at.top - tip.offsetHeight - 4 : at.bottom + 4}px`;
