@@ -25,7 +25,13 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.judging.outcomes import Failure
-from attention_conformance.conformance.ledger.versions import common_version, in_range
+from attention_conformance.conformance.ledger.versions import (
+    PROCESSOR,
+    PROCESSORS,
+    common_version,
+    in_range,
+    processor,
+)
 from attention_conformance.conformance.results.strict import WrongType, convert
 from attention_conformance.conformance.run.targets import DEVICES
 from attention_conformance.conformance.spec.clauses import clauses
@@ -69,6 +75,8 @@ class Deviation:
     upstream: str
     dtypes: Some = ()
     devices: Some = ()
+    #: The processors on which it shows, by their vector instructions (``versions.PROCESSORS``); none for all.
+    processors: Some = ()
     #: For what comes and goes: in how many results of its cases it showed, "11 of 40"; "" where it always does.
     seen: str = ""
     #: The file of the ledger, as it was named.
@@ -105,8 +113,17 @@ class Deviation:
         return math.ceil(math.log(0.01) / math.log1p(-shown / of))
 
     def in_force(self, versions: Mapping[str, str]) -> bool:
-        """Whether the installed version of the package is one the record speaks of."""
-        return self.package in versions and in_range(self.versions, versions[self.package])
+        """Whether the installed version of the package, and the processor, are among those the record speaks of.
+
+        ``versions`` has the processor where ``Ledger.installed`` has put it; a run that does not name its own counts
+        as one of a processor that the record speaks of.
+        """
+        known = self.package in versions and in_range(self.versions, versions[self.package])
+        return known and self.of_processor(versions)
+
+    def of_processor(self, versions: Mapping[str, str]) -> bool:
+        """Whether the processor of a run is one of those that the record speaks of."""
+        return not self.processors or versions.get(PROCESSOR, self.processors[0]) in self.processors
 
 
 @dataclass(frozen=True)
@@ -145,10 +162,15 @@ class Ledger:
         return {}
 
     def installed(self, implementations: Iterable[str]) -> dict[str, str]:
-        """Versions of the installed packages that records about these implementations name."""
+        """Versions of the installed packages that records about these implementations name.
+
+        Where a record is of some processors alone, the processor's vector instructions are among them.
+        """
         chosen = list(implementations)
         found = {}
         for record in self.deviations:
+            if record.processors and any(record.speaks_of(name) for name in chosen):
+                found[PROCESSOR] = processor()
             if record.package not in found and any(record.speaks_of(name) for name in chosen):
                 try:
                     found[record.package] = metadata.version(record.package)
@@ -227,6 +249,7 @@ def _record(place: str, data: object, file: str, names: Sequence[str]) -> Deviat
     _known(place, "clause", [found.clause], clauses())
     _known(place, "dtype", found.dtypes, DTYPES)
     _known(place, "device", found.devices, DEVICES)
+    _known(place, "processor", found.processors, PROCESSORS)
     _patterns(place, "case", found.cases, every_case())
     _patterns(place, "implementation", [each for each in found.implementations if PLUGGED not in each], names)
     if found.upstream != "unreported" and not found.upstream.startswith("https://"):
@@ -289,12 +312,13 @@ def check_records(deviations: Sequence[Deviation], others: Iterable[str] = ()) -
 
 
 def _apart(one: Deviation, other: Deviation, name: str, case: str) -> None:
-    """Two records that name one case have no dtype, device or version in common."""
+    """Two records that name one case have no dtype, device, processor or version in common."""
     possible = dtypes(name, case)
     shared = [d for d in possible if d in (one.dtypes or possible) and d in (other.dtypes or possible)]
     devices = [d for d in DEVICES if d in (one.devices or DEVICES) and d in (other.devices or DEVICES)]
+    both = set(one.processors or PROCESSORS) & set(other.processors or PROCESSORS)
     version = common_version(one.versions, other.versions) if one.package == other.package else ""
-    if shared and devices and version is not None:
+    if shared and devices and both and version is not None:
         at = f", {one.package} {version}" if version else ""
         raise LedgerError(f"records {one.name} and {other.name} both speak of {name}, {shared[0]}, case {case}{at}")
 

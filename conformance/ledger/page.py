@@ -115,7 +115,7 @@ def _heading(clause: Clause) -> str:
 def _section(record: Deviation, verdict: Verdict) -> str:
     versions = f"{record.package} {_code(record.versions)}" if record.versions else f"every version of {record.package}"
     upstream = record.upstream if record.upstream == "unreported" else f"<{record.upstream}>"
-    restricted = [("in", record.dtypes), ("on", record.devices)]
+    restricted = [("in", record.dtypes), ("on", record.devices), ("on processors with", record.processors)]
     where = "".join(f" {word} {', '.join(some)}" for word, some in restricted if some)
     at_times = f" (at times: {record.seen} results)" if record.seen else ""
     lines = [

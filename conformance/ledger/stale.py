@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.ledger.load import Deviation, Ledger
-from attention_conformance.conformance.ledger.versions import counted
+from attention_conformance.conformance.ledger.versions import PROCESSOR, counted
 from attention_conformance.conformance.results import Run
 
 
@@ -127,6 +127,8 @@ def _why_not(record: Deviation, run: Run) -> str:
         return f"not installed: {', '.join(missing)}" if missing else "none of its implementations was run"
     if record.package not in versions:
         return f"the file does not say which version of {record.package} was run"
+    if not record.of_processor(versions):
+        return f"processor not in force: {versions[PROCESSOR]} is not one of {', '.join(record.processors)}"
     if not record.in_force(versions):
         version = versions[record.package]
         no = "is not one of" if counted(version) else "is no version (PEP 440), so not one of"

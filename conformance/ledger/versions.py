@@ -1,11 +1,29 @@
-"""Versions and ranges of them (PEP 440): which versions a range names, and one that several ranges have in common."""
+"""Versions and ranges of them (PEP 440), and the processor: what decides whether a record of the ledger is in force."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
+
+#: Under this name the processor stands among the versions of a run.
+PROCESSOR = "processor"
+
+#: The vector instructions that compilers generate different code for, widest first, with NumPy's name of each.
+VECTORS = {"avx512": "AVX512F", "avx2": "AVX2", "neon": "NEON"}
+PROCESSORS = (*VECTORS, "other")
+
+
+@functools.cache
+def processor() -> str:
+    """The widest vector instructions that this machine's processor has: one of ``PROCESSORS``."""
+    from numpy._core import _multiarray_umath  # what numpy.show_runtime prints; it has no function that returns it
+
+    found = getattr(_multiarray_umath, "__cpu_features__", {})
+    return next((name for name, feature in VECTORS.items() if found.get(feature)), "other")
+
 
 #: A number that no part of a version reaches.
 BEYOND = 999_999

@@ -24,6 +24,7 @@ from attention_conformance.conformance.ledger.issues import (
     write,
 )
 from attention_conformance.conformance.ledger.load import LedgerError, read
+from attention_conformance.conformance.ledger.versions import PROCESSOR, processor
 from attention_conformance.conformance.tests.issue_claims import evaluated
 
 LEDGER = read()
@@ -47,8 +48,15 @@ SAMPLE = (
 RIGHT = Issue("A right one", "https://example.org", "print('right')\n", name="right")
 
 
+def of_this_processor(issue: Issue) -> bool:
+    """Whether a record of it speaks of the processor that the test runs on."""
+    records = [each for each in LEDGER.deviations if each.id in issue.records]
+    return any(each.of_processor({PROCESSOR: processor()}) for each in records)
+
+
 def installed(names: set[str]) -> list[Issue]:
-    """Those whose libraries are here."""
+    """Those whose libraries are here, and that show on this processor."""
+    names = {name for name in names if of_this_processor(BY_NAME[name])}
     needed = {name: [m for m in modules(BY_NAME[name].script) if "." not in m] for name in sorted(names)}
     return [BY_NAME[name] for name, some in needed.items() if all(importlib.util.find_spec(m) for m in some)]
 

@@ -10,6 +10,7 @@ import pytest
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.ledger.load import LEDGER, Deviation, Ledger, LedgerError, check_records, read
+from attention_conformance.conformance.ledger.versions import PROCESSOR, PROCESSORS
 from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.impls.select import builtin
 
@@ -72,6 +73,29 @@ def test_a_record_names_versions(tmp_path: Path, version: str, in_force: bool) -
 def test_a_record_of_a_missing_package_is_not_in_force(tmp_path: Path) -> None:
     """Without the package there is nothing to deviate."""
     assert not ledger(tmp_path, RECORD).deviations[0].in_force({})
+
+
+@pytest.mark.parametrize(("processor", "in_force"), [("avx2", True), ("avx512", False), ("other", False)])
+def test_a_record_names_processors(tmp_path: Path, processor: str, in_force: bool) -> None:
+    """A record of code for AVX2 is in force there alone; a run that names no processor counts as one of these."""
+    (record,) = ledger(tmp_path, RECORD + 'processors = ["avx2"]\n').deviations
+    assert record.in_force({"torch": "2.13.0", PROCESSOR: processor}) is in_force
+    assert record.in_force({"torch": "2.13.0"})
+
+
+def test_the_processor_is_among_the_versions_where_a_record_names_one(tmp_path: Path) -> None:
+    """And is one of those that a record may name."""
+    assert PROCESSOR not in ledger(tmp_path, RECORD).installed(["torch-sdpa"])
+    found = ledger(tmp_path, RECORD + 'processors = ["avx2"]\n').installed(["torch-sdpa"])
+    assert found[PROCESSOR] in PROCESSORS
+
+
+def test_records_of_two_processors_are_apart(tmp_path: Path) -> None:
+    """One case may have a record for each."""
+    second = RECORD.replace('"a"', '"b"') + 'processors = ["avx512"]\n'
+    assert len(ledger(tmp_path, RECORD + 'processors = ["avx2"]\n' + second).deviations) == 2
+    with pytest.raises(LedgerError, match="both speak of"):
+        ledger(tmp_path, RECORD + second)
 
 
 def test_two_records_for_one_case_are_refused(tmp_path: Path) -> None:

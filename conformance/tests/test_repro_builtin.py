@@ -16,6 +16,7 @@ from attention_conformance.conformance.cases import AnyCase, Case, every_case
 from attention_conformance.conformance.cases.layer import LayerShape
 from attention_conformance.conformance.judging.outcomes import Failure, Result
 from attention_conformance.conformance.ledger.load import Deviation, read
+from attention_conformance.conformance.ledger.versions import PROCESSOR, processor
 from attention_conformance.conformance.tests.repro_runner import OWN
 from attention_conformance.conformance.tests.repro_scripts import (
     NOTHING_WRONG,
@@ -110,7 +111,7 @@ def jobs() -> list[Job]:
 def in_force(record: Deviation) -> bool:
     """Whether the record speaks of the installed version, and of the CPU."""
     try:
-        versions = {record.package: metadata.version(record.package)}
+        versions = {record.package: metadata.version(record.package), PROCESSOR: processor()}
     except metadata.PackageNotFoundError:
         return False
     return record.in_force(versions) and record.devices in ((), ("cpu",))

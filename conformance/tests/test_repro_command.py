@@ -13,6 +13,7 @@ import pytest
 from attention_conformance.cli import main
 from attention_conformance.conformance.ledger.load import Deviation, read
 from attention_conformance.conformance.ledger.page import example, script_command
+from attention_conformance.conformance.ledger.versions import PROCESSOR, processor
 from attention_conformance.impls.contract import Framework
 from attention_conformance.impls.select import builtin
 
@@ -26,7 +27,7 @@ def of_each_framework() -> list[Deviation]:
         implementation = builtin()[example(record)[0]]
         if implementation.missing() or "export" in implementation.name:
             continue
-        if record.in_force({record.package: metadata.version(record.package)}):
+        if record.in_force({record.package: metadata.version(record.package), PROCESSOR: processor()}):
             found.setdefault(implementation.framework, record)
     return list(found.values())
 
