@@ -20,6 +20,7 @@ from attention_conformance.bench.validity.checks import Invalid
 from attention_conformance.bench.validity.outcomes import INVALID, TIMED, Outcome, ProcessRun
 from attention_conformance.bench.workloads.costs import flops
 from attention_conformance.impls.contract import Framework
+from attention_conformance.impls.process.pool import Spent
 
 #: About 200 µs a call: long against what remembering costs.
 NAME = "prefill-b1h2d16s128"
@@ -219,3 +220,13 @@ def test_reading_large_results_is_not_computing_them() -> None:
     cheating.deferred([*[once] * 4, slow])
     with pytest.raises(Invalid, match="deferred"):
         cheating.deferred([once] * 5)
+
+
+def test_a_job_that_waits_for_a_core_says_nothing_of_clocks() -> None:
+    """What the worker or its parent waited for a core is no part of what a job took; what else it took is."""
+    batch = Batch("returned", seconds=(0.004,) * 3, made=3, call_seconds=0.012)
+    waits = cheating.job(batch, Spent(0.012, 0.030, 0.0, queued=0.017), 2)
+    assert waits.untold == pytest.approx(0.001)
+    cheating.disagreeing_clocks([waits] * 5)
+    with pytest.raises(Invalid, match="18 ms more by its parent's"):
+        cheating.disagreeing_clocks([cheating.job(batch, Spent(0.012, 0.030, 0.0), 2)] * 5)

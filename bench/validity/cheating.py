@@ -96,8 +96,8 @@ UNTOLD_SHARE = 0.25
 class Job:
     """What a job with timed calls took, in seconds: its calls by the worker's clock, and what that does not tell of.
 
-    ``untold`` is what the parent waited besides.  ``worked`` is the processor time besides that of all cores for as
-    long as the worker tells of, None where the system does not say it.
+    ``untold`` is what the parent waited besides, not for a core.  ``worked`` is the processor time besides that of all
+    cores for as long as the worker tells of, None where the system does not say it.
     """
 
     calls: float
@@ -114,7 +114,7 @@ def job(batch: Batch, spent: Spent, cores: int) -> Job:
     each = batch.host_seconds or median(batch.seconds)
     calls = max(batch.call_seconds, batch.made * (batch.host_seconds or 0.0))
     worked = None if spent.cpu is None else spent.cpu - cores * (batch.made * each + batch.other_seconds)
-    return Job(calls, spent.waited - calls - batch.other_seconds, worked)
+    return Job(calls, spent.waited - spent.queued - calls - batch.other_seconds, worked)
 
 
 def disagreeing_clocks(jobs: Sequence[Job], overhead: float = 0.0) -> None:

@@ -169,12 +169,14 @@ class Spent:
     """Seconds of a job: by the worker's clock, and by two that no code of its process can change.
 
     ``waited`` is by this process's clock, with the way there and back; ``cpu`` is the processor time of all threads of
-    the worker as the system counts it, None where it does not tell.
+    the worker as the system counts it, None where it does not tell.  Of ``waited`` for ``queued`` seconds the worker or
+    this thread could have run and had no core, as the system counts it; 0 where it does not tell.
     """
 
     told: float
     waited: float
     cpu: float | None
+    queued: float = 0.0
 
 
 class InProcess:
@@ -342,7 +344,7 @@ class Worker:
         job = pickle.dumps((function, arguments), pickle.HIGHEST_PROTOCOL)
         number, seal = secrets.token_bytes(wire.NUMBER), secrets.token_bytes(wire.NUMBER)
         wait = self._waiting(connection, timeout)
-        before = cpu_seconds(self.pid)
+        before, queued = cpu_seconds(self.pid), -self._queued()
         started = time.perf_counter()
         try:
             connection.unasked()
@@ -352,7 +354,7 @@ class Worker:
                 raise wire.Malformed("an answer to another job")
             waited, worked = time.perf_counter() - started, cpu_seconds(self.pid)
             cpu = None if before is None or worked is None else worked - before
-            self.spent = Spent(answer.seconds, waited, cpu)
+            self.spent = Spent(answer.seconds, waited, cpu, max(0.0, queued + self._queued()))
             self.cpu += cpu or 0.0
             value = answer.read(kind)
             closing = connection.receive(wait)
@@ -373,6 +375,10 @@ class Worker:
         if isinstance(value, wire.Raised):
             raise _exception(value, function)
         return value
+
+    def _queued(self) -> float:
+        """Seconds for which the worker's first thread, which makes the calls, and this one had no core so far."""
+        return core_wait_seconds(self.pid) + core_wait_seconds()
 
     def _waiting(self, connection: wire.Line, timeout: float | None) -> wire.Wait:
         """A function that waits until the connection can do what is asked, or raises what ends the job."""
@@ -571,6 +577,18 @@ def cpu_seconds(pid: int) -> float | None:
         return time.clock_gettime(~pid << CLOCK_SHIFT | CLOCK_OF_THE_SCHEDULER)
     except OSError:
         return None
+
+
+def core_wait_seconds(pid: int = 0) -> float:
+    """Seconds for which a process's first thread could have run and had no core; 0 where the system does not tell.
+
+    Without a number it is about the thread that asks.  Source: https://docs.kernel.org/scheduler/sched-stats.html.
+    """
+    try:
+        text = Path(f"/proc/{pid or 'thread-self'}/schedstat").read_text(encoding="ascii")
+        return int(text.split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def stop_process(pid: int) -> None:

@@ -33,6 +33,31 @@ def test_a_job_returns_its_result(worker: Worker) -> None:
     assert worker.call("math:sqrt", 9.0) == 3.0
 
 
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system does not count it")
+def test_waiting_for_a_core_is_counted() -> None:
+    """Of two processes that want one core each waits for about half of the time; one that sleeps waits for none."""
+    lines = (
+        "import os, time",
+        "from attention_conformance.impls.process.pool import core_wait_seconds",
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})",
+        "before = core_wait_seconds()",
+        "time.sleep(0.2)",
+        "slept = core_wait_seconds() - before",
+        "end = time.perf_counter() + 0.3",
+        "child = os.fork()",
+        "while time.perf_counter() < end:",
+        "    pass",
+        "if child:",
+        "    print(slept, core_wait_seconds() - before - slept, core_wait_seconds(child))",
+        "    os.waitpid(child, 0)",
+    )
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    slept, mine, others = map(float, done.stdout.split())
+    assert slept < 0.15  # of 0.2, on a busy machine
+    assert mine > 0.05
+    assert others > 0.05
+
+
 def test_a_job_raises_its_exception(worker: Worker) -> None:
     """A job's exception is raised in the parent, with the worker's traceback as a note."""
     with pytest.raises(ZeroDivisionError) as caught:
