@@ -49,8 +49,8 @@ def test_an_unknown_name_is_refused_with_the_nearest_kind() -> None:
 
 
 def test_a_pattern_that_matches_nothing_is_refused() -> None:
-    """A glob without a match is an error, not an empty run."""
-    with pytest.raises(WorkloadError, match="no workload matches 'encode-"):
+    """A glob without a match is an error with the nearest names, not an empty run."""
+    with pytest.raises(WorkloadError, match=r"no workload matches 'encode-\*'; did you mean decode-"):
         select(["encode-*"])
 
 

@@ -253,5 +253,5 @@ def select(patterns: Sequence[str] = (), preset: str = "") -> tuple[Workload, ..
 def _matching(pattern: str) -> list[Workload]:
     matching = [workload for name, workload in KNOWN.items() if fnmatch.fnmatchcase(name, pattern)]
     if not matching:
-        raise WorkloadError(f"no workload matches {pattern!r}; known: {', '.join(sorted(KNOWN))}")
+        raise WorkloadError(f"no workload matches {pattern!r}{nearest(pattern, KNOWN)}")
     return matching
