@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from attention_conformance.bench.gate import command, decide, problems, walls
+from attention_conformance.bench.gate import command, decide, hidden, problems
 from attention_conformance.bench.gate.verdict import Verdict
 from attention_conformance.bench.tests.candidates import CHEATS, HONEST, PRELUDES, SECRET, SHAPE, Candidate
 from attention_conformance.bench.validity import cheating
@@ -186,13 +186,13 @@ def test_there_are_forty_cheats_and_five_honest_kernels() -> None:
 )
 def test_the_suites_name_in_a_string_is_seen(code: str, line: str) -> None:
     """But for docstrings, comments and what a file does as a program."""
-    assert walls.named(code).startswith(line)
-    assert bool(walls.named(code)) == bool(line)
+    assert hidden.named(code).startswith(line)
+    assert bool(hidden.named(code)) == bool(line)
 
 
 def test_no_honest_kernel_names_the_suite() -> None:
     """So that this check, which came after most of the page's runs, changes none of them."""
-    assert [each.name for each in HONEST if walls.named(each.text)] == []
+    assert [each.name for each in HONEST if hidden.named(each.text)] == []
 
 
 def test_a_task_that_does_not_fit_into_memory_is_no_verdict(tmp_path: Path) -> None:
