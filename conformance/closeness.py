@@ -36,6 +36,7 @@ from attention_conformance.conformance.cases.given import (
 from attention_conformance.conformance.cases.layer import LayerShape
 from attention_conformance.conformance.cases.merge import sizes
 from attention_conformance.conformance.cases.packed import PackedShape, PagedShape
+from attention_conformance.conformance.cases.parts import forms, odd_rows, part_of, query_heads, sample_heads
 from attention_conformance.conformance.judging import judge
 from attention_conformance.conformance.judging.judge import Finding
 from attention_conformance.conformance.judging.message import clause_lines, inputs_line, runs
@@ -665,20 +666,11 @@ def _sample(
     rng = np.random.default_rng(seed)
     starts = boundaries or [first for tile in TILES for first in range(tile, length, tile)]
     edges = sorted({at for first in starts for at in (first - 1, first) if 0 <= at < length})
-    chosen = [0, length - 1, *_odd(output, length), *rng.permutation(edges)[: wanted // 4].tolist()]
+    fits = output.ndim == 4 and output.shape[2] == length and output.size
+    odd = [row for _, _, row in odd_rows(output)] if fits else []
+    chosen = [0, length - 1, *odd, *rng.permutation(edges)[: wanted // 4].tolist()]
     chosen += rng.permutation(length)[:wanted].tolist()
     return np.sort(list(dict.fromkeys(chosen))[: max(wanted, 2)])
-
-
-def _odd(output: np.ndarray, length: int) -> list[int]:
-    """Rows whose output is not finite, all zero, or larger than in others, by a look at the output alone."""
-    if output.ndim != 4 or output.shape[2] != length or not output.size:
-        return []
-    with np.errstate(all="ignore"):
-        size = np.abs(output).max(axis=3).astype(np.float64)  # (B, Hq, Sq)
-    tests = (~np.isfinite(size), size == 0)
-    found = [int(np.flatnonzero(t.any((0, 1)))[0]) for t in tests if t.any() and not t.all()]
-    return [*found, int(np.nan_to_num(size).max((0, 1)).argmax())]
 
 
 def _backward(
@@ -714,10 +706,9 @@ def _backward(
         return _Part(
             given(GivenGradients, inputs, "GRAD-3", shape, dtype, **common), Reply("returned", dict(came))
         ), None
-    rng = np.random.default_rng(seed)
-    kept = np.sort(list(dict.fromkeys([0, shape.hkv - 1, *rng.permutation(shape.hkv).tolist()]))[:count])
-    queries = (kept[:, None] * group + np.arange(group)).ravel()
-    options = {n: _heads_of(n, x, queries) for n, x in keywords.items()}
+    kept = sample_heads(shape.hkv, count, seed)
+    queries = query_heads(kept, group)
+    options = {n: part_of(n, x, queries=queries) for n, x in keywords.items()}
     inputs = GradientInputs(q[:, queries], k[:, kept], v[:, kept], grad_output[:, queries], options)
     part = replace(shape, hq=len(queries), hkv=len(kept))
     case = given(
@@ -726,13 +717,6 @@ def _backward(
     )  # fmt: skip
     note = f"key heads {runs(kept.tolist())} of {shape.hkv} with their query heads, every row, seed {seed}"
     return _Part(case, Reply("returned", dict(came)), note), tuple(kept.tolist())
-
-
-def _heads_of(name: str, value: Any, queries: np.ndarray) -> Any:
-    """A mask or bias for some query heads."""
-    if name not in ("mask", "bias") or value.ndim < 3 or value.shape[-3] == 1:
-        return value
-    return np.take(value, queries, axis=-3)
 
 
 def _layer(
@@ -1076,7 +1060,7 @@ def _judged(part: _Part, question: _Question, *, every_profile: bool = False) ->
     shapes = getattr(case, "whole", None)
     if shapes:
         # Of the whole results, before a part of them is taken.
-        form = _Shapes({n: np.broadcast_to(np.float64(0), shapes[n]) for n in case.results()})
+        form = forms({n: shapes[n] for n in case.results()})
         finding = judge.malformed(part.reply, case, form, dtype)
         if finding is not None:
             return blank, finding, part.reply
@@ -1084,13 +1068,6 @@ def _judged(part: _Part, question: _Question, *, every_profile: bool = False) ->
     taken = _without_open(case, taken, dtype)
     result, finding = judge.examined(taken, case, case.expected(dtype), blank, every_profile)
     return result, finding, taken
-
-
-class _Shapes:
-    """Arrays as attributes."""
-
-    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self.__dict__.update(arrays)
 
 
 def _taken(case: Any, name: str, array: np.ndarray) -> np.ndarray:
@@ -1101,7 +1078,7 @@ def _taken(case: Any, name: str, array: np.ndarray) -> np.ndarray:
         return array[list(case.rows)] if name == "output" else array[:, list(case.rows)]
     if isinstance(case, GivenHeads):
         if name == "grad_bias":
-            return _heads_of("bias", array, np.asarray(case.queries))
+            return part_of("bias", array, queries=np.asarray(case.queries))
         return array[:, list(case.kept if name in ("grad_k", "grad_v") else case.queries)]
     return array
 

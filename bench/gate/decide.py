@@ -27,7 +27,7 @@ from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.judging.run_case import blank_of, request
 from attention_conformance.conformance.run.targets import Target
 from attention_conformance.impls.calls import BUILT_INSIDE, Reply, Request
-from attention_conformance.impls.contract import Implementation, ImplementationError, Profile
+from attention_conformance.impls.contract import Framework, Implementation, ImplementationError, Profile
 from attention_conformance.impls.envelope import Shape
 from attention_conformance.impls.process import limits, threads
 from attention_conformance.impls.process.pool import Crashed, Pool, Spent, TimedOut
@@ -348,6 +348,8 @@ class Gate:
         except Invalid as error:
             self._because(error.clause, error.text)
         spent = statistics.median(each.waited for each in overhead)
+        if self.task.own_work and self.candidate.framework is Framework.TORCH:
+            self.notes["times are with torch's profiler, which takes about 10 µs an operator"] = None
         self.timing.append(Timed(_sizes(shape), dtype, seconds, whole, spent, median, share))
 
     def _round(

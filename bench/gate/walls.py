@@ -239,14 +239,13 @@ class Integrity:
     """The functions of the watched modules and of the suite as they were when this was made, and what torch has."""
 
     def __init__(self) -> None:
-        suite = hidden.modules()
         self._was: list[tuple[Any, str, str, Any, CodeType | None]] = []
         self._classes: list[tuple[type, str, frozenset[str]]] = []
         for name in WATCHED:
             if name in sys.modules:
                 self._remember(sys.modules[name], name)
-        for name, module in suite.items():
-            self._remember(module, name)
+        for name, of_suite in hidden.modules().items():
+            self._remember(of_suite, name)
         for module, name in WATCHED_CLASSES:
             held = getattr(sys.modules.get(module), name, None)
             if isinstance(held, type):
