@@ -4,13 +4,14 @@
 that it can be ended and begun again; ``--page`` keeps the counts and sets the tables into bench/GATE.md.  With
 ``--add`` they are added to those that are kept, of which none counts twice.  A run counts for the very code that a
 candidate has: one whose code changed is run anew.  Each has the version of the gate that it was of, a digest of the
-gate's sources, so that the tables tell how many are of the gate as it is.
+gate's sources, so that the tables tell how many are of the gate as it was for the last.
 
 Each run has a seed of its own.  Neighbours are processes that multiply matrices in bursts of random length.
 """
 
 from __future__ import annotations
 
+import ast
 import collections
 import functools
 import hashlib
@@ -51,13 +52,31 @@ BUDGET = 240.0
 
 
 @functools.cache
-def gate_version() -> str:
-    """A digest of the gate's sources."""
-    folder = Path(gate.__path__[0])
+def gate_version(folder: Path = Path(gate.__path__[0])) -> str:
+    """A digest of the gate's sources, of what they do: without comments, docstrings and annotations."""
     digest = hashlib.sha256()
     for file in sorted(folder.glob("*.py")):
-        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+        digest.update(file.name.encode() + _done(ast.parse(file.read_bytes())).encode())
     return digest.hexdigest()[:12]
+
+
+def _done(tree: ast.Module) -> str:
+    for node in ast.walk(tree):
+        for name in ("annotation", "returns"):
+            if getattr(node, name, None) is not None:
+                setattr(node, name, ast.Constant(None))
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            vars(node)["body"] = [each for each in body if not _is_text(each) and not _of_types(each)]
+    return ast.dump(tree)
+
+
+def _of_types(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.module in ("__future__", "typing", "collections.abc")
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def once(one: Candidate) -> dict[str, Any]:
@@ -101,7 +120,7 @@ def measure(runs: int, work: Path, neighbours: int, only: str, add: bool = False
         for each in others:
             each.kill()
             each.wait()
-    kept = STUDY.kept() if add else {"candidates": {}, "loads": [], "neighbours": 0}
+    kept: dict[str, Any] = STUDY.kept() if add else {"candidates": {}, "loads": [], "neighbours": 0}
     neighbours = max(neighbours, kept["neighbours"])
     return counted(lines(work), kept) | {"neighbours": neighbours, "versions": _versions()}
 

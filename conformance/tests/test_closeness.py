@@ -169,7 +169,7 @@ def test_gradients_are_checked() -> None:
 
 def test_gradients_of_many_heads_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first and the last head are among them; what is wrong there is seen, and the text says what was looked at."""
-    monkeypatch.setattr("attention_conformance.conformance.closeness.GRADIENT_SCORES", 2 * 2 * 5 * 7 * 2)
+    monkeypatch.setattr("attention_conformance.conformance.calls.question.GRADIENT_SCORES", 2 * 2 * 5 * 7 * 2)
     q, k, v = drawn(2, 8, 5, 8), drawn(2, 4, 7, 8), drawn(2, 4, 7, 8)
     g = drawn(2, 8, 5, 8)
     found = gradient_reference.sdpa_grad(q, k, v, g)
@@ -445,19 +445,37 @@ def test_one_example_of_each_passes() -> None:
     assert len(tests) == 4
 
 
-def test_every_option_is_shown() -> None:
-    """By help() and in editors."""
-    for function in (assert_close, error_share):
-        shown = list(inspect.signature(function).parameters)
-        assert shown[:4] == ["output", "q", "k", "v"]
-        assert {"is_causal", "grad_bias", "profile", "seed"} <= set(shown)
+PUBLIC = (
+    assert_close, error_share, assert_layer_close, layer_error_share, assert_varlen_close, assert_paged_close,
+    assert_merge_close,
+)  # fmt: skip
 
 
-def test_a_misspelt_option_is_refused() -> None:
+@pytest.mark.parametrize("function", PUBLIC, ids=lambda each: each.__name__)
+def test_every_option_has_a_name_a_type_and_a_line_of_documentation(function: Callable[..., Any]) -> None:
+    """So that help(), editors and type checkers have them."""
+    listed = re.findall(r"(?m)^    ([a-z_]\w*(?:, \w+)*)$", str(function.__doc__))
+    documented = {name for names in listed for name in names.split(", ")}
+    for name, parameter in inspect.signature(function).parameters.items():
+        assert parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        assert parameter.annotation not in (parameter.empty, "Any")
+        assert name in documented
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "sentence"),
+    [
+        (assert_close, "causal", "assert_close has no option 'causal'; did you mean is_causal"),
+        (error_share, "softcapp", "error_share has no option 'softcapp'; did you mean softcap"),
+        (assert_layer_close, "prenorm", "assert_layer_close has no option 'prenorm'; did you mean pre_norm"),
+        (layer_error_share, "weight", "layer_error_share has no option 'weight'; did you mean weights"),
+    ],
+)
+def test_a_misspelt_option_is_refused(function: Callable[..., Any], given: str, sentence: str) -> None:
     """With the name that is meant."""
-    q, k, v = (drawn(1, 1, 2, 4) for _ in range(3))
-    with pytest.raises(TypeError, match="assert_close has no option 'causal'; did you mean is_causal"):
-        assert_close(v, q, k, v, causal=True)
+    array = drawn(1, 1, 2, 4)
+    with pytest.raises(TypeError, match=sentence):
+        function(array, array, array, array, **{given: True})
 
 
 # Packed sequences, pages and merges.
@@ -566,7 +584,7 @@ def test_a_sampled_pack_is_judged_as_the_whole(monkeypatch: pytest.MonkeyPatch) 
     whole = assert_varlen_close(**results, **arrays, **options)
     every = assert_varlen_close(**results, **arrays, **options, rows=178)
     assert (whole.rows, every.share) == (None, whole.share)
-    monkeypatch.setattr("attention_conformance.conformance.closeness.WHOLE", 1)
+    monkeypatch.setattr("attention_conformance.conformance.calls.question.WHOLE", 1)
     assert len(assert_varlen_close(**results, **arrays, **options).rows or ()) == 8
 
 
