@@ -62,9 +62,11 @@ def gate_version(folder: Path = Path(gate.__path__[0])) -> str:
 
 def _done(tree: ast.Module) -> str:
     for node in ast.walk(tree):
+        if isinstance(node, ast.AnnAssign):
+            node.annotation = ast.Constant(None)
         for name in ("annotation", "returns"):
-            if getattr(node, name, None) is not None:
-                setattr(node, name, ast.Constant(None))
+            if not isinstance(node, ast.AnnAssign) and hasattr(node, name):
+                setattr(node, name, None)
         body = getattr(node, "body", None)
         if isinstance(body, list):
             vars(node)["body"] = [each for each in body if not _is_text(each) and not _of_types(each)]
