@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from attention_conformance.bench.gate import command, decide, hidden, problems
+from attention_conformance.bench.gate import command, decide, hidden, modules, problems
 from attention_conformance.bench.gate.verdict import Verdict
-from attention_conformance.bench.tests.candidates import CHEATS, HONEST, PRELUDES, SECRET, SHAPE, Candidate
+from attention_conformance.bench.tests import forked
+from attention_conformance.bench.tests.candidates import CHEATS, HONEST, PRELUDES, PROBLEM, SECRET, SHAPE, Candidate
 from attention_conformance.bench.validity import cheating
 from attention_conformance.bench.validity.cheating import Job
 from attention_conformance.bench.validity.checks import Invalid
 from attention_conformance.impls.contract import Implementation, InputError
+from attention_conformance.impls.process import pool
 
 PRELUDE = PRELUDES["numpy"]
 PLAIN = "def attention(q, k, v):\n    return exact(q, k, v)\n"
@@ -43,12 +49,33 @@ def decided(path: Path, code: str, name: str = "attention", **changes: Any) -> t
     return msgspec.json.decode(file.read_bytes(), type=Verdict), status
 
 
+@functools.cache
+def understood(text: str) -> modules.Problem:
+    """What a problem asks, which no candidate has a part in; found once for all that have the same text."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "problem.py")
+        path.write_text(text, encoding="utf-8")
+        return command.problem_of(str(path))
+
+
+@pytest.fixture
+def cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch is imported once for the workers of many candidates, each of which is a process of its own all the same."""
+    monkeypatch.setattr(pool, "subprocess", forked.workers)
+    asked = understood(PROBLEM)
+    monkeypatch.setattr(command, "problem_of", lambda file: replace(asked, file=file))
+
+
 @pytest.mark.slow(4)
 @pytest.mark.parametrize("cheat", CHEATS, ids=lambda cheat: cheat.name)
-def test_a_cheat_is_rejected(cheat: Candidate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cheat_is_rejected(
+    cheat: Candidate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """With a reason that has the words of its record."""
-    if cheat.framework == "torch":
-        pytest.importorskip("torch")
+    if cheat.framework != "numpy":
+        pytest.importorskip(cheat.framework)
+    if cheat.framework == "torch" and hasattr(os, "fork"):
+        request.getfixturevalue("cheaper")
     monkeypatch.setenv(SECRET, "1")
     verdict = cheat.decided(tmp_path)
     assert verdict.verdict == "rejected"
