@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from attention_conformance.bench.gate import command, decide, hidden, modules, problems
+from attention_conformance.bench.gate import command, decide, hidden, libraries, modules, noticed, problems
 from attention_conformance.bench.gate.verdict import Verdict
 from attention_conformance.bench.tests import forked
 from attention_conformance.bench.tests.candidates import CHEATS, HONEST, PRELUDES, PROBLEM, SECRET, SHAPE, Candidate
@@ -104,6 +104,56 @@ def test_an_honest_kernel_is_accepted_and_timed(tmp_path: Path) -> None:
     assert verdict.asked == verdict.right > 40
     (timed,) = verdict.timing
     assert all(whole > call > 0 for call, whole in zip(timed.seconds, timed.parent_seconds, strict=True))
+
+
+UNSEEN = """import os
+import sys
+
+
+def attention(q, k, v):
+    traces = (*sys.modules, *sys.argv, *sys.orig_argv, *sys.path[1:], *map(repr, sys.meta_path), *os.environ)
+    if any("conformance" in each.lower() for each in traces):
+        raise RuntimeError("judged")
+    return exact(q, k, v)
+"""
+
+
+@pytest.mark.slow(4)
+def test_no_call_finds_a_name_of_the_suite(tmp_path: Path) -> None:
+    """Not one of all, though the worker's own imports and jobs need those names between them."""
+    verdict, _ = decided(tmp_path, PRELUDE + UNSEEN)
+    assert (verdict.verdict, verdict.reasons) == ("accepted", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "counted"),
+    [
+        ("aten::scaled_dot_product_attention", True),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu", True),
+        ("aten::_native_multi_head_attention", True),
+        ("flash_attn_3::fwd_flash_attn", True),
+        ("aten::softmax", False),
+        ("aten::bmm", False),
+        ("mine::flash_attention", False),
+    ],
+)
+def test_operators_of_libraries_are_told_from_others(name: str, counted: bool) -> None:
+    """A kernel that somebody registers under a name of their own is their own work."""
+    assert bool(libraries.OPERATORS.fullmatch(name)) == counted
+
+
+def test_asking_for_the_profiler_is_noticed_where_the_candidate_asks(tmp_path: Path) -> None:
+    """Not where a library does."""
+    own = tmp_path / "candidate.py"
+    own.write_text("def ask(state):\n    return state()\n", encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(compile(own.read_text(encoding="utf-8"), str(own), "exec"), names)  # noqa: S102  (of this test)
+    by = noticed.Callers(str(own), hidden.rooms())
+    state = libraries._guarded(lambda: False, "it asks", by.direct)
+    noticed.taken()
+    assert (state(), noticed.taken()) == (False, ())  # this file is the suite's
+    assert names["ask"](state) is False
+    assert noticed.taken() == ("looks: it asks",)
 
 
 @pytest.mark.slow(8)
