@@ -145,7 +145,7 @@ def test_further_results_are_checked() -> None:
 def test_a_past_is_joined() -> None:
     """With present keys, one of which is wrong."""
     q, k, v = problem(sq=2, sk=7)
-    past = {"past_key": k[:, :, :5], "past_value": v[:, :, :5]}
+    past: dict[str, Any] = {"past_key": k[:, :, :5], "past_value": v[:, :, :5]}
     new = k[:, :, 5:], v[:, :, 5:]
     output = right(q, *new, is_causal=True, **past)
     assert assert_close(output, q, *new, is_causal=True, present_key=k, present_value=v, **past).share <= 1
@@ -158,7 +158,7 @@ def test_gradients_are_checked() -> None:
     q, k, v = problem(heads=4)
     g, bias = drawn(2, 4, 5, 8), drawn(1, 4, 5, 7)
     found = gradient_reference.sdpa_grad(q, k, v, g, bias=bias)
-    grads = {n: a.astype(np.float32) for n, a in found.gradients.items()}
+    grads: dict[str, Any] = {n: a.astype(np.float32) for n, a in found.gradients.items()}
     output = found.forward.output.astype(np.float32)
     assert len(assert_close(output, q, k, v, bias=bias, grad_output=g, **grads).shares) == 5
     for name, clause in {"grad_q": "GRAD-4", "grad_k": "GRAD-4", "grad_v": "GRAD-2", "grad_bias": "GRAD-5"}.items():
@@ -173,7 +173,7 @@ def test_gradients_of_many_heads_are_sampled(monkeypatch: pytest.MonkeyPatch) ->
     q, k, v = drawn(2, 8, 5, 8), drawn(2, 4, 7, 8), drawn(2, 4, 7, 8)
     g = drawn(2, 8, 5, 8)
     found = gradient_reference.sdpa_grad(q, k, v, g)
-    grads = {n: a.astype(np.float32) for n, a in found.gradients.items()}
+    grads: dict[str, Any] = {n: a.astype(np.float32) for n, a in found.gradients.items()}
     output = found.forward.output.astype(np.float32)
     assert assert_close(output, q, k, v, grad_output=g, **grads).heads == (0, 3)
     grads["grad_k"][:, 3] *= 2
@@ -218,7 +218,7 @@ def test_rows_in_parts_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_masked_nan_does_is_left_open() -> None:
     """SDPA-22 is a SHOULD: NaN where the cache behind the lengths holds NaN passes, and NaN elsewhere does not."""
     q, k, v = problem()
-    options = {"kv_lengths": np.array([7, 3])}
+    options: dict[str, Any] = {"kv_lengths": np.array([7, 3])}
     v[1, 0, 5, 2] = np.nan
     output = right(q, k, v, **options)
     assert np.isfinite(output).all()
