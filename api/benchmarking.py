@@ -126,8 +126,19 @@ class Timing:
 class Ratio:
     """How long a function takes ÷ another one, from batches that were measured in the same rounds.
 
-    ``interval`` is at 95 %; ``verdict`` is of ``name``: ``faster``, ``slower``, ``same`` or ``unclear``, as ``compare``
-    decides (a change of 5 % at least whose interval lies beyond 2 %).
+    Attributes
+    ----------
+    name, against
+        The function, and the one that it is compared with.
+    workload, dtype, device
+        Of the calls: the name of the size, "float32" and the like, "cpu" or "cuda".
+    ratio
+        Seconds of a call ÷ seconds of the other's.
+    interval
+        Where the ratio is with a confidence of 95 %.
+    verdict
+        Of ``name``: "faster", "slower", "same" or "unclear", as ``compare`` decides (a change of 5 % at least whose
+        interval lies beyond 2 %).
     """
 
     name: str

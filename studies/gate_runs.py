@@ -1,15 +1,20 @@
 """Gate's runs: every cheat and every honest kernel before the gate again and again, beside work that disturbs it.
 
 ``python -m studies gate_runs --runs 20 --work FILE`` adds to the file what it lacks, a run of all after the other, so
-that it can be ended and begun again; ``--page`` keeps the counts and sets the tables into bench/GATE.md.  A run counts
-for the very code that a candidate has: one whose code changed is run anew.
+that it can be ended and begun again; ``--page`` keeps the counts and sets the tables into bench/GATE.md.  With
+``--add`` they are added to those that are kept, of which none counts twice.  A run counts for the very code that a
+candidate has: one whose code changed is run anew.  Each has the version of the gate that it was of, a digest of the
+gate's sources, so that the tables tell how many are of the gate as it was for the last.
 
 Each run has a seed of its own.  Neighbours are processes that multiply matrices in bursts of random length.
 """
 
 from __future__ import annotations
 
+import ast
 import collections
+import functools
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -21,6 +26,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from attention_conformance.bench import gate
 from attention_conformance.bench.machine.machine import load_average
 from attention_conformance.bench.tests.candidates import CHEATS, HONEST, SECRET, Candidate
 from studies.common import Measured, Study, Unfit, libraries, markdown, sentence
@@ -38,8 +44,41 @@ while os.getppid() == parent:
     time.sleep(random.uniform(0, 0.5))
 """
 
+#: The version of runs that were made before versions were kept.
+EARLIER = "earlier"
+
 #: Seconds of a verdict, with what a torch.compile of a busy machine takes.
 BUDGET = 240.0
+
+
+@functools.cache
+def gate_version(folder: Path = Path(gate.__path__[0])) -> str:
+    """A digest of the gate's sources, of what they do: without comments, docstrings and annotations."""
+    digest = hashlib.sha256()
+    for file in sorted(folder.glob("*.py")):
+        digest.update(file.name.encode() + _done(ast.parse(file.read_bytes())).encode())
+    return digest.hexdigest()[:12]
+
+
+def _done(tree: ast.Module) -> str:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AnnAssign):
+            node.annotation = ast.Constant(None)
+        for name in ("annotation", "returns"):
+            if not isinstance(node, ast.AnnAssign) and hasattr(node, name):
+                setattr(node, name, None)
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            vars(node)["body"] = [each for each in body if not _is_text(each) and not _of_types(each)]
+    return ast.dump(tree)
+
+
+def _of_types(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.module in ("__future__", "typing", "collections.abc")
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def once(one: Candidate) -> dict[str, Any]:
@@ -51,6 +90,7 @@ def once(one: Candidate) -> dict[str, Any]:
     return {
         "name": one.name,
         "key": one.key,
+        "gate": gate_version(),
         "verdict": verdict.verdict,
         "kinds": sorted({each.kind for each in verdict.reasons}),
         "named": not one.reason or any(one.reason in each for each in said),
@@ -61,10 +101,11 @@ def once(one: Candidate) -> dict[str, Any]:
     }
 
 
-def measure(runs: int, work: Path, neighbours: int, only: str) -> dict[str, Any]:
+def measure(runs: int, work: Path, neighbours: int, only: str, add: bool = False) -> dict[str, Any]:
     """Run what the file lacks, and count what it has."""
     os.environ[SECRET] = "1"
-    chosen = [one for one in (*HONEST, *CHEATS) if only in one.name]
+    wanted = only.split(",")
+    chosen = [one for one in (*HONEST, *CHEATS) if any(each in f"={one.name}=" for each in wanted)]
     if not chosen:
         raise Unfit(f"no candidate has {only!r} in its name")
     count = neighbours if runs else 0
@@ -81,7 +122,9 @@ def measure(runs: int, work: Path, neighbours: int, only: str) -> dict[str, Any]
         for each in others:
             each.kill()
             each.wait()
-    return counted(lines(work)) | {"neighbours": neighbours, "versions": _versions()}
+    kept: dict[str, Any] = STUDY.kept() if add else {"candidates": {}, "loads": [], "neighbours": 0}
+    neighbours = max(neighbours, kept["neighbours"])
+    return counted(lines(work), kept) | {"neighbours": neighbours, "versions": _versions()}
 
 
 def lines(work: Path) -> list[dict[str, Any]]:
@@ -89,23 +132,41 @@ def lines(work: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in work.read_text(encoding="utf-8").splitlines()] if work.exists() else []
 
 
-def counted(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of each candidate as it is now: verdicts, kinds of reasons, seconds; and the loads of all."""
-    table: dict[str, dict[str, Any]] = {}
-    loads, keys = [], {one.name: one.key for one in (*HONEST, *CHEATS)}
+def counted(found: Iterable[Mapping[str, Any]], kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Of each candidate as it is now: verdicts, kinds of reasons, gates, seeds and seconds; and the loads of all.
+
+    Parameters
+    ----------
+    found
+        Lines of files.
+    kept
+        What was counted earlier; a run is known by its seed.
+    """
+    keys = {one.name: one.key for one in (*HONEST, *CHEATS)}
+    earlier = {} if kept is None else kept["candidates"]
+    loads: list[float | None] = [] if kept is None else list(kept["loads"])
+    table = {name: {**_empty(one["key"]), **one} for name, one in earlier.items() if keys.get(name) == one["key"]}
+    for one in table.values():
+        one["gates"] = one["gates"] or {EARLIER: sum(one["verdicts"].values())}
+    counted_before = {seed for one in table.values() for seed in one["seeds"]}
     for line in found:
-        if keys.get(line["name"]) != line["key"]:
+        if keys.get(line["name"]) != line["key"] or line["seed"] in counted_before:
             continue
-        one = table.setdefault(
-            line["name"], {"key": line["key"], "verdicts": {}, "kinds": {}, "named": 0, "seconds": []}
-        )
+        one = table.setdefault(line["name"], _empty(line["key"]))
         one["verdicts"][line["verdict"]] = one["verdicts"].get(line["verdict"], 0) + 1
         one["named"] += line["named"]
         one["seconds"].append(line["seconds"])
+        one["seeds"].append(line["seed"])
+        version = line.get("gate", EARLIER)
+        one["gates"][version] = one["gates"].get(version, 0) + 1
         for kind in line["kinds"]:
             one["kinds"][kind] = one["kinds"].get(kind, 0) + 1
         loads.append(line["load"])
-    return {"candidates": table, "loads": [each for each in loads if each is not None]}
+    return {"candidates": table, "loads": [each for each in loads if each is not None], "gate": gate_version()}
+
+
+def _empty(key: str) -> dict[str, Any]:
+    return {"key": key, "verdicts": {}, "kinds": {}, "named": 0, "seconds": [], "seeds": [], "gates": {}}
 
 
 def _versions() -> dict[str, str]:
@@ -116,6 +177,11 @@ def _versions() -> dict[str, str]:
 def _share(kept: Mapping[str, Any], name: str, verdict: str) -> str:
     one = kept["candidates"].get(name)
     return "not run" if one is None else f"{one['verdicts'].get(verdict, 0)} of {sum(one['verdicts'].values())}"
+
+
+def _of_this_gate(kept: Mapping[str, Any], name: str) -> str:
+    """How many runs are of the gate that the last runs were of."""
+    return str(kept["candidates"].get(name, {}).get("gates", {}).get(kept.get("gate"), 0))
 
 
 def _kinds(kept: Mapping[str, Any], name: str) -> str:
@@ -131,12 +197,21 @@ def cheats(kept: Measured) -> str:
         linked = f"[{short(one.source)}]({one.source})" if one.source.startswith("http") else one.source
         rows.append(
             [
-                one.name, one.framework, one.what, _share(kept, one.name, "rejected"), _kinds(kept, one.name),
+                one.name, one.framework, one.what, _share(kept, one.name, "rejected"), _of_this_gate(kept, one.name),
+                _kinds(kept, one.name),
                 f"by analogy: {linked}" if one.analogy else linked,
             ]
         )  # fmt: skip
-    heads = ("cheat", "in", "what it does", "rejected", "kinds of reasons, and in how many runs", "source")
-    return markdown(heads, rows, (0, 1, 2, 4, 5))
+    heads = (
+        "cheat",
+        "in",
+        "what it does",
+        "rejected",
+        "of this gate",
+        "kinds of reasons, and in how many runs",
+        "source",
+    )
+    return markdown(heads, rows, (0, 1, 2, 5, 6))
 
 
 def short(source: str) -> str:
@@ -154,12 +229,12 @@ def honest(kept: Measured) -> str:
     for one in HONEST:
         seconds = sorted(kept["candidates"].get(one.name, {"seconds": []})["seconds"])
         taken = f"{seconds[0]:.0f} to {seconds[-1]:.0f}" if seconds else ""
-        rows.append([one.name, one.what, _share(kept, one.name, "accepted"), taken])
+        rows.append([one.name, one.what, _share(kept, one.name, "accepted"), _of_this_gate(kept, one.name), taken])
     loads = kept["loads"]
     beside = f"neighbours that load the machine on purpose: at most {kept['neighbours']}, beside other work"
     beside += f"; load averages of {min(loads):.1f} to {max(loads):.1f} during the runs" if loads else ""
     said = sentence(kept, beside, libraries(kept))
-    return markdown(("kernel", "what it is", "accepted", "seconds"), rows, (0, 1)) + f"\n\n{said}"
+    return markdown(("kernel", "what it is", "accepted", "of this gate", "seconds"), rows, (0, 1)) + f"\n\n{said}"
 
 
 STUDY = Study(
@@ -175,6 +250,10 @@ STUDY = Study(
             "help": "what was run so far; default: %(default)s",
         },
         "--neighbours": {"type": int, "default": 2, "help": "processes that load the machine; default: %(default)s"},
-        "--only": {"default": "", "help": "candidates with this in their name"},
+        "--only": {
+            "default": "",
+            "help": "candidates with one of these, by commas, in their name; =NAME= is one alone",
+        },
+        "--add": {"action": "store_true", "help": "add to the runs that are kept"},
     },
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_conformance.bench.gate import modules, problems, rows, walls
+from attention_conformance.bench.gate import hidden, modules, problems, rows
 from attention_conformance.bench.gate.verdict import Asked, Decision, Reason, Timed, Verdict
 from attention_conformance.bench.gate.worker import NOTED
 from attention_conformance.bench.machine.roofline import best_product
@@ -27,7 +27,7 @@ from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.judging.run_case import blank_of, request
 from attention_conformance.conformance.run.targets import Target
 from attention_conformance.impls.calls import BUILT_INSIDE, Reply, Request
-from attention_conformance.impls.contract import Implementation, ImplementationError, Profile
+from attention_conformance.impls.contract import Framework, Implementation, ImplementationError, Profile
 from attention_conformance.impls.envelope import Shape
 from attention_conformance.impls.process import limits, threads
 from attention_conformance.impls.process.pool import Crashed, Pool, Spent, TimedOut
@@ -38,7 +38,7 @@ WORKER = "attention_conformance.bench.gate.worker"
 #: Seconds that a call may take at least; reasons after which no more is asked; calls that are timed.
 CALL_SECONDS, ENOUGH, CALLS = 30.0, 3, 12
 
-#: One call in so many is looked at for calls of libraries.
+#: One call in so many is looked at for calls of libraries, where the task does not ask for own work.
 COUNTED = 6
 
 #: Calls that are timed of a size that is judged by rows; how often clocks that disagree are asked again.
@@ -94,6 +94,9 @@ class Gate:
     _judging: float = 0.0
     _answers: dict[bytes, str] = field(default_factory=dict)
     _overheads: dict[tuple[Shape, str], list[Spent]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._drawn = np.random.default_rng([self.seed, 11])
 
     def run(self) -> Verdict:
         """The verdict.  Never raises for what the candidate does."""
@@ -159,23 +162,33 @@ class Gate:
             return
         for dtype in self.task.dtypes:
             for number, one in enumerate(self._problems(dtype)):
-                self._ask(one, dtype, in_place=number % 2 == 0, counted=number % COUNTED == 0)
+                self._ask(one, dtype, in_place=number % 2 == 0)
                 if len(self.reasons) >= ENOUGH:
                     return
-        if self.task.own_work and self.library:
-            self._because("library", f"the task asks for own work, and it calls {', '.join(self.library)}")
-        if not self.reasons:
+        if not self.reasons and not self._borrowed():
             for shape in self.task.shapes or (DEFAULT,):
                 for dtype in self.task.dtypes:
                     self._time(shape, dtype)
+            self._borrowed()
         if not self.reasons:
             with contextlib.suppress(OSError, ValueError, SyntaxError):  # a module by its name, or nothing to parse
-                named = walls.named(Path(modules.file_of(self.candidate)).read_text(encoding="utf-8"))
+                named = hidden.named(Path(modules.file_of(self.candidate)).read_text(encoding="utf-8"))
                 if named:
                     self._because("names", named)
         for shape in filter(rows.large, self.task.shapes):
             sizes, text = ",".join(map(str, _sizes(shape))), rows.cost(shape, self.seed, not self.task.always)
             self.notes[f"{sizes} judged by {text}: {self._judging:.1f} s for {self._by_rows} problems"] = None
+
+    def _borrowed(self) -> bool:
+        """Whether work is a library's where own work is asked for, which is a reason."""
+        borrowed = self.task.own_work and bool(self.library)
+        if borrowed and not any(each.kind == "library" for each in self.reasons):
+            self._because("library", f"the task asks for own work, and it calls {', '.join(self.library)}")
+        return borrowed
+
+    def _counted(self) -> bool:
+        """Whether the next call is looked at for calls of libraries: where own work is asked for each is."""
+        return self.task.own_work or bool(self._drawn.random() < 1 / COUNTED)
 
     def _problems(self, dtype: str) -> list[Case]:
         task = self.task
@@ -184,7 +197,7 @@ class Gate:
     def _describe(self) -> bool:
         """Import the candidate, and see that it has what the task requires."""
         try:
-            found = self._call("attention_conformance.impls.calls:describe")
+            found = self._call("describe")
             changed = with_attributes(
                 self.candidate, {n: found.attributes[n] for n in ("layout",) if n in found.attributes}
             )
@@ -205,13 +218,13 @@ class Gate:
             self.candidate = replace(self.candidate, profiles=dict.fromkeys(self.task.dtypes, self.task.profile))
         return not self.reasons
 
-    def _ask(self, one: Case, dtype: str, in_place: bool, counted: bool = False) -> Reply | None:
+    def _ask(self, one: Case, dtype: str, in_place: bool) -> Reply | None:
         """One problem: the reply, if it is right."""
         target = Target(self.candidate, self.task.device, dtype)
         asked = request(one, dtype, self.task.device)
         self.asked += 1
         try:
-            reply: Reply = self._call("ask", asked, in_place and one.memory == "contiguous", counted)
+            reply: Reply = self._call("ask", asked, in_place and one.memory == "contiguous", self._counted())
         except _Over:
             raise
         except TimedOut as error:
@@ -249,7 +262,7 @@ class Gate:
 
         def again() -> Reply | None:
             try:
-                reply: Reply = self._call("ask", asked, False, False)
+                reply: Reply = self._call("ask", asked, False, self._counted())
             except Exception:  # the budget, or the process: nothing more is known
                 return None
             self._noticed(reply.side_effects, one)
@@ -335,6 +348,8 @@ class Gate:
         except Invalid as error:
             self._because(error.clause, error.text)
         spent = statistics.median(each.waited for each in overhead)
+        if self.task.own_work and self.candidate.framework is Framework.TORCH:
+            self.notes["times are with torch's profiler, which takes about 10 µs an operator"] = None
         self.timing.append(Timed(_sizes(shape), dtype, seconds, whole, spent, median, share))
 
     def _round(
@@ -397,8 +412,8 @@ class Gate:
         """A pool whose processes are between the walls before they have the candidate."""
         return Pool(
             memory=limits.default(),
-            environment={**walls.hidden_environment(), **threads.environment(threads.usable_cores())},
-            ready=f"{WORKER}:enter",
+            environment={**hidden.hidden_environment(), **threads.environment(threads.usable_cores())},
+            ready=f"{WORKER}:{'enter_own_work' if self.task.own_work else 'enter'}",
         )
 
     def _call(self, function: str, *arguments: Any, pool: Pool | None = None) -> Any:

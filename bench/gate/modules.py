@@ -15,6 +15,7 @@ import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ TRIED, BATCH = 5, 2
 AXES = {"BHSD": (0, 1, 2, 3), "BSHD": (0, 2, 1, 3), "BSD": (0, None, 1, 2)}
 
 #: Keywords that every call of a problem may have, and what it is called in words.
-FORMS: dict[str, Mapping[str, bool]] = {"": {}, "causal": {"is_causal": True}}
+FORMS: dict[str, Mapping[str, Any]] = {"": {}, "causal": {"is_causal": True}}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +22,7 @@ import numpy as np
 from attention_conformance.conformance.cases.base import NUMPY_DTYPES, Case
 from attention_conformance.conformance.cases.data import Data, Rng
 from attention_conformance.conformance.cases.given import GivenRows, GivenSdpa, given
+from attention_conformance.conformance.cases.parts import forms, odd_rows, part_of, query_heads
 from attention_conformance.conformance.judging.judge import failed, judge, malformed
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.spec.inputs import Inputs
@@ -130,12 +130,14 @@ def judged(reply: Reply, case: Case, blank: Result, seed: int, number: int) -> R
     if reply.status != "returned":
         return judge(reply, case, blank, every_profile=False)
     s, inputs = case.shape, case.inputs(blank.dtype)
-    whole = _Shapes({"output": np.broadcast_to(np.float64(0), (s.b, s.hq, s.sq, s.dv))})
+    whole = forms({"output": (s.b, s.hq, s.sq, s.dv)})
     finding = malformed(reply, case, whole, blank.dtype)
     if finding is not None:
         return failed(blank, case, finding)
     output = reply.results["output"]
-    parts = [block(s, seed, number), *_odd(output, s)]
+    group = s.hq // s.hkv
+    odd = [Block((b,), (h // group,), (row,)) for b, h, row in odd_rows(output)]
+    parts = [block(s, seed, number), *odd]
     for each in parts:
         result = _of_block(reply, inputs, s, each, blank)
         if result.outcome is not Outcome.PASSED:
@@ -149,48 +151,19 @@ def judged(reply: Reply, case: Case, blank: Result, seed: int, number: int) -> R
 
 
 def _of_block(reply: Reply, inputs: Inputs, s: Shape, part: Block, blank: Result) -> Result:
-    group = s.hq // s.hkv
     batches, heads = np.array(part.batches), np.array(part.heads)
-    queries = (heads[:, None] * group + np.arange(group)).ravel()
+    queries = query_heads(heads, s.hq // s.hkv)
     given_part = Inputs(
         inputs.q[np.ix_(batches, queries)],
         inputs.k[np.ix_(batches, heads)],
         inputs.v[np.ix_(batches, heads)],
-        {name: _part_of(name, value, batches, heads, queries) for name, value in inputs.keywords.items()},
+        {name: part_of(name, value, batches, heads, queries) for name, value in inputs.keywords.items()},
     )
     shape = replace(s, b=len(batches), hq=len(queries), hkv=len(heads))
     sizes = {"output": (shape.b, shape.hq, shape.sq, shape.dv)}
     case = given(GivenRows, given_part, "SDPA-16", shape, blank.dtype, rows=part.rows, whole=sizes, names=("output",))
     taken = reply.results["output"][np.ix_(batches, queries, np.array(part.rows))]
     return judge(replace(reply, results={"output": taken}), case, blank, every_profile=False)
-
-
-def _part_of(name: str, value: Any, batches: np.ndarray, heads: np.ndarray, queries: np.ndarray) -> Any:
-    """An option for some batches and heads."""
-    if not isinstance(value, np.ndarray):
-        return value
-    if name in ("past_key", "past_value"):
-        return value[np.ix_(batches, heads)]
-    if name == "sinks":
-        return value[queries]
-    if name in ("mask", "bias"):
-        for axis, chosen in ((value.ndim - 4, batches), (value.ndim - 3, queries)):
-            if axis >= 0 and value.shape[axis] > 1:
-                value = np.take(value, chosen, axis)
-        return value
-    return value if value.size == 1 else value.reshape(-1)[batches]
-
-
-def _odd(output: np.ndarray, s: Shape) -> list[Block]:
-    """Rows that a look at the whole answer finds: not finite, all zero, the largest, the smallest."""
-    size = np.empty((s.b, s.hq, s.sq))
-    with np.errstate(all="ignore"):
-        for b in range(s.b):
-            size[b] = np.abs(output[b]).max(-1).astype(np.float64)
-    found = [np.argmin(np.isfinite(size)), np.argmin(size), np.argmax(np.nan_to_num(size))]
-    group = s.hq // s.hkv
-    at = {tuple(int(i) for i in np.unravel_index(each, size.shape)) for each in found}
-    return [Block((b,), (h // group,), (row,)) for b, h, row in sorted(at)]
 
 
 def _folded(reply: Reply, inputs: Inputs, s: Shape, seed: int, blank: Result, folded: Any) -> Result:
@@ -203,13 +176,6 @@ def _folded(reply: Reply, inputs: Inputs, s: Shape, seed: int, blank: Result, fo
     shape = Shape(1, 1, 1, count, s.sk, s.d, s.dv)
     case = given(GivenSdpa, small, "SDPA-16", shape, blank.dtype, names=("output",))
     return judge(replace(reply, results={"output": rows}), case, blank, every_profile=False)
-
-
-class _Shapes:
-    """Arrays as attributes."""
-
-    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self.__dict__.update(arrays)
 
 
 def _sorted(numbers: Any) -> tuple[int, ...]:

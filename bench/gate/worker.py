@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from attention_conformance.bench.gate import modules, walls
+from attention_conformance.bench.gate import hidden, libraries, modules, walls
+from attention_conformance.bench.gate.noticed import Callers, notice, taken
 from attention_conformance.impls import calls
 from attention_conformance.impls.backend import backend
-from attention_conformance.impls.calls import Reply, Request, same_bits
+from attention_conformance.impls.calls import Description, Reply, Request, same_bits
 from attention_conformance.impls.contract import Call, Framework, Function, Implementation
 from attention_conformance.impls.loading import load
 from attention_conformance.impls.process import state
@@ -54,23 +55,41 @@ class _State:
     last: tuple[Any, tuple[np.ndarray, ...]] | None = None
 
 
-def enter(implementation: Implementation) -> None:
+def enter(implementation: Implementation, own_work: bool = False) -> None:
     """First job of a process: the framework, the walls around it, and nothing of the candidate."""
     _State.arrays = backend(implementation.framework)
     _State.arrays.devices()
     _State.prepare = implementation.prepare
     importlib.import_module(implementation.prepare.partition(":")[0])
-    load("attention_conformance.impls.calls:call")
+    for each in ("network", "echo", "describe", "ask", "prepare"):  # the jobs, while their names are there
+        load(f"{__name__}:{each}")
     if implementation.target == modules.MADE:
         load(modules.MADE)
-    walls.clear_environment()
+    hidden.clear_environment()
     _State.network = walls.no_network()
-    walls.close_imports()
-    walls.watch(os.path.realpath(modules.file_of(implementation)), modules.problem_of(implementation))
+    own = os.path.realpath(modules.file_of(implementation))
+    by = Callers(own, hidden.rooms())
+    counting = libraries.Counting(by, own_work)
+    counting.begin()
+    hidden.close_imports(counting.names, counting.imported)
+    walls.watch(by, own, modules.problem_of(implementation))
     _State.integrity = walls.Integrity()
-    own = _State.arrays.settings() if implementation.framework is Framework.TORCH else ()  # JAX's are set for its calls
-    kept = (*(each for each in state.settings() if each.name in KEPT), *own)
+    theirs = (
+        _State.arrays.settings() if implementation.framework is Framework.TORCH else ()
+    )  # JAX's are set for its calls
+    kept = (*(each for each in state.settings() if each.name in KEPT), *theirs)
     _State.settings = tuple((each, each.get()) for each in kept if each.words is not state.moved and not each.harmless)
+
+
+def enter_own_work(implementation: Implementation) -> None:
+    """The same where the task asks for own work."""
+    enter(implementation, own_work=True)
+
+
+def describe(implementation: Implementation) -> Description:
+    """What the candidate says of itself, once it is imported.  Raises ImplementationError if it cannot be used."""
+    hidden.hide()
+    return calls.describe(implementation)
 
 
 def network(implementation: Implementation) -> str:
@@ -80,6 +99,7 @@ def network(implementation: Implementation) -> str:
 
 def echo(implementation: Implementation, request: Request) -> Reply:
     """A call that calls nothing: what the way to the worker and back costs."""
+    hidden.hide()
     _, native, _ = calls.arguments(implementation, request)
     assert _State.integrity is not None
     _State.integrity.broken()  # as every call is followed by it
@@ -102,16 +122,17 @@ def ask(implementation: Implementation, request: Request, in_place: bool, counte
         ``run_seconds`` by the clock that was bound first; side effects that begin with ``gate`` are the walls'.
     """
     _State.in_place, _State.counted, _State.seconds = in_place, counted, 0.0
+    hidden.hide()
     gated = replace(implementation, prepare=f"{__name__}:prepare")
     reply = calls.call(gated, request)
     assert _State.integrity is not None
     for each in _State.integrity.broken()[:8]:
-        walls.notice("patched", each)
+        notice("patched", each)
     for setting, was in _State.settings:
         now = setting.get()
         if now != was:
-            walls.notice("changed", f"it changed {setting.name} outside its calls: {setting.words(was, now)}")
-    noted = tuple(f"{NOTED}{each}" for each in walls.taken())
+            notice("changed", f"it changed {setting.name} outside its calls: {setting.words(was, now)}")
+    noted = tuple(f"{NOTED}{each}" for each in taken())
     return replace(reply, run_seconds=_State.seconds, side_effects=(*reply.side_effects, *noted))
 
 
@@ -132,13 +153,14 @@ def _run(run: Function, device: str, **native: Any) -> Any:
         return returned
 
     arrays.synchronize(device)
+    hidden.hide()
     before = set(_threads())
-    returned = walls.count_torch(call) if _State.counted else call()
+    returned = libraries.count_torch(call) if _State.counted else call()
     if _State.last is not None:
         earlier, was = _State.last
         _State.last = None
         if any(not same_bits(arrays.get(value), old) for value, old in zip(_values(earlier), was, strict=True)):
-            walls.notice("late", LATE)
+            notice("late", LATE)
     for value in _values(returned):
         _plain(value)
     copies = tuple(np.array(arrays.get(value)) for value in _values(returned))
@@ -148,14 +170,14 @@ def _run(run: Function, device: str, **native: Any) -> Any:
         for each in left:
             threading.Thread.join(each, max(0.0, until - perf_counter()))
         if any(not same_bits(arrays.get(value), copy) for value, copy in zip(_values(returned), copies, strict=True)):
-            walls.notice("late", LATE)
+            notice("late", LATE)
     if _State.in_place:
         for name, array in native.items():
             if not same_bits(arrays.get(given[name]), arrays.get(array)):
-                walls.notice("modified", f"it modified {name}")
+                notice("modified", f"it modified {name}")
     for name, array in given.items():
         if any(value is array or _shared(value, array) for value in _values(returned)):
-            walls.notice("aliased", f"what it returned is in the memory of {name}")
+            notice("aliased", f"what it returned is in the memory of {name}")
     _State.last = (returned, copies)
     again = tuple(arrays.put(np.array(copy), device) for copy in copies)
     return again if isinstance(returned, tuple) else again[0]

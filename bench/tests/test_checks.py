@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from attention_conformance.bench.validity import checks
-from attention_conformance.bench.validity.checks import Call, Invalid, check, checked_heads, checked_rows, sample
+from attention_conformance.bench.validity.checks import Call, Invalid, check, checked_heads, checked_rows
 from attention_conformance.bench.workloads import arguments
 from attention_conformance.bench.workloads.workload import Workload, parse
+from attention_conformance.conformance.cases.parts import sample
 from attention_conformance.conformance.spec import gradients
 from attention_conformance.conformance.spec import merge as merge_reference
 from attention_conformance.conformance.spec import mha as layers

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from attention_conformance.bench.gate import command, decide, problems, walls
+from attention_conformance.bench.gate import command, decide, hidden, libraries, modules, noticed, problems
 from attention_conformance.bench.gate.verdict import Verdict
-from attention_conformance.bench.tests.candidates import CHEATS, HONEST, PRELUDES, SECRET, SHAPE, Candidate
+from attention_conformance.bench.tests import forked
+from attention_conformance.bench.tests.candidates import CHEATS, HONEST, PRELUDES, PROBLEM, SECRET, SHAPE, Candidate
 from attention_conformance.bench.validity import cheating
 from attention_conformance.bench.validity.cheating import Job
 from attention_conformance.bench.validity.checks import Invalid
 from attention_conformance.impls.contract import Implementation, InputError
+from attention_conformance.impls.process import pool
 
 PRELUDE = PRELUDES["numpy"]
 PLAIN = "def attention(q, k, v):\n    return exact(q, k, v)\n"
@@ -43,12 +49,33 @@ def decided(path: Path, code: str, name: str = "attention", **changes: Any) -> t
     return msgspec.json.decode(file.read_bytes(), type=Verdict), status
 
 
+@functools.cache
+def understood(text: str) -> modules.Problem:
+    """What a problem asks, which no candidate has a part in; found once for all that have the same text."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "problem.py")
+        path.write_text(text, encoding="utf-8")
+        return command.problem_of(str(path))
+
+
+@pytest.fixture
+def cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch is imported once for the workers of many candidates, each of which is a process of its own all the same."""
+    monkeypatch.setattr(pool, "subprocess", forked.workers)
+    asked = understood(PROBLEM)
+    monkeypatch.setattr(command, "problem_of", lambda file: replace(asked, file=file))
+
+
 @pytest.mark.slow(4)
 @pytest.mark.parametrize("cheat", CHEATS, ids=lambda cheat: cheat.name)
-def test_a_cheat_is_rejected(cheat: Candidate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cheat_is_rejected(
+    cheat: Candidate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """With a reason that has the words of its record."""
-    if cheat.framework == "torch":
-        pytest.importorskip("torch")
+    if cheat.framework != "numpy":
+        pytest.importorskip(cheat.framework)
+    if cheat.framework == "torch" and hasattr(os, "fork"):
+        request.getfixturevalue("cheaper")
     monkeypatch.setenv(SECRET, "1")
     verdict = cheat.decided(tmp_path)
     assert verdict.verdict == "rejected"
@@ -77,6 +104,56 @@ def test_an_honest_kernel_is_accepted_and_timed(tmp_path: Path) -> None:
     assert verdict.asked == verdict.right > 40
     (timed,) = verdict.timing
     assert all(whole > call > 0 for call, whole in zip(timed.seconds, timed.parent_seconds, strict=True))
+
+
+UNSEEN = """import os
+import sys
+
+
+def attention(q, k, v):
+    traces = (*sys.modules, *sys.argv, *sys.orig_argv, *sys.path[1:], *map(repr, sys.meta_path), *os.environ)
+    if any("conformance" in each.lower() for each in traces):
+        raise RuntimeError("judged")
+    return exact(q, k, v)
+"""
+
+
+@pytest.mark.slow(4)
+def test_no_call_finds_a_name_of_the_suite(tmp_path: Path) -> None:
+    """Not one of all, though the worker's own imports and jobs need those names between them."""
+    verdict, _ = decided(tmp_path, PRELUDE + UNSEEN)
+    assert (verdict.verdict, verdict.reasons) == ("accepted", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "counted"),
+    [
+        ("aten::scaled_dot_product_attention", True),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu", True),
+        ("aten::_native_multi_head_attention", True),
+        ("flash_attn_3::fwd_flash_attn", True),
+        ("aten::softmax", False),
+        ("aten::bmm", False),
+        ("mine::flash_attention", False),
+    ],
+)
+def test_operators_of_libraries_are_told_from_others(name: str, counted: bool) -> None:
+    """A kernel that somebody registers under a name of their own is their own work."""
+    assert bool(libraries.OPERATORS.fullmatch(name)) == counted
+
+
+def test_asking_for_the_profiler_is_noticed_where_the_candidate_asks(tmp_path: Path) -> None:
+    """Not where a library does."""
+    own = tmp_path / "candidate.py"
+    own.write_text("def ask(state):\n    return state()\n", encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(compile(own.read_text(encoding="utf-8"), str(own), "exec"), names)  # noqa: S102  (of this test)
+    by = noticed.Callers(str(own), hidden.rooms())
+    state = libraries._guarded(lambda: False, "it asks", by.direct)
+    noticed.taken()
+    assert (state(), noticed.taken()) == (False, ())  # this file is the suite's
+    assert names["ask"](state) is False
+    assert noticed.taken() == ("looks: it asks",)
 
 
 @pytest.mark.slow(8)
@@ -186,13 +263,13 @@ def test_there_are_forty_cheats_and_five_honest_kernels() -> None:
 )
 def test_the_suites_name_in_a_string_is_seen(code: str, line: str) -> None:
     """But for docstrings, comments and what a file does as a program."""
-    assert walls.named(code).startswith(line)
-    assert bool(walls.named(code)) == bool(line)
+    assert hidden.named(code).startswith(line)
+    assert bool(hidden.named(code)) == bool(line)
 
 
 def test_no_honest_kernel_names_the_suite() -> None:
     """So that this check, which came after most of the page's runs, changes none of them."""
-    assert [each.name for each in HONEST if walls.named(each.text)] == []
+    assert [each.name for each in HONEST if hidden.named(each.text)] == []
 
 
 def test_a_task_that_does_not_fit_into_memory_is_no_verdict(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.bounds.sdpa import Options
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.cases.base import Blame
+from attention_conformance.conformance.cases.parts import query_heads, sample, sample_heads
 from attention_conformance.conformance.cases.store import CaseStore
 from attention_conformance.conformance.judging.compare import Comparison, compare
 from attention_conformance.conformance.run.targets import Target
@@ -237,14 +238,6 @@ def checked_heads(w: Workload) -> int:
     return max(1, min(w.kv_heads, affordable))
 
 
-def sample(length: int, rows: int, seed: int) -> np.ndarray:
-    """Sorted row indices: all of them if there are few, else the first, the last and random ones between."""
-    if length <= rows:
-        return np.arange(length)
-    between = np.random.default_rng(seed).choice(np.arange(1, length - 1), rows - 2, replace=False)
-    return np.sort(np.concatenate([[0, length - 1], between]))
-
-
 def _sdpa(call: Call, seed: int) -> tuple[Part, ...]:
     """Sampled rows; of a call with past keys those of attention over past and new ones, joined."""
     w, options, (q, k, v) = call.workload, dict(call.keywords), call.arrays.values()
@@ -284,9 +277,8 @@ def _layer(call: Call, seed: int) -> tuple[Part, ...]:
 def _gradients(call: Call, seed: int) -> tuple[Part, ...]:
     """All rows of sampled key heads and of their query heads."""
     w, options = call.workload, dict(call.keywords)
-    kept = _heads(w.kv_heads, checked_heads(w), seed)
-    group = w.heads // w.kv_heads
-    of_queries = (kept[:, None] * group + np.arange(group)).ravel()
+    kept = sample_heads(w.kv_heads, checked_heads(w), seed)
+    of_queries = query_heads(kept, w.heads // w.kv_heads)
 
     def part(name: str) -> Any:
         return np.s_[:, kept if name in ("k", "v") else of_queries]
@@ -300,13 +292,6 @@ def _gradients(call: Call, seed: int) -> tuple[Part, ...]:
         Part(name, part(name.removeprefix("grad_")), gradient, bound[name])
         for name, gradient in expected.gradients.items()
     )
-
-
-def _heads(heads: int, count: int, seed: int) -> np.ndarray:
-    """Sorted head indices: the first and the last, and random ones between; of one alone the first or the last."""
-    if count == 1:
-        return np.array([0 if seed % 2 == 0 else heads - 1])
-    return sample(heads, count, seed)
 
 
 def _layer_gradients(call: Call, seed: int) -> tuple[Part, ...]:

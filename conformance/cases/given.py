@@ -24,6 +24,7 @@ from attention_conformance.conformance.cases.layer import MhaCase, SublayerCase
 from attention_conformance.conformance.cases.merge import MergeCase
 from attention_conformance.conformance.cases.mha_gradient import MhaGradientCase
 from attention_conformance.conformance.cases.packed import PackedCase, PagedCase
+from attention_conformance.conformance.cases.parts import part_of
 from attention_conformance.conformance.cases.store import CaseStore
 from attention_conformance.conformance.spec import sdpa as reference
 from attention_conformance.impls.contract import Profile
@@ -173,28 +174,13 @@ class GivenRows(GivenSdpa):
         for b in range(q.shape[0]):
             for first in range(0, k.shape[1], step):
                 heads, queries = slice(first, first + step), slice(first * group, (first + step) * group)
-                options = {n: self._part(n, x, b, heads, queries) for n, x in keywords.items()}
+                options = {n: part_of(n, x, slice(b, b + 1), heads, queries) for n, x in keywords.items()}
                 for start in range(0, max(len(rows), 1), block):
                     taken = slice(start, start + block)
                     found = reference.sdpa(
                         q[b : b + 1, queries], k[b : b + 1, heads], v[b : b + 1, heads], **options, rows=rows[taken]
                     )
                     yield found, options, (slice(b, b + 1), queries, taken)
-
-    def _part(self, name: str, value: Any, b: int, heads: slice, queries: slice) -> Any:
-        """An option for one batch and some heads."""
-        if not isinstance(value, np.ndarray):
-            return value
-        if name in ("past_key", "past_value"):
-            return value[b : b + 1, heads]
-        if name == "sinks":
-            return value[queries]
-        if name in ("mask", "bias"):
-            for axis, part in ((value.ndim - 4, slice(b, b + 1)), (value.ndim - 3, queries)):
-                if axis >= 0 and value.shape[axis] > 1:
-                    value = value[(*[slice(None)] * axis, part)]
-            return value
-        return value if value.size == 1 else value.reshape(-1)[b : b + 1]
 
     def _computed(self, dtype: str, profile: Profile | None) -> Any:
         """Results where there is no profile, else bounds."""

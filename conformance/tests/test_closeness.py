@@ -145,7 +145,7 @@ def test_further_results_are_checked() -> None:
 def test_a_past_is_joined() -> None:
     """With present keys, one of which is wrong."""
     q, k, v = problem(sq=2, sk=7)
-    past = {"past_key": k[:, :, :5], "past_value": v[:, :, :5]}
+    past: dict[str, Any] = {"past_key": k[:, :, :5], "past_value": v[:, :, :5]}
     new = k[:, :, 5:], v[:, :, 5:]
     output = right(q, *new, is_causal=True, **past)
     assert assert_close(output, q, *new, is_causal=True, present_key=k, present_value=v, **past).share <= 1
@@ -158,7 +158,7 @@ def test_gradients_are_checked() -> None:
     q, k, v = problem(heads=4)
     g, bias = drawn(2, 4, 5, 8), drawn(1, 4, 5, 7)
     found = gradient_reference.sdpa_grad(q, k, v, g, bias=bias)
-    grads = {n: a.astype(np.float32) for n, a in found.gradients.items()}
+    grads: dict[str, Any] = {n: a.astype(np.float32) for n, a in found.gradients.items()}
     output = found.forward.output.astype(np.float32)
     assert len(assert_close(output, q, k, v, bias=bias, grad_output=g, **grads).shares) == 5
     for name, clause in {"grad_q": "GRAD-4", "grad_k": "GRAD-4", "grad_v": "GRAD-2", "grad_bias": "GRAD-5"}.items():
@@ -169,11 +169,11 @@ def test_gradients_are_checked() -> None:
 
 def test_gradients_of_many_heads_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first and the last head are among them; what is wrong there is seen, and the text says what was looked at."""
-    monkeypatch.setattr("attention_conformance.conformance.closeness.GRADIENT_SCORES", 2 * 2 * 5 * 7 * 2)
+    monkeypatch.setattr("attention_conformance.conformance.calls.question.GRADIENT_SCORES", 2 * 2 * 5 * 7 * 2)
     q, k, v = drawn(2, 8, 5, 8), drawn(2, 4, 7, 8), drawn(2, 4, 7, 8)
     g = drawn(2, 8, 5, 8)
     found = gradient_reference.sdpa_grad(q, k, v, g)
-    grads = {n: a.astype(np.float32) for n, a in found.gradients.items()}
+    grads: dict[str, Any] = {n: a.astype(np.float32) for n, a in found.gradients.items()}
     output = found.forward.output.astype(np.float32)
     assert assert_close(output, q, k, v, grad_output=g, **grads).heads == (0, 3)
     grads["grad_k"][:, 3] *= 2
@@ -218,7 +218,7 @@ def test_rows_in_parts_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_masked_nan_does_is_left_open() -> None:
     """SDPA-22 is a SHOULD: NaN where the cache behind the lengths holds NaN passes, and NaN elsewhere does not."""
     q, k, v = problem()
-    options = {"kv_lengths": np.array([7, 3])}
+    options: dict[str, Any] = {"kv_lengths": np.array([7, 3])}
     v[1, 0, 5, 2] = np.nan
     output = right(q, k, v, **options)
     assert np.isfinite(output).all()
@@ -445,19 +445,37 @@ def test_one_example_of_each_passes() -> None:
     assert len(tests) == 4
 
 
-def test_every_option_is_shown() -> None:
-    """By help() and in editors."""
-    for function in (assert_close, error_share):
-        shown = list(inspect.signature(function).parameters)
-        assert shown[:4] == ["output", "q", "k", "v"]
-        assert {"is_causal", "grad_bias", "profile", "seed"} <= set(shown)
+PUBLIC = (
+    assert_close, error_share, assert_layer_close, layer_error_share, assert_varlen_close, assert_paged_close,
+    assert_merge_close,
+)  # fmt: skip
 
 
-def test_a_misspelt_option_is_refused() -> None:
+@pytest.mark.parametrize("function", PUBLIC, ids=lambda each: each.__name__)
+def test_every_option_has_a_name_a_type_and_a_line_of_documentation(function: Callable[..., Any]) -> None:
+    """So that help(), editors and type checkers have them."""
+    listed = re.findall(r"(?m)^    ([a-z_]\w*(?:, \w+)*)$", str(function.__doc__))
+    documented = {name for names in listed for name in names.split(", ")}
+    for name, parameter in inspect.signature(function).parameters.items():
+        assert parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        assert parameter.annotation not in (parameter.empty, "Any")
+        assert name in documented
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "sentence"),
+    [
+        (assert_close, "causal", "assert_close has no option 'causal'; did you mean is_causal"),
+        (error_share, "softcapp", "error_share has no option 'softcapp'; did you mean softcap"),
+        (assert_layer_close, "prenorm", "assert_layer_close has no option 'prenorm'; did you mean pre_norm"),
+        (layer_error_share, "weight", "layer_error_share has no option 'weight'; did you mean weights"),
+    ],
+)
+def test_a_misspelt_option_is_refused(function: Callable[..., Any], given: str, sentence: str) -> None:
     """With the name that is meant."""
-    q, k, v = (drawn(1, 1, 2, 4) for _ in range(3))
-    with pytest.raises(TypeError, match="assert_close has no option 'causal'; did you mean is_causal"):
-        assert_close(v, q, k, v, causal=True)
+    array = drawn(1, 1, 2, 4)
+    with pytest.raises(TypeError, match=sentence):
+        function(array, array, array, array, **{given: True})
 
 
 # Packed sequences, pages and merges.
@@ -566,7 +584,7 @@ def test_a_sampled_pack_is_judged_as_the_whole(monkeypatch: pytest.MonkeyPatch) 
     whole = assert_varlen_close(**results, **arrays, **options)
     every = assert_varlen_close(**results, **arrays, **options, rows=178)
     assert (whole.rows, every.share) == (None, whole.share)
-    monkeypatch.setattr("attention_conformance.conformance.closeness.WHOLE", 1)
+    monkeypatch.setattr("attention_conformance.conformance.calls.question.WHOLE", 1)
     assert len(assert_varlen_close(**results, **arrays, **options).rows or ()) == 8
 
 

@@ -317,7 +317,7 @@ class Worker:
             ours, theirs = socket.socketpair()
             self._printed = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
             self._scratch = tempfile.TemporaryDirectory(
-                prefix="attention-worker-", dir=os.environ.get(SCRATCH), ignore_cleanup_errors=True
+                prefix="worker-", dir=os.environ.get(SCRATCH), ignore_cleanup_errors=True
             )
             file = Path(__file__).with_name("worker.py")
             given = (str(file), str(theirs.fileno()), json.dumps(self._settings))

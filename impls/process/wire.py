@@ -14,6 +14,8 @@ way there and back (0.1 ms of 0.25 ms) and is no harder to take.
 
 from __future__ import annotations
 
+import functools
+import io
 import os
 import pickle
 import re
@@ -100,11 +102,23 @@ class Entry:
 
 # The worker's side.
 
+#: Modules whose classes jobs have and whose names are no longer in sys.modules, by name (bench/gate/hidden.py).
+HELD: Mapping[str, Any] = {}
+
+
+class _Jobs(pickle.Unpickler):  # (the parent's)
+    """Reads jobs."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """What a job names, of modules that are hidden too."""
+        held = HELD.get(module)
+        return super().find_class(module, name) if held is None else functools.reduce(getattr, name.split("."), held)
+
 
 def read_request(descriptor: int) -> tuple[int, bytes, Any]:
     """The next request: kind, number, job.  Raises EOFError when the parent is gone."""
     kind, number, length = REQUEST.unpack(_exactly(descriptor, REQUEST.size))
-    return kind, number, pickle.loads(_exactly(descriptor, length)) if length else None  # noqa: S301  (the parent's)
+    return kind, number, _Jobs(io.BytesIO(_exactly(descriptor, length))).load() if length else None
 
 
 def write_answer(descriptor: int, parts: list[Any]) -> None:

@@ -33,6 +33,9 @@ from typing import Any, NoReturn
 #: Variable that names a folder of the worker's own.  What a job that was killed left there goes when the worker does.
 SCRATCH = "ATTENTION_CONFORMANCE_SCRATCH"
 
+#: The folder's name.
+_SCRATCH = ""
+
 #: Seconds between two looks at whether the parent still lives.
 WATCH = 1.0
 
@@ -61,6 +64,8 @@ def main(descriptor: int, packages: Mapping[str, Sequence[str]], cores: int, sto
     largest
         Most bytes of arrays in an answer.
     """
+    global _SCRATCH
+    _SCRATCH = os.environ.get(SCRATCH, "")  # which a gate's worker has no longer in its environment
     faulthandler.enable(all_threads=False)
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     # What an implementation prints is kept apart from the answers, and behind what its crash says.
@@ -157,7 +162,7 @@ def _end(error: BaseException | None = None) -> NoReturn:
     if isinstance(error, OSError) and error.errno in (errno.EBADF, errno.ENOTSOCK):
         print("the job closed the connection of its process", file=sys.stderr, flush=True)
     if os.getpgrp() == os.getpid():  # with the programs that a job started: they are one process group
-        shutil.rmtree(os.environ.get(SCRATCH, ""), ignore_errors=True)
+        shutil.rmtree(_SCRATCH, ignore_errors=True)
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 

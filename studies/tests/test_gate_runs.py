@@ -60,6 +60,41 @@ def test_runs_of_other_code_do_not_count(work: Path) -> None:
     assert run(work, runs=0)["candidates"] == {}
 
 
+def test_runs_are_added_to_those_that_are_kept_and_none_counts_twice(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the version of the gate that each was of; older ones have none."""
+    kept = run(work, runs=1) | {"neighbours": 2}
+    for one in kept["candidates"].values():
+        del one["gates"]
+    monkeypatch.setattr(gate_runs.Study, "kept", lambda self: kept)
+    assert run(work, runs=0, add=True)["candidates"]["zeros"]["verdicts"] == {"rejected": 1}
+    another = work.with_name("others.jsonl")
+    another.write_text(work.read_text(encoding="utf-8").replace('"seed": 7', '"seed": 8'), encoding="utf-8")
+    found = run(another, runs=0, add=True)
+    assert found["neighbours"] == 2
+    assert found["candidates"]["zeros"]["verdicts"] == {"rejected": 2}
+    assert found["candidates"]["zeros"]["gates"] == {gate_runs.EARLIER: 1, gate_runs.gate_version(): 1}
+
+
+@pytest.mark.parametrize(
+    ("new", "same"),
+    [
+        ("def f(x: int) -> int:\n    # twice\n    return 2 * x\n", True),
+        ('def f(x):\n    """Twice."""\n    return 2 * x\n', True),
+        ("def f(x):\n    return 3 * x\n", False),
+    ],
+)
+def test_a_version_of_the_gate_is_of_what_its_sources_do(new: str, same: bool, tmp_path: Path) -> None:
+    """Not of comments, docstrings and annotations."""
+    folders = []
+    for name, text in (("a", "def f(x):\n    return 2 * x\n"), ("b", new)):
+        folders.append(tmp_path / name)
+        folders[-1].mkdir()
+        (folders[-1] / "walls.py").write_text(text, encoding="utf-8")
+    assert (gate_runs.gate_version(folders[0]) == gate_runs.gate_version(folders[1])) == same
+
+
 def test_a_name_that_nobody_has_is_refused(work: Path) -> None:
     """Nothing is run."""
     with pytest.raises(Unfit, match="nothing-like-it"):

@@ -1,0 +1,157 @@
+"""Arrays of a caller: of any framework and layout, brought into the form of the spec, or refused in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.impls.backend import to_numpy
+from attention_conformance.impls.contract import DTYPES, Implementation, Layout, Profile
+
+
+class HasArray(Protocol):
+    """What NumPy can read."""
+
+    def __array__(self, *arguments: Any, **options: Any) -> Any: ...
+
+
+class HasDlpack(Protocol):
+    """What DLPack exports."""
+
+    def __dlpack__(self, *arguments: Any, **options: Any) -> Any: ...
+
+
+#: An array of any framework, on any device.
+Array: TypeAlias = HasArray | HasDlpack
+
+#: Whole numbers, as an array of them or as Python's.
+WholeNumbers: TypeAlias = Array | int | Sequence[int]
+
+#: A number, which may be an array without axes.
+Number: TypeAlias = Array | float
+
+#: Keys to the left and to the right of a query's own, None for an open side.
+Window: TypeAlias = tuple[int | None, int | None]
+
+#: Arguments that hold whole numbers, and may be lists.
+WHOLE_NUMBERS = ("causal_offset", "kv_lengths", "cu_seqlens_q", "cu_seqlens_k", "block_table")
+
+_PLAIN = Implementation("given", "given:none")
+
+
+@dataclass(frozen=True)
+class Form:
+    """The axes of the caller's arrays, and how they become (B, H, S, D)."""
+
+    layout: Layout
+    dropped: int
+
+    def four(self, name: str, array: np.ndarray) -> np.ndarray:
+        """An argument with four axes."""
+        if not 0 <= self.dropped <= 2 or array.ndim != 4 - self.dropped:
+            raise ValueError(f"{name} has shape {array.shape}; q, k and v have 4 axes, or all 3, or all 2")
+        if self.dropped == 2:
+            return array[None, None]
+        array = array[None] if self.dropped else array
+        return array.transpose(0, 2, 1, 3) if self.layout is Layout.BSHD else array
+
+    def result(self, name: str, array: np.ndarray) -> np.ndarray:
+        """A result with all its axes; one of another rank stays as it is, and is then of a wrong shape."""
+        if name == "grad_bias":
+            return array
+        if array.ndim != (3 if name == "lse" else 4) - self.dropped:
+            return array
+        array = array[(None,) * self.dropped]
+        inside = self.layout is Layout.BSHD and self.dropped < 2 and name not in ("weights", "lse")
+        return array.transpose(0, 2, 1, 3) if inside else array
+
+
+def array_of(name: str, array: Any) -> np.ndarray:
+    """An argument as a NumPy array.  Raises TypeError, with its name, for what is none."""
+    if name in WHOLE_NUMBERS and isinstance(array, int | list | tuple):
+        array = np.asarray(array)
+    try:
+        return to_numpy(array)
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from None
+
+
+def layout_of(layout: Layout | str) -> Layout:
+    """The layout of a name.  Raises ValueError."""
+    try:
+        return Layout(str(layout).upper())
+    except ValueError:
+        raise ValueError(f"layout is {layout!r}; there are 'bhsd' and 'bshd'") from None
+
+
+def profile_of(profile: Profile | str | None, dtype: str) -> Profile:
+    """The profile of a name, or without one that of an ordinary plug-in in a dtype.  Raises ValueError."""
+    if profile is None:
+        return _PLAIN.profile(dtype)
+    try:
+        return Profile(profile)
+    except ValueError:
+        raise ValueError(f"profile is {profile!r}; there are {', '.join(Profile)}") from None
+
+
+def dtype_of(arrays: Mapping[str, np.ndarray]) -> str:
+    """The one dtype of all arrays.  Raises TypeError where there are several, or one without bounds."""
+    found = {name: str(array.dtype) for name, array in arrays.items()}
+    for name, dtype in found.items():
+        if dtype not in DTYPES:
+            raise TypeError(f"{name} is {dtype}; there are bounds for {', '.join(DTYPES)}")
+    if len(set(found.values())) > 1:
+        raise TypeError("the inputs must have one dtype: " + ", ".join(f"{n} is {d}" for n, d in found.items()))
+    return next(iter(found.values()))
+
+
+def check_options(keywords: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Refuse what the spec gives no meaning to (SDPA-37), and what is likely a slip."""
+    for name in ("mask", "bias", "sinks"):
+        if name in keywords:
+            boolean, floating = keywords[name].dtype == bool, str(keywords[name].dtype) in DTYPES
+            if name == "mask" and not boolean:
+                raise TypeError(f"mask is {keywords[name].dtype}; it is boolean, and what is added to scores is bias")
+            if name != "mask" and not floating:
+                raise TypeError(f"{name} is {keywords[name].dtype}; it is a floating-point array")
+    for name in ("causal_offset", "kv_lengths"):
+        if name in keywords and keywords[name].dtype.kind not in "iu":
+            raise TypeError(f"{name} is {keywords[name].dtype}; it holds integers")
+    batch = arrays["q"].shape[0] if "q" in arrays else None
+    for name in ("causal_offset", "kv_lengths"):
+        allowed = (1, batch) if name == "causal_offset" else (batch,)
+        if name in keywords and batch is not None and keywords[name].size not in allowed:
+            raise ValueError(f"{name} has {keywords[name].size} entries, q has batch {batch}")
+    if "causal_offset" in keywords and not keywords.keys() & {"is_causal", "window"}:
+        raise ValueError("causal_offset shifts is_causal and window, and neither is given")
+    if not keywords.get("softcap", 1.0) > 0:
+        raise ValueError(f"softcap is {keywords['softcap']}; it is above 0, and left out for none")
+    sides = keywords.get("window", (0, 0))
+    if len(sides) != 2 or any(side is not None and side < 0 for side in sides):
+        raise ValueError(f"window is {sides}; it is (left, right), each 0 or more, or None for an open side")
+    if "kv_lengths" in keywords and batch is not None:
+        past = keywords.get("past_key")
+        keys = arrays["k"].shape[2] + (0 if past is None else past.shape[2])
+        if (
+            keywords["kv_lengths"].size
+            and not 0 <= keywords["kv_lengths"].min() <= keywords["kv_lengths"].max() <= keys
+        ):
+            raise ValueError(f"kv_lengths are {keywords['kv_lengths'].tolist()}; there are {keys} keys")
+
+
+def check_fit(arrays: Mapping[str, np.ndarray], keywords: Mapping[str, Any]) -> None:
+    """Refuse what does not fit together, by the reference over no row."""
+    k, v = arrays["k"], arrays["v"]
+    if keywords.keys() & {"past_key", "past_value"}:
+        k, v = reference.joined(k, v, keywords.get("past_key"), keywords.get("past_value"))
+    reference.check_inputs(arrays["q"], k, v, keywords.get("mask"), keywords.get("bias"), keywords.get("sinks"))
+    for name, array in (("q", arrays["q"]), ("k", k), ("v", v)):
+        if np.isinf(array).any():
+            raise ValueError(f"{name} has an infinity; SDPA-37 leaves the result open")
+    bias = keywords.get("bias")
+    if bias is not None and (np.isnan(bias) | np.isposinf(bias)).any():
+        raise ValueError("bias has NaN or +inf; SDPA-37 leaves the result open")

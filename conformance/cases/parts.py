@@ -1,0 +1,74 @@
+"""Parts of a call that is too large to be judged whole: some of its batches, heads and rows, and what they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+#: Every batch, head or query.
+ALL = slice(None)
+
+
+def sample(length: int, count: int, seed: int) -> np.ndarray:
+    """Sorted indices: all of them if there are few, else the first, the last and random ones between."""
+    if length <= count:
+        return np.arange(length)
+    between = np.random.default_rng(seed).choice(np.arange(1, length - 1), count - 2, replace=False)
+    return np.sort(np.concatenate([[0, length - 1], between]))
+
+
+def sample_heads(heads: int, count: int, seed: int) -> np.ndarray:
+    """Sorted head indices: the first and the last, and random ones between; of one alone the first or the last."""
+    if count == 1:
+        return np.array([0 if seed % 2 == 0 else heads - 1])
+    return sample(heads, count, seed)
+
+
+def query_heads(heads: np.ndarray, group: int) -> np.ndarray:
+    """The query heads of some key heads, ``group`` each."""
+    return (heads[:, None] * group + np.arange(group)).ravel()
+
+
+def part_of(name: str, value: Any, batches: Any = ALL, heads: Any = ALL, queries: Any = ALL) -> Any:
+    """An option of sdpa for some batches and heads.
+
+    Parameters
+    ----------
+    name, value
+        A keyword of sdpa and its value; what is no array is the same for all.
+    batches, heads, queries
+        Indices or slices of batches, key heads and query heads.
+    """
+    if not isinstance(value, np.ndarray):
+        return value
+    if name in ("past_key", "past_value"):
+        return value[batches][:, heads]
+    if name == "sinks":
+        return value[queries]
+    if name in ("mask", "bias"):
+        for axis, chosen in ((value.ndim - 4, batches), (value.ndim - 3, queries)):
+            if axis >= 0 and value.shape[axis] > 1:
+                value = value[(*[ALL] * axis, chosen)]
+        return value
+    return value if value.size == 1 else value.reshape(-1)[batches]
+
+
+def odd_rows(output: np.ndarray) -> list[tuple[int, int, int]]:
+    """Rows (batch, head, row) that a look at a whole output (B, H, S, D) finds.
+
+    They are the first that is not finite, the smallest, which is one of zeros where there is one, and the largest.
+    """
+    size = np.empty(output.shape[:3])
+    with np.errstate(all="ignore"):
+        for b, one in enumerate(output):  # of a large one no second copy
+            size[b] = np.abs(one).max(-1).astype(np.float64)
+    found = (np.argmin(np.isfinite(size)), np.argmin(size), np.argmax(np.nan_to_num(size)))
+    return sorted({(int(b), int(h), int(row)) for b, h, row in (np.unravel_index(at, size.shape) for at in found)})
+
+
+def forms(shapes: Mapping[str, tuple[int, ...]]) -> SimpleNamespace:
+    """Results of these shapes by name, as attributes that take no memory: what a whole answer's form is held against."""
+    return SimpleNamespace(**{name: np.broadcast_to(np.float64(0), shape) for name, shape in shapes.items()})
