@@ -278,9 +278,19 @@ def _single(
     failures: Sequence[Failed],
     passed: Sequence[Passed],
 ) -> Explanation | None:
-    """One fault of those that an operator has."""
+    """One fault of those that an operator has.
+
+    One that gives all that is left gives the first failure too, so that most need not be tried on the others.
+    """
     faults = [fault for operator in {f.case.operator: None for f in tried} for fault in candidates(operator)]
-    return _best([(fault,) for fault in faults if any(explains(fault.make, f) for f in tried)], left, failures, passed)
+    first = min(tried, key=lambda f: (not f.telling, f.size))
+    shown = [fault for fault in faults if explains(fault.make, first)]
+    whole = _whole([(fault,) for fault in shown], left, failures, passed)
+    if whole is not None:
+        return whole
+    of_first = set(shown)
+    candidates_left = [f for f in faults if f in of_first or any(explains(f.make, each) for each in tried)]
+    return _best([(fault,) for fault in candidates_left], left, failures, passed)
 
 
 def _together(
@@ -371,17 +381,13 @@ def _best(
     passed: Sequence[Passed],
 ) -> Explanation | None:
     """The candidate that fits most of what is left and that passed cases do not speak against."""
-    explanations = []
-    for faults in candidates:
-        make = combined(faults)
-        if make is None:
-            continue
-        explanation = Explanation(faults, frozenset(f for f in failures if explains(make, f)))
-        if explanation.fits.issuperset(left) and _says(explanation, left):
-            explanation = _weighed(explanation, passed)
-            if not explanation.against and not explanation.only and _refuses(explanation, left):
-                return explanation  # no other one is better
-        explanations.append(explanation)
+    whole = _whole(candidates, left, failures, passed)
+    if whole is not None:
+        return whole  # no other one is better
+    made = ((faults, combined(faults)) for faults in candidates)
+    explanations = [
+        Explanation(faults, frozenset(f for f in failures if explains(make, f))) for faults, make in made if make
+    ]
 
     refused = [failed for failed in failures if failed.failure is Failure.ERROR]
 
@@ -393,6 +399,25 @@ def _best(
         best = min(weighed, key=lambda e: (e.contradicted, len(e.only), len(_shown(e, refused))), default=None)
         if best is not None and (not best.contradicted or _convincing(best, failures)):
             return best
+    return None
+
+
+def _whole(
+    candidates: Sequence[tuple[Fault, ...]],
+    left: Sequence[Failed],
+    failures: Sequence[Failed],
+    passed: Sequence[Passed],
+) -> Explanation | None:
+    """The first candidate that fits all that is left, and that no passed case speaks against."""
+    for faults in candidates:
+        make = combined(faults)
+        if make is None or not all(explains(make, failed) for failed in left):
+            continue
+        explanation = Explanation(faults, frozenset(f for f in failures if explains(make, f)))
+        if _says(explanation, left):
+            explanation = _weighed(explanation, passed)
+            if not explanation.against and not explanation.only and _refuses(explanation, left):
+                return explanation
     return None
 
 
