@@ -28,6 +28,7 @@ from attention_conformance.conformance.diagnosis.forms import forms_of
 from attention_conformance.conformance.diagnosis.lifted import candidates_of
 from attention_conformance.conformance.faults.models.mha import Layer
 from attention_conformance.conformance.faults.models.sdpa import Attention, Model
+from attention_conformance.conformance.faults.models.steps import adds_nothing
 from attention_conformance.conformance.faults.models.varlen import Packed
 from attention_conformance.conformance.faults.registry import Fault
 from attention_conformance.conformance.faults.trials import KEPT, Failed, explains, fails
@@ -327,7 +328,11 @@ def _beside(
     for some in itertools.islice(known, BESIDE):
         for fault in candidates_of(some[0].operator):
             made = combined((*some, fault))
-            if made is not None and any(explains(made, f, once=True) for f in tried if f.telling):
+            if made is not None and any(
+                not adds_nothing(made, some[0].make, f.case, f.dtype) and explains(made, f, once=True)
+                for f in tried
+                if f.telling and f.case.operator == made.operator
+            ):
                 candidates.append((*some, fault))
     return _best(candidates, left, failures, passed)
 
