@@ -281,17 +281,17 @@ def _single(
 ) -> Explanation | None:
     """One fault of those that an operator has.
 
-    One that gives all that is left gives the first failure too, so that most need not be tried on the others.
+    One that gives all that is left gives the first failure too: where there is one, no other need be tried on the rest.
     """
     faults = [fault for operator in {f.case.operator: None for f in tried} for fault in candidates(operator)]
     first = min(tried, key=lambda f: (not f.telling, f.size))
-    shown = [fault for fault in faults if explains(fault.make, first)]
-    whole = _whole([(fault,) for fault in shown], left, failures, passed)
-    if whole is not None:
-        return whole
-    of_first = set(shown)
-    candidates_left = [f for f in faults if f in of_first or any(explains(f.make, each) for each in tried)]
-    return _best([(fault,) for fault in candidates_left], left, failures, passed)
+    shown = {fault: explains(fault.make, first) for fault in faults}
+    whole = [(fault,) for fault in faults if shown[fault] and all(explains(fault.make, f) for f in left)]
+    best = _best(whole, left, failures, passed)
+    if best is not None:
+        return best
+    some = [(fault,) for fault in faults if shown[fault] or any(explains(fault.make, f) for f in tried)]
+    return _best(some, left, failures, passed)
 
 
 def _together(
