@@ -16,7 +16,7 @@ from typing import Any
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.cases import AnyCase, Case
 from attention_conformance.conformance.diagnosis.common_features import common_features_line
-from attention_conformance.conformance.diagnosis.match import Explanation, Passed, diagnose, examined
+from attention_conformance.conformance.diagnosis.match import Explanation, Passed, diagnose
 from attention_conformance.conformance.diagnosis.stage_errors import stage_errors, stage_lines
 from attention_conformance.conformance.faults.trials import Failed
 from attention_conformance.conformance.judging.compare import compare
@@ -108,9 +108,10 @@ def explain(
             continue
         for each in sorted(failed, key=lambda e: e.case.size)[:CALLED_AGAIN]:
             lines[each.key] += _stages(each, pool, keywords[name], timeout)
-        diagnosis = _diagnosis(name, device, failed, group)
-        for each in failed:
-            lines[each.key] += _explained(each, diagnosis)
+        known = {e.key: one for e in failed if (one := _failed(e)) is not None}
+        diagnosis = _diagnosis(name, device, tuple(known.values()), group)
+        for key, one in known.items():
+            lines[key] += _explained(one, diagnosis)
         if not diagnosis.explanations:
             for each in sorted(failed, key=lambda e: e.case.size)[:RUN_ALONE]:
                 lines[each.key] += _alone(each, pool.memory, timeout)
@@ -147,20 +148,19 @@ def explanation_text(explanation: Explanation, failures: int) -> str:
     return f"{text}; {explanation.contradicted} passed cases do not show it" if explanation.contradicted else text
 
 
-def _diagnosis(name: str, device: str, failed: Sequence[Examined], group: Iterable[Examined]) -> Diagnosis:
-    known = [k for e in failed if (k := _failed(e)) is not None]
+def _diagnosis(name: str, device: str, known: Sequence[Failed], group: Iterable[Examined]) -> Diagnosis:
     passed = [Passed(e.case, e.target.dtype, _profile(e)) for e in group if e.judged.result.outcome is Outcome.PASSED]
     explanations = tuple(diagnose(known, passed))
     explained = frozenset[Failed]().union(*(e.fits for e in explanations))
     left: dict[Failure, list[tuple[AnyCase, str]]] = defaultdict(list)
-    for each in examined(known):
+    for each in known:
         if each not in explained:
             left[each.failure].append((each.case, each.dtype))
     kept = [(each.case, each.dtype) for each in passed]
     common_features = (
         common_features_line(kind, some, kept) for kind, some in sorted(left.items(), key=lambda item: -len(item[1]))
     )
-    return Diagnosis(name, device, len(examined(known)), explanations, tuple(filter(None, common_features)))
+    return Diagnosis(name, device, len(known), explanations, tuple(filter(None, common_features)))
 
 
 def _failed(each: Examined) -> Failed | None:
@@ -174,10 +174,9 @@ def _profile(each: Examined) -> Profile:
     return each.target.implementation.profile(each.target.dtype)
 
 
-def _explained(each: Examined, diagnosis: Diagnosis) -> list[str]:
-    known = _failed(each)
+def _explained(known: Failed, diagnosis: Diagnosis) -> list[str]:
     for explanation in diagnosis.explanations:
-        if known is not None and explanation.fit(known):
+        if known in explanation.fits:
             return [f"Diagnosis: {explanation_text(explanation, diagnosis.failures)}"]
     return []
 

@@ -596,7 +596,7 @@ def _constant_scales(estimates: Sequence[Estimate]) -> dict[str, Callable[[Sizes
             scale = float(each.value) / math.sqrt(max(1, x.q.shape[3]))
             for number in (*_neat(scale), _square_root(scale)):
                 if number and math.isclose(number, scale, rel_tol=NEAR):
-                    found.setdefault(f"{_root(number)} whatever D", lambda _, number=number: number)  # type: ignore[misc]
+                    found.setdefault(f"{_root(number)} for every D", lambda _, number=number: number)  # type: ignore[misc]
     return found
 
 
@@ -629,10 +629,24 @@ def _formulas(family: Family, estimates: Sequence[Estimate]) -> Iterator[tuple[s
         first = max((e for e in estimates if _near(law, [e])), key=lambda e: e.failed.case.shape.d)
         x = attention_call(first.failed)
         assert x is not None
-        times = family.title.format(_number(float(first.value)))
-        title = f"{times}: a scale of {text} ({_scale_words(float(law(x)), x)} where D = {x.q.shape[3]}){too}"
+        title = f"{_scale_title(family, text, scales[text], x)}{too}"
         yield title, lambda x, law=law: law(x) if x.scale is None else 1.0  # type: ignore[misc]
         yield f"{title}, also where a scale is given", law
+
+
+#: Calls on which a scale is held against 1/√D, to see whether it is one and the same multiple of it in all.
+PROBES = (Sizes(2, 1, 3, 5, 8, 4), Sizes(4, 2, 7, 6, 24, 16), Sizes(6, 3, 16, 32, 80, 64), Sizes(1, 1, 1, 1, 40, 40))
+
+
+def _scale_title(family: Family, text: str, scale: Callable[[Sizes], float], x: Inputs) -> str:
+    """A scale in words: as a multiple of the right one where it is one in every call, else by its formula alone."""
+    times = [scale(sizes) * math.sqrt(sizes.d) for sizes in PROBES]
+    if np.allclose(times, times[0], rtol=1e-9, atol=0):
+        d = f" ({_root(scale(Sizes.of(x)))} where D = {x.q.shape[3]})"
+        return f"{family.title.format(_number(times[0]))}: a scale of {text}{d}"
+    if math.isclose(scale(PROBES[0]), scale(PROBES[1])) and math.isclose(scale(PROBES[1]), scale(PROBES[2])):
+        return f"the scores have a scale of {text} in the place of 1/√D"
+    return f"the scores have a scale of {text} ({_root(scale(Sizes.of(x)))} where D = {x.q.shape[3]}) in the place of 1/√D"
 
 
 def _scale_words(times: float, x: Inputs) -> str:

@@ -1,28 +1,34 @@
 """Matching of failures with causes: which mistake, or which two together, gives the results that failed.
 
-All failures of an implementation are looked at together.  Known mistakes of its operator, and of the attention within,
-are tried first, then forms of them with other numbers, then parameters that are solved for from the results, then
-pairs.  The cause that gives most failures comes first; what is left is explained in the same way.  Passed cases that
-would fail with a cause narrow it to the calls that its failures have in common.  Where nothing fits, nothing is said.
+All failures of an implementation are looked at together: a cause is searched on some of them, chosen across widths,
+lengths, dtypes and options, and then held against all others; those that it does not give join the search, and what
+gives them too takes its place.  Known mistakes of its operator, and of the attention within, are tried first, then
+forms of them with other numbers, then parameters that are solved for from the results, then pairs.  The cause that
+gives most failures comes first; what is left is explained in the same way.  Passed cases that would fail with a cause
+narrow it to the calls that its failures have in common.  Where nothing fits, nothing is said.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
 
 from attention_conformance.conformance.cases import AnyCase
-from attention_conformance.conformance.diagnosis.common_features import meets, narrowing
+from attention_conformance.conformance.diagnosis.common_features import FEATURES, meets, narrowing
 from attention_conformance.conformance.diagnosis.fitted import fitted
 from attention_conformance.conformance.diagnosis.forms import forms_of
 from attention_conformance.conformance.diagnosis.lifted import candidates_of
 from attention_conformance.conformance.faults.models.mha import Layer
 from attention_conformance.conformance.faults.models.sdpa import Attention, Model
+from attention_conformance.conformance.faults.models.steps import adds_nothing
 from attention_conformance.conformance.faults.models.varlen import Packed
 from attention_conformance.conformance.faults.registry import Fault
 from attention_conformance.conformance.faults.trials import KEPT, Failed, explains, fails
@@ -30,7 +36,7 @@ from attention_conformance.conformance.judging.compare import compare
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.impls.contract import Profile
 
-#: Failures on which every fault is tried at a time, the smallest first: as soon as some are explained, those go out.
+#: Failures on which every fault is tried at a time, of all kinds of calls: as soon as some are explained, those go out.
 TRIED = 12
 
 #: Failures on which forms of mistakes are tried, of which there are hundreds.
@@ -42,8 +48,14 @@ MANY = 20
 #: Cases that an explanation may fit by chance.
 FEW = 3
 
-#: Failures that are looked at in all.
-MOST = 80
+#: Failures that causes are searched on, and those of the rest, at a time, that none of these causes gives.
+MOST, MORE = 80, 20
+
+#: How often causes are searched again with failures that those found do not give.
+AGAIN = 4
+
+#: Failures that no mistake has to give, as their own words say what they are.
+IN_WORDS = (Failure.ERROR, Failure.DTYPE)
 
 #: Failed cases that pairs of faults are searched for, one after the other, until a pair fits.
 PAIRED = 4
@@ -109,9 +121,48 @@ class Explanation:
         return tuple(dict.fromkeys(source for turn in turns for source in turn if source))
 
 
-def examined(failures: Sequence[Failed]) -> list[Failed]:
-    """The failures that are looked at: the smallest ones, small first."""
-    return sorted(failures, key=lambda f: f.size)[:MOST]
+def examined(failures: Sequence[Failed], most: int = MOST) -> list[Failed]:
+    """The failures that causes are searched on, of as many kinds of calls as there are, small ones before large ones.
+
+    Parameters
+    ----------
+    failures
+        Cases of any operators, in any dtypes.
+    most
+        How many to choose.
+
+    Returns
+    -------
+    list of Failed
+        Each is the one that has most that those before it have not, for its size: widths, lengths, dtypes and options.
+        Those on which a trial is not kept, as they are large, come last.
+    """
+    left = sorted(failures, key=lambda f: f.size)
+    chosen: list[Failed] = []
+    for large in (False, True):
+        some = [(failed, kinds_of(failed)) for failed in left if (failed.case.size[0] > KEPT) is large]
+        seen: Counter[Hashable] = Counter()
+        while some and len(chosen) < most:
+            best = max(some, key=lambda each: _worth(*each, seen))
+            some.remove(best)
+            chosen.append(best[0])
+            seen.update(best[1])
+    return chosen
+
+
+def kinds_of(failed: Failed) -> frozenset[Hashable]:
+    """What a mistake may depend on in a failed call, for the choice of those that are looked at."""
+    case, shape = failed.case, failed.case.shape
+    lengths = {("Sq", shape.sq.bit_length()), ("Sk", shape.sk.bit_length())}
+    has = {name for name, feature in FEATURES.items() if feature(case)}
+    return frozenset(
+        {case.operator, failed.failure, failed.dtype, ("D", shape.d), ("Dv", shape.dv), frozenset(has), *lengths, *has}
+    )
+
+
+def _worth(failed: Failed, kinds: Iterable[Hashable], seen: Counter[Hashable]) -> float:
+    """How much a failure adds to those that are chosen, for what it costs to try on."""
+    return sum(1 / (1 + seen[kind]) ** 2 for kind in kinds) / math.log2(4 + failed.case.size[0])
 
 
 def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: bool = True) -> list[Explanation]:
@@ -120,7 +171,7 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: boo
     Parameters
     ----------
     failures, passed
-        Cases of any operators, in any dtypes; the smallest MOST failures are looked at.
+        Cases of any operators, in any dtypes.  Causes are searched on MOST of the failures, and held against all.
     pairs
         Search for two faults at once where no single one fits, which takes minutes.
 
@@ -129,24 +180,70 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: boo
     list of Explanation
         The best first; each fits failures that those before it do not.  Empty if no fault gives these results.
     """
-    failures = examined(failures)
     witnesses = sorted(passed, key=lambda p: p.case.size)
-    found: list[Explanation] = []
-    left, exhausted = list(failures), set[Failed]()
+    looked = sorted(examined(failures), key=lambda f: f.size)
+    found = _searched([], looked, looked, witnesses, pairs=pairs)
+    gives = functools.cache(lambda faults, failed: (m := combined(faults)) is not None and explains(m, failed))
+    for _ in range(AGAIN):
+        seen = set(looked)
+        rest = [f for f in failures if f not in seen and f.failure not in IN_WORDS]
+        more = [failed for failed in rest if not any(gives(each.faults, failed) for each in found)]
+        if not found or not more:
+            break
+        looked = sorted([*looked, *examined(more, MORE)], key=lambda f: f.size)
+        before = [_extended(explanation, looked, gives) for explanation in found]
+        found = _searched(before, looked, looked, witnesses, pairs=pairs)
+        if found == before:
+            break  # nothing gives them
+    found = [_settled(explanation, found, witnesses) for explanation in found]
+    found = [explanation for explanation in found if not _by_chance(explanation, found, looked)]
+    found = _without_superfluous([_extended(explanation, failures, gives) for explanation in found])
+    found = [_weighed(replace(each, only=(), against=()), witnesses) if each.only else each for each in found]
+    left = [failed for failed in failures if not any(failed in explanation.fits for explanation in found)]
+    found += [*raised(left, witnesses), *lowered(left, witnesses)]
+    return [*sorted(found, key=lambda e: -len(e.fits)), *undefined(left, witnesses)]
+
+
+def _searched(
+    found: Sequence[Explanation],
+    left: Sequence[Failed],
+    failures: Sequence[Failed],
+    passed: Sequence[Passed],
+    *,
+    pairs: bool,
+) -> list[Explanation]:
+    """Explanations of the failures that are left, with those that were found before and stay."""
+    found = list(found)
+    left = [failed for failed in left if not any(failed in explanation.fits for explanation in found)]
+    exhausted = set[Failed]()
     while left:
-        best = next(filter(None, _explanations(found, left, exhausted, failures, witnesses)), None)
+        best = next(filter(None, _explanations(found, left, exhausted, failures, passed)), None)
         if best is None and pairs:
-            best = _pair(left, failures, witnesses)
+            best = _pair(left, failures, passed)
         if best is None:
             break
         # What explains all that an earlier one does, and more, takes its place: two mistakes at once.
         found = [e for e in found if not e.fits < best.fits] + [best]
         left = [failed for failed in left if failed not in best.fits]
-    found = [_settled(explanation, found, witnesses) for explanation in found]
-    found = [explanation for explanation in found if not _by_chance(explanation, found, failures)]
-    left = [failed for failed in failures if not any(failed in explanation.fits for explanation in found)]
-    found += [*raised(left, witnesses), *lowered(left, witnesses)]
-    return [*sorted(found, key=lambda e: -len(e.fits)), *undefined(left, witnesses)]
+    return found
+
+
+def _extended(
+    explanation: Explanation, failures: Sequence[Failed], gives: Callable[[tuple[Fault, ...], Failed], bool]
+) -> Explanation:
+    """An explanation with all of some failures that it gives."""
+    fits = explanation.fits
+    return replace(explanation, fits=frozenset(f for f in failures if f in fits or gives(explanation.faults, f)))
+
+
+def _without_superfluous(found: Sequence[Explanation]) -> list[Explanation]:
+    """Explanations without those all of whose failures one of the others gives, the least first to go."""
+    kept = list(found)
+    for each in sorted(found, key=lambda e: len(e.fits)):
+        others = frozenset[Failed]().union(*(e.fits for e in kept if e is not each))
+        if each.fits <= others:
+            kept.remove(each)
+    return kept
 
 
 def _explanations(
@@ -161,7 +258,7 @@ def _explanations(
     Failures that nothing alone gives become ``exhausted``, so that they are tried again only beside what is found.
     """
     yield _together(found, left, failures, passed)
-    fresh = [failed for failed in left if failed not in exhausted]
+    fresh = examined([failed for failed in left if failed not in exhausted], len(left))
     for first in range(0, len(fresh), TRIED):
         tried = fresh[first : first + TRIED]
         known = _single(candidates_of, tried, left, failures, passed)
@@ -182,9 +279,19 @@ def _single(
     failures: Sequence[Failed],
     passed: Sequence[Passed],
 ) -> Explanation | None:
-    """One fault of those that an operator has."""
+    """One fault of those that an operator has.
+
+    One that gives all that is left gives the first failure too: where there is one, no other need be tried on the rest.
+    """
     faults = [fault for operator in {f.case.operator: None for f in tried} for fault in candidates(operator)]
-    return _best([(fault,) for fault in faults if any(explains(fault.make, f) for f in tried)], left, failures, passed)
+    first = min(tried, key=lambda f: (not f.telling, f.size))
+    shown = {fault: explains(fault.make, first) for fault in faults}
+    whole = [(fault,) for fault in faults if shown[fault] and all(explains(fault.make, f) for f in left)]
+    best = _best(whole, left, failures, passed)
+    if best is not None:
+        return best
+    some = [(fault,) for fault in faults if shown[fault] or any(explains(fault.make, f) for f in tried)]
+    return _best(some, left, failures, passed)
 
 
 def _together(
@@ -221,7 +328,11 @@ def _beside(
     for some in itertools.islice(known, BESIDE):
         for fault in candidates_of(some[0].operator):
             made = combined((*some, fault))
-            if made is not None and any(explains(made, f, once=True) for f in tried if f.telling):
+            if made is not None and any(
+                not adds_nothing(made, some[0].make, f.case, f.dtype) and explains(made, f, once=True)
+                for f in tried
+                if f.telling and f.case.operator == made.operator
+            ):
                 candidates.append((*some, fault))
     return _best(candidates, left, failures, passed)
 
@@ -275,17 +386,13 @@ def _best(
     passed: Sequence[Passed],
 ) -> Explanation | None:
     """The candidate that fits most of what is left and that passed cases do not speak against."""
-    explanations = []
-    for faults in candidates:
-        make = combined(faults)
-        if make is None:
-            continue
-        explanation = Explanation(faults, frozenset(f for f in failures if explains(make, f)))
-        if explanation.fits.issuperset(left) and _says(explanation, left):
-            explanation = _weighed(explanation, passed)
-            if not explanation.against and not explanation.only and _refuses(explanation, left):
-                return explanation  # no other one is better
-        explanations.append(explanation)
+    whole = _whole(candidates, left, failures, passed)
+    if whole is not None:
+        return whole  # no other one is better
+    made = ((faults, combined(faults)) for faults in candidates)
+    explanations = [
+        Explanation(faults, frozenset(f for f in failures if explains(make, f))) for faults, make in made if make
+    ]
 
     refused = [failed for failed in failures if failed.failure is Failure.ERROR]
 
@@ -297,6 +404,25 @@ def _best(
         best = min(weighed, key=lambda e: (e.contradicted, len(e.only), len(_shown(e, refused))), default=None)
         if best is not None and (not best.contradicted or _convincing(best, failures)):
             return best
+    return None
+
+
+def _whole(
+    candidates: Sequence[tuple[Fault, ...]],
+    left: Sequence[Failed],
+    failures: Sequence[Failed],
+    passed: Sequence[Passed],
+) -> Explanation | None:
+    """The first candidate that fits all that is left, and that no passed case speaks against."""
+    for faults in candidates:
+        make = combined(faults)
+        if make is None or not all(explains(make, failed) for failed in left):
+            continue
+        explanation = Explanation(faults, frozenset(f for f in failures if explains(make, f)))
+        if _says(explanation, left):
+            explanation = _weighed(explanation, passed)
+            if not explanation.against and not explanation.only and _refuses(explanation, left):
+                return explanation
     return None
 
 

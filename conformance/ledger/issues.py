@@ -51,6 +51,8 @@ class Issue:
     #: The ledger's records that it explains, by their ids; none where no case asks for it.
     records: tuple[str, ...] = ()
     promise: str = ""
+    #: What the promise means here, where it does not say so itself: a sentence or two.
+    follows: str = ""
     #: What the title says, as an expression over the names of the script; ``error`` is what it raised.
     claim: str = ""
     #: The signal that kills the script, where one does.
@@ -132,7 +134,7 @@ def versions(script: str) -> dict[str, str]:
 def text(issue: Issue, seen: Seen) -> str:
     """The text to paste: title, script, what came, what is promised, versions."""
     quote = " ".join(issue.promise.split())
-    promised = f'The [documentation]({issue.link}): "{quote}"' if quote else f"Documentation: {issue.link}"
+    promised = f'The [{_kind(issue.link)}]({issue.link}): "{quote}" {issue.follows}'.rstrip()
     system = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     parts = [
         f"# {issue.title}",
@@ -142,6 +144,11 @@ def text(issue: Issue, seen: Seen) -> str:
         f"Versions: {_named(issue.script)}, {system}",
     ]
     return "\n\n".join(parts)
+
+
+def _kind(link: str) -> str:
+    """What is quoted: the source where a link is to a file of Python."""
+    return "source" if link.endswith(".py") else "documentation"
 
 
 def find(id_: str, ledger: Ledger) -> Issue | Deviation:

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.diagnosis.match import combined
 from attention_conformance.conformance.faults import FAULTS
 from attention_conformance.conformance.faults.models import steps
 from attention_conformance.conformance.faults.models.mha import Layer
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
-from attention_conformance.conformance.faults.models.steps import correct, unchanged
+from attention_conformance.conformance.faults.models.steps import adds_nothing, correct, unchanged
 from attention_conformance.conformance.judging.run_case import request
 from attention_conformance.impls.calls import Reply, call, same_bits
 from attention_conformance.impls.contract import Implementation
@@ -134,3 +135,26 @@ def test_faults_by_their_effects_are_always_computed(name: str) -> None:
 def test_every_fault_is_a_form_of_a_correct_model() -> None:
     """Of its own operator."""
     assert all(correct(fault.make).operator == fault.operator for fault in FAULTS.values())
+
+
+@pytest.mark.parametrize("name", list(FAULTS)[::40])
+def test_a_second_fault_that_adds_nothing_gives_the_reply_of_the_first(name: str) -> None:
+    """For pairs of faults: where every step of the second agrees, the reply of both is that of the first alone."""
+    fault = FAULTS[name]
+    for second in [each for each in FAULTS.values() if each.operator == fault.operator][::7]:
+        made = combined((fault, second))
+        for case in known(fault.operator) if made is not None else ():
+            if adds_nothing(made, fault.make, every_case()[case], "float32"):  # type: ignore[arg-type]
+                assert equal(computed(made, case), computed(fault.make, case)), (second.name, case)  # type: ignore[arg-type]
+
+
+def test_a_second_fault_adds_something_where_the_first_makes_it_show() -> None:
+    """An inverted mask that allows all empties every row, where NaN in fully masked rows shows that did not before."""
+    inverted, nan = FAULTS["mask-inverted"], FAULTS["empty-row-nan"]
+    made = combined((inverted, nan))
+    assert made is not None
+    shows = every_case()["mask-all-true"]
+    assert unchanged(nan.make, shows, "float32") is not None
+    assert not adds_nothing(made, inverted.make, shows, "float32")
+    assert not equal(computed(made, shows.name), computed(inverted.make, shows.name))
+    assert adds_nothing(made, inverted.make, every_case()["plain"], "float32")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import platform
 from collections import Counter
 from dataclasses import replace
@@ -102,9 +103,11 @@ def test_a_script_has_nothing_that_it_does_not_need(issue: Issue) -> None:
 
 @pytest.mark.parametrize("issue", issues(), ids=lambda issue: issue.name)
 def test_an_issue_claims_something(issue: Issue) -> None:
-    """A claim that is tested, or a signal; and it links to the documentation."""
+    """A claim that is tested, or a signal; and it quotes the documentation that it links to."""
     assert bool(issue.claim) != bool(issue.signal)
     assert issue.link.startswith("https://")
+    assert issue.promise
+    assert not issue.follows or issue.follows.endswith(".")
 
 
 def test_claims_are_true() -> None:
@@ -158,6 +161,9 @@ def _documentation() -> dict[str, str]:
             or "",
             f"{pages}generated/torch.nn.MultiheadAttention": torch.nn.MultiheadAttention.forward.__doc__ or "",
             f"{pages}nn.attention.flex_attention": flex_attention.__doc__ or "",
+            **{f"{pages}generated/torch.{n}.html": getattr(torch, n).__doc__ or "" for n in ("mul", "logsumexp")},
+            f"{pages}generated/torch.repeat_interleave.html": torch.repeat_interleave.__doc__ or "",
+            "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/": _merger(),
         }
     if importlib.util.find_spec("jax"):
         import jax
@@ -166,7 +172,7 @@ def _documentation() -> dict[str, str]:
     if importlib.util.find_spec("onnx"):
         import onnx
 
-        for name in ("Attention", "ReduceLogSumExp"):
+        for name in ("Attention", "ReduceLogSumExp", "Mul"):
             schemas = [onnx.defs.get_schema(name, version) for version in ((23, 24) if name == "Attention" else (18,))]
             found[f"https://onnx.ai/onnx/operators/onnx__{name}.html"] = "\n".join(map(_schema, schemas))
     if importlib.util.find_spec("onnxruntime"):
@@ -175,6 +181,13 @@ def _documentation() -> dict[str, str]:
         page = "https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft."
         found |= {f"{page}{s.name}": _schema(s) for s in get_all_operator_schema() if s.domain == "com.microsoft"}
     return found
+
+
+def _merger() -> str:
+    """The source of what merges the parts of context_parallel."""
+    from torch.distributed.tensor.experimental._context_parallel._attention import _SDPAMerger
+
+    return inspect.getsource(_SDPAMerger)
 
 
 def _schema(schema) -> str:  # type: ignore[no-untyped-def]  # of onnx or of ONNX Runtime, which have no common class
@@ -210,6 +223,13 @@ def test_the_text_holds_what_a_maintainer_needs() -> None:
     assert f"Python {platform.python_version()}" in written
     for package, version in versions(issue.script).items():
         assert f"{package} {version}" in written
+
+
+def test_what_follows_from_a_promise_is_said_after_it() -> None:
+    """And source is called source."""
+    written = text(BY_NAME["torch-context-parallel-junk"], Seen(1, "got 0.0 expected 0.7"))
+    assert "The [source](https://github.com/pytorch/" in written
+    assert '"# gives a relatively stable result." A part whose log-sum-exp is -inf has the weight 0' in written
 
 
 def test_versions_are_those_of_every_library_involved() -> None:

@@ -105,6 +105,30 @@ def test_equal_numbers_are_written_once() -> None:
     assert_makes(written, case, "float16")
 
 
+@pytest.mark.parametrize("name", ["decode-sequence", "masked-large-causal", "masked-nan-keys", "masked-nan-lengths"])
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_a_sequence_and_numbers_at_some_keys_take_a_few_lines(name: str, dtype: str) -> None:
+    """Drawn by a seed, a number at some keys written over them; no function, and no list of constants."""
+    case = all_cases()[name]
+    written = statements(case, dtype)
+    assert is_seeded(written)
+    assert not written.sources
+    assert sum(line.count("\n") + 1 for line in written.lines) <= inputs.SHORT
+    assert_makes(written, case, dtype)
+
+
+def test_different_numbers_at_some_keys_are_no_number() -> None:
+    """One beside the others is not written over."""
+
+    def two_numbers(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        q, k, v = normal(1.0)(rng, s)
+        k[:, :, -2:] = np.array([3.0, 4.0])[:, None]
+        return q, k, v
+
+    case = Case("masked-two", ("SDPA-1",), "Two numbers.", replace(SMALL, sk=7), two_numbers)
+    assert inputs.short(case, "float32") is None
+
+
 def test_numbers_that_repeat_are_drawn_in_memory_of_their_own() -> None:
     """A maker may give views with strides of 0; a script's arrays are row-major."""
     case = Case("view", ("SDPA-1",), "A view.", LONG, _views)

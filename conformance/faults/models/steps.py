@@ -83,6 +83,30 @@ def unchanged(make: type[Model], case: AnyCase, dtype: str) -> Reply | None:
         return found.reply if _agrees(fault, correct(make)(), "", found) else None
 
 
+def adds_nothing(make: type[Model], base: type[Model], case: AnyCase, dtype: str) -> bool:
+    """Whether a form of a fault that has a second one gives, bit by bit, what the fault alone gives.
+
+    Parameters
+    ----------
+    make, base
+        The model of both faults, and the fault alone, of which it is a subclass.
+    case, dtype
+        A case of their operator.
+
+    Returns
+    -------
+    bool
+        True where every method that the second fault has of its own returns what the first returns in its place; False
+        if that is not sure.
+    """
+    if has_effects(make) or has_effects(base) or case.size[0] > LARGE:  # type: ignore[arg-type]  # a class is hashable
+        return False
+    steps = _steps_of_fault(base, case, dtype)  # type: ignore[arg-type]  # a class is hashable
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _agrees(make(), base(), "", steps)
+
+
 def _agrees(fault: Model, base: Model, path: str, steps: Steps) -> bool:
     parts, own = _parts(fault), _parts(base)
     names = _overridden(type(fault), type(base))  # type: ignore[arg-type]
@@ -110,7 +134,7 @@ def _overridden(make: type[Model], base: type[Model]) -> tuple[str, ...] | None:
     if base not in make.__mro__:
         return None
     names: dict[str, None] = {}
-    for each in make.__mro__[: make.__mro__.index(base)]:
+    for each in (each for each in make.__mro__ if each not in base.__mro__):
         for name, value in vars(each).items():
             if name in ("__module__", "__doc__", "__init__", "attention", "backward", "operator") or name not in dir(
                 base
@@ -136,6 +160,7 @@ def _steps(base: type[Model], case: AnyCase, dtype: str) -> Steps:
 
 _steps_of_small = functools.lru_cache(maxsize=SMALL_KEPT)(_steps)
 _steps_of_large = functools.lru_cache(maxsize=LARGE_KEPT)(_steps)
+_steps_of_fault = functools.lru_cache(maxsize=LARGE_KEPT)(_steps)
 
 
 def _record(model: Model, path: str, calls: dict[tuple[str, str], list[tuple[tuple, dict, Any]]]) -> None:
