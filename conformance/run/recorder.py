@@ -356,13 +356,14 @@ def _envelopes(selection: targets.Selection) -> list[str]:
 
 def _envelopes_as_json(selection: targets.Selection) -> dict[str, Any]:
     """What the header of the result file says of envelopes; nothing where every call is taken."""
-    limited = [each for each in _implementations(selection) if not each.envelope.free]
+    limited = [e for e in _implementations(selection) if not e.envelope.free or e.envelope.disagreements]
     lines = [
         {
             "implementation": each.name,
             "text": each.envelope.line(each.dtypes),
             "source": each.envelope.source,
             "refusals": list(each.envelope.refusals),
+            **({"disagreements": list(each.envelope.disagreements)} if each.envelope.disagreements else {}),
         }
         for each in limited
     ]

@@ -10,9 +10,9 @@ import pytest
 
 from attention_conformance.conformance.cases import every_case, quick_cases
 from attention_conformance.conformance.run.parallel import QUICK
+from attention_conformance.impls import envelope_probe
 from attention_conformance.impls.contract import DTYPES, Implementation, ImplementationError
 from attention_conformance.impls.loading import nearest
-from attention_conformance.impls.operators import SDPA
 from attention_conformance.impls.process.pool import IMPORT_TIMEOUT, Crashed, Pool, TimedOut
 from attention_conformance.impls.select import select, with_attributes
 
@@ -105,11 +105,13 @@ def examine(
 
 
 def _probed(implementation: Implementation, pool: Pool, declared: bool) -> Implementation:
-    """A plug-in of sdpa with the envelope that a probe finds, where it declares no sizes; and its dtypes likewise.
+    """A plug-in with what a probe finds: its envelope where it declares no sizes, and its dtypes likewise.
 
-    Dtypes that are ``declared`` stay, so that one that is refused shows in every case.
+    Dtypes that are ``declared`` stay, so that one that is refused shows in every case; so do declared sizes, and the
+    envelope then says where the probe's calls were refused.  A model's sizes are its own, and ranks are too slow to ask.
     """
-    if implementation.operator != SDPA.name or not implementation.envelope.free:
+    static = implementation.envelope.source == "static axes"
+    if implementation.operator not in envelope_probe.OPERATORS or static or implementation.distribution is not None:
         return implementation
     devices = _ask(pool, implementation, "attention_conformance.impls.calls:devices")
     device = next((d for d in devices if d in implementation.devices), None)
@@ -121,6 +123,7 @@ def _probed(implementation: Implementation, pool: Pool, declared: bool) -> Imple
             "attention_conformance.impls.envelope_probe:probe",
             implementation,
             device,
+            declared,
             timeout=PROBE_TIMEOUT,
         )
     except (Crashed, TimedOut):
