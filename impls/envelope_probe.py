@@ -142,7 +142,7 @@ def _ends(sequences: int, length: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Form:
-    """How an operator is called by a probe: the arrays of a call, the lengths and pages that are tried, and which axes count."""
+    """How a probe calls an operator: the arrays of a call, the lengths and pages that are tried, which axes count."""
 
     given: Callable[[Sample, Callable[..., np.ndarray]], Given]
     lengths: tuple[tuple[int, int], ...] = _FIRST_LENGTHS

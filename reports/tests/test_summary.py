@@ -68,16 +68,16 @@ def test_an_envelope_is_one_readable_line_of_each_implementation(tmp_path: Path)
             "implementation": "x",
             "text": "float16; D = Dv in 64, 128",
             "source": "declared",
-            "disagreements": ["declared D"],
+            "disagreements": ["differs"],
         },
         {"implementation": "<y>", "text": "B = 1", "source": "static axes", "refusals": ["no"]},
     ]
     model = Model(read([conformance_file(tmp_path / "c.jsonl", result("x", "c1"), envelopes=header)]), clauses())
     for text in (summary.page(model), page.page(model)):
-        assert "* `x`: float16; D = Dv in 64, 128; declared D (declared)\n" in text
+        assert "* `x`: float16; D = Dv in 64, 128; differs (declared)\n" in text
         assert "* `<y>`: B = 1 (static axes)" in text
     shown = html.page(model)
-    assert "<li><code>x</code>: float16; D = Dv in 64, 128; declared D (declared)</li>" in shown
+    assert "<li><code>x</code>: float16; D = Dv in 64, 128; differs (declared)</li>" in shown
     assert "<li><code>&lt;y&gt;</code>: B = 1 (static axes)</li>" in shown
     for text in (summary.page(model), page.page(model), shown):
         assert "'implementation'" not in text
