@@ -385,26 +385,75 @@ def cases() -> Iterator[Case]:
 
 
 _NAME = re.compile(
-    r"kernel-(?P<kind>[a-z]+)-(?P<option>[a-z-]+)-(?P<b>\d+)x(?P<hq>\d+)x(?P<hkv>\d+)-q(?P<sq>\d+)-k(?P<sk>\d+)"
+    r"kernel-(?P<kind>[a-z]+)-(?P<option>[a-z-]+)-(?P<b>\d+)x(?P<hq>\d+)x(?P<hkv>[1-9]\d*)-q(?P<sq>\d+)-k(?P<sk>\d+)"
     r"-d(?P<d>\d+)(v(?P<dv>\d+))?(?P<lse>-lse)?-(?P<dtype>[a-z]+\d+)"
 )
 
 
 def named(name: str) -> Case:
     """The case of a name, without its design.  Raises KeyError for a name that no row has."""
+    row = row_named(name)
+    if row is None:
+        return _written()[name]
+    kind = name.split("-")[1]
+    return of_row(kind, BLOCKS[kind].why if kind in BLOCKS else BY_HAND[kind].why, row)
+
+
+def row_named(name: str) -> Row | None:
+    """The row of a case by its name; None of a case that is written out, or of another tier."""
     found = _NAME.fullmatch(name)
     if found is None:
-        return _written()[name]
+        return None
     n = {axis: int(found[axis]) for axis in ("b", "hq", "hkv", "sq", "sk", "d")}
     group, width = n["hq"] // n["hkv"], (n["d"], int(found["dv"] or n["d"]))
-    row = Row(n["sq"], n["sk"], width, group, n["hkv"], n["b"], found["option"], found["dtype"], bool(found["lse"]))
-    kind = found["kind"]
-    return of_row(kind, BLOCKS[kind].why if kind in BLOCKS else BY_HAND[kind].why, row)
+    return Row(n["sq"], n["sk"], width, group, n["hkv"], n["b"], found["option"], found["dtype"], bool(found["lse"]))
 
 
 def asked_cases() -> Iterator[Case]:
     """The cases that a run asks without being told to."""
     return map(named, ASKED.read_text(encoding="utf-8").split())
+
+
+#: What a row of the few may cost.
+CHEAP = 1 << 20
+
+
+def few() -> Iterator[Case]:
+    """Of the cases that a run asks, a few that still meet every option, width and group of them in every dtype.
+
+    And every option with one query, few and many, over few keys and many, fewer or more than the queries, in groups and
+    not, and with lse.  Greedy: the case that brings
+    most for its cost first.
+    """
+    rows = {name: row_named(name) for name in ASKED.read_text(encoding="utf-8").split()}
+    brings = {name: _met(row) for name, row in rows.items() if row is not None and row.cost <= 2 * CHEAP}
+    costs = {name: 1 + row.cost / CHEAP for name, row in rows.items() if row is not None}
+    missing = set().union(*brings.values())
+    while missing:
+        best = max(brings, key=lambda name: (len(brings[name] & missing) / costs[name], name))
+        missing -= brings.pop(best)
+        yield named(best)
+
+
+def _met(row: Row) -> set[tuple[Any, ...]]:
+    """What a row is one of the few for."""
+    queries, keys = _side(row.sq), _side(row.sk)
+    return {
+        ("option", row.option, row.dtype),
+        ("width", row.width, row.dtype),
+        ("group", row.group, row.dtype),
+        ("lengths", queries, keys, row.dtype),
+        ("queries", queries, row.option),
+        ("keys", keys, row.option),
+        ("lse", row.lse, row.option),
+        ("heads", row.b * row.hkv * row.group > 8, row.dtype),
+        ("relation", (row.sq > row.sk) - (row.sq < row.sk), row.option, row.group > 1),
+    }
+
+
+def _side(length: int) -> int:
+    """Which kind of length: one, few, up to a tile and its next, or many."""
+    return sum(length > most for most in (1, 16, 65))
 
 
 def within(seed: int = 0, **allowed: tuple[Any, ...]) -> Iterator[Case]:

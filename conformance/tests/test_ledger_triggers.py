@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.cases import AnyCase, case_named
 from attention_conformance.conformance.cases.base import reference_of
 from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.evidence.verdicts import heads_of
@@ -39,7 +39,7 @@ def fixed_cases() -> list[tuple[str, AnyCase, str]]:
     found = []
     for record in triggers.SPOILS:
         for name in BY_ID[record].cases:
-            case = every_case()[name]
+            case = case_named(name)
             if case.invalid:
                 continue
             dtype = next(d for d in DTYPES[::-1] if d in case.dtypes and d in (BY_ID[record].dtypes or case.dtypes))
