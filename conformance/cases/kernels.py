@@ -422,8 +422,8 @@ def few() -> Iterator[Case]:
     """Of the cases that a run asks, a few that still meet every option, width and group of them in every dtype.
 
     And every option with one query, few and many, over few keys and many, fewer or more than the queries, in groups and
-    not, and with lse.  Greedy: the case that brings
-    most for its cost first.
+    not, and with lse.  Greedy: the case that brings most for its cost first.  And those of a whole call that are written
+    out, of empty batches, smallest numbers and sinks.
     """
     rows = {name: row_named(name) for name in ASKED.read_text(encoding="utf-8").split()}
     brings = {name: _met(row) for name, row in rows.items() if row is not None and row.cost <= 2 * CHEAP}
@@ -433,6 +433,7 @@ def few() -> Iterator[Case]:
         best = max(brings, key=lambda name: (len(brings[name] & missing) / costs[name], name))
         missing -= brings.pop(best)
         yield named(best)
+    yield from (named(name) for name in rows if name.startswith("kernel-whole-"))
 
 
 def _met(row: Row) -> set[tuple[Any, ...]]:

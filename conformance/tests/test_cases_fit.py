@@ -259,7 +259,8 @@ def told_cases(name: str) -> Iterator[tuple[str, Case]]:
     for what, names in TOLD.items():
         for each in names:
             found = fit(known[each], ENVELOPES[name].envelope)
-            small = found.shape.elements < LARGEST >> 3
+            s = found.shape
+            small = s.b * s.hq * s.sq * s.sk * (s.d + s.dv) <= 1 << 25  # larger ones take seconds each
             if small and not found.unfit and not found.keywords & ENVELOPES[name].lacking:
                 yield what, found
 
