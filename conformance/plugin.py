@@ -9,6 +9,7 @@ import functools
 import itertools
 import os
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from attention_conformance.conformance.cases import (
     asked_kernel_cases,
     cases_named,
     every_case,
+    few_kernel_cases,
     one_shape_cases,
     quick_cases,
 )
@@ -49,6 +51,9 @@ INVARIANCE = HERE / "test_invariance.py"
 
 #: Folders that may be named on the command line from anywhere, and their own tests, which are not run then.
 ROOMS = ("impls", "conformance", "bench", "reports")
+
+#: Built-in implementations of sdpa that are asked a few cases at the sizes of kernels: a new shape costs them nothing.
+COMPILES_NOTHING = ("numpy-*", "torch-eager", "torch-sdpa*", "torch-flash-aten", "ort-*")
 
 _RECORDER = pytest.StashKey["Recorder"]()
 
@@ -185,8 +190,8 @@ def asked(target: targets.Target, cases: Sequence[AnyCase] | None) -> list[AnyCa
         What is judged.
     cases
         Those that the run's globs name.  None for every case, and for a plugged-in implementation those at the sizes
-        of kernels that find what no other does; each would be one more form to compile for most built-in ones, so
-        these are asked such cases by name.
+        of kernels that find what no other does.  Of built-in ones those are asked a few that compile nothing for a
+        shape; each would be one more form to compile for the others, which are asked such cases by name.
     """
     implementation = target.implementation
 
@@ -197,8 +202,11 @@ def asked(target: targets.Target, cases: Sequence[AnyCase] | None) -> list[AnyCa
         c for c in (every_case().values() if cases is None else cases) if c.operator == implementation.operator
     ]
     found = [case for case in (fit(case, implementation.envelope) for case in of_operator) if own(case)]
-    if cases is not None or implementation.operator != SDPA.name or implementation.name in builtin():
+    if cases is not None or implementation.operator != SDPA.name:
         return found
+    if implementation.name in builtin():
+        asked_few = any(fnmatch(implementation.name, pattern) for pattern in COMPILES_NOTHING)
+        return found + [c for c in few_kernel_cases().values() if asked_few and own(c)]
     return found + [c for c in _kernels(implementation.envelope, implementation.dtypes) if own(c)]
 
 

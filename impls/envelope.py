@@ -1,7 +1,8 @@
-"""Envelope: the calls of sdpa that an implementation takes, as sizes of each axis, how they relate, and options.
+"""Envelope: the calls that an implementation takes, as sizes of each axis, how they relate, and options.
 
 A function declares it by attributes (``attention.head_widths = (64, 128)``, ``attention.lengths = "multiple of 128"``),
-a model by its static axes; of a function that declares nothing and refuses the plain call it is found by a probe.
+a program in its ``--describe`` answer, a model by its static axes; of a function that declares nothing and refuses the
+plain call it is found by a probe.
 An envelope decides which sizes are asked, and never whether a result is right.
 """
 
@@ -129,7 +130,9 @@ AXES = {"b": "B", "hq": "Hq", "hkv": "Hkv", "sq": "Sq", "sk": "Sk", "d": "D", "d
 
 @dataclass(frozen=True)
 class Envelope:
-    """What calls of sdpa an implementation takes; every field is an attribute of the function that declares it.
+    """What calls an implementation takes; every field is an attribute of the function that declares it.
+
+    Of packed and paged attention heads, widths and page sizes count: lengths are what a case is about.
 
     Parameters
     ----------
@@ -143,6 +146,8 @@ class Envelope:
         Sizes of D and Dv.
     equal_widths
         Dv = D in every call.
+    page_sizes
+        Keys of a page, of paged attention.
     not_together
         Options of which a call gives one at most: a sequence of pairs or more of keywords.
     """
@@ -157,11 +162,14 @@ class Envelope:
     head_widths: Sizes = Sizes()
     value_widths: Sizes = Sizes()
     equal_widths: bool = False
+    page_sizes: Sizes = Sizes()
     not_together: tuple[frozenset[str], ...] = ()
     #: Where it comes from: "declared", "static axes", "probed", or "" where nothing limits it.
     source: str = field(default="", compare=False)
     #: What was refused in a probe, a line each.
     refusals: tuple[str, ...] = field(default=(), compare=False)
+    #: Where what is declared and what a few calls showed differ, a line each.
+    disagreements: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def declared(cls, attributes: Mapping[str, Any], keywords: Collection[str]) -> Self:
@@ -245,6 +253,7 @@ class Envelope:
             ("Hq", self.head_counts),
             ("Hkv", self.key_head_counts),
             ("groups", self.group_sizes),
+            ("pages", self.page_sizes),
         )
         parts += [f"{name} {sizes}" for name, sizes in named if not sizes.free]
         parts += [f"not {' with '.join(sorted(each))}" for each in self.not_together]

@@ -159,7 +159,8 @@ def with_attributes(implementation: Implementation, attributes: dict[str, Any]) 
         limits = {name: value for name, value in attributes.items() if name in envelope.ATTRIBUTES}
         if limits:
             operator = OPERATORS[changes.get("operator", implementation.operator)]
-            source = "static axes" if implementation.source else "declared"
+            model = implementation.source and implementation.framework is Framework.ONNXRUNTIME
+            source = "static axes" if model else "declared"
             changes["envelope"] = dataclasses.replace(Envelope.declared(limits, operator.keywords), source=source)
         changed = dataclasses.replace(implementation, **changes)
         return ranks.distributed(changed, attributes) if "ranks" in attributes else changed

@@ -39,8 +39,10 @@ __all__ = [
     "all_cases",
     "asked_cases",
     "asked_kernel_cases",
+    "case_named",
     "cases_named",
     "every_case",
+    "few_kernel_cases",
     "kernel_cases",
     "one_shape_cases",
     "quick_cases",
@@ -70,6 +72,17 @@ def every_case() -> dict[str, AnyCase]:
 def asked_kernel_cases() -> dict[str, Case]:
     """The cases at the sizes of kernels that a run asks a plugged-in implementation, by name."""
     return _by_name(kernels.asked_cases())
+
+
+@functools.cache
+def few_kernel_cases() -> dict[str, Case]:
+    """The cases at the sizes of kernels that a run asks built-in implementations that compile nothing, by name."""
+    return _by_name(kernels.few())
+
+
+def case_named(name: str) -> AnyCase:
+    """The case of a name, of whichever tier.  Raises KeyError for a name that no case has."""
+    return asked_cases().get(name) or kernels.named(name)
 
 
 @functools.cache

@@ -101,16 +101,22 @@ def constant_values(value: float, data: Data | None = None) -> Data:
     return make
 
 
-def shifted(offset: float, spread: float = 1.0) -> Data:
+#: The level of values whose scores are moved, at other sizes than a case's own.
+LEVEL = 16.0
+
+
+def shifted(offset: float, spread: float = 1.0, level: float = 0.0) -> Data:
     """All scores moved by about ``offset``, a no-op for softmax: the first coordinate of q and k is constant.
 
-    The offset is exact in every dtype: q[0] = offset · √D / 16 and k[0] = 16 with the default scale.
+    The offset is exact where √D / 16 is: q[0] = offset · √D / 16 and k[0] = 16 with the default scale.  In half
+    precision storing such scores costs the whole of a normal output; with a ``level`` of the values zeros, which a
+    maximum that starts too high leaves, are still none.
     """
 
     def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         q, k, v = normal(spread)(rng, s)
         q[..., 0], k[..., 0] = offset * np.sqrt(s.d) / 16, 16.0
-        return q, k, v
+        return q, k, v + level
 
     return make
 

@@ -9,6 +9,7 @@ implementation takes only multiples of 64.  The same envelope always gives the s
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import math
 import operator
@@ -21,8 +22,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from attention_conformance.conformance.cases.base import AnyCase, Case
-from attention_conformance.conformance.cases.data import Shape, normal, numbered, pointing
-from attention_conformance.conformance.cases.packed import PackedShape
+from attention_conformance.conformance.cases.data import LEVEL, Shape, normal, numbered, pointing, shifted
+from attention_conformance.conformance.cases.packed import PackedShape, PagedShape
 from attention_conformance.conformance.cases.store import FITTED
 from attention_conformance.impls.envelope import AXES, Envelope, Sizes
 
@@ -55,8 +56,8 @@ def fit(case: C, envelope: Envelope) -> C:
     Parameters
     ----------
     case
-        A case whose shape is a ``Shape`` (of sdpa, its gradients and merge) or a ``PackedShape``, whose heads and widths
-        are fitted; any other one is given back.
+        A case whose shape is a ``Shape`` (of sdpa, its gradients and merge) or a ``PackedShape``, whose heads, widths
+        and pages are fitted; any other one is given back.
     envelope
         The calls that an implementation takes.
 
@@ -91,7 +92,15 @@ def _fitted(case: C, envelope: Envelope) -> C:
         chosen |= dict(zip(axes, found, strict=True))
     if packed:
         shape = replace(case.shape, **{axis: n for axis, n in chosen.items() if axis != "b"})
-        return case if shape == case.shape else replace(case, shape=shape, fitted=True, store=FITTED)
+        if isinstance(shape, PagedShape):
+            pages = _pages(case, envelope.page_sizes)
+            if not pages:
+                return replace(case, unfit=f"not applicable: needs pages of {shape.page}")
+            shape = _paged(shape, min(pages))
+        if shape == case.shape:
+            return case
+        longest = {name: max(case.options[name], n) for name, n in shape.options.items()}
+        return replace(case, shape=shape, options={**case.options, **longest}, fitted=True, store=FITTED)
     inside = resized(case, replace(case.shape, **chosen))
     if case.after:
         earlier = case.earlier()
@@ -99,11 +108,29 @@ def _fitted(case: C, envelope: Envelope) -> C:
     return inside
 
 
+#: The clause of page sizes: a case of it is about its own.
+_OF_PAGES = "PAGED-6"
+
+
+def _pages(case: AnyCase, sizes: Sizes) -> list[int]:
+    """Page sizes that a case may have."""
+    own = case.shape.page
+    return [n for n in sizes.near(own) if n] if case.clauses[0] != _OF_PAGES else [n for n in (own,) if n in sizes]
+
+
+def _paged(shape: PagedShape, page: int) -> PagedShape:
+    """A shape with pages of another size: each sequence keeps its number of whole pages, and the keys behind them."""
+    lengths = tuple(n // shape.page * page + min(n % shape.page, page - 1) for n in shape.k_lengths)
+    return replace(shape, page=page, k_lengths=lengths)
+
+
 def resized(case: C, shape: Shape) -> C:
     """A case at other sizes, whatever it needs: data, past and lengths follow them."""
     changes: dict[str, Any] = {"shape": shape, "fitted": True, "store": FITTED}
     if case.data in (None, numbered):
         changes["data"] = _pointing(case.data is numbered)
+    elif getattr(case.data, "__qualname__", "").startswith(f"{shifted.__name__}."):
+        changes["data"] = _lifted(case.data)
     past = getattr(case, "past", None)
     if past is not None:
         changes["past"] = _past(past, case.shape, shape)
@@ -113,6 +140,12 @@ def resized(case: C, shape: Shape) -> C:
 @functools.cache
 def _pointing(values_are_numbered: bool) -> Any:
     return pointing(numbered if values_are_numbered else normal(1.0))
+
+
+@functools.cache
+def _lifted(data: Any) -> Any:
+    """Shifted scores with values that zeros differ from in half precision, too."""
+    return shifted(**inspect.getclosurevars(data).nonlocals | {"level": LEVEL})
 
 
 def _past(past: int, was: Shape, s: Shape) -> int:

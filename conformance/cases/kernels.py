@@ -18,6 +18,7 @@ import numpy as np
 
 from attention_conformance.conformance.cases.base import FLOAT32, Case, case
 from attention_conformance.conformance.cases.data import (
+    LEVEL,
     Maker,
     Rng,
     Shape,
@@ -203,6 +204,35 @@ SQUARE = Factors(
     allows=lambda row: row.sq == row.sk,
 )
 
+#: The other edges of tiles of rows, below which and up to which a kernel's loop over rows ends.
+ROWS = Factors(
+    sq=(127, 255, 511, 512, 1023, 1024),
+    sk=(1, 16, 64, 65, 128, 129, 256),
+    width=((32, 32), (64, 64), (128, 128)),
+    group=(1, 2, 3),
+    hkv=(1, 2),
+    b=(1, 2),
+    option=tuple(OPTION_SETS),
+    dtype=DTYPES,
+    lse=(False, True),
+    limit=1 << 21,
+)
+
+#: Few to many (batch, head) pairs, by which kernels choose how to split: B · Hq from 1 to 64.
+HEADS = Factors(
+    sq=(1, 5, 17),
+    sk=(17, 65, 129),
+    width=((32, 32), (64, 64), (128, 128)),
+    group=(1, 2, 4, 8, 16),
+    hkv=(1, 2, 4, 8, 16, 64),
+    b=(1, 2, 4, 8, 16, 64),
+    option=("plain", "causal", "offset", "window", "lengths", "mask", "bias", "softcap"),
+    dtype=DTYPES,
+    lse=(False, True),
+    limit=1 << 20,
+    allows=lambda row: row.b * row.hkv * row.group <= 64,
+)
+
 #: Rows of their own: long keys, long queries, both long, and more heads than a grid's axis holds.
 LARGE = (
     Row(1, 4097, (64, 64), 8, 1, 1, "plain", "float32", True),
@@ -307,6 +337,8 @@ BLOCKS = {
     "edges": Block(FACTORS, "Edges of tiles, with widths, groups and options as a covering design joins them"),
     "decode": Block(DECODE, "Few queries over many keys, which kernels split and merge"),
     "square": Block(SQUARE, "As many queries as keys, which kernels skip tiles of"),
+    "rows": Block(ROWS, "The other edges of tiles of rows"),
+    "heads": Block(HEADS, "From one (batch, head) pair to 64, by which kernels split"),
 }
 
 
@@ -353,26 +385,76 @@ def cases() -> Iterator[Case]:
 
 
 _NAME = re.compile(
-    r"kernel-(?P<kind>[a-z]+)-(?P<option>[a-z-]+)-(?P<b>\d+)x(?P<hq>\d+)x(?P<hkv>\d+)-q(?P<sq>\d+)-k(?P<sk>\d+)"
+    r"kernel-(?P<kind>[a-z]+)-(?P<option>[a-z-]+)-(?P<b>\d+)x(?P<hq>\d+)x(?P<hkv>[1-9]\d*)-q(?P<sq>\d+)-k(?P<sk>\d+)"
     r"-d(?P<d>\d+)(v(?P<dv>\d+))?(?P<lse>-lse)?-(?P<dtype>[a-z]+\d+)"
 )
 
 
 def named(name: str) -> Case:
     """The case of a name, without its design.  Raises KeyError for a name that no row has."""
+    row = row_named(name)
+    if row is None:
+        return _written()[name]
+    kind = name.split("-")[1]
+    return of_row(kind, BLOCKS[kind].why if kind in BLOCKS else BY_HAND[kind].why, row)
+
+
+def row_named(name: str) -> Row | None:
+    """The row of a case by its name; None of a case that is written out, or of another tier."""
     found = _NAME.fullmatch(name)
     if found is None:
-        return _written()[name]
+        return None
     n = {axis: int(found[axis]) for axis in ("b", "hq", "hkv", "sq", "sk", "d")}
     group, width = n["hq"] // n["hkv"], (n["d"], int(found["dv"] or n["d"]))
-    row = Row(n["sq"], n["sk"], width, group, n["hkv"], n["b"], found["option"], found["dtype"], bool(found["lse"]))
-    kind = found["kind"]
-    return of_row(kind, BLOCKS[kind].why if kind in BLOCKS else BY_HAND[kind].why, row)
+    return Row(n["sq"], n["sk"], width, group, n["hkv"], n["b"], found["option"], found["dtype"], bool(found["lse"]))
 
 
 def asked_cases() -> Iterator[Case]:
     """The cases that a run asks without being told to."""
     return map(named, ASKED.read_text(encoding="utf-8").split())
+
+
+#: What a row of the few may cost.
+CHEAP = 1 << 20
+
+
+def few() -> Iterator[Case]:
+    """Of the cases that a run asks, a few that still meet every option, width and group of them in every dtype.
+
+    And every option with one query, few and many, over few keys and many, fewer or more than the queries, in groups and
+    not, and with lse.  Greedy: the case that brings most for its cost first.  And those of a whole call that are written
+    out, of empty batches, smallest numbers and sinks.
+    """
+    rows = {name: row_named(name) for name in ASKED.read_text(encoding="utf-8").split()}
+    brings = {name: _met(row) for name, row in rows.items() if row is not None and row.cost <= 2 * CHEAP}
+    costs = {name: 1 + row.cost / CHEAP for name, row in rows.items() if row is not None}
+    missing = set().union(*brings.values())
+    while missing:
+        best = max(brings, key=lambda name: (len(brings[name] & missing) / costs[name], name))
+        missing -= brings.pop(best)
+        yield named(best)
+    yield from (named(name) for name in rows if name.startswith("kernel-whole-"))
+
+
+def _met(row: Row) -> set[tuple[Any, ...]]:
+    """What a row is one of the few for."""
+    queries, keys = _side(row.sq), _side(row.sk)
+    return {
+        ("option", row.option, row.dtype),
+        ("width", row.width, row.dtype),
+        ("group", row.group, row.dtype),
+        ("lengths", queries, keys, row.dtype),
+        ("queries", queries, row.option),
+        ("keys", keys, row.option),
+        ("lse", row.lse, row.option),
+        ("heads", row.b * row.hkv * row.group > 8, row.dtype),
+        ("relation", (row.sq > row.sk) - (row.sq < row.sk), row.option, row.group > 1),
+    }
+
+
+def _side(length: int) -> int:
+    """Which kind of length: one, few, up to a tile and its next, or many."""
+    return sum(length > most for most in (1, 16, 65))
 
 
 def within(seed: int = 0, **allowed: tuple[Any, ...]) -> Iterator[Case]:
@@ -413,7 +495,7 @@ def _written() -> dict[str, Case]:
     """
     padded: dict[str, Any] = {"kv_lengths": lengths(0, 170, of=256)}
     end: dict[str, Any] = {"is_causal": True, "causal_offset": lengths(99, 255)}
-    low: dict[str, Any] = {"mask": mask_without(keys=slice(0, 160)), "data": shifted(-625.0)}
+    low: dict[str, Any] = {"mask": mask_without(keys=slice(0, 160)), "data": shifted(-625.0, level=LEVEL)}
     smallest: dict[str, Any] = {
         "bias": bias_from(full_mask(False), None),
         "data": constant_values(1.5),
@@ -434,7 +516,7 @@ def _written() -> dict[str, Case]:
         ("sinks-weights", "SDPA-38 SDPA-18", "With sinks the weights of the keys add up to less than 1.", {"sinks": peaked_sinks, "return_weights": True}),
         ("low-scores", "SDPA-14", "Scores near −1e5: a maximum that starts at −5e4 is one of no key.", {"data": shifted(-1e5), "dtypes": FLOAT32}),
         ("mask-low-scores", "SDPA-7 SDPA-14", "160 keys masked, the scores of the others near −625.", low),
-        ("mask-one-low", "SDPA-7 SDPA-14", "All keys but the last masked, and its score near −625.", {"mask": but_last, "data": shifted(-625.0)}),
+        ("mask-one-low", "SDPA-7 SDPA-14", "All keys but the last masked, and its score near −625.", {"mask": but_last, "data": shifted(-625.0, level=LEVEL)}),
         ("mask-window", "SDPA-13 SDPA-11 SDPA-7", "A mask, and a window to the right that ends within the keys.", {"mask": random_mask(0.7), "window": (None, 99)}),
         ("window-one", "SDPA-11", "(0, 0): the token's own key, and sides of 0 are sides.", {"window": (0, 0)}),
         ("causal-weights", "SDPA-9 SDPA-18", "Causal without an offset, with weights: one key.", {"is_causal": True, "return_weights": True}),

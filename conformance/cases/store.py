@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attention_conformance.conformance.cases import stopwatch
+
 if TYPE_CHECKING:
     from attention_conformance.conformance.cases.base import AnyCase
     from attention_conformance.impls.contract import Profile
@@ -44,7 +46,8 @@ class CaseStore:
         found = self._made.get(key, self)
         if found is not self:
             return found
-        value = make()
+        with stopwatch.measured(stopwatch.REFERENCES):
+            value = make()
         with self._lock:
             value = self._made.setdefault(key, value)  # of two threads that made it, both get one
             if self._limit is not None:

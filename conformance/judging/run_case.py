@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from attention_conformance.conformance.cases import AnyCase
+from attention_conformance.conformance.cases import AnyCase, stopwatch
 from attention_conformance.conformance.cases.fit import sizes_of
 from attention_conformance.conformance.judging.judge import failed, judge, unanswered
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
@@ -113,9 +113,14 @@ def request(case: AnyCase, dtype: str, device: str) -> Request:
 
 def ask(target: Target, asked: Request, pool: Pool, timeout: float | None) -> Reply:
     """The reply of a target's process, which ends if the next call would suffer.  Raises Crashed or TimedOut."""
-    reply: Reply = pool.call(
-        target.implementation, "attention_conformance.impls.calls:call", target.implementation, asked, timeout=timeout
-    )
+    with stopwatch.measured(stopwatch.CALLS):
+        reply: Reply = pool.call(
+            target.implementation,
+            "attention_conformance.impls.calls:call",
+            target.implementation,
+            asked,
+            timeout=timeout,
+        )
     if reply.status == "returned" and set(reply.results) != set(results_of(target.implementation, asked)):
         pool.end(target.implementation)
         raise Garbage(f"sent garbage: results {', '.join(sorted(reply.results))[:100]}, which are not the call's", "")

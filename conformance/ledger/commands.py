@@ -18,7 +18,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from attention_conformance.conformance import results
-from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.cases import asked_cases
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.ledger import issues, page
 from attention_conformance.conformance.ledger.load import KEYS, LEDGER, Deviation, Ledger, dtypes, read
@@ -98,7 +98,7 @@ def propose(run: Run, ledger: Ledger) -> Proposal:
 def _unfit(result: Result, ledger: Ledger, versions: Mapping[str, str]) -> str | None:
     """Why a failure gets no record of its own, "" if it has one already, None if it gets one."""
     where = f"{result.implementation} in {result.dtype}, case {result.case}"
-    if result.case not in every_case():
+    if result.case not in asked_cases():
         return f"{where}: the ledger is of the fixed cases"
     found = ledger.find(result.implementation, result.device, result.dtype, result.case, versions)
     if result.failure is Failure.STALE:

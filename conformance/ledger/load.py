@@ -23,7 +23,7 @@ from typing import Annotated
 from msgspec import Meta
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.cases import asked_cases, case_named, every_case
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.ledger.versions import (
     PROCESSOR,
@@ -250,7 +250,9 @@ def _record(place: str, data: object, file: str, names: Sequence[str]) -> Deviat
     _known(place, "dtype", found.dtypes, DTYPES)
     _known(place, "device", found.devices, DEVICES)
     _known(place, "processor", found.processors, PROCESSORS)
-    _patterns(place, "case", found.cases, every_case())
+    for pattern in found.cases:
+        if not cases_meeting(pattern):
+            raise LedgerError(f"{place}: unknown case {pattern!r}{nearest(pattern, every_case())}")
     _patterns(place, "implementation", [each for each in found.implementations if PLUGGED not in each], names)
     if found.upstream != "unreported" and not found.upstream.startswith("https://"):
         raise LedgerError(f'{place}: upstream {found.upstream!r} is neither a https:// link nor "unreported"')
@@ -273,6 +275,16 @@ def matching(names: Iterable[str], pattern: str) -> list[str]:
     if not set("*?[") & set(pattern):
         return [pattern] if pattern in names else []
     return meeting(names, pattern)
+
+
+def cases_meeting(pattern: str) -> list[str]:
+    """The names of cases that a glob meets, of those that a run asks; without wildcards also of any other."""
+    if set("*?[") & set(pattern):
+        return meeting(asked_cases(), pattern)
+    try:
+        return [case_named(pattern).name]
+    except KeyError:
+        return []
 
 
 def _patterns(place: str, what: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -303,7 +315,7 @@ def check_records(deviations: Sequence[Deviation], others: Iterable[str] = ()) -
     spoken: dict[tuple[str, str], list[Deviation]] = {}
     for each in deviations:
         names = dict.fromkeys(n for pattern in each.implementations for n in matching(universe, pattern))
-        cases = dict.fromkeys(c for pattern in each.cases for c in matching(every_case(), pattern))
+        cases = dict.fromkeys(c for pattern in each.cases for c in cases_meeting(pattern))
         for place in product(names, cases):
             spoken.setdefault(place, []).append(each)
     for (name, case), records in spoken.items():
@@ -325,7 +337,7 @@ def _apart(one: Deviation, other: Deviation, name: str, case: str) -> None:
 
 def dtypes(implementation: str, case: str) -> tuple[str, ...]:
     """The dtypes in which an implementation is judged on a case; none if they are of two operators."""
-    known, asked = builtin().get(implementation), every_case()[case]
+    known, asked = builtin().get(implementation), case_named(case)
     if known is None:
         return asked.dtypes
     return tuple(d for d in asked.dtypes if d in known.dtypes) if known.operator == asked.operator else ()

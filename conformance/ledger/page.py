@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from fnmatch import filter as matching
 from pathlib import Path
 
-from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.judging.outcomes import IN_WORDS
 from attention_conformance.conformance.ledger.divergence import answers, escaped, markdown
 from attention_conformance.conformance.ledger.issues import issue_of, issues
-from attention_conformance.conformance.ledger.load import Deviation, Ledger, dtypes
+from attention_conformance.conformance.ledger.load import Deviation, Ledger, cases_meeting, dtypes
 from attention_conformance.conformance.ledger.questions import DTYPE
 from attention_conformance.conformance.ledger.stale import Standing, Verdict, stale
 from attention_conformance.conformance.results import Run
@@ -166,7 +165,7 @@ def example(record: Deviation) -> tuple[str, str, str, str]:
         (name, record.devices[0] if record.devices else "cpu", dtype, case)
         for name in sorted(implementations, key=lambda name: "export" in name)
         for pattern in record.cases
-        for case in matching(every_case(), pattern)
+        for case in cases_meeting(pattern)
         for dtype in dtypes(name, case)
         if not record.dtypes or dtype in record.dtypes
     ]

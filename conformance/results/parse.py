@@ -62,11 +62,14 @@ class Adapter(Record, frozen=True):
 class EnvelopeLine(Record, frozen=True):
     """What calls an implementation takes, where it does not take all."""
 
-    FREE: ClassVar = ("text", "refusals")
+    FREE: ClassVar = ("text", "refusals", "disagreements")
     implementation: Name
     text: str
     source: Annotated[str, Meta(description="declared, static axes, or probed")] = ""
     refusals: Annotated[tuple[str, ...], Meta(description="what a probe was refused")] = ()
+    disagreements: Annotated[
+        tuple[str, ...], Meta(description="where what is declared and what a few calls showed differ")
+    ] = ()
 
 
 class Header(Record, frozen=True, tag_field="kind", tag="header", forbid_unknown_fields=False, omit_defaults=True):

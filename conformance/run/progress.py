@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from attention_conformance.conformance.cases import stopwatch
 from attention_conformance.conformance.run.targets import Target
 from attention_conformance.impls.process.pool import Pool
 
@@ -33,6 +34,9 @@ class Spent:
     #: Of processors: in the implementation's process, and here, where references, bounds and verdicts are made.
     cpu: float = 0.0
     judging: float = 0.0
+    #: By the clock, of ``seconds``: waiting for the implementation's process, and making inputs, references and bounds.
+    calls: float = 0.0
+    references: float = 0.0
 
 
 class Progress:
@@ -64,6 +68,7 @@ class Progress:
         with self._lock:
             self._now[threading.get_ident()] = implementation.name
         cpu, here, began = pool.cpu(implementation), time.thread_time(), time.perf_counter()
+        calls, references = stopwatch.seconds(stopwatch.CALLS), stopwatch.seconds(stopwatch.REFERENCES)
         try:
             yield
         finally:
@@ -74,6 +79,8 @@ class Progress:
                 spent.seconds += time.perf_counter() - began
                 spent.cpu += pool.cpu(implementation) - cpu
                 spent.judging += time.thread_time() - here
+                spent.calls += stopwatch.seconds(stopwatch.CALLS) - calls
+                spent.references += stopwatch.seconds(stopwatch.REFERENCES) - references
                 self._done += 1
                 self._done_seconds += implementation.case_seconds
 

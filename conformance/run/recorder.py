@@ -46,6 +46,9 @@ _LEDGER = pytest.StashKey[Ledger]()
 #: Places of tests in the order of implementations, by node id; they run in another.
 PLACES = pytest.StashKey[dict[str, int]]()
 
+#: What the time before the cases goes into.
+PROBING = "importing and probing"
+
 #: A first table is told before what is expected to take so many seconds more.
 WORTH_A_TABLE = 20.0
 
@@ -110,6 +113,8 @@ class Recorder:
         self._adapters = Adapters()
         self._conclusion = Conclusion()
         self._started = time.perf_counter()
+        #: Seconds of what is no case, by its name.
+        self._besides: dict[str, float] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -129,6 +134,7 @@ class Recorder:
         ordered = sorted(zip(judged, pairs, strict=True), key=lambda each: places.get(each[0].nodeid, 0))
         self._order = [_place(p["target"], _name(p)) for _, p in ordered]
         selection, pool, ledger = targets.selection(self._config), targets.pool(self._config), ledger_of(self._config)
+        self._besides[PROBING] = targets.selected_within(self._config)
         versions = versions_of(ledger, selection)
         timeout = self._config.getoption("case_timeout")
         terminal = self._config.pluginmanager.getplugin("terminalreporter")
@@ -154,7 +160,9 @@ class Recorder:
         slow = sum(key[0].implementation.case_seconds for key in keys if not is_quick(key[0]))
         self._first = sum(is_quick(key[0]) for key in keys) if slow > WORTH_A_TABLE else 0
         if not self._config.getoption("in_process"):  # a debugger sees the calls of cases alone
+            began = time.perf_counter()
             self._adapters = check_adapters(keys, selection, pool, timeout)
+            self._besides[PROBING] = self._besides.get(PROBING, 0.0) + time.perf_counter() - began
         path = self._config.getoption("conformance_json")
         if path and self._sender is None:
             self._head = self._header()
@@ -234,7 +242,9 @@ class Recorder:
                 self._keep_rest(self._judging)
         try:
             if self._reports and exitstatus != pytest.ExitCode.INTERRUPTED:
+                began = time.perf_counter()
                 self._complete_messages()
+                self._besides["diagnosis"] = time.perf_counter() - began
             if self._sender is not None:
                 found = [{"record": each.as_json(), "lines": each.lines()} for each in self._diagnoses]
                 spent = self._progress.spent if self._progress is not None else {}
@@ -341,6 +351,7 @@ class Recorder:
                 spent=self._progress.spent if self._progress is not None else {},
                 seconds=time.perf_counter() - self._started,
                 path=self._config.getoption("conformance_json") if self._writer is not None else None,
+                besides=self._besides,
                 left_out=targets.left_out(self._config),
             )
         return done
@@ -356,13 +367,14 @@ def _envelopes(selection: targets.Selection) -> list[str]:
 
 def _envelopes_as_json(selection: targets.Selection) -> dict[str, Any]:
     """What the header of the result file says of envelopes; nothing where every call is taken."""
-    limited = [each for each in _implementations(selection) if not each.envelope.free]
+    limited = [e for e in _implementations(selection) if not e.envelope.free or e.envelope.disagreements]
     lines = [
         {
             "implementation": each.name,
             "text": each.envelope.line(each.dtypes),
             "source": each.envelope.source,
             "refusals": list(each.envelope.refusals),
+            **({"disagreements": list(each.envelope.disagreements)} if each.envelope.disagreements else {}),
         }
         for each in limited
     ]

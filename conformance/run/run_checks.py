@@ -188,14 +188,19 @@ def _computes(target: Target, keyword: str, name: str, pool: Pool, timeout: floa
 
 
 def envelope_lines(implementations: Iterable[Implementation], keywords: Mapping[str, Collection[str]]) -> list[str]:
-    """The envelopes of implementations that do not take every call, a line each, and what a probe was refused."""
+    """The envelopes of implementations that do not take every call, a line each, with what a probe was refused.
+
+    Where what is declared and the probe's calls differ, that stands below the line.
+    """
     lines = []
     for each in implementations:
         envelope = each.envelope
-        if envelope.free and not (envelope.source and envelope.refusals):
+        if envelope.free and not (envelope.source and envelope.refusals) and not envelope.disagreements:
             continue
         lacking = [name for name in OPERATORS[each.operator].keywords if name not in keywords[each.name]]
-        lines.append(f"{each.name} ({envelope.source}): {envelope.line(each.dtypes, lacking)}")
+        source = envelope.source or "not known"
+        lines.append(f"{each.name} ({source}): {envelope.line(each.dtypes, lacking)}")
+        lines += [f"  {text}" for text in envelope.disagreements]
         lines += [f"  refused: {text}" for text in envelope.refusals[:SHOWN]]
     return lines
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,9 +11,9 @@ import pytest
 
 from attention_conformance.conformance.cases import every_case, quick_cases
 from attention_conformance.conformance.run.parallel import QUICK
+from attention_conformance.impls import envelope_probe
 from attention_conformance.impls.contract import DTYPES, Implementation, ImplementationError
 from attention_conformance.impls.loading import nearest
-from attention_conformance.impls.operators import SDPA
 from attention_conformance.impls.process.pool import IMPORT_TIMEOUT, Crashed, Pool, TimedOut
 from attention_conformance.impls.select import select, with_attributes
 
@@ -105,11 +106,13 @@ def examine(
 
 
 def _probed(implementation: Implementation, pool: Pool, declared: bool) -> Implementation:
-    """A plug-in of sdpa with the envelope that a probe finds, where it declares no sizes; and its dtypes likewise.
+    """A plug-in with what a probe finds: its envelope where it declares no sizes, and its dtypes likewise.
 
-    Dtypes that are ``declared`` stay, so that one that is refused shows in every case.
+    Dtypes that are ``declared`` stay, so that one that is refused shows in every case; so do declared sizes, and the
+    envelope then says where the probe's calls were refused.  A model's sizes are its own; ranks are too slow to ask.
     """
-    if implementation.operator != SDPA.name or not implementation.envelope.free:
+    static = implementation.envelope.source == "static axes"
+    if implementation.operator not in envelope_probe.OPERATORS or static or implementation.distribution is not None:
         return implementation
     devices = _ask(pool, implementation, "attention_conformance.impls.calls:devices")
     device = next((d for d in devices if d in implementation.devices), None)
@@ -121,6 +124,7 @@ def _probed(implementation: Implementation, pool: Pool, declared: bool) -> Imple
             "attention_conformance.impls.envelope_probe:probe",
             implementation,
             device,
+            declared,
             timeout=PROBE_TIMEOUT,
         )
     except (Crashed, TimedOut):
@@ -144,6 +148,8 @@ def _known(option: str, given: Sequence[str], names: Sequence[str]) -> None:
 
 #: Of what is judged, whose envelopes were looked for; and of what is only timed.
 _SELECTION, _TIMED = pytest.StashKey[Selection](), pytest.StashKey[Selection]()
+#: Seconds that the selection took.
+_SECONDS = pytest.StashKey[float]()
 _POOL = pytest.StashKey[Pool]()
 #: Names of what a quick run leaves out.
 _SLOW = pytest.StashKey[set[str]]()
@@ -158,13 +164,20 @@ def selection(config: pytest.Config, *, probe: bool = True) -> Selection:
         slow = {each.name for each in chosen if each.case_seconds >= QUICK}
         config.stash[_SLOW] = slow if option("quick") and not option("impl") else set()
         chosen = tuple(each for each in chosen if each.name not in config.stash[_SLOW])
+        began = time.perf_counter()
         config.stash[key] = examine(chosen, devices, dtypes, pool(config), probe=probe)
+        config.stash[_SECONDS] = time.perf_counter() - began
     return config.stash[key]
 
 
 def selected(config: pytest.Config) -> bool:
     """Whether the run has made its selection of what is judged, so that asking for it costs nothing."""
     return _SELECTION in config.stash
+
+
+def selected_within(config: pytest.Config) -> float:
+    """Seconds that the run's selection took, imports and probes among them."""
+    return config.stash.get(_SECONDS, 0.0)
 
 
 def left_out(config: pytest.Config) -> str:

@@ -22,6 +22,9 @@ from attention_conformance.conformance.run.run_checks import Conclusion
 #: What pytest lists at the end unless ``-r`` says otherwise.
 DEFAULT_LISTS = "fE"
 
+#: Seconds of the shortest part of a run that is told.
+SHORTEST = 0.5
+
 
 @contextmanager
 def told_by_cause(terminal: Any, told: Mapping[str, Told]) -> Iterator[None]:
@@ -55,6 +58,7 @@ def print_report(
     spent: Mapping[str, Spent],
     seconds: float,
     path: str | None,
+    besides: Mapping[str, float] | None = None,
     left_out: str = "",
 ) -> None:
     """Print what a run ends with.
@@ -76,6 +80,8 @@ def print_report(
         How long the run took.
     path
         The result file, if one was written.
+    besides
+        Seconds of what is no case, such as imports and probes, by its name.
     left_out
         What a quick run left out, in words.
     """
@@ -95,7 +101,7 @@ def print_report(
     for line in (*conclusion.claims, *conclusion.hints, *conclusion.side_effects):
         terminal.line(line)
     if results:
-        terminal.line(time_lines(results, seconds, spent))
+        terminal.line(time_lines(results, seconds, spent, besides))
     if left_out:
         terminal.line(_fitted(left_out, width), yellow=True)
     if path:
@@ -196,11 +202,38 @@ def executed(results: Iterable[Result]) -> int:
     return sum(result.outcome in EXECUTED for result in results)
 
 
-def time_lines(results: Sequence[Result], seconds: float, spent: Mapping[str, Spent]) -> str:
-    """Where the time went: preparation and calls of the implementations, and what each one took of the processors."""
+def time_lines(
+    results: Sequence[Result], seconds: float, spent: Mapping[str, Spent], besides: Mapping[str, float] | None = None
+) -> str:
+    """Where the whole of the time went, and what each implementation took of the processors.
+
+    Parameters
+    ----------
+    seconds
+        How long the run took.
+    spent
+        What the results took, by implementation.
+    besides
+        Seconds of what is no case, by its name.
+
+    Returns
+    -------
+    str
+        One line, in which parts below half a second are left out behind the first two; of several implementations,
+        which are judged at the same time, also a table.
+    """
     run = sum(r.run_seconds for r in results)
     prepare = sum(r.prepare_seconds for r in results)
-    line = f"{len(results)} results in {seconds:.0f} s: {prepare:.0f} s preparing, {run:.0f} s in first calls"
+    calls, references = (sum(getattr(s, part) for s in spent.values()) for part in ("calls", "references"))
+    parts = {
+        "around them": max(calls - run - prepare, 0.0),
+        "references and bounds": references,
+        "judging": max(sum(s.seconds for s in spent.values()) - calls - references, 0.0),
+        **(besides or {}),
+    }
+    parts["collecting and reporting"] = seconds - run - prepare - sum(parts.values())
+    more = "".join(f", {taken:.0f} s {name}" for name, taken in parts.items() if taken >= SHORTEST)
+    line = f"{len(results)} results in {seconds:.0f} s: {prepare:.0f} s preparing, {run:.0f} s in first calls{more}"
     if len(spent) < 2:  # the line says it
         return line
     table = tabulate(

@@ -5,11 +5,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from attention_conformance.conformance.cases import Case, all_cases, every_case, kernels
+from attention_conformance.conformance.cases import (
+    Case,
+    all_cases,
+    asked_kernel_cases,
+    every_case,
+    kernel_cases,
+    kernels,
+    one_shape_cases,
+)
 from attention_conformance.conformance.cases.base import HALVES
 from attention_conformance.conformance.cases.data import Shape, normal
 from attention_conformance.conformance.cases.envelopes import ENVELOPES
@@ -212,3 +221,69 @@ def test_of_kernel_cases_that_are_made_alike_two_are_asked() -> None:
     ]
     found = fit_kernels([*alike, *other], ENVELOPES["one query"].envelope, ("float32",))
     assert sorted(case.name for case in found) == sorted(case.name for case in (*alike[:2], *other))
+
+
+#: Cases by the data that tells in them, one of every option that moves or hides it.
+TOLD = {
+    "numbered": ("values-tell-their-key", "heads-4-over-2", "kernel-token-window-one"),
+    "peak": ("keys-64-peak-last", "offset-long", "lengths-long", "decode-last-tile", "data-peak-key-63"),
+    "shifted": (
+        "softmax-shift-minus-625",
+        "softmax-shift-plus-625",
+        "softmax-shift-tiles",
+        "kernel-token-mask-low-scores",
+    ),
+}
+
+
+def mistaken(case: Case, inputs: Any, what: str) -> list[Any]:
+    """Outputs that the data of a case must tell from the right one."""
+    right = case.make_expected(inputs)
+    zeros = np.zeros_like(right.output)
+    if what == "shifted":
+        return [zeros]
+    if what == "numbered":  # every weight at the neighbouring key
+        return [zeros, case.make_expected(replace(inputs, v=np.roll(inputs.v, 1, axis=2))).output]
+    largest = np.abs(inputs.k[..., 0].astype(float)).argmax(2)
+    k = inputs.k.copy()
+    np.put_along_axis(k, largest[..., None, None], 0, axis=2)
+    options = {name: value for name, value in inputs.keywords.items() if name not in ("kv_lengths", "is_causal")}
+    without = case.make_expected(replace(inputs, k=k)).output
+    masked_too = case.make_expected(replace(inputs, keywords=options)).output
+    return [without if (without != right.output).any() else masked_too]
+
+
+def told_cases(name: str) -> Iterator[tuple[str, Case]]:
+    """The cases of TOLD that an envelope has, at its sizes."""
+    known = all_cases() | asked_kernel_cases() | kernel_cases() | one_shape_cases()
+    for what, names in TOLD.items():
+        for each in names:
+            found = fit(known[each], ENVELOPES[name].envelope)
+            s = found.shape
+            small = s.b * s.hq * s.sq * s.sk * (s.d + s.dv) <= 1 << 25  # larger ones take seconds each
+            if small and not found.unfit and not found.keywords & ENVELOPES[name].lacking:
+                yield what, found
+
+
+@pytest.mark.parametrize("name", ENVELOPES)
+def test_data_tells_at_every_size_in_every_dtype(name: str) -> None:
+    """Numbered values, a key that peaks, scores moved by 625: a mistake is outside the widest bound at some element."""
+    found = set()
+    for what, case in told_cases(name):
+        own_half = what == "shifted" and not case.fitted and case.name.startswith("softmax")
+        for dtype in dtypes_for(case, ENVELOPES[name].dtypes):
+            if own_half and dtype in HALVES:
+                continue  # at its own sizes it shows in half precision what overflows, and zeros elsewhere
+            inputs, profile = case.inputs(dtype), Profile.STORAGE if dtype in HALVES else Profile.WIDE
+            right, bound = case.expected(dtype).output, case.bound(dtype, profile).output
+            for wrong in mistaken(case, inputs, what):
+                assert (np.abs(wrong - right) > bound).any(), (case.name, dtype, case.shape)
+            found.add((what, dtype))
+    assert {what for what, _ in found} == set(TOLD)
+
+
+def test_data_that_tells_nothing_is_seen() -> None:
+    """Scores near −625 with values around 0 in half precision: zeros pass."""
+    case = replace(all_cases()["softmax-shift-minus-625"], name="it")
+    bound = case.bound("float16", Profile.STORAGE).output
+    assert (np.abs(case.expected("float16").output) <= bound).all()

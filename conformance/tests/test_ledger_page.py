@@ -11,7 +11,7 @@ from msgspec import structs
 
 from attention_conformance.cli import main
 from attention_conformance.conformance import results
-from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.cases import case_named
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.ledger.load import LEDGER as LEDGER_FILE
 from attention_conformance.conformance.ledger.load import Deviation, Ledger, read
@@ -67,8 +67,8 @@ def test_the_command_is_about_the_record(record: Deviation) -> None:
     name, device, dtype, case = example(record)
     assert record.covers(name, device, dtype, case)
     assert dtype in builtin()[name].dtypes
-    assert dtype in every_case()[case].dtypes
-    assert builtin()[name].operator == every_case()[case].operator
+    assert dtype in case_named(case).dtypes
+    assert builtin()[name].operator == case_named(case).operator
 
 
 def test_the_example_of_a_ledger_can_be_used(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.cases import AnyCase, case_named
 from attention_conformance.conformance.cases.base import reference_of
 from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.evidence.verdicts import heads_of
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.ledger import triggers
-from attention_conformance.conformance.ledger.load import Deviation, Ledger, read
+from attention_conformance.conformance.ledger.load import Deviation, Ledger, cases_meeting, read
 from attention_conformance.conformance.properties.problem import Problem, RandomBias, RandomMask
 from attention_conformance.impls.contract import DTYPES
 
@@ -38,8 +38,8 @@ def fixed_cases() -> list[tuple[str, AnyCase, str]]:
     """Each record with its valid cases and one dtype of each."""
     found = []
     for record in triggers.SPOILS:
-        for name in BY_ID[record].cases:
-            case = every_case()[name]
+        for name in (name for pattern in BY_ID[record].cases for name in cases_meeting(pattern)):
+            case = case_named(name)
             if case.invalid:
                 continue
             dtype = next(d for d in DTYPES[::-1] if d in case.dtypes and d in (BY_ID[record].dtypes or case.dtypes))

@@ -68,6 +68,23 @@ def test_a_narrow_terminal_has_no_columns_of_nothing() -> None:
     assert len(narrow) <= 80
 
 
+def test_the_whole_of_the_time_is_accounted_for() -> None:
+    """Calls, what is around them, references, judging, and what is no case; the rest has a name, too."""
+    spent = Spent(2, seconds=20.0, calls=8.0, references=7.0)
+    timed = replace(PASSED, run_seconds=2.0, prepare_seconds=1.0)
+    line = time_lines([timed], 30.0, {"mine": spent}, {"importing and probing": 3.0, "diagnosis": 0.4})
+    assert line == (
+        "1 results in 30 s: 1 s preparing, 2 s in first calls, 5 s around them, 7 s references and bounds, 5 s judging,"
+        " 3 s importing and probing, 7 s collecting and reporting"
+    )
+
+
+def test_parts_of_a_run_that_went_on_at_the_same_time_leave_no_rest() -> None:
+    """Nothing below zero is told."""
+    line = time_lines([PASSED], 5.0, {"a": Spent(1, seconds=4.0), "b": Spent(1, seconds=4.0)}).splitlines()[0]
+    assert line == "1 results in 5 s: 0 s preparing, 0 s in first calls, 8 s judging"
+
+
 def test_what_each_implementation_took_is_a_table_where_there_are_several() -> None:
     """One implementation has a line, two have a row each and their sum."""
     one = Spent(2, 1.0, 3.0, 0.5)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from attention_conformance.impls.contract import Call, Function, ImplementationError
 from attention_conformance.impls.loading import nearest
@@ -23,6 +24,8 @@ class Declared:
     dtypes: tuple[str, ...] = ("float32",)
     profiles: Mapping[str, str] = field(default_factory=dict)
     layout: str = "BHSD"
+    #: Sizes and options by the attributes of a function that declare an envelope (impls/envelope.py).
+    envelope: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Foreign:
@@ -33,6 +36,8 @@ class Foreign:
         self.dtypes = declared.dtypes
         self.profiles = dict(declared.profiles)
         self.layout = declared.layout
+        for name, value in declared.envelope.items():
+            setattr(self, name, value)
         self.__signature__ = _signature(declared)
 
     def __call__(self, *arguments: object, **keywords: object) -> object:

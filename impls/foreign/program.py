@@ -6,7 +6,7 @@ contract, and in the metadata of its header, as texts, the operator and every op
 
 ``program DIR`` reads ``DIR/input.safetensors`` and writes ``DIR/result.safetensors``.  Its exit status says what came
 of it: 0 done, 77 unsupported, any other an error; what it printed is the reason.  ``program --describe`` may print what
-it has as JSON: operator, keywords, dtypes, profiles, layout.
+it has as JSON: operator, keywords, dtypes, profiles, layout, and the sizes that it takes.
 
 A model in a file has no script of its own: what becomes of a call's arrays depends on what the model declares, and a
 script that is written without opening the model would not know.
@@ -29,6 +29,7 @@ import ml_dtypes
 import numpy as np
 
 from attention_conformance.impls.contract import Call, Function, Implementation, ImplementationError
+from attention_conformance.impls.envelope import ATTRIBUTES, Envelope
 from attention_conformance.impls.foreign.declared import Declared, Foreign, known_keywords, known_operator
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.numpy.script import TERMS
@@ -57,7 +58,7 @@ UNSUPPORTED = 77
 DESCRIBE_TIMEOUT = 30.0
 
 #: What ``--describe`` may say.
-_KEYS = ("operator", "keywords", "dtypes", "profiles", "layout")
+_KEYS = ("operator", "keywords", "dtypes", "profiles", "layout", *ATTRIBUTES)
 
 #: Signals of programs that broke down, which a shell tells as 128 + the number: no program says with them that it
 #: refuses its input.
@@ -179,12 +180,18 @@ def _declared(who: str, described: dict[str, Any]) -> Declared:
             isinstance(each, str) for each in described.get(key, [])
         ):
             raise ImplementationError(f"{who}: {key} is {described[key]!r}, expected a list of texts")
+    limits = {key: value for key, value in described.items() if key in ATTRIBUTES}
+    try:
+        Envelope.declared(limits, OPERATORS[operator].keywords)
+    except (TypeError, ValueError) as error:
+        raise ImplementationError(f"{who}: {error}") from None
     return Declared(
         operator,
         known_keywords(who, operator, described.get("keywords", [])),
         tuple(described.get("dtypes", Declared.dtypes)),
         described.get("profiles", {}),
         described.get("layout", Declared.layout),
+        limits,
     )
 
 

@@ -61,6 +61,7 @@ def run(example: Example, folder: Path) -> str:
 
 def steady(text: str) -> str:
     """A text without what differs between machines: spaces, seconds, and shares of the bound."""
+    text = re.sub(r"( s in first calls),.*", r"\1", text)  # parts of the time, of which short ones are left out
     text = re.sub(r"\d+(\.\d+)? ?s\b( \(.*?\))?", "… s", " ".join(text.split()))
     return re.sub(r"\b\d\.\d\d\b|-{3,}|={3,}", "…", text)
 

@@ -195,9 +195,12 @@ def test_a_probe_of_what_takes_the_plain_call_finds_no_limit_but_its_dtypes() ->
 
 
 def test_a_probe_that_nothing_is_taken_of_finds_nothing() -> None:
-    """So that all cases are asked as they are, and refused."""
-    assert probed("nothing").envelope.free
-    assert probed("nothing").dtypes == ()
+    """So that all cases are asked as they are, and refused; and it says what to declare, with an example."""
+    found = probed("nothing")
+    assert found.envelope.free
+    assert found.dtypes == ()
+    assert found.envelope.disagreements == (envelope_probe.DECLARE,)
+    assert "attention.head_widths = (64, 128)" in envelope_probe.DECLARE
 
 
 def test_a_probe_that_ran_out_of_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,6 +222,123 @@ def test_a_probe_finds_fixed_sizes() -> None:
     found = probed("fixed").envelope
     assert (found.batch_sizes, found.head_counts, found.key_head_counts) == (Sizes((1,)), Sizes((8,)), Sizes((8,)))
     assert (found.query_lengths, found.key_lengths, found.head_widths) == (Sizes((128,)), Sizes((128,)), Sizes((64,)))
+
+
+# What is declared, and other operators.
+
+
+def wide(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Half precision of width 128 or 96."""
+    if q.dtype in (np.float64, np.float32) or q.shape[3] not in (96, 128) or v.shape[3] != q.shape[3]:
+        raise NotImplementedError("half precision of width 96 or 128")
+    return np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
+
+
+def short(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Sixteen queries of width 8 at most."""
+    if q.shape[2] > 16 or q.shape[3] != 8:
+        raise NotImplementedError("too long")
+    return np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
+
+
+def gradients(q: np.ndarray, k: np.ndarray, v: np.ndarray, grad_output: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Width 64."""
+    if q.shape[3] != 64 or grad_output.shape != (*q.shape[:3], 64) or v.shape[3] != 64:
+        raise NotImplementedError("width 64")
+    return q, k, v
+
+
+def packed(q: np.ndarray, k: np.ndarray, v: np.ndarray, cu_seqlens_q: np.ndarray, cu_seqlens_k: np.ndarray) -> Any:
+    """Widths in multiples of 32, and one key head."""
+    if q.shape[2] % 32 or k.shape[1] != 1 or q.shape[0] != cu_seqlens_q[-1] or k.shape[0] != cu_seqlens_k[-1]:
+        raise NotImplementedError("multiples of 32, and one key head")
+    return np.zeros((*q.shape[:2], v.shape[2]), q.dtype)
+
+
+def paged(
+    q: Any, k_cache: Any, v_cache: Any, cu_seqlens_q: Any, block_table: Any, kv_lengths: Any, *, is_causal: Any = False
+) -> Any:
+    """Causal, widths in multiples of 32, pages in multiples of 16."""
+    if not is_causal or q.shape[2] % 32 or k_cache.shape[1] % 16 or v_cache.shape[3] != q.shape[2]:
+        raise NotImplementedError("multiples of 32 and of 16")
+    return np.zeros((*q.shape[:2], v_cache.shape[3]), q.dtype)
+
+
+def merging(outputs: np.ndarray, lses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Widths in multiples of 4."""
+    if outputs.shape[4] % 16:
+        raise NotImplementedError("multiples of 16")
+    return outputs[0], lses[0]
+
+
+def looked_at(name: str, operator: str = "sdpa", *, dtypes: tuple[str, ...] = (), **attributes: Any) -> Any:
+    """What the probe finds of a function above that declares something."""
+    framework, target = Framework.NUMPY, f"{__name__}:{name}"
+    plain = Implementation(name, target, operator, framework=framework, folder="/")
+    return probe(with_attributes(plain, attributes | ({"dtypes": dtypes} if dtypes else {})), "cpu", bool(dtypes))
+
+
+def test_dtypes_are_probed_inside_what_is_declared() -> None:
+    """Of a function that declares widths and no dtypes."""
+    found = looked_at("wide", head_widths=(96, 128), equal_widths=True)
+    assert found.dtypes == ("float16", "bfloat16")
+    assert found.envelope == Envelope(head_widths=Sizes((96, 128)), equal_widths=True)
+    assert found.envelope.source == "declared"
+    assert found.envelope.disagreements == ()
+
+
+def test_a_declared_size_that_is_refused_is_told() -> None:
+    """With the words of the refusal; the declaration stays."""
+    found = looked_at("wide", dtypes=("float16",), head_widths=(64, 128), equal_widths=True)
+    assert found.envelope.head_widths == Sizes((64, 128))
+    refused, besides = found.envelope.disagreements
+    assert refused.startswith("declared D in 64, 128; refused: D = 64 (NotImplementedError: half precision")
+    assert besides == "D = 96 is taken too, which head_widths does not name: declare or refuse it"
+
+
+def test_declared_lengths_and_dtypes_that_are_refused_are_told() -> None:
+    """Each axis by itself; dtypes also where no size is declared."""
+    (line,) = looked_at("short", dtypes=("float32",), head_widths=8, query_lengths=(4, 16, 32)).envelope.disagreements
+    assert line == "declared Sq in 4, 16, 32; refused: Sq = 32 (NotImplementedError: too long)"
+    (line,) = looked_at("anything", dtypes=("float32", "float16")).envelope.disagreements
+    assert line == "declared float32, float16; refused: float16 (NotImplementedError: float32 only)"
+
+
+def test_a_declaration_of_which_nothing_is_taken_is_told() -> None:
+    """In one line with the first refusal; and so is one that has no size, or that leaves the lengths out."""
+    (line,) = looked_at("nothing", head_widths=64).envelope.disagreements
+    assert line.startswith("nothing that is declared is taken: NotImplementedError: no such GPU (q (2, 2, 5, 64)")
+    (line,) = looked_at("kernel", head_widths=64, head_counts=3, group_sizes=2).envelope.disagreements
+    assert line == "no size is inside what is declared"
+    (line,) = looked_at("kernel", dtypes=("float16",), head_widths=(64, 128), equal_widths=True).envelope.disagreements
+    assert line.startswith("a call inside what is declared is refused: NotImplementedError: not this (q (2, 2, 5, 64)")
+
+
+def test_a_probe_of_gradients_finds_their_envelope() -> None:
+    """By calls with the gradient of the output."""
+    found = looked_at("gradients", "sdpa_grad").envelope
+    assert (found.head_widths, found.key_lengths, found.source) == (Sizes((64,)), Sizes(), "probed")
+
+
+def test_a_probe_of_packed_attention_finds_widths_and_heads() -> None:
+    """Lengths are what a case is about, and stay free."""
+    found = looked_at("packed", "varlen").envelope
+    assert found.head_widths == Sizes(multiple=32, least=32)
+    assert found.key_head_counts == Sizes((1,))
+    assert (found.query_lengths, found.batch_sizes) == (Sizes(), Sizes())
+
+
+def test_a_probe_of_paged_attention_finds_pages_too() -> None:
+    """Of a kernel that is causal in every call, which is tried where no other call is taken."""
+    found = looked_at("paged", "paged").envelope
+    assert found.head_widths == Sizes(multiple=32, least=32)
+    assert found.page_sizes == Sizes(multiple=16, least=16)
+    assert "pages multiples of 16" in found.line(["float16"])
+
+
+def test_a_probe_of_merging_finds_widths() -> None:
+    """In the outputs of two parts."""
+    assert looked_at("merging", "merge").envelope.head_widths == Sizes(multiple=16, least=16)
 
 
 def test_sizes_that_were_taken_are_classified_in_the_simplest_way() -> None:

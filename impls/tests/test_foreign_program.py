@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from attention_conformance.impls import calls
 from attention_conformance.impls.contract import ImplementationError
+from attention_conformance.impls.envelope import Sizes
 from attention_conformance.impls.foreign.program import program
 from attention_conformance.impls.process.pool import Crashed, TimedOut, Worker
 from attention_conformance.impls.process.worker import SCRATCH
@@ -273,3 +275,31 @@ def test_a_file_that_cannot_be_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tool").chmod(0o755)
     with pytest.raises(ImplementationError, match="tool cannot be run: Exec format error"):
         program(str(tmp_path / "tool"))
+
+
+def test_a_program_declares_its_envelope(tmp_path: Path) -> None:
+    """By the names of a function's attributes, in JSON."""
+    said = {"head_widths": [64, 128], "lengths": "multiple of 64", "not_together": [["mask", "bias"]]}
+    text = script(tmp_path, say=f"print({json.dumps(json.dumps({'keywords': ['mask', 'bias']} | said))})")
+    found = implementation(text).envelope
+    assert (found.head_widths, found.key_lengths) == (Sizes((64, 128)), Sizes(multiple=64, least=64))
+    assert found.not_together == (frozenset({"mask", "bias"}),)
+    assert found.source == "declared"
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"head_widths": "wide"}, "'wide' is no size: an int"),
+        ({"length_relation": "Sq ~ Sk"}, "length_relation 'Sq ~ Sk' is none of"),
+        ({"not_together": [["mask", "softcup"]]}, r"not_together names \['softcup'\]"),
+        ({"not_together": 3}, "--describe: "),
+        ({"head_width": 64}, "'head_width' is not known; did you mean head_widths"),
+    ],
+)
+def test_an_envelope_of_a_program_that_is_not_understood_is_refused(tmp_path: Path, said: object, told: str) -> None:
+    """In one sentence that names the program."""
+    text = script(tmp_path, say=f"print({json.dumps(json.dumps(said))})")
+    with pytest.raises(ImplementationError, match=told) as caught:
+        program(text)
+    assert str(caught.value).startswith("tool --describe: ")

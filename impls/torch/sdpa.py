@@ -56,10 +56,9 @@ def attention(
             # "An error is thrown if both attn_mask and is_causal are set."
             raise NotImplementedError("causal_lower_right takes the place of attn_mask")
         given, is_causal = causal_lower_right(q.shape[-2], k.shape[-2]), False
-    grouped = q.ndim == k.ndim >= 3 and q.shape[-3] != k.shape[-3]
     try:
         output = scaled_dot_product_attention(
-            q, k, v, attn_mask=given, is_causal=is_causal, scale=scale, enable_gqa=grouped
+            q, k, v, attn_mask=given, is_causal=is_causal, scale=scale, enable_gqa=grouped(q, k)
         )
     except RuntimeError as error:
         if str(error).startswith(REFUSALS):
@@ -67,6 +66,11 @@ def attention(
             raise NotImplementedError(str(error)) from error
         raise
     return (output, *present) if present else output
+
+
+def grouped(q: torch.Tensor, k: torch.Tensor) -> bool:
+    """Whether there are more query heads than key heads, which the function is to be told."""
+    return q.ndim == k.ndim >= 3 and q.shape[-3] != k.shape[-3]
 
 
 def masked(
@@ -102,7 +106,8 @@ def aten(
         raise NotImplementedError("attn_mask is additive: mask and bias together have no place")
     if mask is not None:
         bias = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, -torch.inf)
-    if torch._fused_sdp_choice(q, k, v, bias, 0.0, is_causal, scale=scale) != SDPBackend.FLASH_ATTENTION.value:
+    chosen = torch._fused_sdp_choice(q, k, v, bias, 0.0, is_causal, scale=scale, enable_gqa=grouped(q, k))
+    if chosen != SDPBackend.FLASH_ATTENTION.value:
         # says "No available kernel."
         raise NotImplementedError("scaled_dot_product_attention does not take the flash kernel here")
     output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(

@@ -10,7 +10,7 @@ from attention_conformance.reports.html import changes, conformance, document, f
 from attention_conformance.reports.html import faults as kills
 from attention_conformance.reports.html.views import Answer
 from attention_conformance.reports.input.read import incomplete
-from attention_conformance.reports.model import faults
+from attention_conformance.reports.model import faults, tables
 from attention_conformance.reports.model.model import Model
 
 #: The scripts of the page in their order; each is small and its first line says what it is.
@@ -46,6 +46,7 @@ def _shown(model: Model) -> dict[str, Any]:
         "changes": changes.tables(model.since) if model.since else [],
         "sources": records.sources,
         "files": files.table(records.sources),
+        "envelopes": tables.envelopes(records.sources),
         "environments": files.environments(records.sources),
         "missing": sorted({name for source in records.sources for name in source.not_installed}),
     }

@@ -11,7 +11,17 @@ from attention_conformance.conformance.ledger.questions import DTYPE
 from attention_conformance.reports.input.read import Records, Source, incomplete
 from attention_conformance.reports.markdown import changes
 from attention_conformance.reports.markdown.speed import speed
-from attention_conformance.reports.markdown.text import NONE, code, escape, settings, share, shortened, table, words
+from attention_conformance.reports.markdown.text import (
+    NONE,
+    code,
+    escape,
+    inert,
+    settings,
+    share,
+    shortened,
+    table,
+    words,
+)
 from attention_conformance.reports.model import faults, memory, tables
 from attention_conformance.reports.model.model import Model
 
@@ -113,7 +123,16 @@ def _implementations(model: Model) -> str:
         "*Worst share*: the largest error, as a share of its bound, over the cases that passed."
         " *Profiles met*: the strictest precision profile whose bounds all of them keep, by dtype."
     )
-    return f"{table(frame)}\n\n{note}"
+    return "\n\n".join([table(frame), note, *envelopes(model.records.sources)])
+
+
+def envelopes(sources: tuple[Source, ...]) -> list[str]:
+    """Which calls are taken by implementations that do not take all, a line each; nothing where all do."""
+    found = tables.envelopes(sources)
+    if not found:
+        return []
+    lines = "\n".join(f"* {code(name)}: {inert(text)}" for name, text in found)
+    return [f"Calls that are taken, of those that do not take all:\n\n{lines}"]
 
 
 def matrix(model: Model) -> str:

@@ -22,9 +22,9 @@ def page(model: Model) -> str:
     sections = ["## Attention: conformance and speed", markdown.verdict(model), _failures(model.results)]
     folded = changes.sections(model.since) if model.since else []
     if not model.results.empty:
-        folded.append(
-            fold("Conformance by implementation", table(markdown.by_implementation(model).drop(columns="worst share")))
-        )
+        rows = table(markdown.by_implementation(model).drop(columns="worst share"))
+        taken = markdown.envelopes(model.records.sources)
+        folded.append(fold("Conformance by implementation", "\n\n".join([rows, *taken])))
         if len(model.differences):
             folded.append(fold("How they differ", markdown.differences(model).partition("\n\n")[2]))
     if not model.cells.empty:

@@ -205,6 +205,24 @@ def by_length(frame: pd.DataFrame, value: str) -> pd.DataFrame:
     return table.reindex(order)
 
 
+def envelopes(sources: Sequence[Source]) -> list[tuple[str, str]]:
+    """Implementations that do not take every call: the name, and what is taken in one line, with where that differs.
+
+    Of an implementation that several files have, what the first says.
+    """
+    found: dict[str, str] = {}
+    for source in sources:
+        given = source.environment.get("envelopes", ())
+        for each in given if isinstance(given, (list, tuple)) else ():
+            if isinstance(each, Mapping) and {"implementation", "text"} <= each.keys():
+                besides = each.get("disagreements", ())
+                besides = map(str, besides if isinstance(besides, (list, tuple)) else ())
+                text = "; ".join([str(each["text"]), *besides])
+                source_of = f" ({each['source']})" if each.get("source") else ""
+                found.setdefault(str(each["implementation"]), text + source_of)
+    return list(found.items())
+
+
 def untimed(frame: pd.DataFrame) -> pd.DataFrame:
     """The cells without a timing, those of one family and kind of reason in one row, with the first's reason."""
     rows = frame[frame["outcome"] != "timed"].copy()

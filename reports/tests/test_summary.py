@@ -6,6 +6,7 @@ from pathlib import Path
 
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.reports.html import page as html
 from attention_conformance.reports.html.conformance import differences, implementations
 from attention_conformance.reports.input.read import read
 from attention_conformance.reports.markdown import page, summary
@@ -58,3 +59,34 @@ def test_an_outcome_is_said_in_the_terminal_s_words(tmp_path: Path) -> None:
     texts = [cell.text for table in shown for row in table.rows for cell in row]
     assert "≠ known deviation" in texts
     assert not any("known-deviation" in text for text in (*texts, *(c.title for t in shown for c in t.columns)))
+
+
+def test_an_envelope_is_one_readable_line_of_each_implementation(tmp_path: Path) -> None:
+    """In every page, with where it differs from what is declared; not among the settings, and no text of Python."""
+    header = [
+        {
+            "implementation": "x",
+            "text": "float16; D = Dv in 64, 128",
+            "source": "declared",
+            "disagreements": ["differs"],
+        },
+        {"implementation": "<y>", "text": "B = 1", "source": "static axes", "refusals": ["no"]},
+    ]
+    model = Model(read([conformance_file(tmp_path / "c.jsonl", result("x", "c1"), envelopes=header)]), clauses())
+    for text in (summary.page(model), page.page(model)):
+        assert "* `x`: float16; D = Dv in 64, 128; differs (declared)\n" in text
+        assert "* `<y>`: B = 1 (static axes)" in text
+    shown = html.page(model)
+    assert "<li><code>x</code>: float16; D = Dv in 64, 128; differs (declared)</li>" in shown
+    assert "<li><code>&lt;y&gt;</code>: B = 1 (static axes)</li>" in shown
+    for text in (summary.page(model), page.page(model), shown):
+        assert "'implementation'" not in text
+        assert "envelopes: [" not in text
+
+
+def test_an_envelope_that_is_no_envelope_is_left_out(tmp_path: Path) -> None:
+    """A report of a report may say anything there."""
+    model = Model(read([conformance_file(tmp_path / "c.jsonl", result("x", "c1"))]), clauses())
+    for wrong in ("text", [1], [{"implementation": "x"}], {"x": 1}):
+        model.records.sources[0].environment["envelopes"] = wrong
+        assert "Calls that are taken" not in page.page(model)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
 
-from attention_conformance.conformance.cases import kernels
-from attention_conformance.conformance.cases.design import Coverage
-from attention_conformance.conformance.cases.envelopes import ENVELOPES
+from attention_conformance.conformance.cases import Case, Shape, asked_kernel_cases, kernels
+from attention_conformance.conformance.cases.design import PARTS, Coverage, Factors, Row, design
+from attention_conformance.conformance.cases.envelopes import ENVELOPES, Kind
+from attention_conformance.conformance.cases.fit import dtypes_for, fit_kernels
 from attention_conformance.conformance.cases.kernel_paths import Call, kernel_paths
 from attention_conformance.conformance.faults import envelopes
 from attention_conformance.conformance.faults.paths import PATH_FAULTS
+from attention_conformance.impls.envelope import Sizes
 
 PAGE = Path(__file__).parents[2] / "COVERAGE.md"
 
@@ -37,6 +43,19 @@ ENVELOPES_OPENING = (
     "show; where no call that was drawn takes its path, the path is outside."
 )
 
+#: What a row may cost inside an envelope whose cheapest row is beyond a block's limit, in such rows.
+MARGIN = 4
+
+INSIDE_OPENING = (
+    "A run fits one list of cases to every envelope, those that some fault in some envelope needs "
+    "(`conformance/cases/kernels_asked.txt`), and makes no design inside it. By the kill matrices below, which are "
+    "made with these cases and those of the clauses, no fault that shows in an envelope is caught by fewer than two "
+    "cases, so that a design inside it would add calls and no fault; `--case 'kernel-*'` asks the whole tier, fitted "
+    "likewise. What the list leaves out is pairs of sizes: of the pairs that a design of the same blocks inside each "
+    "envelope reaches, so many are in a run. A pair is of two of the nine parts of a row. Sizes that fitting moves "
+    "off the values of a design count for none, and the cases of the clauses are not counted."
+)
+
 
 def text() -> str:
     """The page."""
@@ -51,7 +70,71 @@ def text() -> str:
             _table(coverage),
         ]
     paths = _paths([kernels.call_of(case) for case in cases])
-    return "\n\n".join([*parts, "## Envelopes", *_envelopes(envelopes.published()), "## Paths", paths]) + "\n"
+    inside = ["## Pairs inside envelopes", INSIDE_OPENING, _inside()]
+    return "\n\n".join([*parts, *inside, "## Envelopes", *_envelopes(envelopes.published()), "## Paths", paths]) + "\n"
+
+
+@functools.cache
+def _inside() -> str:
+    """Of each envelope: the pairs that a design inside it reaches, and how many of them the cases of a run reach."""
+    heads = ("envelope", "pairs", "in a run", "share", "cases of a design", "cases in a run", "cost of both, million")
+    return tabulate([(name, *_pairs(kind)) for name, kind in ENVELOPES.items()], heads, tablefmt="pipe")
+
+
+def _pairs(kind: Kind) -> tuple[Any, ...]:
+    """Pairs of a design inside an envelope, those that a run has, their share, and the cases and cost of both."""
+    rows = [row for block in kernels.BLOCKS.values() for row in design(within(block.factors, kind)).rows]
+    asked = fit_kernels(asked_kernel_cases().values(), kind.envelope, kind.dtypes)
+    run = [row_of(case, dtype) for case in asked for dtype in dtypes_for(case, kind.dtypes)]
+    pairs, reached = _met(rows), _met(rows) & _met(run)
+    cost = " and ".join(f"{sum(row.cost for row in each) / 1e6:.0f}" for each in (rows, run))
+    return len(pairs), len(reached), f"{len(reached) / len(pairs):.0%}", len(rows), len(run), cost
+
+
+def _met(rows: list[Row]) -> set[tuple[Any, ...]]:
+    """The pairs of values that rows have: two parts, and the value of each."""
+    pairs = list(itertools.combinations(range(len(PARTS)), 2))
+    return {(i, row[i], j, row[j]) for row in rows for i, j in pairs}
+
+
+def within(factors: Factors, kind: Kind) -> Factors:
+    """The factors of a block inside an envelope: their values that it has, or its own nearest one where it has none.
+
+    Without values where the block is of lengths that differ and the envelope of lengths that do not.
+    """
+    e = kind.envelope
+
+    def some(values: tuple[int, ...], sizes: Sizes) -> tuple[int, ...]:
+        return tuple(n for n in values if n in sizes) or (sizes.near(values[0])[0],)
+
+    def takes(row: Row) -> bool:
+        inside = Shape(row.b, row.hkv * row.group, row.hkv, row.sq, row.sk, *row.width) in e
+        return inside and (factors.allows is None or factors.allows(row))
+
+    sq, sk = some(factors.sq, e.query_lengths), some(factors.sk, e.key_lengths)
+    if e.length_relation == "Sq = Sk":
+        sq = sk = tuple(sorted({*sq} & {*sk}))
+    hkv = some(factors.hkv, e.key_head_counts)
+    group = tuple(
+        g for g in factors.group if g in e.group_sizes and (e.head_counts.free or hkv[0] * g in e.head_counts)
+    )
+    width = tuple(w for w in factors.width if not any(e.widths_outside(*w)))
+    b = some(factors.b, e.batch_sizes)
+    least = math.prod(min(each, default=0) for each in (b, hkv, group, sq, sk, [sum(w) // 2 for w in width]))
+    limit = factors.limit if least <= factors.limit else MARGIN * least
+    dtype = tuple(d for d in factors.dtype if d in kind.dtypes)
+    return replace(
+        factors, sq=sq, sk=sk, width=width, group=group, hkv=hkv, b=b, dtype=dtype, limit=limit, allows=takes
+    )
+
+
+def row_of(case: Case, dtype: str) -> Row:
+    """A case as a row of a design; options that are no set of a design have the names of those that it gives."""
+    s = case.shape
+    keywords = case.keywords - {"return_lse"}
+    named = {frozenset(each.makers): name for name, each in kernels.OPTION_SETS.items()}
+    option = named.get(keywords, "+".join(sorted(keywords)))
+    return Row(s.sq, s.sk, (s.d, s.dv), s.hq // s.hkv, s.hkv, s.b, option, dtype, "return_lse" in case.keywords)
 
 
 def _envelopes(published: dict[str, Any]) -> list[str]:
