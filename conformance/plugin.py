@@ -162,8 +162,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(("target", "fresh"), [(t, fresh) for t in chosen], ids=[f"{t.id}-fresh" for t in chosen])
         return
     if {"target", "question"} <= set(metafunc.fixturenames):
-        chosen = targets.targets(config)
-        asked_of = [(t, name) for t in chosen for name in questions(t.implementation.operator)]
+        asked_of = [(t, name) for t in targets.targets(config) for name in questions(t.implementation.operator)]
         metafunc.parametrize(("target", "question"), asked_of, ids=[f"{t.id}-{name}" for t, name in asked_of])
         return
     if not {"target", "case"} <= set(metafunc.fixturenames):

@@ -166,6 +166,15 @@ VARLEN = Operator(
     always=("max_seqlen_q", "max_seqlen_k"),
 )
 
+VARLEN_GRAD = Operator(
+    "varlen_grad",
+    arguments=("q", "k", "v", "grad_output", "cu_seqlens_q", "cu_seqlens_k"),  # grad_output (Tq, Hq, Dv)
+    keywords=tuple(name for name in _PACKED if name not in ("sinks", "return_lse")),
+    arrays=("causal_offset",),
+    results=(("grad_q", ""), ("grad_k", ""), ("grad_v", "")),
+    always=VARLEN.always,
+)
+
 #: Partial results over disjoint sets of keys, joined into that over all of them.
 MERGE = Operator(
     "merge",
@@ -201,6 +210,9 @@ PAGED = Operator(
 )
 
 #: The operator of gradients of each operator that has one.
-GRADIENTS = {SDPA.name: SDPA_GRAD.name, MHA.name: MHA_GRAD.name}
+GRADIENTS = {SDPA.name: SDPA_GRAD.name, MHA.name: MHA_GRAD.name, VARLEN.name: VARLEN_GRAD.name}
 
-OPERATORS = {operator.name: operator for operator in (SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD, VARLEN, PAGED, MERGE)}
+OPERATORS = {
+    operator.name: operator
+    for operator in (SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD, VARLEN, VARLEN_GRAD, PAGED, MERGE)
+}

@@ -88,11 +88,9 @@ def judge(target: Target, question: str, pool: Pool, keywords: frozenset[str], t
 
 def _sizes(x: Any) -> Shape:
     if hasattr(x, "cu_seqlens_q"):
-        longest = (int(x.keywords[f"max_seqlen_{name}"]) for name in "qk")
-        k, v = (getattr(x, f"{name}_cache", None) if hasattr(x, "k_cache") else getattr(x, name) for name in "kv")
-        assert k is not None
-        assert v is not None
-        return Shape(len(x.cu_seqlens_q) - 1, x.q.shape[1], k.shape[-2], *longest, x.q.shape[2], v.shape[-1])
+        sq, sk = (int(x.keywords[f"max_seqlen_{name}"]) for name in "qk")
+        k, v = (x.k_cache, x.v_cache) if hasattr(x, "k_cache") else (x.k, x.v)
+        return Shape(len(x.cu_seqlens_q) - 1, x.q.shape[1], k.shape[-2], sq, sk, x.q.shape[2], v.shape[-1])
     b, hq, sq, d = x.q.shape
     return Shape(b, hq, x.k.shape[1], sq, x.k.shape[2], d, x.v.shape[3])
 

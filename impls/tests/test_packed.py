@@ -231,8 +231,8 @@ def test_a_cache_comes_in_the_layout_that_is_declared(framework: str, layout: st
         return [kv_cache]
 
     k = np.arange(5 * 4 * 2 * 3, dtype=np.float32).reshape(5, 4, 2, 3)
-    function = two if layout == "HND" else one
-    function.cache_layout = layout  # type: ignore[attr-defined]
+    function: Any = two if layout == "HND" else one
+    function.cache_layout = layout
     found = packed_form(function)("q", array(k), array(-k), "cu", "table", "lengths")
     wanted = [k.swapaxes(1, 2), -k.swapaxes(1, 2)] if "HND" in layout else [k, -k]
     wanted = wanted if layout == "HND" else [np.stack(wanted, axes[0].index("2"))]
