@@ -93,4 +93,4 @@ def cases() -> Iterator[PackedGradientCase]:
     yield case("repeat", "GRAD-14", "Five equal calls.", CROSS, repeats=5, is_causal=True, stays="equal calls")
     yield case("memory-sliced", "SDPA-30", "Every second element of wider buffers.", CROSS, memory="sliced", stays="strides")
     yield case("invalid-grad-output", "GRAD-34", "grad_output has a row less than q.", edit=lambda x: replace(x, grad_output=x.grad_output[:-1]), invalid=True, stays="an input that must be refused")
-    yield case("invalid-boundaries", "GRAD-34", "Boundaries of three sequences and of two.", edit=lambda x: replace(x, cu_seqlens_k=x.cu_seqlens_k[:-1]), invalid=True, stays="an input that must be refused")
+    yield case("invalid-boundaries", "VARLEN-11", "Boundaries of three sequences and of two.", edit=lambda x: replace(x, cu_seqlens_k=x.cu_seqlens_k[:-1]), invalid=True, stays="an input that must be refused")

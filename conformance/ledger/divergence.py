@@ -33,7 +33,6 @@ OPERATORS = {
     "mha_grad": "Gradients of the multi-head layer",
     "merge": "Merging of partial results",
     "varlen": "Packed sequences",
-    "varlen_grad": "Gradients of packed sequences",
     "paged": "Paged caches",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,19 @@ from attention_conformance.conformance.faults.registry import FAULTS, faults_of
 from attention_conformance.conformance.faults.trials import Failed
 from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome
+from attention_conformance.conformance.judging.run_case import judge_case
+from attention_conformance.conformance.ledger.load import Ledger
+from attention_conformance.conformance.run.targets import Target
 from attention_conformance.conformance.spec.sdpa import InvalidInput
 from attention_conformance.conformance.spec.varlen import varlen
 from attention_conformance.conformance.spec.varlen_gradients import varlen_grad
 from attention_conformance.conformance.tests.test_varlen import random_pack, reply, result
-from attention_conformance.impls.calls import Reply
+from attention_conformance.impls.calls import Reply, describe
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.numpy.gradients import gradients
 from attention_conformance.impls.numpy.varlen_gradients import varlen_gradients
 from attention_conformance.impls.process.pool import Pool
+from attention_conformance.impls.select import plug_in, with_attributes
 
 CASES = [case for case in every_case().values() if case.operator == "varlen_grad"]
 
@@ -137,3 +142,58 @@ def test_what_does_not_fit_is_refused() -> None:
     x = every_case()["varlen-grad-self"].inputs("float32")
     with pytest.raises(InvalidInput, match="grad_output is float32"):
         varlen_grad(**{**x.arrays, "grad_output": x.grad_output[:-1]})
+
+
+def in_torch(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    causal: Any = False,
+) -> Any:
+    """Of flash-attention's parameters, in PyTorch, one sequence after the other."""
+    import torch
+
+    found = []
+    for n in range(len(cu_seqlens_q) - 1):
+        rows, keys = (slice(int(cu[n]), int(cu[n + 1])) for cu in (cu_seqlens_q, cu_seqlens_k))
+        own = [a.transpose(0, 1).repeat_interleave(q.shape[1] // a.shape[1], 0) for a in (q[rows], k[keys], v[keys])]
+        scores = own[0] @ own[1].transpose(1, 2) * q.shape[2] ** -0.5
+        if causal:
+            seen = torch.ones(scores.shape[1:], dtype=torch.bool).tril(scores.shape[2] - scores.shape[1])
+            scores = scores.masked_fill(~seen, float("-inf"))
+        found.append((torch.softmax(scores, 2) @ own[2]).transpose(0, 1))
+    return torch.cat(found)
+
+
+def leaking_in_torch(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    causal: Any = False,
+) -> Any:
+    """A thousandth of a value of the next sequence is added, which moves the output by less than it moves dv."""
+    return in_torch(q, k, v + 1e-3 * v.roll(-1, 0), cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal)
+
+
+@pytest.mark.parametrize(("name", "outcome"), [("in_torch", Outcome.PASSED), ("leaking_in_torch", Outcome.FAILED)])
+def test_gradients_of_a_plug_in_are_those_of_autograd(name: str, outcome: Outcome) -> None:
+    """``module:function@torch+gradients`` of a function in flash-attention's signature, right and with a leak."""
+    pytest.importorskip("torch")
+    plugged = plug_in(f"{__name__}:{name}@torch+gradients")
+    function = describe(replace(plugged, operator="varlen", function_of=""))
+    plugged = with_attributes(plugged, {"operator": function.operator})
+    assert plugged.operator == "varlen_grad"
+    keywords = describe(plugged).keywords
+    for case in ("varlen-grad-causal-more-keys", "varlen-grad-grouped"):
+        found = judge_case(
+            Target(plugged, "cpu", "float32"), every_case()[case], Pool(in_process=True), keywords, Ledger(), {}, None
+        )
+        assert found.result.outcome is outcome, found.result.message or found.result.reason
