@@ -153,6 +153,7 @@ _PACKED = (
     "sinks",  # dtype of q, (Hq,)
     "max_seqlen_q",  # int, at least the longest sequence's queries; given to whoever takes it
     "max_seqlen_k",  # the same of keys
+    "num_splits",  # int >= 1; into how many parts keys are split, which changes no more than the last bits
     "return_lse",  # bool; natural log-sum-exp (Hq, Tq)
 )
 
@@ -169,7 +170,7 @@ VARLEN = Operator(
 VARLEN_GRAD = Operator(
     "varlen_grad",
     arguments=("q", "k", "v", "grad_output", "cu_seqlens_q", "cu_seqlens_k"),  # grad_output (Tq, Hq, Dv)
-    keywords=tuple(name for name in _PACKED if name not in ("sinks", "return_lse")),
+    keywords=tuple(name for name in _PACKED if name not in ("sinks", "num_splits", "return_lse")),
     arrays=("causal_offset",),
     results=(("grad_q", ""), ("grad_k", ""), ("grad_v", "")),
     always=VARLEN.always,

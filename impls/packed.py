@@ -47,6 +47,7 @@ NAMES = {
     "scale": ("softmax_scale", "sm_scale"),
     "softcap": (),
     "sinks": ("learnable_sink", "s_aux"),
+    "num_splits": (),
     "return_lse": ("return_softmax_lse", "return_attn_probs", "return_aux"),
     "k_new": (),
     "v_new": (),
@@ -59,7 +60,7 @@ ARGUMENTS = {
     "paged": ("q", "k_cache", "v_cache", "cu_seqlens_q", "block_table", "kv_lengths"),
 }
 #: The keywords of both, those of paged alone, and what is given in every call, to whoever takes it.
-KEYWORDS = ("is_causal", "causal_offset", "window", "scale", "softcap", "sinks", "return_lse")
+KEYWORDS = ("is_causal", "causal_offset", "window", "scale", "softcap", "sinks", "num_splits", "return_lse")
 OF_PAGED = ("k_new", "v_new", "k_scale", "v_scale")
 MAXIMA = ("max_seqlen_q", "max_seqlen_k")
 

@@ -154,6 +154,11 @@ def _larger_maxima(x: Any) -> Pair:
     return WHOLE, replace(x, **changes), WHOLE
 
 
+def _one_split(x: Any) -> Pair:
+    """Keys in one piece, and not in as many as a heuristic takes."""
+    return WHOLE, replace(x, keywords=x.keywords | {"num_splits": 1}), WHOLE
+
+
 def _other_pages(x: Any) -> Pair:
     """The same pages elsewhere in the cache."""
     place = np.random.default_rng(1).permutation(len(x.k_cache))
@@ -182,6 +187,7 @@ def _of_packs(operator: str) -> dict[str, Question]:
         "neighbours": Question(batch, "the first sequence beside others", _packed_neighbours),
         "larger-batch": Question(batch, "the batch four times over", _packed_larger),
         "padding": Question(batch, "maxima four times as large", _larger_maxima),
+        "splits": Question(batch, "with keys in one piece", _one_split, ("num_splits",)),
         "chunk": Question(chunks, "the second half of the queries", lambda x: _repacked(x, taken=_last_half)),
         "row": Question(chunks, "the last query of each sequence", lambda x: _repacked(x, taken=_last_row)),
         "prefill": Question(

@@ -89,6 +89,13 @@ def packed_split_by_maximum(
     return packed(q, k, v, cu_seqlens_q, cu_seqlens_k, block=max_seqlen_k // 5)
 
 
+def packed_split_as_told(
+    q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, *, num_splits: int = 0
+) -> Array:
+    """Blocks of 64 keys unless it is told otherwise, as ``num_splits`` of flash-attention."""
+    return packed(q, k, v, cu_seqlens_q, cu_seqlens_k, block=len(k) if num_splits == 1 else 64)
+
+
 def packed_decoding(
     q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, *, is_causal: bool = False
 ) -> Array:

@@ -92,6 +92,7 @@ PACKED = {
     "packed": set(),
     "packed_split_by_batch": {"alone", "larger-batch"},
     "packed_split_by_maximum": {"padding"},
+    "packed_split_as_told": {"splits"},
     "packed_decoding": {"row"},
     "paged": set(),
     "paged_by_place": {"alone", "place", "pages"},
@@ -108,11 +109,13 @@ def test_what_the_bits_of_packs_depend_on_is_told(name: str, monkeypatch: pytest
             shape = replace(case.shape, **lengths, d=8, dv=8)
             monkeypatch.setitem(CASES, each, replace(case, shape=shape, options=shape.options))
     keywords = frozenset({"is_causal"} if name in ("packed", "packed_decoding", "paged") else set())
+    keywords |= {"num_splits"} if name == "packed_split_as_told" else set()
     fields = {"operator": operator, "folder": str(tmp_path)}  # a plug-in, which is called by its signature
     found = {question: judged(name, question, keywords, **fields) for question in questions(operator)}
     outcomes = {question: result.outcome for question, result in found.items()}
     assert {question for question, outcome in outcomes.items() if outcome is Outcome.ADVISORY} == PACKED[name]
-    lacking = set() if keywords else {"prefill"}
+    needs = {"prefill": "is_causal", "splits": "num_splits"}
+    lacking = {question for question, keyword in needs.items() if keyword not in keywords}
     assert {question for question, outcome in outcomes.items() if outcome is Outcome.UNSUPPORTED} == lacking
     assert outcomes.keys() - PACKED[name] - lacking == {q for q, o in outcomes.items() if o is Outcome.PASSED}
 

@@ -25,6 +25,8 @@ HAS = {
     "unified_attention": {"softcap", "sinks", "k_scale", "v_scale"},
     "varlen_attn_paged": {"return_lse"},
 }
+#: Of which nobody says into how many parts they split keys.
+WITHOUT_SPLITS = ("flash_attn_varlen_func", "flash_attn_varlen_func_paged", "unified_attention")
 #: Cases that tell whether each option is heard, beside plain ones, with holes and grouped heads.
 VARLEN = (
     *("self", "cross", "causal-more-keys", "window", "window-causal", "scale", "softcap", "softcap-causal", "sinks"),
@@ -64,7 +66,8 @@ def test_a_library_function_is_recognised_with_its_options(name: str) -> None:
     described = describe(plugged(name).implementation)
     assert described.operator == EVERY[name][0].partition("-")[0]
     common = {"is_causal", "window", "scale", "max_seqlen_q", "max_seqlen_k"}
-    assert described.keywords == common | HAS[name]
+    assert described.keywords - {"num_splits"} == common | HAS[name]
+    assert ("num_splits" in described.keywords) == (name not in WITHOUT_SPLITS)
 
 
 @pytest.mark.parametrize("name", EVERY)
