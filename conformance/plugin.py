@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 from collections.abc import Sequence
 from fnmatch import fnmatch
@@ -30,7 +29,8 @@ from attention_conformance.conformance.cases import (
 from attention_conformance.conformance.cases.fit import dtypes_for, fit, fit_kernels
 from attention_conformance.conformance.judging.claims import required
 from attention_conformance.conformance.ledger.load import LedgerError
-from attention_conformance.conformance.run import first_calls, invariance, sharding, targets, xdist
+from attention_conformance.conformance.run import first_calls, sharding, targets, xdist
+from attention_conformance.conformance.run.invariance_questions import questions
 from attention_conformance.conformance.run.recorder import PLACES, Recorder, check_ledger, is_quick
 from attention_conformance.impls.contract import ImplementationError
 from attention_conformance.impls.envelope import Envelope
@@ -167,8 +167,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(("target", "fresh"), [(t, fresh) for t in chosen], ids=[f"{t.id}-fresh" for t in chosen])
         return
     if {"target", "question"} <= set(metafunc.fixturenames):
-        of_sdpa = [t for t in targets.targets(config) if t.implementation.operator == SDPA.name]
-        asked_of = list(itertools.product(of_sdpa, invariance.QUESTIONS))
+        asked_of = [(t, name) for t in targets.targets(config) for name in questions(t.implementation.operator)]
         metafunc.parametrize(("target", "question"), asked_of, ids=[f"{t.id}-{name}" for t, name in asked_of])
         return
     if not {"target", "case"} <= set(metafunc.fixturenames):

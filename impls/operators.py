@@ -153,6 +153,7 @@ _PACKED = (
     "sinks",  # dtype of q, (Hq,)
     "max_seqlen_q",  # int, at least the longest sequence's queries; given to whoever takes it
     "max_seqlen_k",  # the same of keys
+    "num_splits",  # int >= 1; into how many parts keys are split, which changes no more than the last bits
     "return_lse",  # bool; natural log-sum-exp (Hq, Tq)
 )
 
@@ -164,6 +165,15 @@ VARLEN = Operator(
     arrays=("causal_offset", "sinks"),
     results=(("output", ""), ("lse", "return_lse")),  # (Tq, Hq, Dv)
     always=("max_seqlen_q", "max_seqlen_k"),
+)
+
+VARLEN_GRAD = Operator(
+    "varlen_grad",
+    arguments=("q", "k", "v", "grad_output", "cu_seqlens_q", "cu_seqlens_k"),  # grad_output (Tq, Hq, Dv)
+    keywords=tuple(name for name in _PACKED if name not in ("sinks", "num_splits", "return_lse")),
+    arrays=("causal_offset",),
+    results=(("grad_q", ""), ("grad_k", ""), ("grad_v", "")),
+    always=VARLEN.always,
 )
 
 #: Partial results over disjoint sets of keys, joined into that over all of them.
@@ -201,6 +211,9 @@ PAGED = Operator(
 )
 
 #: The operator of gradients of each operator that has one.
-GRADIENTS = {SDPA.name: SDPA_GRAD.name, MHA.name: MHA_GRAD.name}
+GRADIENTS = {SDPA.name: SDPA_GRAD.name, MHA.name: MHA_GRAD.name, VARLEN.name: VARLEN_GRAD.name}
 
-OPERATORS = {operator.name: operator for operator in (SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD, VARLEN, PAGED, MERGE)}
+OPERATORS = {
+    operator.name: operator
+    for operator in (SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD, VARLEN, VARLEN_GRAD, PAGED, MERGE)
+}

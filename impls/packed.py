@@ -1,20 +1,33 @@
-"""Signatures of packed and paged attention: functions that name its arguments as flash-attention, PyTorch or vLLM do.
+"""Signatures of packed and paged attention: functions of flash-attention, PyTorch and vLLM, called as they are written.
 
-A function with ``cu_seqlens_q`` and ``cu_seqlens_k`` is of varlen, with a ``block_table`` and lengths of paged.
-Both are plugged in as they are: names and the way in which "none" is written are translated, and the maxima are given
-to whoever takes them.  Results are not touched.
+A function is recognised by the names of its parameters: with boundaries of queries and of keys it is of varlen, with a
+block table and lengths of paged.  ``NAMES`` says which parameter takes each argument and keyword of the spec; what is
+written in another way there is translated (``Form``), and results are brought into the shapes of the spec.  No number
+of a result is touched.
+
+Sources: ``flash_attn_varlen_func`` and ``flash_attn_with_kvcache``,
+https://github.com/Dao-AILab/flash-attention/blob/main/flash_attn/flash_attn_interface.py, and of flash-attention 3
+https://github.com/Dao-AILab/flash-attention/blob/main/hopper/flash_attn_interface.py; ``unified_attention``,
+https://github.com/vllm-project/vllm/blob/main/vllm/v1/attention/ops/triton_unified_attention.py; ``varlen_attn``,
+https://github.com/pytorch/pytorch/blob/main/torch/nn/attention/varlen.py.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
-from collections.abc import Callable
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-#: What arguments and keywords are called elsewhere, besides their own names.
+from attention_conformance.impls.merging import module_of
+
+#: What arguments and keywords are called elsewhere, besides their own names; the first that a function has is meant.
 NAMES = {
     "q": ("query",),
     "k": ("key",),
@@ -23,6 +36,7 @@ NAMES = {
     "cu_seqlens_k": ("cu_seq_k", "cu_seqlens_kv"),
     "k_cache": ("key_cache", "k", "key"),
     "v_cache": ("value_cache", "v", "value"),
+    "kv_cache": ("paged_kv_cache",),
     "block_table": ("block_tables", "page_table"),
     "kv_lengths": ("seqused_k", "cache_seqlens", "context_lens", "kv_lens", "seq_lens"),
     "max_seqlen_q": ("max_q",),
@@ -33,7 +47,8 @@ NAMES = {
     "scale": ("softmax_scale", "sm_scale"),
     "softcap": (),
     "sinks": ("learnable_sink", "s_aux"),
-    "return_lse": ("return_softmax_lse", "return_attn_probs"),
+    "num_splits": (),
+    "return_lse": ("return_softmax_lse", "return_attn_probs", "return_aux"),
     "k_new": (),
     "v_new": (),
     "k_scale": ("k_descale",),
@@ -44,62 +59,287 @@ ARGUMENTS = {
     "varlen": ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k"),
     "paged": ("q", "k_cache", "v_cache", "cu_seqlens_q", "block_table", "kv_lengths"),
 }
-#: The keywords of both.
-KEYWORDS = ("is_causal", "causal_offset", "window", "scale", "softcap", "sinks", "return_lse")
-#: Given in every call, to whoever takes them.
+#: The keywords of both, those of paged alone, and what is given in every call, to whoever takes it.
+KEYWORDS = ("is_causal", "causal_offset", "window", "scale", "softcap", "sinks", "num_splits", "return_lse")
+OF_PAGED = ("k_new", "v_new", "k_scale", "v_scale")
 MAXIMA = ("max_seqlen_q", "max_seqlen_k")
+
+
+def nothing(given: Mapping[str, Any]) -> None:
+    """No value for a parameter that has no default."""
+
+
+#: What becomes of a parameter without a default where a call says nothing, by its name.
+DEFAULTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    **dict.fromkeys(("scale", "softmax_scale", "sm_scale"), lambda given: 1 / math.sqrt(given["q"].shape[-1])),
+    **dict.fromkeys(("causal", "is_causal"), lambda given: False),
+    **dict.fromkeys(("cu_seq_k", "cu_seqlens_k", "q_descale", "k_descale", "v_descale"), nothing),
+    "softcap": lambda given: 0.0,
+    "window_size": lambda given: (-1, -1),
+    "out": lambda given: _unwritten(given),
+}
+
+#: Axes that a cache (pages, P, Hkv, D) is handed over in, by what ``function.cache_layout`` says: whether heads come
+#: before slots, and which axis of one ``kv_cache`` tells keys from values, if there is one for both.
+CACHE_LAYOUTS: dict[str, tuple[bool, int | None]] = {
+    "NHD": (False, None),  # (pages, P, Hkv, D)
+    "HND": (True, None),  # (pages, Hkv, P, D)
+    "interleaved": (False, 1),  # (pages, 2, P, Hkv, D)
+    "interleaved-HND": (True, 1),  # (pages, 2, Hkv, P, D)
+    "stacked": (False, 0),  # (2, pages, P, Hkv, D)
+}
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def packed_form(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of packed or paged attention as its operator is called; any other function is given back.
 
-    Its signature has the keywords that it takes, under whichever name.  Of a window an open side is −1 where the
-    parameter is ``window_size``; of more results than output and lse these two are kept.
+    Parameters
+    ----------
+    function
+        Of known parameters.  ``function.operator`` says which operator is meant where it has the parameters of both,
+        ``function.cache_layout``, a key of CACHE_LAYOUTS, in which axes it takes a cache.
+
+    Returns
+    -------
+    Callable
+        Its signature has the keywords that it takes, under whichever name.
+
+    Raises
+    ------
+    ValueError
+        For a layout that is none, or a parameter without a default that nothing is known of.
     """
-    if not callable(function):
+    form = _form(function)
+    if form is None:
         return function
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return function
-    taken = {each.name for each in parameters}
-    anything = any(each.kind is each.VAR_KEYWORD for each in parameters)
-    theirs = {name: next((n for n in (name, *others) if n in taken), "") for name, others in NAMES.items()}
-    fitting = [operator for operator, names in ARGUMENTS.items() if all(theirs[name] for name in names)]
-    operator = getattr(function, "operator", fitting[0] if fitting else "")
-    if operator not in fitting:
-        return function
-    names = ARGUMENTS[operator]
-    keywords = (*KEYWORDS, *MAXIMA, *(("k_new", "v_new", "k_scale", "v_scale") if operator == "paged" else ()))
-    theirs = {name: theirs[name] or (name if anything else "") for name in (*names, *keywords)}
+    names = ARGUMENTS[form.operator]
 
     def packed(*arguments: Any, **given: Any) -> Any:
         given = {**dict(zip(names, arguments, strict=False)), **given}
-        if theirs["window"] == "window_size" and given.get("window") is not None:
-            given["window"] = tuple(-1 if side is None else side for side in given["window"])
-        for name in ("k_scale", "v_scale"):
-            if theirs.get(name, "").endswith("descale") and given.get(name) is not None:
-                given[name] = _by_head(given[name], given["k_cache"], given["kv_lengths"])
-        results = function(**{theirs[name]: value for name, value in given.items() if theirs[name]})
-        return results[:2] if isinstance(results, tuple) and len(results) > 2 else results
+        given = {name: value for name, value in given.items() if value is not None or name in names}
+        return form.call(given) if form.parameters["cu_seqlens_q"] else _by_queries(form.call, given)
 
     functools.update_wrapper(packed, function)
     kinds = inspect.Parameter
     packed.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [kinds(name, kinds.POSITIONAL_OR_KEYWORD) for name in names]
-        + [kinds(name, kinds.KEYWORD_ONLY, default=None) for name in keywords if theirs[name] or name in MAXIMA]
+        + [kinds(name, kinds.KEYWORD_ONLY, default=None) for name in form.keywords]
     )
-    packed.operator = operator  # type: ignore[attr-defined]
+    packed.operator = form.operator  # type: ignore[attr-defined]
     return packed
 
 
-def _by_head(scale: Any, cache: Any, lengths: Any) -> Any:
+@dataclass(frozen=True)
+class Form:
+    """How a function is called: the parameter of every argument and keyword of its operator, "" for none."""
+
+    function: Callable[..., Any]
+    operator: str
+    parameters: Mapping[str, str]
+    #: Names of all its parameters, and of those without a default.
+    taken: frozenset[str]
+    required: frozenset[str]
+    cache_layout: str
+
+    @property
+    def keywords(self) -> tuple[str, ...]:
+        """The keywords of the operator that can be told to the function."""
+        told = {name for name, parameter in self.parameters.items() if parameter} | set(MAXIMA)
+        told |= {"is_causal"} if self.parameters["window"] == "window_size" else set()
+        return tuple(name for name in _keywords(self.operator) if name in told)
+
+    @property
+    def appends(self) -> bool:
+        """Whether new keys are ``k``, which is written into the cache behind lengths that do not count it."""
+        return self.parameters.get("k_new") == "k"
+
+    def call(self, given: Mapping[str, Any]) -> Any:
+        """What the function returns, or has written to ``out``, of what it is given."""
+        arguments = self.arguments(given)
+        results = self.function(**arguments)
+        results = arguments["out"] if "out" in self.required else results
+        return results[:2] if isinstance(results, tuple) and len(results) > 2 else results
+
+    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What the function is given, by its own parameters.
+
+        Raises NotImplementedError for what these cannot say.
+        """
+        values = {**given, **self.translated(given)}
+        values |= _laid_out(values, self.cache_layout)
+        known = {name: parameter for name, parameter in self.parameters.items() if parameter and name in values}
+        always = ARGUMENTS[self.operator]
+        found = {known[n]: values[n] for n in known if values[n] is not None or n in always}
+        if "enable_gqa" in self.taken:
+            found["enable_gqa"] = given["q"].shape[-2] != _key_heads(given)
+        if "cu_seqlens_k_new" in self.taken and "k_new" in given:
+            found["cu_seqlens_k_new"] = given["cu_seqlens_q"]
+        return found | {name: DEFAULTS.get(name, nothing)(given) for name in self.required - found.keys()}
+
+    def translated(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments and keywords that are written in another way, in that way."""
+        values: dict[str, Any] = {}
+        if "qq_bias" in self.taken and not given.get("is_causal"):
+            raise NotImplementedError("unified_attention is causal alone")
+        if self.parameters["window"] == "window_size":
+            values["window"] = _window_size(given, by_window=not self.parameters["is_causal"])
+        if self.parameters["return_lse"] == "return_aux" and "return_lse" in given:
+            values["return_lse"] = _aux_request() if given["return_lse"] else None
+        for name in ("k_scale", "v_scale"):
+            if self.parameters.get(name, "").endswith("descale") and name in given:
+                values[name] = _by_head(given[name], _key_heads(given), given["kv_lengths"], "qq_bias" in self.taken)
+        if self.operator == "paged" and self.parameters["cu_seqlens_k"]:
+            ends = itertools.accumulate(given["kv_lengths"].tolist(), initial=0)
+            values["cu_seqlens_k"] = _like(given["kv_lengths"], [*ends])
+        if self.appends and "k_new" in given:
+            keys = zip(given["kv_lengths"].tolist(), _queries(given), strict=True)
+            values["kv_lengths"] = _like(given["kv_lengths"], [before - new for before, new in keys])
+            values |= {name: _copy(given[name]) for name in ("k_cache", "v_cache")}
+        return values
+
+
+def _form(function: Any) -> Form | None:
+    """How a function is called, if it is of packed or paged attention.  Raises ValueError as ``packed_form`` does."""
+    if not callable(function):
+        return None
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    taken = {each.name for each in parameters}
+    theirs = {name: next((n for n in (name, *others) if n in taken), "") for name, others in NAMES.items()}
+    layout = getattr(function, "cache_layout", "NHD")
+    if layout not in CACHE_LAYOUTS:
+        raise ValueError(f"cache_layout is {layout!r}, which is none of {', '.join(CACHE_LAYOUTS)}")
+    fitting = _fitting(theirs, CACHE_LAYOUTS[layout][1] is not None)
+    operator = getattr(function, "operator", fitting[0] if fitting else "")
+    if operator not in fitting:
+        return None
+    known = [*ARGUMENTS[operator], *_keywords(operator)]
+    if operator == "paged":
+        known += ["kv_cache"] if CACHE_LAYOUTS[layout][1] is not None else []
+        known += ["cu_seqlens_k"]
+        for name in ("k", "v"):  # beside a cache these are new ones
+            if name in taken and theirs[f"{name}_cache"] != name:
+                theirs[f"{name}_new"] = theirs[f"{name}_new"] or name
+        if theirs["kv_lengths"]:  # either says where keys end, and some refuse both together
+            theirs["cu_seqlens_k"] = ""
+    anything = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    theirs = {name: theirs[name] or (name if anything and name in _keywords(operator) else "") for name in known}
+    required = {each.name for each in parameters if each.default is each.empty and each.kind not in _VARIADIC}
+    unknown = sorted(required - set(theirs.values()) - DEFAULTS.keys())
+    if unknown:
+        raise ValueError(f"it requires the argument {unknown[0]!r}, which {operator} does not have; give it a default")
+    return Form(function, operator, theirs, frozenset(taken), frozenset(required), layout)
+
+
+def _keywords(operator: str) -> tuple[str, ...]:
+    return (*KEYWORDS, *MAXIMA, *(OF_PAGED if operator == "paged" else ()))
+
+
+def _fitting(theirs: Mapping[str, str], one_cache: bool) -> list[str]:
+    """The operators whose arguments all have a parameter; paged may do without boundaries, or without lengths."""
+    found = ["varlen"] if all(theirs[name] for name in ARGUMENTS["varlen"]) else []
+    caches = ("kv_cache",) if one_cache else ("k_cache", "v_cache")
+    lengths = theirs["kv_lengths"] or (theirs["cu_seqlens_q"] and theirs["cu_seqlens_k"])
+    return [*found, "paged"] if lengths and all(theirs[n] for n in ("q", "block_table", *caches)) else found
+
+
+def _by_queries(call: Callable[[Mapping[str, Any]], Any], given: Mapping[str, Any]) -> Any:
+    """One call for all sequences of as many queries, q (N, Sq, Hq, D) and lse (N, Hq, Sq), for each such number."""
+    counts, q = _queries(given), given["q"]
+    starts = np.cumsum([0, *counts])
+    module, outputs, lses, rows = module_of(q), [], [], []
+    for count in dict.fromkeys(n for n in counts if n):
+        members = np.array([n for n, each in enumerate(counts) if each == count])
+        own = starts[members][:, None] + np.arange(count)
+        part = {**given, "cu_seqlens_q": _like(given["cu_seqlens_q"], [*range(0, own.size + 1, count)])}
+        part |= {name: given[name][own] for name in ("q", "k_new", "v_new") if name in given}
+        part |= {name: given[name][members] for name in ("block_table", "kv_lengths")}
+        results = call(part)
+        output, lse = results if isinstance(results, tuple) else (results, None)
+        outputs.append(output.reshape(own.size, *output.shape[2:]))
+        lses += [] if lse is None else [lse.swapaxes(0, 1).reshape(lse.shape[1], own.size)]
+        rows.append(own.ravel())
+    if not rows:
+        return call({**given, "q": q[:, None]})  # which has no row
+    order = np.argsort(np.concatenate(rows))
+    output = module.concatenate(outputs, 0)[order]
+    return (output, module.concatenate(lses, 1)[:, order]) if lses else output
+
+
+def _queries(given: Mapping[str, Any]) -> list[int]:
+    """How many queries each sequence has."""
+    return [end - start for start, end in itertools.pairwise(given["cu_seqlens_q"].tolist())]
+
+
+def _key_heads(given: Mapping[str, Any]) -> int:
+    return int(given["k_cache"].shape[2] if "k_cache" in given else given["k"].shape[1])
+
+
+def _window_size(given: Mapping[str, Any], by_window: bool) -> tuple[int, int] | None:
+    """A window with −1 for an open side; where there is no other way to say it, (…, 0) is causal."""
+    left, right = given.get("window", (None, None))
+    if by_window and given.get("is_causal"):
+        right = 0
+    return None if left is right is None else (-1 if left is None else left, -1 if right is None else right)
+
+
+def _aux_request() -> Any:
+    """What asks PyTorch for an lse."""
+    return importlib.import_module("torch.nn.attention.varlen").AuxRequest(lse=True)
+
+
+def _by_head(scale: Any, heads: int, lengths: Any, one: bool) -> Any:
     """A scale for everything or for each key head as flash-attention takes it, (N, Hkv).
 
     Raises NotImplementedError for others, which ``k_descale`` and ``v_descale`` cannot say.
     """
     if any(axis != 1 for axis in (scale.shape[0], scale.shape[1], scale.shape[3])):
         raise NotImplementedError(f"k_descale and v_descale have one scale per head, these are {tuple(scale.shape)}")
-    row, heads = scale.reshape(1, scale.shape[2]), cache.shape[2]
+    if one and scale.shape[2] != 1:
+        raise NotImplementedError("unified_attention has one scale for everything")
+    row = scale.reshape(1, scale.shape[2])
     columns = np.zeros(heads, np.int64) if scale.shape[2] == 1 else np.arange(heads)
     return row[np.zeros(lengths.shape[0], np.int64)][:, columns]  # as arrays of every framework are indexed
+
+
+def _laid_out(given: Mapping[str, Any], layout: str) -> dict[str, Any]:
+    """The caches, and scales of their shape, in the axes that a function takes them in.
+
+    Raises NotImplementedError for values that are wider than keys, which one cache cannot hold.
+    """
+    heads_first, axis = CACHE_LAYOUTS[layout]
+    names = [name for name in ("k_cache", "v_cache", "k_scale", "v_scale") if name in given]
+    found = {n: _contiguous(given[n].swapaxes(1, 2)) for n in names if given[n].ndim == 4} if heads_first else {}
+    if axis is None or "k_cache" not in given:
+        return found
+    k, v = (found.get(name, given[name]) for name in ("k_cache", "v_cache"))
+    if tuple(k.shape) != tuple(v.shape):
+        raise NotImplementedError(f"one cache holds no keys of {tuple(k.shape)} and values of {tuple(v.shape)}")
+    return {**found, "kv_cache": module_of(k).stack([k, v], axis)}
+
+
+def _contiguous(array: Any) -> Any:
+    """An array in memory in the order of its axes; those of JAX are."""
+    if isinstance(array, np.ndarray):
+        return np.ascontiguousarray(array)
+    return array.contiguous() if hasattr(array, "contiguous") else array
+
+
+def _copy(array: Any) -> Any:
+    """An array that may be written to."""
+    return array.clone() if hasattr(array, "clone") else array.copy()
+
+
+def _like(array: Any, numbers: list[int]) -> Any:
+    """Numbers as an array of the same framework, dtype and device."""
+    return array.new_tensor(numbers) if hasattr(array, "new_tensor") else module_of(array).asarray(numbers, array.dtype)
+
+
+def _unwritten(given: Mapping[str, Any]) -> Any:
+    """Memory for an output, (Tq, Hq, Dv), which holds NaN."""
+    q, v = given["q"], given.get("v_cache", given.get("v"))
+    return module_of(q).full_like(q[..., :1], math.nan)[..., np.zeros(v.shape[-1], np.int64)]

@@ -26,6 +26,7 @@ from attention_conformance.conformance.cases import (
     softmax,
     sublayer,
     varlen,
+    varlen_gradient,
 )
 from attention_conformance.conformance.cases.base import AnyCase, Case
 from attention_conformance.conformance.cases.data import Shape
@@ -64,7 +65,7 @@ def all_cases() -> dict[str, Case]:
 @functools.cache
 def every_case() -> dict[str, AnyCase]:
     """Every case of every operator by its name, sdpa's first.  Raises ValueError if a name stands twice."""
-    others = (mha, sublayer, gradient, mha_gradient, varlen, paged, merge)
+    others = (mha, sublayer, gradient, mha_gradient, varlen, varlen_gradient, paged, merge)
     return _by_name([*all_cases().values(), *(each for group in others for each in group.cases())])
 
 

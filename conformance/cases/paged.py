@@ -117,6 +117,7 @@ def _quantised() -> Iterator[PagedCase]:
     yield quantised("int8-token-head", "A scale for each token and head, grouped heads, pages of 16.", "int8", "token_head", replace(MIXED, hq=6, k_lengths=(40, 17, 7, 33), page=16), is_causal=True, dtypes=("float32", *HALVES), stays="the scales of per-token-head caches")
     yield quantised("e4m3fn-token-head-decode", "A scale for each token and head in float8_e4m3fn, grouped heads, one query each.", "float8_e4m3fn", "token_head", replace(DECODE, hq=4), return_lse=True)
     yield quantised("int8-page-shared", "A scale for each page, pages that all share.", "int8", "page", replace(MIXED, q_lengths=(3, 1, 2, 1), k_lengths=(9, 14, 11, 8), shared=2), is_causal=True)
+    yield quantised("e4m3fn-head-shared", "One query each, two pages that all share, a scale for each head.", "float8_e4m3fn", "head", replace(DECODE, k_lengths=(11, 14, 9), shared=2), is_causal=True)
     yield quantised("int8-head-empty", "A sequence without queries, and one without keys.", "int8", "head", HOLES, is_causal=True, return_lse=True, stays="nothing to dequantise")
     yield quantised("e4m3fn-head-window", "Causal with five keys to the left.", "float8_e4m3fn", "head", replace(MIXED, k_lengths=(19, 14, 7, 23)), is_causal=True, window=(5, None), stays="a window over a quantised cache")
     yield quantised("int8-head-softcap", "softcap = 3, on scores of tens.", "int8", "head", data=_large_scores, softcap=3.0, stays="a softcap over a quantised cache")

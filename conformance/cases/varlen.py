@@ -100,6 +100,8 @@ def _large() -> Iterator[PackedCase]:
     longer = tuple(int(n) for n in np.random.default_rng(23).integers(0, 6, 300))
     yield case("many", "VARLEN-8", "300 sequences of 0 to 4 tokens over themselves, causal.", PackedShape(short, short, hq=1, hkv=1, d=4, dv=4), is_causal=True)
     yield case("many-cross", "VARLEN-8 VARLEN-4", "300 sequences of 0 to 4 queries over 0 to 5 keys, with an lse.", PackedShape(short, longer, hq=1, hkv=1, d=4, dv=4), return_lse=True)
+    one = tuple(int(n) for n in np.random.default_rng(24).integers(0, 2, 2048))
+    yield case("thousands", "VARLEN-8 VARLEN-4", "2,048 sequences of at most one token over themselves: each output is its own value.", PackedShape(one, one, hq=1, hkv=1, d=1, dv=1), stays="thousands of sequences")
     yield case("sum-keys", "VARLEN-8", "65,530 keys, then three short sequences across 2¹⁶.", PackedShape((2, 3, 2, 3), (65530, 4, 5, 7), hq=1, hkv=1, d=2, dv=2))
     yield case("sum-queries", "VARLEN-8", "65,530 queries, then three short sequences across 2¹⁶.", PackedShape((65530, 4, 5, 7), (1, 4, 3, 6), hq=1, hkv=1, d=1, dv=1), is_causal=False)
     yield case("sum-half", "VARLEN-8", "40,000 keys, across 2¹⁵, causal.", PackedShape((2, 3, 2), (32765, 4, 7231), hq=1, hkv=1, d=2, dv=2), is_causal=True)

@@ -48,6 +48,7 @@ GROUPS = (
     "gradients/sdpa_masks",
     "gradients/mha",
     "gradients/mha_rows",
+    "gradients/varlen",
     "serving/varlen",
     "serving/paged",
     "merge/weights",

@@ -18,7 +18,17 @@ from enum import StrEnum
 from attention_conformance.conformance.cases import AnyCase, asked_cases, every_case
 from attention_conformance.conformance.cases.fit import dtypes_for
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
-from attention_conformance.impls.operators import MERGE, MHA, MHA_GRAD, PAGED, SDPA, SDPA_GRAD, SUBLAYER, VARLEN
+from attention_conformance.impls.operators import (
+    MERGE,
+    MHA,
+    MHA_GRAD,
+    PAGED,
+    SDPA,
+    SDPA_GRAD,
+    SUBLAYER,
+    VARLEN,
+    VARLEN_GRAD,
+)
 
 #: Needs of a case that are no keywords: fewer heads of k and v than of q, strides, an input that must be refused.
 GROUPED, MEMORY, INVALID = "grouped heads", "memory layout", "invalid input"
@@ -73,7 +83,7 @@ FEATURES = {
         Feature(COMBINATIONS),  # SDPA-13, and every pair
         Feature("mha", operators=(MHA.name,)),
         Feature("sublayer", operators=(SUBLAYER.name,)),
-        Feature("gradients", operators=(SDPA_GRAD.name, MHA_GRAD.name)),
+        Feature("gradients", operators=(SDPA_GRAD.name, MHA_GRAD.name, VARLEN_GRAD.name)),
         Feature("varlen", operators=(VARLEN.name,)),
         Feature("paged", operators=(PAGED.name,)),
         Feature("merge", operators=(MERGE.name,)),

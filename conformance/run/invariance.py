@@ -1,4 +1,4 @@
-"""(SDPA-40, SDPA-41) Invariance: whether a sequence, and a row, has the same bits in whatever call it comes.
+"""(SDPA-40, VARLEN-14, PAGED-17 …) Invariance: whether a sequence, and a row, has the same bits in every call.
 
 ``--invariance`` makes one call and, for each question, another one that has some of the same rows: alone, elsewhere in
 the batch, beside other neighbours, with padding behind its keys, in chunks of queries.  What differs is told with how
@@ -7,105 +7,28 @@ many elements, by how much, and how that compares with the bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from attention_conformance.conformance.cases.base import Case
-from attention_conformance.conformance.cases.base import case as sdpa_case
+from attention_conformance.conformance.cases.base import AnyCase
 from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.cases.fit import fit
 from attention_conformance.conformance.judging.compare import shares
 from attention_conformance.conformance.judging.message import clause_lines, inputs_line, rerun, share_text
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.run.invariance_questions import CASES, QUESTIONS, Question, questions
 from attention_conformance.conformance.run.targets import Target
-from attention_conformance.conformance.spec.inputs import Inputs
 from attention_conformance.impls.calls import Reply, Request, call
 from attention_conformance.impls.operators import SDPA
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 
-BATCH, CHUNKS = "SDPA-40", "SDPA-41"
-
 #: How results are called, before the name of the question.
 PREFIX = "invariance/"
 
-#: Large enough that libraries split it; every sequence of it is asked for.
-CASE: Case = sdpa_case(
-    "invariance",
-    BATCH,
-    "Large enough that libraries share it between threads, and split its keys.",
-    Shape(b=3, hq=8, hkv=8, sq=128, sk=320, d=64, dv=64),
-    needs="B > 1",
-)
-
-#: Part of the output of the first call, the second call, and the part of its output that has the same rows.
-Pair = tuple[tuple[slice, ...], Inputs, tuple[slice, ...]]
-WHOLE = (slice(None),)
-
-
-def _of(x: Inputs, pick: Callable[[np.ndarray], np.ndarray]) -> Inputs:
-    return Inputs(pick(x.q), pick(x.k), pick(x.v), x.keywords)
-
-
-def _alone(x: Inputs) -> Pair:
-    return (slice(1, 2),), _of(x, lambda a: a[1:2].copy()), WHOLE
-
-
-def _place(x: Inputs) -> Pair:
-    return (slice(None, None, -1),), _of(x, lambda a: a[::-1].copy()), WHOLE
-
-
-def _neighbours(x: Inputs) -> Pair:
-    def others(a: np.ndarray) -> np.ndarray:
-        rolled = np.roll(a, 1, axis=2) * a.dtype.type(2)
-        return np.concatenate([a[:1], rolled[1:]])
-
-    return (slice(0, 1),), _of(x, others), (slice(0, 1),)
-
-
-def _larger(x: Inputs) -> Pair:
-    return WHOLE, _of(x, lambda a: np.concatenate([a] * 4)), (slice(0, len(x.q)),)
-
-
-def _padding(x: Inputs) -> Pair:
-    def longer(a: np.ndarray) -> np.ndarray:
-        return np.concatenate([a, np.ones_like(a)], axis=2)
-
-    lengths = np.full(len(x.q), x.k.shape[2], np.int64)
-    return WHOLE, Inputs(x.q, longer(x.k), longer(x.v), {"kv_lengths": lengths}), WHOLE
-
-
-def _chunk(x: Inputs) -> Pair:
-    rows = slice(x.q.shape[2] // 2, None)
-    return (slice(None), slice(None), rows), Inputs(x.q[:, :, rows].copy(), x.k, x.v), WHOLE
-
-
-def _row(x: Inputs) -> Pair:
-    return (slice(None), slice(None), slice(-1, None)), Inputs(x.q[:, :, -1:].copy(), x.k, x.v), WHOLE
-
-
-@dataclass(frozen=True)
-class Question:
-    """One way in which the same rows come in another call."""
-
-    clause: str
-    #: In words, as a message says it.
-    text: str
-    pair: Callable[[Inputs], Pair]
-    #: Keywords that both calls give.
-    needs: tuple[str, ...] = ()
-
-
-QUESTIONS = {
-    "alone": Question(BATCH, "the second sequence alone", _alone),
-    "place": Question(BATCH, "the sequences in reverse order", _place),
-    "neighbours": Question(BATCH, "the first sequence beside others", _neighbours),
-    "larger-batch": Question(BATCH, "the batch four times over", _larger),
-    "padding": Question(BATCH, "as many keys of padding behind every sequence", _padding, ("kv_lengths",)),
-    "chunk": Question(CHUNKS, "the second half of the queries", _chunk),
-    "row": Question(CHUNKS, "the last query alone", _row),
-}
+#: The case of sdpa; of packs and caches they are in CASES.
+CASE = CASES[SDPA.name]
 
 
 def judge(target: Target, question: str, pool: Pool, keywords: frozenset[str], timeout: float | None = None) -> Result:
@@ -114,13 +37,15 @@ def judge(target: Target, question: str, pool: Pool, keywords: frozenset[str], t
     Parameters
     ----------
     question
-        A name in QUESTIONS.
+        A name in ``questions`` of its operator.
     keywords
         Those that the implementation accepts.
     timeout
         Seconds for each of the two calls.
     """
-    asked, implementation = QUESTIONS[question], target.implementation
+    implementation = target.implementation
+    operator = implementation.operator
+    asked = (questions(operator) or QUESTIONS[SDPA.name])[question]
     blank = Result(
         implementation.name,
         target.device,
@@ -130,16 +55,20 @@ def judge(target: Target, question: str, pool: Pool, keywords: frozenset[str], t
         Outcome.PASSED,
         profile=implementation.profile(target.dtype).value,
     )
-    if implementation.operator != SDPA.name:
-        return replace(blank, outcome=Outcome.UNSUPPORTED, reason="invariance is asked of sdpa")
+    if not questions(operator):
+        of = ", ".join(QUESTIONS)
+        return replace(blank, outcome=Outcome.UNSUPPORTED, reason=f"invariance is asked of {of}")
     lacking = sorted(set(asked.needs) - keywords)
     if lacking:
         return replace(blank, outcome=Outcome.UNSUPPORTED, reason=f"no keyword {', '.join(lacking)}")
-    case = fit(CASE, implementation.envelope)
+    chosen = CASE if operator == SDPA.name else CASES[operator]
+    if operator != SDPA.name and "is_causal" in keywords:
+        chosen = replace(chosen, options={**chosen.options, "is_causal": True})
+    case = fit(chosen, implementation.envelope)
     if case.unfit:
         return replace(blank, outcome=Outcome.NOT_APPLICABLE, reason=case.unfit)
     first = case.inputs(target.dtype)
-    if "kv_lengths" in asked.needs:
+    if operator == SDPA.name and "kv_lengths" in asked.needs:
         first = replace(first, keywords={"kv_lengths": np.full(len(first.q), first.k.shape[2], np.int64)})
     part, second, same = asked.pair(first)
     if _sizes(second) not in implementation.envelope:
@@ -157,12 +86,16 @@ def judge(target: Target, question: str, pool: Pool, keywords: frozenset[str], t
     return _judged(blank, case, target, asked, outputs[0][part], outputs[1][same], part)
 
 
-def _sizes(x: Inputs) -> Shape:
+def _sizes(x: Any) -> Shape:
+    if hasattr(x, "cu_seqlens_q"):
+        sq, sk = (int(x.keywords[f"max_seqlen_{name}"]) for name in "qk")
+        k, v = (x.k_cache, x.v_cache) if hasattr(x, "k_cache") else (x.k, x.v)
+        return Shape(len(x.cu_seqlens_q) - 1, x.q.shape[1], k.shape[-2], sq, sk, x.q.shape[2], v.shape[-1])
     b, hq, sq, d = x.q.shape
     return Shape(b, hq, x.k.shape[1], sq, x.k.shape[2], d, x.v.shape[3])
 
 
-def _called(target: Target, given: Inputs, pool: Pool, timeout: float | None) -> Reply | Crashed | TimedOut:
+def _called(target: Target, given: Any, pool: Pool, timeout: float | None) -> Reply | Crashed | TimedOut:
     request = Request(target.device, given.arrays, dict(given.keywords))
     try:
         job = f"{call.__module__}:{call.__name__}"
@@ -180,12 +113,12 @@ def _failed(blank: Result, failure: Failure, reason: str) -> Result:
 
 def _judged(
     blank: Result,
-    case: Case,
+    case: AnyCase,
     target: Target,
     asked: Question,
     first: np.ndarray,
     second: np.ndarray,
-    part: tuple[slice, ...],
+    part: tuple[Any, ...],
 ) -> Result:
     if first.shape != second.shape:
         return _failed(blank, Failure.SHAPE, f"{asked.text}: {second.shape} for {first.shape}")

@@ -15,7 +15,7 @@ _HEADING = re.compile(r"^### (?P<id>[A-Z]+-\d+) · (?P<title>.+) · (?P<level>[A
 
 #: Clauses that no case shows, and an option does: a process has one first call (``--fresh N``), and a case is one call
 #: (``--invariance``).
-BY_OPTION = frozenset({"SDPA-39", "SDPA-40", "SDPA-41"})
+BY_OPTION = frozenset({"SDPA-39", "SDPA-40", "SDPA-41", "VARLEN-14", "VARLEN-15", "PAGED-17", "PAGED-18"})
 
 
 class Level(StrEnum):

@@ -57,9 +57,10 @@ _COLUMNS = {
 def render() -> str:
     """The page, from the data."""
     data = tomllib.loads(DATA.read_text(encoding="utf-8"))
-    names = [each["name"] for table in ("examples", "packed", "merges") for each in data[table]]
+    names = [each["name"] for table in ("examples", "packed", "paged", "merges") for each in data[table]]
     contents = "\n".join(f"- [{name}](#{name})" for name in names)
-    sections = (*map(_section, data["examples"]), *map(_packed, data["packed"]), _MERGES, *map(_merge, data["merges"]))
+    attention = (*map(_section, data["examples"]), *map(_packed, data["packed"]), *map(_paged, data["paged"]))
+    sections = (*attention, _MERGES, *map(_merge, data["merges"]))
     return "\n".join([_HEAD, contents, "", *sections])
 
 
@@ -71,16 +72,43 @@ def write() -> Path:
 
 def _packed(example: Mapping[str, Any]) -> str:
     """An example of packed sequences: a table of its keys and one of its rows, each with the sequence that it is of."""
+    inputs = example["inputs"]
+    keys = zip(_sequences(example["cu_seqlens_k"], len(inputs["k"])), inputs["k"], inputs["v"], strict=True)
+    cells = [[j, n, *map(_nested, numbers)] for j, (n, *numbers) in enumerate(keys)]
+    return _with_rows(example, [_table(["key", "sequence", "k", "v"], cells)])
 
-    def sequences(boundaries: list[int], count: int) -> list[Any]:
-        lengths = [end - start for start, end in itertools.pairwise(boundaries)]
-        own = [n for n, length in enumerate(lengths) for _ in range(length)]
-        return [*own, *["none"] * (count - len(own))]
 
+def _paged(example: Mapping[str, Any]) -> str:
+    """An example of a paged cache: tables of its slots, of its sequences and of its rows."""
+    inputs = example["inputs"]
+    slots = [
+        [page, slot, *map(_nested, numbers)]
+        for page, pair in enumerate(zip(inputs["k_cache"], inputs["v_cache"], strict=True))
+        for slot, numbers in enumerate(zip(*pair, strict=True))
+    ]
+    owned = enumerate(zip(example["block_table"], example["kv_lengths"], strict=True))
+    tables = [
+        _table(["page", "slot", "k", "v"], slots),
+        _table(["sequence", "pages", "keys"], [[n, _nested(row), length] for n, (row, length) in owned]),
+    ]
+    if "k_new" in inputs:
+        new = zip(inputs["k_new"], inputs["v_new"], strict=True)
+        tables.append(_table(["row", "new k", "new v"], [[i, *map(_nested, each)] for i, each in enumerate(new)]))
+    return _with_rows(example, tables)
+
+
+def _sequences(boundaries: list[int], count: int) -> list[Any]:
+    """The sequence of each row of a pack, "none" behind the last."""
+    lengths = [end - start for start, end in itertools.pairwise(boundaries)]
+    own = [n for n, length in enumerate(lengths) for _ in range(length)]
+    return [*own, *["none"] * (count - len(own))]
+
+
+def _with_rows(example: Mapping[str, Any], tables: list[str]) -> str:
+    """An example of several sequences: its options, tables of its keys, the table of its rows, and wrong results."""
     inputs, results = example["inputs"], example["results"]
     columns = [inputs["q"], example["steps"]["powers"], example["steps"]["totals"], results["output"], results["lse"]]
-    rows = zip(sequences(example["cu_seqlens_q"], len(inputs["q"])), *columns, strict=True)
-    keys = zip(sequences(example["cu_seqlens_k"], len(inputs["k"])), inputs["k"], inputs["v"], strict=True)
+    rows = zip(_sequences(example["cu_seqlens_q"], len(inputs["q"])), *columns, strict=True)
     options = {"scale": "ln 2", **example.get("options", {})}
     wrong = [
         f"- {each['result']} = {_nested(_texts(each['value']))}: {each['because']}"
@@ -90,7 +118,7 @@ def _packed(example: Mapping[str, Any]) -> str:
         f"## {example['name']}",
         f"{example['shows']} ({', '.join(example['clauses'])})",
         "Options: " + ", ".join(f"{name} = {_option(name, value)}" for name, value in options.items()) + ".",
-        _table(["key", "sequence", "k", "v"], [[j, n, *map(_nested, numbers)] for j, (n, *numbers) in enumerate(keys)]),
+        *tables,
         _table(
             ["row", "sequence", "q", "powers", "sum", "output", "log-sum-exp"],
             [[i, n, *map(_nested, numbers)] for i, (n, *numbers) in enumerate(rows)],

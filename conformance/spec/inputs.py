@@ -75,6 +75,19 @@ class PackedInputs(_Arguments):
 
 
 @dataclass(frozen=True)
+class PackedGradientInputs(_Arguments):
+    """Of varlen_grad: q, k, v as of varlen, the gradient with respect to the output, (Tq, Hq, Dv), and boundaries."""
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    grad_output: np.ndarray
+    cu_seqlens_q: np.ndarray
+    cu_seqlens_k: np.ndarray
+    keywords: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class MergeInputs(_Arguments):
     """Of merge: outputs (P, B, H, S, Dv), and lses (P, B, H, S) in float32 or wider."""
 

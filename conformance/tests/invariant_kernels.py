@@ -51,3 +51,80 @@ def leaking(q: Array, k: Array, v: Array) -> Array:
     output = row_by_row(q, k, v)
     output[:1] += output[-1:] / 1000
     return output
+
+
+def packed(
+    q: Array,
+    k: Array,
+    v: Array,
+    cu_seqlens_q: Array,
+    cu_seqlens_k: Array,
+    *,
+    is_causal: bool = False,
+    max_seqlen_q: int = 0,
+    max_seqlen_k: int = 0,
+    block: int = 64,
+) -> Array:
+    """Each row of a pack by itself."""
+    output = np.zeros((*q.shape[:2], v.shape[2]), q.dtype)
+    for n in range(len(cu_seqlens_q) - 1):
+        start, end = (int(cu_seqlens_q[n + each]) for each in (0, 1))
+        first, last = (int(cu_seqlens_k[n + each]) for each in (0, 1))
+        for i in range(start, end):
+            keys = slice(first, last - (end - 1 - i) if is_causal else last)
+            row = q[i][None, :, None], k[keys].swapaxes(0, 1)[None], v[keys].swapaxes(0, 1)[None]
+            output[i] = row_by_row(*row, block=block)[0, :, 0]
+    return output
+
+
+def packed_split_by_batch(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array) -> Array:
+    """Fewer splits with more sequences."""
+    return packed(q, k, v, cu_seqlens_q, cu_seqlens_k, block=4 * len(cu_seqlens_q))
+
+
+def packed_split_by_maximum(
+    q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, *, max_seqlen_k: int = 0
+) -> Array:
+    """Splits of a fifth of the longest sequence that there may be."""
+    return packed(q, k, v, cu_seqlens_q, cu_seqlens_k, block=max_seqlen_k // 5)
+
+
+def packed_split_as_told(
+    q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, *, num_splits: int = 0
+) -> Array:
+    """Blocks of 64 keys unless it is told otherwise, as ``num_splits`` of flash-attention."""
+    return packed(q, k, v, cu_seqlens_q, cu_seqlens_k, block=len(k) if num_splits == 1 else 64)
+
+
+def packed_decoding(
+    q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, *, is_causal: bool = False
+) -> Array:
+    """Another kernel where every sequence has one query."""
+    small = len(q) == len(cu_seqlens_q) - 1
+    return packed(q, k, v, cu_seqlens_q, cu_seqlens_k, is_causal=is_causal, block=8 if small else 64)
+
+
+def paged(
+    q: Array,
+    k_cache: Array,
+    v_cache: Array,
+    cu_seqlens_q: Array,
+    block_table: Array,
+    kv_lengths: Array,
+    *,
+    is_causal: bool = False,
+    block: int = 64,
+) -> Array:
+    """The keys of each sequence by its table, then as ``packed``."""
+    rows = [block_table[n, np.arange(m) // k_cache.shape[1]] for n, m in enumerate(kv_lengths)]
+    page, slot = np.concatenate(rows), np.concatenate([np.arange(m) % k_cache.shape[1] for m in kv_lengths])
+    ends = np.concatenate([[0], np.cumsum(kv_lengths)])
+    return packed(q, k_cache[page, slot], v_cache[page, slot], cu_seqlens_q, ends, is_causal=is_causal, block=block)
+
+
+def paged_by_place(
+    q: Array, k_cache: Array, v_cache: Array, cu_seqlens_q: Array, block_table: Array, kv_lengths: Array
+) -> Array:
+    """Blocks that depend on where the first page lies."""
+    block = 16 + int(block_table[0, 0])
+    return paged(q, k_cache, v_cache, cu_seqlens_q, block_table, kv_lengths, block=block)

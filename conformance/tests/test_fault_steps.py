@@ -26,6 +26,7 @@ CASES = {
     "sdpa_grad": ("grad-mask",),
     "mha_grad": ("mha-grad-mask",),
     "varlen": ("varlen-causal-more-keys", "varlen-empty-both", "varlen-maxima-window", "varlen-invalid-boundaries"),
+    "varlen_grad": ("varlen-grad-causal-more-keys", "varlen-grad-empty-both", "varlen-grad-invalid-grad-output"),
     "paged": ("paged-mixed", "paged-empty", "paged-new-window", "paged-invalid-table"),
     "merge": ("merge-two", "merge-empty-all-row", "merge-invalid-parts"),
 }

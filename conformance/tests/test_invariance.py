@@ -1,10 +1,11 @@
-"""(SDPA-40, SDPA-41) ``--invariance``: what depends on the batch or the chunk is told, and what does not is not."""
+"""(SDPA-40, VARLEN-14, PAGED-17 …) ``--invariance``: what depends on batch or chunk is told, what does not is not."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from attention_conformance.conformance import results
 from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.run import invariance
+from attention_conformance.conformance.run.invariance_questions import CASES, questions
 from attention_conformance.conformance.run.targets import Target
 from attention_conformance.conformance.spec.clauses import BY_OPTION, Level, clauses
 from attention_conformance.conformance.tests import invariant_kernels
@@ -48,7 +50,7 @@ def judged(name: str, question: str, keywords: frozenset[str] = frozenset(), **f
 @pytest.mark.parametrize("name", DEPENDS)
 def test_what_the_bits_depend_on_is_told(name: str) -> None:
     """Just that, question by question."""
-    questions = [each for each, asked in invariance.QUESTIONS.items() if not asked.needs]
+    questions = [each for each, asked in invariance.QUESTIONS["sdpa"].items() if not asked.needs]
     outcomes = {question: judged(name, question).outcome for question in questions}
     assert set(outcomes.values()) <= {Outcome.PASSED, Outcome.ADVISORY}
     assert {question for question, outcome in outcomes.items() if outcome is Outcome.ADVISORY} == DEPENDS[name]
@@ -85,15 +87,48 @@ def test_calls_outside_the_envelope_are_not_asked() -> None:
     assert judged("one_batch", "place").outcome is Outcome.UNSUPPORTED  # which declares nothing
 
 
+#: Of packs and caches; first what has is_causal, and is asked with it.
+PACKED = {
+    "packed": set(),
+    "packed_split_by_batch": {"alone", "larger-batch"},
+    "packed_split_by_maximum": {"padding"},
+    "packed_split_as_told": {"splits"},
+    "packed_decoding": {"row"},
+    "paged": set(),
+    "paged_by_place": {"alone", "place", "pages"},
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_what_the_bits_of_packs_depend_on_is_told(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Just that: the other sequences, the maxima, the chunk, the pages."""
+    operator = "paged" if name.startswith("paged") else "varlen"
+    for each, case in CASES.items():
+        if each != "sdpa":
+            lengths: dict[str, Any] = {"q_lengths": (9, 1, 12, 1), "k_lengths": (9, 150, 160, 70), "hq": 1, "hkv": 1}
+            shape = replace(case.shape, **lengths, d=8, dv=8)
+            monkeypatch.setitem(CASES, each, replace(case, shape=shape, options=shape.options))
+    keywords = frozenset({"is_causal"} if name in ("packed", "packed_decoding", "paged") else set())
+    keywords |= {"num_splits"} if name == "packed_split_as_told" else set()
+    fields = {"operator": operator, "folder": str(tmp_path)}  # a plug-in, which is called by its signature
+    found = {question: judged(name, question, keywords, **fields) for question in questions(operator)}
+    outcomes = {question: result.outcome for question, result in found.items()}
+    assert {question for question, outcome in outcomes.items() if outcome is Outcome.ADVISORY} == PACKED[name]
+    needs = {"prefill": "is_causal", "splits": "num_splits"}
+    lacking = {question for question, keyword in needs.items() if keyword not in keywords}
+    assert {question for question, outcome in outcomes.items() if outcome is Outcome.UNSUPPORTED} == lacking
+    assert outcomes.keys() - PACKED[name] - lacking == {q for q, o in outcomes.items() if o is Outcome.PASSED}
+
+
 def test_layers_are_not_asked() -> None:
-    """The clauses are of sdpa."""
+    """The clauses are of sdpa, packs and caches."""
     found = invariance.judge(Target(builtin()["numpy-layer"], "cpu", "float32"), "row", Pool(), frozenset())
     assert found.outcome is Outcome.UNSUPPORTED
 
 
 def test_the_clauses_are_asked_by_the_option() -> None:
     """They bind to nothing, and no case shows them."""
-    asked = {each.clause for each in invariance.QUESTIONS.values()}
+    asked = {each.clause for of in invariance.QUESTIONS.values() for each in of.values()}
     assert asked < BY_OPTION
     assert {clauses()[each].level for each in asked} == {Level.SHOULD}
 

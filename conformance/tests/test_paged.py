@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -17,14 +19,18 @@ from attention_conformance.conformance.faults.registry import FAULTS, faults_of
 from attention_conformance.conformance.faults.trials import Failed
 from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.conformance.spec.examples import DATA
 from attention_conformance.conformance.spec.paged import paged
 from attention_conformance.conformance.tests.exact import parse
 from attention_conformance.conformance.tests.test_varlen import EXAMPLES, dense, given, reply, result
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.envelope import Envelope, Sizes
+from attention_conformance.impls.numpy.paged import paged as fast
 from attention_conformance.impls.process.pool import Pool
 
 CASES = [case for case in every_case().values() if case.operator == "paged"]
+BY_HAND = tomllib.loads(DATA.read_text(encoding="utf-8"))["paged"]
 
 
 class Gathered:
@@ -75,6 +81,52 @@ def test_examples_by_hand_over_pages(example: Any, page: int) -> None:
     found = paged(q, k_cache, v_cache, cu_q, table, lengths, scale=float(np.log(2)), **example.get("options", {}))
     wanted = [[float(parse(each)) for each in row] for row in example["results"]["output"]]
     np.testing.assert_allclose(found.output[:, 0], wanted, rtol=1e-14)
+
+
+@pytest.mark.parametrize("example", BY_HAND, ids=lambda each: each["name"])
+def test_examples_of_caches_follow_from_their_inputs(example: Any) -> None:
+    """Keys by the table, powers of two, their sum, the weighted mean and the logarithm, in fractions."""
+    x, causal, row = example["inputs"], example.get("options", {}).get("is_causal", False), 0
+    size = len(x["k_cache"][0])
+    for n, length in enumerate(example["kv_lengths"]):
+        start, end = example["cu_seqlens_q"][n : n + 2]
+        places = [(example["block_table"][n][j // size], j % size) for j in range(length)]
+        k, v = ([x[name][page][slot][0] for page, slot in places] for name in ("k_cache", "v_cache"))
+        if "k_new" in x:
+            k[length - (end - start) :] = [new[0] for new in x["k_new"][start:end]]
+            v[length - (end - start) :] = [new[0] for new in x["v_new"][start:end]]
+        for i in range(start, end):
+            seen = length - (end - 1 - i) if causal else length
+            powers = [Fraction(2) ** (x["q"][i][0] * key) if j < seen else Fraction(0) for j, key in enumerate(k)]
+            assert powers == example["steps"]["powers"][row]
+            total = sum(powers)
+            assert total == example["steps"]["totals"][row]
+            mean = sum((p * value for p, value in zip(powers, v, strict=True)), Fraction(0)) / (total or 1)
+            assert [mean] == [parse(each).coefficient for each in example["results"]["output"][row]]
+            lse = np.log(float(total)) if total else -np.inf
+            assert float(parse(example["results"]["lse"][row])) == pytest.approx(lse, rel=1e-15)
+            row += 1
+    assert row == len(x["q"])
+    assert set(example["clauses"]) <= set(clauses())
+
+
+@pytest.mark.parametrize("function", [paged, fast], ids=["reference", "numpy"])
+@pytest.mark.parametrize("example", BY_HAND, ids=lambda each: each["name"])
+def test_caches_give_what_was_computed_by_hand(example: Any, function: Any) -> None:
+    """And not the wrong results that an example lists."""
+    inputs = {name: np.array(value, np.float64)[..., None, :] for name, value in example["inputs"].items()}
+    tables = (np.array(example[name], np.int32) for name in ("cu_seqlens_q", "block_table", "kv_lengths"))
+    arguments = [inputs.pop(name) for name in ("q", "k_cache", "v_cache")]
+    found = function(*arguments, *tables, **inputs, scale=float(np.log(2)), **example.get("options", {}))
+    output = getattr(found, "output", found)[:, 0]
+
+    def numbers(value: Any) -> np.ndarray:
+        return np.array([[float(parse(each)) for each in row] for row in value])
+
+    np.testing.assert_allclose(output, numbers(example["results"]["output"]), rtol=1e-14)
+    assert example["rejected"]
+    for wrong in example["rejected"]:
+        assert not np.allclose(output, numbers(wrong["value"])), wrong["because"]
 
 
 def test_a_quantised_cache_by_hand() -> None:

@@ -40,6 +40,12 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     ),
     _entry("numpy-layer", "layer:mha", "projections, heads, attention and output projection written out", "mha"),
     _entry("numpy-varlen", "varlen:varlen", "packed sequences, one after the other by numpy-eager", "varlen"),
+    _entry(
+        "numpy-varlen-gradients",
+        "varlen_gradients:varlen_gradients",
+        "gradients of packed sequences, one after the other by numpy-gradients",
+        "varlen_grad",
+    ),
     _entry("numpy-paged", "paged:paged", "a paged cache, gathered by its table for numpy-varlen", "paged"),
     _entry("numpy-sublayer", "layer:sublayer", "numpy-layer with residual and LayerNorm", "sublayer"),
     _entry(

@@ -168,3 +168,97 @@ def test_the_signature_of_a_paged_kernel_is_recognised() -> None:
             "lengths",
             "table",
         ]
+
+
+def with_kvcache(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    k: Any = None,
+    v: Any = None,
+    cache_seqlens: Any = None,
+    block_table: Any = None,
+    return_softmax_lse: bool = False,
+) -> Any:
+    """The layout of flash-attention 2: equally many queries each; it writes into the cache, and adds lengths."""
+    if k is not None:
+        k_cache[:] = 0 * k_cache
+    output = q + 0 * q + cache_seqlens[:, None, None, None]
+    return (output, output[..., 0].swapaxes(1, 2)) if return_softmax_lse else output
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+def test_sequences_of_as_many_queries_are_one_call(framework: str) -> None:
+    """A function without boundaries is called once for each number of queries, and rows come back where they were."""
+    module = pytest.importorskip("jax.numpy" if framework == "jax" else framework)
+    array = getattr(module, "as_tensor", None) or module.asarray
+    q = np.arange(6 * 2 * 3, dtype=np.float32).reshape(6, 2, 3)
+    cache, table, lengths = np.ones((5, 4, 2, 3), np.float32), np.zeros((4, 2), np.int32), np.array([10, 0, 30, 40])
+    arguments = (q, cache, cache, np.array([0, 1, 1, 4, 6], np.int32), table, lengths)
+    output, lse = packed_form(with_kvcache)(*map(array, arguments), return_lse=True)
+    wanted = q + np.array([10, 30, 30, 30, 40, 40], np.float32)[:, None, None]
+    np.testing.assert_array_equal(np.asarray(output), wanted)
+    np.testing.assert_array_equal(np.asarray(lse), wanted[..., 0].T)
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_new_keys_do_not_reach_the_cache_of_the_call(framework: str) -> None:
+    """What is written in place is a copy, and lengths are those before."""
+    module = pytest.importorskip(framework)
+    array = getattr(module, "as_tensor", None) or module.asarray
+    q, new = np.zeros((4, 2, 3), np.float32), np.ones((4, 2, 3), np.float32)
+    cache, lengths = array(np.ones((5, 4, 2, 3), np.float32)), array(np.array([10, 20], np.int32))
+    rest = map(array, (np.array([0, 2, 4], np.int32), np.zeros((2, 2), np.int32)))
+    output = packed_form(with_kvcache)(array(q), cache, cache, *rest, lengths, k_new=array(new), v_new=array(new))
+    assert np.asarray(output)[:, 0, 0].tolist() == [8, 8, 18, 18]
+    assert np.asarray(cache).all()
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize(
+    ("layout", "axes"),
+    [("HND", ["phs"]), ("interleaved", ["p2sh"]), ("interleaved-HND", ["p2hs"]), ("stacked", ["2psh"])],
+)
+def test_a_cache_comes_in_the_layout_that_is_declared(framework: str, layout: str, axes: list[str]) -> None:
+    """Its axes, its numbers in them, and its memory in their order."""
+    module = pytest.importorskip("jax.numpy" if framework == "jax" else framework)
+    array = getattr(module, "as_tensor", None) or module.asarray
+
+    def two(q: Any, k_cache: Any, v_cache: Any, cu_seqlens_q: Any, block_table: Any, kv_lengths: Any) -> Any:
+        return [k_cache, v_cache]
+
+    def one(q: Any, kv_cache: Any, cu_seqlens_q: Any, block_table: Any, kv_lengths: Any) -> Any:
+        return [kv_cache]
+
+    k = np.arange(5 * 4 * 2 * 3, dtype=np.float32).reshape(5, 4, 2, 3)
+    function: Any = two if layout == "HND" else one
+    function.cache_layout = layout
+    found = packed_form(function)("q", array(k), array(-k), "cu", "table", "lengths")
+    wanted = [k.swapaxes(1, 2), -k.swapaxes(1, 2)] if "HND" in layout else [k, -k]
+    wanted = wanted if layout == "HND" else [np.stack(wanted, axes[0].index("2"))]
+    for got, expected in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(np.asarray(got), expected)
+        assert np.asarray(got).flags.c_contiguous
+
+
+def test_a_layout_that_is_none_is_refused() -> None:
+    """By its name, and one cache for both where values are wider."""
+
+    def paged(q: Any, kv_cache: Any, cu_seqlens_q: Any, block_table: Any, kv_lengths: Any) -> Any: ...
+
+    paged.cache_layout = "NDH"  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="cache_layout is 'NDH', which is none of NHD, HND, interleaved"):
+        packed_form(paged)
+    paged.cache_layout = "interleaved"  # type: ignore[attr-defined]
+    k, v = np.zeros((5, 4, 2, 8)), np.zeros((5, 4, 2, 12))
+    with pytest.raises(NotImplementedError, match=r"one cache holds no keys of \(5, 4, 2, 8\) and values of"):
+        packed_form(paged)("q", k, v, "cu", "table", "lengths")
+
+
+def test_a_parameter_that_nothing_is_known_of_is_named() -> None:
+    """It has no default, and the operator has nothing of its name."""
+
+    def varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, workspace: Any) -> Any: ...
+
+    with pytest.raises(ValueError, match="it requires the argument 'workspace', which varlen does not have"):
+        packed_form(varlen)

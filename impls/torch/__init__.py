@@ -143,6 +143,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         _FUSED,
         operator="varlen",
     ),
+    _gradients("torch-varlen-padded", "varlen:padded", "varlen", _FUSED),
     _entry(
         "torch-varlen-flex",
         "varlen:flex",

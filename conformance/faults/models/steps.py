@@ -25,12 +25,24 @@ from attention_conformance.conformance.faults.models.paged import Paged
 from attention_conformance.conformance.faults.models.sdpa import Attention, Model
 from attention_conformance.conformance.faults.models.tiles import Tiled
 from attention_conformance.conformance.faults.models.varlen import Packed
+from attention_conformance.conformance.faults.models.varlen_gradients import PackedBackward
 from attention_conformance.conformance.judging.run_case import request
 from attention_conformance.impls.calls import Reply, call
 from attention_conformance.impls.contract import Implementation
 
 #: The correct models that faults are forms of.
-CORRECT: tuple[type[Model], ...] = (Tiled, Attention, Sublayer, Layer, Backward, LayerBackward, Paged, Packed, Merging)
+CORRECT: tuple[type[Model], ...] = (
+    Tiled,
+    Attention,
+    Sublayer,
+    Layer,
+    Backward,
+    LayerBackward,
+    PackedBackward,
+    Paged,
+    Packed,
+    Merging,
+)
 
 #: Faults that are about more than what their methods return: what stays behind, what is written to.
 _EFFECTS = (

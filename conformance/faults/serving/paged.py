@@ -350,6 +350,24 @@ class QuantisedValuesScaledTwice(Paged):
         return scale * scale
 
 
+@fault("PAGED-14", "pages that sequences share are scaled once for each of them", "cf. vllm PR 42580")
+class QuantisedSharedPagesScaledTwice(Paged):
+    """Pages are dequantised in place, sequence by sequence; shows where two of them have a page."""
+
+    def check_pages(self, *arrays: Array) -> None:
+        super().check_pages(*arrays)
+        _, k_cache, _, _, table, lengths = arrays[:6]
+        self.times = np.zeros((len(k_cache), 1, 1, 1), np.int64)
+        for row, length in zip(table, lengths.tolist(), strict=True):
+            self.times[row[: -(-length // k_cache.shape[1])]] += 1
+
+    def key_scale(self, scale: Array, table: Array) -> Array:
+        return scale**self.times
+
+    def value_scale(self, scale: Array, of_keys: Array) -> Array:
+        return scale**self.times
+
+
 @fault("PAGED-14", "quantised keys are divided by their scale", "cf. InfiniLM PR 553")
 class QuantisedKeysDivided(Paged):
     """A quantisation multiplier is taken for a descale."""
