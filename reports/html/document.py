@@ -43,8 +43,11 @@ LEFT_OUT = "(Left out of this page for its size: the result file has it.)"
 _CODE = "import sys, vl_convert; sys.stdout.buffer.write(vl_convert.javascript_bundle().encode('utf-8'))"
 
 
-def rendered(template: str, scripts: Sequence[str], bundle: Bundle, shown: Mapping[str, Any]) -> str:
-    """A template of the folder, filled in; only its scripts, in this order, and those of the bundle may run."""
+def rendered(template: str, scripts: Sequence[str], bundle: Bundle | None, shown: Mapping[str, Any]) -> str:
+    """A template of the folder, filled in; only its scripts, in this order, and those of the bundle may run.
+
+    A page without plots has no bundle.
+    """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -54,9 +57,9 @@ def rendered(template: str, scripts: Sequence[str], bundle: Bundle, shown: Mappi
     )
     texts = [Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in scripts]  # noqa: S704 (our own)
     style = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))  # noqa: S704 (our own)
-    vega = bundle.text()
-    hashes = Markup(" ".join(f"'sha256-{_hash(text)}'" for text in (*texts, vega)))  # noqa: S704 (base64)
-    fixed = {"style": style, "scripts": texts, "vega": compressed(vega), "hashes": hashes}
+    vega = [] if bundle is None else [bundle.text()]
+    hashes = Markup(" ".join(f"'sha256-{_hash(text)}'" for text in (*texts, *vega)))  # noqa: S704 (base64)
+    fixed = {"style": style, "scripts": texts, "vega": "".join(map(compressed, vega)), "hashes": hashes}
     return environment.get_template(template).render(**shown, **fixed)
 
 
