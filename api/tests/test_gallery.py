@@ -28,7 +28,7 @@ ENTRIES = adapters.entries()
 FOLDER = adapters.MANIFEST.parent
 
 #: What a distribution is imported as, where that is not its name.
-IMPORTED = {"dm-haiku": "haiku", "x-transformers": "x_transformers", "paddlepaddle": "paddle"}
+IMPORTED = {"dm-haiku": "haiku", "paddlepaddle": "paddle"}
 
 #: What an adapter may import beside its package: the standard library, and what arrays come in.
 ARRAYS = {"numpy", "torch", "jax"}
@@ -94,7 +94,7 @@ def test_an_adapter_imports_its_package_alone(name: str) -> None:
     found = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     found |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     outside = {each.partition(".")[0] for each in found} - sys.stdlib_module_names
-    package = IMPORTED.get(one.package, one.package)
+    package = IMPORTED.get(one.package, one.package.replace("-", "_"))
     assert package in outside
     assert outside <= {package} | ARRAYS
     assert outside - {package, "numpy"} <= {Requirement(each).name for each in one.requires}

@@ -17,8 +17,11 @@ def layer(
         raise NotImplementedError("output_shape: The expected shape of an output tensor")
     if len({b is None for b in (b_q, b_k, b_v, b_o)}) > 1:
         raise NotImplementedError("use_bias: Boolean, whether the dense layers use bias vectors/matrices.")
+    if x_q.ndim != 3:
+        raise NotImplementedError("query: Query Tensor of shape (B, T, dim)")
     x_kv = x_q if x_kv is None else x_kv
     options = {"value_dim": w_v.shape[1] // heads, "use_bias": b_q is not None, "output_shape": w_o.shape[1]}
+    options["kernel_initializer"] = "zeros"  # others draw random numbers
     made = keras.layers.MultiHeadAttention(heads, w_q.shape[1] // heads, **options, dtype=x_q.dtype.name)
     made.build(x_q.shape, x_kv.shape, x_kv.shape)
     weights = []

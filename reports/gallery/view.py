@@ -38,8 +38,8 @@ _OF_LAYER = {f"MHA-{number}": name for name, numbers in LAYER.items() for number
 ASKED = {
     "empty-row": "A query may look at no key at all, by a boolean mask",
     "bias-minus-inf-row": "A query may look at no key at all, by a bias of −inf",
-    "causal-more-keys": "Causal, with fewer queries than keys: which key does the first query see last?",
-    "causal-more-queries": "Causal, with more queries than keys",
+    "causal-more-keys": "Causal, with fewer queries than keys: where does the diagonal begin?",
+    "causal-more-queries": "Causal, with more queries than keys: where does the diagonal begin?",
     "combined-mask-causal": "A mask and causal together",
     "scale-zero": "A scale of 0, so that all keys weigh the same",
     "scale-negative-causal": "A negative scale with causal",
@@ -55,7 +55,7 @@ ASKED = {
 #: What the spec's short answers mean, where they need words.
 MEANS = {
     "zeros": "zeros",
-    "top left": "the first one (top left)",
+    "top left": "at the top left",
     "ok": "computed",
     "both hold": "both hold",
     "refused": "an error",

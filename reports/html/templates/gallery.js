@@ -40,7 +40,7 @@
   filters.hidden = false;
   show();
 
-  const spoken = (one) => el("p", { class: "finding" }, `${one.what}. `, el("a", { class: `label ${one.look}`, href: one.link, rel: "noreferrer" }, one.says), one.quote ? el("q", {}, one.quote) : null);
+  const spoken = (one) => el("p", { class: "finding" }, `${one.what.replaceAll("`", "")}. `, el("a", { class: `label ${one.look}`, href: one.link, rel: "noreferrer" }, one.says), one.quote ? el("q", {}, one.quote) : null);
 
   function failure(name, one, isOpen) {
     const made = el("details", { class: "case" }, el("summary", {}, el("strong", {}, one.case), ` ${one.reason}`));
