@@ -111,7 +111,7 @@ def _has_results(work: Path, found: Record) -> bool:
 
 
 def keep(names: Mapping[str, Entry], work: Path, folder: Path = PUBLISHED) -> None:
-    """Keep what a work folder has of the entries, compressed: of failures the messages, and no times.
+    """Keep what a work folder has of the entries, compressed: of failures the messages, and no times and shares of bounds.
 
     What was kept of other versions of the packages is moved to the folder ``before``, in place of what is there.
     """
@@ -136,15 +136,13 @@ def keep(names: Mapping[str, Entry], work: Path, folder: Path = PUBLISHED) -> No
 
 
 def _short(line: dict[str, Any]) -> dict[str, Any]:
-    """A line of a result file without its times, and without a message that is of no failure; a share of two digits."""
+    """A line of a result file without times and shares of bounds, and without a message that is of no failure."""
     if line["kind"] != "result":
         return {name: value for name, value in line.items() if name != "diagnoses"} | (
             {"diagnoses": []} if "diagnoses" in line else {}
         )
-    share = line["share"]
     message = without_machine(line["message"]) if line["outcome"] == "failed" else ""
-    short = {"message": message, "run_seconds": 0.0, "prepare_seconds": 0.0}
-    return line | short | {"share": float(f"{share:.2g}") if isinstance(share, float) else share}
+    return line | {"message": message, "share": None, "meets": [], "run_seconds": 0.0, "prepare_seconds": 0.0}
 
 
 def without_machine(message: str) -> str:

@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,9 @@ COMPRESSION = 9
 CUT = "\n(Cut here: the result file has the rest.)"
 
 LEFT_OUT = "(Left out of this page for its size: the result file has it.)"
+
+#: Lines of a message that the details have of their own: the clause and its sentence, and the command.
+_SAID = re.compile(r"^(?:[A-Z]+-\d+ · |Rerun:).*\n?", re.MULTILINE)
 
 _CODE = "import sys, vl_convert; sys.stdout.buffer.write(vl_convert.javascript_bundle().encode('utf-8'))"
 
@@ -83,7 +87,7 @@ def limited(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
     Each implementation keeps the first message of each clause and kind of failure before any keeps a second one.
     """
-    text = frame["message"].fillna("")
+    text = frame["message"].fillna("").str.replace(_SAID, "", regex=True).str.rstrip()
     text = text.where(text.str.len() <= MESSAGE, text.str.slice(0, MESSAGE) + CUT)
     told = frame.assign(there=text.ne("")).groupby(["implementation", "broken", "failure"], dropna=False)["there"]
     order = told.cumsum().sort_values(kind="stable").index

@@ -24,8 +24,8 @@ RESULTS = (
     *("reason", "error_pattern", "message", "profile", "meets", "share"),
 )
 
-#: Digits of a share, as the details show them.
-SHARE = 4
+#: Digits of a share in the details.
+SHARE = 3
 
 
 def page(model: Model) -> str:
