@@ -241,7 +241,7 @@ def test_a_wrong_result_is_red(tmp_path: Path) -> None:
     some = {"right": entry(tmp_path, RIGHT, "right"), "wrong": entry(tmp_path, WRONG, "wrong")}
     for one in some.values():
         gallery.judge(one, tmp_path, tmp_path, WORDS, installer=here)
-    rows = [line for line in gallery.page(some, tmp_path).splitlines() if line.startswith("| [")]
+    rows = [line for line in gallery.page(some, tmp_path).splitlines() if line.startswith(("| right", "| wrong"))]
     assert ["**1**" in row for row in rows] == [False, True]
     assert ["✓" in row for row in rows] == [True, False]
 
@@ -278,7 +278,7 @@ def test_the_page_is_made_of_stored_results(tmp_path: Path) -> None:
         result(target, "softcap", Outcome.UNSUPPORTED),
     )
     page = gallery.page({"local": one}, tmp_path)
-    row = next(line for line in page.splitlines() if line.startswith("| [local]"))
+    row = next(line for line in page.splitlines() if line.startswith("| local"))
     assert [cell.strip() for cell in row.split("|")][2:5] == ["numpy 2.4.6", "1", "✓"]
     assert "A query may look at no key at all, by a boolean mask: the mean of v (local)." in page
     assert "1 ways to call attention, of 1 packages: 0 do what the spec says" in page

@@ -20,11 +20,12 @@ def attention(
         for x in (k, v)
     )
     queries = torch.nested.nested_tensor([one.transpose(0, 1) for one in q], layout=torch.jagged)
-    grouped = q.shape[1] != k.shape[1]
     found = scaled_dot_product_attention(
-        *(each.transpose(1, 2) for each in (queries, keys, values)),
+        queries.transpose(1, 2),
+        keys.transpose(1, 2),
+        values.transpose(1, 2),
         is_causal=is_causal,
         scale=scale,
-        enable_gqa=grouped,
+        enable_gqa=q.shape[1] != k.shape[1],
     )
     return torch.stack([one.transpose(0, 1) for one in found.transpose(1, 2).unbind()])

@@ -93,7 +93,7 @@ def _matrix(view: View) -> str:
 
 
 def _name(row: Row) -> str:
-    return f"[{escaped(row.entry.name)}]({documentation(row.entry)})" + (" (cut off)" if row.record.message else "")
+    return escaped(row.entry.name) + (" (cut off)" if row.record.message else "")
 
 
 def _versions(row: Row) -> str:

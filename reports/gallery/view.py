@@ -143,9 +143,15 @@ class View:
 
     @property
     def gravest(self) -> list[tuple[Entry, Finding]]:
-        """Findings that a person called grave, in the order of the manifest, one of each sentence."""
+        """Findings that a person called grave, one of each sentence: against the documentation first, then by cases."""
         grave = [(entry, each) for entry, each in self.findings if each.is_grave]
-        return list({each.what: (entry, each) for entry, each in reversed(grave)}.values())[::-1]
+        failed = {row.entry.name: [r.broken for r in row.failures] for row in self.rows}
+
+        def order(one: tuple[Entry, Finding]) -> tuple[bool, int]:
+            entry, each = one
+            return each.says is not Says.CONTRADICTS, -sum(name in each.clauses for name in failed[entry.name])
+
+        return list({each.what: (entry, each) for entry, each in sorted(grave, key=order, reverse=True)}.values())[::-1]
 
 
 def by_design(entry: Entry, result: Result) -> bool:

@@ -51,7 +51,8 @@ def picture(results: pd.DataFrame) -> Picture:
     above = [name for name in found if name in groups.SDPA]
     plain = [each for each in who if any((name, *each) in counts for name in above if name != SHARED)]
     areas: dict[str, str] = {}
-    rows, cells = [], []
+    rows: list[tuple[str, float, float]] = []
+    cells: list[dict[str, Any]] = []
     below = len(above) * HIGH + (NAMES if above else 0)
     for at, name in enumerate([*above, *(each for each in found if each not in above)]):
         is_above = at < len(above)

@@ -72,7 +72,7 @@ class Table:
         found: dict[str, dict[str, list[Any]]] = {}
         for at in range(len(self.columns)):
             cells = [row[at] for row in self.rows]
-            each = {
+            each: dict[str, list[Any]] = {
                 "v": [cell.exact for cell in cells],
                 "tip": [cell.tip or None for cell in cells],
                 "link": [cell.link or None for cell in cells],
