@@ -2,7 +2,7 @@
 
 ``run`` makes an environment of an entry's requirements and judges the adapter there as ``check`` does, with this very
 suite: the environment gets what the suite needs and not the suite.  What becomes of an entry is kept in the work
-folder, ``NAME.json`` and ``NAME.jsonl``, of which ``page`` is made.
+folder, ``NAME.json`` and ``NAME.jsonl``, of which ``page`` makes the pages.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from enum import Enum
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from packaging.requirements import Requirement
@@ -33,24 +31,15 @@ from packaging.specifiers import SpecifierSet
 from tabulate import tabulate
 
 from attention_conformance.conformance import results as result_file
-from attention_conformance.conformance.judging.outcomes import EXECUTED, Failure, Outcome, Result
-from attention_conformance.conformance.ledger.divergence import (
-    NOT_ASKED,
-    UNSUPPORTED,
-    Answers,
-    answers,
-    escaped,
-    markdown,
-)
-from attention_conformance.conformance.ledger.questions import Question
-from attention_conformance.impls import compressed
+from attention_conformance.conformance.judging.outcomes import EXECUTED, Failure
 from attention_conformance.impls.contract import InputError
 from attention_conformance.impls.gallery import MANIFEST, Entry, entries
 from attention_conformance.impls.process import worker
 from attention_conformance.impls.process.pool import packages
+from attention_conformance.reports.gallery.stored import DEFAULT, PUBLISHED, Record, Status, record
 
 if TYPE_CHECKING:
-    from attention_conformance.reports.model.model import Model
+    from attention_conformance.reports.gallery.view import View
 
 #: Seconds that an entry may take, its installation apart; and those of the installation.
 LIMIT = 240.0
@@ -62,12 +51,11 @@ _CONSTRAINTS = {"PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "UV_CONSTRAINT", "UV_B
 #: The fields of a record that decide whether an entry is run again.
 _DECIDE = ("status", "requires", "adapter", "options")
 
-#: Bytes of the largest record that is read.
-_LARGEST = 1 << 20
-
-#: What is published of the suite's own gallery, and the page of it.
-PUBLISHED = MANIFEST.parents[2] / "reports" / "published" / "gallery"
+#: The Markdown page, the HTML page, and where the README has its sentence.
 PAGE = MANIFEST.parents[1] / "GALLERY.md"
+INDEX = "index.html"
+README = MANIFEST.parents[2] / "README.md"
+_ROW = re.compile(r"(?<=<!-- gallery -->).*?(?=<!-- end of gallery -->)", re.DOTALL)
 
 #: Starts this suite in another environment: it is imported from its own folders, as in a worker.
 _START = """\
@@ -86,80 +74,6 @@ import importlib.metadata, json, platform, sys
 found = {name: importlib.metadata.version(name) for name in sys.argv[1:]}
 print(json.dumps({"Python": platform.python_version(), **found}))
 """
-
-
-_HEAD = (
-    "library",
-    "versions",
-    "operator",
-    "passed",
-    "wrong result",
-    "raises on a valid input",
-    "accepts an invalid input",
-    "unsupported",
-)
-
-PAGE_TEXT = """\
-# Gallery: the attention that libraries ship
-
-Each library is called as its users call it, by an [adapter](gallery) of a few lines that repairs nothing, in float32
-on the CPU, and judged by the [spec](../conformance/SPEC.md). A failure is a difference from that spec, which may be
-the library's documented choice: each name leads to its documentation. `attention-conformance gallery run NAME` does it
-again, and prints every failure with a script; `attention-conformance gallery page` made this page from what it kept.
-
-{entries}
-
-*Wrong result*: values, NaN, shape, dtype, changed inputs or a crash. *Accepts an invalid input*: the spec wants it
-refused, as q, k and v of unequal dtype; a framework that promotes dtypes does so by design.
-
-On {where}.
-
-## What differs, looked at one by one
-
-{notes}
-
-## How libraries answer
-
-One case for each question. Bold is not what the spec says, and *unsupported* what the library has no option for.
-
-{answers}
-
-## Clause by clause
-
-{matrix}
-
-<details><summary>Every difference, by clause</summary>
-
-{differences}
-
-</details>
-"""
-
-
-#: Options of ``check`` where none are given.
-DEFAULT = ("--dtype=float32",)
-
-
-class Status(Enum):
-    """What became of an entry."""
-
-    JUDGED = "judged"
-    NOT_INSTALLED = "not installed"
-    CUT_OFF = "cut off"
-    BROKEN = "could not be judged"
-
-
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What became of an entry, and with which requirements, adapter and options."""
-
-    name: str
-    status: Status
-    requires: tuple[str, ...]
-    adapter: Annotated[str, msgspec.Meta(description="SHA-256 of its file")]
-    options: Annotated[tuple[str, ...], msgspec.Meta(description="of `check`")] = DEFAULT
-    seconds: float = 0.0
-    versions: dict[str, str] = {}
-    message: str = ""
 
 
 class InstallError(Exception):
@@ -189,7 +103,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "work", nargs="?", type=Path, metavar="FOLDER", help="default: the published results of the suite's gallery"
     )
     page_.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: GALLERY.md in that folder")
-    page_.add_argument("--html", action="store_true", help="also report.html, with every message, and a badge each")
+    page_.add_argument("--html", action="store_true", help="also report.html, the suite's own report of all of them")
     page_.add_argument(
         "--publish", action="store_true", help="keep the results in reports/published/gallery and make impls/GALLERY.md"
     )
@@ -225,7 +139,7 @@ def _run(
         raise InputError(f"{unknown[0]!r} is no entry of the gallery; there are {', '.join(known)}")
     words = [*([f"--dtype={each}" for each in dtype] if dtype else DEFAULT), *(f"--case={each}" for each in case)]
     done = []
-    for entry in known.values():
+    for entry in by_cost(list(known.values()), work):
         if any(fnmatch(entry.name, name) for name in names):
             found = judge(entry, folder, work, words, limit, lambda e, f: install(e, f, constraint))
             done.append(found)
@@ -233,21 +147,11 @@ def _run(
     return "", int(any(each.status is not Status.JUDGED for each in done))
 
 
-def record(work: Path, name: str) -> Record | None:
-    """What a work folder says of an entry; None for nothing.  Raises InputError for a damaged record."""
-    path = _file(work, f"{name}.json")
-    try:
-        return msgspec.json.decode(compressed.read(path, _LARGEST), type=Record)
-    except FileNotFoundError:
-        return None
-    except (msgspec.MsgspecError, compressed.CompressedError) as error:
-        raise InputError(f"{path}: {error}") from None
-
-
-def _file(work: Path, name: str) -> Path:
-    """A file as it is kept, compressed, or as a run leaves it."""
-    kept = work / f"{name}{compressed.SUFFIX}"
-    return kept if kept.exists() else work / name
+def by_cost(some: Sequence[Entry], work: Path) -> list[Entry]:
+    """Entries by the seconds that each took here, or where the published results were made; unknown ones come last."""
+    found = {entry.name: record(work, entry.name) or record(PUBLISHED, entry.name) for entry in some}
+    seconds = {name: each.seconds if each and each.seconds else float("inf") for name, each in found.items()}
+    return sorted(some, key=lambda entry: seconds[entry.name])
 
 
 def judge(
@@ -335,6 +239,9 @@ def install(entry: Entry, folder: Path, constraint: Path | None = None) -> Path:
 
     Entries with the same requirements have one environment.  Raises InstallError with the installer's last line.
     """
+    missing = [name for name in entry.needs if shutil.which(name) is None]
+    if missing:
+        raise InstallError(f"needs {', '.join(missing)}, which no package of the registry has")
     if not SpecifierSet(entry.python).contains(platform.python_version(), prereleases=True):
         raise InstallError(f"needs Python {entry.python}, and this is {platform.python_version()}")
     wanted = [*entry.requires, *needed()]
@@ -384,114 +291,57 @@ def _last(text: str) -> str:
 def _page(
     known: dict[str, Entry], folder: Path, work: Path | None, output: Path | None, publish: bool, html: bool
 ) -> str:
-    """Write the page of a work folder, or of what is published; gives the paths of what was written."""
+    """Write the pages of a work folder, or of what is published; gives the paths of what was written."""
+    from attention_conformance.reports.gallery import html as as_html
+    from attention_conformance.reports.gallery import markdown, stored
+
     if publish:
         if work is None:
             raise InputError("--publish keeps the results of a work folder: name it")
-        _keep(known, work)
+        stored.keep(known, work)
         work = None
+    place = work or PUBLISHED
+    view = _view(known, place)
     target = output or (PAGE if work is None else work / PAGE.name)
-    found, model = _read(known, work or PUBLISHED)
-    target.write_text(_text(known, found, model), encoding="utf-8")
-    more = []
-    if html:
-        from attention_conformance.reports.outputs import written
-
-        more = written(model, target.parent, ("badges", "html"))
-    return "\n".join(map(str, [*more, target]))
+    texts = {target: markdown.page(view), (place if output is None else output.parent) / INDEX: as_html.page(view)}
+    if work is None and output is None and README.exists():
+        texts[README] = _ROW.sub(f" {sentence(view)} ", README.read_text(encoding="utf-8"))
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
+    return "\n".join(map(str, [*_more(known, place, target.parent if work else place, html), *texts]))
 
 
-def _keep(known: dict[str, Entry], work: Path) -> None:
-    """Keep the records of a work folder, and what a page says of the results: no messages, and no times."""
-    PUBLISHED.mkdir(exist_ok=True)
-    for name in known:
-        found = record(work, name)
-        if found is None:
-            continue
-        compressed.write(PUBLISHED / f"{name}.json{compressed.SUFFIX}", msgspec.json.encode(found))
-        if found.status is Status.JUDGED:
-            lines = (work / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-            short = "".join(json.dumps(_short(json.loads(line)), separators=(",", ":")) + "\n" for line in lines)
-            compressed.write(PUBLISHED / f"{name}.jsonl{compressed.SUFFIX}", short.encode())
-        else:
-            (PUBLISHED / f"{name}.jsonl{compressed.SUFFIX}").unlink(missing_ok=True)
+def _more(known: dict[str, Entry], place: Path, folder: Path, html: bool) -> list[Path]:
+    """The badges, and on request the report with every message."""
+    from attention_conformance.reports.gallery import stored, view
+    from attention_conformance.reports.outputs import written
 
-
-def _short(line: dict[str, Any]) -> dict[str, Any]:
-    """A line of a result file without its message and its times; a share with two digits."""
-    if line["kind"] != "result":
-        return line
-    share = line["share"]
-    short = {"message": "", "run_seconds": 0.0, "prepare_seconds": 0.0}
-    return line | short | {"share": float(f"{share:.2g}") if isinstance(share, float) else share}
+    _, model = stored.model(known, place)
+    return written(view.without_choices(known, model), folder, ("badges", *(["html"] if html else [])))
 
 
 def page(known: Mapping[str, Entry], work: Path) -> str:
-    """The page of the entries that a folder has a record of: who fails how, how each answers, clause by clause.
+    """The Markdown page of the entries that a folder has a record of.
 
     Raises InputError for a record or a result file that cannot be used, and where there is none.
     """
-    return _text(known, *_read(known, work))
+    from attention_conformance.reports.gallery import markdown
+
+    return markdown.page(_view(known, work))
 
 
-def _read(known: Mapping[str, Entry], work: Path) -> tuple[dict[str, Record], Model]:
-    """What a folder has of the entries: their records, and the results by the names of the manifest."""
-    from attention_conformance.conformance.spec.clauses import clauses
-    from attention_conformance.reports.input.read import read
-    from attention_conformance.reports.model.model import Model
+def _view(known: Mapping[str, Entry], work: Path) -> View:
+    from attention_conformance.reports.gallery import stored, view
 
-    found = {name: each for name in known if (each := record(work, name))}
-    judged = [name for name, each in found.items() if each.status is Status.JUDGED]
-    if not judged:
-        raise InputError(f"{work}: no entry of the gallery was judged there")
-    records = read([_file(work, f"{name}.jsonl") for name in judged])
-    names = {known[name].target: name for name in judged}
-    renamed = (replace(r, implementation=names.get(r.implementation, r.implementation)) for r in records.results)
-    return found, Model(replace(records, results=tuple(renamed)), clauses())
+    found, model = stored.model(known, work)
+    return view.view(known, found, model, work)
 
 
-def _text(known: Mapping[str, Entry], found: Mapping[str, Record], model: Model) -> str:
-    """The page as Markdown."""
-    from attention_conformance.reports.markdown.page import differences, matrix
+def sentence(view: View) -> str:
+    """What the README says: how many, and the gravest three findings."""
+    from attention_conformance.reports.gallery import markdown
 
-    results = model.records.results
-    rows = [_row(known[name], each, [r for r in results if r.implementation == name]) for name, each in found.items()]
-    asked = [q for table in answers(results) for q in _answered(table)]
-    environments = [source.environment for source in model.records.sources]
-    days = sorted({str(each.get("started", ""))[:10] for each in environments})
-    machines = sorted({f"{each.get('machine')}, {str(each.get('system')).partition('-')[0]}" for each in environments})
-    notes = [f"- **{name}**: {note}" for name in found for note in known[name].notes]
-    return PAGE_TEXT.format(
-        entries=tabulate(rows, _HEAD, tablefmt="github", disable_numparse=True),
-        notes="\n".join(notes) or "Nothing yet.",
-        answers=markdown(answers(results, asked), {}) or "None of the questions was answered.",
-        matrix=matrix(model).partition("\n\n")[2],
-        differences=differences(model).partition("\n\n")[2],
-        where=escaped(f"{'; '.join(machines)}; {' to '.join(dict.fromkeys((days[0], days[-1])))}"),
-    )
-
-
-def _answered(table: Answers) -> list[Question]:
-    """The questions to which one implementation at least has an answer."""
-    columns = zip(table.questions, zip(*table.answers.values(), strict=True), strict=True)
-    return [question for question, cells in columns if set(cells) - {NOT_ASKED, UNSUPPORTED}]
-
-
-def _row(entry: Entry, found: Record, results: Sequence[Result]) -> list[str]:
-    """A row of the first table: what is judged, and how many cases came to what."""
-    installed = {each: version.partition("+")[0] for each, version in found.versions.items() if each != "Python"}
-    versions = ", ".join(f"{each} {version}" for each, version in installed.items())
-    where = entry.documentation.get("*") or next(iter(entry.documentation.values()))
-    start = [f"[{escaped(entry.name)}]({where})", escaped(versions or ", ".join(entry.requires)), entry.operator]
-    if found.status is not Status.JUDGED:
-        return [*start, f"**{found.status.value}**: {escaped(found.message)}", "", "", "", ""]
-    failed = Counter(r.failure for r in results if r.outcome is Outcome.FAILED)
-    raised = failed[Failure.ERROR]
-    accepted = failed[Failure.NO_ERROR]
-    counts = [failed.total() - raised - accepted, raised, accepted]
-    passed = sum(r.outcome is Outcome.PASSED for r in results)
-    unsupported = sum(r.outcome is Outcome.UNSUPPORTED for r in results)
-    return [*start, str(passed), *(f"**{n}**" if n else "0" for n in counts), str(unsupported)]
+    return f"{markdown.verdict(view)} The gravest: {markdown.gravest(view)}."
 
 
 ACTIONS: dict[str, Callable[..., str | tuple[str, int]]] = {"list": _list, "run": _run, "page": _page}

@@ -52,19 +52,22 @@ def run(files: Sequence[Path], base: Sequence[Path], output: Path) -> str:
     if unknown:
         raise ReportError(f"{', '.join(unknown)}: expected {', '.join(NAMES)}")
     keep(files, output)
-    keep(base, output / BASE)
+    keep(base, output / BASE, messages=False)
     return "\n".join(map(str, written(model(output), output, FORMATS)))
 
 
-def keep(files: Iterable[Path], folder: Path) -> list[Path]:
-    """Write result files into a folder, compressed; the paths.  Raises ReportError for one that cannot be read."""
+def keep(files: Iterable[Path], folder: Path, *, messages: bool = True) -> list[Path]:
+    """Write result files into a folder, compressed; the paths.  Raises ReportError for one that cannot be read.
+
+    Of a run that others are compared with no page shows the messages.
+    """
     paths = []
     for path in files:
         read([path])  # so that nothing is published that is no result file
         text = text_of(path)
         paths.append(folder / f"{path.name}{compressed.SUFFIX}")
         lines = text.splitlines() if path.suffix == ".jsonl" else [text]
-        compressed.write(paths[-1], "".join(map(_compact, lines)).encode())
+        compressed.write(paths[-1], "".join(_compact(line, messages=messages) for line in lines).encode())
     return paths
 
 
@@ -80,9 +83,11 @@ def model(folder: Path = FOLDER) -> Model:
     return Model(new, clauses(), since)
 
 
-def _compact(line: str) -> str:
+def _compact(line: str, *, messages: bool) -> str:
     """A line of a conformance file, or a bench file, with shorter numbers."""
     rounded = _rounded(strict.loads(line), DIGITS + 2)
+    if not messages and rounded.get("kind") == "result":
+        rounded["message"] = ""
     return json.dumps(rounded, separators=(",", ":"), allow_nan=False) + "\n"
 
 

@@ -21,13 +21,14 @@ from attention_conformance.impls import gallery as adapters
 from attention_conformance.impls.contract import InputError
 from attention_conformance.impls.gallery import Entry
 from attention_conformance.impls.operators import OPERATORS
+from attention_conformance.reports.gallery import html
 from attention_conformance.reports.tests.files import conformance_file, failed, result
 
 ENTRIES = adapters.entries()
 FOLDER = adapters.MANIFEST.parent
 
 #: What a distribution is imported as, where that is not its name.
-IMPORTED = {"dm-haiku": "haiku", "x-transformers": "x_transformers"}
+IMPORTED = {"dm-haiku": "haiku", "paddlepaddle": "paddle"}
 
 #: What an adapter may import beside its package: the standard library, and what arrays come in.
 ARRAYS = {"numpy", "torch", "jax"}
@@ -70,10 +71,10 @@ def no_installer(_: Entry, __: Path) -> Path:
     raise AssertionError("installed again")
 
 
-def stored(work: Path, one: Entry, status: Status = Status.JUDGED, message: str = "") -> None:
+def stored(work: Path, one: Entry, status: Status = Status.JUDGED, seconds: float = 1.0) -> None:
     """A record in a work folder."""
     versions = {"Python": "3.11.7", "numpy": "2.4.6"} if status is Status.JUDGED else {}
-    found = Record(name=one.name, status=status, requires=one.requires, adapter="", versions=versions, message=message)
+    found = Record(name=one.name, status=status, requires=one.requires, adapter="", versions=versions, seconds=seconds)
     (work / f"{one.name}.json").write_bytes(msgspec.json.encode(found))
 
 
@@ -93,7 +94,7 @@ def test_an_adapter_imports_its_package_alone(name: str) -> None:
     found = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     found |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     outside = {each.partition(".")[0] for each in found} - sys.stdlib_module_names
-    package = IMPORTED.get(one.package, one.package)
+    package = IMPORTED.get(one.package, one.package.replace("-", "_"))
     assert package in outside
     assert outside <= {package} | ARRAYS
     assert outside - {package, "numpy"} <= {Requirement(each).name for each in one.requires}
@@ -177,7 +178,23 @@ def test_a_failed_install_is_a_row(tmp_path: Path) -> None:
     stored(tmp_path, other)
     conformance_file(tmp_path / "other.jsonl", result("other.py:attention", "plain"))
     page = gallery.page({"local": one, "other": other}, tmp_path)
-    assert "numpy==2.4.6 | sdpa       | **not installed**: ERROR: no match for numpy |" in page
+    assert "**local**: not installed: ERROR: no match for numpy" in page
+
+
+def test_a_program_that_is_missing_is_a_row(tmp_path: Path) -> None:
+    """Which one it is; nothing is installed for it."""
+    one = msgspec.structs.replace(entry(tmp_path), needs=("no-such-compiler",))
+    found = gallery.judge(one, tmp_path, tmp_path)
+    assert found.status is Status.NOT_INSTALLED
+    assert found.message == "needs no-such-compiler, which no package of the registry has"
+
+
+def test_the_cheap_ones_run_first(tmp_path: Path) -> None:
+    """By what each took before; of what was never run it is not known."""
+    some = [entry(tmp_path, name=name) for name in ("new", "dear", "cheap")]
+    for one, seconds in zip(some[1:], (50.0, 5.0), strict=True):
+        stored(tmp_path, one, seconds=seconds)
+    assert [one.name for one in gallery.by_cost(some, tmp_path)] == ["cheap", "dear", "new"]
 
 
 def test_another_python_is_a_row(tmp_path: Path) -> None:
@@ -224,11 +241,9 @@ def test_a_wrong_result_is_red(tmp_path: Path) -> None:
     some = {"right": entry(tmp_path, RIGHT, "right"), "wrong": entry(tmp_path, WRONG, "wrong")}
     for one in some.values():
         gallery.judge(one, tmp_path, tmp_path, WORDS, installer=here)
-    rows = [line for line in gallery.page(some, tmp_path).splitlines() if line.startswith("| [")]
+    rows = [line for line in gallery.page(some, tmp_path).splitlines() if line.startswith(("| right", "| wrong"))]
     assert ["**1**" in row for row in rows] == [False, True]
-    cells = [line for line in gallery.page(some, tmp_path).splitlines() if line.startswith(("| right", "| wrong"))]
-    assert any("✗" in line for line in cells if line.startswith("| wrong"))
-    assert not any("✗" in line for line in cells if line.startswith("| right"))
+    assert ["✓" in row for row in rows] == [True, False]
 
 
 @pytest.mark.slow(10)
@@ -263,19 +278,20 @@ def test_the_page_is_made_of_stored_results(tmp_path: Path) -> None:
         result(target, "softcap", Outcome.UNSUPPORTED),
     )
     page = gallery.page({"local": one}, tmp_path)
-    assert "| [local](https://numpy.org) | numpy 2.4.6 | sdpa       | 1        | **1**" in page
-    assert "**the mean of v**" in page
-    assert "softcap" not in page.partition("## How libraries answer")[2].partition("## Clause")[0]
+    row = next(line for line in page.splitlines() if line.startswith("| local"))
+    assert [cell.strip() for cell in row.split("|")][2:5] == ["numpy 2.4.6", "1", "✓"]
+    assert "A query may look at no key at all, by a boolean mask: the mean of v (local)." in page
+    assert "1 ways to call attention, of 1 packages: 0 do what the spec says" in page
     assert target not in page
 
 
 def test_the_whole_report_is_made_on_request(tmp_path: Path) -> None:
-    """The suite's own page and badges, by the names of the manifest."""
+    """The suite's own page; and the gallery's pages and badges always, by the names of the manifest."""
     one = entry(tmp_path)
     stored(tmp_path, one)
     conformance_file(tmp_path / "local.jsonl", failed(one.target, "empty-row", "SDPA-15"))
     paths = gallery._page({"local": one}, tmp_path, tmp_path, None, publish=False, html=True).splitlines()
-    assert [Path(path).name for path in paths] == ["badges", "report.html", "GALLERY.md"]
+    assert [Path(path).name for path in paths] == ["badges", "report.html", "GALLERY.md", "index.html"]
     assert [path.name for path in (tmp_path / "badges").iterdir()] == ["local.svg"]
     assert one.target not in (tmp_path / "report.html").read_text(encoding="utf-8")
 
@@ -301,12 +317,19 @@ def test_the_weekly_job_runs_all_of_it() -> None:
 
 @pytest.mark.documents
 def test_the_page_is_that_of_today() -> None:
-    """Of the published results and today's clauses: ``attention-conformance gallery page``."""
+    """Of the published results and today's clauses: ``attention-conformance gallery page``; and the README's row."""
     assert gallery.PAGE.read_text(encoding="utf-8") == gallery.page(ENTRIES, gallery.PUBLISHED)
+    view = gallery._view(ENTRIES, gallery.PUBLISHED)
+    assert (gallery.PUBLISHED / gallery.INDEX).read_text(encoding="utf-8") == html.page(view)
+    assert f"<!-- gallery --> {gallery.sentence(view)} <!-- end of gallery -->" in gallery.README.read_text(
+        encoding="utf-8"
+    )
 
 
 def test_the_published_results_are_small() -> None:
     """What is tracked of them, which has no path of the machine that they were made on."""
-    kept = [compressed.read(path, 1 << 24).decode() for path in gallery.PUBLISHED.iterdir()]
+    paths = list(gallery.PUBLISHED.rglob("*.zst"))
+    kept = [compressed.read(path, 1 << 24).decode() for path in paths]
     assert not [text for text in kept if "site-packages" in text]
-    assert sum(path.stat().st_size for path in gallery.PUBLISHED.iterdir()) < 150_000
+    assert sum(path.stat().st_size for path in paths) < 400_000
+    assert (gallery.PUBLISHED / gallery.INDEX).stat().st_size < 400_000

@@ -8,6 +8,7 @@ environment of its own by ``attention-conformance gallery run``.
 from __future__ import annotations
 
 import tomllib
+from enum import Enum
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,45 @@ class ManifestError(InputError, ValueError):
     """A manifest that cannot be used; the text is one sentence that names it."""
 
 
+class Use(Enum):
+    """What people use a library for."""
+
+    TRAINING = "training"
+    SERVING = "serving"
+    EXPORT = "export"
+
+
+class Says(Enum):
+    """What the library's documentation says of a difference from the spec."""
+
+    DOCUMENTED = "documented"
+    UNDOCUMENTED = "undocumented"
+    CONTRADICTS = "contradicts its documentation"
+    BY_DESIGN = "by design"
+    INHERITED = "inherited"
+
+
+class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a person found about a failure.
+
+    Parameters
+    ----------
+    what : what the library does, in a sentence.
+    says : what its documentation says of it; inherited where the function below it, a built-in here, does the same.
+    clauses : the clauses that it is about.
+    quote : the words of the documentation, or of the exception.
+    link : where they are, if not at the entry's documentation.
+    is_grave : a result that is silently wrong for an ordinary call.
+    """
+
+    what: str
+    says: Says
+    clauses: tuple[str, ...] = ()
+    quote: str = ""
+    link: str = ""
+    is_grave: bool = False
+
+
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A library and a way of calling it.
 
@@ -36,7 +76,9 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     documentation : where the library documents each option; ``*`` for those without an address of their own.
     python : the versions of Python that the package is for.
     variables : environment variables that choose the way of calling it.
-    notes : what a person found about its failures: whose they are, and whether the library's documentation says so.
+    needs : programs that no package of the registry has, as a compiler.
+    uses : what people use it for.
+    findings : what a person found about its failures.
     """
 
     name: str
@@ -48,7 +90,9 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     operator: str = "sdpa"
     python: str = ">=3.11"
     variables: dict[str, str] = {}
-    notes: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    uses: tuple[Use, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     @property
     def target(self) -> str:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from timm.layers.attention import Attention
+
+# timm imports torchvision, which takes for given that its library for CUDA has declared these two operators.
+for name in ("nms", "qnms"):
+    torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+from timm.layers.attention import Attention  # noqa: E402
 
 
 def layer(

@@ -98,6 +98,14 @@ def told(found: Comparison) -> str:
     return "; ".join([*parts, *seen(found)]) or "nothing was compared"
 
 
+def unclear(found: Comparison) -> str:
+    """The cells of which nothing can be said, in a sentence: how many of how many, and what would have been seen."""
+    some = sum(cell.verdict is Verdict.UNCLEAR for cell in found.speeds)
+    if not some:
+        return ""
+    return "; ".join([f"{some} of {len(found.speeds)} cells cannot be told apart", *seen(found)]) + "."
+
+
 def seen(found: Comparison) -> list[str]:
     """What a comparison of times could have seen, by device."""
     several = len(found.machines) > 1
@@ -235,7 +243,7 @@ def terminal(found: Comparison) -> str:
     parts = [printable(headline(found))]
     parts += [f"cannot tell: {printable(why)}" for why in found.unfit]
     parts += [_rows(title, frame) for title, frame in _tables(found) if not frame.empty]
-    said = [told(found), *rules(found), *rule(found), *found.notes]
+    said = [told(found), *filter(None, [unclear(found)]), *rules(found), *rule(found), *found.notes]
     parts += map(printable, said)
     return "\n\n".join([*parts, _rows("", files(found))]) + "\n"
 
@@ -253,14 +261,13 @@ def _tables(found: Comparison) -> Iterator[tuple[str, pd.DataFrame]]:
     yield "", speeds(found, _CHANGED)
     yield "Better:", changes(found.changes, [Level.BETTER])
     yield "Changed, and counted neither way:", changes(found.changes, [Level.NOTE, Level.IGNORED])
-    yield "Unclear:", speeds(found, [Verdict.UNCLEAR])
 
 
 def comment(found: Comparison) -> str:
     """Short: the verdict, then what is worse; everything else folded, and left out where it is too long."""
     sections = [f"### {_SIGNS[found.status]} Attention: {inert(headline(found))}"]
     sections += [f"**Cannot tell**: {inert(why)}." for why in found.unfit]
-    rest: list[str] = []
+    rest = [inert(unclear(found))] if unclear(found) else []
     worse, changed = changes(found.changes, [Level.WORSE]), speeds(found, [Verdict.SLOWER])
     for frame in (worse, wholes(found), changed.drop(columns="why unclear")):
         if not frame.empty:
@@ -271,7 +278,6 @@ def comment(found: Comparison) -> str:
         ("Faster", speeds(found, [Verdict.FASTER]).drop(columns="why unclear")),
         ("Better", changes(found.changes, [Level.BETTER])),
         ("Changed, and counted neither way", changes(found.changes, [Level.NOTE, Level.IGNORED])),
-        ("Unclear", speeds(found, [Verdict.UNCLEAR])),
         ("The same", speeds(found, [Verdict.SAME]).drop(columns="why unclear")),
     ):
         if not frame.empty:

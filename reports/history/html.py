@@ -15,7 +15,17 @@ from attention_conformance.bench.analysis.statistics import LEAST
 from attention_conformance.reports.history import pages
 from attention_conformance.reports.history.series import History, Series
 from attention_conformance.reports.html import document, files
-from attention_conformance.reports.html.views import Answer, Cell, Column, Group, Table, columns, milliseconds, number
+from attention_conformance.reports.html.views import (
+    Answer,
+    Cell,
+    Column,
+    Group,
+    Table,
+    columns,
+    extras,
+    milliseconds,
+    number,
+)
 from attention_conformance.reports.input.bench import Key
 from attention_conformance.reports.markdown.text import digits, words
 
@@ -44,7 +54,7 @@ def page(found: History) -> str:
 def _shown(found: History) -> dict[str, Any]:
     """What the template fills in; sections without records are empty."""
     steps = pages.changes(found)
-    return {
+    shown = {
         "counts": pages.counted(found),
         "questions": questions(found, steps),
         "nothing": NOTHING if found.series else "No cell was timed in these files.",
@@ -55,8 +65,8 @@ def _shown(found: History) -> dict[str, Any]:
         "conformance": conformance_table(found) if found.tallies else None,
         "refused": refused_table(found) if found.refused else None,
         "files": files.table(found.sources),
-        "data": document.packed(_frames(found, steps)),
     }
+    return shown | {"data": document.packed(_frames(found, steps), tables=extras(shown.values()))}
 
 
 def _trends(found: History) -> list[dict[str, Any]]:

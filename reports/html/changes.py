@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from attention_conformance.bench.analysis.statistics import Interval, Verdict
+from attention_conformance.bench.workloads.titles import title
 from attention_conformance.reports.compare import pages
 from attention_conformance.reports.compare.changes import Comparison, Level, Speed, Status
 from attention_conformance.reports.html.views import Answer, Cell, Group, Table, columns, link, milliseconds, number
 from attention_conformance.reports.markdown.text import digits
 
 QUESTION = "What got worse since the base run?"
-
-#: How many of a kind the answer names.
-NAMED = 10
 
 #: How a change is marked; ahead of its words, so that no colour has to be seen.
 MARKS = {
@@ -61,22 +59,22 @@ FIRST = "the first: base → new"
 
 
 def _group(label: str, count: int, items: list[Cell]) -> Group:
-    more = [Cell(f"and {len(items) - NAMED} more", link="#changes")] if len(items) > NAMED else []
-    return Group(f"{label} ({count})", "failed", (*items[:NAMED], *more))
+    return Group(f"{label} ({count})", "failed", tuple(items))
 
 
 def tables(found: Comparison) -> list[Table]:
-    """Times cell by cell, what is slower first; then everything else, what is worse first."""
+    """Times that are known to have changed or not, what is slower first; then everything else, what is worse first."""
     return [each for each in (_speeds(found), _changes(found)) if each.rows]
 
 
 def _speeds(found: Comparison) -> Table:
     order = list(VERDICTS)
-    cells = sorted(found.speeds, key=lambda cell: (order.index(cell.verdict), -cell.ratio.value))
+    cells = [cell for cell in found.speeds if cell.verdict is not Verdict.UNCLEAR]
+    cells.sort(key=lambda cell: (order.index(cell.verdict), -cell.ratio.value))
     rows = tuple(
         (
             Cell(cell.implementation, look="name", link=_cell(cell)),
-            Cell(cell.workload, look="name"),
+            Cell(cell.workload, look="name", tip=title(cell.workload)),
             Cell(cell.device),
             Cell(cell.dtype),
             Cell(_verdict(cell), order.index(cell.verdict), look="" if cell.ignored else VERDICTS[cell.verdict][1]),
@@ -107,7 +105,7 @@ def _changes(found: Comparison) -> Table:
 
 
 def _slower(cell: Speed) -> Cell:
-    text = f"{cell.implementation} {cell.dtype} {cell.workload} {digits(cell.ratio.value)}×"
+    text = f"{cell.implementation} {cell.dtype}, {title(cell.workload)}: {digits(cell.ratio.value)}×"
     return Cell(text, tip=_interval(cell.ratio), link=_cell(cell))
 
 

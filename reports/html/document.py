@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -32,19 +33,25 @@ MESSAGES = 8_000_000
 #: Characters of one message: the longest published one has 3,300.
 MESSAGE = 8_000
 
-#: Of gzip: with the highest the page of 50,000 results is 1 % smaller.
-COMPRESSION = 6
+#: Of gzip.
+COMPRESSION = 9
 
 #: What stands at the end of a longer message, and for one that is not here.
 CUT = "\n(Cut here: the result file has the rest.)"
 
 LEFT_OUT = "(Left out of this page for its size: the result file has it.)"
 
+#: Lines of a message that the details have of their own: the clause and its sentence, and the command.
+_SAID = re.compile(r"^(?:[A-Z]+-\d+ · |Rerun:).*\n?", re.MULTILINE)
+
 _CODE = "import sys, vl_convert; sys.stdout.buffer.write(vl_convert.javascript_bundle().encode('utf-8'))"
 
 
-def rendered(template: str, scripts: Sequence[str], bundle: Bundle, shown: Mapping[str, Any]) -> str:
-    """A template of the folder, filled in; only its scripts, in this order, and those of the bundle may run."""
+def rendered(template: str, scripts: Sequence[str], bundle: Bundle | None, shown: Mapping[str, Any]) -> str:
+    """A template of the folder, filled in; only its scripts, in this order, and those of the bundle may run.
+
+    A page without plots has no bundle.
+    """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -54,9 +61,9 @@ def rendered(template: str, scripts: Sequence[str], bundle: Bundle, shown: Mappi
     )
     texts = [Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in scripts]  # noqa: S704 (our own)
     style = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))  # noqa: S704 (our own)
-    vega = bundle.text()
-    hashes = Markup(" ".join(f"'sha256-{_hash(text)}'" for text in (*texts, vega)))  # noqa: S704 (base64)
-    fixed = {"style": style, "scripts": texts, "vega": compressed(vega), "hashes": hashes}
+    vega = [] if bundle is None else [bundle.text()]
+    hashes = Markup(" ".join(f"'sha256-{_hash(text)}'" for text in (*texts, *vega)))  # noqa: S704 (base64)
+    fixed = {"style": style, "scripts": texts, "vega": "".join(map(compressed, vega)), "hashes": hashes}
     return environment.get_template(template).render(**shown, **fixed)
 
 
@@ -80,7 +87,7 @@ def limited(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
     Each implementation keeps the first message of each clause and kind of failure before any keeps a second one.
     """
-    text = frame["message"].fillna("")
+    text = frame["message"].fillna("").str.replace(_SAID, "", regex=True).str.rstrip()
     text = text.where(text.str.len() <= MESSAGE, text.str.slice(0, MESSAGE) + CUT)
     told = frame.assign(there=text.ne("")).groupby(["implementation", "broken", "failure"], dropna=False)["there"]
     order = told.cumsum().sort_values(kind="stable").index

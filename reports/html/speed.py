@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from attention_conformance.bench.analysis.fits import Growth, Memory
+from attention_conformance.bench.workloads.titles import title
 from attention_conformance.reports.html.views import (
     Answer,
     Cell,
@@ -51,6 +51,9 @@ NUMBERS = (
     "first_call_seconds",
 )
 
+#: What a page has no use for beside the other columns of a cell.
+UNUSED = ("mean", "stddev", "median_ms", "memory_bytes", "peak_rss_bytes", "clock", "host_seconds", "evicted_bytes")
+
 TEXTS = ("bound_by", "profile", "memory_method", "stopped")
 
 #: A column of times, and one of rates, are of cells that share these.
@@ -66,8 +69,8 @@ LENGTH, DTYPE = 4096, "float32"
 
 FAMILIES = ("prefill-b1h8d64s*-causal", "prefill-b1h8d64s*")
 
-#: How many of the fastest are named.
-NAMED = 5
+#: How many of the fastest are named, and of those that are not told apart from it.
+NAMED, TIED = 5, 2
 
 #: A reference line stands this factor beyond the outermost measured point, so that it covers none.
 APART = 1.6
@@ -167,6 +170,7 @@ def fastest(cells: pd.DataFrame) -> Table:
         tied = [row["implementation"] for row in others if overlap(first, row)]
         rows.append(
             (
+                Cell(title(first["workload"]), tip=first["workload"]),
                 Cell(first["workload"], look="name"),
                 Cell(first["implementation"], look="name", link=cell_link(first)),
                 number(first["median"], milliseconds(first["median"]), tip=interval(first)),
@@ -180,7 +184,17 @@ def fastest(cells: pd.DataFrame) -> Table:
         )
     numbers = ("S", "median", "lead")
     heads = columns(
-        "workload", "fastest", "median", "not told apart", "next", "lead", "S", "device", "dtype", numbers=numbers
+        "what",
+        "workload",
+        "fastest",
+        "median",
+        "not told apart",
+        "next",
+        "lead",
+        "S",
+        "device",
+        "dtype",
+        numbers=numbers,
     )
     note = (
         "Lead: the next one's median over the fastest one's. Not told apart: those whose 95 % interval overlaps that of"
@@ -214,7 +228,7 @@ def _cell(row: dict[str, Any], best: bool, *, limits: bool) -> tuple[Cell, ...]:
     time = milliseconds(row["median"]) if not missing(row["median"]) else "–"
     return (
         Cell(row["implementation"], look="name", link=cell_link(row)),
-        Cell(row["workload"], look="name"),
+        Cell(row["workload"], look="name", tip=title(row["workload"])),
         Cell(str(row["S"]), row["S"]),
         Cell(row["device"]),
         Cell(row["dtype"]),
@@ -242,7 +256,7 @@ def memory_table(found: Sequence[Memory]) -> Table:
     rows = tuple(
         (
             Cell(one.implementation, look="name"),
-            Cell(one.family, look="name"),
+            Cell(one.family, look="name", tip=title(one.family)),
             Cell(one.device),
             Cell(one.dtype),
             Cell(one.growth.value, look="known-deviation" if one.growth is Growth.QUADRATIC else ""),
@@ -313,7 +327,8 @@ def fastest_answer(cells: pd.DataFrame, at: Timing | None) -> Answer:
         first = rows[0]
         tied = [row["implementation"] for row in rows[1:] if overlap(first, row)]
         leads.append(f"{first['implementation']}, {milliseconds(first['median'])} on {device}")
-        leads[-1] += f" (not told apart from {', '.join(tied)})" if tied else ""
+        more = [f"{len(tied) - TIED} more"] if len(tied) > TIED else []
+        leads[-1] += f" (not told apart from {', '.join([*tied[:TIED], *more])})" if tied else ""
         items = [
             Cell(
                 f"{row['implementation']} {milliseconds(row['median'])}"
@@ -323,11 +338,11 @@ def fastest_answer(cells: pd.DataFrame, at: Timing | None) -> Answer:
             )
             for row in rows[:NAMED]
         ]
-        label = f"{at.workload}, {at.dtype}, {device}: first {len(items)} of {len(rows)}"
+        label = f"{title(at.workload)}, {at.dtype}, {device}: first {len(items)} of {len(rows)}"
         groups.append(Group(label, "ranked", tuple(items)))
     lead = "; ".join(leads) + "."
     if not at.exact:
-        lead = f"Not timed in these files. Of {at.workload} in {at.dtype}: {lead}"
+        lead = f"Not timed in these files. Of {title(at.workload)} in {at.dtype}: {lead}"
     return Answer("fastest-here", question, lead, tuple(groups), more="speed")
 
 
@@ -358,7 +373,7 @@ def quadratic(found: Sequence[Memory], at: Timing | None) -> Answer:
             groups.append(Group(f"{label} ({len(items)}), bytes at S = {longest}", GROWTHS[growth], items))
     count = {growth: sum(one.growth is growth for one in here) for growth in Growth}
     unclear = f" Of {count[Growth.UNCLEAR]} it cannot be told." if count[Growth.UNCLEAR] else ""
-    lead = f"{count[Growth.QUADRATIC]} of {len(here)}, in {at.family}, {at.dtype}.{unclear}"
+    lead = f"{count[Growth.QUADRATIC]} of {len(here)}, in {title(at.family)}, {at.dtype}.{unclear}"
     return Answer("quadratic", question, lead, tuple(groups), more="memory-of")
 
 
@@ -375,7 +390,7 @@ def memory_bound(cells: pd.DataFrame) -> Answer:
     for bound, look in (("bandwidth", "known-deviation"), ("compute", "passed")):
         rows = known[known["bound_by"] == bound].groupby(["family", "device", "dtype"], sort=False)
         items = tuple(
-            Cell(f"{' '.join(map(str, key))}: {_lengths(group)}", tip=_intensity(group), link="#bench")
+            Cell(f"{title(str(key[0]))}, {key[2]}, {key[1]}: {_lengths(group)}", tip=_intensity(group), link="#bench")
             for key, group in rows
         )
         if items:
@@ -423,13 +438,3 @@ def guides(cells: pd.DataFrame, peaks: Mapping[tuple[str, str], float]) -> pd.Da
     label[steep & (found["S"] == right)] = "right"
     label[~steep & (found["S"] == left)] = "left"
     return found.assign(label=label)
-
-
-def drawn(cells: pd.DataFrame) -> pd.DataFrame:
-    """The cells that have a point, with what its tip says."""
-    rows = timed(cells)
-    if rows.empty:
-        return rows
-    low, high = rows["interval_low"].fillna(rows["median"]), rows["interval_high"].fillna(rows["median"])
-    rows = rows.assign(milliseconds=rows["median"] * 1e3, low=low * 1e3, high=high * 1e3)
-    return rows.assign(memory=rows["memory"].where(rows["memory"] > 0, np.nan))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -12,6 +12,9 @@ from attention_conformance.reports.markdown.text import NONE, digits
 
 #: Significant digits of a value: more than any measured number means.
 EXACT = 6
+
+#: The look of a name that no line breaks.
+NAME = "name"
 
 #: Multiples of a byte, as the bench prints them.
 UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -56,6 +59,30 @@ class Table:
     #: Sentences below it.
     note: str = ""
 
+    @property
+    def shape(self) -> str:
+        """Classes that say which columns are numbers, ``n3``, and which have names that no line breaks, ``w1``."""
+        looks = [{row[at].look for row in self.rows} for at in range(len(self.columns))]
+        numbers = [f"n{at}" for at, column in enumerate(self.columns, 1) if column.number]
+        return " ".join([*numbers, *(f"w{at}" for at, found in enumerate(looks, 1) if found == {NAME})])
+
+    @property
+    def extras(self) -> dict[str, dict[str, list[Any]]]:
+        """What the scripts add to the cells, by column and attribute: they alone use it, and compressed it is small."""
+        found: dict[str, dict[str, list[Any]]] = {}
+        for at in range(len(self.columns)):
+            cells = [row[at] for row in self.rows]
+            each: dict[str, list[Any]] = {
+                "v": [cell.exact for cell in cells],
+                "tip": [cell.tip or None for cell in cells],
+                "link": [cell.link or None for cell in cells],
+                "spoken": [cell.spoken or None for cell in cells],
+            }
+            kept = {name: values for name, values in each.items() if any(value is not None for value in values)}
+            if kept:
+                found[str(at)] = kept
+        return found
+
 
 @dataclass(frozen=True)
 class Group:
@@ -80,6 +107,12 @@ class Answer:
     #: The section that has more, and what the folded groups are of.
     more: str = ""
     fold: str = ""
+
+
+def extras(shown: Iterable[Any]) -> dict[str, Any]:
+    """The extras of every table among what a template shows, by the table's name."""
+    flat = [one for each in shown for one in (each if isinstance(each, (list, tuple)) else [each])]
+    return {one.name: one.extras for one in flat if isinstance(one, Table)}
 
 
 def columns(*titles: str, numbers: Sequence[str] = ()) -> tuple[Column, ...]:

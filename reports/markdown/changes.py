@@ -26,10 +26,11 @@ def sections(found: Comparison) -> list[str]:
         ("Worse", pages.changes(found.changes, [Level.WORSE])),
         ("Slower or faster", pages.speeds(found, [Verdict.SLOWER, Verdict.FASTER]).drop(columns="why unclear")),
         ("Better, or counted neither way", pages.changes(found.changes, [Level.BETTER, Level.NOTE, Level.IGNORED])),
-        ("Unclear", pages.speeds(found, [Verdict.UNCLEAR])),
     ):
         if not frame.empty:
             more = f"\n\n{len(frame) - SHOWN} more are on the HTML page." if len(frame) > SHOWN else ""
             parts.append(fold(f"{title}: {len(frame)}", table(frame.head(SHOWN).map(inert)) + more))
+    if pages.unclear(found):
+        parts.append(inert(pages.unclear(found)))
     how = [*pages.rule(found), *found.notes]
     return [*parts, "\n\n".join(map(inert, how))] if how else parts

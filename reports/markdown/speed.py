@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from attention_conformance.bench.workloads.titles import title
 from attention_conformance.reports.input.read import Source
 from attention_conformance.reports.markdown.text import NONE, code, digits, escape, shortened, table
 from attention_conformance.reports.model import tables
@@ -20,7 +21,7 @@ def speed(cells: pd.DataFrame, sources: tuple[Source, ...]) -> list[str]:
     """Times and rates by family, device and dtype, then what was paid before them and what has no timing."""
     parts = []
     for (family, device, dtype), rows in cells.groupby(["family", "device", "dtype"], sort=False):
-        parts.append(f"### {code(family)}, {escape(device)}, {escape(dtype)}")
+        parts.append(f"### {escape(title(family))} ({code(family)}), {escape(device)}, {escape(dtype)}")
         invalid = {
             (row.implementation, row.S): f"✗ {row.clause}"
             for row in rows[rows["outcome"].isin(("invalid", "unstable"))].itertuples()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from attention_conformance.bench.workloads.titles import title
 from attention_conformance.reports.markdown import changes
 from attention_conformance.reports.markdown import page as markdown
 from attention_conformance.reports.markdown.text import digits, fold, shortened, table
@@ -56,6 +57,6 @@ def _fastest(cells: pd.DataFrame) -> pd.DataFrame:
     for (workload, device, dtype), group in timed.groupby(tables.WHAT, sort=False):
         first = group.head(3)
         names = [f"{who} {digits(ms)}" for who, ms in zip(first["implementation"], first["median_ms"], strict=True)]
-        rows.append((workload, device, dtype, ", ".join(names), len(group)))
-    columns = [*tables.WHAT, "fastest, milliseconds", "timed"]
+        rows.append((title(str(workload)), workload, device, dtype, ", ".join(names), len(group)))
+    columns = ["what", *tables.WHAT, "fastest, milliseconds", "timed"]
     return pd.DataFrame(rows, columns=columns).sort_values(tables.WHAT, ignore_index=True)

@@ -122,7 +122,7 @@ def test_a_workload_that_was_not_timed_is_not_answered_by_another(tmp_path: Path
     """The nearest one is named as what it is."""
     found = timings(tmp_path, timed("x", 4096, steady(0.1)))
     assert fastest_answer(found, nearest_timing(found)).lead.startswith(
-        "Not timed in these files. Of prefill-b1h8d64s4096 in float32"
+        "Not timed in these files. Of 8 heads of 64, prefill 4,096 in float32"
     )
     nothing = timings(tmp_path, cell("x", 4096, "skipped"))
     assert fastest_answer(nothing, nearest_timing(nothing)).lead == "Nothing was timed in these files."

@@ -81,11 +81,25 @@ def test_it_is_right_about_three_known_numbers(opened: Opened) -> None:
 
 
 def test_the_answers_are_at_the_top(opened: Opened) -> None:
-    """A stranger finds them without scrolling."""
+    """A stranger finds them, and the pictures beside them, without scrolling; names are folded."""
     text = opened.page.locator("#questions").inner_text()
     for question in ("fully masked rows", "fastest at 4096 causal", "quadratic memory", "worse since the base run"):
         assert question in text
     assert opened.page.locator("#q-empty-rows .lead").bounding_box()["y"] < 720
+    assert opened.page.locator("#picture svg").bounding_box()["y"] < 720
+    assert opened.page.locator("#plot-time").bounding_box()["y"] < 720
+    assert not opened.page.locator("#q-empty-rows .item").first.is_visible()
+
+
+def test_a_cell_of_the_small_matrix_opens_its_clauses(opened: Opened) -> None:
+    """What is under the pointer is said, and a click shows the clauses of the group."""
+    opened.drawn()
+    cell = opened.page.locator("#picture path.failed")
+    cell.hover()
+    assert opened.page.locator("#tip").inner_text() == "square, Fully masked rows: 2 of 3 cases failed"
+    cell.click()
+    row = opened.page.locator("#details", has_text="square on cpu: Fully masked rows").locator("tbody tr")
+    assert row.inner_text().split("\t") == ["SDPA-15 Fully masked rows", "✗ failed", "2 failed, 1 passed"]
 
 
 def test_words_filter_the_rows(opened: Opened) -> None:

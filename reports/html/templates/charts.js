@@ -6,6 +6,7 @@
   const SVG = "http://www.w3.org/2000/svg";
   const PATHS = ["M6 1a5 5 0 1 0 .01 0z", "M2 2h8v8H2z", "M6 1l5 9H1z", "M6 0l4 6-4 6-4-6z", "M4 1h4v3h3v4H8v3H4V8H1V4h3z", "M1 2h10L6 11z"];
   const COLOURS = 10;
+  const NAMED = 10; // names that a legend shows at first, the best ones
   const GROUP = ["family", "device", "dtype"];
   // What each plot is of, and what the reader chooses.
   const PLOTS = {
@@ -15,6 +16,11 @@
     accuracy: { frame: "accuracy", choose: ["device", "dtype"] },
   };
   const FIRST = ["prefill-b1h8d64s4096-causal", "prefill-b1h8d64s*-causal", "prefill-b1h8d64s4096", "prefill-b1h8d64s*", "float32", "cpu"];
+
+  // The cells that have a point, with what its tip says: made of the cells once.
+  const points = (data) => (data.points ??= page.rows(data, "bench").filter((row) => row.outcome === "timed" && row.median !== null).map((row) => ({
+    ...row, milliseconds: row.median * 1e3, low: (row.interval_low ?? row.median) * 1e3, high: (row.interval_high ?? row.median) * 1e3, memory: row.memory > 0 ? row.memory : null,
+  })));
 
   // The same implementation has the same colour and shape in every plot.
   const looks = (data) => {
@@ -35,7 +41,7 @@
   }
 
   // The selects narrow each other: a value of the first decides what the others offer.
-  function choices(figure, plot, rows, draw) {
+  function choices(figure, plot, rows, draw, titles) {
     const place = figure.querySelector(".choices");
     const selects = plot.choose.map((name) => {
       const select = el("select", { name, "aria-label": name });
@@ -48,7 +54,7 @@
       for (let at = from; at < selects.length; at++) {
         const before = selects[at].value;
         const values = [...new Set(rows.filter((row) => fits(row, at)).map((row) => String(row[plot.choose[at]])))];
-        selects[at].replaceChildren(...values.map((value) => el("option", {}, value)));
+        selects[at].replaceChildren(...values.map((value) => el("option", { value }, titles[value] ? `${titles[value]} (${value})` : value)));
         selects[at].value = [before, ...FIRST, values[0]].find((value) => values.includes(value));
       }
     }
@@ -85,7 +91,7 @@
   function againstLength(y, { color, shape, lengths, guided }, intervals) {
     const x = number("S", { title: "Sequence length S", scale: { type: "log", base: 2, nice: false }, axis: { format: "d", values: lengths } });
     const cells = { data: { name: "cells" } };
-    return fitting(380, { params, layer: [
+    return fitting(intervals ? 300 : 380, { params, layer: [
       ...(guided ? [GUIDE_LINES, GUIDE_NAMES] : []),
       { ...cells, mark: { type: "line", strokeWidth: 1.5 }, encoding: { x, y, color, opacity: faded(0.9) } },
       ...(intervals ? [{ ...cells, mark: { type: "rule", strokeWidth: 2 }, encoding: { x, y: number("low"), y2: { field: "high" }, color, opacity: faded(0.7) } }] : []),
@@ -133,7 +139,7 @@
     const name = figure.dataset.plot;
     const plot = PLOTS[name];
     const look = looks(data);
-    const all = page.rows(data, plot.frame);
+    const all = plot.frame === "points" ? points(data) : page.rows(data, plot.frame);
     const text = figure.querySelector("figcaption").textContent;
     const drawing = figure.querySelector(".drawing");
     const legend = figure.querySelector(".names");
@@ -143,6 +149,7 @@
       shown = pick(all);
       if (name === "memory") shown = shown.filter((row) => row.memory !== null);
       if (name === "frontier") shown = shown.filter((row) => row.share > 0);
+      if (plot.guides) shown.sort((x, y) => y.S - x.S || x[plot.guides] - y[plot.guides]); // the best at the longest come first
       const names = [...new Set(shown.map((row) => row.implementation))];
       const lengths = [...new Set(shown.map((row) => row.S))].sort((a, b) => a - b);
       const guides = plot.guides ? pick(page.rows(data, "guides")).filter((row) => row.quantity === plot.guides) : [];
@@ -163,16 +170,21 @@
     function highlight(view, names) {
       const pinned = new Set();
       const show = (extra) => view.signal("focus", extra ? [...pinned, extra] : [...pinned]).run();
-      legend.replaceChildren(...names.map((one) => {
+      const buttons = names.map((one) => {
         const button = el("button", { type: "button", "aria-pressed": "false" }, mark(look[one]), one);
         button.addEventListener("click", () => { pinned.has(one) ? pinned.delete(one) : pinned.add(one); button.setAttribute("aria-pressed", String(pinned.has(one))); show(); });
         button.addEventListener("mouseenter", () => show(one));
         button.addEventListener("mouseleave", () => show());
         return button;
-      }));
+      });
+      legend.replaceChildren(...buttons.slice(0, NAMED));
+      if (buttons.length <= NAMED) return;
+      const more = el("button", { type: "button", class: "others" }, `and ${buttons.length - NAMED} more`);
+      more.addEventListener("click", () => more.replaceWith(...buttons.slice(NAMED)));
+      legend.append(more);
     }
 
-    pick = choices(figure, plot, all, draw);
+    pick = choices(figure, plot, all, draw, data.titles);
     figure.querySelector(".csv").addEventListener("click", () => page.saveFrame(name, shown));
     figure.querySelector(".tools").hidden = false;
     await draw();

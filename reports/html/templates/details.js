@@ -93,6 +93,18 @@
     return [implementation === undefined ? id : `${implementation} on ${device}: ${id}`, parts, all.length || data.clauses[id]];
   }
 
+  // A clause group on an implementation: what each of its clauses came to.
+  function group(data, name, implementation, device) {
+    const some = page.rows(data, "conformance").filter((r) => r.implementation === implementation && r.device === device);
+    const rows = Object.keys(data.clauses).filter((id) => data.groups[id] === name).map((id) => {
+      const of = some.filter((r) => counts(r, id));
+      const worst = SERIOUS.find((outcome) => of.some((r) => r.outcome === outcome));
+      const numbers = SERIOUS.filter((o) => of.some((r) => r.outcome === o)).map((o) => `${of.filter((r) => r.outcome === o).length} ${WORDS[o] || o}`).join(", ");
+      return worst && [a(`${id} ${data.clauses[id][0]}`, "clause", id, implementation, device), badge(worst), numbers];
+    }).filter(Boolean);
+    return [`${implementation} on ${device}: ${name}`, [table(["clause", "worst", "cases"], rows)], rows.length > 0];
+  }
+
   function result(data, implementation, device, dtype, name) {
     const r = page.rows(data, "conformance").find((one) => one.implementation === implementation && one.device === device && one.dtype === dtype && one.case === name);
     if (!r) return [name, [], false];
@@ -121,7 +133,8 @@
     const peers = page.rows(data, "bench").filter((one) => one.workload === workload && one.device === device && one.dtype === dtype && one.median !== null).sort((x, y) => x.median - y.median);
     const rows = peers.map((one) => [a(one.implementation, "cell", one.implementation, device, dtype, workload), digits(one.median * 1e3), digits(one.median / (r.median || peers[0].median)), one.memory === null ? "–" : whole(one.memory)]);
     const against = peers.length > 1 ? [el("h3", {}, "Against its peers"), table(["implementation", "median, ms", r.median === null ? "÷ fastest" : "÷ this one", "memory, bytes"], rows, [1, 2, 3])] : [];
-    return [`${implementation} on ${device} in ${dtype}: ${workload}`, [list, ...against], true];
+    const called = data.titles[workload] ? el("p", {}, data.titles[workload]) : null;
+    return [`${implementation} on ${device} in ${dtype}: ${workload}`, [called, list, ...against], true];
   }
 
   function fault(data, name) {
@@ -132,7 +145,7 @@
     return [found.title, [found.when ? el("p", {}, found.when) : null, el("p", {}, "Seen in: ", ...sources), sentence(data, found.clause), el("p", {}, `${rows.length} cases catch it, the smallest first:`), table(["case", "dtypes"], rows.map((f) => [f.case, f.dtypes]))], true];
   }
 
-  const KINDS = { clause, result, cell, fault };
+  const KINDS = { clause, group, result, cell, fault };
 
   async function open() {
     const [kind, ...parts] = location.hash.slice(1).split("/");

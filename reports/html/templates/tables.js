@@ -29,7 +29,7 @@
     const rows = [...view.querySelector("tbody").rows];
     let found = 0;
     for (const row of rows) {
-      if (rowsBy.length) row.words ??= row.textContent.toLowerCase();
+      if (rowsBy.length) row.words ??= [row.textContent, ...[...row.querySelectorAll("[data-tip]")].map((one) => one.dataset.tip)].join(" ").toLowerCase();
       const fits = rowsBy.every((word) => row.words.includes(word));
       row.dataset.fits = fits ? "yes" : "no";
       row.hidden = !fits || (found >= MANY && !view.dataset.all);
@@ -50,12 +50,28 @@
     page.save(view.dataset.name, rows.map((row) => [...row.cells].map((cell) => (row.parentNode.tagName === "THEAD" ? cell.textContent.trim() : valueOf(cell)))));
   }
 
+  // What the data say of a table's cells, by column: values to sort and save, tips, links, and words for symbols.
+  const ADD = {
+    v: (cell, value) => { cell.dataset.v = value; },
+    tip: (cell, text) => { (cell.firstElementChild?.localName === "a" ? cell.firstElementChild : cell).dataset.tip = text; },
+    link: (cell, href) => { const made = page.el("a", { href }); made.append(...cell.childNodes); cell.append(made); },
+    spoken: (cell, text) => { cell.firstElementChild?.localName === "a" ? cell.firstElementChild.setAttribute("aria-label", text) : cell.prepend(page.el("span", { class: "sr" }, text)); },
+  };
+  function complete(view, extras) {
+    const rows = [...view.querySelector("tbody").rows];
+    for (const [at, given] of Object.entries(extras || {})) {
+      for (const name of ["v", "link", "tip", "spoken"]) {
+        given[name]?.forEach((value, row) => { if (value !== null) ADD[name](rows[row].cells[at], value); });
+      }
+    }
+    view.querySelectorAll("thead button").forEach((button) => { button.disabled = false; });
+  }
+  page.ready.then((data) => { for (const view of document.querySelectorAll(".view")) complete(view, data.tables[view.dataset.name]); });
+
   for (const view of document.querySelectorAll(".view")) {
     view.querySelectorAll("thead th").forEach((head, at) => {
       if (view.classList.contains("matrix") && at > (view.classList.contains("words") ? 1 : 0)) head.classList.add("pick");
-      const button = head.querySelector("button");
-      button.disabled = false;
-      button.addEventListener("click", () => sort(view, at));
+      head.querySelector("button").addEventListener("click", () => sort(view, at));
     });
     view.querySelectorAll("input[type=search]").forEach((input) => input.addEventListener("input", () => filter(view)));
     view.querySelector(".all").addEventListener("click", () => { view.dataset.all = "yes"; filter(view); });
@@ -65,15 +81,17 @@
   }
 
   const tip = document.getElementById("tip");
-  const show = (event) => {
-    const target = event.target.closest?.("[data-tip]");
-    tip.hidden = !target;
-    if (!target) return;
-    (target.closest("dialog") || document.body).append(tip); // a tip outside an open dialog would lie behind it
-    tip.textContent = target.dataset.tip || target.getAttribute("aria-label"); // written once where both are the same
-    const at = target.getBoundingClientRect();
+  page.tip = (text, at) => {
+    tip.hidden = !text;
+    if (!text) return;
+    tip.textContent = text;
     tip.style.left = `${Math.max(4, Math.min(at.left, innerWidth - tip.offsetWidth - 8))}px`;
     tip.style.top = `${at.bottom + tip.offsetHeight + 8 > innerHeight ? at.top - tip.offsetHeight - 4 : at.bottom + 4}px`;
+  };
+  const show = (event) => {
+    const target = event.target.closest?.("[data-tip]");
+    if (target) (target.closest("dialog") || document.body).append(tip); // a tip outside an open dialog would lie behind it
+    page.tip(target?.dataset.tip, target?.getBoundingClientRect());
   };
   document.addEventListener("mouseover", show);
   document.addEventListener("focusin", show);

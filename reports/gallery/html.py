@@ -1,0 +1,120 @@
+"""The gallery as one HTML page: what each library does, where it fails, and what its documentation says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attention_conformance.impls.gallery import Entry, Finding, Says
+from attention_conformance.reports.gallery.view import BY_DESIGN, FAILED, PASSED, UNSUPPORTED, Cell, Row, View, group
+from attention_conformance.reports.html import document
+
+#: The scripts of the page in their order.
+SCRIPTS = ("data.js", "gallery.js")
+
+#: Names that an answer shows at once.
+NAMED = 8
+
+#: The look of what documentation says of a difference, and the order in which a reader wants them.
+SAYS = {
+    Says.CONTRADICTS: "failed",
+    Says.UNDOCUMENTED: "known-deviation",
+    Says.DOCUMENTED: "passed",
+    Says.INHERITED: "unsupported",
+    Says.BY_DESIGN: "advisory",
+}
+
+LOOKS = {FAILED: "failed", BY_DESIGN: "advisory", PASSED: "passed", UNSUPPORTED: "unsupported"}
+
+
+def page(view: View) -> str:
+    """The whole page."""
+    shown = {
+        "view": view,
+        "rows": [_row(row, view) for row in view.rows],
+        "findings": sorted((_finding(*each) for each in view.findings), key=lambda one: one["rank"]),
+        "named": NAMED,
+        "uses": sorted({use.value for row in view.rows for use in row.entry.uses}),
+        "counts": counts(view),
+        "data": document.packed({}, tables={}, failures={row.entry.name: _failures(row) for row in view.rows}),
+    }
+    return document.rendered("gallery.html.j2", SCRIPTS, None, shown)
+
+
+def counts(view: View) -> dict[str, int]:
+    """How many there are of what the first sentences say."""
+    return {
+        "ways": len(view.rows),
+        "packages": view.packages,
+        "right": sum(row.failed == 0 for row in view.rows),
+        "wrong": sum(row.failed > 0 for row in view.rows),
+        "cases": max(row.passed + row.failed + row.by_design + row.unsupported for row in view.rows),
+    }
+
+
+def _row(row: Row, view: View) -> dict[str, Any]:
+    entry = row.entry
+    others = [each for each in row.record.versions if each not in (entry.package, "Python")]
+    versions = ", ".join(f"{each} {row.record.versions[each].partition('+')[0]}" for each in others)
+    return {
+        "name": entry.name,
+        "version": f"{entry.package} {row.version}",
+        "others": versions,
+        "uses": " ".join(use.value for use in entry.uses),
+        "failed": row.failed,
+        "by_design": row.by_design,
+        "passed": row.passed,
+        "unsupported": row.unsupported,
+        "link": documentation(entry),
+        "note": row.record.message,
+        "cells": [_cell(entry.name, name, row.cells.get(name)) for name in view.groups],
+    }
+
+
+def _cell(name: str, of: str, cell: Cell | None) -> dict[str, Any]:
+    """Text, look, and words of a cell; a cell that has anything to show has a link."""
+    if cell is None:
+        return {"text": "", "look": "", "said": "", "link": ""}
+    texts = {FAILED: str(cell.failed), BY_DESIGN: "◇", PASSED: "✓", UNSUPPORTED: "–"}
+    said = {
+        FAILED: f"{cell.failed} of {cell.executed} cases fail",
+        BY_DESIGN: f"{cell.by_design} accepted by design",
+        PASSED: f"all {cell.executed} cases pass",
+        UNSUPPORTED: "not supported",
+    }
+    link = f"#{name}/{of.replace(' ', '-')}" if cell.worst in (FAILED, BY_DESIGN) else ""
+    return {"text": texts[cell.worst], "look": LOOKS[cell.worst], "said": f"{of}: {said[cell.worst]}", "link": link}
+
+
+def documentation(entry: Entry, finding: Finding | None = None) -> str:
+    """The address where a finding, or all of an entry, is documented."""
+    if finding is not None and finding.link:
+        return finding.link
+    return entry.documentation.get("*") or next(iter(entry.documentation.values()))
+
+
+def _finding(entry: Entry, finding: Finding) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "what": finding.what,
+        "says": finding.says.value,
+        "look": SAYS[finding.says],
+        "quote": finding.quote,
+        "link": documentation(entry, finding),
+        "rank": (not finding.is_grave, list(SAYS).index(finding.says)),
+    }
+
+
+def _failures(row: Row) -> list[Mapping[str, Any]]:
+    """What the details show of each failure: its case and message, and which finding speaks of it."""
+    findings = row.entry.findings
+    return [
+        {
+            "case": r.case,
+            "group": group(r.broken or next(iter(r.clauses), "")),
+            "reason": r.reason,
+            "message": r.message,
+            "found": [at for at, each in enumerate(findings) if (r.broken or "") in each.clauses],
+        }
+        for r in row.failures
+    ] + ([{"findings": [_finding(row.entry, each) for each in findings]}] if findings else [])

@@ -1,0 +1,126 @@
+"""The gallery as Markdown: a short page, and two rows for the README."""
+
+from __future__ import annotations
+
+from tabulate import tabulate
+
+from attention_conformance.conformance.ledger.divergence import escaped
+from attention_conformance.reports.gallery.html import SAYS, counts, documentation
+from attention_conformance.reports.gallery.view import BY_DESIGN, FAILED, PASSED, Asked, Row, View
+
+PAGE = """\
+# Gallery: the attention that libraries ship
+
+{verdict}
+
+Each is called as its users call it, by an [adapter](gallery) of a few lines that repairs nothing, in float32 on the
+CPU, and judged by the [spec](../conformance/SPEC.md). A failure is a difference from that spec, which may be the
+library's documented choice. The [page](../reports/published/gallery/index.html) has every failure with its message, and
+the command that shows it. `attention-conformance gallery run NAME` judges one again, `gallery page` makes these pages
+of what is kept. On {where}.
+
+## What does each do when …
+
+Bold is what the spec says.
+
+{asked}
+
+## Library by library
+
+Cases that fail; ✓ all pass, ◇ no more than accepted by design, – not supported, empty: not asked.
+
+{matrix}
+{without}
+## Findings, and what the documentation says
+
+{findings}
+
+## What changed since the last version
+
+{changes}
+"""
+
+#: Names that an answer has.
+NAMED = 6
+
+
+def page(view: View) -> str:
+    """The whole page."""
+    return PAGE.format(
+        verdict=f"**{verdict(view)}**",
+        where=escaped(view.where),
+        asked="\n".join(f"- {_asked(one)}" for one in view.asked) or "None of the questions was answered.",
+        matrix=_matrix(view),
+        without="".join(
+            f"\n**{escaped(entry.name)}**: {found.status.value}: {escaped(found.message)}\n"
+            for entry, found in view.without
+        ),
+        findings=_findings(view),
+        changes=_changes(view),
+    )
+
+
+def verdict(view: View) -> str:
+    """One sentence."""
+    of = counts(view)
+    does = "does" if of["right"] == 1 else "do"
+    return (
+        f"{of['ways']} ways to call attention, of {of['packages']} packages: {of['right']} {does} what the spec says"
+        f" wherever they answer, {of['wrong']} do not."
+    )
+
+
+def gravest(view: View) -> str:
+    """The three gravest findings, in a sentence for the README."""
+    return "; ".join(f"{entry.name}: {each.what[:1].lower()}{each.what[1:]}" for entry, each in view.gravest[:3])
+
+
+def _asked(one: Asked) -> str:
+    parts = []
+    for text, names in one.answers.items():
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        said = f"**{escaped(text)}**" if text == one.right else escaped(text)
+        parts.append(f"{said} ({', '.join(names[:NAMED])}{more})")
+    return f"{one.text}: {'; '.join(parts)}."
+
+
+def _matrix(view: View) -> str:
+    heads = ["library", "versions", "fail", *view.groups]
+    rows = [
+        [_name(row), _versions(row), str(row.failed), *(_cell(row, name) for name in view.groups)] for row in view.rows
+    ]
+    return tabulate(rows, heads, tablefmt="pipe", disable_numparse=True)
+
+
+def _name(row: Row) -> str:
+    return escaped(row.entry.name) + (" (cut off)" if row.record.message else "")
+
+
+def _versions(row: Row) -> str:
+    found = {name: text.partition("+")[0] for name, text in row.record.versions.items() if name != "Python"}
+    return escaped(", ".join(f"{name} {text}" for name, text in found.items()) or ", ".join(row.entry.requires))
+
+
+def _cell(row: Row, name: str) -> str:
+    cell = row.cells.get(name)
+    if cell is None:
+        return ""
+    return {FAILED: f"**{cell.failed}**", BY_DESIGN: "◇", PASSED: "✓"}.get(cell.worst, "–")
+
+
+def _findings(view: View) -> str:
+    rows = []
+    for entry, each in sorted(view.findings, key=lambda one: (not one[1].is_grave, list(SAYS).index(one[1].says))):
+        quote = f" “{escaped(each.quote)}”" if each.quote else ""
+        rows.append((entry.name, escaped(each.what), f"[{each.says.value}]({documentation(entry, each)}){quote}"))
+    return tabulate(rows, ("library", "what it does", "documentation"), tablefmt="pipe", disable_numparse=True)
+
+
+def _changes(view: View) -> str:
+    if view.changes:
+        rows = [(one.name, one.versions, one.case, one.was, one.now) for one in view.changes]
+        text = tabulate(rows, ("library", "versions", "case", "was", "is"), tablefmt="pipe", disable_numparse=True)
+        return str(text)
+    if view.has_before:
+        return "Nothing: every case that both versions were asked came to the same."
+    return "No library has been judged in two versions yet."

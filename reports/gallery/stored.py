@@ -1,0 +1,151 @@
+"""Stored results of the gallery: the record and the results of each entry, and those of its version before."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from attention_conformance.conformance.judging.outcomes import Result
+from attention_conformance.impls import compressed
+from attention_conformance.impls.contract import InputError
+from attention_conformance.impls.gallery import MANIFEST, Entry
+
+if TYPE_CHECKING:  # a run needs no library of the pages
+    from attention_conformance.reports.model.model import Model
+
+#: What is published of the suite's own gallery, and where in a folder the results of a version before are.
+PUBLISHED = MANIFEST.parents[2] / "reports" / "published" / "gallery"
+BEFORE = "before"
+
+#: Bytes of the largest record that is read.
+_LARGEST = 1 << 20
+
+#: Options of ``check`` where none are given.
+DEFAULT = ("--dtype=float32",)
+
+#: Lines of a message that hold for the machine alone on which it was made.
+_OF_THE_MACHINE = re.compile(r"^(?:Rerun|Script):.*\n?", re.MULTILINE)
+
+
+class Status(Enum):
+    """What became of an entry."""
+
+    JUDGED = "judged"
+    NOT_INSTALLED = "not installed"
+    CUT_OFF = "cut off"
+    BROKEN = "could not be judged"
+
+
+#: Of these there are results.
+WITH_RESULTS = (Status.JUDGED, Status.CUT_OFF)
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What became of an entry, and with which requirements, adapter and options."""
+
+    name: str
+    status: Status
+    requires: tuple[str, ...]
+    adapter: Annotated[str, msgspec.Meta(description="SHA-256 of its file")]
+    options: Annotated[tuple[str, ...], msgspec.Meta(description="of `check`")] = DEFAULT
+    seconds: float = 0.0
+    versions: dict[str, str] = {}
+    message: str = ""
+
+
+def record(work: Path, name: str) -> Record | None:
+    """What a folder says of an entry; None for nothing.  Raises InputError for a damaged record."""
+    path = file(work, f"{name}.json")
+    try:
+        return msgspec.json.decode(compressed.read(path, _LARGEST), type=Record)
+    except FileNotFoundError:
+        return None
+    except (msgspec.MsgspecError, compressed.CompressedError) as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def file(work: Path, name: str) -> Path:
+    """A file as it is kept, compressed, or as a run leaves it."""
+    kept = work / f"{name}{compressed.SUFFIX}"
+    return kept if kept.exists() else work / name
+
+
+def model(known: Mapping[str, Entry], work: Path) -> tuple[dict[str, Record], Model]:
+    """What a folder has of the entries: their records, and the results by the names of the manifest.
+
+    Raises InputError for a record or a result file that cannot be used, and where nothing was judged.
+    """
+    from attention_conformance.conformance.spec.clauses import clauses
+    from attention_conformance.reports.input.read import read
+    from attention_conformance.reports.model.model import Model
+
+    found = {name: each for name in known if (each := record(work, name))}
+    judged = [name for name, each in found.items() if _has_results(work, each)]
+    if not judged:
+        raise InputError(f"{work}: no entry of the gallery was judged there")
+    records = read([file(work, f"{name}.jsonl") for name in judged])
+    names = {known[name].target: name for name in judged}
+    renamed = (replace(r, implementation=names.get(r.implementation, r.implementation)) for r in records.results)
+    return found, Model(replace(records, results=tuple(renamed)), clauses())
+
+
+def before(work: Path, name: str) -> tuple[Record, tuple[Result, ...]] | None:
+    """The record and the results of an entry's version before; None where there was none."""
+    from attention_conformance.reports.input.read import read
+
+    found = record(work / BEFORE, name)
+    if found is None or not _has_results(work / BEFORE, found):
+        return None
+    return found, read([file(work / BEFORE, f"{name}.jsonl")]).results
+
+
+def _has_results(work: Path, found: Record) -> bool:
+    return found.status in WITH_RESULTS and file(work, f"{found.name}.jsonl").exists()
+
+
+def keep(names: Mapping[str, Entry], work: Path, folder: Path = PUBLISHED) -> None:
+    """Keep what a work folder has of the entries, compressed: of failures the messages, and no times and shares of bounds.
+
+    What was kept of other versions of the packages is moved to the folder ``before``, in place of what is there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        new, old = record(work, name), record(folder, name)
+        if new is None:
+            continue
+        if old and new.versions != old.versions and _has_results(folder, old):
+            (folder / BEFORE).mkdir(exist_ok=True)
+            for ending in ("json", "jsonl"):
+                kept = file(folder, f"{name}.{ending}")
+                kept.replace(folder / BEFORE / kept.name)
+        compressed.write(folder / f"{name}.json{compressed.SUFFIX}", msgspec.json.encode(new))
+        target = folder / f"{name}.jsonl{compressed.SUFFIX}"
+        if _has_results(work, new):
+            lines = (work / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+            short = "".join(json.dumps(_short(json.loads(line)), separators=(",", ":")) + "\n" for line in lines)
+            compressed.write(target, short.encode())
+        else:
+            target.unlink(missing_ok=True)
+
+
+def _short(line: dict[str, Any]) -> dict[str, Any]:
+    """A line of a result file without times and shares of bounds, and without a message that is of no failure."""
+    if line["kind"] != "result":
+        return {name: value for name, value in line.items() if name != "diagnoses"} | (
+            {"diagnoses": []} if "diagnoses" in line else {}
+        )
+    message = without_machine(line["message"]) if line["outcome"] == "failed" else ""
+    return line | {"message": message, "share": None, "meets": [], "run_seconds": 0.0, "prepare_seconds": 0.0}
+
+
+def without_machine(message: str) -> str:
+    """A message without paths of the machine that it was made on: of files their names, and no commands."""
+    text = _OF_THE_MACHINE.sub("", message)
+    return re.sub(r"(?:/[\w.@+~-]+)+/([\w.@+~-]+)", r"\1", text).rstrip()

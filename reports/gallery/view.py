@@ -1,0 +1,263 @@
+"""What a page says of the gallery: by library and clause group, by question, by finding, and since the last version."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.ledger import divergence
+from attention_conformance.conformance.ledger.questions import QUESTIONS, Question
+from attention_conformance.impls.gallery import Entry, Finding, Says
+from attention_conformance.reports.gallery import stored
+from attention_conformance.reports.gallery.stored import Record
+from attention_conformance.reports.model import groups
+from attention_conformance.reports.model.model import Model
+
+#: What a cell of a clause group came to, the worst first.
+FAILED, BY_DESIGN, PASSED, UNSUPPORTED = "failed", "by design", "passed", "unsupported"
+
+#: Clause groups of the layer, by the numbers of its clauses, so that layers and functions share columns.
+LAYER = {
+    "Scores": (1, 2, 3, 4, 5, 6, 7, 11, 12, 16, 17),
+    "Masks": (8,),
+    "Causal": (9,),
+    "Windows and lengths": (10,),
+    "Fully masked rows": (13,),
+    "Softmax and output": (14, 15),
+    "Accuracy and dtype": (18,),
+    "Every call alike": (23,),
+    "Refuses what is wrong": (19, 20, 21, 22),
+}
+
+_OF_LAYER = {f"MHA-{number}": name for name, numbers in LAYER.items() for number in numbers}
+
+#: The questions of the page, by the case that asks each, in words that need no spec.
+ASKED = {
+    "empty-row": "A query may look at no key at all, by a boolean mask",
+    "bias-minus-inf-row": "A query may look at no key at all, by a bias of −inf",
+    "causal-more-keys": "Causal, with fewer queries than keys: where does the diagonal begin?",
+    "causal-more-queries": "Causal, with more queries than keys: where does the diagonal begin?",
+    "combined-mask-causal": "A mask and causal together",
+    "scale-zero": "A scale of 0, so that all keys weigh the same",
+    "scale-negative-causal": "A negative scale with causal",
+    "empty-keys": "There is no key: a cache that is still empty",
+    "value-width-larger": "Values of another width than keys",
+    "nan-query-causal": "NaN in a query: is it seen in the result?",
+    "masked-largest-values": "A score that overflows where the mask hides it",
+    "invalid-lengths": "k and v of unequal length: a mistake of the caller",
+    "invalid-dtypes": "q, k and v of unequal dtype",
+    "mha-empty-row": "A layer's query may look at no key at all, by a boolean mask",
+}
+
+#: What the spec's short answers mean, where they need words.
+MEANS = {
+    "zeros": "zeros",
+    "top left": "at the top left",
+    "ok": "computed",
+    "both hold": "both hold",
+    "refused": "an error",
+    "NaN": "NaN",
+    "kept out": "no trace of it",
+    "mean of v": "the mean of v",
+    "b_o": "the output's bias alone",
+}
+
+
+def group(clause: str) -> str:
+    """The clause group of the page."""
+    return _OF_LAYER.get(clause) or groups.group(clause)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A clause group of an entry: its worst outcome, and how many cases came to what."""
+
+    worst: str
+    failed: int
+    by_design: int
+    executed: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """An entry that has results."""
+
+    entry: Entry
+    record: Record
+    cells: Mapping[str, Cell]
+    failures: tuple[Result, ...]
+    passed: int
+    failed: int
+    by_design: int
+    unsupported: int
+
+    @property
+    def version(self) -> str:
+        """Of the package that is judged."""
+        return self.record.versions.get(self.entry.package, "").partition("+")[0]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question, the spec's answer, and who gives which, the spec's first."""
+
+    text: str
+    right: str
+    answers: Mapping[str, tuple[str, ...]]
+    silent: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A case whose outcome is another one than with the version before."""
+
+    name: str
+    versions: str
+    case: str
+    was: str
+    now: str
+
+
+@dataclass(frozen=True)
+class View:
+    """All of it."""
+
+    rows: tuple[Row, ...]
+    #: Entries without results: name, what became of it, and why.
+    without: tuple[tuple[Entry, Record], ...]
+    groups: tuple[str, ...]
+    asked: tuple[Asked, ...]
+    changes: tuple[Change, ...]
+    #: Whether there was a version before of anything.
+    has_before: bool
+    where: str
+    findings: tuple[tuple[Entry, Finding], ...] = field(default=())
+
+    @property
+    def packages(self) -> int:
+        """How many packages have results."""
+        return len({row.entry.package for row in self.rows})
+
+    @property
+    def gravest(self) -> list[tuple[Entry, Finding]]:
+        """Findings that a person called grave, one of each sentence: against the documentation first, then by cases."""
+        grave = [(entry, each) for entry, each in self.findings if each.is_grave]
+        failed = {row.entry.name: [r.broken for r in row.failures] for row in self.rows}
+
+        def order(one: tuple[Entry, Finding]) -> tuple[bool, int]:
+            entry, each = one
+            return each.says is not Says.CONTRADICTS, -sum(name in each.clauses for name in failed[entry.name])
+
+        return list({each.what: (entry, each) for entry, each in sorted(grave, key=order, reverse=True)}.values())[::-1]
+
+
+def by_design(entry: Entry, result: Result) -> bool:
+    """Whether a failure is no more than a choice: an input accepted that a finding says is accepted by design."""
+    chosen = {clause for each in entry.findings if each.says is Says.BY_DESIGN for clause in each.clauses}
+    return result.failure is Failure.NO_ERROR and result.broken in chosen
+
+
+def view(known: Mapping[str, Entry], found: Mapping[str, Record], model: Model, folder: Path) -> View:
+    """The view of records and results that ``stored.model`` read from a folder."""
+    results: dict[str, list[Result]] = {}
+    for result in model.records.results:
+        results.setdefault(result.implementation, []).append(result)
+    rows = tuple(_row(known[name], found[name], results[name]) for name in found if name in results)
+    names = groups.ordered(name for row in rows for name in row.cells)
+    changes, has_before = _changes(found, results, folder)
+    environments = [source.environment for source in model.records.sources]
+    days = sorted({str(each.get("started", ""))[:10] for each in environments})
+    machines = sorted({f"{each.get('machine')}, {str(each.get('system')).partition('-')[0]}" for each in environments})
+    return View(
+        rows=rows,
+        without=tuple((known[name], each) for name, each in found.items() if name not in results),
+        groups=tuple(names),
+        asked=tuple(_asked(model.records.results)),
+        changes=changes,
+        has_before=has_before,
+        where=f"{'; '.join(machines)}; {' to '.join(dict.fromkeys((days[0], days[-1])))}",
+        findings=tuple((row.entry, each) for row in rows for each in row.entry.findings),
+    )
+
+
+def _row(entry: Entry, found: Record, results: Sequence[Result]) -> Row:
+    cells: dict[str, Counter[str]] = {}
+    kinds = {id(r): _kind(entry, r) for r in results}
+    for r in results:
+        about = {r.broken} if r.broken else set(r.clauses)
+        for name in {group(clause) for clause in about}:
+            cells.setdefault(name, Counter())[kinds[id(r)]] += 1
+    total = Counter(kinds.values())
+    made = {}
+    for name, counts in cells.items():
+        worst = next(kind for kind in (FAILED, BY_DESIGN, PASSED, UNSUPPORTED) if counts[kind])
+        executed = counts[FAILED] + counts[BY_DESIGN] + counts[PASSED]
+        made[name] = Cell(worst, counts[FAILED], counts[BY_DESIGN], executed)
+    failures = tuple(r for r in results if kinds[id(r)] in (FAILED, BY_DESIGN))
+    return Row(entry, found, made, failures, *(total[kind] for kind in (PASSED, FAILED, BY_DESIGN, UNSUPPORTED)))
+
+
+def _kind(entry: Entry, result: Result) -> str:
+    if result.outcome is Outcome.FAILED:
+        return BY_DESIGN if by_design(entry, result) else FAILED
+    return PASSED if result.outcome in (Outcome.PASSED, Outcome.ADVISORY, Outcome.KNOWN_DEVIATION) else UNSUPPORTED
+
+
+def _asked(results: Iterable[Result]) -> Iterable[Asked]:
+    chosen = [question for question in QUESTIONS if question.case in ASKED]
+    tables = {each.operator: each for each in divergence.answers(results, chosen)}
+    for question in sorted(chosen, key=lambda one: list(ASKED).index(one.case)):
+        said: dict[str, list[str]] = {}
+        for table in tables.values():
+            if question in table.questions:
+                at = table.questions.index(question)
+                for (name, _), row in table.answers.items():
+                    said.setdefault(row[at], []).append(name)
+        silent = said.pop(divergence.UNSUPPORTED, [])
+        said.pop(divergence.NOT_ASKED, None)
+        if said:
+            yield Asked(
+                ASKED[question.case], MEANS.get(question.right, question.right), _plain(said, question), tuple(silent)
+            )
+
+
+def _plain(said: Mapping[str, Sequence[str]], question: Question) -> dict[str, tuple[str, ...]]:
+    """Answers without their marks, the spec's first and then what most say."""
+    order = sorted(said, key=lambda text: (text.startswith("**"), -len(said[text])))
+    return {text.strip("*") if text.startswith("**") else MEANS.get(text, text): tuple(said[text]) for text in order}
+
+
+def _changes(
+    found: Mapping[str, Record], results: Mapping[str, Sequence[Result]], folder: Path
+) -> tuple[tuple[Change, ...], bool]:
+    """Cases that both versions were asked and that came to something else."""
+    changes, has_before = [], False
+    for name, new in found.items():
+        old = stored.before(folder, name)
+        if old is None or name not in results:
+            continue
+        has_before = True
+        was = {(r.case, r.dtype): _short(r) for r in old[1]}
+        packages = [each for each in new.versions if old[0].versions.get(each) != new.versions[each]]
+        versions = ", ".join(f"{each} {old[0].versions.get(each, 'none')} → {new.versions[each]}" for each in packages)
+        for r in results[name]:
+            before = was.get((r.case, r.dtype))
+            if before is not None and before != _short(r):
+                changes.append(Change(name, versions, r.case, before, _short(r)))
+    return tuple(changes), has_before
+
+
+def _short(result: Result) -> str:
+    if result.outcome is not Outcome.FAILED:
+        return result.outcome.value
+    failure = result.failure or Failure.VALUE
+    return f"failed: {result.error_pattern or divergence.INSTEAD.get(failure, failure.value)}"
+
+
+def without_choices(known: Mapping[str, Entry], model: Model) -> Model:
+    """The same results without failures that are a choice, which is what badges are made of."""
+    kept = tuple(r for r in model.records.results if not (r.failure and by_design(known[r.implementation], r)))
+    return replace(model, records=replace(model.records, results=kept))

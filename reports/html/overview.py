@@ -1,0 +1,82 @@
+"""The matrix as a small picture: implementations across, clause groups down, a colour for the worst outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from attention_conformance.reports.html.conformance import RANK, WORDS
+from attention_conformance.reports.html.views import link
+from attention_conformance.reports.model import groups, tables
+
+#: Units of the picture: a column of the upper and of the lower block, a row, what is left empty between two, the labels
+#: at the left, and the names below the upper block.
+WIDE, NARROW, HIGH, GAP, LABELS, NAMES = 20, 12, 14, 1, 140, 88
+
+#: The least units that a picture is wide, so that one of few implementations is not drawn large.
+LEAST = 620
+
+#: The group of plain attention whose clauses cases of the other operators name, too.
+SHARED = "Every call alike"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What the template draws, in its own units: plain attention above, the other operators below.
+
+    Above, an implementation is a column with its name; below, each row has the implementations that it is about.
+    """
+
+    width: float
+    height: float
+    #: The area of each outcome as one path, by its CSS class.
+    paths: Mapping[str, str]
+    #: Labels: text, x and y.
+    rows: tuple[tuple[str, float, float], ...]
+    columns: tuple[tuple[str, float, float], ...]
+    #: For the script: each row's upper edge, width of a column, and what its cells say and open.
+    cells: Mapping[str, Any]
+
+
+def picture(results: pd.DataFrame) -> Picture:
+    """The picture of all results: a cell is as serious as the worst of its cases, and a group not asked is empty."""
+    counts = {(row["group"], row["implementation"], row["device"]): row for row in _records(results)}
+    who = list(dict.fromkeys(zip(results["implementation"], results["device"], strict=True)))
+    several = results["device"].nunique() > 1
+    names = {each: " ".join(each) if several else each[0] for each in who}
+    found = groups.ordered(name for name, *_ in counts)
+    above = [name for name in found if name in groups.SDPA]
+    plain = [each for each in who if any((name, *each) in counts for name in above if name != SHARED)]
+    areas: dict[str, str] = {}
+    rows: list[tuple[str, float, float]] = []
+    cells: list[dict[str, Any]] = []
+    below = len(above) * HIGH + (NAMES if above else 0)
+    for at, name in enumerate([*above, *(each for each in found if each not in above)]):
+        is_above = at < len(above)
+        wide = WIDE if is_above else NARROW
+        y = at * HIGH if is_above else below + (at - len(above)) * HIGH
+        columns = plain if is_above else [each for each in who if (name, *each) in counts]
+        said = []
+        for x, each in enumerate(columns):
+            row = counts.get((name, *each))
+            if row is None:
+                said.append((names[each], "not asked", ""))
+                continue
+            worst = next((outcome for outcome in RANK if row[outcome]), "unsupported")
+            path = f"M{LABELS + x * wide} {y}h{wide - GAP}v{HIGH - GAP}h{GAP - wide}z"
+            areas[worst] = areas.get(worst, "") + path
+            words = WORDS[worst].format(row[worst], sum(row[outcome] for outcome in tables.EXECUTED))
+            said.append((names[each], words, link("group", name, *each)))
+        rows.append((name, LABELS - 6, y + HIGH / 2))
+        cells.append({"name": name, "y": y, "wide": wide, "cells": said})
+    labels = tuple((names[each], LABELS + (x + 0.5) * WIDE, len(above) * HIGH + 5) for x, each in enumerate(plain))
+    width = max(LEAST, LABELS + len(plain) * WIDE, *(LABELS + len(row["cells"]) * NARROW for row in cells))
+    height = below + (len(rows) - len(above)) * HIGH
+    return Picture(width, height, areas, tuple(rows), labels, {"left": LABELS, "high": HIGH, "rows": cells})
+
+
+def _records(results: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(key): value for key, value in row.items()} for row in groups.by_group(results).to_dict("records")]
