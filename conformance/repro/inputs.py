@@ -458,8 +458,10 @@ def _recipe(case: AnyCase, dtype: str, wanted: Mapping[str, np.ndarray]) -> Stat
 
 
 def _shape_of_output(case: AnyCase) -> tuple[int, ...]:
-    """Of the output of sdpa or mha, whose gradients the case asks for."""
+    """Of the output of sdpa, varlen or mha, whose gradients the case asks for."""
     s = case.shape
+    if isinstance(s, PackedShape):
+        return (sum(s.q_lengths), s.hq, s.dv)
     if isinstance(s, LayerShape):
         return s.rows(s.sq, s.eo if "w_o" in case.options else s.heads * s.dv)
     return (s.b, s.hq, s.sq, s.dv)

@@ -3,6 +3,8 @@
 Parameters, their defaults, shapes and conventions are those of the sources that impls.packed names; bodies are not.
 """
 
+# Parameters are written as the libraries write them, without annotations.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
 from __future__ import annotations
 
 import contextlib
@@ -203,8 +205,8 @@ def flash_attn_with_kvcache_3(
     lengths = cache_seqlens
     if k is not None:
         counts = np.diff(cu_seqlens_k_new)
-        split = [np.split(new, cu_seqlens_k_new[1:-1]) for new in (k, v)]
-        _append(k_cache, v_cache, *split, page_table, lengths, counts.tolist())
+        k, v = (np.split(new, cu_seqlens_k_new[1:-1]) for new in (k, v))
+        _append(k_cache, v_cache, k, v, page_table, lengths, counts.tolist())
         lengths = lengths + counts
     options = _options(causal, window_size, softmax_scale, softcap, None)
     if k_descale is not None:
@@ -309,7 +311,7 @@ varlen_attn_paged = _of(varlen_attn, "paged")
 
 def heads_first(q, k_cache, v_cache, cu_seqlens_q, block_tables, seq_lens, *, causal=False, k_scale=None, v_scale=None):
     """Of caches (pages, Hkv, P, D), and scales in that order."""
-    given = [None if a is None else a.swapaxes(1, 2) for a in (k_cache, v_cache, k_scale, v_scale)]
+    given: list[Any] = [None if a is None else a.swapaxes(1, 2) for a in (k_cache, v_cache, k_scale, v_scale)]
     k, v, *scales = given
     options = {} if k_scale is None else dict(zip(("k_scale", "v_scale"), scales, strict=True))
     return _paged(q, k, v, cu_seqlens_q, block_tables, seq_lens, is_causal=causal, **options)[0]

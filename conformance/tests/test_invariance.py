@@ -13,7 +13,7 @@ from attention_conformance.conformance import results
 from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.run import invariance
-from attention_conformance.conformance.run.invariance_questions import CASES, questions
+from attention_conformance.conformance.run.invariance_questions import CASES, QUESTIONS, questions
 from attention_conformance.conformance.run.targets import Target
 from attention_conformance.conformance.spec.clauses import BY_OPTION, Level, clauses
 from attention_conformance.conformance.tests import invariant_kernels
@@ -50,7 +50,7 @@ def judged(name: str, question: str, keywords: frozenset[str] = frozenset(), **f
 @pytest.mark.parametrize("name", DEPENDS)
 def test_what_the_bits_depend_on_is_told(name: str) -> None:
     """Just that, question by question."""
-    questions = [each for each, asked in invariance.QUESTIONS["sdpa"].items() if not asked.needs]
+    questions = [each for each, asked in QUESTIONS["sdpa"].items() if not asked.needs]
     outcomes = {question: judged(name, question).outcome for question in questions}
     assert set(outcomes.values()) <= {Outcome.PASSED, Outcome.ADVISORY}
     assert {question for question, outcome in outcomes.items() if outcome is Outcome.ADVISORY} == DEPENDS[name]
@@ -128,7 +128,7 @@ def test_layers_are_not_asked() -> None:
 
 def test_the_clauses_are_asked_by_the_option() -> None:
     """They bind to nothing, and no case shows them."""
-    asked = {each.clause for of in invariance.QUESTIONS.values() for each in of.values()}
+    asked = {each.clause for of in QUESTIONS.values() for each in of.values()}
     assert asked < BY_OPTION
     assert {clauses()[each].level for each in asked} == {Level.SHOULD}
 

@@ -64,17 +64,17 @@ def test_the_reference_is_what_differences_give(name: str) -> None:
     case = every_case()[f"varlen-grad-{name}"]
     x = case.inputs("float32")
     arrays = [getattr(x, each).astype(np.float64) for each in "qkv"]
-    tables, g = (x.cu_seqlens_q, x.cu_seqlens_k), x.grad_output.astype(np.float64)
-    found = varlen_grad(*arrays, g, *tables, **x.keywords)
+    q, k, v = arrays
+    g = x.grad_output.astype(np.float64)
+    found = varlen_grad(q, k, v, g, x.cu_seqlens_q, x.cu_seqlens_k, **x.keywords)
+
+    def loss(q: Any, k: Any, v: Any) -> float:
+        return float(np.sum(g * varlen(q, k, v, x.cu_seqlens_q, x.cu_seqlens_k, **x.keywords).output))
+
     rng = np.random.default_rng(0)
     for _ in range(3):
         directions = [rng.standard_normal(array.shape) for array in arrays]
-        sides = [
-            np.sum(
-                g * varlen(*(a + s * d for a, d in zip(arrays, directions, strict=True)), *tables, **x.keywords).output
-            )
-            for s in (1e-5, -1e-5)
-        ]
+        sides = [loss(*(a + s * d for a, d in zip(arrays, directions, strict=True))) for s in (1e-5, -1e-5)]
         slope = sum(np.sum(a * d) for a, d in zip((found.grad_q, found.grad_k, found.grad_v), directions, strict=True))
         assert (sides[0] - sides[1]) / 2e-5 == pytest.approx(slope, rel=1e-6, abs=1e-6)
 
@@ -95,8 +95,7 @@ def test_correct_variants_pass_random_packs(name: str) -> None:
     for seed in range(30):
         pack = random_pack(seed)
         options = {key: value for key, value in pack.options.items() if key not in ("sinks", "return_lse")}
-        fields = {"shape": pack.shape, "options": options, "store": pack.store}
-        case = PackedGradientCase(f"random-{seed}", ("GRAD-31",), "", **fields)
+        case = PackedGradientCase(f"random-{seed}", ("GRAD-31",), "", pack.shape, options=options, store=pack.store)
         if case.shape.sq and case.shape.sk:
             returned = reply(VARIANTS[name], case, "float32", "varlen_grad")
             got = judge(returned, case, result(case, "float32"), every_profile=False)
