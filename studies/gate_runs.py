@@ -148,6 +148,7 @@ def counted(found: Iterable[Mapping[str, Any]], kept: Mapping[str, Any] | None =
     table = {name: {**_empty(one["key"]), **one} for name, one in earlier.items() if keys.get(name) == one["key"]}
     for one in table.values():
         one["gates"] = one["gates"] or {EARLIER: sum(one["verdicts"].values())}
+    last = "" if kept is None else kept.get("gate", "")
     counted_before = {seed for one in table.values() for seed in one["seeds"]}
     for line in found:
         if keys.get(line["name"]) != line["key"] or line["seed"] in counted_before:
@@ -157,12 +158,12 @@ def counted(found: Iterable[Mapping[str, Any]], kept: Mapping[str, Any] | None =
         one["named"] += line["named"]
         one["seconds"].append(line["seconds"])
         one["seeds"].append(line["seed"])
-        version = line.get("gate", EARLIER)
+        last = version = line.get("gate", EARLIER)
         one["gates"][version] = one["gates"].get(version, 0) + 1
         for kind in line["kinds"]:
             one["kinds"][kind] = one["kinds"].get(kind, 0) + 1
         loads.append(line["load"])
-    return {"candidates": table, "loads": [each for each in loads if each is not None], "gate": gate_version()}
+    return {"candidates": table, "loads": [each for each in loads if each is not None], "gate": last}
 
 
 def _empty(key: str) -> dict[str, Any]:
@@ -179,7 +180,7 @@ def _share(kept: Mapping[str, Any], name: str, verdict: str) -> str:
     return "not run" if one is None else f"{one['verdicts'].get(verdict, 0)} of {sum(one['verdicts'].values())}"
 
 
-def _of_this_gate(kept: Mapping[str, Any], name: str) -> str:
+def _of_the_last(kept: Mapping[str, Any], name: str) -> str:
     """How many runs are of the gate that the last runs were of."""
     return str(kept["candidates"].get(name, {}).get("gates", {}).get(kept.get("gate"), 0))
 
@@ -197,7 +198,7 @@ def cheats(kept: Measured) -> str:
         linked = f"[{short(one.source)}]({one.source})" if one.source.startswith("http") else one.source
         rows.append(
             [
-                one.name, one.framework, one.what, _share(kept, one.name, "rejected"), _of_this_gate(kept, one.name),
+                one.name, one.framework, one.what, _share(kept, one.name, "rejected"), _of_the_last(kept, one.name),
                 _kinds(kept, one.name),
                 f"by analogy: {linked}" if one.analogy else linked,
             ]
@@ -207,7 +208,7 @@ def cheats(kept: Measured) -> str:
         "in",
         "what it does",
         "rejected",
-        "of this gate",
+        "of the last version",
         "kinds of reasons, and in how many runs",
         "source",
     )
@@ -229,12 +230,14 @@ def honest(kept: Measured) -> str:
     for one in HONEST:
         seconds = sorted(kept["candidates"].get(one.name, {"seconds": []})["seconds"])
         taken = f"{seconds[0]:.0f} to {seconds[-1]:.0f}" if seconds else ""
-        rows.append([one.name, one.what, _share(kept, one.name, "accepted"), _of_this_gate(kept, one.name), taken])
+        rows.append([one.name, one.what, _share(kept, one.name, "accepted"), _of_the_last(kept, one.name), taken])
     loads = kept["loads"]
     beside = f"neighbours that load the machine on purpose: at most {kept['neighbours']}, beside other work"
     beside += f"; load averages of {min(loads):.1f} to {max(loads):.1f} during the runs" if loads else ""
     said = sentence(kept, beside, libraries(kept))
-    return markdown(("kernel", "what it is", "accepted", "of this gate", "seconds"), rows, (0, 1)) + f"\n\n{said}"
+    return (
+        markdown(("kernel", "what it is", "accepted", "of the last version", "seconds"), rows, (0, 1)) + f"\n\n{said}"
+    )
 
 
 STUDY = Study(

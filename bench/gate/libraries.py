@@ -154,13 +154,21 @@ def _spread(package: str, function: Callable[..., Any], wrapped: Callable[..., A
                     setattr(module, attribute, wrapped)
 
 
+def _all_threads(torch: Any) -> Any:
+    """The profiler's settings; an older torch profiles the calling thread, and those of its own that work for it."""
+    settings = torch._C._profiler._ExperimentalConfig
+    try:
+        return settings(profile_all_threads=True)
+    except TypeError:
+        return settings()
+
+
 def count_torch(run: Callable[[], Any]) -> Any:
     """What ``run`` returns, with torch's own attention counted on all threads, however it is reached."""
     torch = _TORCH[0] if _TORCH else None
     if torch is None:
         return run()
-    settings = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
-    with torch.autograd.profiler.profile(use_kineto=True, experimental_config=settings) as seen:
+    with torch.autograd.profiler.profile(use_kineto=True, experimental_config=_all_threads(torch)) as seen:
         torch.autograd.profiler._set_is_profiler_enabled(False)  # a variable, whose reading nobody sees
         returned = run()
         torch.empty(0)  # is seen, where what ran has left the profiler as it was

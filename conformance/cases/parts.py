@@ -65,7 +65,7 @@ def odd_rows(output: np.ndarray) -> list[tuple[int, int, int]]:
     with np.errstate(all="ignore"):
         for b, one in enumerate(output):  # of a large one no second copy
             size[b] = np.abs(one).max(-1).astype(np.float64)
-    found = (np.argmin(np.isfinite(size)), np.argmin(size), np.argmax(np.nan_to_num(size)))
+    found = (np.argmin(np.isfinite(size)), np.argmin(np.nan_to_num(size, nan=np.inf)), np.argmax(np.nan_to_num(size)))
     return sorted({(int(b), int(h), int(row)) for b, h, row in (np.unravel_index(at, size.shape) for at in found)})
 
 

@@ -67,7 +67,7 @@ def test_runs_are_added_to_those_that_are_kept_and_none_counts_twice(
     kept = run(work, runs=1) | {"neighbours": 2}
     for one in kept["candidates"].values():
         del one["gates"]
-    monkeypatch.setattr(gate_runs.Study, "kept", lambda self: kept)
+    monkeypatch.setattr(type(gate_runs.STUDY), "kept", lambda self: kept)
     assert run(work, runs=0, add=True)["candidates"]["zeros"]["verdicts"] == {"rejected": 1}
     another = work.with_name("others.jsonl")
     another.write_text(work.read_text(encoding="utf-8").replace('"seed": 7', '"seed": 8'), encoding="utf-8")
