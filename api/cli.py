@@ -146,9 +146,11 @@ COMMANDS: dict[str, Command] = {
         "conformance.commands:evidence_options",
     ),
     "pages": Command(
-        "regenerate EXAMPLES.md, BOUNDS.md and COVERAGE.md from their data",
-        "attention-conformance pages",
-        "conformance.commands:write_pages",
+        "regenerate every document of a checkout that is made from tracked data, without a long run",
+        "attention-conformance pages examples bounds",
+        "pages:run",
+        "pages:options",
+        extra="reports",
     ),
     "gallery": Command(
         "judge the attention of libraries, each in an environment of its own: list, run, page",
@@ -164,6 +166,10 @@ COMMANDS: dict[str, Command] = {
         extra="reports",
     ),
 }
+
+
+#: Commands that had another name, and what they are called now.
+RENAMED = {"duet": "compare-revisions"}
 
 
 def _load(reference: str) -> Callable[..., Any]:
@@ -297,6 +303,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
+    if words and words[0] in RENAMED:
+        print(f"error: {words[0]} is now {RENAMED[words[0]]}", file=sys.stderr)
+        return UNUSABLE
     options = vars(parser(words).parse_args(words))
     name = options.pop("command")
     if options.pop("version"):

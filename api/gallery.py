@@ -44,6 +44,7 @@ from attention_conformance.conformance.ledger.divergence import (
 )
 from attention_conformance.conformance.ledger.questions import Question
 from attention_conformance.impls import compressed
+from attention_conformance.impls.checkout import writable
 from attention_conformance.impls.contract import InputError
 from attention_conformance.impls.gallery import MANIFEST, Entry, entries
 from attention_conformance.impls.process import worker
@@ -385,6 +386,7 @@ def _page(
     known: dict[str, Entry], folder: Path, work: Path | None, output: Path | None, publish: bool, html: bool
 ) -> str:
     """Write the page of a work folder, or of what is published; gives the paths of what was written."""
+    writable(output or (PAGE if work is None or publish else work / PAGE.name))
     if publish:
         if work is None:
             raise InputError("--publish keeps the results of a work folder: name it")

@@ -34,7 +34,7 @@ class Renamed(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         """Say the new name, and end."""
-        parser.error(f"{self.option_strings[0]} is called {self.now} now")
+        parser.error(f"{self.option_strings[0]} is now {self.now}")
 
 
 def add(add: Callable[..., Any]) -> None:
@@ -114,7 +114,7 @@ def workloads(config: pytest.Config) -> tuple[Workload, ...]:
 def plan(config: pytest.Config) -> Plan:
     """How it is to be timed.  Raises UsageError for a number that makes no sense."""
     if config.getoption("visits", None) is not None:
-        raise pytest.UsageError("--visits is called --process-runs now")
+        raise pytest.UsageError("--visits is now --process-runs")
     seconds = config.getoption("bench_seconds", None)
     if seconds is None:
         seconds = SECONDS[config.getoption("preset", "")]

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from attention_conformance.conformance.results import strict
 from attention_conformance.conformance.spec.clauses import clauses
-from attention_conformance.impls import compressed
+from attention_conformance.impls import compressed, strict
+from attention_conformance.impls.checkout import writable
 from attention_conformance.reports.compare.command import records
 from attention_conformance.reports.compare.compare import compare
 from attention_conformance.reports.input.read import read
@@ -47,10 +47,19 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(files: Sequence[Path], base: Sequence[Path], output: Path) -> str:
-    """Keep the files and regenerate; gives where.  Raises ReportError for a file of another name or kind."""
+    """Keep the files and regenerate; gives where.
+
+    Raises
+    ------
+    ReportError
+        For a file of another name or kind.
+    InputError
+        If the output is a part of an installed package.
+    """
     unknown = [path.name for path in (*files, *base) if path.name not in NAMES]
     if unknown:
         raise ReportError(f"{', '.join(unknown)}: expected {', '.join(NAMES)}")
+    writable(output)
     keep(files, output)
     keep(base, output / BASE)
     return "\n".join(map(str, written(model(output), output, FORMATS)))

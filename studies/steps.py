@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.bench.options import Renamed
-from attention_conformance.impls.numpy.tiled import ROWS, TILE, blas
+from attention_conformance.impls.numpy.tiled import ROWS, TILE
 from attention_conformance.impls.process import allocator, threads
 from attention_conformance.impls.process.pool import Worker
+from attention_conformance.impls.process.threads import blas
 from studies.common import Measured, Study, libraries, markdown, median_interval, sentence
 from studies.speed import WIDTH
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from attention_conformance.cli import UNUSABLE
 from attention_conformance.tests import installed
 
 pytestmark = pytest.mark.slow(50)
@@ -254,6 +255,14 @@ def test_the_wheel_has_one_name_and_no_tests(theirs: Repository) -> None:
     }
     assert {"conformance/SPEC.md", "conformance/deviations.toml"} <= wanted
     assert wanted <= inside, sorted(wanted - inside)
+
+
+def test_the_package_is_not_written_to(theirs: Repository) -> None:
+    """A command that regenerates the suite's own documents refuses where it is installed."""
+    done = theirs.run("pages", "examples")
+    assert done.returncode == UNUSABLE
+    assert done.stderr.count("\n") == 1
+    assert "in a checkout only" in done.stderr
 
 
 def test_uninstalling_leaves_nothing(theirs: Repository, tmp_path: Path, wheel_of: Callable[[], Path]) -> None:

@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from attention_conformance.bench.output.records import Amount, Count, Kind, Positive
 from attention_conformance.bench.validity.outcomes import MEASURED, Outcome, ProcessRun
-from attention_conformance.conformance.results import strict
+from attention_conformance.impls import strict
 from attention_conformance.impls.contract import InputError
 
 FORMAT = 2

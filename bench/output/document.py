@@ -17,7 +17,7 @@ from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.validity.outcomes import UNSTABLE, Cell, Outcome
 from attention_conformance.bench.workloads.costs import FORMULAS, flops
 from attention_conformance.conformance import SPEC_VERSION
-from attention_conformance.conformance.results import strict
+from attention_conformance.impls import strict
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from attention_conformance.conformance.evidence.series import SERIES, Series
 from attention_conformance.conformance.evidence.stamp import stamp
 from attention_conformance.conformance.evidence.verdicts import Kind, Verdict
 from attention_conformance.conformance.ledger.load import read as read_ledger
-from attention_conformance.conformance.results import fingerprint, strict
-from attention_conformance.impls import compressed
+from attention_conformance.conformance.results import fingerprint
+from attention_conformance.impls import compressed, strict
 
 #: Raised when the meaning of a field changes.
 FORMAT = 3

@@ -40,7 +40,7 @@ from attention_conformance.conformance.faults.models.on_path import Mistake
 from attention_conformance.conformance.faults.models.sdpa import Attention
 from attention_conformance.conformance.faults.trials import trial
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.impls import compressed
+from attention_conformance.impls import compressed, strict
 from attention_conformance.impls.process.pool import Pool
 
 FORMAT = "attention-conformance envelopes 1"
@@ -358,7 +358,7 @@ def as_json(matrices: Iterable[Matrix]) -> dict[str, Any]:
 
 def read(path: Path) -> dict[str, Any]:
     """The matrices of a file."""
-    found: dict[str, Any] = json.loads(compressed.read(path, _MOST_BYTES))
+    found: dict[str, Any] = strict.loads(compressed.read(path, _MOST_BYTES))
     return found
 
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attention_conformance.conformance.ledger.load import Deviation, Ledger, LedgerError
-from attention_conformance.conformance.results.strict import convert, plain
 from attention_conformance.impls.loading import nearest
+from attention_conformance.impls.strict import convert, plain
 
 ISSUES = Path(__file__).with_name("issues.toml")
 

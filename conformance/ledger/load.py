@@ -26,12 +26,12 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.ledger.versions import common_version, in_range
-from attention_conformance.conformance.results.strict import WrongType, convert
 from attention_conformance.conformance.run.targets import DEVICES
 from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.impls.contract import DTYPES, InputError
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.select import ENTRY_POINTS, builtin
+from attention_conformance.impls.strict import WrongType, convert
 
 #: The ledger of the suite itself, and how a result file names it.
 LEDGER = Path(__file__).parents[1] / "deviations.toml"

@@ -5,6 +5,7 @@ Result files come from other machines, by e-mail and from the web.  They are rea
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,12 +16,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta, field
 
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
-from attention_conformance.conformance.results import strict
-from attention_conformance.conformance.results.strict import Record, TooLarge, Unreadable, WrongFields, WrongFormat
-from attention_conformance.impls import compressed
+from attention_conformance.impls import compressed, strict
+from attention_conformance.impls.strict import Record, TooLarge, Unreadable, WrongFields, WrongFormat
 
 #: Version of the format of result files.
 FORMAT = 2
+
+#: The published schema of a line.
+SCHEMA = Path(__file__).parents[1] / "results.schema.json"
 
 #: Bytes of the largest line and file that are read, decompressed if it is compressed.  The published run of all
 #: implementations has lines of up to 6 kB and 6 MB in all; its footer grows with the failures.
@@ -161,6 +164,11 @@ _KINDS: Mapping[str, type[Header | ResultLine | Footer]] = {"header": Header, "r
 def schema() -> dict[str, Any]:
     """The JSON schema of a line, as ``results.schema.json`` has it."""
     return strict.schema(f"A line of a conformance result file, format {FORMAT}", *_KINDS.values())
+
+
+def schema_text() -> str:
+    """The content of ``results.schema.json``."""
+    return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 @dataclass(frozen=True)

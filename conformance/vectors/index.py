@@ -11,7 +11,6 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from attention_conformance.conformance import SPEC_VERSION
-from attention_conformance.conformance.results.strict import WrongFields, WrongFormat
 from attention_conformance.conformance.vectors import FORMAT
 from attention_conformance.conformance.vectors.files import (
     NothingSelected,
@@ -26,6 +25,7 @@ from attention_conformance.conformance.vectors.files import (
 )
 from attention_conformance.conformance.vectors.vector import Vector, about_of, checked
 from attention_conformance.impls.loading import nearest
+from attention_conformance.impls.strict import WrongFields, WrongFormat
 
 NAME = "index.json"
 

@@ -14,13 +14,13 @@ from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.cases.base import NUMPY_DTYPES
 from attention_conformance.conformance.judging.judge import dtypes_of
-from attention_conformance.conformance.results.strict import WrongFields, WrongFormat
 from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.conformance.vectors import FORMAT
 from attention_conformance.conformance.vectors.files import BadBound, WrongArrays, typed
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.memory_layouts import LAYOUTS
 from attention_conformance.impls.operators import OPERATORS
+from attention_conformance.impls.strict import WrongFields, WrongFormat
 
 #: What an option may be; a window is two of them.  The size of integers is checked apart: in a union with a tuple of
 #: two msgspec 0.22 crashes for an integer with bounds.

@@ -40,9 +40,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.lib import introspect
-from threadpoolctl import ThreadpoolController
 
 from attention_conformance.impls.numpy.parts import add_special, finite_part, split_scale, with_past, working_dtype
+from attention_conformance.impls.process.threads import blas
 from attention_conformance.impls.validate import check_inputs
 
 #: Where a block lies: its batch entry, its key/value heads, its query rows.
@@ -220,12 +220,6 @@ def transposed(keys: np.ndarray, rows: int) -> np.ndarray:
 def unpacked() -> int:
     """Multiply-adds up to which no BLAS that NumPy may have packs a product; 0 where that is not known."""
     return min((UNPACKED.get(each.get("architecture", ""), 0) for each in blas().info()), default=0)
-
-
-@functools.cache
-def blas() -> ThreadpoolController:
-    """NumPy's BLAS, and any other that the process holds; none that threadpoolctl knows, as on macOS, is empty."""
-    return ThreadpoolController().select(user_api="blas")
 
 
 def available() -> int:

@@ -17,6 +17,8 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from threadpoolctl import ThreadpoolController
+
 from attention_conformance.impls.process.limits import told
 
 #: How many threads the libraries of this process are to use; those that read no variable of their own read this.
@@ -35,6 +37,17 @@ VARIABLES = (
 
 #: Where Linux tells which cores share which cache.
 PROCESSORS = Path("/sys/devices/system/cpu")
+
+
+def libraries() -> ThreadpoolController:
+    """The linear algebra libraries and OpenMP runtimes that are loaded by now, with their threads."""
+    return ThreadpoolController()
+
+
+@functools.cache
+def blas() -> ThreadpoolController:
+    """NumPy's BLAS, and any other that the process holds; none that threadpoolctl knows, as on macOS, is empty."""
+    return libraries().select(user_api="blas")
 
 
 def environment(threads: int) -> dict[str, str]:

@@ -17,11 +17,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from attention_conformance.impls import cache
 from attention_conformance.impls.contract import Call, Function
 from attention_conformance.impls.torch import eager
 
@@ -65,7 +65,9 @@ def keep_compilations() -> None:
     torch's own choice is a folder for temporary files, which is empty on a machine that was just started; it remains
     where the user's cache folder cannot be written.
     """
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attention-conformance" / "torch"
+    folder = cache.folder("torch")
+    if folder is None:
+        return
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))

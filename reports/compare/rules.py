@@ -117,7 +117,7 @@ def _rule(path: Path, number: int, table: Mapping[str, Any]) -> Rule:
     if unknown:
         now = RENAMED.get(unknown[0]) if isinstance(unknown[0], str) else None
         if now:
-            raise ReportError(f"{path}: {where} ignores {unknown[0]!r}, which is called {now!r} now")
+            raise ReportError(f"{path}: {where} ignores {unknown[0]!r}, which is now {now!r}")
         raise ReportError(f"{path}: {where} ignores {unknown[0]!r}, expected some of {', '.join(IGNORABLE)}")
     if not thresholds and not ignore:
         raise ReportError(f"{path}: {where} says nothing: it has no threshold and ignores nothing")

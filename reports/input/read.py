@@ -15,7 +15,8 @@ import msgspec
 
 from attention_conformance.conformance import results as result_file
 from attention_conformance.conformance.judging.outcomes import Result
-from attention_conformance.conformance.results import ResultFileError, Run, strict
+from attention_conformance.conformance.results import ResultFileError, Run
+from attention_conformance.impls import strict
 from attention_conformance.reports.input import bench
 from attention_conformance.reports.input.bench import Cells
 from attention_conformance.reports.input.records import AGAIN, Records, ReportError, Source, text_of
