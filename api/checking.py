@@ -93,7 +93,7 @@ class FailedCase:
 
 @dataclass(frozen=True)
 class Report:
-    """What became of every case that a function was asked.
+    """Results of a check: every case of a function, and the verdict.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many results there are of each outcome."""
+        """Number of results of each outcome."""
         found = Counter(result.outcome for result in self.results)
         return {outcome.value: found[outcome] for outcome in Outcome if found[outcome]}
 
@@ -331,7 +331,7 @@ class Suite:
     timeout: float
 
     def judge(self, target: Target, case: AnyCase) -> Judged:
-        """What becomes of a case."""
+        """Result of a case."""
         keywords = self.selection.keywords[self.name]
         return judge_case(target, case, self.pool, keywords, self.ledger, self.versions, self.timeout)
 

@@ -46,7 +46,7 @@ class Layout(StrEnum):
 
 
 class Profile(StrEnum):
-    """Which intermediates are rounded to the storage dtype, from strict to loose (SDPA-25)."""
+    """(SDPA-25) Precision profile: the intermediates that are rounded to the storage dtype, from strict to loose."""
 
     WIDE = "wide"  # scores and weights stay in the accumulator's precision
     FUSED = "fused"  # weights are rounded before P @ V, as flash kernels do

@@ -27,7 +27,7 @@ class Shape:
 
     @property
     def elements(self) -> int:
-        """How many numbers q, k and v have."""
+        """Number of elements of q, k and v."""
         return self.b * (self.hq * self.sq * self.d + self.hkv * self.sk * (self.d + self.dv))
 
     @property
@@ -129,7 +129,7 @@ AXES = {"b": "B", "hq": "Hq", "hkv": "Hkv", "sq": "Sq", "sk": "Sk", "d": "D", "d
 
 @dataclass(frozen=True)
 class Envelope:
-    """What calls of sdpa an implementation takes; every field is an attribute of the function that declares it.
+    """Envelope: the calls of sdpa that an implementation takes; each field is an attribute of the declaring function.
 
     Parameters
     ----------
@@ -198,13 +198,13 @@ class Envelope:
         return not any(self.outside(shape))
 
     def outside(self, shape: Shape) -> Iterator[str]:
-        """What of a shape is outside, such as "D = 8, which is not in 64, 128"."""
+        """Reasons why a shape is outside, such as "D = 8, which is not in 64, 128"."""
         yield from self.heads_outside(shape.b, shape.hq, shape.hkv)
         yield from self.lengths_outside(shape.sq, shape.sk)
         yield from self.widths_outside(shape.d, shape.dv)
 
     def heads_outside(self, b: int, hq: int, hkv: int) -> Iterator[str]:
-        """What of a batch and its heads is outside."""
+        """Reasons why a batch and its heads are outside."""
         yield from _outside(
             ("B", b, self.batch_sizes), ("Hq", hq, self.head_counts), ("Hkv", hkv, self.key_head_counts)
         )
@@ -212,13 +212,13 @@ class Envelope:
             yield from _outside(("Hq / Hkv", hq // hkv, self.group_sizes))
 
     def lengths_outside(self, sq: int, sk: int) -> Iterator[str]:
-        """What of two lengths is outside."""
+        """Reasons why two lengths are outside."""
         yield from _outside(("Sq", sq, self.query_lengths), ("Sk", sk, self.key_lengths))
         if not RELATIONS[self.length_relation](sq, sk):
             yield f"Sq = {sq} with Sk = {sk}, where {self.length_relation.replace('<=', '≤')}"
 
     def widths_outside(self, d: int, dv: int) -> Iterator[str]:
-        """What of two widths is outside."""
+        """Reasons why two widths are outside."""
         yield from _outside(("D", d, self.head_widths), ("Dv", dv, self.value_widths))
         if self.equal_widths and d != dv:
             yield f"Dv = {dv} with D = {d}, where Dv = D"

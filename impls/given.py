@@ -91,7 +91,7 @@ def given(
 
 
 def name_of(function: Function) -> str:
-    """What a function is called in messages: its own name, that of what it wraps, or of its class."""
+    """Name of a function in messages: its own, that of what it wraps, or of its class."""
     if isinstance(function, functools.partial):
         return name_of(function.func)
     name = getattr(function, "__name__", "") or type(function).__name__

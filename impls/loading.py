@@ -167,7 +167,7 @@ def keywords(function: Function, operator: Operator = SDPA) -> frozenset[str]:
 
 
 def attributes_of(function: Function) -> dict[str, Any]:
-    """What a function says of itself by attributes; a method of that name says nothing."""
+    """Attributes by which a function describes itself; a method of that name says nothing."""
     found = {name: getattr(function, name) for name in ATTRIBUTES if hasattr(function, name)}
     return {name: value for name, value in found.items() if not callable(value)}
 

@@ -168,7 +168,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def convert(value: Any, kind: type[T]) -> T:
-    """What ``loads`` gave as a record of a type.
+    """Record of a type, from the value that ``loads`` gave.
 
     Raises
     ------

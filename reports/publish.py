@@ -83,7 +83,7 @@ def kept(folder: Path = FOLDER) -> list[Path]:
 
 
 def model(folder: Path = FOLDER) -> Model:
-    """What the published files give, compared with the base run if there is one."""
+    """Model of the published files, compared with the base run if there is one."""
     new = read(kept(folder))
     since = compare(records(str(folder / BASE)), new) if (folder / BASE).is_dir() else None
     return Model(new, clauses(), since)

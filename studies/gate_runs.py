@@ -2,7 +2,7 @@
 
 ``python -m studies gate_runs --runs 20 --work FILE`` adds to the file what it lacks, a run of all after the other, so
 that it can be ended and begun again; ``--page`` keeps the counts and sets the tables into bench/GATE.md.  A run counts
-for the very code that a candidate has: one whose code changed is run anew.
+for the very code that a candidate has: one whose code changed is run again.
 
 Each run has a seed of its own.  Neighbours are processes that multiply matrices in bursts of random length.
 """

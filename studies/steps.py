@@ -1,7 +1,7 @@
 """Steps of ``numpy-tiled``: what each takes on a tile, on one thread.
 
 A tile has the rows and keys that the implementation's tiles have, so what a step takes for a score is the same at every
-length.  The steps take turns, each on a tile that was filled anew, in a process that keeps freed memory; and once more
+length.  The steps take turns, each on a tile that was filled again, in a process that keeps freed memory; and once more
 in a process whose OpenBLAS was told to take other kernels than it chooses for the processor.
 """
 

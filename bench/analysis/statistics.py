@@ -56,7 +56,7 @@ class Interval:
 
 
 class Verdict(enum.Enum):
-    """What became of a cell between two measurements."""
+    """Change of a cell between two measurements."""
 
     FASTER = "faster"
     SAME = "same"

@@ -65,7 +65,7 @@ Offers = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Plan:
-    """How many fresh pairs of processes, rounds in a pair, and seconds of each batch of a round."""
+    """Plan: fresh pairs of processes, rounds in a pair, and seconds of each batch of a round."""
 
     pairs: int = 6
     #: More pairs follow until the interval is within this share of the ratio (half of what a change has to be beyond
@@ -98,7 +98,7 @@ class Task:
 
 @dataclass
 class Result:
-    """What became of a cell.  ``outcome`` is "timed", "unstable", "invalid" (``clause`` says by what) or "skipped".
+    """Result of a cell.  ``outcome`` is "timed", "unstable", "invalid" (``clause`` says by what) or "skipped".
 
     An unstable one has rounds and no verdict: a result was wrong once, and right in every equal call that followed.
     """
@@ -247,7 +247,7 @@ class PairedComparison:
                 _job(one, process, name, "end", task.key)
 
     def _rounds(self, one: Result, processes: dict[str, Process], count: int, call: float) -> dict[str, list[Batch]]:
-        """So many rounds: a batch of each worker, in an order that is drawn anew.  The last batches have results."""
+        """So many rounds: a batch of each worker, in an order drawn for each.  The last batches have results."""
         batches: dict[str, list[Batch]] = {name: [] for name in processes}
         most = 1 if call >= self.plan.round_seconds else CALLS
         for name in processes:

@@ -32,7 +32,7 @@ class Said:
         return self.file.getvalue().rpartition(COLUMN)[2].lstrip()
 
 
-#: How a terminal begins a line anew.
+#: Character with which a terminal begins a line again.
 CLEAR = "\r\x1b[2K"
 
 #: How it goes on behind the bar.

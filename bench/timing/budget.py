@@ -1,4 +1,4 @@
-"""What a cell will cost, predicted from the shorter workloads of its family, before it is allowed to cost it."""
+"""Cost of a cell, predicted from the shorter workloads of its family before it is begun."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ USABLE = 0.8
 
 @dataclass(frozen=True)
 class Cost:
-    """What one call cost: seconds, and bytes that the process held for it (None where the system does not tell)."""
+    """Cost of one call: seconds, and bytes that the process held for it (None where the system does not tell)."""
 
     seconds: float
     bytes: int | None
 
 
 class Costs:
-    """What was measured so far, by target and family, and what it predicts.
+    """Costs measured so far, by target and family, and what they predict.
 
     Time grows with the operations; memory as attention_conformance.bench.memory.predict says.
     """
@@ -52,7 +52,7 @@ class Costs:
         return min(held * predict.scores(workload) // predict.scores(shorter), held + quadratic)
 
     def refusal(self, target: Target, workload: Workload, calls: int, limit: float) -> str:
-        """Why a cell is not begun, "" if it is; ``limit`` is in seconds, for ``calls`` calls."""
+        """Reason why a cell is not begun, "" if it is; ``limit`` is in seconds, for ``calls`` calls."""
         seconds = self.seconds(target, workload)
         if seconds is not None and seconds * calls > limit:
             return over_time(seconds * calls, calls, limit)

@@ -29,7 +29,7 @@ NOISE, TIME, CALLS = "noise target", "time budget", "call limit"
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how often each cell is measured; equal for all cells of a run."""
+    """Plan of a run: how long and how often each cell is measured, equal for all."""
 
     #: Seconds of calls that a cell may take, over all process runs.
     seconds: float = 0.6
@@ -57,10 +57,10 @@ class Plan:
         return min(self.batch_seconds, self.seconds / self.process_runs / LEAST_BATCHES)
 
     def lead_seconds(self, call_seconds: float, first: bool = False) -> float | None:
-        """How long a batch's calls go on before they are samples, of which each takes this long; None for no call.
+        """Seconds that a batch's calls go on before they are samples, of which each takes this long; None for no call.
 
         Before the ``first`` batch of a process run there is one in any case: when the other cells of a process were
-        opened, its free memory was given back, and the next call takes it anew.
+        opened, its free memory was given back, and the next call takes it again.
         """
         if call_seconds < LONG:
             return LEAD * self.round_seconds
@@ -76,7 +76,7 @@ class Plan:
         return max(2, self.most_calls // self.process_runs // LEAST_BATCHES)
 
     def stopped(self, earlier: statistics.ProcessRuns, batches: Sequence[Sequence[float]]) -> str:
-        """Why a process run with these batches is enough, "" while it is not, after ``earlier`` process runs.
+        """Reason why a process run with these batches is enough, "" while it is not, after ``earlier`` process runs.
 
         One more batch follows, whose results are checked.
 

@@ -106,7 +106,7 @@ def kind(error: BaseException) -> str:
 
 
 def text(error: BaseException) -> str:
-    """What an exception says, in one line; its type too, unless that is what "unsupported" says already."""
+    """Text of an exception, in one line; its type too, unless that is what "unsupported" says already."""
     said = calls.text(error)
     return said.partition(": ")[2] if isinstance(error, NotImplementedError) else said
 
@@ -124,7 +124,7 @@ class _Cell:
     first: tuple[dict[str, np.ndarray], dict[str, Any]]
     calls: int = 0
     result_bytes: int = 0
-    #: Calls so far, their seconds, and those of what was done besides.
+    #: Calls so far, their seconds, and those of work that is no call.
     made: int = 0
     call_seconds: float = 0.0
     other_seconds: float = 0.0
@@ -143,12 +143,12 @@ class _Cell:
 
     def fresh_inputs(self, number: int) -> dict[str, Any]:
         """Inputs that were never seen, in arrays that were never seen."""
-        with self.besides():
+        with self.uncounted():
             request = Request(self.specification.device, *arguments.fresh(self.workload, *self.first, number))
             return calls.arguments(self.implementation, request)[1]
 
     @contextlib.contextmanager
-    def besides(self) -> Iterator[None]:
+    def uncounted(self) -> Iterator[None]:
         """Count the seconds of what is no call."""
         started = perf_counter()
         yield
@@ -246,7 +246,7 @@ def peak_rss(device: str, since_start: bool = False) -> Callable[[], int | None]
     """A function that says how many bytes this process has held, at most, since now, beyond what it holds now.
 
     With ``since_start`` beyond what it held before its first cell.  None where the system keeps no peak that starts
-    anew; the function tells of the time since the last start.
+    again; the function tells of the time since the last start.
     """
     if device != "cpu":
         return lambda: None
@@ -331,21 +331,21 @@ def _batch(cell: _Cell, seconds: float, most: int, number: int, last: bool, lead
         elapsed, returned = cell.time_call(cell.next_inputs())
         times.append(elapsed)
     if times and cell.result_bytes < SMALL:
-        with cell.besides():
+        with cell.uncounted():
             cell.copied(returned)  # the first reading in a batch is slow, and the next one is judged
         cell.time_call(cell.next_inputs())  # as is the first call after anything else
     del returned
     elapsed, returned = cell.time_call(fresh)
     ended = cell.watch.eviction.now()
     working, host = (ended[0] - worked) / (ended[1] - started), cell.watch.host()
-    with cell.besides():
+    with cell.uncounted():
         readback, results = cell.copied(returned)  # at once: a call that returns before it is done is wrong here
         late = readback > max(LATE_SHARE * min([*times, elapsed]), LATE_SECONDS)
         plain = cell.read_plain(returned) if late else 0.0
     by_host = float(np.median(host)) if host else None
     unsettled: tuple[str, ...] = ()
     if last:
-        with cell.besides():
+        with cell.uncounted():
             time.sleep(SETTLES)
             later = cell.copied(returned)[1]
         unsettled = tuple(name for name in results if not same_bits(results[name], later[name]))

@@ -44,7 +44,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 #: The names of the cases that a fault in an envelope needs to be caught twice, a line each; chosen by the kill matrices
 #: (faults/envelopes.py).
-ASKED = Path(__file__).with_name("kernels_asked.txt")
+REQUESTED = Path(__file__).with_name("kernels_requested.txt")
 
 #: Elements above which the references of a case are made again where a run comes back to it; others are kept.
 LARGEST = 1 << 20
@@ -372,7 +372,7 @@ def named(name: str) -> Case:
 
 def asked_cases() -> Iterator[Case]:
     """The cases that a run asks without being told to."""
-    return map(named, ASKED.read_text(encoding="utf-8").split())
+    return map(named, REQUESTED.read_text(encoding="utf-8").split())
 
 
 def within(seed: int = 0, **allowed: tuple[Any, ...]) -> Iterator[Case]:

@@ -18,7 +18,7 @@ UNSAID = ("name", "operator")
 
 
 def drawn(series: Series, problems: int) -> dict[str, Any]:
-    """What the first problems of a series are: how many are in each dtype, and of each field how many give it.
+    """Counts of the first problems of a series: how many are in each dtype, and of each field how many give it.
 
     With its smallest and largest number, None for a field without numbers.
     """

@@ -75,7 +75,7 @@ def collect(
 
 
 def part(series: Series, problems: int, judged: Measured) -> dict[str, Any]:
-    """What the evidence holds of a series: its problems, what became of them, and how small an error is caught."""
+    """Evidence of a series: its problems, what became of them, and how small an error is caught."""
     machine = fingerprint()
     return {
         "problems": problems,
@@ -108,7 +108,7 @@ def remeasure_cases(kept: dict[str, Any]) -> dict[str, Any]:
 
 
 def deviations(verdicts: Iterable[Verdict]) -> dict[str, dict[str, Any]]:
-    """What is known of each record that excused a problem."""
+    """Records that excused a problem, with what is known of each."""
     met = {name for each in verdicts if each.kind is Kind.KNOWN for name in each.why.split(", ")}
     return {
         each.id: {"clause": each.clause, "instead": each.instead} for each in read_ledger().deviations if each.id in met

@@ -35,7 +35,7 @@ _BETWEEN = _PADDING = 2
 
 
 def claim_lines(results: Sequence[Result]) -> list[str]:
-    """What each implementation may call itself, in lines of up to COLUMNS characters; none where nothing was judged."""
+    """Claims of each implementation, in lines of up to COLUMNS characters; none where nothing was judged."""
     found = claims(results)
     dtypes: dict[tuple[str, str], dict[str, None]] = {}
     for result in results:

@@ -14,7 +14,7 @@ from attention_conformance.conformance.bounds.sdpa import LARGEST
 
 @dataclass(frozen=True)
 class Comparison:
-    """What comparing one result says.  ``share`` is the worst error/bound (inf where the class is wrong)."""
+    """Comparison of one result.  ``share`` is the worst error/bound (inf where the class is wrong)."""
 
     name: str
     ok: bool

@@ -82,7 +82,7 @@ FEATURES = {
 
 
 def needs(case: AnyCase) -> frozenset[str]:
-    """What an implementation needs for a case of sdpa: keywords, and what is no keyword."""
+    """Needs of a case of sdpa: keywords, and what is no keyword."""
     grouped = case.shape.hq != case.shape.hkv
     others = ((GROUPED, grouped), (MEMORY, case.memory != "contiguous"), (INVALID, case.invalid))
     return case.keywords | {name for name, needed in others if needed}
@@ -104,7 +104,7 @@ def cases_of(feature: str, operator: str) -> tuple[AnyCase, ...]:
 
 
 class Standing(StrEnum):
-    """How an implementation stands to a feature."""
+    """Standing of an implementation towards a feature."""
 
     CONFORMANT = "conformant"  # every case kept
     NOT = "not"  # some case failed, or deviates
@@ -115,7 +115,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True)
 class Claim:
-    """What the results of one implementation on one device say of a feature; numbers are of cases × dtypes."""
+    """Claim to a feature by the results of one implementation on one device; numbers are of cases × dtypes."""
 
     feature: str
     #: The fixed denominator.
@@ -127,12 +127,12 @@ class Claim:
 
     @property
     def judged(self) -> int:
-        """How many of the cases the run had."""
+        """Number of the cases that the run had."""
         return self.kept + self.unsupported + self.failed
 
     @property
     def standing(self) -> Standing:
-        """What may be said."""
+        """Standing that may be claimed."""
         if self.failed:
             return Standing.NOT
         if self.judged < self.cases:

@@ -76,13 +76,13 @@ def judge(reply: Reply, case: AnyCase, blank: Result, *, every_profile: bool = T
 
 
 def raised(reply: Reply, broken: str, *hints: str) -> Finding:
-    """What is wrong where a valid input raised an exception."""
+    """Finding where a valid input raised an exception."""
     trace = (f"          {line}" for line in reply.trace.splitlines())
     return Finding(Failure.ERROR, broken, reply.text, (f"Raised:   {reply.text}", *trace, *hints))
 
 
 def unanswered(error: Crashed | TimedOut, case: AnyCase) -> Finding:
-    """What is wrong where a process gave no answer."""
+    """Finding where a process gave no answer."""
     failure, label = next((failure, label) for kind, failure, label in _NO_ANSWER if isinstance(error, kind))
     last = error.stderr.splitlines() if isinstance(error, Crashed) else []
     details = (f"{label:<9} {error}", *(f"          {line}" for line in last))
@@ -98,7 +98,7 @@ _NO_ANSWER = (
 
 
 def changed(reply: Reply, case: AnyCase) -> Finding | None:
-    """What a call left changed in its process, or None: later calls depend on it, as SDPA-29 says they must not."""
+    """(SDPA-29) Changed state that a call left in its process, or None: later calls must not depend on it."""
     if not reply.changed:
         return None
     labels = ("Changed:", *[""] * len(reply.changed))
@@ -107,7 +107,7 @@ def changed(reply: Reply, case: AnyCase) -> Finding | None:
 
 
 def malformed(reply: Reply, case: AnyCase, expected: Any, dtype: str) -> Finding | None:
-    """What is wrong with the shapes and dtypes of the results, or None; ``expected`` has them as attributes."""
+    """Finding about the shapes and dtypes of the results, or None; ``expected`` has them as attributes."""
     for name in case.results():
         got, wanted = reply.results[name], getattr(expected, name)
         if got.shape != wanted.shape:
@@ -154,7 +154,7 @@ def examined(
 
 
 def modified(reply: Reply, case: AnyCase) -> Finding:
-    """What is wrong where a call modified its inputs."""
+    """Finding where a call modified its inputs."""
     names = ", ".join(reply.modified)
     return Finding(Failure.MODIFIED, case.blame.modified, f"{names} modified", (f"Modified: {names}",))
 

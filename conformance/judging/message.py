@@ -89,7 +89,7 @@ def comparison_lines(comparison: Comparison, axes: Sequence[str]) -> list[str]:
 
 
 def place(axis: str, indices: Sequence[int], length: int) -> str:
-    """Which indices of an axis are meant, sorted ones, in words: "every head", "rows 1–4 of 7", "every key but 3"."""
+    """Place on an axis: its sorted indices in words, as "every head", "rows 1–4 of 7", "every key but 3"."""
     if len(indices) == length:
         return f"every {axis}" if length > 1 else f"{axis} 0"
     if len(indices) == length - 1 > 1:
@@ -119,7 +119,7 @@ def runs(indices: Sequence[int]) -> str:
 
 
 class FailureText:
-    """What pytest shows of a failure: the whole message once, and its first words in the list of what failed.
+    """Text of a failure as pytest shows it: the whole message once, and its first words in the list of what failed.
 
     The message's first line, after its last colon, says what went wrong; its second begins with the clause, if one is
     broken.  Pytest takes the list's text from ``reprcrash.message`` and, where ``CI`` is set or with ``-vv``, prints

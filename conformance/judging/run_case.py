@@ -37,7 +37,7 @@ def judge_case(
     versions: Mapping[str, str],
     timeout: float | None,
 ) -> Judged:
-    """What becomes of a case on a target.  Never raises for what the implementation does.
+    """Judge a case on a target.  Never raises for what the implementation does.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def judge_case(
 
 
 def blank_of(target: Target, case: AnyCase) -> Result:
-    """What is known of a result before the case is run."""
+    """Result as it is known before the case is run."""
     return Result(
         implementation=target.implementation.name,
         device=target.device,

@@ -60,14 +60,14 @@ class Issue:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a script did: its exit status (negative for a signal), and what it said."""
+    """Run of a script: its exit status (negative for a signal), and what it printed."""
 
     status: int
     said: str
 
     @property
     def came(self) -> str:
-        """What it said, and the name of the signal that killed it."""
+        """Name of the signal that killed it, and its last line."""
         killed = f"killed by {signal.Signals(-self.status).name}" if self.status < 0 else ""
         return "\n".join(filter(None, (self.said, killed)))
 

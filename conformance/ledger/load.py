@@ -98,7 +98,7 @@ class Deviation:
 
     @property
     def enough(self) -> int:
-        """How many results that pass show that it is gone: one, or so many that it hides in all once in 100 times."""
+        """Results that have to pass to show that it is gone: one, or so many that it hides in all once in 100 times."""
         if not self.seen:
             return 1
         shown, of = map(int, self.seen.split(" of "))
@@ -264,7 +264,7 @@ def _known_names() -> tuple[str, ...]:
 
 
 def check_records(deviations: Sequence[Deviation], others: Iterable[str] = ()) -> None:
-    """What holds of all records: an id names one of them, and a case has one in any version.
+    """Check all records together: an id names one of them, and a case has one in any version.
 
     ``others`` are names of implementations that globs may meet besides the known ones.  Raises LedgerError.
     """

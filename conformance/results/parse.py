@@ -54,7 +54,7 @@ class LedgerFile(Record, frozen=True):
 
 
 class Adapter(Record, frozen=True):
-    """What a check before the first case found wrong between the suite and a plugged-in function."""
+    """Adapter check before the first case: what is wrong between the suite and a plugged-in function."""
 
     FREE: ClassVar = ("text",)
     implementation: Name
@@ -63,7 +63,7 @@ class Adapter(Record, frozen=True):
 
 
 class EnvelopeLine(Record, frozen=True):
-    """What calls an implementation takes, where it does not take all."""
+    """Envelope of an implementation: the calls that it takes, where it does not take all."""
 
     FREE: ClassVar = ("text", "refusals")
     implementation: Name
@@ -93,7 +93,7 @@ class Header(Record, frozen=True, tag_field="kind", tag="header", forbid_unknown
 
 
 class ResultLine(Record, frozen=True, tag_field="kind", tag="result"):
-    """What became of one case of one implementation."""
+    """Result of one case of one implementation."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -139,7 +139,7 @@ class Explanation(Record, frozen=True):
 
 
 class Diagnosis(Record, frozen=True):
-    """What explains the failures of an implementation on a device, the best explanation first."""
+    """Diagnosis of the failures of an implementation on a device, the best explanation first."""
 
     FREE: ClassVar = ("common_features",)
     implementation: Name

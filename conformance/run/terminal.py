@@ -192,12 +192,12 @@ def meets_text(results: Iterable[Result]) -> str:
 
 
 def executed(results: Iterable[Result]) -> int:
-    """How many results come from an implementation that really ran."""
+    """Number of results from an implementation that really ran."""
     return sum(result.outcome in EXECUTED for result in results)
 
 
 def time_lines(results: Sequence[Result], seconds: float, spent: Mapping[str, Spent]) -> str:
-    """Where the time went: preparation and calls of the implementations, and what each one took of the processors."""
+    """Lines about the time: preparation and calls of the implementations, and what each took of the processors."""
     run = sum(r.run_seconds for r in results)
     prepare = sum(r.prepare_seconds for r in results)
     line = f"{len(results)} results in {seconds:.0f} s: {prepare:.0f} s preparing, {run:.0f} s in first calls"

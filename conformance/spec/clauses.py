@@ -19,7 +19,7 @@ BY_OPTION = frozenset({"SDPA-39", "SDPA-40", "SDPA-41"})
 
 
 class Level(StrEnum):
-    """What it means not to follow a clause."""
+    """Level of a clause: what it means not to follow it."""
 
     MUST = "MUST"
     SHOULD = "SHOULD"

@@ -11,7 +11,7 @@ from attention_conformance.conformance.spec.sdpa import Array, InvalidInput
 
 @dataclass(frozen=True)
 class MergeExpected:
-    """What the spec says of one input, with what an error analysis needs; all float64.
+    """Expected result of a merge, with what an error analysis needs; all float64.
 
     Shapes: ``output`` (B, H, S, Dv), ``lse`` (B, H, S); ``outputs`` (P, B, H, S, Dv), 0 where a part has no key;
     ``lses`` and ``weights``, the share of each part, (P, B, H, S).

@@ -61,7 +61,7 @@ class Projection:
 
 @dataclass(frozen=True)
 class LayerExpected:
-    """What the spec says of one call of ``mha``; all arrays float64.
+    """Expected results of one call of ``mha``; all arrays float64.
 
     ``output`` and ``weights`` (per head or averaged, whether asked for or not) are in the shapes that the call returns.
     The rest is batch-first: ``q`` (B, Sq, H·D), ``k`` (B, Sk, H·D), ``v`` (B, Sk, H·Dv) and ``out`` (B, Sq, Eo) with
@@ -98,7 +98,7 @@ class Norm:
 
 @dataclass(frozen=True)
 class SublayerExpected:
-    """What the spec says of one call of ``sublayer``.
+    """Expected results of one call of ``sublayer``.
 
     ``output`` is in the shape that the call returns.  ``layer`` is the layer within, ``norm`` the normalisation, of the
     residual sum (post-norm) or of x (pre-norm); ``residual`` (B, Sq, E) is x plus the result of the layer, in both.

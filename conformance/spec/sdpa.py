@@ -23,7 +23,7 @@ class InvalidInput(ValueError):
 
 @dataclass(frozen=True)
 class Expected:
-    """What the spec says of one input, with the intermediate results that an error analysis needs.
+    """Expected results of one input of ``sdpa``, with the intermediate results that an error analysis needs.
 
     Shapes: ``output`` (B, Hq, Sq, Dv); ``weights``, ``scores`` (final scores, −inf where not allowed),
     ``raw`` (scaled scores before softcap) and ``allowed`` (B, Hq, Sq, Sk); ``lse`` (B, Hq, Sq);

@@ -23,7 +23,7 @@ class Part:
 
 @dataclass(frozen=True)
 class PackedExpected:
-    """What the spec says of a pack, in float64: output (Tq, Hq, Dv), lse (Hq, Tq), and the parts that they are of."""
+    """Expected results of a pack, in float64: output (Tq, Hq, Dv), lse (Hq, Tq), and the parts that they are of."""
 
     output: Array
     lse: Array

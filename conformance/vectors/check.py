@@ -191,7 +191,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Checked:
-    """What became of every chosen vector."""
+    """Results of every chosen vector."""
 
     results: tuple[Result, ...]
     #: Those for which there is no result.

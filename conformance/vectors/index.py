@@ -51,12 +51,12 @@ class Entry(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def key(self) -> Key:
-        """What names it."""
+        """Key of the entry."""
         return self.operator, self.case, self.dtype
 
 
 class Generator(Struct, frozen=True, forbid_unknown_fields=True):
-    """What made the vectors."""
+    """Generator of the vectors."""
 
     name: str
     version: str
@@ -105,7 +105,7 @@ def read_vector(folder: Path, entry: Entry) -> Vector:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What the options name: globs over operators, cases and dtypes; none of a kind means all of it."""
+    """Choice that the options name: globs over operators, cases and dtypes; none of a kind means all of it."""
 
     operators: Sequence[str] = ()
     cases: Sequence[str] = ()

@@ -31,7 +31,7 @@ _INTEGERS = 2**53
 
 
 class ResultAbout(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is asked of one result, beside its values."""
+    """Requirements on one result, beside its values."""
 
     #: Names of its axes, for messages.
     axes: tuple[str, ...]
@@ -116,7 +116,7 @@ def vector(case: AnyCase, dtype: str) -> Vector:
 
 
 def result_about(axes: tuple[str, ...], name: str, dtype: str) -> ResultAbout:
-    """What is asked of a result of a case in a dtype."""
+    """Requirements on a result of a case in a dtype."""
     dtypes = dtypes_of(name, dtype)
     return ResultAbout(tuple(axes), dtypes, bounds.LARGEST[dtypes[0]])
 

@@ -96,7 +96,7 @@ _ONE_AT_A_TIME = Lock()
 
 @dataclass(frozen=True)
 class Visible:
-    """Which keys the diagonal and the lengths leave, by batch: j from i + offset − left to i + offset + right."""
+    """Keys that the diagonal and the lengths leave, by batch: j from i + offset − left to i + offset + right."""
 
     keys: int
     left: int | None
@@ -144,7 +144,7 @@ def visible(
     window: tuple[int | None, int | None] | None,
     kv_lengths: np.ndarray | None,
 ) -> Visible:
-    """What a call's keywords leave of ``keys`` keys; is_causal is a right side of 0 (SDPA-9 to SDPA-12)."""
+    """(SDPA-9 to SDPA-12) Keys that a call's keywords leave of ``keys`` keys; is_causal is a right side of 0."""
     left, right = window or (None, None)
     if is_causal:
         right = 0 if right is None else min(right, 0)
@@ -163,7 +163,7 @@ class Plan:
 
 
 def plan(seen: Visible, q: tuple[int, ...], v: tuple[int, ...]) -> Plan:
-    """What a call is cut into, by the shapes of q (B, Hq, Sq, D) and of all v (B, Hkv, Sk, Dv)."""
+    """Plan of a call: the blocks it is cut into, by the shapes of q (B, Hq, Sq, D) and of all v (B, Hkv, Sk, Dv)."""
     (batch, heads, queries, width), (_, kv_heads, keys, value_width) = q, v
     group, total = heads // kv_heads, batch * heads * queries
     products = total * keys * (width + value_width)
@@ -264,7 +264,7 @@ os.register_at_fork(after_in_child=_helpers.cache_clear)  # a child has none of 
 
 @dataclass(frozen=True)
 class Heads:
-    """What blocks of query rows need of N key/value heads, and of the G query heads that read them."""
+    """Heads as blocks of query rows need them: N key/value heads, and the G query heads that read them."""
 
     #: (N, Sk, D) and (N, Sk, Dv) in the dtype that is computed in, rows contiguous.
     keys: np.ndarray

@@ -142,7 +142,7 @@ def most_bytes() -> int:
 
 @dataclass(frozen=True)
 class Place:
-    """Which interpreter a worker runs, the checkout of its suite, and its folder; None: this process's."""
+    """Place of a worker: its interpreter, the checkout of its suite, and its folder; None: this process's."""
 
     python: str
     checkout: Path | None
@@ -153,7 +153,7 @@ class Place:
 
 @dataclass
 class Idleness:
-    """How long a process waited for its jobs, and the CPU time that it took meanwhile, in seconds."""
+    """Idleness of a process: seconds that it waited for its jobs, and CPU seconds that it took meanwhile."""
 
     waited_seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -493,7 +493,7 @@ class Pool:
         return runner.call(function, *arguments, timeout=timeout)
 
     def spent(self, implementation: Implementation) -> Spent | None:
-        """What the last job took; None for one that ran in this process."""
+        """Time of the last job; None for one that ran in this process."""
         return self._runner(implementation).spent
 
     def cpu(self, implementation: Implementation) -> float:
@@ -549,7 +549,7 @@ def _exception(raised: wire.Raised, function: str) -> Exception:
 
 
 def cause(code: int) -> str:
-    """What an exit status says of how a process ended; a negative one is a signal's."""
+    """Cause of a process's end by its exit status; a negative one is a signal's."""
     if code >= 0:
         return f"the process ended itself with exit code {code}"
     if code == -signal.SIGKILL:

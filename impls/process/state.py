@@ -47,7 +47,7 @@ def arrow(before: Any, after: Any) -> str:
 
 def moved(before: Any, after: Any) -> str:
     """A change of what nobody can read: the state of random numbers."""
-    return "moved on or set anew"
+    return "moved on or seeded"
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _put_back(setting: Setting, value: Any) -> bool:
 
 @dataclass(frozen=True)
 class FloatMode:
-    """How this thread rounds, and what it does with subnormal numbers."""
+    """Floating-point mode of this thread: how it rounds, and what it does with subnormal numbers."""
 
     rounding: str
     flushes: bool

@@ -56,7 +56,7 @@ def environment(threads: int) -> dict[str, str]:
 
 
 def wanted() -> int:
-    """How many threads this process's libraries are to use; 0 leaves it to them."""
+    """Threads that this process's libraries are to use; 0 leaves it to them."""
     text = os.environ.get(VARIABLE, "")
     return int(text) if text.isdecimal() else 0
 
@@ -67,7 +67,7 @@ def affinity() -> frozenset[int]:
 
 
 def usable_cores() -> int:
-    """How many cores this process, and so its workers, may run on."""
+    """Number of cores that this process, and so its workers, may run on."""
     return len(affinity()) or os.cpu_count() or 1
 
 
@@ -111,7 +111,7 @@ def near() -> tuple[int, ...]:
 
 
 def description() -> str:
-    """Where rounds begin, for the record of a run."""
+    """Sentence about the cores that rounds begin on, for the record of a run."""
     return "on each core in turn" if len(near()) > 1 else "where the system likes"
 
 

@@ -2,7 +2,7 @@
 
 There is one compiled function for all calls, with dynamic shapes.
 
-torch compiles anew whenever the pattern of the call changes (which keywords are given, which axes have length 0 or
+torch compiles again whenever the pattern of the call changes (which keywords are given, which axes have length 0 or
 1, ranks of a mask); lengths and plain numbers are inputs of the compiled code.  torch keeps compiled code on disk
 between runs, in ``$TORCHINDUCTOR_CACHE_DIR`` or else in ``attention-conformance/torch`` in the user's cache folder.
 

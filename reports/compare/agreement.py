@@ -61,7 +61,7 @@ def compared(one: Records, other: Records) -> tuple[list[Pair], int]:
 
 
 def text(pairs: Sequence[Pair], alone: int) -> str:
-    """How many agree, how wide the intervals are, and every cell that does not agree."""
+    """Text of an agreement: how many agree, how wide the intervals are, and every cell that does not agree."""
     lines = [f"{sum(pair.agrees for pair in pairs)} of {len(pairs)} cells agree within their intervals"]
     if alone:
         lines += [f"{alone} cells are in one run only"]

@@ -138,7 +138,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Effects:
-    """What a comparison of the cells of a device found."""
+    """Effects that a comparison of the cells of a device found."""
 
     #: What was taken off as the machine's, with its 95 % interval.
     machine: Interval
@@ -163,7 +163,7 @@ def level(seconds: Sequence[float]) -> float:
 def effects(
     cells: Sequence[Cell], yardsticks: Mapping[str, float], unknown: float = UNKNOWN, q: float = FALSE
 ) -> Effects:
-    """What changed between the two sides of some cells.
+    """Effects between base and new over some cells.
 
     Parameters
     ----------
@@ -382,7 +382,7 @@ def judged(
 
 
 def over_runs(logs: np.ndarray, implementations: Sequence[str]) -> np.ndarray:
-    """What all implementations have in common in each run of a series, beside their medians over the runs.
+    """Effect that all implementations have in common in each run of a series, beside their medians over the runs.
 
     Parameters
     ----------

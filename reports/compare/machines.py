@@ -51,12 +51,12 @@ def ways(base: Records, new: Records) -> list[str]:
 
 
 def known(run: BenchRun) -> dict[str, Any]:
-    """What a file without a fingerprint says of its machine."""
+    """Machine as a file without a fingerprint has it."""
     return {name: _at(run.machine, way) for name, way in OLD.items()}
 
 
 def libraries(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
-    """Which versions changed, "torch: 2.12 → 2.13"."""
+    """Versions that changed, "torch: 2.12 → 2.13"."""
     return _fields([_together(map(versions_of, side)) for side in (base, new)])
 
 

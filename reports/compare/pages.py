@@ -64,21 +64,21 @@ def headline(found: Comparison) -> str:
 
 
 def slower(found: Comparison) -> list[str]:
-    """What is slower as a whole and counts, in a clause each: the first, and how many others."""
+    """Clauses about what is slower as a whole and counts: the first, and how many others."""
     parts = [whole(one) for one in found.slower_as_a_whole]
     more = len(parts) - NAMED
     return [*parts[:NAMED], *([f"{more} more implementations slower"] if more > 0 else [])]
 
 
 def alone(found: Comparison) -> int:
-    """How many cells are slower that are not part of something that is slower as a whole."""
+    """Clause about the cells that are slower and not part of something that is slower as a whole."""
     wholes = {(one.implementation, one.device, one.dtype) for one in found.slower_as_a_whole}
     places = [{(one.implementation, one.device, one.dtype), ("", one.device, "")} for one in found.slower]
     return sum(not wholes & place for place in places)
 
 
 def whole(one: Finding) -> str:
-    """What changed as a whole, in a clause: "torch-sdpa float32 is 12 % slower, all 9 cells"."""
+    """Clause about a change as a whole: "torch-sdpa float32 is 12 % slower, all 9 cells"."""
     name = f"{one.implementation} {one.dtype}" if one.implementation else f"everything on {one.device}"
     by = one.ratio.value - 1 if one.verdict is Verdict.SLOWER else 1 - one.ratio.value
     all_of = f"all {one.cells}" if one.changed == one.cells else f"{one.changed} of {one.cells}"
@@ -87,7 +87,7 @@ def whole(one: Finding) -> str:
 
 
 def told(found: Comparison) -> str:
-    """What was compared."""
+    """Sentences about what was compared."""
     verdicts = Counter(cell.verdict for cell in found.speeds)
     cells = ", ".join(f"{verdicts[one]} {one.value}" for one in Verdict if verdicts[one])
     kinds = Counter(change.kind for change in found.changes)
@@ -99,7 +99,7 @@ def told(found: Comparison) -> str:
 
 
 def seen(found: Comparison) -> list[str]:
-    """What a comparison of times could have seen, by device."""
+    """Sentences about the smallest change that a comparison of times could have seen, by device."""
     several = len(found.machines) > 1
     return [_seen(one) + (f" on {one.device}" if several else "") for one in found.machines]
 
@@ -167,7 +167,7 @@ def wholes(found: Comparison) -> pd.DataFrame:
 
 
 def rules(found: Comparison) -> list[str]:
-    """Which file of rules it was judged by, and how much they ignore."""
+    """Sentences about the file of rules that it was judged by, and how much they ignore."""
     if not found.rules:
         return []
     cells, others = found.ignored
@@ -175,7 +175,7 @@ def rules(found: Comparison) -> list[str]:
 
 
 def rule(found: Comparison) -> list[str]:
-    """How the times were judged."""
+    """Sentence about how the times were judged."""
     if not found.speeds:
         return []
     unit = f"times of {found.yardstick}, as measured in the same run" if found.yardstick else "milliseconds"

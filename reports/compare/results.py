@@ -1,4 +1,4 @@
-"""What changed in conformance and accuracy: case by case, from the results of two runs."""
+"""Changes of conformance and accuracy, case by case, from the results of two runs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def counted(change: Change, rules: Rules, **name: str) -> Change:
 
 
 def outcome_change(key: Key, old: Result | None, new: Result | None) -> Change | None:
-    """What the step from one outcome to the other is, None if there is none."""
+    """Change from one outcome to the other, None if there is none."""
     before, after = (None if one is None else one.outcome for one in (old, new))
     texts = _told(old), _told(new)
     if before is after:

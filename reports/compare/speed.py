@@ -1,4 +1,4 @@
-"""What changed in the cells of the bench beside their times: which are there, their memory, their accuracy."""
+"""Changes of the bench's cells beside their times: which are there, their memory, their accuracy."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ UNTIMED = "timed, but without statistics"
 
 
 def key_of(cell: Mapping[str, Any]) -> Key:
-    """What identifies a cell."""
+    """Key of a cell."""
     return cell["implementation"], cell["device"], cell["dtype"], cell["workload"]
 
 
@@ -77,7 +77,7 @@ def is_entry(entry: Any) -> bool:
 
 
 def fault(info: Mapping[str, Any], stats: Mapping[str, Any]) -> str:
-    """Why a record cannot be used, "" if it can."""
+    """Fault of a record: why it cannot be used, "" if it can."""
     try:
         found = msgspec.convert({"extra_info": info, "stats": stats}, Benchmark)
     except msgspec.ValidationError as error:
@@ -90,7 +90,7 @@ def fault(info: Mapping[str, Any], stats: Mapping[str, Any]) -> str:
 
 
 def kept(info: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a timed cell the tables are made of; the interval becomes two columns, the process runs their number."""
+    """Columns that the tables have of a timed cell; the interval becomes two columns, the process runs their number."""
     found = {name: info[name] for name in PROPERTIES if name in info} | {name: stats[name] for name in STATISTICS}
     if info.get("interval"):
         found["interval_low"], found["interval_high"] = info["interval"]

@@ -84,7 +84,7 @@ class Samples:
 
 
 class BenchRun(RunInfo, frozen=True, kw_only=True):
-    """What a file of the bench says of the run as a whole: its name, the machine by pytest-benchmark, and RunInfo."""
+    """Run of the bench as its file has it: its name, the machine by pytest-benchmark, and RunInfo."""
 
     name: str
     machine: dict[str, Any]
