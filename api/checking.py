@@ -309,7 +309,18 @@ _NAMES = {"dtypes": DTYPES, "devices": DEVICES}
 
 
 def known(**given: Sequence[str]) -> None:
-    """Raise ImplementationError for a dtype or a device that there is not, with the keyword that it was given by."""
+    """Raise ImplementationError for a dtype or a device that there is not, with the keyword that it was given by.
+
+    Parameters
+    ----------
+    given
+        Names of dtypes and devices, as ``dtypes=`` or ``devices=`` has them.
+
+    Raises
+    ------
+    ImplementationError
+        For one that there is not.
+    """
     for keyword, names in given.items():
         for name in names:
             if name not in _NAMES[keyword]:
@@ -415,7 +426,37 @@ def suite(
     isolated: bool,
     timeout: float,
 ) -> Iterator[Suite]:
-    """A function made ready to be judged; its process ends with the context.  Raises as ``check`` does."""
+    """A function made ready to be judged; its process ends with the context.
+
+    Parameters
+    ----------
+    function
+        What is judged.
+    framework
+        Whose arrays it takes; None to find out.
+    operator
+        Such as "sdpa".
+    dtypes
+        Those to judge; none for all that it has.
+    devices
+        Those to judge on; none for all that are found.
+    deviations
+        Ledgers of known deviations.
+    isolated
+        Whether it runs in a process of its own.
+    timeout
+        Seconds for one case.
+
+    Yields
+    ------
+    Suite
+        The suite that judges it.
+
+    Raises
+    ------
+    ImplementationError
+        As ``check`` does.
+    """
     pool = Pool(not isolated, limits.default())
     with given(function, framework, operator, isolated=isolated) as implementation:
         try:

@@ -214,24 +214,62 @@ def _pytest_options(parser: argparse.ArgumentParser, *sources: str) -> None:
 
 
 def check_options(parser: argparse.ArgumentParser) -> None:
-    """Options of ``check``: those of ``pytest conformance``."""
+    """Options of ``check``: those of ``pytest conformance``.
+
+    Parameters
+    ----------
+    parser
+        That of the command.
+    """
     _pytest_options(parser, "conformance.options:add", "conformance.options:add_fuzz")
 
 
 def bench_options(parser: argparse.ArgumentParser) -> None:
-    """Options of ``bench``: those of ``pytest bench``."""
+    """Options of ``bench``: those of ``pytest bench``.
+
+    Parameters
+    ----------
+    parser
+        That of the command.
+    """
     _pytest_options(parser, "conformance.options:add", "bench.options:add")
     add = _forwarding(parser)
     add("--benchmark-json", metavar="FILE", help="write the results to this file")
 
 
 def check(what: list[str], forwarded: list[str] | None) -> int:
-    """Run ``pytest conformance``; the exit status is pytest's."""
+    """Run ``pytest conformance``; the exit status is pytest's.
+
+    Parameters
+    ----------
+    what
+        What ``--impl`` takes, one each.
+    forwarded
+        Options for pytest, as they were written.
+
+    Returns
+    -------
+    int
+        Pytest's exit status.
+    """
     return _pytest("conformance", what, forwarded or [])
 
 
 def bench(what: list[str], forwarded: list[str] | None) -> int:
-    """Run ``pytest bench``; the exit status is pytest's."""
+    """Run ``pytest bench``; the exit status is pytest's.
+
+    Parameters
+    ----------
+    what
+        What ``--impl`` takes, one each.
+    forwarded
+        Options for pytest, as they were written.
+
+    Returns
+    -------
+    int
+        Pytest's exit status.
+    """
     return _pytest("bench", what, ["-p", "pytest_benchmark.plugin", *(forwarded or [])])
 
 
@@ -258,7 +296,18 @@ def _pytest(room: str, what: Sequence[str], forwarded: Sequence[str]) -> int:
 
 
 def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The whole command line; options are added to the commands among ``words`` only, as that imports their modules."""
+    """The whole command line; options are added to the commands among ``words`` only, as that imports their modules.
+
+    Parameters
+    ----------
+    words
+        The command line.
+
+    Returns
+    -------
+    argparse.ArgumentParser
+        The parser of all commands.
+    """
     whole = argparse.ArgumentParser(
         prog="attention-conformance",
         description="Says whether an implementation of attention is right, how accurate, how fast, and whether that"

@@ -91,7 +91,20 @@ class Call:
 
 
 def partial(function: Function, call: Call) -> Function:
-    """Prepare a call in the plainest way, by binding its plain keywords; nothing is compiled, nothing is cached."""
+    """Prepare a call in the plainest way, by binding its plain keywords; nothing is compiled, nothing is cached.
+
+    Parameters
+    ----------
+    function
+        Of any framework.
+    call
+        Its plain keywords, shapes and dtype.
+
+    Returns
+    -------
+    Function
+        Takes arrays by keyword.
+    """
     return functools.partial(function, **call.static)
 
 

@@ -107,7 +107,24 @@ class _Sizes:
 
 
 def intermediates(x: GradExpected, options: Options, r: Rounding, operands: GradOperandErrors | None = None) -> Errors:
-    """Steps 1 to 5 and 8 for one input and the roundings of a profile; without ``operands`` they are exact."""
+    """Steps 1 to 5 and 8 for one input and the roundings of a profile; without ``operands`` they are exact.
+
+    Parameters
+    ----------
+    x
+        The reference, float64.
+    options
+        Scale, softcap and bias of the call.
+    r
+        Roundoffs, relative to the storage dtype and the dtype that is computed in.
+    operands
+        |error| of q, k, v and grad_output, one key head per query head; None: they are exact.
+
+    Returns
+    -------
+    Errors
+        |error| of the weights, dS and dS_raw, each (B, Hq, Sq, Sk).
+    """
     f = x.forward
     epsilon = score_error(f, options, r, operands)
     low, high = _denominators(f, epsilon)
@@ -259,6 +276,22 @@ def bound(expected: GradExpected, options: Options, dtype: str, profile: Profile
     """Bounds on |result − reference| by the name of the gradient, each in its shape.
 
     ``options`` are those of bounds/sdpa.py.  An element whose reference is not finite is compared by class.
+
+    Parameters
+    ----------
+    expected
+        The reference, float64.
+    options
+        Scale, softcap and bias of the call.
+    dtype
+        Storage dtype of the results.
+    profile
+        The intermediates that are rounded to it.
+
+    Returns
+    -------
+    dict[str, Array]
+        |error|, absolute and in the unit of the gradient, by the name of the gradient.
     """
     with np.errstate(all="ignore"):
         theirs = bound_under(expected, options, rounding(dtype, profile))
@@ -272,6 +305,22 @@ def bound_under(
     """Steps 1 to 8 with the given roundoffs, of a program alone: the reference's own error is not added.
 
     With ``operands`` the program works with q, k, v and grad_output that are off by as much; without, with exact ones.
+
+    Parameters
+    ----------
+    x
+        The reference, float64.
+    options
+        Scale, softcap and bias of the call.
+    r
+        Roundoffs, relative to the storage dtype and the dtype that is computed in.
+    operands
+        |error| of q, k, v and grad_output, one key head per query head; None: they are exact.
+
+    Returns
+    -------
+    dict[str, Array]
+        |error|, absolute, by the name of the gradient, each in its shape.
     """
     errors, f, heads = intermediates(x, options, r, operands), x.forward, x.grad_k.shape[1]
     scale, by_key = abs(x.scale), np.swapaxes(f.allowed, 2, 3)

@@ -246,16 +246,68 @@ class Case(AnyCase):
 
 
 def reference_of(inputs: Inputs) -> Expected:
-    """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+    """What the reference says of inputs.
+
+    Parameters
+    ----------
+    inputs
+        Q (B, Hq, Sq, D), k (B, Hkv, Sk, D), v (B, Hkv, Sk, Dv), and the options that are given.
+
+    Returns
+    -------
+    Expected
+        Output (B, Hq, Sq, Dv), lse (B, Hq, Sq) and the intermediate results, float64.
+
+    Raises
+    ------
+    InvalidInput
+        For invalid ones.
+    """
     options = {name: value for name, value in inputs.keywords.items() if not name.startswith("return_")}
     return reference.sdpa(inputs.q, inputs.k, inputs.v, **options)
 
 
 def bound_of(inputs: Inputs, expected: Expected, dtype: str, profile: Profile) -> bounds.Bound:
-    """The error bound for inputs, of which ``expected`` is the reference, under a profile."""
+    """The error bound for inputs, of which ``expected`` is the reference, under a profile.
+
+    Parameters
+    ----------
+    inputs
+        Q (B, Hq, Sq, D), k (B, Hkv, Sk, D), v (B, Hkv, Sk, Dv), and the options that are given.
+    expected
+        Their reference.
+    dtype
+        Storage dtype.
+    profile
+        The intermediates that are rounded to it.
+
+    Returns
+    -------
+    bounds.Bound
+        |error|, absolute: output (B, Hq, Sq, Dv) and lse (B, Hq, Sq).
+    """
     return bounds.bound(expected, bounds.Options.of(inputs.keywords), dtype, profile)
 
 
 def case(name: str, clauses: str, why: str, shape: Shape = SMALL, **rest: Any) -> Case:
-    """A case from its clauses as one text and its options as keywords."""
+    """A case from its clauses as one text and its options as keywords.
+
+    Parameters
+    ----------
+    name
+        In kebab case.
+    clauses
+        Ids, separated by spaces, first the one that it tests.
+    why
+        The mistake that it is there for.
+    shape
+        B, Hq, Hkv, Sq, Sk, D and Dv.
+    rest
+        Options and data, as ``Case`` has them.
+
+    Returns
+    -------
+    Case
+        The case.
+    """
     return Case.of(name, clauses, why, shape, rest)

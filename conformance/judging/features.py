@@ -82,7 +82,18 @@ FEATURES = {
 
 
 def needs(case: AnyCase) -> frozenset[str]:
-    """Needs of a case of sdpa: keywords, and what is no keyword."""
+    """Needs of a case of sdpa: keywords, and what is no keyword.
+
+    Parameters
+    ----------
+    case
+        Of sdpa.
+
+    Returns
+    -------
+    frozenset[str]
+        Such as "mask", "is_causal".
+    """
     grouped = case.shape.hq != case.shape.hkv
     others = ((GROUPED, grouped), (MEMORY, case.memory != "contiguous"), (INVALID, case.invalid))
     return case.keywords | {name for name, needed in others if needed}
@@ -90,7 +101,18 @@ def needs(case: AnyCase) -> frozenset[str]:
 
 @functools.cache
 def feature_of(case: AnyCase) -> str:
-    """The name of the one feature that a case is of."""
+    """The name of the one feature that a case is of.
+
+    Parameters
+    ----------
+    case
+        Of any operator.
+
+    Returns
+    -------
+    str
+        Such as "core" or "causal".
+    """
     if case.operator != SDPA.name:
         return next(f.name for f in FEATURES.values() if case.operator in f.operators)
     needed = needs(case)
@@ -99,7 +121,20 @@ def feature_of(case: AnyCase) -> str:
 
 @functools.cache
 def cases_of(feature: str, operator: str) -> tuple[AnyCase, ...]:
-    """The cases of a feature that are of an operator."""
+    """The cases of a feature that are of an operator.
+
+    Parameters
+    ----------
+    feature
+        Its name.
+    operator
+        Such as "sdpa".
+
+    Returns
+    -------
+    tuple[AnyCase, ...]
+        In the order of the cases.
+    """
     return tuple(c for c in every_case().values() if c.operator == operator and feature_of(c) == feature)
 
 
@@ -149,6 +184,16 @@ def claims(results: Iterable[Result]) -> dict[tuple[str, str], list[Claim]]:
     """Per implementation and device, a claim for every feature of its operator, in the order of the features.
 
     Results alone decide, so that a file of them says the same.  Results of problems that are no case are left out.
+
+    Parameters
+    ----------
+    results
+        Of any number of implementations and devices.
+
+    Returns
+    -------
+    dict[tuple[str, str], list[Claim]]
+        By implementation and device.
     """
     known = asked_cases()
     groups: dict[tuple[str, str], list[Result]] = defaultdict(list)

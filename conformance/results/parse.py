@@ -162,12 +162,24 @@ _KINDS: Mapping[str, type[Header | ResultLine | Footer]] = {"header": Header, "r
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of a line, as ``results.schema.json`` has it."""
+    """The JSON schema of a line, as ``results.schema.json`` has it.
+
+    Returns
+    -------
+    dict[str, Any]
+        JSON Schema, 2020-12.
+    """
     return strict.schema(f"A line of a conformance result file, format {FORMAT}", *_KINDS.values())
 
 
 def schema_text() -> str:
-    """The content of ``results.schema.json``."""
+    """The content of ``results.schema.json``.
+
+    Returns
+    -------
+    str
+        JSON and a last line break.
+    """
     return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -261,12 +273,39 @@ def _result(line: ResultLine) -> Result:
 
 
 def from_record(record: Mapping[str, Any]) -> Result:
-    """The result that became this data.  Raises strict.WrongType, a ValueError, for data that is none."""
+    """The result that became this data.
+
+    Parameters
+    ----------
+    record
+        As ``as_record`` gives it.
+
+    Returns
+    -------
+    Result
+        The result.
+
+    Raises
+    ------
+    strict.WrongType
+        A ValueError, for data that is none.
+    """
     return _result(strict.convert(dict(record), ResultLine))
 
 
 def as_record(result: Result) -> dict[str, Any]:
-    """A result as plain data, which JSON can hold: an infinite share is the text "inf"."""
+    """A result as plain data, which JSON can hold: an infinite share is the text "inf".
+
+    Parameters
+    ----------
+    result
+        Any.
+
+    Returns
+    -------
+    dict[str, Any]
+        JSON values by name.
+    """
     record = dict(vars(result))  # flat; dataclasses.asdict would copy 50,000 results for seconds
     record["share"] = result.share if result.share is None or math.isfinite(result.share) else str(result.share)
     for name in ("side_effects", "sizes"):

@@ -89,7 +89,23 @@ class Rules:
 
 
 def read(path: Path) -> Rules:
-    """The rules of a file.  Raises ReportError for the first thing wrong in it."""
+    """The rules of a file.
+
+    Parameters
+    ----------
+    path
+        Of a TOML file.
+
+    Returns
+    -------
+    Rules
+        Its rules.
+
+    Raises
+    ------
+    ReportError
+        For the first thing wrong in it.
+    """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:

@@ -46,9 +46,20 @@ class Source:
 def text_of(path: Path) -> str:
     """The text of a file, compressed or not.
 
+    Parameters
+    ----------
+    path
+        Of a file, compressed or not.
+
+    Returns
+    -------
+    str
+        Its content.
+
     Raises
     ------
-    ReportError : for one that is missing, empty, too large or no text.
+    ReportError
+        For one that is missing, empty, too large or no text.
     """
     try:
         text = compressed.read(path, LARGEST).decode("utf-8")
