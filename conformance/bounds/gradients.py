@@ -47,6 +47,7 @@ reference's own error, the same bound with float64's roundoff, is added.  In lon
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -293,9 +294,28 @@ def bound(expected: GradExpected, options: Options, dtype: str, profile: Profile
     dict[str, Array]
         |error|, absolute and in the unit of the gradient, by the name of the gradient.
     """
+    return both(lambda r: bound_under(expected, options, r), dtype, profile)
+
+
+def both(under: Callable[[Rounding], dict[str, Array]], dtype: str, profile: Profile) -> dict[str, Array]:
+    """Bounds that allow a program its roundings, and the float64 reference its own.
+
+    Parameters
+    ----------
+    under
+        Gives the bounds of a program with some roundoffs, |error| by the name of the gradient.
+    dtype
+        Storage dtype of the gradients.
+    profile
+        The intermediates that are rounded to it.
+
+    Returns
+    -------
+    dict[str, Array]
+        The sums of both.
+    """
     with np.errstate(all="ignore"):
-        theirs = bound_under(expected, options, rounding(dtype, profile))
-        ours = bound_under(expected, options, rounding("float64", Profile.WIDE))
+        theirs, ours = under(rounding(dtype, profile)), under(rounding("float64", Profile.WIDE))
     return {name: theirs[name] + ours[name] for name in theirs}
 
 

@@ -41,9 +41,9 @@ import numpy as np
 
 from attention_conformance.conformance.bounds import gradients as of_heads
 from attention_conformance.conformance.bounds import sdpa as of_sdpa
-from attention_conformance.conformance.bounds.gradients import GradOperandErrors
+from attention_conformance.conformance.bounds.gradients import GradOperandErrors, both
 from attention_conformance.conformance.bounds.mha import projection_error
-from attention_conformance.conformance.bounds.sdpa import OperandErrors, Options, Rounding, growth, rounding
+from attention_conformance.conformance.bounds.sdpa import OperandErrors, Options, Rounding, growth
 from attention_conformance.conformance.spec.mha import combine, split
 from attention_conformance.conformance.spec.mha_gradients import LayerGradExpected
 from attention_conformance.impls.contract import Profile
@@ -75,10 +75,7 @@ def bound(expected: LayerGradExpected, options: Options, dtype: str, profile: Pr
     dict[str, Array]
         |error|, absolute, by the name of the gradient.
     """
-    with np.errstate(all="ignore"):
-        theirs = bound_under(expected, options, rounding(dtype, profile))
-        ours = bound_under(expected, options, rounding("float64", Profile.WIDE))
-    return {name: theirs[name] + ours[name] for name in theirs}
+    return both(lambda r: bound_under(expected, options, r), dtype, profile)
 
 
 def bound_under(expected: LayerGradExpected, options: Options, r: Rounding) -> dict[str, Array]:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.bounds import sdpa as bounds
-from attention_conformance.conformance.evidence.drawn import drawn
 from attention_conformance.conformance.evidence.mha_problems import WORK, layer_problem
 from attention_conformance.conformance.evidence.problems import decode_problem, once
+from attention_conformance.conformance.evidence.record import drawn
 from attention_conformance.conformance.evidence.series import SERIES
 from attention_conformance.conformance.evidence.verdicts import Jury, Kind
 from attention_conformance.conformance.ledger.load import read
