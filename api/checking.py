@@ -224,7 +224,13 @@ class Report:
         return pd.DataFrame([{**row, "share": _number(row.get("share"))} for row in rows])
 
     def write(self, path: str | Path) -> None:
-        """Write a result file, as ``--conformance-json`` does, for ``attention-conformance report`` and ``compare``."""
+        """Write a result file, as ``--conformance-json`` does, for ``attention-conformance report`` and ``compare``.
+
+        Parameters
+        ----------
+        path
+            Of the new file, JSON lines.
+        """
         with Writer(Path(path), self.header) as writer:
             for result in self.results:
                 writer.write(result)
@@ -342,7 +348,20 @@ class Suite:
     timeout: float
 
     def judge(self, target: Target, case: AnyCase) -> Judged:
-        """Result of a case."""
+        """Result of a case.
+
+        Parameters
+        ----------
+        target
+            The function on a device in a dtype.
+        case
+            What is asked.
+
+        Returns
+        -------
+        Judged
+            With the reply that the failure is explained by.
+        """
         keywords = self.selection.keywords[self.name]
         return judge_case(target, case, self.pool, keywords, self.ledger, self.versions, self.timeout)
 
@@ -354,7 +373,20 @@ class Suite:
     def explained(
         self, judged: Mapping[Key, Judged], adapters: Adapters
     ) -> tuple[list[FailedCase], list[Told], list[Any]]:
-        """The failures with all that can be said of them, the smallest first, and what explains them together."""
+        """The failures with all that can be said of them, the smallest first, and what explains them together.
+
+        Parameters
+        ----------
+        judged
+            By target and case.
+        adapters
+            What a check before the first case found.
+
+        Returns
+        -------
+        tuple[list[FailedCase], list[Told], list[Any]]
+            Failures, explanations, and what the result file has of them.
+        """
         from attention_conformance.conformance.diagnosis.explain import explain  # runs that fail pay for it
 
         lines, diagnoses = explain(judged, self.pool, self.selection.keywords, self.timeout)
@@ -388,6 +420,22 @@ class Suite:
         """The report of all that was judged since ``started``, by the clock of ``time.perf_counter``.
 
         ``whole`` says that no case was left out.
+
+        Parameters
+        ----------
+        judged
+            By target and case.
+        require
+            Features that the function has to conform to.
+        started
+            By the clock of ``time.perf_counter``, in seconds.
+        whole
+            Whether no case was left out.
+
+        Returns
+        -------
+        Report
+            The report.
         """
         results = tuple(one.result for one in judged.values())
         adapters = Adapters()

@@ -81,7 +81,18 @@ class Call:
         return tuple(name for name, _ in self.shapes if name not in arguments)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of one array, by its name."""
+        """Shape of one array, by its name.
+
+        Parameters
+        ----------
+        name
+            Of an argument or a keyword.
+
+        Returns
+        -------
+        tuple[int, ...]
+            Its lengths.
+        """
         return dict(self.shapes)[name]
 
     def results(self) -> tuple[str, ...]:
@@ -158,7 +169,18 @@ class Implementation:
         return hash((self.name, self.target))
 
     def profile(self, dtype: str) -> Profile:
-        """The precision profile that the implementation declares for a dtype, or the default one."""
+        """The precision profile that the implementation declares for a dtype, or the default one.
+
+        Parameters
+        ----------
+        dtype
+            Such as "float16".
+
+        Returns
+        -------
+        Profile
+            The profile that its results are judged by.
+        """
         default = Profile.WIDE if dtype in ("float32", "float64") else Profile.STORAGE
         return self.profiles.get(dtype, default)
 

@@ -61,13 +61,36 @@ class Plan:
 
         Before the ``first`` batch of a process run there is one in any case: when the other cells of a process were
         opened, its free memory was given back, and the next call takes it again.
+
+        Parameters
+        ----------
+        call_seconds
+            Of one call.
+        first
+            Whether it is the first batch of a process run.
+
+        Returns
+        -------
+        float | None
+            Seconds.
         """
         if call_seconds < LONG:
             return LEAD * self.round_seconds
         return 0.0 if first else None
 
     def calls(self, call_seconds: float) -> int:
-        """Most samples of a batch."""
+        """Most samples of a batch.
+
+        Parameters
+        ----------
+        call_seconds
+            Of one call.
+
+        Returns
+        -------
+        int
+            A count.
+        """
         return 1 if call_seconds >= self.round_seconds else self.batch_calls
 
     @property
@@ -82,6 +105,18 @@ class Plan:
 
         Every process run has its share of the seconds and calls, and what the earlier ones left of theirs.  Before the
         last one the noise is that of the process run alone: what the process runs differ by is not known yet.
+
+        Parameters
+        ----------
+        earlier
+            Seconds of the process runs before.
+        batches
+            Seconds of this one's, batch by batch.
+
+        Returns
+        -------
+        str
+            One sentence.
         """
         done = len(earlier) + 1
         compared = [*earlier, batches] if done == self.process_runs else [batches]

@@ -80,11 +80,37 @@ class Deviation:
         return self.id if self.file == OURS else f"{self.id} ({self.file})"
 
     def speaks_of(self, implementation: str) -> bool:
-        """Whether the record is about this implementation at all."""
+        """Whether the record is about this implementation at all.
+
+        Parameters
+        ----------
+        implementation
+            Its name.
+
+        Returns
+        -------
+        bool
+            By the record's names and globs.
+        """
         return any(fnmatch(implementation, pattern) for pattern in self.implementations)
 
     def concerns(self, implementation: str, device: str, dtype: str) -> bool:
-        """Whether the record speaks of this implementation, device and dtype, in any version."""
+        """Whether the record speaks of this implementation, device and dtype, in any version.
+
+        Parameters
+        ----------
+        implementation
+            Its name.
+        device
+            Such as "cpu".
+        dtype
+            Such as "float32".
+
+        Returns
+        -------
+        bool
+            By names alone.
+        """
         return (
             self.speaks_of(implementation)
             and (not self.dtypes or dtype in self.dtypes)
@@ -92,7 +118,24 @@ class Deviation:
         )
 
     def covers(self, implementation: str, device: str, dtype: str, case: str) -> bool:
-        """Whether it speaks of a case of them, too."""
+        """Whether it speaks of a case of them, too.
+
+        Parameters
+        ----------
+        implementation
+            Its name.
+        device
+            Such as "cpu".
+        dtype
+            Such as "float32".
+        case
+            Its name.
+
+        Returns
+        -------
+        bool
+            By names alone.
+        """
         named = any(fnmatch(case, pattern) for pattern in self.cases)
         return named and self.concerns(implementation, device, dtype)
 
@@ -105,7 +148,18 @@ class Deviation:
         return math.ceil(math.log(0.01) / math.log1p(-shown / of))
 
     def in_force(self, versions: Mapping[str, str]) -> bool:
-        """Whether the installed version of the package is one the record speaks of."""
+        """Whether the installed version of the package is one the record speaks of.
+
+        Parameters
+        ----------
+        versions
+            Installed ones, by package.
+
+        Returns
+        -------
+        bool
+            Whether it is.
+        """
         return self.package in versions and in_range(self.versions, versions[self.package])
 
 
@@ -128,7 +182,31 @@ class Ledger:
     def find(
         self, implementation: str, device: str, dtype: str, case: str, versions: Mapping[str, str]
     ) -> Deviation | None:
-        """The record in force for one case, or None.  Raises LedgerError if there are two."""
+        """The record in force for one case, or None.
+
+        Parameters
+        ----------
+        implementation
+            Its name.
+        device
+            Such as "cpu".
+        dtype
+            Such as "float32".
+        case
+            Its name.
+        versions
+            Installed ones, by package.
+
+        Returns
+        -------
+        Deviation | None
+            The record.
+
+        Raises
+        ------
+        LedgerError
+            If there are two.
+        """
         known = self._concerning.get((implementation, device, dtype))
         if known is None:
             known = tuple(d for d in self.deviations if d.concerns(implementation, device, dtype))
@@ -145,7 +223,18 @@ class Ledger:
         return {}
 
     def installed(self, implementations: Iterable[str]) -> dict[str, str]:
-        """Versions of the installed packages that records about these implementations name."""
+        """Versions of the installed packages that records about these implementations name.
+
+        Parameters
+        ----------
+        implementations
+            Their names.
+
+        Returns
+        -------
+        dict[str, str]
+            Versions by package.
+        """
         chosen = list(implementations)
         found = {}
         for record in self.deviations:

@@ -30,12 +30,26 @@ class Writer:
         self._line({"kind": "header", "format": FORMAT, "spec": SPEC_VERSION, **header})
 
     def write(self, result: Result) -> None:
-        """Add one result, at once."""
+        """Add one result, at once.
+
+        Parameters
+        ----------
+        result
+            Of one case.
+        """
         self._counts[result.outcome.value] += 1
         self._line({"kind": "result", **as_record(result)})
 
     def close(self, *, complete: bool = True, diagnoses: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Write the footer, unless results are missing, and close the file."""
+        """Write the footer, unless results are missing, and close the file.
+
+        Parameters
+        ----------
+        complete
+            Whether no result is missing.
+        diagnoses
+            Of the footer.
+        """
         if self._file.closed:
             return
         if complete:

@@ -83,7 +83,20 @@ class Samples:
 
     @classmethod
     def of(cls, seconds: Sequence[float], sizes: Sequence[Sequence[int]]) -> Samples:
-        """The samples of a record whose sizes are known to add up."""
+        """The samples of a record whose sizes are known to add up.
+
+        Parameters
+        ----------
+        seconds
+            Of every call, in order.
+        sizes
+            Calls of each batch, by process run.
+
+        Returns
+        -------
+        Samples
+            The samples.
+        """
         return cls(np.array(seconds, dtype=float), tuple(map(tuple, sizes)))
 
     @property
