@@ -52,8 +52,9 @@ def _schemas() -> str:
 
 def _gallery() -> str:
     from attention_conformance import gallery
+    from attention_conformance.impls.gallery import MANIFEST
 
-    printed = gallery.run("page", gallery.MANIFEST, work=None, output=None, publish=False, html=False)
+    printed = gallery.run("page", MANIFEST, work=None, output=None, publish=False, html=False)
     assert isinstance(printed, str)
     return printed
 
