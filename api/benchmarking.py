@@ -49,7 +49,7 @@ Size = str | Sequence[int]
 
 @dataclass(frozen=True)
 class Timing:
-    """What became of a function at one size and dtype.
+    """Timing of a function at one size and dtype, or why there is none.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class Timing:
 
     @property
     def message(self) -> str:
-        """Why there is no time, or what is wrong beside it, with the clause in full; "" where all is right."""
+        """Reason why there is no time, or what is wrong beside it, with the clause in full; "" where all is right."""
         if self.outcome == "timed":
             return ""
         head = f"{self.name} at {self.workload} in {self.dtype}: {self.outcome}: "
@@ -124,7 +124,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How long a function takes ÷ another one, from batches that were measured in the same rounds.
+    """Ratio of the times of two functions, from batches that were measured in the same rounds.
 
     Attributes
     ----------

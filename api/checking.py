@@ -93,7 +93,7 @@ class FailedCase:
 
 @dataclass(frozen=True)
 class Report:
-    """What became of every case that a function was asked.
+    """Results of a check: every case of a function, and the verdict.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many results there are of each outcome."""
+        """Number of results of each outcome."""
         found = Counter(result.outcome for result in self.results)
         return {outcome.value: found[outcome] for outcome in Outcome if found[outcome]}
 
@@ -224,7 +224,13 @@ class Report:
         return pd.DataFrame([{**row, "share": _number(row.get("share"))} for row in rows])
 
     def write(self, path: str | Path) -> None:
-        """Write a result file, as ``--conformance-json`` does, for ``attention-conformance report`` and ``compare``."""
+        """Write a result file, as ``--conformance-json`` does, for ``attention-conformance report`` and ``compare``.
+
+        Parameters
+        ----------
+        path
+            Of the new file, JSON lines.
+        """
         with Writer(Path(path), self.header) as writer:
             for result in self.results:
                 writer.write(result)
@@ -310,7 +316,18 @@ _NAMES = {"dtypes": DTYPES, "devices": DEVICES}
 
 
 def known(**given: Sequence[str]) -> None:
-    """Raise ImplementationError for a dtype or a device that there is not, with the keyword that it was given by."""
+    """Raise ImplementationError for a dtype or a device that there is not, with the keyword that it was given by.
+
+    Parameters
+    ----------
+    given
+        Names of dtypes and devices, as ``dtypes=`` or ``devices=`` has them.
+
+    Raises
+    ------
+    ImplementationError
+        For one that there is not.
+    """
     for keyword, names in given.items():
         for name in names:
             if name not in _NAMES[keyword]:
@@ -332,7 +349,20 @@ class Suite:
     timeout: float
 
     def judge(self, target: Target, case: AnyCase) -> Judged:
-        """What becomes of a case."""
+        """Result of a case.
+
+        Parameters
+        ----------
+        target
+            The function on a device in a dtype.
+        case
+            What is asked.
+
+        Returns
+        -------
+        Judged
+            With the reply that the failure is explained by.
+        """
         keywords = self.selection.keywords[self.name]
         return judge_case(target, case, self.pool, keywords, self.ledger, self.versions, self.timeout)
 
@@ -344,7 +374,20 @@ class Suite:
     def explained(
         self, judged: Mapping[Key, Judged], adapters: Adapters
     ) -> tuple[list[FailedCase], list[Told], list[Any]]:
-        """The failures with all that can be said of them, the smallest first, and what explains them together."""
+        """The failures with all that can be said of them, the smallest first, and what explains them together.
+
+        Parameters
+        ----------
+        judged
+            By target and case.
+        adapters
+            What a check before the first case found.
+
+        Returns
+        -------
+        tuple[list[FailedCase], list[Told], list[Any]]
+            Failures, explanations, and what the result file has of them.
+        """
         from attention_conformance.conformance.diagnosis.explain import explain  # runs that fail pay for it
 
         lines, diagnoses = explain(judged, self.pool, self.selection.keywords, self.timeout)
@@ -378,6 +421,22 @@ class Suite:
         """The report of all that was judged since ``started``, by the clock of ``time.perf_counter``.
 
         ``whole`` says that no case was left out.
+
+        Parameters
+        ----------
+        judged
+            By target and case.
+        require
+            Features that the function has to conform to.
+        started
+            By the clock of ``time.perf_counter``, in seconds.
+        whole
+            Whether no case was left out.
+
+        Returns
+        -------
+        Report
+            The report.
         """
         results = tuple(one.result for one in judged.values())
         adapters = Adapters()
@@ -416,7 +475,37 @@ def suite(
     isolated: bool,
     timeout: float,
 ) -> Iterator[Suite]:
-    """A function made ready to be judged; its process ends with the context.  Raises as ``check`` does."""
+    """A function made ready to be judged; its process ends with the context.
+
+    Parameters
+    ----------
+    function
+        What is judged.
+    framework
+        Whose arrays it takes; None to find out.
+    operator
+        Such as "sdpa".
+    dtypes
+        Those to judge; none for all that it has.
+    devices
+        Those to judge on; none for all that are found.
+    deviations
+        Ledgers of known deviations.
+    isolated
+        Whether it runs in a process of its own.
+    timeout
+        Seconds for one case.
+
+    Yields
+    ------
+    Suite
+        The suite that judges it.
+
+    Raises
+    ------
+    ImplementationError
+        As ``check`` does.
+    """
     pool = Pool(not isolated, limits.default())
     with given(function, framework, operator, isolated=isolated) as implementation:
         try:

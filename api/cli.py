@@ -146,9 +146,11 @@ COMMANDS: dict[str, Command] = {
         "conformance.commands:evidence_options",
     ),
     "pages": Command(
-        "regenerate EXAMPLES.md, BOUNDS.md and COVERAGE.md from their data",
-        "attention-conformance pages",
-        "conformance.commands:write_pages",
+        "regenerate every document of a checkout that is made from tracked data, without a long run",
+        "attention-conformance pages examples bounds",
+        "pages:run",
+        "pages:options",
+        extra="reports",
     ),
     "gallery": Command(
         "judge the attention of libraries, each in an environment of its own: list, run, page",
@@ -164,6 +166,10 @@ COMMANDS: dict[str, Command] = {
         extra="reports",
     ),
 }
+
+
+#: Commands that had another name, and what they are called now.
+RENAMED = {"duet": "compare-revisions"}
 
 
 def _load(reference: str) -> Callable[..., Any]:
@@ -208,24 +214,62 @@ def _pytest_options(parser: argparse.ArgumentParser, *sources: str) -> None:
 
 
 def check_options(parser: argparse.ArgumentParser) -> None:
-    """Options of ``check``: those of ``pytest conformance``."""
+    """Options of ``check``: those of ``pytest conformance``.
+
+    Parameters
+    ----------
+    parser
+        That of the command.
+    """
     _pytest_options(parser, "conformance.options:add", "conformance.options:add_fuzz")
 
 
 def bench_options(parser: argparse.ArgumentParser) -> None:
-    """Options of ``bench``: those of ``pytest bench``."""
+    """Options of ``bench``: those of ``pytest bench``.
+
+    Parameters
+    ----------
+    parser
+        That of the command.
+    """
     _pytest_options(parser, "conformance.options:add", "bench.options:add")
     add = _forwarding(parser)
     add("--benchmark-json", metavar="FILE", help="write the results to this file")
 
 
 def check(what: list[str], forwarded: list[str] | None) -> int:
-    """Run ``pytest conformance``; the exit status is pytest's."""
+    """Run ``pytest conformance``; the exit status is pytest's.
+
+    Parameters
+    ----------
+    what
+        What ``--impl`` takes, one each.
+    forwarded
+        Options for pytest, as they were written.
+
+    Returns
+    -------
+    int
+        Pytest's exit status.
+    """
     return _pytest("conformance", what, forwarded or [])
 
 
 def bench(what: list[str], forwarded: list[str] | None) -> int:
-    """Run ``pytest bench``; the exit status is pytest's."""
+    """Run ``pytest bench``; the exit status is pytest's.
+
+    Parameters
+    ----------
+    what
+        What ``--impl`` takes, one each.
+    forwarded
+        Options for pytest, as they were written.
+
+    Returns
+    -------
+    int
+        Pytest's exit status.
+    """
     return _pytest("bench", what, ["-p", "pytest_benchmark.plugin", *(forwarded or [])])
 
 
@@ -252,7 +296,18 @@ def _pytest(room: str, what: Sequence[str], forwarded: Sequence[str]) -> int:
 
 
 def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The whole command line; options are added to the commands among ``words`` only, as that imports their modules."""
+    """The whole command line; options are added to the commands among ``words`` only, as that imports their modules.
+
+    Parameters
+    ----------
+    words
+        The command line.
+
+    Returns
+    -------
+    argparse.ArgumentParser
+        The parser of all commands.
+    """
     whole = argparse.ArgumentParser(
         prog="attention-conformance",
         description="Says whether an implementation of attention is right, how accurate, how fast, and whether that"
@@ -297,6 +352,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
+    if words and words[0] in RENAMED:
+        print(f"error: {words[0]} is now {RENAMED[words[0]]}", file=sys.stderr)
+        return UNUSABLE
     options = vars(parser(words).parse_args(words))
     name = options.pop("command")
     if options.pop("version"):

@@ -32,6 +32,7 @@ from tabulate import tabulate
 
 from attention_conformance.conformance import results as result_file
 from attention_conformance.conformance.judging.outcomes import EXECUTED, Failure
+from attention_conformance.impls.checkout import writable
 from attention_conformance.impls.contract import InputError
 from attention_conformance.impls.gallery import MANIFEST, Entry, entries
 from attention_conformance.impls.process import worker
@@ -292,6 +293,7 @@ def _page(
     known: dict[str, Entry], folder: Path, work: Path | None, output: Path | None, publish: bool, html: bool
 ) -> str:
     """Write the pages of a work folder, or of what is published; gives the paths of what was written."""
+    writable(output or (PAGE if work is None or publish else work / PAGE.name))
     from attention_conformance.reports.gallery import html as as_html
     from attention_conformance.reports.gallery import markdown, stored
 

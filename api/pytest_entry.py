@@ -65,7 +65,18 @@ def suite_arguments(arguments: Sequence[str], unknown: Sequence[str], root: Path
 
 
 def lacking(room: str) -> str:
-    """The sentence that says what a room needs and is not installed; "" if all is."""
+    """The sentence that says what a room needs and is not installed; "" if all is.
+
+    Parameters
+    ----------
+    room
+        Its name, such as "bench".
+
+    Returns
+    -------
+    str
+        One sentence with the extra that brings it.
+    """
     absent = [name for name in NEEDS.get(room, ()) if importlib.util.find_spec(name) is None]
     return f"{room} needs {', '.join(absent)}: pip install 'attention-conformance[{room}]'" if absent else ""
 

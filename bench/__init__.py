@@ -1,1 +1,1 @@
-"""What is timed: workloads, the timing protocol, and the tests that pytest-benchmark runs."""
+"""Bench: workloads, the timing protocol, and the tests that pytest-benchmark runs."""

@@ -34,7 +34,7 @@ class Renamed(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         """Say the new name, and end."""
-        parser.error(f"{self.option_strings[0]} is called {self.now} now")
+        parser.error(f"{self.option_strings[0]} is now {self.now}")
 
 
 def add(add: Callable[..., Any]) -> None:
@@ -103,7 +103,7 @@ def add(add: Callable[..., Any]) -> None:
 
 
 def workloads(config: pytest.Config) -> tuple[Workload, ...]:
-    """What is to be timed.  Raises UsageError for a name that is none."""
+    """Workloads to time.  Raises UsageError for a name that is none."""
     try:
         # With the defaults where this file is found too late to add options, as by ``pytest .``.
         return select(config.getoption("workload", []), config.getoption("preset", ""))
@@ -112,9 +112,9 @@ def workloads(config: pytest.Config) -> tuple[Workload, ...]:
 
 
 def plan(config: pytest.Config) -> Plan:
-    """How it is to be timed.  Raises UsageError for a number that makes no sense."""
+    """Plan of the timing.  Raises UsageError for a number that makes no sense."""
     if config.getoption("visits", None) is not None:
-        raise pytest.UsageError("--visits is called --process-runs now")
+        raise pytest.UsageError("--visits is now --process-runs")
     seconds = config.getoption("bench_seconds", None)
     if seconds is None:
         seconds = SECONDS[config.getoption("preset", "")]
@@ -149,7 +149,7 @@ def memory(config: pytest.Config) -> bool:
 
 
 def json_file(config: pytest.Config) -> Path | None:
-    """Where the JSON will be written."""
+    """Path of the JSON that will be written."""
     path = config.getoption("benchmark_json", None)
     # Later versions of pytest-benchmark give a path, earlier ones a file, whose name is all of its path.
     return path if path is None or isinstance(path, Path) else Path(getattr(path, "name", path))

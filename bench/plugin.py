@@ -215,7 +215,7 @@ def bench(request: pytest.FixtureRequest) -> Bench:
 
 @pytest.fixture(scope="session")
 def outcomes(bench: Bench) -> Mapping[Cell, Outcome]:
-    """What became of every cell of the run, measured when the first test asks."""
+    """Outcomes of all cells of the run, measured when the first test asks."""
     return bench.measure()
 
 

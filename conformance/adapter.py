@@ -45,7 +45,7 @@ NARROW = ("float16", "bfloat16", "float32", "float64")
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong between the suite and a function, and how that shows in a failure."""
+    """Finding of the adapter check: what is wrong between the suite and a function, and how that shows in a failure."""
 
     text: str
     failure: Failure | None = None
@@ -71,7 +71,7 @@ class Finding:
 
 
 def check(targets: Sequence[Target], keywords: Collection[str], pool: Pool, timeout: float) -> Finding | None:
-    """What is wrong with the adapter of an implementation on a device, whose targets differ in dtype."""
+    """Finding about the adapter of an implementation on a device, whose targets differ in dtype."""
     by_dtype = {target.dtype: target for target in targets}
     narrow = next(by_dtype[dtype] for dtype in NARROW if dtype in by_dtype)
     usual = by_dtype.get("float32", narrow)
@@ -118,7 +118,7 @@ def _first(target: Target, keywords: Collection[str]) -> AnyCase | None:
 def probe(
     target: Target, case: AnyCase, pool: Pool, timeout: float, renamed: Mapping[str, str] | None = None
 ) -> Returned | None:
-    """What a call of a tiny case returns, its keywords renamed; None if the process did not survive it."""
+    """Return of a call of a tiny case, its keywords renamed; None if the process did not survive it."""
     some = target.implementation
     asked = request(case, target.dtype, target.device)
     try:

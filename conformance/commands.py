@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.cases import QUICK, every_case
 from attention_conformance.conformance.cases.envelopes import ENVELOPES
 from attention_conformance.conformance.run import sharding
 from attention_conformance.conformance.run.parallel import default_parallel
-from attention_conformance.conformance.spec import examples
 from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.impls.checkout import writable
 
 
 def list_cases() -> str:
@@ -36,23 +36,18 @@ def write_kill_matrix(output: Path, per_envelope: list[str] | None, choose_quick
     """Judge every fault on every case, or inside envelopes (all where none is named), and write the kill matrix."""
     from attention_conformance.conformance.faults import envelopes, kill_matrix
 
+    for written in (output, *([QUICK] if choose_quick else [])):
+        writable(written)
     if per_envelope is not None:
         return envelopes.write(output, per_envelope)
     return kill_matrix.write(output, choose_quick)
-
-
-def write_pages() -> str:
-    """Regenerate EXAMPLES.md from examples.toml, BOUNDS.md from evidence.json.zst, and COVERAGE.md from the cases."""
-    from attention_conformance.conformance.evidence import page
-    from attention_conformance.conformance.faults.paths import coverage
-
-    return f"{examples.write()}\n{page.write()}\n{coverage.write()}"
 
 
 def write_evidence(problems: int | None, parallel: int, output: Path, only: list[str], cases: bool) -> str:
     """Measure, and write the evidence and its page beside it; takes minutes."""
     from attention_conformance.conformance.evidence import page, record
 
+    writable(output)
     kept = record.read() if cases or only else None
     evidence = record.remeasure_cases(kept) if cases and kept else record.collect(problems, parallel, only, kept)
     record.write(evidence, output)
@@ -78,7 +73,7 @@ def kill_matrix_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--choose-quick",
         action="store_true",
-        help="also choose anew the cases of 'check --quick', and write their names into the checkout",
+        help="also choose again the cases of 'check --quick', and write their names into the checkout",
     )
     parser.add_argument(
         "-o", dest="output", type=Path, default=Path("faults.json"), metavar="FILE", help="default: %(default)s"

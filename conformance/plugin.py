@@ -181,7 +181,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def asked(target: targets.Target, cases: Sequence[AnyCase] | None) -> list[AnyCase]:
-    """What a target is asked of the cases of a run: those of its operator and dtype, at sizes inside its envelope.
+    """Cases of a run for a target: those of its operator and dtype, at sizes inside its envelope.
 
     Parameters
     ----------
@@ -234,5 +234,5 @@ def chosen_cases(patterns: list[str], option: str = "--case ") -> list[AnyCase] 
 
 @pytest.fixture(scope="session")
 def recorder(request: pytest.FixtureRequest) -> Recorder:
-    """Where results are recorded."""
+    """Recorder of the run's results."""
     return request.config.stash[_RECORDER]

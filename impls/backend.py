@@ -39,7 +39,7 @@ class Events(Protocol):
 
 
 class Backend(Protocol):
-    """What the worker needs of a framework."""
+    """Backend: what the worker needs of a framework."""
 
     def devices(self) -> tuple[str, ...]:
         """Devices found, "cpu" first; "cuda" when there is one."""
@@ -85,7 +85,7 @@ class Backend(Protocol):
         """Versions of the packages that decide what this framework computes."""
 
     def settings(self) -> tuple[Setting, ...]:
-        """What a call may change for every later one in this process."""
+        """Settings that a call may change for every later one in this process."""
 
 
 def backend(framework: Framework) -> Backend:

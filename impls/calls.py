@@ -65,7 +65,7 @@ Status = Literal["returned", "unsupported", "raised"]
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back: results by name, or why there are none.
+    """Reply of a call: results by name, or why there are none.
 
     ``status`` is "returned", "unsupported" (NotImplementedError) or "raised"; ``text`` is the exception's.
     """
@@ -91,7 +91,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Description:
-    """What an implementation's function says of itself once it is imported."""
+    """Description that an implementation's function gives of itself once it is imported."""
 
     keywords: frozenset[str]
     attributes: dict[str, Any]
@@ -377,6 +377,6 @@ def _users(error: BaseException) -> TracebackType | None:
 
 
 def text(error: BaseException) -> str:
-    """What an exception says, in one line with its type."""
+    """Text of an exception, in one line with its type."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:300]}"

@@ -38,7 +38,18 @@ class TooLarge(CompressedError):
 
 
 def kind(path: Path) -> str:
-    """The ending of a file's name before it was compressed: ".json" of ``a.json`` and of ``a.json.zst``."""
+    """The ending of a file's name before it was compressed: ".json" of ``a.json`` and of ``a.json.zst``.
+
+    Parameters
+    ----------
+    path
+        Of a file, compressed or not.
+
+    Returns
+    -------
+    str
+        With its dot.
+    """
     return Path(path.stem).suffix if path.suffix == SUFFIX else path.suffix
 
 
@@ -90,12 +101,40 @@ class _Unpacked(io.RawIOBase):
 
 
 def read(path: Path, limit: int) -> bytes:
-    """The content of a file, of at most so many bytes; raises as ``opened`` does."""
+    """The content of a file, of at most so many bytes.
+
+    Parameters
+    ----------
+    path
+        Of a regular file, compressed or not.
+    limit
+        Bytes of the largest content.
+
+    Returns
+    -------
+    bytes
+        What it unpacks to.
+
+    Raises
+    ------
+    CompressedError
+        TooLarge, or another for what cannot be unpacked.
+    OSError
+        For one that cannot be read.
+    """
     with opened(path, limit) as file:
         return file.read()
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file, packed if its name ends with SUFFIX; the same content gives the same file."""
+    """Write a file, packed if its name ends with SUFFIX; the same content gives the same file.
+
+    Parameters
+    ----------
+    path
+        Its folder is made.
+    content
+        What it unpacks to.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(zstandard.ZstdCompressor(level=LEVEL).compress(content) if path.suffix == SUFFIX else content)

@@ -46,7 +46,7 @@ class Layout(StrEnum):
 
 
 class Profile(StrEnum):
-    """Which intermediates are rounded to the storage dtype, from strict to loose (SDPA-25)."""
+    """(SDPA-25) Precision profile: the intermediates that are rounded to the storage dtype, from strict to loose."""
 
     WIDE = "wide"  # scores and weights stay in the accumulator's precision
     FUSED = "fused"  # weights are rounded before P @ V, as flash kernels do
@@ -81,7 +81,18 @@ class Call:
         return tuple(name for name, _ in self.shapes if name not in arguments)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of one array, by its name."""
+        """Shape of one array, by its name.
+
+        Parameters
+        ----------
+        name
+            Of an argument or a keyword.
+
+        Returns
+        -------
+        tuple[int, ...]
+            Its lengths.
+        """
         return dict(self.shapes)[name]
 
     def results(self) -> tuple[str, ...]:
@@ -91,7 +102,20 @@ class Call:
 
 
 def partial(function: Function, call: Call) -> Function:
-    """Prepare a call in the plainest way, by binding its plain keywords; nothing is compiled, nothing is cached."""
+    """Prepare a call in the plainest way, by binding its plain keywords; nothing is compiled, nothing is cached.
+
+    Parameters
+    ----------
+    function
+        Of any framework.
+    call
+        Its plain keywords, shapes and dtype.
+
+    Returns
+    -------
+    Function
+        Takes arrays by keyword.
+    """
     return functools.partial(function, **call.static)
 
 
@@ -145,7 +169,18 @@ class Implementation:
         return hash((self.name, self.target))
 
     def profile(self, dtype: str) -> Profile:
-        """The precision profile that the implementation declares for a dtype, or the default one."""
+        """The precision profile that the implementation declares for a dtype, or the default one.
+
+        Parameters
+        ----------
+        dtype
+            Such as "float16".
+
+        Returns
+        -------
+        Profile
+            The profile that its results are judged by.
+        """
         default = Profile.WIDE if dtype in ("float32", "float64") else Profile.STORAGE
         return self.profiles.get(dtype, default)
 

@@ -28,7 +28,7 @@ class Shape:
 
     @property
     def elements(self) -> int:
-        """How many numbers q, k and v have."""
+        """Number of elements of q, k and v."""
         return self.b * (self.hq * self.sq * self.d + self.hkv * self.sk * (self.d + self.dv))
 
     @property
@@ -68,7 +68,23 @@ class Sizes:
 
     @classmethod
     def read(cls, value: Any) -> Sizes:
-        """The sizes that a declaration means.  Raises ValueError for what is no such declaration."""
+        """The sizes that a declaration means.
+
+        Parameters
+        ----------
+        value
+            A number, a sequence, or text.
+
+        Returns
+        -------
+        Sizes
+            The sizes.
+
+        Raises
+        ------
+        ValueError
+            For what is no such declaration.
+        """
         if isinstance(value, cls):
             return value
         if isinstance(value, str):
@@ -97,7 +113,18 @@ class Sizes:
         return self == Sizes()
 
     def near(self, n: int) -> list[int]:
-        """Sizes that are tried for a case that was made for size ``n``: a few from n upward, and the next below."""
+        """Sizes that are tried for a case that was made for size ``n``: a few from n upward, and the next below.
+
+        Parameters
+        ----------
+        n
+            At least 0.
+
+        Returns
+        -------
+        list[int]
+            The nearest first.
+        """
         if self.values:
             return list(self.values)
         first = max(n, self.least)
@@ -130,7 +157,7 @@ AXES = {"b": "B", "hq": "Hq", "hkv": "Hkv", "sq": "Sq", "sk": "Sk", "d": "D", "d
 
 @dataclass(frozen=True)
 class Envelope:
-    """What calls an implementation takes; every field is an attribute of the function that declares it.
+    """Envelope: the calls that an implementation takes; each field is an attribute of the declaring function.
 
     Of packed and paged attention heads, widths and page sizes count: lengths are what a case is about.
 
@@ -173,7 +200,25 @@ class Envelope:
 
     @classmethod
     def declared(cls, attributes: Mapping[str, Any], keywords: Collection[str]) -> Self:
-        """The envelope that attributes of a function declare.  Raises ValueError for one that is not understood."""
+        """The envelope that attributes of a function declare.
+
+        Parameters
+        ----------
+        attributes
+            Values by name.
+        keywords
+            Those that the function accepts.
+
+        Returns
+        -------
+        Self
+            The envelope.
+
+        Raises
+        ------
+        ValueError
+            For one that is not understood.
+        """
         changes: dict[str, Any] = {}
         for name, value in attributes.items():
             if name == "lengths":
@@ -206,13 +251,39 @@ class Envelope:
         return not any(self.outside(shape))
 
     def outside(self, shape: Shape) -> Iterator[str]:
-        """What of a shape is outside, such as "D = 8, which is not in 64, 128"."""
+        """Reasons why a shape is outside, such as "D = 8, which is not in 64, 128".
+
+        Parameters
+        ----------
+        shape
+            B, Hq, Hkv, Sq, Sk, D and Dv.
+
+        Yields
+        ------
+        str
+            One text each; none for a shape inside.
+        """
         yield from self.heads_outside(shape.b, shape.hq, shape.hkv)
         yield from self.lengths_outside(shape.sq, shape.sk)
         yield from self.widths_outside(shape.d, shape.dv)
 
     def heads_outside(self, b: int, hq: int, hkv: int) -> Iterator[str]:
-        """What of a batch and its heads is outside."""
+        """Reasons why a batch and its heads are outside.
+
+        Parameters
+        ----------
+        b
+            Batch.
+        hq
+            Query heads.
+        hkv
+            Key and value heads.
+
+        Yields
+        ------
+        str
+            One text each.
+        """
         yield from _outside(
             ("B", b, self.batch_sizes), ("Hq", hq, self.head_counts), ("Hkv", hkv, self.key_head_counts)
         )
@@ -220,23 +291,73 @@ class Envelope:
             yield from _outside(("Hq / Hkv", hq // hkv, self.group_sizes))
 
     def lengths_outside(self, sq: int, sk: int) -> Iterator[str]:
-        """What of two lengths is outside."""
+        """Reasons why two lengths are outside.
+
+        Parameters
+        ----------
+        sq
+            Queries.
+        sk
+            Keys.
+
+        Yields
+        ------
+        str
+            One text each.
+        """
         yield from _outside(("Sq", sq, self.query_lengths), ("Sk", sk, self.key_lengths))
         if not RELATIONS[self.length_relation](sq, sk):
             yield f"Sq = {sq} with Sk = {sk}, where {self.length_relation.replace('<=', '≤')}"
 
     def widths_outside(self, d: int, dv: int) -> Iterator[str]:
-        """What of two widths is outside."""
+        """Reasons why two widths are outside.
+
+        Parameters
+        ----------
+        d
+            Width of q and k.
+        dv
+            Width of v.
+
+        Yields
+        ------
+        str
+            One text each.
+        """
         yield from _outside(("D", d, self.head_widths), ("Dv", dv, self.value_widths))
         if self.equal_widths and d != dv:
             yield f"Dv = {dv} with D = {d}, where Dv = D"
 
     def apart(self, keywords: Collection[str]) -> frozenset[str]:
-        """Options of a call that are not taken together; none for a call that is taken."""
+        """Options of a call that are not taken together; none for a call that is taken.
+
+        Parameters
+        ----------
+        keywords
+            Those of the call.
+
+        Returns
+        -------
+        frozenset[str]
+            Names of options.
+        """
         return next((each for each in self.not_together if each <= set(keywords)), frozenset())
 
     def line(self, dtypes: Collection[str], lacking: Collection[str] = ()) -> str:
-        """The envelope in one line: "float16, bfloat16; D = Dv in 64, 128; Sq, Sk any; groups up to 8; no sinks"."""
+        """The envelope in one line: "float16, bfloat16; D = Dv in 64, 128; Sq, Sk any; groups up to 8; no sinks".
+
+        Parameters
+        ----------
+        dtypes
+            Those that are taken.
+        lacking
+            Keywords that are not.
+
+        Returns
+        -------
+        str
+            One line.
+        """
         parts = [", ".join(dtypes)]
         if self.equal_widths:
             parts.append(f"D = Dv {self.head_widths}")
@@ -261,7 +382,18 @@ class Envelope:
         return "; ".join(parts)
 
     def with_refusals(self, refusals: Iterable[str]) -> Self:
-        """The same with what a probe was refused."""
+        """The same with what a probe was refused.
+
+        Parameters
+        ----------
+        refusals
+            Texts of the implementation.
+
+        Returns
+        -------
+        Self
+            The envelope.
+        """
         return replace(self, refusals=tuple(dict.fromkeys(refusals)))
 
 

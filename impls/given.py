@@ -91,7 +91,18 @@ def given(
 
 
 def name_of(function: Function) -> str:
-    """What a function is called in messages: its own name, that of what it wraps, or of its class."""
+    """Name of a function in messages: its own, that of what it wraps, or of its class.
+
+    Parameters
+    ----------
+    function
+        Any callable.
+
+    Returns
+    -------
+    str
+        One word.
+    """
     if isinstance(function, functools.partial):
         return name_of(function.func)
     name = getattr(function, "__name__", "") or type(function).__name__
@@ -100,6 +111,16 @@ def name_of(function: Function) -> str:
 
 def framework_of(function: Function) -> str:
     """Whose arrays a function works on, as its annotations and the modules that it names say; numpy if none does.
+
+    Parameters
+    ----------
+    function
+        Any callable.
+
+    Returns
+    -------
+    str
+        "numpy", "torch", "jax" or another name of a framework.
 
     Raises
     ------
@@ -185,7 +206,18 @@ def _found(module: types.ModuleType) -> bool:
 
 
 def unpickled(path: str) -> Function:
-    """The function in a file that ``given`` wrote, in the process that calls it."""
+    """The function in a file that ``given`` wrote, in the process that calls it.
+
+    Parameters
+    ----------
+    path
+        Of a file that ``given`` wrote.
+
+    Returns
+    -------
+    Function
+        The function.
+    """
     folders, data = pickle.loads(Path(path).read_bytes())  # noqa: S301  (the user's own function)
     sys.path += [folder for folder in folders if folder not in sys.path]
     function: Function = pickle.loads(data)  # noqa: S301
@@ -193,5 +225,16 @@ def unpickled(path: str) -> Function:
 
 
 def held(number: int) -> Function:
-    """A function of this process."""
+    """A function of this process.
+
+    Parameters
+    ----------
+    number
+        That ``given`` gave it.
+
+    Returns
+    -------
+    Function
+        The function.
+    """
     return _HELD[number]

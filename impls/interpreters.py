@@ -71,7 +71,7 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Entered:
-    """How kernels run in this process."""
+    """Way in which kernels run in this process."""
 
     devices: tuple[str, ...]
     #: Dtypes that the interpreter itself computes wrongly, with a sentence and its source.
@@ -106,7 +106,7 @@ def enter(kernels: str) -> Entered:
 
 
 def not_judged(implementation: Implementation, arrays: Mapping[str, np.ndarray]) -> str:
-    """Why a call with these arguments is not made of an implementation; "" where it is."""
+    """Reason why a call with these arguments is not made of an implementation; "" where it is."""
     if not implementation.kernels:
         return ""
     entered, first = enter(implementation.kernels), next(iter(arrays.values()))

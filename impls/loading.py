@@ -31,9 +31,26 @@ LISTED = 30
 
 @functools.cache
 def load(target: str, folder: str = "") -> Any:
-    """The object that ``target`` names.  Raises ImplementationError if there is none.
+    """The object that ``target`` names.
 
     Modules and files are looked for in ``folder`` first, as Python does for a script's own folder.
+
+    Parameters
+    ----------
+    target
+        ``module:object`` or ``path.py:object``.
+    folder
+        Where modules and files are looked for first.
+
+    Returns
+    -------
+    Any
+        The object.
+
+    Raises
+    ------
+    ImplementationError
+        If there is none.
     """
     place, _, name = target.rpartition(":")
     if folder:
@@ -71,7 +88,20 @@ class Deferred:
 def opened(implementation: Implementation) -> Any:
     """The function of an implementation, made of its source where it has one.
 
-    Raises ImplementationError; for a deferred one not before it is used.
+    Parameters
+    ----------
+    implementation
+        Its record.
+
+    Returns
+    -------
+    Any
+        Its function.
+
+    Raises
+    ------
+    ImplementationError
+        If there is none; for a deferred one not before it is used.
     """
     if implementation.kernels:
         enter(implementation.kernels)  # before anything of it is imported
@@ -128,7 +158,25 @@ def _module(place: str) -> ModuleType:
 
 
 def operator_of(function: Function, name: str) -> Operator:
-    """The operator that a function says it is of, or else the named one.  Raises ImplementationError if unknown."""
+    """The operator that a function says it is of, or else the named one.
+
+    Parameters
+    ----------
+    function
+        Of the contract.
+    name
+        Of the operator where the function names none.
+
+    Returns
+    -------
+    Operator
+        The operator.
+
+    Raises
+    ------
+    ImplementationError
+        For one that there is not.
+    """
     name = getattr(function, "operator", name)
     if name not in OPERATORS:
         raise ImplementationError(f"{name!r} is not an operator{nearest(str(name), OPERATORS)}")
@@ -138,7 +186,22 @@ def operator_of(function: Function, name: str) -> Operator:
 def keywords(function: Function, operator: Operator = SDPA) -> frozenset[str]:
     """The keywords of an operator that a function accepts; ``**kwargs`` accepts all of them.
 
-    Raises ImplementationError if the function cannot be called as the operator is, ``f(q, k, v, *, keyword=…)``.
+    Parameters
+    ----------
+    function
+        Of the contract.
+    operator
+        Whose keywords are looked for.
+
+    Returns
+    -------
+    frozenset[str]
+        Their names.
+
+    Raises
+    ------
+    ImplementationError
+        If the function cannot be called as the operator is.
     """
     name = getattr(function, "__name__", repr(function))
     try:
@@ -167,18 +230,53 @@ def keywords(function: Function, operator: Operator = SDPA) -> frozenset[str]:
 
 
 def attributes_of(function: Function) -> dict[str, Any]:
-    """What a function says of itself by attributes; a method of that name says nothing."""
+    """Attributes by which a function describes itself; a method of that name says nothing.
+
+    Parameters
+    ----------
+    function
+        Of the contract.
+
+    Returns
+    -------
+    dict[str, Any]
+        Values by the names in ``ATTRIBUTES``.
+    """
     found = {name: getattr(function, name) for name in ATTRIBUTES if hasattr(function, name)}
     return {name: value for name, value in found.items() if not callable(value)}
 
 
 def accepts_anything(function: Function) -> bool:
-    """Whether a function has ``**kwargs``, so that accepting a keyword says nothing."""
+    """Whether a function has ``**kwargs``, so that accepting a keyword says nothing.
+
+    Parameters
+    ----------
+    function
+        Of the contract.
+
+    Returns
+    -------
+    bool
+        True with ``**kwargs``.
+    """
     return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Half a sentence with the names that a misspelt one may have meant, or with all of them if few."""
+    """Half a sentence with the names that a misspelt one may have meant, or with all of them if few.
+
+    Parameters
+    ----------
+    name
+        That is not known.
+    names
+        Those that are.
+
+    Returns
+    -------
+    str
+        Begins with "; ".
+    """
     names = sorted(names)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if close:

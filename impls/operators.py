@@ -27,7 +27,18 @@ class Operator:
     always: tuple[str, ...] = ()
 
     def returned(self, given: Container[str]) -> tuple[str, ...]:
-        """Names of the results of a call with these keywords."""
+        """Names of the results of a call with these keywords.
+
+        Parameters
+        ----------
+        given
+            The keywords of a call.
+
+        Returns
+        -------
+        tuple[str, ...]
+            In the order in which they are returned.
+        """
         return tuple(name for name, keyword in self.results if not keyword or keyword in given)
 
     @property

@@ -49,7 +49,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Returned:
-    """What a call returned: its values, and whether they came as a tuple; or why there is nothing to look at."""
+    """Return of a call: its values, and whether they came as a tuple; or why there is nothing to look at."""
 
     values: tuple[Value, ...] = ()
     names: tuple[str, ...] = ()

@@ -43,7 +43,7 @@ BEHIND, BEREFT = 20.0, 3.0
 
 @dataclass(frozen=True)
 class Engine:
-    """What ranks of a framework are: a process each, or virtual devices of one."""
+    """Engine of the ranks of a framework: a process each, or virtual devices of one."""
 
     #: Module with ``entered(rank, ranks, meeting)``, which returns what binds a function to its rank, and ``renew``.
     module: str
@@ -55,7 +55,7 @@ class Engine:
     gradients: str
 
     def processes(self, ranks: int) -> int:
-        """How many processes so many ranks are."""
+        """Number of processes of so many ranks."""
         return 1 if self.one_process else ranks
 
 
@@ -84,7 +84,7 @@ ENGINES = {
 
 @dataclass
 class Here:
-    """What this process is where it is a rank: what binds a function to it, and Sq and Sk of the call under way."""
+    """Process as a rank: what binds a function to it, and Sq and Sk of the call under way."""
 
     bind: Callable[[Function, Implementation], Function]
     lengths: tuple[int, int] = (0, 0)

@@ -45,7 +45,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Terms:
-    """What is said of arrays in a framework's own terms; every text is Python."""
+    """Terms of a framework for arrays; every text is Python."""
 
     imports: tuple[str, ...]
     #: The class of results, as ``isinstance`` takes it.

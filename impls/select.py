@@ -44,13 +44,25 @@ _TARGET = re.compile(
 
 @functools.cache
 def builtin() -> dict[str, Implementation]:
-    """The built-in implementations by name, whether or not their packages are installed."""
+    """The built-in implementations by name, whether or not their packages are installed.
+
+    Returns
+    -------
+    dict[str, Implementation]
+        Records by name.
+    """
     tables = (numpy, torch, jax, onnx)
     return {each.name: each for table in tables for each in table.IMPLEMENTATIONS}
 
 
 def registered() -> dict[str, Implementation]:
-    """The implementations that installed packages register, by name."""
+    """The implementations that installed packages register, by name.
+
+    Returns
+    -------
+    dict[str, Implementation]
+        Records by name.
+    """
     found = {}
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         found[entry.name] = plug_in(entry.value, name=entry.name)
@@ -95,7 +107,25 @@ def select(patterns: Sequence[str] = ()) -> tuple[Implementation, ...]:
 
 
 def plug_in(text: str, name: str = "") -> Implementation:
-    """The record of a function named by its file or module.  Raises ImplementationError if the text is malformed."""
+    """The record of a function named by its file or module.
+
+    Parameters
+    ----------
+    text
+        ``path.py:function`` or ``package.module:function``, and ``@framework``.
+    name
+        That it is called in results; "" for its own.
+
+    Returns
+    -------
+    Implementation
+        The record.
+
+    Raises
+    ------
+    ImplementationError
+        If the text is malformed.
+    """
     match = _TARGET.match(text)
     if match is None:
         raise ImplementationError(
@@ -141,7 +171,22 @@ def _differentiated(plugged: Implementation) -> Implementation:
 def with_attributes(implementation: Implementation, attributes: dict[str, Any]) -> Implementation:
     """The record of a plug-in with what its function says of itself (``impls.loading.ATTRIBUTES``).
 
-    Raises ImplementationError if a value is not one that the contract knows.
+    Parameters
+    ----------
+    implementation
+        The record of a plug-in.
+    attributes
+        Values by the names in ``ATTRIBUTES``.
+
+    Returns
+    -------
+    Implementation
+        The record with them.
+
+    Raises
+    ------
+    ImplementationError
+        If a value is not one that the contract knows.
     """
     changes: dict[str, Any] = {}
     try:

@@ -62,7 +62,7 @@ SHARDINGS = {
 
 @dataclass(frozen=True)
 class Distribution:
-    """How an implementation is spread over several ranks.
+    """Distribution of an implementation over several ranks.
 
     Parameters
     ----------
@@ -96,11 +96,11 @@ class Distribution:
 
     @property
     def multiple(self) -> int:
-        """What a length, or a number of heads, has to be a multiple of so that every shard has as much."""
+        """Divisor that a length, or a number of heads, must have so that every shard has as much."""
         return 1 if self.uneven else SHARDINGS[self.sharding].parts * math.lcm(*self.ranks)
 
     def of_call(self, shapes: Mapping[str, tuple[int, ...]], options: Mapping[str, Any]) -> int:
-        """How many ranks a call has, by its shapes and options."""
+        """Number of ranks of a call, by its shapes and options."""
         text = repr((sorted(shapes.items()), sorted(options.items())))
         return self.ranks[zlib.crc32(text.encode()) % len(self.ranks)]
 
@@ -147,7 +147,7 @@ def _heads_of(read: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Part:
-    """How one array is shared out: its axis, the size of that axis, and the places of each rank; or not at all."""
+    """Part of one array for each rank: its axis, the size of that axis, and the places of each rank; or all of it."""
 
     axis: int | None = None
     size: int = 0
@@ -190,7 +190,7 @@ class Part:
 def parts(
     distribution: Distribution, ranks: int, shapes: Mapping[str, tuple[int, ...]], results: Sequence[str] = ()
 ) -> dict[str, Part]:
-    """How the arrays of a call, by their shapes, and its results are shared out.
+    """Parts of the arrays of a call, by their shapes, and of its results.
 
     Raises NotImplementedError for what cannot be.
     """

@@ -1,1 +1,1 @@
-"""What is read: from result files to tables and pages.  No implementation is imported or run here."""
+"""Reports: from result files to tables and pages.  No implementation is imported or run here."""

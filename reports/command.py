@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import gc
-from collections.abc import Iterator
 from pathlib import Path
 
 from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.impls.checkout import writable
+from attention_conformance.impls.process.allocator import without_gc
 from attention_conformance.reports import outputs, schemas
 from attention_conformance.reports.compare import command as compare
 from attention_conformance.reports.compare.compare import compare as compared
@@ -45,24 +44,12 @@ def run(files: list[Path], output: Path, formats: list[str] | None, base: str | 
     if rules and not base:
         raise ReportError("--rules is about a comparison: it needs --base")
     # Files become millions of small objects without circles: looking for those took a third of the time.
-    with _without_gc():
+    with without_gc():
         known = read_rules(rules) if rules else None
         records = read(files)
         since = compared(compare.records(base), records, known) if base else None
         whole = model.Model(records, clauses(), since)
         return "\n".join(map(str, outputs.written(whole, output, formats or outputs.DEFAULT)))
-
-
-@contextlib.contextmanager
-def _without_gc() -> Iterator[None]:
-    """No garbage collection within, and as it was afterwards."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def schema_options(parser: argparse.ArgumentParser) -> None:
@@ -75,4 +62,6 @@ def schema_options(parser: argparse.ArgumentParser) -> None:
 
 def schema(of: str, write: bool) -> str:
     """The JSON schema of model.json, of what a comparison writes, of history.json, or of a bench file."""
+    if write:
+        writable(schemas.FOLDER)
     return "\n".join(map(str, schemas.write())) if write else schemas.schema(of).rstrip("\n")

@@ -1,4 +1,4 @@
-"""What is written into the folder: one function per format, each a view of the one model."""
+"""Outputs of a report: one function per format, each a view of the one model."""
 
 from __future__ import annotations
 

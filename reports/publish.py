@@ -1,21 +1,25 @@
 """``attention-conformance publish``: the published results, compressed, and what is made of them, in one step.
 
-A run's result files are kept as ``NAME.zst``, their samples and seconds with DIGITS digits: half a thousandth, where an
-interval that is called narrow has two hundredths.  What is computed, as an error's share of its bound, keeps two more.
-Page, summary and badges are made from what is kept, so that without files the command regenerates them.
+A run's result files are kept as ``NAME.zst``, and of each what a reader can use.  Samples of the bench are half a
+thousandth exact, where an interval that is called narrow has two hundredths, and those of one batch are sorted: their
+order within it is in no figure.  What is computed, as an error's share of its bound, has six digits.  Seconds of a
+case, which nothing is judged by, have two; results of the base run have none, and no messages, as a comparison reads
+neither.  Page, summary and badges are made from what is kept, so that without files the command regenerates them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from attention_conformance.conformance.results import strict
 from attention_conformance.conformance.spec.clauses import clauses
-from attention_conformance.impls import compressed
+from attention_conformance.impls import compressed, strict
+from attention_conformance.impls.checkout import writable
 from attention_conformance.reports.compare.command import records
 from attention_conformance.reports.compare.compare import compare
 from attention_conformance.reports.input.read import read
@@ -31,9 +35,12 @@ BASE = "base"
 #: What is made of them.
 FORMATS = ("html", "summary", "badges")
 
-#: Digits of a sample, and the names of fields that hold samples.
-DIGITS = 4
+#: Digits of what is computed, and of the seconds of a case.
+DIGITS, CASE_DIGITS = 6, 2
+
+#: Fields of a bench file that hold samples, and those of a result that hold seconds.
 SAMPLES = ("data", "run_seconds", "prepare_seconds", "first_call_seconds", "host_seconds")
+CASE_SECONDS = ("run_seconds", "prepare_seconds")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -47,27 +54,55 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(files: Sequence[Path], base: Sequence[Path], output: Path) -> str:
-    """Keep the files and regenerate; gives where.  Raises ReportError for a file of another name or kind."""
+    """Keep the files and regenerate; gives where.
+
+    Raises
+    ------
+    ReportError
+        For a file of another name or kind.
+    InputError
+        If the output is a part of an installed package.
+    """
     unknown = [path.name for path in (*files, *base) if path.name not in NAMES]
     if unknown:
         raise ReportError(f"{', '.join(unknown)}: expected {', '.join(NAMES)}")
+    writable(output)
     keep(files, output)
-    keep(base, output / BASE, messages=False)
+    keep(base, output / BASE, is_base=True)
     return "\n".join(map(str, written(model(output), output, FORMATS)))
 
 
-def keep(files: Iterable[Path], folder: Path, *, messages: bool = True) -> list[Path]:
-    """Write result files into a folder, compressed; the paths.  Raises ReportError for one that cannot be read.
+def keep(files: Iterable[Path], folder: Path, is_base: bool = False) -> list[Path]:
+    """Write result files into a folder, compressed.
 
-    Of a run that others are compared with no page shows the messages.
+    Parameters
+    ----------
+    files
+        Of one run.
+    folder
+        Where they are kept.
+    is_base
+        Whether they are only compared with: without messages and seconds of results.
+
+    Returns
+    -------
+    list[Path]
+        Where they are.
+
+    Raises
+    ------
+    ReportError
+        For a file that cannot be read.
     """
     paths = []
     for path in files:
         read([path])  # so that nothing is published that is no result file
         text = text_of(path)
         paths.append(folder / f"{path.name}{compressed.SUFFIX}")
-        lines = text.splitlines() if path.suffix == ".jsonl" else [text]
-        compressed.write(paths[-1], "".join(_compact(line, messages=messages) for line in lines).encode())
+        records = map(strict.loads, text.splitlines() if path.suffix == ".jsonl" else [text])
+        short = (_result(each, is_base) if path.suffix == ".jsonl" else _bench(each) for each in records)
+        lines = (json.dumps(each, separators=(",", ":"), allow_nan=False) + "\n" for each in short)
+        compressed.write(paths[-1], "".join(lines).encode())
     return paths
 
 
@@ -77,23 +112,49 @@ def kept(folder: Path = FOLDER) -> list[Path]:
 
 
 def model(folder: Path = FOLDER) -> Model:
-    """What the published files give, compared with the base run if there is one."""
+    """Model of the published files, compared with the base run if there is one."""
     new = read(kept(folder))
     since = compare(records(str(folder / BASE)), new) if (folder / BASE).is_dir() else None
     return Model(new, clauses(), since)
 
 
-def _compact(line: str, *, messages: bool) -> str:
-    """A line of a conformance file, or a bench file, with shorter numbers."""
-    rounded = _rounded(strict.loads(line), DIGITS + 2)
-    if not messages and rounded.get("kind") == "result":
-        rounded["message"] = ""
-    return json.dumps(rounded, separators=(",", ":"), allow_nan=False) + "\n"
+def _result(line: dict[str, Any], is_base: bool) -> dict[str, Any]:
+    """A line of a conformance file with shorter numbers."""
+    short: dict[str, Any] = _rounded(line, _computed)
+    if line.get("kind") == "result":
+        short |= {name: float(f"{line[name]:.{CASE_DIGITS}g}") for name in CASE_SECONDS}
+        short |= {"message": "", **dict.fromkeys(CASE_SECONDS, 0.0)} if is_base else {}
+    return short
 
 
-def _rounded(value: Any, digits: int) -> Any:
+def _bench(document: dict[str, Any]) -> dict[str, Any]:
+    """A bench file, or a kill matrix, with shorter numbers; the samples of a batch are sorted."""
+    short: dict[str, Any] = _rounded(document, _computed)
+    for record in short.get("benchmarks", ()):
+        sizes, data = record["extra_info"].get("process_runs"), iter(record["stats"].get("data", ()))
+        if sizes:
+            batches = (sorted(islice(data, size)) for run in sizes for size in run)
+            record["stats"]["data"] = [seconds for batch in batches for seconds in batch]
+    return short
+
+
+def _rounded(value: Any, short: Callable[[float], float]) -> Any:
+    """Data with each number shortened."""
     if isinstance(value, float):
-        return float(f"{value:.{digits}g}")
+        return short(value)
     if isinstance(value, dict):
-        return {name: _rounded(each, DIGITS if name in SAMPLES else digits) for name, each in value.items()}
-    return [_rounded(each, digits) for each in value] if isinstance(value, list) else value
+        return {name: _rounded(each, _sample if name in SAMPLES else short) for name, each in value.items()}
+    return [_rounded(each, short) for each in value] if isinstance(value, list) else value
+
+
+def _computed(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _sample(value: float) -> float:
+    """The number of at most four digits that is no further away than half a thousandth, of as few as there are."""
+    if not value:
+        return value
+    unit = 10.0 ** int(f"{value:.3e}".partition("e")[2])
+    step = next(step for step, below in ((1e-3, 2.0), (2e-3, 5.0), (5e-3, math.inf)) if abs(value) / unit < below)
+    return float(f"{round(value / unit / step) * step * unit:.4g}")

@@ -224,7 +224,7 @@ class Speed(Who, frozen=True, kw_only=True):
 
 
 class Finding(Who, frozen=True, kw_only=True):
-    """What changed as a whole: an implementation in a dtype; everything on a device, which has no name and no dtype."""
+    """Change as a whole: of an implementation in a dtype; of everything on a device, which has no name and no dtype."""
 
     dtype: str
     ratio: Interval
@@ -268,7 +268,7 @@ class ComparedFile(msgspec.Struct, frozen=True, kw_only=True, rename={"why_refus
 class ComparisonDocument(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="attention-conformance comparison"
 ):
-    """What ``attention-conformance compare --json`` writes."""
+    """Document that ``attention-conformance compare --json`` writes."""
 
     version: Literal[3]
     status: Literal["nothing worse", "worse", "cannot tell"]
@@ -348,7 +348,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Tally(Who, frozen=True, kw_only=True):
-    """What conformance came to in one run."""
+    """Tally of conformance in one run."""
 
     when: str
     file: str

@@ -65,7 +65,9 @@ def _attend(
 def _scores(q: Array, k: Array, scale: float | None) -> Array:
     work = np.float64 if q.dtype == np.float64 else np.float32
     k = np.repeat(k, q.shape[1] // max(1, k.shape[1]), axis=1)
-    found: Array = (q.astype(work) * work(q.shape[3] ** -0.5 if scale is None else scale)) @ k.astype(work).swapaxes(2, 3)
+    found: Array = (q.astype(work) * work(q.shape[3] ** -0.5 if scale is None else scale)) @ k.astype(work).swapaxes(
+        2, 3
+    )
     return found
 
 
@@ -228,7 +230,9 @@ def window_lost_in_groups(q: Array, k: Array, v: Array, *, window: Any = None) -
     if q.shape[1] != k.shape[1]:
         left = right = None
     at = np.arange(k.shape[2]) - np.arange(q.shape[2])[:, None]
-    allowed = (at >= -left if left is not None else True) & (at <= right if right is not None else np.ones(at.shape, bool))
+    allowed = (at >= -left if left is not None else True) & (
+        at <= right if right is not None else np.ones(at.shape, bool)
+    )
     return _attend(q, k, v, allowed)
 
 

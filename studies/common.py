@@ -73,7 +73,7 @@ class Study:
         return DATA / f"{self.name}.json{compressed.SUFFIX}"
 
     def kept(self) -> Any:
-        """What the file has."""
+        """Content of the file."""
         return json.loads(compressed.read(self.file, LARGEST))
 
     def blocks(self) -> list[tuple[Path, str, str]]:
@@ -123,7 +123,7 @@ class Study:
 
 
 def measured(measure: Callable[..., dict[str, Any]], **options: Any) -> dict[str, Any]:
-    """What a study measures, with when and where."""
+    """Measurements of a study, with when and where."""
     load, started = load_average(), time.perf_counter()
     found = measure(**options)
     return {

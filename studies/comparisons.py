@@ -79,7 +79,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def kept(path: Path) -> dict[str, Any]:
-    """What is kept of a run: its load, yardsticks, and microseconds by cell, quantile and process run."""
+    """Record of a run: its load, yardsticks, and microseconds by cell, quantile and process run."""
     records = read([path])
     run = records.runs[0]
     return {
@@ -141,7 +141,7 @@ def changed(found: Effects, but: Sequence[int] = (), unit: tuple[str, str] | Non
 
 
 def rates(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the rule says of all pairs of a set, as they are and with changes injected: shares of pairs and of cells."""
+    """Rates of the rule over all pairs, as they are and with changes injected: shares of pairs and of cells."""
     false, same, covered, seen = [], [], [], []
     injected: list[list[tuple[bool, bool]]] = [[] for _ in INJECTED]
     for turn, (those, known) in enumerate(pairs(runs)):

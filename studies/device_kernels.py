@@ -23,7 +23,7 @@ ADAPTER = "attention_conformance.impls.kernels.{}@pallas"
 
 
 def judged(kernel: str) -> dict[str, Any]:
-    """How often each outcome came, and the cases that failed with the clause that each breaks."""
+    """Counts of each outcome, and the cases that failed with the clause that each breaks."""
     command = [sys.executable, "-m", "attention_conformance", "check", ADAPTER.format(kernel), "--dtype", "float32"]
     with tempfile.TemporaryDirectory() as folder:
         command += ["--conformance-json", "out.jsonl"]

@@ -162,7 +162,7 @@ CAUSES: tuple[Cause, ...] = (
 
 @dataclass(frozen=True)
 class Found:
-    """What was found of a function."""
+    """Finding about a function."""
 
     failed: int
     passed: int

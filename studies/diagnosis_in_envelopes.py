@@ -23,7 +23,7 @@ FAILURES, PASSES, LARGEST = 5, 20, 1 << 17
 
 
 def first(name: str, caught: Mapping[str, str], kind: Kind) -> tuple[str, ...] | None:
-    """What is named first of a fault: its own name where it gives the same as what is; None for nothing to diagnose."""
+    """First name for a fault: its own where it gives the same as what is named; None for nothing to diagnose."""
     make, plugged = FAULTS[name].make, Implementation("plugged", "none:none")
     failed, passed = [], []
     own = (c for c in every_case().values() if c.operator == make.operator and not c.invalid)

@@ -68,7 +68,7 @@ def plugged(name: str) -> Any:
 
 
 def alarm(case: Case, dtype: str, name: str, implementation: Any, pool: Pool) -> str:
-    """Why a variant fails a problem; "" where it passes, or where nothing is promised (SDPA-26)."""
+    """Reason why a variant fails a problem; "" where it passes, or where nothing is promised (SDPA-26)."""
     target, everything = Target(implementation, "cpu", dtype), frozenset(case.keywords)
     judged = judge_case(target, case, pool, everything, Ledger(), {}, None)
     if judged.result.outcome is Outcome.PASSED:

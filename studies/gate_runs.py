@@ -3,7 +3,7 @@
 ``python -m studies gate_runs --runs 20 --work FILE`` adds to the file what it lacks, a run of all after the other, so
 that it can be ended and begun again; ``--page`` keeps the counts and sets the tables into bench/GATE.md.  With
 ``--add`` they are added to those that are kept, of which none counts twice.  A run counts for the very code that a
-candidate has: one whose code changed is run anew.  Each has the version of the gate that it was of, a digest of the
+candidate has: one whose code changed is run again.  Each has the version of the gate that it was of, a digest of the
 gate's sources, so that the tables tell how many are of the gate as it was for the last.
 
 Each run has a seed of its own.  Neighbours are processes that multiply matrices in bursts of random length.

@@ -27,7 +27,7 @@ def candidate(name: str) -> Candidate:
 
 
 def printed(name: str, seed: int) -> str:
-    """What the command prints for a candidate, as its files are named by a user."""
+    """Output of the command for a candidate, as its files are named by a user."""
     one = candidate(name)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         options = one.options(Path("."), seed=seed, budget=240.0)

@@ -111,7 +111,7 @@ def compared(names: Iterable[str], lengths: Iterable[int]) -> dict[str, Any]:
 
 
 def grown(found: Mapping[str, Any]) -> list[fits.Memory]:
-    """How the memory of each grows, the slowest growth first."""
+    """Growth of the memory of each, the slowest first."""
     cell = {"device": "cpu", "dtype": "float32", "family": FAMILY}
     records = [
         {"implementation": name, "S": s, "B": 1, "H": 8, "memory_bytes": size, **cell}

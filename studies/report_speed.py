@@ -55,7 +55,7 @@ PAGES: Mapping[str, tuple[str, str]] = {
     "`history` of 1,000 runs": ("trends/history.html", ""),
 }
 
-#: Milliseconds until the element that is clicked has done what it does, and the page is laid out anew.
+#: Milliseconds until the element that is clicked has done what it does, and the page is laid out again.
 _SORTED = """head => { const began = performance.now(); head.click(); document.body.offsetHeight;
   return performance.now() - began; }"""
 

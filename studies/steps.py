@@ -1,7 +1,7 @@
 """Steps of ``numpy-tiled``: what each takes on a tile, on one thread.
 
 A tile has the rows and keys that the implementation's tiles have, so what a step takes for a score is the same at every
-length.  The steps take turns, each on a tile that was filled anew, in a process that keeps freed memory; and once more
+length.  The steps take turns, each on a tile that was filled again, in a process that keeps freed memory; and once more
 in a process whose OpenBLAS was told to take other kernels than it chooses for the processor.
 """
 
@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.bench.options import Renamed
-from attention_conformance.impls.numpy.tiled import ROWS, TILE, blas
+from attention_conformance.impls.numpy.tiled import ROWS, TILE
 from attention_conformance.impls.process import allocator, threads
 from attention_conformance.impls.process.pool import Worker
+from attention_conformance.impls.process.threads import blas
 from studies.common import Measured, Study, libraries, markdown, median_interval, sentence
 from studies.speed import WIDTH
 

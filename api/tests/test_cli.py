@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from attention_conformance import cli
+from attention_conformance import cli, pages
 from attention_conformance.cli import COMMANDS, UNUSABLE, main, parser
+from attention_conformance.impls import checkout
+from attention_conformance.reports import publish
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -45,6 +47,60 @@ def test_a_file_that_cannot_be_used_is_one_sentence(tmp_path: Path, capsys: pyte
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
+
+
+def test_a_renamed_command_says_its_new_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """In one sentence, whatever follows it; the new one is there."""
+    assert main(["duet", "--base", "main"]) == UNUSABLE
+    assert capsys.readouterr().err == "error: duet is now compare-revisions\n"
+    assert "compare-revisions" in COMMANDS
+    assert not set(cli.RENAMED) & set(COMMANDS)
+
+
+#: Commands that write into the package unless they are told another place.
+WRITING = (
+    ["publish"],
+    ["pages"],
+    ["pages", "examples"],
+    ["ledger", "page", str(publish.FOLDER / "conformance.jsonl.zst")],
+    ["kill-matrix", "--choose-quick", "-o", "OUT/faults.json"],
+    ["evidence", "--cases"],
+    ["gallery", "page"],
+    ["gallery", "page", "OUT", "--publish"],
+    ["schema", "--write"],
+)
+
+
+@pytest.mark.parametrize("words", WRITING, ids=" ".join)
+def test_an_installed_package_is_not_written_to(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Outside a checkout they refuse in one sentence before they begin, and no file is touched."""
+
+    def written(*_: Any, **__: Any) -> None:
+        raise AssertionError("something was written")
+
+    monkeypatch.setattr(checkout, "is_checkout", lambda: False)
+    monkeypatch.setattr(Path, "write_text", written)
+    monkeypatch.setattr(Path, "write_bytes", written)
+    assert main([word.replace("OUT", str(tmp_path)) for word in words]) == UNUSABLE
+    error = capsys.readouterr().err
+    assert error.endswith(" is a part of the installed package: this command writes it in a checkout only\n")
+    assert error.count("\n") == 1
+
+
+def test_another_place_may_be_written_to_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what lies in the package is refused, and nothing in a checkout."""
+    assert checkout.writable(checkout.ROOT / "conformance") == checkout.ROOT / "conformance"
+    assert not checkout.is_checkout(tmp_path)
+    monkeypatch.setattr(checkout, "is_checkout", lambda: False)
+    assert checkout.writable(tmp_path / "out") == tmp_path / "out"
+
+
+def test_a_document_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the names of those that there are."""
+    assert main(["pages", "exampels"]) == UNUSABLE
+    assert capsys.readouterr().err == f"error: 'exampels' is no document; there are {', '.join(pages.PAGES)}\n"
 
 
 @pytest.mark.parametrize(

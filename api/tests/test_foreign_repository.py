@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from attention_conformance.cli import UNUSABLE
 from attention_conformance.tests import installed
 
 pytestmark = pytest.mark.slow(50)
@@ -20,19 +21,56 @@ def pytest_addoption(parser):
         parser.addoption(f"--{name}", default="theirs")
 """
 
-#: Their own test: their packages are theirs, and so are the options.
+#: What raises in a file of theirs, as of a repository that needs a compiler or a GPU to be imported.
+RAISES = "raise RuntimeError('theirs')\n"
+
+#: Their packages: with and without ``__init__.py``, one of each imported cleanly and one of each raising.
+PACKAGES = {
+    "bench/__init__.py": "",
+    "bench/kernels.py": "",
+    "conformance/kernels.py": "",
+    "reports/__init__.py": RAISES,
+    "reports/kernels.py": "",
+    "impls/kernels.py": RAISES,
+}
+
+#: Their own tests: their packages are theirs, and so are the options.
 TEST = """
-import bench, conformance, impls, reports
-from bench import kernels as _
+import importlib
 from pathlib import Path
+
+import pytest
 
 HERE = Path(__file__).parents[1]
 
-def test_theirs(request):
-    for package in (bench, conformance, impls, reports):
-        assert Path(list(package.__path__)[0]) == HERE / package.__name__
+
+@pytest.mark.parametrize("name", ["bench", "conformance", "impls"])
+def test_packages(name):
+    assert Path(list(importlib.import_module(name).__path__)[0]) == HERE / name
+
+
+@pytest.mark.parametrize("name", ["bench.kernels", "conformance.kernels"])
+def test_modules(name):
+    assert Path(importlib.import_module(name).__file__).parent == HERE / name.split(".")[0]
+
+
+@pytest.mark.parametrize("name", ["reports", "reports.kernels", "impls.kernels"])
+def test_what_raises(name):
+    with pytest.raises(RuntimeError, match="theirs"):
+        importlib.import_module(name)
+
+
+def test_options(request):
     assert request.config.getoption("device") == "theirs"
     assert request.config.getoption("--scripts") == "theirs"
+"""
+
+#: Their tests in a process that prints what it imported.
+MODULES = """
+import sys, pytest
+status = pytest.main(["-q"])
+print(*sys.modules, file=sys.stderr)
+sys.exit(status)
 """
 
 KERNELS = """
@@ -83,10 +121,8 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     repository = Repository(tmp_path_factory.mktemp("theirs"), python)
     repository.write("conftest.py", CONFTEST)
     repository.write("tests/test_theirs.py", TEST)
-    for package, is_package in {"bench": True, "conformance": False, "reports": True, "impls": False}.items():
-        repository.write(f"{package}/kernels.py", "")
-        if is_package:
-            repository.write(f"{package}/__init__.py", "")
+    for name, text in PACKAGES.items():
+        repository.write(name, text)
     repository.write("kernels.py", KERNELS.replace("AHEAD", "1"))
     (repository.folder / "out").mkdir()
     _git(repository.folder, "init", "--quiet")
@@ -115,9 +151,10 @@ def test_their_own_tests_pass(theirs: Repository) -> None:
 
 def test_their_own_tests_import_nothing_of_ours_but_the_entry(theirs: Repository) -> None:
     """So they take no longer: neither NumPy nor a room of the suite is imported."""
-    done = installed.run(theirs.folder, str(theirs.python), "-X", "importtime", "-m", "pytest", "-q")
-    modules = set(re.findall(r"\| +([\w.]+)$", done.stderr, re.MULTILINE))
-    assert {name for name in modules if name.startswith("attention_conformance")} <= {
+    done = installed.run(theirs.folder, str(theirs.python), "-c", MODULES)
+    assert done.returncode == 0, done.stdout + done.stderr
+    modules = done.stderr.split()
+    assert {name for name in modules if name.startswith("attention_conformance")} == {
         "attention_conformance",
         "attention_conformance.pytest_entry",
     }
@@ -207,7 +244,7 @@ def test_the_wheel_has_one_name_and_no_tests(theirs: Repository) -> None:
     assert not [name for name in names if "/tests/" in name or name.endswith("conftest.py")]
     inside = {name.removeprefix("attention_conformance/") for name in names}
     data = subprocess.run(
-        ["git", "ls-files"], cwd=installed.ROOT, capture_output=True, text=True, check=False
+        ["git", "ls-files"], cwd=installed.ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
     wanted = {
         name
@@ -216,7 +253,16 @@ def test_the_wheel_has_one_name_and_no_tests(theirs: Repository) -> None:
         and "/tests/" not in name
         and not name.startswith("reports/published/")
     }
+    assert {"conformance/SPEC.md", "conformance/deviations.toml"} <= wanted
     assert wanted <= inside, sorted(wanted - inside)
+
+
+def test_the_package_is_not_written_to(theirs: Repository) -> None:
+    """A command that regenerates the suite's own documents refuses where it is installed."""
+    done = theirs.run("pages", "examples")
+    assert done.returncode == UNUSABLE
+    assert done.stderr.count("\n") == 1
+    assert "in a checkout only" in done.stderr
 
 
 def test_uninstalling_leaves_nothing(theirs: Repository, tmp_path: Path, wheel_of: Callable[[], Path]) -> None:

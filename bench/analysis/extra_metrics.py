@@ -17,7 +17,7 @@ from attention_conformance.bench.timing.processes import Processes
 from attention_conformance.bench.validity.outcomes import TIMED, Cell, Outcome
 from attention_conformance.bench.workloads import costs
 
-#: Seconds after which the memory of a cell is given up: it is called thrice, and may have to be compiled anew.
+#: Seconds after which the memory of a cell is given up: it is called thrice, and may have to be compiled again.
 TIMEOUT = 120.0
 
 #: Why there are no bytes of a cell.
@@ -38,7 +38,7 @@ class ExtraMetrics:
         return next((roofline for roofline in self.rooflines if (roofline.device, roofline.dtype) == of_it), None)
 
     def info(self, cell: Cell, seconds: float) -> dict[str, Any]:
-        """What a record says of a timed cell whose median is ``seconds``."""
+        """Fields of a timed cell whose median is ``seconds``."""
         peak = self.peaks.get(cell, NOT_MEASURED)
         memory = {"memory_bytes": peak.bytes, "memory_method": peak.method or peak.reason}
         return memory | costs.measures(cell.workload, cell.target.dtype, seconds, self.roofline(cell))
@@ -67,7 +67,7 @@ class ExtraMetrics:
                 }
 
     def document(self, outcomes: Mapping[Cell, Outcome]) -> dict[str, Any]:
-        """What the JSON says of the run."""
+        """Fields of the run in the JSON."""
         return {
             "peaks": msgspec.to_builtins(self.rooflines),
             "fits": [asdict(fit) for fit in self.fits(outcomes)],

@@ -62,7 +62,7 @@ RECTANGULAR = re.compile(r"s(\d+|\*)k")
 
 
 class Growth(enum.StrEnum):
-    """How something grows with the length; UNCLEAR if what was measured cannot tell."""
+    """Growth with the length; UNCLEAR if what was measured cannot tell."""
 
     QUADRATIC = "quadratic"
     LESS = "less than quadratic"
@@ -101,7 +101,7 @@ class Fit(Line):
 
 @dataclass(frozen=True)
 class Memory:
-    """How the memory of an implementation grows in one family, and what it is at the longest length."""
+    """Memory of an implementation in one family: its growth, and what it is at the longest length."""
 
     implementation: str
     device: str
@@ -178,7 +178,7 @@ def memories(records: Iterable[Mapping[str, Any]]) -> list[Memory]:
 
 
 def squared(points: Mapping[int, float]) -> float:
-    """What grows as S² at the longest length: the square term of the parabola through the three longest ones.
+    """Part that grows as S² at the longest length: the square term of the parabola through the three longest ones.
 
     NaN of less than three.
     """
@@ -198,7 +198,7 @@ def scores(record: Mapping[str, Any]) -> float:
 
 
 def sentences(fitted: Sequence[Fit], held: Sequence[Memory]) -> list[str]:
-    """How time grows, by its exponents, and memory, by Memory.growth: a sentence for each family, for a terminal."""
+    """Growth of time, by its exponents, and of memory, by Memory.growth: a sentence for each family, for a terminal."""
     told: list[tuple[str, Fit | Memory, Growth, Line | None]] = [("memory", one, one.growth, one.line) for one in held]
     told += [("seconds", one, one.side, one) for one in fitted if one.quantity == "seconds"]
     groups: dict[tuple[str, ...], dict[Growth, list[str]]] = {}

@@ -30,7 +30,7 @@ TIMEOUT = 120.0
 
 
 def run(in_process: bool = False, pairs: int = PAIRS) -> dict[str, Any]:
-    """What ``measure`` says in a worker of its own, with one thread: no call waits for a second one."""
+    """Overhead as ``measure`` gives it in a worker of its own, with one thread: no call waits for a second one."""
     processes = Processes(1, in_process)
     try:
         answer: dict[str, Any] = processes.call(IMPLEMENTATION, f"{__name__}:measure", pairs, timeout=TIMEOUT)

@@ -14,7 +14,6 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from statistics import median as middle
 
 import numpy as np
@@ -24,9 +23,6 @@ ProcessRuns = Sequence[Sequence[Sequence[float]]]
 
 #: Probability that an interval covers what it is of.
 CONFIDENCE = 0.95
-
-#: The normal quantile of CONFIDENCE, 1.96.
-Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
 
 #: Resamples of a bootstrap: the ends of a 95 % interval lie at the 25th value from each end, known to about 5 places.
 RESAMPLES = 1000
@@ -56,7 +52,7 @@ class Interval:
 
 
 class Verdict(enum.Enum):
-    """What became of a cell between two measurements."""
+    """Change of a cell between two measurements."""
 
     FASTER = "faster"
     SAME = "same"

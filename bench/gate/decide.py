@@ -42,7 +42,7 @@ CALL_SECONDS, ENOUGH, CALLS = 30.0, 3, 12
 COUNTED = 6
 
 #: Calls that are timed of a size that is judged by rows; how often clocks that disagree are asked again.
-LARGE_CALLS, SUSPICIONS = 6, 2
+LARGE_CALLS, REPEATS = 6, 2
 
 #: Numbers of a problem that are sent to the worker and computed with in a second, at least.
 NUMBERS_PER_SECOND = 1e7
@@ -322,7 +322,7 @@ class Gate:
         """Time calls, each judged.  Clocks that disagree are asked again, as a busy machine can make a job wait."""
         before, clean = self._overheads[shape, dtype], self._new_pool()
         try:
-            for attempt in range(SUSPICIONS + 1):
+            for attempt in range(REPEATS + 1):
                 found = self._round(shape, dtype, attempt, clean if attempt else None)
                 if found is None:
                     return
@@ -336,7 +336,7 @@ class Gate:
                     )
                     break
                 except Invalid as error:
-                    if attempt == SUSPICIONS or min(seconds) <= 0:
+                    if attempt == REPEATS or min(seconds) <= 0:
                         self._because(error.clause, error.text)
                         break
         finally:

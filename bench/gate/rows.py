@@ -2,7 +2,7 @@
 
 Three ways together leave no row unseen:
 
-- Of every problem a block of batches and heads is judged, by its first and last row and rows drawn anew; the blocks of
+- Of every problem a block of batches and heads is judged, by its first and last row and random rows; the blocks of
   BLOCKS problems have every head.
 - Rows of the whole answer that look odd are judged: one that is not finite, one that is all zero, the largest and the
   smallest.

@@ -1,4 +1,4 @@
-"""How fast the GPUs run, before and after a run: clocks, power, temperature, and what holds the clocks back."""
+"""GPUs before and after a run: clocks, power, temperature, and what holds the clocks back."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DRIFT = 0.05
 
 @dataclass(frozen=True)
 class State:
-    """What one GPU says of itself; None is what it does not tell."""
+    """State of one GPU; None is what it does not tell."""
 
     name: str
     sm_mhz: float | None
@@ -58,7 +58,7 @@ class State:
 
     @property
     def held_back(self) -> list[str]:
-        """What holds its clocks back, but for want of work; a bit without a name is given as a number."""
+        """Reasons that hold its clocks back, but for want of work; a bit without a name is given as a number."""
         found = (1 << bit for bit in range((self.reasons or 0).bit_length()) if (self.reasons or 0) >> bit & 1)
         return [NAMES.get(bit, hex(bit)) for bit in found if bit != IDLE]
 
@@ -85,12 +85,12 @@ def around(work: Callable[[], None], devices: Iterable[str]) -> dict[str, Any]:
 
 
 def document(before: Sequence[State], after: Sequence[State]) -> dict[str, Any]:
-    """What the JSON says."""
+    """States of the GPUs as the JSON has them."""
     return {"before": [asdict(one) for one in before], "after": [asdict(one) for one in after]}
 
 
 def notes(gpu_state: Mapping[str, Any]) -> list[str]:
-    """What of ``document`` a reader has to know: clocks that changed while they had work, and what held them back."""
+    """Notes for a reader of ``document``: clocks that changed while they had work, and what held them back."""
     before, after = ([State(**one) for one in gpu_state.get(when, ())] for when in ("before", "after"))
     found = []
     for number, (one, other) in enumerate(zip(before, after, strict=False)):

@@ -1,4 +1,4 @@
-"""What a timing depends on besides the code: the machine, its settings, the libraries; and its mark, to tell two apart.
+"""Machine of a timing: processor, settings, libraries, all that a time depends on besides the code; and its mark.
 
 Two runs are comparable if they agree in MUST_AGREE: the processor and what it may use, the GPU and its driver, the
 settings of threads.  Of these the ``id`` is a hash.  Versions, BLAS, Python and kernel are recorded and are not in it,
@@ -165,7 +165,7 @@ def _gpu() -> tuple[str, str]:
 
 
 def output_of(program: str, *arguments: str) -> str:
-    """What a program says; "" if there is none, or it fails."""
+    """Output of a program; "" if there is none, or it fails."""
     path = shutil.which(program)
     if path is None:
         return ""

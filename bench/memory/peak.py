@@ -11,10 +11,10 @@ result is in it; what a library takes once, however long the call, is not.  Befo
 what it kept for this one; a plug-in may keep anything, so each of its cells has a process of its own.
 
 *On the CPU* memory is the resident set, whatever allocates it: arrays, BLAS buffers, arenas.  Linux keeps its peak
-(VmHWM) and lets a process start that anew.  Freed memory has to leave the set, or a call would be served from it
+(VmHWM) and lets a process start that again.  Freed memory has to leave the set, or a call would be served from it
 unseen: glibc maps every block from MAPPED bytes on by itself, huge pages are off, and malloc_trim is called.  What is
 never written is never counted, as it takes no memory.  *On another device* it is the framework's own count, whose
-peak is made to start anew by an array that fills up what is held to the peak so far.
+peak is made to start again by an array that fills up what is held to the peak so far.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class ResidentSet:
             raise OSError("the peak was not restarted")
 
     def held(self) -> int:
-        """What is resident once freed memory is given back."""
+        """Bytes that are resident once freed memory is given back."""
         gc.collect()
         allocator.trim()
         return limits.resident()

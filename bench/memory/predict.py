@@ -1,4 +1,4 @@
-"""How much memory a cell needs, predicted before it is begun, and how much there is.
+"""Memory that a cell needs, predicted before it is begun, and that there is.
 
 The model, for a cell on the CPU, in bytes:
 
@@ -75,7 +75,7 @@ def scores(w: Workload) -> int:
 
 
 def quadratic_bytes(w: Workload, dtype: str) -> int:
-    """What a call of an implementation with square arrays takes."""
+    """Bytes that a call of an implementation with square arrays takes."""
     if w.operator == "merge":  # the outputs once in float32, and once times their weights
         return result_bytes(w, dtype) + 2 * scores(w) * w.width * max(np.dtype(dtype).itemsize, 4)
     return result_bytes(w, dtype) + SQUARE[w.operator] * scores(w) * max(np.dtype(dtype).itemsize, 4)
@@ -87,7 +87,7 @@ def holds_no_square(w: Workload, held: int) -> bool:
 
 
 def check_bytes(w: Workload) -> int:
-    """What a check takes, which is made in float64."""
+    """Bytes that a check takes, which is made in float64."""
     if w.operator == "merge":
         return WIDE * MERGE_ARRAYS * w.batch * w.heads * min(checked_rows(w), w.length) * w.keys * w.width
     if w.kind in PACKED:  # sequence by sequence; what is expected of a sequence is kept, of its rows
@@ -113,15 +113,15 @@ def check_bytes(w: Workload) -> int:
 
 
 def needed_bytes(w: Workload, dtype: str, device: str, call: int) -> int:
-    """What a cell needs of the memory of this machine, of which ``call`` bytes are the call's own."""
+    """Bytes that a cell needs of this machine, of which ``call`` are the call's own."""
     return here_bytes(w, dtype) + there_bytes(w, dtype, device, call)
 
 
 def here_bytes(w: Workload, dtype: str) -> int:
-    """What a cell needs in this process; the cells of a round need it once, as one is checked at a time."""
+    """Bytes that a cell needs in this process; the cells of a round need it once, as one is checked at a time."""
     return SETS_HERE * input_bytes(w, dtype) + result_bytes(w, dtype) + check_bytes(w)
 
 
 def there_bytes(w: Workload, dtype: str, device: str, call: int) -> int:
-    """What a cell needs in its worker; results twice, as a copy of them is kept and read again."""
+    """Bytes that a cell needs in its worker; results twice, as a copy of them is kept and read again."""
     return SETS_THERE * input_bytes(w, dtype) + 2 * result_bytes(w, dtype) + (call if device == "cpu" else 0)

@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from attention_conformance.bench.output.records import Amount, Count, Kind, Positive
 from attention_conformance.bench.validity.outcomes import MEASURED, Outcome, ProcessRun
-from attention_conformance.conformance.results import strict
+from attention_conformance.impls import strict
 from attention_conformance.impls.contract import InputError
 
 FORMAT = 2
@@ -34,7 +34,7 @@ class CheckpointError(InputError):
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a process run gave: the fields of a ProcessRun."""
+    """Measurements of a process run: the fields of a ProcessRun."""
 
     batches: Annotated[tuple[Annotated[tuple[Positive, ...], Meta(min_length=1)], ...], Meta(min_length=1)]
     share: Amount
@@ -51,7 +51,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="process run"):
-    """What became of a cell in a process run; ``measured`` if it was timed."""
+    """Line of a checkpoint: a cell in a process run; ``measured`` if it was timed."""
 
     cell: str
     process_run: Count
@@ -81,7 +81,7 @@ class Checkpoint:
             self._file = path.open("a", encoding="utf-8")
 
     def add(self, cell: str, outcome: Outcome, process_run: int) -> None:
-        """What became of a cell in this process run (0 the first)."""
+        """Add what became of a cell in this process run (0 the first)."""
         last = Measured(**vars(outcome.process_runs[-1])) if outcome.kind in MEASURED else None
         self._write(msgspec.to_builtins(Line(cell, process_run, outcome.kind, outcome.clause, outcome.reason, last)))  # type: ignore[arg-type]
 
@@ -97,13 +97,13 @@ class Checkpoint:
 
 
 def read(path: Path, header: Mapping[str, Any]) -> dict[str, Outcome]:
-    """What a checkpoint has of each cell, by its id.  Raises JournalError unless it is one of a run like this one."""
+    """Lines of a checkpoint, by the id of the cell.  Raises CheckpointError unless it is one of a run like this one."""
     try:
         lines = list(_lines(path))
     except FileNotFoundError:
         raise CheckpointError(f"nothing to resume: there is no {path}") from None
     if not lines:
-        raise CheckpointError(f"{path} holds no complete line; delete it and start anew")
+        raise CheckpointError(f"{path} holds no complete line; delete it and start again")
     _compare(path, lines[0], {"kind": "header", "format": FORMAT, **header})
     known: dict[str, Outcome] = {}
     for number, found in enumerate(lines[1:], start=2):
@@ -133,7 +133,7 @@ def _compare(path: Path, found: Mapping[str, Any], expected: Mapping[str, Any]) 
     if differing:
         raise CheckpointError(
             f"{path} is of another run: {', '.join(differing)} differ{'s' if len(differing) == 1 else ''};"
-            " give the options of that run, or delete it and start anew"
+            " give the options of that run, or delete it and start again"
         )
 
 

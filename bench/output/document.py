@@ -17,7 +17,7 @@ from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.validity.outcomes import UNSTABLE, Cell, Outcome
 from attention_conformance.bench.workloads.costs import FORMULAS, flops
 from attention_conformance.conformance import SPEC_VERSION
-from attention_conformance.conformance.results import strict
+from attention_conformance.impls import strict
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def told(one: Record) -> str:
 
 
 def extra_info(cell: Cell, outcome: Outcome, extra: ExtraMetrics) -> dict[str, Any]:
-    """What a benchmark's record says of its timed cell."""
+    """Fields that a benchmark's record has of its timed cell."""
     target, workload, interval = cell.target, cell.workload, outcome.interval
     first, last = outcome.process_runs[0], outcome.process_runs[-1]
     count = flops(workload)
@@ -112,7 +112,7 @@ def finished(path: Path, header: Mapping[str, Any]) -> bool:
 
 
 def in_force(outcomes: Mapping[Cell, Outcome]) -> dict[str, int]:
-    """How many threads worked at the same time, by process: what libraries do with those that they are given."""
+    """Threads that worked at the same time, by process: what libraries do with those that they are given."""
     found: dict[str, int] = {}
     for cell, outcome in outcomes.items():
         if cell.target.device == "cpu" and outcome.process_runs:
@@ -131,7 +131,7 @@ def notes(
     overhead: Mapping[str, Any],
     gpu_state: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """What a reader has to know before comparing: unequal threads, processes that were not idle, a costly overhead.
+    """Notes for a reader who compares: unequal threads, processes that were not idle, a costly overhead.
 
     And what the GPUs say of their clocks.
     """

@@ -120,7 +120,7 @@ class Benchmark(msgspec.Struct, frozen=True):
 
 
 class PlanRecord(msgspec.Struct, frozen=True):
-    """How long and how often each cell was measured."""
+    """Plan of a run: how long and how often each cell was measured."""
 
     seconds: Amount
     noise: Amount
@@ -135,7 +135,7 @@ class PlanRecord(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """What one framework reached: "flops" of a product with this side, or "bytes" of a copy of this size."""
+    """Rate that one framework reached: "flops" of a product with this side, or "bytes" of a copy of this size."""
 
     framework: str
     quantity: str
@@ -204,7 +204,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(RunInfo, frozen=True, kw_only=True):
-    """What a file has under JSON_KEY.  Of ``cells`` each is a Record, and is read alone, so that one may be refused."""
+    """Run as a file has it under JSON_KEY.  Each of ``cells`` is a Record, read alone, so that one may be refused."""
 
     cells: list[Any]
 

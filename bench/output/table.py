@@ -82,7 +82,7 @@ def grid(rows: Iterable[Sequence[str]], aligned: Sequence[Justify]) -> list[str]
 
 
 def limits(rooflines: Iterable[Roofline], width: int = WIDTH) -> list[str]:
-    """What the machine reached itself, a line for each device and dtype."""
+    """Rooflines of the machine, a line for each device and dtype."""
     said = []
     for roofline in rooflines:
         ends = []

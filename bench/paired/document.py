@@ -27,7 +27,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class PairedCell(msgspec.Struct, frozen=True):
-    """What became of a cell; ``worker`` is whose fault it is that there is no time, if it is one's."""
+    """Cell of a paired comparison; ``worker`` is whose fault it is that there is no time, if it is one's."""
 
     implementation: str
     device: str

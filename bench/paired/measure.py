@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +20,6 @@ from typing import Any
 
 from attention_conformance.bench.analysis.statistics import Interval, Verdict, judge, paired_process_runs
 from attention_conformance.bench.paired import worker
-from attention_conformance.bench.paired.process import MODULE, Process
 from attention_conformance.bench.paired.revisions import Revision, RevisionError
 from attention_conformance.bench.timing.protocol import LAST, UNSEEN
 from attention_conformance.bench.timing.sampler import Batch
@@ -39,8 +40,15 @@ from attention_conformance.bench.workloads.arguments import SETS
 from attention_conformance.bench.workloads.costs import flops
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.impls.contract import Framework, Profile
-from attention_conformance.impls.process.pool import Crashed, TimedOut
+from attention_conformance.impls.process import allocator
+from attention_conformance.impls.process.pool import Crashed, Place, TimedOut, Worker
 from attention_conformance.impls.process.threads import usable_cores
+
+#: The module of the other suite whose functions are called.
+MODULE = "attention_conformance.bench.paired.worker"
+
+#: Seconds after which a job is given up; a compilation takes up to 12 s on two cores.
+TIMEOUT = 180.0
 
 #: A change has to be at least LEAST large and its interval beyond MARGIN.  Closer than for runs that are made one after
 #: the other (bench.analysis.statistics): rounds leave less scatter.  bench/PAIRED.md has how much, and what this finds.
@@ -63,9 +71,39 @@ FEWEST = 3
 Offers = dict[str, dict[str, Any]]
 
 
+@functools.cache
+def unrandomized() -> tuple[str, ...]:
+    """The command that runs another without random addresses; empty where there is none, or the system refuses."""
+    setarch = shutil.which("setarch")
+    if setarch is None:
+        return ()
+    command = (setarch, "--addr-no-randomize")
+    tried = subprocess.run([*command, "true"], capture_output=True, check=False)  # noqa: S603
+    return command if tried.returncode == 0 else ()
+
+
+class Process(Worker):
+    """Worker of base or new, stopped by a signal between its jobs; those of one ``lot`` lay out their memory alike.
+
+    Where memory lies decides some percent of a kernel's time (Mytkowicz et al. 2009, "Producing wrong data without
+    doing anything obviously wrong!", https://doi.org/10.1145/1508244.1508275), and is drawn by lot for every process:
+    addresses by the system, the order of allocations by Python's hashes.  Base and new draw the same lot, and every
+    pair another one.
+    """
+
+    def __init__(self, revision: Revision, lot: int = 0) -> None:
+        environment = {**allocator.environment(), "PYTHONHASHSEED": str(lot)}
+        place = Place(revision.python, revision.suite, revision.folder, unrandomized())
+        super().__init__(environment, place=place, stop_idle=True)
+
+    def job(self, function: str, *given: Any) -> Any:
+        """Run a function of MODULE; raises as ``call`` does."""
+        return self.call(f"{MODULE}:{function}", *given, timeout=TIMEOUT)
+
+
 @dataclass(frozen=True)
 class Plan:
-    """How many fresh pairs of processes, rounds in a pair, and seconds of each batch of a round."""
+    """Plan: fresh pairs of processes, rounds in a pair, and seconds of each batch of a round."""
 
     pairs: int = 6
     #: More pairs follow until the interval is within this share of the ratio (half of what a change has to be beyond
@@ -98,7 +136,7 @@ class Task:
 
 @dataclass
 class Result:
-    """What became of a cell.  ``outcome`` is "timed", "unstable", "invalid" (``clause`` says by what) or "skipped".
+    """Result of a cell.  ``outcome`` is "timed", "unstable", "invalid" (``clause`` says by what) or "skipped".
 
     An unstable one has rounds and no verdict: a result was wrong once, and right in every equal call that followed.
     """
@@ -247,7 +285,7 @@ class PairedComparison:
                 _job(one, process, name, "end", task.key)
 
     def _rounds(self, one: Result, processes: dict[str, Process], count: int, call: float) -> dict[str, list[Batch]]:
-        """So many rounds: a batch of each worker, in an order that is drawn anew.  The last batches have results."""
+        """So many rounds: a batch of each worker, in an order drawn for each.  The last batches have results."""
         batches: dict[str, list[Batch]] = {name: [] for name in processes}
         most = 1 if call >= self.plan.round_seconds else CALLS
         for name in processes:

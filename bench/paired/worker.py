@@ -39,7 +39,7 @@ def load(what: str, device: str, dtype: str) -> None:
 
 
 def offer(patterns: list[str], device: str, dtype: str) -> dict[str, Any]:
-    """What this worker can run: ``versions`` and, by implementation, operator, keywords, process, and so on."""
+    """Offer of this worker: ``versions`` and, by implementation, operator, keywords, process, and so on."""
     found = _chosen(tuple(patterns), device, dtype)
     implementations = {
         target.implementation.name: {

@@ -153,7 +153,7 @@ def test_one_slow_call_is_no_evidence() -> None:
 
 @pytest.mark.parametrize(("seconds", "cheats"), [(0.5, False), (0.4, True), (0.001, True), (None, True)])
 def test_calls_that_are_as_slow_from_cold_caches_remember_nothing(seconds: float | None, cheats: bool) -> None:
-    """Known inputs have to be twice as fast then too; where the caches cannot be cleared the suspicion remains."""
+    """Known inputs have to be twice as fast then too; where the caches cannot be cleared it stays invalid."""
 
     def cold_calls() -> list[float]:
         return [] if seconds is None else [seconds] * 5
@@ -162,7 +162,7 @@ def test_calls_that_are_as_slow_from_cold_caches_remember_nothing(seconds: float
         cheating.cached_result(batches(1.0), cold_calls)
 
 
-def test_cold_caches_are_tried_on_a_suspicion_alone() -> None:
+def test_cold_caches_are_tried_only_where_cheating_is_suspected() -> None:
     """Nothing is called of a cell whose fresh calls are like the others."""
     cheating.cached_result(batches(0.001), lambda: pytest.fail("asked"))
 

@@ -23,7 +23,7 @@ def config(*words: str) -> Any:
 
 def test_visits_are_process_runs() -> None:
     """The old option is refused, the new one is read."""
-    with pytest.raises(pytest.UsageError, match=r"^--visits is called --process-runs now$"):
+    with pytest.raises(pytest.UsageError, match=r"^--visits is now --process-runs$"):
         options.plan(config("--visits", "2"))
     assert options.plan(config("--process-runs", "2")).process_runs == 2
 
@@ -57,7 +57,7 @@ def test_turns_of_a_paired_comparison_are_rounds(words: tuple[str, ...], capsys:
     with pytest.raises(SystemExit) as ended:
         main(["compare-revisions", *words])
     assert ended.value.code == 2
-    assert capsys.readouterr().err.rstrip().endswith("error: --turns is called --rounds now")
+    assert capsys.readouterr().err.rstrip().endswith("error: --turns is now --rounds")
 
 
 def test_an_old_name_is_not_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:

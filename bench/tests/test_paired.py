@@ -134,7 +134,7 @@ def test_a_new_side_that_breaks_is_worse(
 def test_a_kernel_that_is_slow_from_cold_caches_remembers_nothing(
     kernel: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a suspicion known inputs are tried from cold caches; one that is as slow on those is not invalid."""
+    """Cold caches tell a cached result from a warm cache: one that is as slow on known inputs then is not invalid."""
     kernel.write_text(READS)
     reading = "cross-b1h8d64s1k2048"  # 4 MiB of keys
     assert main([reading if given == WORKLOAD else given for given in ARGUMENTS]) != 2

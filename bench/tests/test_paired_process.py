@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_conformance.bench.paired.process import Process, unrandomized
+from attention_conformance.bench.paired.measure import Process, unrandomized
 from attention_conformance.bench.paired.revisions import ready
 from attention_conformance.impls.process.pool import Crashed, Worker
 

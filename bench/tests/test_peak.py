@@ -243,7 +243,7 @@ class Counting:
         """Nothing is under way."""
 
 
-def test_a_peak_that_only_grows_is_made_to_start_anew() -> None:
+def test_a_peak_that_only_grows_is_made_to_start_again() -> None:
     """A call below the earlier peak is measured nevertheless."""
     arrays: Any = Counting()
     meter = DeviceCount(arrays, "cuda")

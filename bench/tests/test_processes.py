@@ -147,7 +147,7 @@ def test_what_cannot_be_imported_is_left_to_the_first_job(pool: Processes) -> No
         pool.call(ONE, "nowhere:function", timeout=60)
 
 
-def test_a_process_that_died_is_started_anew(pool: Processes) -> None:
+def test_a_process_that_died_is_started_again(pool: Processes) -> None:
     """The next job finds a fresh one, with its threads set again."""
     before = pool.call(ONE, "os:getpid", timeout=60)
     with pytest.raises(Crashed, match="SIGABRT"):

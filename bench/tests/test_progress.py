@@ -32,7 +32,7 @@ class Said:
         return self.file.getvalue().rpartition(COLUMN)[2].lstrip()
 
 
-#: How a terminal begins a line anew.
+#: Character with which a terminal begins a line again.
 CLEAR = "\r\x1b[2K"
 
 #: How it goes on behind the bar.
@@ -108,12 +108,17 @@ def test_elsewhere_a_line_is_printed_now_and_then() -> None:
     assert said.file.getvalue() == line
 
 
-def test_nothing_is_said_where_nothing_is_to_be_said() -> None:
-    """As with -q."""
-    silent = Progress(None)
-    silent.begin(CELLS, 1, lambda cell: 0)
-    silent.done(CELLS[0], TIMED, 0)
-    silent.end()
+@pytest.mark.parametrize("quiet", [True, False])
+def test_without_a_console_nothing_is_printed(quiet: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """As with -q; with one the same steps print a line."""
+    now = iter([0.0, EVERY, 2 * EVERY])
+    progress = Progress(None if quiet else Console(), lambda: next(now))
+    progress.begin(CELLS, 1, lambda cell: 0)
+    progress.done(CELLS[0], TIMED, 0)
+    progress.end()
+    printed = capsys.readouterr()
+    assert (not printed.out) is quiet
+    assert not printed.err
 
 
 def test_a_resumed_run_counts_what_was_done_before() -> None:

@@ -1,4 +1,4 @@
-"""What a cell will cost, predicted from the shorter workloads of its family, before it is allowed to cost it."""
+"""Cost of a cell, predicted from the shorter workloads of its family before it is begun."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ USABLE = 0.8
 
 @dataclass(frozen=True)
 class Cost:
-    """What one call cost: seconds, and bytes that the process held for it (None where the system does not tell)."""
+    """Cost of one call: seconds, and bytes that the process held for it (None where the system does not tell)."""
 
     seconds: float
     bytes: int | None
 
 
 class Costs:
-    """What was measured so far, by target and family, and what it predicts.
+    """Costs measured so far, by target and family, and what they predict.
 
     Time grows with the operations; memory as attention_conformance.bench.memory.predict says.
     """
@@ -32,16 +32,52 @@ class Costs:
         self._known: dict[tuple[Target, str], dict[int, tuple[Workload, Cost]]] = {}
 
     def add(self, target: Target, workload: Workload, cost: Cost) -> None:
-        """Remember what a call cost."""
+        """Remember what a call cost.
+
+        Parameters
+        ----------
+        target
+            An implementation on a device in a dtype.
+        workload
+            What is called.
+        cost
+            Seconds and bytes of a call.
+        """
         self._known.setdefault((target, workload.family), {})[workload.sweep] = (workload, cost)
 
     def seconds(self, target: Target, workload: Workload) -> float | None:
-        """Predicted seconds per call, None if none that is not longer was measured."""
+        """Predicted seconds per call, None if none that is not longer was measured.
+
+        Parameters
+        ----------
+        target
+            An implementation on a device in a dtype.
+        workload
+            What is called.
+
+        Returns
+        -------
+        float | None
+            Seconds.
+        """
         nearest = self._nearest(target, workload)
         return None if nearest is None else nearest[1].seconds * flops(workload) / flops(nearest[0])
 
     def bytes(self, target: Target, workload: Workload) -> int:
-        """Predicted bytes of a call: from what a shorter workload took, or those of square arrays."""
+        """Predicted bytes of a call: from what a shorter workload took, or those of square arrays.
+
+        Parameters
+        ----------
+        target
+            An implementation on a device in a dtype.
+        workload
+            What is called.
+
+        Returns
+        -------
+        int
+            Bytes.
+        """
         quadratic = predict.quadratic_bytes(workload, target.dtype)
         measured = self._nearest(target, workload)
         if measured is None or measured[1].bytes is None:
@@ -52,7 +88,24 @@ class Costs:
         return min(held * predict.scores(workload) // predict.scores(shorter), held + quadratic)
 
     def refusal(self, target: Target, workload: Workload, calls: int, limit: float) -> str:
-        """Why a cell is not begun, "" if it is; ``limit`` is in seconds, for ``calls`` calls."""
+        """Reason why a cell is not begun, "" if it is; ``limit`` is in seconds, for ``calls`` calls.
+
+        Parameters
+        ----------
+        target
+            An implementation on a device in a dtype.
+        workload
+            What is called.
+        calls
+            That a cell needs at least.
+        limit
+            Seconds.
+
+        Returns
+        -------
+        str
+            One sentence.
+        """
         seconds = self.seconds(target, workload)
         if seconds is not None and seconds * calls > limit:
             return over_time(seconds * calls, calls, limit)

@@ -29,7 +29,7 @@ NOISE, TIME, CALLS = "noise target", "time budget", "call limit"
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how often each cell is measured; equal for all cells of a run."""
+    """Plan of a run: how long and how often each cell is measured, equal for all."""
 
     #: Seconds of calls that a cell may take, over all process runs.
     seconds: float = 0.6
@@ -57,17 +57,40 @@ class Plan:
         return min(self.batch_seconds, self.seconds / self.process_runs / LEAST_BATCHES)
 
     def lead_seconds(self, call_seconds: float, first: bool = False) -> float | None:
-        """How long a batch's calls go on before they are samples, of which each takes this long; None for no call.
+        """Seconds that a batch's calls go on before they are samples, of which each takes this long; None for no call.
 
         Before the ``first`` batch of a process run there is one in any case: when the other cells of a process were
-        opened, its free memory was given back, and the next call takes it anew.
+        opened, its free memory was given back, and the next call takes it again.
+
+        Parameters
+        ----------
+        call_seconds
+            Of one call.
+        first
+            Whether it is the first batch of a process run.
+
+        Returns
+        -------
+        float | None
+            Seconds.
         """
         if call_seconds < LONG:
             return LEAD * self.round_seconds
         return 0.0 if first else None
 
     def calls(self, call_seconds: float) -> int:
-        """Most samples of a batch."""
+        """Most samples of a batch.
+
+        Parameters
+        ----------
+        call_seconds
+            Of one call.
+
+        Returns
+        -------
+        int
+            A count.
+        """
         return 1 if call_seconds >= self.round_seconds else self.batch_calls
 
     @property
@@ -76,12 +99,24 @@ class Plan:
         return max(2, self.most_calls // self.process_runs // LEAST_BATCHES)
 
     def stopped(self, earlier: statistics.ProcessRuns, batches: Sequence[Sequence[float]]) -> str:
-        """Why a process run with these batches is enough, "" while it is not, after ``earlier`` process runs.
+        """Reason why a process run with these batches is enough, "" while it is not, after ``earlier`` process runs.
 
         One more batch follows, whose results are checked.
 
         Every process run has its share of the seconds and calls, and what the earlier ones left of theirs.  Before the
         last one the noise is that of the process run alone: what the process runs differ by is not known yet.
+
+        Parameters
+        ----------
+        earlier
+            Seconds of the process runs before.
+        batches
+            Seconds of this one's, batch by batch.
+
+        Returns
+        -------
+        str
+            One sentence.
         """
         done = len(earlier) + 1
         compared = [*earlier, batches] if done == self.process_runs else [batches]

@@ -20,13 +20,13 @@ POOL_PER_SESSION = frozenset({Framework.ONNXRUNTIME})
 
 
 class Jobs(Protocol):
-    """What runs jobs in the processes of implementations."""
+    """Runner of jobs in the processes of implementations."""
 
     def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
         """The result of ``module:function``; raises as ``impls.process.pool.Worker.call`` does."""
 
     def spent(self, implementation: Implementation) -> Spent | None:
-        """What the last job took; None for one that ran in this process."""
+        """Time of the last job; None for one that ran in this process."""
 
 
 def process_of(implementation: Implementation) -> str:

@@ -97,7 +97,18 @@ class Protocol:
     references: References = field(default_factory=References)
 
     def admit(self, cell: Cell) -> None:
-        """Raise Skipped for a cell that is not begun: it lacks a feature, or is predicted to cost too much."""
+        """Raise Skipped for a cell that is not begun: it lacks a feature, or is predicted to cost too much.
+
+        Parameters
+        ----------
+        cell
+            A workload on a target.
+
+        Raises
+        ------
+        Skipped
+            With the reason.
+        """
         missing = arguments.keywords(cell.workload) - self.features(cell.target.implementation)
         if missing:
             raise Skipped(f"unsupported: no keyword {', '.join(sorted(missing))}")
@@ -106,7 +117,25 @@ class Protocol:
             raise Skipped(refusal)
 
     def open(self, cell: Cell) -> Live:
-        """Open a cell, check its first results, and make warm calls.  Raises Invalid or Skipped."""
+        """Open a cell, check its first results, and make warm calls.
+
+        Parameters
+        ----------
+        cell
+            A workload on a target.
+
+        Returns
+        -------
+        Live
+            The cell with its first call, to be given to ``batch`` and ``close``.
+
+        Raises
+        ------
+        Invalid
+            For a wrong result, an exception, or a process that died.
+        Skipped
+            For what is unsupported, out of memory, or over the time budget.
+        """
         target, plan = cell.target, self.plan
         where = (cell.workload, target.dtype, target.device, plan.cache == COLD)
         opened: Opened = self._job(cell, "open_cell", target.implementation, *where)
@@ -121,12 +150,43 @@ class Protocol:
         return Live(cell, opened, share, seconds, unstable=unstable)
 
     def batch(self, live: Live) -> None:
-        """One batch of calls."""
+        """One batch of calls.
+
+        Parameters
+        ----------
+        live
+            Of ``open``.
+
+        Raises
+        ------
+        Invalid
+            For an exception, or a process that died.
+        """
         with self._closing(live.cell):
             live.batches.append(self._batch(live, len(live.batches) + 1, last=False))
 
     def close(self, live: Live, earlier: Outcome, stopped: str) -> ProcessRun:
-        """The last batch of a process run, with its checks.  Raises Invalid; the cell is closed in any case."""
+        """The last batch of a process run, with its checks; the cell is closed in any case.
+
+        Parameters
+        ----------
+        live
+            Of ``open``.
+        earlier
+            The process runs before.
+        stopped
+            Why no further batch is made.
+
+        Returns
+        -------
+        ProcessRun
+            Seconds of each call, and what was paid and seen besides.
+
+        Raises
+        ------
+        Invalid
+            For a wrong result, and for a cell that only looks fast.
+        """
         with self._closing(live.cell):
             last = self._batch(live, LAST, last=True)
             live.batches.append(last)

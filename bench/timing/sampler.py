@@ -99,14 +99,36 @@ class Batch:
 
 
 def kind(error: BaseException) -> str:
-    """The status "memory" for what libraries raise when an array does not fit, else "raised"."""
+    """The status "memory" for what libraries raise when an array does not fit, else "raised".
+
+    Parameters
+    ----------
+    error
+        What an implementation raised.
+
+    Returns
+    -------
+    str
+        "memory" or "raised".
+    """
     short = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     short = short or any(said in str(error) for said in OUT_OF_MEMORY)
     return "memory" if short else "raised"
 
 
 def text(error: BaseException) -> str:
-    """What an exception says, in one line; its type too, unless that is what "unsupported" says already."""
+    """Text of an exception, in one line; its type too, unless that is what "unsupported" says already.
+
+    Parameters
+    ----------
+    error
+        What an implementation raised.
+
+    Returns
+    -------
+    str
+        One line.
+    """
     said = calls.text(error)
     return said.partition(": ")[2] if isinstance(error, NotImplementedError) else said
 
@@ -124,7 +146,7 @@ class _Cell:
     first: tuple[dict[str, np.ndarray], dict[str, Any]]
     calls: int = 0
     result_bytes: int = 0
-    #: Calls so far, their seconds, and those of what was done besides.
+    #: Calls so far, their seconds, and those of work that is no call.
     made: int = 0
     call_seconds: float = 0.0
     other_seconds: float = 0.0
@@ -143,12 +165,12 @@ class _Cell:
 
     def fresh_inputs(self, number: int) -> dict[str, Any]:
         """Inputs that were never seen, in arrays that were never seen."""
-        with self.besides():
+        with self.uncounted():
             request = Request(self.specification.device, *arguments.fresh(self.workload, *self.first, number))
             return calls.arguments(self.implementation, request)[1]
 
     @contextlib.contextmanager
-    def besides(self) -> Iterator[None]:
+    def uncounted(self) -> Iterator[None]:
         """Count the seconds of what is no call."""
         started = perf_counter()
         yield
@@ -193,6 +215,28 @@ def open_cell(
     """Make the input sets, prepare, and call once.  Never raises for what the implementation does.
 
     With ``cold`` all calls find cold caches.  ``make`` gives the input set with a number; else it is drawn from it.
+
+    Parameters
+    ----------
+    key
+        The name that it is known by until it is closed.
+    implementation
+        What is timed.
+    workload
+        Its shapes and keywords.
+    dtype
+        Of the inputs.
+    device
+        "cpu" or "cuda".
+    cold
+        Whether all calls find cold caches.
+    make
+        Gives the input set with a number.
+
+    Returns
+    -------
+    Opened
+        What opening took and gave, or the status and text of an exception.
     """
     make = make or functools.partial(arguments.make, workload, dtype)
     try:
@@ -246,7 +290,19 @@ def peak_rss(device: str, since_start: bool = False) -> Callable[[], int | None]
     """A function that says how many bytes this process has held, at most, since now, beyond what it holds now.
 
     With ``since_start`` beyond what it held before its first cell.  None where the system keeps no peak that starts
-    anew; the function tells of the time since the last start.
+    again; the function tells of the time since the last start.
+
+    Parameters
+    ----------
+    device
+        Of the cell; on an accelerator its allocator is asked.
+    since_start
+        Beyond what the process held before its first cell.
+
+    Returns
+    -------
+    Callable[[], int | None]
+        A function that gives bytes, or None where the system tells none.
     """
     if device != "cpu":
         return lambda: None
@@ -262,7 +318,20 @@ def peak_rss(device: str, since_start: bool = False) -> Callable[[], int | None]
 
 
 def warm(key: str, enough: float) -> Batch:
-    """A call on each input set, or fewer once they took ``enough`` seconds; none of them is a sample."""
+    """A call on each input set, or fewer once they took ``enough`` seconds; none of them is a sample.
+
+    Parameters
+    ----------
+    key
+        The name of a cell that this worker has opened.
+    enough
+        Seconds after which no further call is made.
+
+    Returns
+    -------
+    Batch
+        Its calls' seconds, none of them samples.
+    """
     return _attempt(key, lambda cell: _warm(cell, enough))
 
 
@@ -275,7 +344,20 @@ def _warm(cell: _Cell, enough: float) -> Batch:
 
 
 def again(key: str, number: int) -> Batch:
-    """One more call on the input set with this number, and its results; no sample.  FIRST is the first set."""
+    """One more call on the input set with this number, and its results; no sample.  FIRST is the first set.
+
+    Parameters
+    ----------
+    key
+        The name of a cell that this worker has opened.
+    number
+        Of the input set; FIRST is the first.
+
+    Returns
+    -------
+    Batch
+        Its results, and no sample.
+    """
     return _attempt(key, lambda cell: _again(cell, number))
 
 
@@ -288,6 +370,18 @@ def cold_calls(key: str, count: int) -> Batch:
     """So many calls on inputs that the implementation knows, each with cold caches.
 
     None if those cannot be cleared, and of small inputs: there it is the code that comes from memory.
+
+    Parameters
+    ----------
+    key
+        The name of a cell that this worker has opened.
+    count
+        How many calls.
+
+    Returns
+    -------
+    Batch
+        Their seconds.
     """
     return _attempt(key, lambda cell: _cold_calls(cell, count))
 
@@ -312,6 +406,26 @@ def batch(key: str, seconds: float, most: int, number: int, last: bool = False, 
     The number also says on which core it begins (threads.begin_on).  Calls of ``lead`` seconds, one at least, come
     before and are no samples.  With ``most`` 1 the fresh call is the only sample, and if ``lead`` is None the only
     call.  ``last`` sends its results back.
+
+    Parameters
+    ----------
+    key
+        The name of a cell that this worker has opened.
+    seconds
+        How long calls are made.
+    most
+        How many samples at most.
+    number
+        Of the fresh input set, and of the core that the batch begins on.
+    last
+        Whether the results are sent back.
+    lead
+        Seconds of calls before the samples; None for none.
+
+    Returns
+    -------
+    Batch
+        Seconds of each call, and what was seen.
     """
     return _attempt(key, lambda cell: _batch(cell, seconds, most, number, last, lead))
 
@@ -331,21 +445,21 @@ def _batch(cell: _Cell, seconds: float, most: int, number: int, last: bool, lead
         elapsed, returned = cell.time_call(cell.next_inputs())
         times.append(elapsed)
     if times and cell.result_bytes < SMALL:
-        with cell.besides():
+        with cell.uncounted():
             cell.copied(returned)  # the first reading in a batch is slow, and the next one is judged
         cell.time_call(cell.next_inputs())  # as is the first call after anything else
     del returned
     elapsed, returned = cell.time_call(fresh)
     ended = cell.watch.eviction.now()
     working, host = (ended[0] - worked) / (ended[1] - started), cell.watch.host()
-    with cell.besides():
+    with cell.uncounted():
         readback, results = cell.copied(returned)  # at once: a call that returns before it is done is wrong here
         late = readback > max(LATE_SHARE * min([*times, elapsed]), LATE_SECONDS)
         plain = cell.read_plain(returned) if late else 0.0
     by_host = float(np.median(host)) if host else None
     unsettled: tuple[str, ...] = ()
     if last:
-        with cell.besides():
+        with cell.uncounted():
             time.sleep(SETTLES)
             later = cell.copied(returned)[1]
         unsettled = tuple(name for name in results if not same_bits(results[name], later[name]))
@@ -372,12 +486,31 @@ def _lead(cell: _Cell, enough: float) -> None:
 
 
 def change(key: str, changed: Callable[[Function], Function]) -> None:
-    """Have another function called from now on, which is made of the prepared one."""
+    """Have another function called from now on, which is made of the prepared one.
+
+    Parameters
+    ----------
+    key
+        The name of a cell that this worker has opened.
+    changed
+        Makes the new function of the prepared one.
+    """
     _CELLS[key].run = changed(_CELLS[key].run)
 
 
 def bare(key: str) -> tuple[Function, list[dict[str, Any]]]:
-    """The prepared function of a cell and its input sets, for a loop of one's own."""
+    """The prepared function of a cell and its input sets, for a loop of one's own.
+
+    Parameters
+    ----------
+    key
+        The name of a cell that this worker has opened.
+
+    Returns
+    -------
+    tuple[Function, list[dict[str, Any]]]
+        The prepared function, and the arguments of each input set by name.
+    """
     return _CELLS[key].run, _CELLS[key].inputs
 
 
@@ -385,6 +518,11 @@ def close_cell(key: str) -> None:
     """Forget a cell, its arrays, and what its library keeps for it.
 
     A session of ONNX Runtime keeps the memory of its calls, and a run has many: they filled a machine of 24 GiB.
+
+    Parameters
+    ----------
+    key
+        The name of a cell that this worker has opened.
     """
     cell = _CELLS.pop(key, None)
     arrays = cell.arrays if cell else None

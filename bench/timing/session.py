@@ -1,7 +1,7 @@
 """Session: measures all cells of a run, process run after process run, each in fresh processes.
 
 In a process run the cells of one workload are open at the same time and are measured in rounds: a batch of calls of
-each, in an order that is shuffled anew for every round.  So a machine that drifts hits all of them alike, and none
+each, in an order that is shuffled for every round.  So a machine that drifts hits all of them alike, and none
 always works after the same other one.
 """
 

@@ -1,4 +1,4 @@
-"""How long one call takes: by the host's clock, or by events in the device's own queue where a framework has them.
+"""Stopwatch of one call: the host's clock, or events in the device's own queue where a framework has them.
 
 Before it everything that was submitted is done, and with cold caches a buffer is copied; neither is in the time.
 """

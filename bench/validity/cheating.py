@@ -43,8 +43,8 @@ def cached_result(batches: Sequence[Sequence[float]], cold_calls: Callable[[], S
 
     Certain by the interval of the ratio, and every single one: on a busy machine many calls after a pause are slow, and
     of a few some are not.  ``cold_calls`` gives the seconds of calls on known inputs with cold caches, none where they
-    cannot be cleared; it is called on a suspicion alone.  A call of one query row and many keys does little more than
-    read them, and is slow on those that no cache has.
+    cannot be cleared; it is called only where cheating is suspected.  A call of one query row and many keys does little
+    more than read them, and is slow on those that no cache has.
     """
     pairs = [batch for batch in batches if len(batch) > 1]
     if len(pairs) < LEAST_PAIRS:
@@ -94,7 +94,7 @@ UNTOLD_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Job:
-    """What a job with timed calls took, in seconds: its calls by the worker's clock, and what that does not tell of.
+    """Seconds of a job with timed calls: its calls by the worker's clock, and what that does not tell of.
 
     ``untold`` is what the parent waited besides, not for a core.  ``worked`` is the processor time besides that of all
     cores for as long as the worker tells of, None where the system does not say it.
@@ -144,7 +144,7 @@ def disagreeing_clocks(jobs: Sequence[Job], overhead: float = 0.0) -> None:
             )
 
 
-#: Seconds of the measurements of the peak: the first, and those on a suspicion.
+#: Seconds of the measurements of the peak: the first, and those where a time is beyond it.
 PEAK_SECONDS = (0.1, 0.5, 1.0, 1.0)
 
 #: How much faster than the measured peak a call may seem on a machine that is busy while the peak is measured.

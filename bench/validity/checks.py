@@ -148,7 +148,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Part:
-    """What is known of one result: which of its elements are compared, with what, and within which bound."""
+    """Part of a check: the elements of one result that are compared, with what, and within which bound."""
 
     name: str
     index: Any
@@ -175,12 +175,12 @@ WHOLE = ...
 
 @functools.cache
 def blame(operator: str) -> Blame:
-    """Which clause a wrong result of an operator breaks, as its cases say."""
+    """Clause that a wrong result of an operator breaks, as its cases say."""
     return next(case.blame for case in every_case().values() if case.operator == operator)
 
 
 def expect(call: Call, seed: int) -> tuple[Part, ...]:
-    """What the reference says of the parts that are checked; no result is looked at."""
+    """Parts that are checked, as the reference has them; no result is looked at."""
     return _EXPECTED[call.workload.operator](call, seed)
 
 
@@ -225,7 +225,7 @@ def _wrong(one: Comparison, profile: Profile) -> str:
 
 
 def checked_rows(w: Workload) -> int:
-    """How many query rows of every head are recomputed."""
+    """Number of query rows of every head that are recomputed."""
     sequences = min(w.batch, SEQUENCES) if w.kind in PACKED else w.batch
     affordable = PAIRS // (sequences * w.heads * w.keys)
     return max(FEWEST_ROWS, min(MOST_ROWS, affordable))

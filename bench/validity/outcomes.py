@@ -35,7 +35,7 @@ class Skipped(Exception):
 
 @dataclass(frozen=True)
 class ProcessRun:
-    """What one process run gave: seconds of each call, batch by batch, and what was paid and seen besides.
+    """Process run: seconds of each call, batch by batch, and what was paid and seen besides.
 
     The last call of each batch was on inputs that the implementation had never seen.
     """
@@ -61,7 +61,7 @@ class ProcessRun:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell in the process runs so far; ``kind`` is TIMED unless it has ended otherwise.
+    """Outcome of a cell in the process runs so far; ``kind`` is TIMED unless it has ended otherwise.
 
     It is UNSTABLE where a result was wrong once in some of them; all are made.
     """

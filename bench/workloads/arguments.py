@@ -1,4 +1,4 @@
-"""What a workload calls an implementation with: shapes, arrays from a seed, keywords, and the shapes of the results."""
+"""Arguments of a workload's calls: shapes, arrays from a seed, keywords, and the shapes of the results."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def make(w: Workload, dtype: str, seed: int) -> tuple[dict[str, np.ndarray], dic
 def fresh(
     w: Workload, arrays: Mapping[str, np.ndarray], keywords: Mapping[str, Any], number: int
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Another set with the same numbers at other places: as good as drawn anew, at the cost of a copy.
+    """Another set with the same numbers at other places: as good as drawn again, at the cost of a copy.
 
     Equal numbers give equal sets; different ones differ, as long as they are fewer than the elements of an array.
     """

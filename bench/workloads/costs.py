@@ -99,7 +99,7 @@ def intensity(w: Workload, dtype: str) -> float:
 
 
 def measures(w: Workload, dtype: str, seconds: float, roofline: Roofline | None) -> dict[str, Any]:
-    """What a record says of a cell whose median is ``seconds``; without a roofline its shares are None."""
+    """Measures of a cell whose median is ``seconds``; without a roofline its shares are None."""
     found: dict[str, Any] = {"bytes_least": least_bytes(w, dtype), "intensity": intensity(w, dtype)}
     peak = roofline.flops_per_second if roofline else None
     bandwidth = roofline.bytes_per_second if roofline else None

@@ -1,4 +1,4 @@
-"""Which workloads are known: those of real models with their sources, sweeps, and the sets that ``--preset`` runs."""
+"""Known workloads: those of real models with their sources, sweeps, and the sets that ``--preset`` runs."""
 
 from __future__ import annotations
 

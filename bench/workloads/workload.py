@@ -38,7 +38,7 @@ class WorkloadError(InputError, ValueError):
 
 @dataclass(frozen=True)
 class Kind:
-    """What a kind of workload is: its operators, and which optional parts its names may have."""
+    """Kind of workload: its operators, and the optional parts that its names may have."""
 
     operator: str
     #: The operator of its gradients, "" for none.

@@ -47,6 +47,7 @@ reference's own error, the same bound with float64's roundoff, is added.  In lon
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,7 +108,24 @@ class _Sizes:
 
 
 def intermediates(x: GradExpected, options: Options, r: Rounding, operands: GradOperandErrors | None = None) -> Errors:
-    """Steps 1 to 5 and 8 for one input and the roundings of a profile; without ``operands`` they are exact."""
+    """Steps 1 to 5 and 8 for one input and the roundings of a profile; without ``operands`` they are exact.
+
+    Parameters
+    ----------
+    x
+        The reference, float64.
+    options
+        Scale, softcap and bias of the call.
+    r
+        Roundoffs, relative to the storage dtype and the dtype that is computed in.
+    operands
+        |error| of q, k, v and grad_output, one key head per query head; None: they are exact.
+
+    Returns
+    -------
+    Errors
+        |error| of the weights, dS and dS_raw, each (B, Hq, Sq, Sk).
+    """
     f = x.forward
     epsilon = score_error(f, options, r, operands)
     low, high = _denominators(f, epsilon)
@@ -259,10 +277,45 @@ def bound(expected: GradExpected, options: Options, dtype: str, profile: Profile
     """Bounds on |result − reference| by the name of the gradient, each in its shape.
 
     ``options`` are those of bounds/sdpa.py.  An element whose reference is not finite is compared by class.
+
+    Parameters
+    ----------
+    expected
+        The reference, float64.
+    options
+        Scale, softcap and bias of the call.
+    dtype
+        Storage dtype of the results.
+    profile
+        The intermediates that are rounded to it.
+
+    Returns
+    -------
+    dict[str, Array]
+        |error|, absolute and in the unit of the gradient, by the name of the gradient.
+    """
+    return both(lambda r: bound_under(expected, options, r), dtype, profile)
+
+
+def both(under: Callable[[Rounding], dict[str, Array]], dtype: str, profile: Profile) -> dict[str, Array]:
+    """Bounds that allow a program its roundings, and the float64 reference its own.
+
+    Parameters
+    ----------
+    under
+        Gives the bounds of a program with some roundoffs, |error| by the name of the gradient.
+    dtype
+        Storage dtype of the gradients.
+    profile
+        The intermediates that are rounded to it.
+
+    Returns
+    -------
+    dict[str, Array]
+        The sums of both.
     """
     with np.errstate(all="ignore"):
-        theirs = bound_under(expected, options, rounding(dtype, profile))
-        ours = bound_under(expected, options, rounding("float64", Profile.WIDE))
+        theirs, ours = under(rounding(dtype, profile)), under(rounding("float64", Profile.WIDE))
     return {name: theirs[name] + ours[name] for name in theirs}
 
 
@@ -272,6 +325,22 @@ def bound_under(
     """Steps 1 to 8 with the given roundoffs, of a program alone: the reference's own error is not added.
 
     With ``operands`` the program works with q, k, v and grad_output that are off by as much; without, with exact ones.
+
+    Parameters
+    ----------
+    x
+        The reference, float64.
+    options
+        Scale, softcap and bias of the call.
+    r
+        Roundoffs, relative to the storage dtype and the dtype that is computed in.
+    operands
+        |error| of q, k, v and grad_output, one key head per query head; None: they are exact.
+
+    Returns
+    -------
+    dict[str, Array]
+        |error|, absolute, by the name of the gradient, each in its shape.
     """
     errors, f, heads = intermediates(x, options, r, operands), x.forward, x.grad_k.shape[1]
     scale, by_key = abs(x.scale), np.swapaxes(f.allowed, 2, 3)

@@ -43,7 +43,22 @@ class MergeBound:
 
 
 def bound(expected: MergeExpected, dtype: str, profile: Profile) -> MergeBound:
-    """The bound for one input; what is NaN in the reference is compared by class."""
+    """The bound for one input; what is NaN in the reference is compared by class.
+
+    Parameters
+    ----------
+    expected
+        The reference, float64.
+    dtype
+        Storage dtype of the outputs.
+    profile
+        The intermediates that are rounded to it.
+
+    Returns
+    -------
+    MergeBound
+        |error|, absolute: output (B, Hq, Sq, Dv) and lse (B, Hq, Sq).
+    """
     r, has_keys = rounding(dtype, profile), ~np.isneginf(expected.lses)
     unit = r.accumulator + UNIT_ROUNDOFF["float64"]  # the reference's own error
     with np.errstate(all="ignore"):  # NaN is a case, no accident

@@ -93,6 +93,22 @@ def bound(expected: LayerExpected | SublayerExpected, options: Options, dtype: s
     """The bound for one call of ``mha`` or ``sublayer`` under one profile.
 
     ``options`` are the scale and the bias of the call.  Elements whose reference is not finite are compared by class.
+
+    Parameters
+    ----------
+    expected
+        The reference, float64.
+    options
+        Scale and bias of the call.
+    dtype
+        Storage dtype of the results.
+    profile
+        The intermediates that are rounded to it.
+
+    Returns
+    -------
+    LayerBound
+        |error|, absolute, of every result in its shape.
     """
     with np.errstate(all="ignore"):
         theirs = bound_under(expected, options, rounding(dtype, profile))
@@ -101,7 +117,22 @@ def bound(expected: LayerExpected | SublayerExpected, options: Options, dtype: s
 
 
 def bound_under(expected: LayerExpected | SublayerExpected, options: Options, r: Rounding) -> LayerBound:
-    """The bound with the given roundoffs, of a program alone: the reference's own error is not added."""
+    """The bound with the given roundoffs, of a program alone: the reference's own error is not added.
+
+    Parameters
+    ----------
+    expected
+        The reference, float64.
+    options
+        Scale and bias of the call.
+    r
+        Roundoffs of the storage dtype and of the dtype that is computed in.
+
+    Returns
+    -------
+    LayerBound
+        |error|, absolute, of every result in its shape.
+    """
     if isinstance(expected, LayerExpected):
         output, weights = _layer(expected, options, r, None)
         return LayerBound(expected.form.output(output), weights)
@@ -131,7 +162,22 @@ def _layer(expected: LayerExpected, options: Options, r: Rounding, arriving: Arr
 
 
 def projection_error(projection: Projection, arriving: Array | None, r: Rounding) -> Array:
-    """Step 1, (B, S, F); ``arriving`` is |δx| (B, S, E), or None where x is exact."""
+    """Step 1, (B, S, F); ``arriving`` is |δx| (B, S, E), or None where x is exact.
+
+    Parameters
+    ----------
+    projection
+        X (B, S, E), w (E, F) and b (F,).
+    arriving
+        |error| of x, (B, S, E).
+    r
+        Roundoffs of the storage dtype and of the dtype that is computed in.
+
+    Returns
+    -------
+    Array
+        |error| of x @ w + b, (B, S, F).
+    """
     terms = projection.w.shape[0] + (projection.b is not None)
     size, carried = projection.size, np.zeros_like(projection.result)
     if arriving is not None:
@@ -144,7 +190,22 @@ def projection_error(projection: Projection, arriving: Array | None, r: Rounding
 
 
 def norm_error(norm: Norm, arriving: Array | None, r: Rounding) -> Array:
-    """Step 6, (B, S, E); ``arriving`` is |δz|, or None where z is exact."""
+    """Step 6, (B, S, E); ``arriving`` is |δz|, or None where z is exact.
+
+    Parameters
+    ----------
+    norm
+        Z (B, S, E), gamma and beta (E,), epsilon.
+    arriving
+        |error| of z, (B, S, E).
+    r
+        Roundoffs of the storage dtype and of the dtype that is computed in.
+
+    Returns
+    -------
+    Array
+        |error| of the normalised rows, (B, S, E).
+    """
     count, w = norm.z.shape[2], r.accumulator
     dz = np.zeros_like(norm.z) if arriving is None else arriving
     dm = _mean(dz) + (count + 1) * w * _mean(np.abs(norm.z) + dz)

@@ -41,9 +41,9 @@ import numpy as np
 
 from attention_conformance.conformance.bounds import gradients as of_heads
 from attention_conformance.conformance.bounds import sdpa as of_sdpa
-from attention_conformance.conformance.bounds.gradients import GradOperandErrors
+from attention_conformance.conformance.bounds.gradients import GradOperandErrors, both
 from attention_conformance.conformance.bounds.mha import projection_error
-from attention_conformance.conformance.bounds.sdpa import OperandErrors, Options, Rounding, growth, rounding
+from attention_conformance.conformance.bounds.sdpa import OperandErrors, Options, Rounding, growth
 from attention_conformance.conformance.spec.mha import combine, split
 from attention_conformance.conformance.spec.mha_gradients import LayerGradExpected
 from attention_conformance.impls.contract import Profile
@@ -58,15 +58,43 @@ def bound(expected: LayerGradExpected, options: Options, dtype: str, profile: Pr
     """Bounds on |result − reference| by the name of the gradient, each in its shape.
 
     ``options`` are the scale and the bias of the call.  Elements whose reference is not finite are compared by class.
+
+    Parameters
+    ----------
+    expected
+        The reference, float64.
+    options
+        Scale and bias of the call.
+    dtype
+        Storage dtype of the gradients.
+    profile
+        The intermediates that are rounded to it.
+
+    Returns
+    -------
+    dict[str, Array]
+        |error|, absolute, by the name of the gradient.
     """
-    with np.errstate(all="ignore"):
-        theirs = bound_under(expected, options, rounding(dtype, profile))
-        ours = bound_under(expected, options, rounding("float64", Profile.WIDE))
-    return {name: theirs[name] + ours[name] for name in theirs}
+    return both(lambda r: bound_under(expected, options, r), dtype, profile)
 
 
 def bound_under(expected: LayerGradExpected, options: Options, r: Rounding) -> dict[str, Array]:
-    """The bound with the given roundoffs, of a program alone: the reference's own error is not added."""
+    """The bound with the given roundoffs, of a program alone: the reference's own error is not added.
+
+    Parameters
+    ----------
+    expected
+        The reference, float64.
+    options
+        Scale and bias of the call.
+    r
+        Roundoffs of the storage dtype and of the dtype that is computed in.
+
+    Returns
+    -------
+    dict[str, Array]
+        |error|, absolute, by the name of the gradient, each in its shape.
+    """
     x, layer, heads = expected, expected.layer, expected.heads.forward.q.shape[1]
     operands, combined = _operands(x, options, r, heads)
     found = of_heads.bound_under(x.heads, options, r, operands)
@@ -110,7 +138,22 @@ def _exact(array: Array) -> Off:
 
 
 def of_weight(x: Off, y: Off, r: Rounding) -> Array:
-    """Step 4: of Σ xᵀ y over the rows of all samples, (inputs, outputs), for x (B, S, inputs) and y (B, S, outputs)."""
+    """Step 4: of Σ xᵀ y over the rows of all samples, (inputs, outputs), for x (B, S, inputs) and y (B, S, outputs).
+
+    Parameters
+    ----------
+    x
+        Values with their |error|, (B, S, inputs).
+    y
+        Values with their |error|, (B, S, outputs).
+    r
+        Roundoffs of the storage dtype and of the dtype that is computed in.
+
+    Returns
+    -------
+    Array
+        |error|, (inputs, outputs).
+    """
     (a, da), (b, db) = x, y
     by_column = np.swapaxes(a, 1, 2), np.swapaxes(da, 1, 2)
     carried = by_column[1] @ np.abs(b) + (np.abs(by_column[0]) + by_column[1]) @ db
@@ -118,7 +161,20 @@ def of_weight(x: Off, y: Off, r: Rounding) -> Array:
 
 
 def of_bias(y: Off, r: Rounding) -> Array:
-    """Step 5: of the sum of the rows of all samples, (outputs,)."""
+    """Step 5: of the sum of the rows of all samples, (outputs,).
+
+    Parameters
+    ----------
+    y
+        Values with their |error|, (B, S, outputs).
+    r
+        Roundoffs of the storage dtype and of the dtype that is computed in.
+
+    Returns
+    -------
+    Array
+        |error|, (outputs,).
+    """
     b, db = y
     return _of_rows(b.sum(axis=1), db.sum(axis=1), (np.abs(b) + db).sum(axis=1), b.shape[0] * b.shape[1], r)
 
@@ -133,7 +189,20 @@ def _of_rows(parts: Array, carried: Array, size: Array, count: int, r: Rounding)
 
 
 def of_input(parts: Sequence[tuple[Off, Array]], r: Rounding) -> Array:
-    """Step 6: of Σ dZ wᵀ, (B, S, E), from dZ (B, S, F) and w (E, F) of each projection."""
+    """Step 6: of Σ dZ wᵀ, (B, S, E), from dZ (B, S, F) and w (E, F) of each projection.
+
+    Parameters
+    ----------
+    parts
+        DZ (B, S, F) with its |error|, and w (E, F), of each projection.
+    r
+        Roundoffs of the storage dtype and of the dtype that is computed in.
+
+    Returns
+    -------
+    Array
+        |error|, (B, S, E).
+    """
     columns = sum(w.shape[1] for _, w in parts)
     sums, carried, size = (np.zeros((*parts[0][0][0].shape[:2], len(parts[0][1]))) for _ in range(3))
     stored = np.zeros_like(sums)

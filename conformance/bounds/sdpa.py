@@ -103,6 +103,18 @@ def rounding(dtype: str, profile: Profile) -> Rounding:
 
     float16 and bfloat16 accumulate in float32 in every profile: a sum of hundreds of terms in 8 or 11 bits is
     wrong, not imprecise.
+
+    Parameters
+    ----------
+    dtype
+        Storage dtype: float64, float32, float16 or bfloat16.
+    profile
+        The intermediates that are rounded to it.
+
+    Returns
+    -------
+    Rounding
+        Roundoffs, relative (half a unit in the last place), and the least subnormal numbers, absolute.
     """
     store = UNIT_ROUNDOFF[dtype]
     accumulator = min(store, UNIT_ROUNDOFF["float32"])
@@ -114,7 +126,18 @@ def rounding(dtype: str, profile: Profile) -> Rounding:
 
 
 def profiles(dtype: str) -> tuple[Profile, ...]:
-    """The profiles that differ for a dtype, from strict to loose."""
+    """The profiles that differ for a dtype, from strict to loose.
+
+    Parameters
+    ----------
+    dtype
+        Storage dtype: float64, float32, float16 or bfloat16.
+
+    Returns
+    -------
+    tuple[Profile, ...]
+        One where all are the same, as in float64.
+    """
     if dtype in ("float16", "bfloat16"):
         return (Profile.WIDE, Profile.FUSED, Profile.STORAGE)
     return (Profile.WIDE, Profile.TF32) if dtype == "float32" else (Profile.WIDE,)
@@ -211,7 +234,18 @@ def _same(one: Options, other: Options) -> bool:
 
 
 def with_sinks(expected: Expected) -> Expected:
-    """SDPA-38: a sink is one more key, whose score is given and whose value is 0."""
+    """(SDPA-38) A sink is one more key, whose score is given and whose value is 0.
+
+    Parameters
+    ----------
+    expected
+        The reference, float64.
+
+    Returns
+    -------
+    Expected
+        The same with scores and weights (B, Hq, Sq, Sk + 1), and v (B, Hkv, Sk + 1, Dv).
+    """
     if expected.sinks is None:
         return expected
 
@@ -234,7 +268,20 @@ def with_sinks(expected: Expected) -> Expected:
 
 
 def growth(n: int | np.ndarray, r: Rounding) -> np.ndarray:
-    """g(n): relative error of a sum of n terms, against the sum of their absolute values."""
+    """g(n): relative error of a sum of n terms, against the sum of their absolute values.
+
+    Parameters
+    ----------
+    n
+        Numbers of terms, of any shape.
+    r
+        Roundoffs of the storage dtype and of the dtype that is computed in.
+
+    Returns
+    -------
+    np.ndarray
+        Relative, in the shape of ``n``.
+    """
     return np.minimum(n, LAMBDA * np.sqrt(n)) * r.accumulator
 
 
@@ -242,6 +289,22 @@ def bound_under(expected: Expected, options: Options, r: Rounding, operands: Ope
     """Steps 1 to 5 with the given roundoffs, of a program alone: the reference's own error is not added.
 
     With ``operands`` the program works with q, k and v that are off by as much; without, with exact ones.
+
+    Parameters
+    ----------
+    expected
+        The reference, float64.
+    options
+        Scale, softcap and bias of the call.
+    r
+        Roundoffs of the storage dtype and of the dtype that is computed in.
+    operands
+        |error| of q, k and v, one key head per query head; None: they are exact.
+
+    Returns
+    -------
+    Bound
+        |error|, absolute: output (B, Hq, Sq, Dv) and lse (B, Hq, Sq).
     """
     epsilon = score_error(expected, options, r, operands)
     keys = expected.allowed.sum(axis=3, keepdims=True)
@@ -282,7 +345,24 @@ def _weights_moved(expected: Expected, change: np.ndarray) -> np.ndarray:
 
 
 def score_error(expected: Expected, options: Options, r: Rounding, operands: OperandErrors | None = None) -> np.ndarray:
-    """ε of step 1, with the error of exp as one of its argument, (B, Hq, Sq, Sk); 0 at keys that are not allowed."""
+    """ε of step 1, with the error of exp as one of its argument, (B, Hq, Sq, Sk); 0 at keys that are not allowed.
+
+    Parameters
+    ----------
+    expected
+        The reference, float64.
+    options
+        Scale, softcap and bias of the call.
+    r
+        Roundoffs of the storage dtype and of the dtype that is computed in.
+    operands
+        |error| of q, k and v, one key head per query head; None: they are exact.
+
+    Returns
+    -------
+    np.ndarray
+        |error|, absolute and in the unit of the scores.
+    """
     width = expected.q.shape[3]
     scale = options.scale if options.scale is not None else 1 / np.sqrt(width)
     q, k = np.abs(expected.q), np.swapaxes(np.abs(expected.k), 2, 3)

@@ -28,7 +28,26 @@ class PackedBound:
 def bound(
     expected: PackedExpected, options: sdpa.Options, dtype: str, profile: Profile, quantised: bool = False
 ) -> PackedBound:
-    """The bound for one pack, of which ``expected`` is the reference; parameters as of ``bounds.sdpa.bound``."""
+    """The bound for one pack, of which ``expected`` is the reference; parameters as of ``bounds.sdpa.bound``.
+
+    Parameters
+    ----------
+    expected
+        The reference of every sequence, float64.
+    options
+        Scale and softcap of the call.
+    dtype
+        Storage dtype of the results.
+    profile
+        The intermediates that are rounded to it.
+    quantised
+        Whether keys and values are read from a quantised cache.
+
+    Returns
+    -------
+    PackedBound
+        |error|, absolute: output (Tq, Hq, Dv) and lse (Hq, Tq).
+    """
     found = PackedBound(np.zeros(expected.output.shape), np.zeros(expected.lse.shape))
     for part in expected.parts:
         off = dequantised(part.expected, dtype, profile) if quantised else None
@@ -39,7 +58,22 @@ def bound(
 
 
 def dequantised(expected: Expected, dtype: str, profile: Profile) -> sdpa.OperandErrors:
-    """(PAGED-15) How far keys and values may be off that a program dequantises: one rounding of each."""
+    """(PAGED-15) How far keys and values may be off that a program dequantises: one rounding of each.
+
+    Parameters
+    ----------
+    expected
+        The reference of one sequence.
+    dtype
+        What they are dequantised to.
+    profile
+        The intermediates that are rounded to it.
+
+    Returns
+    -------
+    sdpa.OperandErrors
+        |error| of q (0), k and v, one key head per query head.
+    """
     r = sdpa.rounding(dtype, profile)
     u = max(r.weight, r.accumulator)
     return sdpa.OperandErrors(np.zeros_like(expected.q), u * np.abs(expected.k), u * np.abs(expected.v))

@@ -52,7 +52,18 @@ class Blame:
     memory: str = "SDPA-30"
 
     def wrong_value(self, clauses: tuple[str, ...]) -> str:
-        """The clause that a wrong output breaks: the first of the case's that says what its values are."""
+        """The clause that a wrong output breaks: the first of the case's that says what its values are.
+
+        Parameters
+        ----------
+        clauses
+            Those of the case.
+
+        Returns
+        -------
+        str
+            The id of a clause.
+        """
         if self.memory in clauses:
             return self.memory  # the same input in another memory layout is a case of its own
         form = (self.accuracy, self.dtype, self.modified, self.unrepeatable, *self.of_result.values())
@@ -117,24 +128,86 @@ class AnyCase(ABC):
         return self.shape.elements, self.name
 
     def inputs(self, dtype: str) -> Any:
-        """The inputs in a dtype, always the same ones: ``arrays`` by name, and ``keywords``."""
+        """The inputs in a dtype, always the same ones: ``arrays`` by name, and ``keywords``.
+
+        Parameters
+        ----------
+        dtype
+            Storage dtype: float64, float32, float16 or bfloat16.
+
+        Returns
+        -------
+        Any
+            Of the type of the operator's inputs.
+        """
         return self.store.inputs(self, dtype)
 
     def expected(self, dtype: str) -> Any:
-        """What the reference says of the inputs, results as attributes.  Raises InvalidInput for invalid ones."""
+        """What the reference says of the inputs, results as attributes.
+
+        Parameters
+        ----------
+        dtype
+            Storage dtype: float64, float32, float16 or bfloat16.
+
+        Returns
+        -------
+        Any
+            Float64, results as attributes.
+
+        Raises
+        ------
+        InvalidInput
+            For invalid inputs.
+        """
         return self.store.expected(self, dtype)
 
     def bound(self, dtype: str, profile: Profile) -> Any:
-        """The error bound for the inputs under a profile, results as attributes."""
+        """The error bound for the inputs under a profile, results as attributes.
+
+        Parameters
+        ----------
+        dtype
+            Storage dtype: float64, float32, float16 or bfloat16.
+        profile
+            The intermediates that are rounded to it.
+
+        Returns
+        -------
+        Any
+            |error|, absolute, in the shapes of the results.
+        """
         return self.store.bound(self, dtype, profile)
 
     def make_inputs(self, dtype: str) -> Any:
-        """The inputs, made from the case's own seed."""
+        """The inputs, made from the case's own seed.
+
+        Parameters
+        ----------
+        dtype
+            Storage dtype: float64, float32, float16 or bfloat16.
+
+        Returns
+        -------
+        Any
+            Of the type of the operator's inputs.
+        """
         inputs = self.before_edit(dtype)
         return inputs if self.edit is None else self.edit(inputs)
 
     def before_edit(self, dtype: str) -> Any:
-        """The inputs before they are edited."""
+        """The inputs before they are edited.
+
+        Parameters
+        ----------
+        dtype
+            Storage dtype: float64, float32, float16 or bfloat16.
+
+        Returns
+        -------
+        Any
+            Of the type of the operator's inputs.
+        """
         rng = np.random.default_rng(zlib.crc32(self.name.encode()))
         target = NUMPY_DTYPES[dtype]
         with np.errstate(all="ignore"):
@@ -147,23 +220,89 @@ class AnyCase(ABC):
         return ()
 
     def draw(self, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-        """The arguments in float64."""
+        """The arguments in float64.
+
+        Parameters
+        ----------
+        rng
+            Seeded by the case.
+
+        Returns
+        -------
+        tuple[np.ndarray, ...]
+            Arrays in the order of the operator's arguments.
+        """
         raise NotImplementedError
 
     @abstractmethod
     def make_expected(self, inputs: Any) -> Any:
-        """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+        """What the reference says of inputs.
+
+        Parameters
+        ----------
+        inputs
+            As ``make_inputs`` gives them.
+
+        Returns
+        -------
+        Any
+            Float64, results as attributes.
+
+        Raises
+        ------
+        InvalidInput
+            For invalid inputs.
+        """
 
     @abstractmethod
     def make_bound(self, inputs: Any, expected: Any, dtype: str, profile: Profile) -> Any:
-        """The error bound for inputs, of which ``expected`` is the reference, under a profile."""
+        """The error bound for inputs, of which ``expected`` is the reference, under a profile.
+
+        Parameters
+        ----------
+        inputs
+            As ``make_inputs`` gives them.
+        expected
+            As ``make_expected`` gives it.
+        dtype
+            Storage dtype: float64, float32, float16 or bfloat16.
+        profile
+            The intermediates that are rounded to it.
+
+        Returns
+        -------
+        Any
+            |error|, absolute, in the shapes of the results.
+        """
 
     @abstractmethod
     def axes(self, result: str) -> tuple[str, ...]:
-        """Names of the axes of a result, for "rows 1–4"."""
+        """Names of the axes of a result, for "rows 1–4".
+
+        Parameters
+        ----------
+        result
+            Its name, such as "output".
+
+        Returns
+        -------
+        tuple[str, ...]
+            One name for each axis.
+        """
 
     def located(self, comparison: Comparison) -> Comparison:
-        """A comparison with the indices that its reader knows: those of the whole result, where a part is compared."""
+        """A comparison with the indices that its reader knows: those of the whole result, where a part is compared.
+
+        Parameters
+        ----------
+        comparison
+            Of a part of a result.
+
+        Returns
+        -------
+        Comparison
+            The same with other indices.
+        """
         return comparison
 
     def results(self) -> tuple[str, ...]:
@@ -172,7 +311,26 @@ class AnyCase(ABC):
 
     @classmethod
     def of(cls, name: str, clauses: str, why: str, shape: Any, options: Mapping[str, Any]) -> Self:
-        """A case from its clauses as one text, and its other fields among its options."""
+        """A case from its clauses as one text, and its other fields among its options.
+
+        Parameters
+        ----------
+        name
+            In kebab case.
+        clauses
+            Ids, separated by spaces.
+        why
+            The mistake that it is there for.
+        shape
+            Sizes, of the operator's type.
+        options
+            The other fields.
+
+        Returns
+        -------
+        Self
+            The case.
+        """
         fields = {key: value for key, value in options.items() if key in cls.__dataclass_fields__}
         rest = {key: value for key, value in options.items() if key not in fields}
         return cls(name, tuple(clauses.split()), why, shape, options=rest, **fields)
@@ -246,16 +404,68 @@ class Case(AnyCase):
 
 
 def reference_of(inputs: Inputs) -> Expected:
-    """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+    """What the reference says of inputs.
+
+    Parameters
+    ----------
+    inputs
+        Q (B, Hq, Sq, D), k (B, Hkv, Sk, D), v (B, Hkv, Sk, Dv), and the options that are given.
+
+    Returns
+    -------
+    Expected
+        Output (B, Hq, Sq, Dv), lse (B, Hq, Sq) and the intermediate results, float64.
+
+    Raises
+    ------
+    InvalidInput
+        For invalid ones.
+    """
     options = {name: value for name, value in inputs.keywords.items() if not name.startswith("return_")}
     return reference.sdpa(inputs.q, inputs.k, inputs.v, **options)
 
 
 def bound_of(inputs: Inputs, expected: Expected, dtype: str, profile: Profile) -> bounds.Bound:
-    """The error bound for inputs, of which ``expected`` is the reference, under a profile."""
+    """The error bound for inputs, of which ``expected`` is the reference, under a profile.
+
+    Parameters
+    ----------
+    inputs
+        Q (B, Hq, Sq, D), k (B, Hkv, Sk, D), v (B, Hkv, Sk, Dv), and the options that are given.
+    expected
+        Their reference.
+    dtype
+        Storage dtype.
+    profile
+        The intermediates that are rounded to it.
+
+    Returns
+    -------
+    bounds.Bound
+        |error|, absolute: output (B, Hq, Sq, Dv) and lse (B, Hq, Sq).
+    """
     return bounds.bound(expected, bounds.Options.of(inputs.keywords), dtype, profile)
 
 
 def case(name: str, clauses: str, why: str, shape: Shape = SMALL, **rest: Any) -> Case:
-    """A case from its clauses as one text and its options as keywords."""
+    """A case from its clauses as one text and its options as keywords.
+
+    Parameters
+    ----------
+    name
+        In kebab case.
+    clauses
+        Ids, separated by spaces, first the one that it tests.
+    why
+        The mistake that it is there for.
+    shape
+        B, Hq, Hkv, Sq, Sk, D and Dv.
+    rest
+        Options and data, as ``Case`` has them.
+
+    Returns
+    -------
+    Case
+        The case.
+    """
     return Case.of(name, clauses, why, shape, rest)

@@ -45,7 +45,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 #: The names of the cases that a fault in an envelope needs to be caught twice, a line each; chosen by the kill matrices
 #: (faults/envelopes.py).
-ASKED = Path(__file__).with_name("kernels_asked.txt")
+REQUESTED = Path(__file__).with_name("kernels_requested.txt")
 
 #: Elements above which the references of a case are made again where a run comes back to it; others are kept.
 LARGEST = 1 << 20
@@ -411,7 +411,7 @@ def row_named(name: str) -> Row | None:
 
 def asked_cases() -> Iterator[Case]:
     """The cases that a run asks without being told to."""
-    return map(named, ASKED.read_text(encoding="utf-8").split())
+    return map(named, REQUESTED.read_text(encoding="utf-8").split())
 
 
 #: What a row of the few may cost.
@@ -425,7 +425,7 @@ def few() -> Iterator[Case]:
     not, and with lse.  Greedy: the case that brings most for its cost first.  And those of a whole call that are written
     out, of empty batches, smallest numbers and sinks.
     """
-    rows = {name: row_named(name) for name in ASKED.read_text(encoding="utf-8").split()}
+    rows = {name: row_named(name) for name in REQUESTED.read_text(encoding="utf-8").split()}
     brings = {name: _met(row) for name, row in rows.items() if row is not None and row.cost <= 2 * CHEAP}
     costs = {name: 1 + row.cost / CHEAP for name, row in rows.items() if row is not None}
     missing = set().union(*brings.values())

@@ -42,7 +42,20 @@ class CaseStore:
         return len(self._made)
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """The value of a key, made by ``make`` if the store has none.  What ``make`` raises is not kept."""
+        """The value of a key, made by ``make`` if the store has none.  What ``make`` raises is not kept.
+
+        Parameters
+        ----------
+        key
+            Of the value.
+        make
+            Computes it.
+
+        Returns
+        -------
+        Any
+            The value.
+        """
         found = self._made.get(key, self)
         if found is not self:
             return found
@@ -63,15 +76,61 @@ class CaseStore:
         self._bytes.clear()
 
     def inputs(self, case: AnyCase, dtype: str) -> Any:
-        """The inputs of a case in a dtype."""
+        """The inputs of a case in a dtype.
+
+        Parameters
+        ----------
+        case
+            Of any operator.
+        dtype
+            Storage dtype.
+
+        Returns
+        -------
+        Any
+            Of the type of the operator's inputs.
+        """
         return self.get(("inputs", case, dtype), lambda: case.make_inputs(dtype))
 
     def expected(self, case: AnyCase, dtype: str) -> Any:
-        """What the reference says of them.  Raises InvalidInput for invalid ones."""
+        """What the reference says of them.
+
+        Parameters
+        ----------
+        case
+            Of any operator.
+        dtype
+            Storage dtype.
+
+        Returns
+        -------
+        Any
+            Float64, results as attributes.
+
+        Raises
+        ------
+        InvalidInput
+            For invalid inputs.
+        """
         return self.get(("expected", case, dtype), lambda: case.make_expected(self.inputs(case, dtype)))
 
     def bound(self, case: AnyCase, dtype: str, profile: Profile) -> Any:
-        """The error bound for them under a precision profile."""
+        """The error bound for them under a precision profile.
+
+        Parameters
+        ----------
+        case
+            Of any operator.
+        dtype
+            Storage dtype.
+        profile
+            The intermediates that are rounded to the dtype.
+
+        Returns
+        -------
+        Any
+            |error|, absolute, in the shapes of the results.
+        """
         return self.get(
             ("bound", case, dtype, profile),
             lambda: case.make_bound(self.inputs(case, dtype), self.expected(case, dtype), dtype, profile),

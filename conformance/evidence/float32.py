@@ -22,7 +22,7 @@ def value_cases() -> list[Case]:
 
 
 def computed_in_float32(case: Case) -> str:
-    """What becomes of float64 inputs that are computed in float32: "caught", "missed", or "float32" if nothing can be.
+    """Fate of float64 inputs that are computed in float32: "caught", "missed", or "float32" if nothing can be.
 
     Nothing can be caught where the exact results are float32 numbers, give or take the bound.
     """

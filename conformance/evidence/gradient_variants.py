@@ -28,7 +28,7 @@ SINGLE = ("float32", "float64")
 
 @dataclass(frozen=True)
 class Forward:
-    """What the forward pass leaves, in the dtype computed in; ``cap`` is the tanh of softcap."""
+    """Intermediates of the forward pass, in the dtype computed in; ``cap`` is the tanh of softcap."""
 
     q: Array
     k: Array

@@ -44,7 +44,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of a block, and the versions of the libraries that took part."""
+    """Measurements of a block, and the versions of the libraries that took part."""
 
     verdicts: tuple[Verdict, ...]
     versions: dict[str, str]

@@ -57,7 +57,7 @@ class WithoutKeyBias(Plain):
 
 
 class Stored(LayerBackward):
-    """What one operator hands to the next is in the storage dtype; the forward pass is not."""
+    """Storage dtype between operators: what one hands to the next is stored; the forward pass is not."""
 
     profiles = WIDE
 

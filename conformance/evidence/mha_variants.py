@@ -100,7 +100,7 @@ class Stored(Layer):
 
 
 class Handed(Layer):
-    """What one operator hands to the next is stored, and nothing within one."""
+    """Storage dtype between operators: what one hands to the next is stored, and nothing within one."""
 
     profiles = WIDE
 

@@ -37,7 +37,7 @@ def power(number: float) -> str:
 
 
 def fields(part: dict[str, Any]) -> str:
-    """How many problems give each field, and the range of its numbers."""
+    """Table of fields: how many problems give each, and the range of its numbers."""
     header, of = ("field", "problems", "share", "smallest", "largest"), part["problems"]
     body = [
         (f"`{name}`", f"{each['given']:,}", f"{each['given'] / of:.0%}", *_ends(each))
@@ -51,14 +51,14 @@ def _ends(field: dict[str, Any]) -> tuple[str, ...]:
 
 
 def libraries(part: dict[str, Any]) -> str:
-    """What became of the problems on the implementations of libraries."""
+    """Table of the problems on the implementations of libraries."""
     rows = [row for row in part["rows"] if not row["variant"]]
     body = [(*_judged(row), f"{row['unsupported']:,}", f"{sum(row['known'].values()):,}") for row in rows]
     return table(("implementation", *JUDGED, "unsupported", "excluded"), body, "lllrrrrlrr")
 
 
 def variants(part: dict[str, Any]) -> str:
-    """What became of them on the honest variants."""
+    """Table of the problems on the honest variants."""
     rows = [row for row in part["rows"] if row["variant"]]
     body = [(*_judged(row), f"{sum(row['known'].values()):,}") for row in rows]
     return table(("variant", *JUDGED, "excluded"), body, "lllrrrrlr")
@@ -73,7 +73,7 @@ def _judged(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def excluded(part: dict[str, Any]) -> str:
-    """How many problems which records exclude."""
+    """Table of records and how many problems each excludes."""
     counts: Counter[tuple[str, str]] = Counter()
     for row in part["rows"]:
         for records, count in row["known"].items():
@@ -83,7 +83,7 @@ def excluded(part: dict[str, Any]) -> str:
 
 
 def records(parts: Iterable[dict[str, Any]]) -> str:
-    """What the records say that excluded a problem of any part."""
+    """Table of the records that excluded a problem of any part."""
     known: dict[str, dict[str, Any]] = {}
     for part in parts:
         met = {name for row in part["rows"] for names in row["known"] for name in names.split(", ")}
@@ -94,7 +94,7 @@ def records(parts: Iterable[dict[str, Any]]) -> str:
 
 
 def small(part: dict[str, Any]) -> str:
-    """How small an error of each quantity is caught, by dtype and profile."""
+    """Table of the smallest error of each quantity that is caught, by dtype and profile."""
     groups: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for row in part["sensitivity"]:
         groups.setdefault((row["dtype"], row["profile"]), {})[row["quantity"]] = row
@@ -161,7 +161,7 @@ def render(evidence: dict[str, Any]) -> str:
 
 
 def numbers(part: dict[str, Any]) -> dict[str, str]:
-    """What the words may say of a series."""
+    """Numbers of a series that the words may name."""
     return {
         "problems": f"{part['problems']:,}",
         "judged": f"{sum(row['judged'] for row in part['rows']):,}",
@@ -178,7 +178,7 @@ def numbers(part: dict[str, Any]) -> dict[str, str]:
 
 
 def made(name: str, part: dict[str, Any]) -> str:
-    """What a series was measured with."""
+    """Versions and seed that a series was measured with."""
     versions = ", ".join(f"{package} {version}" for package, version in part["versions"].items())
     machine = part["machine"]
     return f"* `{name}`: {versions}; Python {machine['python']} on {machine['system']}."

@@ -250,7 +250,7 @@ def scaled(rng: Rng, width: int) -> float:
 
 
 def axes(rng: Rng) -> Axes:
-    """Which axes of a mask or bias are full, and how many it has."""
+    """Axes of a mask or bias that are full, and how many it has."""
     rank = int(rng.integers(1, 5)) if happens(rng, "lower rank") else 4
     return tuple(1 if happens(rng, "broadcast") else None for _ in range(rank))
 

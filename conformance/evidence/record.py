@@ -7,26 +7,34 @@ measured again without the others.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
+import numpy as np
+
 from attention_conformance import conformance
+from attention_conformance.conformance.cases.data import Shape
+from attention_conformance.conformance.cases.layer import LayerShape
 from attention_conformance.conformance.evidence import float32, sensitivity
-from attention_conformance.conformance.evidence.drawn import drawn
 from attention_conformance.conformance.evidence.measure import Measured, alarms, measure, rows
 from attention_conformance.conformance.evidence.problems import SEED
 from attention_conformance.conformance.evidence.series import SERIES, Series
 from attention_conformance.conformance.evidence.stamp import stamp
 from attention_conformance.conformance.evidence.verdicts import Kind, Verdict
 from attention_conformance.conformance.ledger.load import read as read_ledger
-from attention_conformance.conformance.results import fingerprint, strict
-from attention_conformance.impls import compressed
+from attention_conformance.conformance.properties.problem import Problem
+from attention_conformance.conformance.results import fingerprint
+from attention_conformance.impls import compressed, strict
 
 #: Raised when the meaning of a field changes.
 FORMAT = 3
 
 EVIDENCE = Path(conformance.__file__).with_name("evidence.json.zst")
+
+#: Fields that say nothing of the inputs.
+UNSAID = ("name", "operator")
 
 #: Bytes of a file that is read.
 LIMIT = 1 << 24
@@ -75,7 +83,7 @@ def collect(
 
 
 def part(series: Series, problems: int, judged: Measured) -> dict[str, Any]:
-    """What the evidence holds of a series: its problems, what became of them, and how small an error is caught."""
+    """Evidence of a series: its problems, what became of them, and how small an error is caught."""
     machine = fingerprint()
     return {
         "problems": problems,
@@ -108,7 +116,7 @@ def remeasure_cases(kept: dict[str, Any]) -> dict[str, Any]:
 
 
 def deviations(verdicts: Iterable[Verdict]) -> dict[str, dict[str, Any]]:
-    """What is known of each record that excused a problem."""
+    """Records that excused a problem, with what is known of each."""
     met = {name for each in verdicts if each.kind is Kind.KNOWN for name in each.why.split(", ")}
     return {
         each.id: {"clause": each.clause, "instead": each.instead} for each in read_ledger().deviations if each.id in met
@@ -135,3 +143,41 @@ def read(path: Path = EVIDENCE) -> dict[str, Any]:
 def _order(series: Series, row: dict[str, Any]) -> tuple[bool, int, int]:
     names = [name.rpartition(":")[2] for name in series.implementations]
     return row["variant"], names.index(row["implementation"]), sensitivity.DTYPES.index(row["dtype"])
+
+
+def drawn(series: Series, problems: int) -> dict[str, Any]:
+    """Counts of the first problems of a series: how many are in each dtype, and of each field how many give it.
+
+    With its smallest and largest number, None for a field without numbers.
+    """
+    dtypes = [series.dtype(index) for index in range(problems)]
+    given: dict[str, int] = {}
+    numbers: dict[str, list[float]] = {}
+    for index in range(problems):
+        for name, value, default in _fields_of(series.problem(index)):
+            given[name] = given.get(name, 0) + (
+                value is True or (type(value) is not bool and value not in (None, default))
+            )
+            numbers.setdefault(name, []).extend(n for n in np.ravel(value).tolist() if type(n) in (int, float))
+    return {
+        "dtypes": {name: dtypes.count(name) for name in sorted(set(dtypes))},
+        "fields": {
+            name: {
+                "given": count,
+                "smallest": min(numbers[name], default=None),
+                "largest": max(numbers[name], default=None),
+            }
+            for name, count in given.items()
+            if count
+        },
+    }
+
+
+def _fields_of(problem: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Name, value and default of each field, those of a problem within and of the shape (always given) among them."""
+    for field in fields(problem):
+        value = getattr(problem, field.name)
+        if isinstance(value, Problem | Shape | LayerShape):
+            yield from _fields_of(value)
+        elif field.name not in UNSAID:
+            yield field.name, value, MISSING if isinstance(problem, Shape | LayerShape) else field.default

@@ -82,7 +82,7 @@ def bound_numbers(series: Series, index: str) -> dict[str, float]:
 
 
 def stale(kept: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What has changed between two stamps of one series: the cases, and the problems whose bounds are others."""
+    """Changes between two stamps of one series: the cases, and the problems whose bounds are others."""
     one, other = kept["cases"], now["cases"]
     found = [f"case {name}" for name in one.keys() ^ other.keys()]
     found += [f"case {n}" for n in one.keys() & other.keys() if not np.isclose(one[n], other[n], rtol=0, atol=SAME)]

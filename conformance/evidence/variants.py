@@ -22,7 +22,7 @@ HALVES = ("float16", "bfloat16")
 
 
 class Variant(Attention):
-    """What a plug-in says of itself: its dtypes and the profile of each."""
+    """Variant as a plug-in declares itself: its dtypes and the profile of each."""
 
     dtypes: tuple[str, ...] = DTYPES
     profiles: Mapping[str, str] = dict.fromkeys(DTYPES, "wide")

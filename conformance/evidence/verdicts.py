@@ -66,7 +66,7 @@ def excuse(target: Target, case: AnyCase, judged: Judged, ledger: Ledger, versio
 
 
 def heads_of(expected: Any) -> Expected:
-    """What the reference of sdpa says within what a reference says."""
+    """Heads: what the reference of sdpa says, within what a reference says."""
     if isinstance(expected, SublayerExpected):
         return expected.layer.heads
     if isinstance(expected, GradExpected):
@@ -160,7 +160,7 @@ def _handed(expected: Any) -> Iterator[np.ndarray]:
 
 
 class Kind(StrEnum):
-    """What became of a problem on an implementation."""
+    """Verdict on a problem of an implementation."""
 
     KEPT = "kept"
     UNSUPPORTED = "unsupported"
@@ -194,14 +194,14 @@ class Jury:
     series: Series = SDPA
 
     def verdicts(self, index: int) -> Iterator[Verdict]:
-        """What becomes of one problem on every implementation that has its dtype."""
+        """Verdicts on one problem, of every implementation that has its dtype."""
         case = once(self.series.problem(index), self.series.dtype(index))
         for target in self.selection.targets:
             if target.dtype in case.dtypes and index % self.series.every.get(target.implementation.name, 1) == 0:
                 yield self.verdict(target, case, index)
 
     def verdict(self, target: Target, case: Any, index: int = 0) -> Verdict:
-        """What becomes of one problem on one implementation, in the problem's dtype."""
+        """Verdict on one problem, of one implementation, in the problem's dtype."""
         name, versions = target.implementation.name, self.selection.versions
         judged = judge_case(target, case, self.pool, self.selection.keywords[name], Ledger(), versions, TIMEOUT)
         result = judged.result

@@ -23,7 +23,7 @@ from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.cases.envelopes import ENVELOPES, Kind, Proposed, random_shape
 from attention_conformance.conformance.cases.fit import dtypes_for, fit, fit_kernels, resized
 from attention_conformance.conformance.cases.kernel_paths import Call, KernelPath, kernel_paths
-from attention_conformance.conformance.cases.kernels import ASKED, OPTION_SETS, call_of, telling
+from attention_conformance.conformance.cases.kernels import OPTION_SETS, REQUESTED, call_of, telling
 from attention_conformance.conformance.cases.store import FITTED, RANDOM
 from attention_conformance.conformance.evidence.problems import (
     GradientProblem,
@@ -40,7 +40,7 @@ from attention_conformance.conformance.faults.models.on_path import Mistake
 from attention_conformance.conformance.faults.models.sdpa import Attention
 from attention_conformance.conformance.faults.trials import trial
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.impls import compressed
+from attention_conformance.impls import compressed, strict
 from attention_conformance.impls.process.pool import Pool
 
 FORMAT = "attention-conformance envelopes 1"
@@ -155,7 +155,7 @@ def judged(name: str, pool: Pool, faults: Iterable[str] = (), enough: int = LEAS
     """
     kind = ENVELOPES[name]
     rows = [Row(fault_named(each), pool) for each in faults or faults_in(kind)]
-    small, likely, already = cases_in(kind), _likely(), set(ASKED.read_text(encoding="utf-8").split())
+    small, likely, already = cases_in(kind), _likely(), set(REQUESTED.read_text(encoding="utf-8").split())
     large = sorted(
         kernel_cases_in(kind), key=lambda case: case.name not in already
     )  # a run asks no more than it has to
@@ -358,7 +358,7 @@ def as_json(matrices: Iterable[Matrix]) -> dict[str, Any]:
 
 def read(path: Path) -> dict[str, Any]:
     """The matrices of a file."""
-    found: dict[str, Any] = json.loads(compressed.read(path, _MOST_BYTES))
+    found: dict[str, Any] = strict.loads(compressed.read(path, _MOST_BYTES))
     return found
 
 
@@ -401,7 +401,7 @@ def write(path: Path, names: Sequence[str] = ()) -> str:
         else:
             path.write_text(text, encoding="utf-8")
         if path.resolve() == PUBLISHED:
-            ASKED.write_text("".join(f"{case}\n" for case in asked(found)), encoding="utf-8")
+            REQUESTED.write_text("".join(f"{case}\n" for case in asked(found)), encoding="utf-8")
         states = Counter(each.state for each in matrix.found)
         lines.append(f"{name}: {', '.join(f'{n} {state}' for state, n in states.items())}")
     return "\n".join([*lines, str(path)])

@@ -187,7 +187,7 @@ def quick(caught: Mapping[str, Collection[str]]) -> list[str]:
 def write(path: Path, choose_quick: bool = False) -> str:
     """Compute the kill matrix and write it to a file; returns how it went in one line.
 
-    With ``choose_quick`` the cases of a quick run are chosen anew, and written to their place in the checkout.
+    With ``choose_quick`` the cases of a quick run are chosen again, and written to their place in the checkout.
     """
     kills = judge_faults(Pool(in_process=True))  # faults are this project's own code, and do not crash
     if choose_quick:

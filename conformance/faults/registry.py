@@ -101,17 +101,55 @@ def fault(clause: str, title: str, *sources: str) -> Callable[[Class], Class]:
 
 
 def kebab(name: str) -> str:
-    """The name of a class in kebab case: "causal-bottom-right"."""
+    """The name of a class in kebab case: "causal-bottom-right".
+
+    Parameters
+    ----------
+    name
+        In camel case.
+
+    Returns
+    -------
+    str
+        Such as "causal-bottom-right".
+    """
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()
 
 
 def faults_of(operator: str) -> list[Fault]:
-    """The faults of one operator, in the order of the kill matrix."""
+    """The faults of one operator, in the order of the kill matrix.
+
+    Parameters
+    ----------
+    operator
+        Such as "sdpa".
+
+    Returns
+    -------
+    list[Fault]
+        Empty for an operator without faults.
+    """
     return [fault for fault in FAULTS.values() if fault.operator == operator]
 
 
 def link(source: str) -> str:
-    """The address of a source, or "" for one of the articles.  Raises KeyError for an unknown tracker or path."""
+    """The address of a source, or "" for one of the articles.
+
+    Parameters
+    ----------
+    source
+        As in the kill matrix: "pytorch 123456", "pytorch PR 123456", or an article.
+
+    Returns
+    -------
+    str
+        A web address.
+
+    Raises
+    ------
+    KeyError
+        For an unknown tracker or path.
+    """
     tracker, _, number = source.removeprefix("cf. ").rpartition(" ")
     if tracker == "source":
         return ""

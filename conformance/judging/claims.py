@@ -35,7 +35,18 @@ _BETWEEN = _PADDING = 2
 
 
 def claim_lines(results: Sequence[Result]) -> list[str]:
-    """What each implementation may call itself, in lines of up to COLUMNS characters; none where nothing was judged."""
+    """Claims of each implementation, in lines of up to COLUMNS characters; none where nothing was judged.
+
+    Parameters
+    ----------
+    results
+        Of any number of implementations and devices.
+
+    Returns
+    -------
+    list[str]
+        One sentence for each implementation and device, wrapped.
+    """
     found = claims(results)
     dtypes: dict[tuple[str, str], dict[str, None]] = {}
     for result in results:
@@ -51,7 +62,18 @@ def claim_lines(results: Sequence[Result]) -> list[str]:
 
 
 def wrapped(text: str) -> list[str]:
-    """A sentence in lines of up to COLUMNS characters, broken between words."""
+    """A sentence in lines of up to COLUMNS characters, broken between words.
+
+    Parameters
+    ----------
+    text
+        One sentence.
+
+    Returns
+    -------
+    list[str]
+        Its lines; those after the first are indented.
+    """
     return textwrap.wrap(text, COLUMNS, subsequent_indent="  ", **_WHOLE)
 
 
@@ -59,6 +81,16 @@ def claim_text(group: Iterable[Claim]) -> str:
     """The claims of one implementation in a sentence: "conformant to core, causal (412 of 412); not to …".
 
     Empty where no feature was judged in full, and none failed.
+
+    Parameters
+    ----------
+    group
+        Of one implementation on one device.
+
+    Returns
+    -------
+    str
+        One sentence.
     """
     by: dict[Standing, list[Claim]] = {standing: [] for standing in Standing}
     for claim in group:
@@ -123,7 +155,22 @@ def _counted(group: Sequence[Claim]) -> str:
 def required(texts: Iterable[str], option: str = "--require ") -> tuple[str, ...]:
     """The features that texts name, separated by commas.
 
-    Raises ImplementationError for one there is not, with the option that it was given by.
+    Parameters
+    ----------
+    texts
+        Names of features, separated by commas.
+    option
+        The option's name, for the message.
+
+    Returns
+    -------
+    tuple[str, ...]
+        The names, each once.
+
+    Raises
+    ------
+    ImplementationError
+        For a feature that there is not.
     """
     names = [name.strip() for text in texts for name in text.split(",")]
     for name in names:
@@ -133,7 +180,22 @@ def required(texts: Iterable[str], option: str = "--require ") -> tuple[str, ...
 
 
 def shortcomings(names: Sequence[str], results: Iterable[Result], not_installed: Collection[str]) -> list[str]:
-    """One line per requirement that is not met: by an implementation of its operator, or because there is none."""
+    """One line per requirement that is not met: by an implementation of its operator, or because there is none.
+
+    Parameters
+    ----------
+    names
+        Of features.
+    results
+        Of any number of implementations and devices.
+    not_installed
+        Implementations whose packages are absent.
+
+    Returns
+    -------
+    list[str]
+        Empty where all are met.
+    """
     if not names:
         return []
     found = claims(results)

@@ -14,7 +14,7 @@ from attention_conformance.conformance.bounds.sdpa import LARGEST
 
 @dataclass(frozen=True)
 class Comparison:
-    """What comparing one result says.  ``share`` is the worst error/bound (inf where the class is wrong)."""
+    """Comparison of one result.  ``share`` is the worst error/bound (inf where the class is wrong)."""
 
     name: str
     ok: bool
@@ -40,6 +40,24 @@ def compare(name: str, got: np.ndarray, expected: np.ndarray, bound: np.ndarray,
 
     Where the reference is NaN or infinite the result must be of the same class.  A result may be infinite
     where the reference, give or take its bound, is beyond the dtype's largest number.
+
+    Parameters
+    ----------
+    name
+        Of the result, such as "output".
+    got
+        The result, of any shape and dtype.
+    expected
+        The reference, float64, of the same shape.
+    bound
+        Allowed |got − expected|, absolute, of the same shape.
+    dtype
+        Storage dtype of the result.
+
+    Returns
+    -------
+    Comparison
+        The worst share, and where the wrong elements are.
     """
     with np.errstate(invalid="ignore"):  # memory that was never written to may hold signalling NaN
         got = got.astype(np.float64)
@@ -72,7 +90,24 @@ def _where(outside: np.ndarray) -> tuple[tuple[int, ...], ...]:
 
 
 def shares(got: np.ndarray, expected: np.ndarray, bound: np.ndarray, dtype: str) -> np.ndarray:
-    """error/bound for every element; inf where one is finite and the other is not, or the class differs."""
+    """error/bound for every element; inf where one is finite and the other is not, or the class differs.
+
+    Parameters
+    ----------
+    got
+        The result, of any shape and dtype.
+    expected
+        The reference, float64, of the same shape.
+    bound
+        Allowed |got − expected|, absolute, of the same shape.
+    dtype
+        Storage dtype of the result.
+
+    Returns
+    -------
+    np.ndarray
+        Error ÷ bound, float64, in the shape of ``got``.
+    """
     with np.errstate(all="ignore"):
         error = np.abs(got - expected)
         share = np.where(error == 0, 0.0, error / bound)

@@ -16,14 +16,39 @@ CLOSENESS = 0.02
 def error_pattern(got: np.ndarray, expected: Expected, wrong: np.ndarray) -> str:
     """One word or phrase for the wrong elements of an output, or "" if they look like nothing known.
 
-    ``got`` is the output (B, Hq, Sq, Dv), ``wrong`` tells which of its elements are outside the bound.
+    Parameters
+    ----------
+    got
+        The output (B, Hq, Sq, Dv).
+    expected
+        The reference.
+    wrong
+        Whether each of its elements is outside the bound.
+
+    Returns
+    -------
+    str
+        Such as "NaN" or "the mean of v".
     """
     found = plain(got, wrong)
     return found or ("the mean of v" if np.all(_mean(got.astype(np.float64), expected)[wrong]) else "")
 
 
 def plain(got: np.ndarray, wrong: np.ndarray) -> str:
-    """The same for any result, of any operator: NaN, infinities or zeros, or ""."""
+    """The same for any result, of any operator: NaN, infinities or zeros, or "".
+
+    Parameters
+    ----------
+    got
+        The result, of any shape.
+    wrong
+        Whether each of its elements is outside the bound.
+
+    Returns
+    -------
+    str
+        Such as "NaN", "zeros" or "".
+    """
     got = got.astype(np.float64)
     return next((name for name, known in _PLAIN.items() if np.all(known(got)[wrong])), "")
 

@@ -92,7 +92,18 @@ FEATURES = {
 
 
 def needs(case: AnyCase) -> frozenset[str]:
-    """What an implementation needs for a case of sdpa: keywords, and what is no keyword."""
+    """Needs of a case of sdpa: keywords, and what is no keyword.
+
+    Parameters
+    ----------
+    case
+        Of sdpa.
+
+    Returns
+    -------
+    frozenset[str]
+        Such as "mask", "is_causal".
+    """
     grouped = case.shape.hq != case.shape.hkv
     others = ((GROUPED, grouped), (MEMORY, case.memory != "contiguous"), (INVALID, case.invalid))
     return case.keywords | {name for name, needed in others if needed}
@@ -100,7 +111,18 @@ def needs(case: AnyCase) -> frozenset[str]:
 
 @functools.cache
 def feature_of(case: AnyCase) -> str:
-    """The name of the one feature that a case is of."""
+    """The name of the one feature that a case is of.
+
+    Parameters
+    ----------
+    case
+        Of any operator.
+
+    Returns
+    -------
+    str
+        Such as "core" or "causal".
+    """
     if case.operator != SDPA.name:
         return next(f.name for f in FEATURES.values() if case.operator in f.operators)
     needed = needs(case)
@@ -109,12 +131,25 @@ def feature_of(case: AnyCase) -> str:
 
 @functools.cache
 def cases_of(feature: str, operator: str) -> tuple[AnyCase, ...]:
-    """The cases of a feature that are of an operator."""
+    """The cases of a feature that are of an operator.
+
+    Parameters
+    ----------
+    feature
+        Its name.
+    operator
+        Such as "sdpa".
+
+    Returns
+    -------
+    tuple[AnyCase, ...]
+        In the order of the cases.
+    """
     return tuple(c for c in every_case().values() if c.operator == operator and feature_of(c) == feature)
 
 
 class Standing(StrEnum):
-    """How an implementation stands to a feature."""
+    """Standing of an implementation towards a feature."""
 
     CONFORMANT = "conformant"  # every case kept
     NOT = "not"  # some case failed, or deviates
@@ -125,7 +160,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True)
 class Claim:
-    """What the results of one implementation on one device say of a feature; numbers are of cases × dtypes."""
+    """Claim to a feature by the results of one implementation on one device; numbers are of cases × dtypes."""
 
     feature: str
     #: The fixed denominator.
@@ -137,12 +172,12 @@ class Claim:
 
     @property
     def judged(self) -> int:
-        """How many of the cases the run had."""
+        """Number of the cases that the run had."""
         return self.kept + self.unsupported + self.failed
 
     @property
     def standing(self) -> Standing:
-        """What may be said."""
+        """Standing that may be claimed."""
         if self.failed:
             return Standing.NOT
         if self.judged < self.cases:
@@ -159,6 +194,16 @@ def claims(results: Iterable[Result]) -> dict[tuple[str, str], list[Claim]]:
     """Per implementation and device, a claim for every feature of its operator, in the order of the features.
 
     Results alone decide, so that a file of them says the same.  Results of problems that are no case are left out.
+
+    Parameters
+    ----------
+    results
+        Of any number of implementations and devices.
+
+    Returns
+    -------
+    dict[tuple[str, str], list[Claim]]
+        By implementation and device.
     """
     known = asked_cases()
     groups: dict[tuple[str, str], list[Result]] = defaultdict(list)

@@ -76,13 +76,41 @@ def judge(reply: Reply, case: AnyCase, blank: Result, *, every_profile: bool = T
 
 
 def raised(reply: Reply, broken: str, *hints: str) -> Finding:
-    """What is wrong where a valid input raised an exception."""
+    """Finding where a valid input raised an exception.
+
+    Parameters
+    ----------
+    reply
+        With the exception.
+    broken
+        The clause that requires a result.
+    hints
+        Lines that follow the trace.
+
+    Returns
+    -------
+    Finding
+        Failure ERROR.
+    """
     trace = (f"          {line}" for line in reply.trace.splitlines())
     return Finding(Failure.ERROR, broken, reply.text, (f"Raised:   {reply.text}", *trace, *hints))
 
 
 def unanswered(error: Crashed | TimedOut, case: AnyCase) -> Finding:
-    """What is wrong where a process gave no answer."""
+    """Finding where a process gave no answer.
+
+    Parameters
+    ----------
+    error
+        How the process ended.
+    case
+        What was asked.
+
+    Returns
+    -------
+    Finding
+        Failure MEMORY, CRASHED or TIMEOUT.
+    """
     failure, label = next((failure, label) for kind, failure, label in _NO_ANSWER if isinstance(error, kind))
     last = error.stderr.splitlines() if isinstance(error, Crashed) else []
     details = (f"{label:<9} {error}", *(f"          {line}" for line in last))
@@ -98,7 +126,20 @@ _NO_ANSWER = (
 
 
 def changed(reply: Reply, case: AnyCase) -> Finding | None:
-    """What a call left changed in its process, or None: later calls depend on it, as SDPA-29 says they must not."""
+    """(SDPA-29) Changed state that a call left in its process, or None: later calls must not depend on it.
+
+    Parameters
+    ----------
+    reply
+        What the call gave.
+    case
+        What was asked.
+
+    Returns
+    -------
+    Finding | None
+        Failure STATE.
+    """
     if not reply.changed:
         return None
     labels = ("Changed:", *[""] * len(reply.changed))
@@ -107,7 +148,24 @@ def changed(reply: Reply, case: AnyCase) -> Finding | None:
 
 
 def malformed(reply: Reply, case: AnyCase, expected: Any, dtype: str) -> Finding | None:
-    """What is wrong with the shapes and dtypes of the results, or None; ``expected`` has them as attributes."""
+    """Finding about the shapes and dtypes of the results, or None; ``expected`` has them as attributes.
+
+    Parameters
+    ----------
+    reply
+        What the call gave.
+    case
+        What was asked.
+    expected
+        The reference's results as attributes, float64.
+    dtype
+        Of the case.
+
+    Returns
+    -------
+    Finding | None
+        Failure SHAPE or DTYPE.
+    """
     for name in case.results():
         got, wanted = reply.results[name], getattr(expected, name)
         if got.shape != wanted.shape:
@@ -122,7 +180,20 @@ def malformed(reply: Reply, case: AnyCase, expected: Any, dtype: str) -> Finding
 
 
 def dtypes_of(name: str, dtype: str) -> tuple[str, ...]:
-    """The dtypes that a result may have in a case of a dtype; it has the range of the first (SDPA-19, SDPA-27)."""
+    """The dtypes that a result may have in a case of a dtype; it has the range of the first (SDPA-19, SDPA-27).
+
+    Parameters
+    ----------
+    name
+        Of the result.
+    dtype
+        Of the case.
+
+    Returns
+    -------
+    tuple[str, ...]
+        Names of dtypes.
+    """
     if name != "lse":
         return (dtype,)
     return ("float64",) if dtype == "float64" else ("float32", "float64")
@@ -134,6 +205,24 @@ def examined(
     """Results against what is expected: their form, their values under every profile, and what the call did to them.
 
     The result has the share of the bound and the profiles that are met; what is wrong, if anything is, comes beside it.
+
+    Parameters
+    ----------
+    reply
+        What the call gave.
+    case
+        What was asked.
+    expected
+        The reference's results as attributes, float64.
+    blank
+        The result without an outcome.
+    every_profile
+        Say which other profiles the reply meets, too.
+
+    Returns
+    -------
+    tuple[Result, Finding | None]
+        The result with its share, and what is wrong, None where nothing is.
     """
     finding = malformed(reply, case, expected, blank.dtype)
     if finding is not None:
@@ -154,13 +243,43 @@ def examined(
 
 
 def modified(reply: Reply, case: AnyCase) -> Finding:
-    """What is wrong where a call modified its inputs."""
+    """Finding where a call modified its inputs.
+
+    Parameters
+    ----------
+    reply
+        What the call gave.
+    case
+        What was asked.
+
+    Returns
+    -------
+    Finding
+        Failure INPUT_MODIFIED.
+    """
     names = ", ".join(reply.modified)
     return Finding(Failure.MODIFIED, case.blame.modified, f"{names} modified", (f"Modified: {names}",))
 
 
 def comparisons(reply: Reply, case: AnyCase, dtype: str, profile: Profile) -> list[Comparison]:
-    """Every result against its bound under a profile."""
+    """Every result against its bound under a profile.
+
+    Parameters
+    ----------
+    reply
+        What the call gave.
+    case
+        What was asked.
+    dtype
+        Of the case.
+    profile
+        The intermediates that may be rounded.
+
+    Returns
+    -------
+    list[Comparison]
+        One for each result, in the order of the case.
+    """
     expected, bound = case.expected(dtype), case.bound(dtype, profile)
     return [
         compare(name, reply.results[name], getattr(expected, name), getattr(bound, name), dtypes_of(name, dtype)[0])
@@ -186,7 +305,22 @@ def _wrong_value(worst: Comparison, reply: Reply, case: AnyCase, expected: Any, 
 
 
 def failed(blank: Result, case: AnyCase, finding: Finding) -> Result:
-    """The result of a finding: a failure, or an advisory where the case's own clause only says SHOULD."""
+    """The result of a finding: a failure, or an advisory where the case's own clause only says SHOULD.
+
+    Parameters
+    ----------
+    blank
+        The result without an outcome.
+    case
+        What was asked.
+    finding
+        What is wrong.
+
+    Returns
+    -------
+    Result
+        Outcome FAILED or ADVISORY, with its message.
+    """
     should = clauses()[case.clauses[0]].level is Level.SHOULD and finding.failure is Failure.VALUE
     result = replace(
         blank,

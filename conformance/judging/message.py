@@ -25,7 +25,22 @@ LISTED_RUNS = 6
 
 
 def failure_message(result: Result, case: AnyCase, details: Sequence[str]) -> str:
-    """The whole message of a failed case: what is broken, the details, and the rerun line."""
+    """The whole message of a failed case: what is broken, the details, and the rerun line.
+
+    Parameters
+    ----------
+    result
+        That of the case.
+    case
+        What was asked.
+    details
+        Lines between the clause and the rerun line.
+
+    Returns
+    -------
+    str
+        Several lines.
+    """
     kind = result.failure.value if result.failure else ""
     lines = [f"{result.implementation} on {result.device} in {result.dtype}, case {case.name}: wrong by {kind}"]
     lines += clause_lines(result.broken)
@@ -39,7 +54,18 @@ def failure_message(result: Result, case: AnyCase, details: Sequence[str]) -> st
 
 
 def clause_lines(broken: str | None) -> list[str]:
-    """The clause that is broken, in full, on a line; none where it is unknown."""
+    """The clause that is broken, in full, on a line; none where it is unknown.
+
+    Parameters
+    ----------
+    broken
+        The id of a clause.
+
+    Returns
+    -------
+    list[str]
+        One line or none.
+    """
     if broken not in clauses():
         return []
     clause = clauses()[broken]
@@ -47,19 +73,58 @@ def clause_lines(broken: str | None) -> list[str]:
 
 
 def with_lines(message: str, lines: Sequence[str]) -> str:
-    """A failure message with more lines, before the one that says how to run it again."""
+    """A failure message with more lines, before the one that says how to run it again.
+
+    Parameters
+    ----------
+    message
+        Of ``failure_message``.
+    lines
+        What is added.
+
+    Returns
+    -------
+    str
+        The longer message.
+    """
     head, separator, rerun_line = message.rpartition("\nRerun: ")
     return "\n".join([head, *lines]) + separator + rerun_line if lines else message
 
 
 def rerun(result: Result, what: str) -> str:
-    """The command that judges the implementation of a result again, with the options of ``what``."""
+    """The command that judges the implementation of a result again, with the options of ``what``.
+
+    Parameters
+    ----------
+    result
+        That of the case.
+    what
+        Options such as ``--case plain``.
+
+    Returns
+    -------
+    str
+        One line.
+    """
     target = f"{shlex.quote(result.implementation)} --device {result.device} --dtype {result.dtype}"
     return f"attention-conformance check {target} {what}"
 
 
 def inputs_line(case: AnyCase, dtype: str) -> str:
-    """Shapes of the arguments and the options, in one line."""
+    """Shapes of the arguments and the options, in one line.
+
+    Parameters
+    ----------
+    case
+        What was asked.
+    dtype
+        Of the inputs.
+
+    Returns
+    -------
+    str
+        One line.
+    """
     inputs = case.inputs(dtype)
     parts = [f"{name} {array.shape}" for name, array in inputs.arrays.items()]
     for name, value in inputs.keywords.items():
@@ -73,7 +138,20 @@ def inputs_line(case: AnyCase, dtype: str) -> str:
 
 
 def comparison_lines(comparison: Comparison, axes: Sequence[str]) -> list[str]:
-    """The worst element and where the wrong ones are; ``axes`` are the names of the result's axes."""
+    """The worst element and where the wrong ones are; ``axes`` are the names of the result's axes.
+
+    Parameters
+    ----------
+    comparison
+        Of one result that is wrong.
+    axes
+        The names of the result's axes.
+
+    Returns
+    -------
+    list[str]
+        Lines of the message.
+    """
     c = comparison
     index = ", ".join(map(str, c.index))
     error = abs(c.got - c.expected)
@@ -89,7 +167,22 @@ def comparison_lines(comparison: Comparison, axes: Sequence[str]) -> list[str]:
 
 
 def place(axis: str, indices: Sequence[int], length: int) -> str:
-    """Which indices of an axis are meant, sorted ones, in words: "every head", "rows 1–4 of 7", "every key but 3"."""
+    """Place on an axis: its sorted indices in words, as "every head", "rows 1–4 of 7", "every key but 3".
+
+    Parameters
+    ----------
+    axis
+        Its name, such as "row".
+    indices
+        Sorted, from 0.
+    length
+        Of the axis.
+
+    Returns
+    -------
+    str
+        A few words.
+    """
     if len(indices) == length:
         return f"every {axis}" if length > 1 else f"{axis} 0"
     if len(indices) == length - 1 > 1:
@@ -100,14 +193,36 @@ def place(axis: str, indices: Sequence[int], length: int) -> str:
 
 
 def share_text(share: float) -> str:
-    """A share of the bound as a factor: "0.31 of", "4.2e+05 times"."""
+    """A share of the bound as a factor: "0.31 of", "4.2e+05 times".
+
+    Parameters
+    ----------
+    share
+        Error ÷ bound.
+
+    Returns
+    -------
+    str
+        A factor and its preposition; "beyond" for an infinite share.
+    """
     if np.isinf(share):
         return "beyond"
     return f"{share:.2g} of" if share <= 1 else f"{share:.3g} times"
 
 
 def runs(indices: Sequence[int]) -> str:
-    """Sorted indices with runs joined: 0, 2–5, 9."""
+    """Sorted indices with runs joined: 0, 2–5, 9.
+
+    Parameters
+    ----------
+    indices
+        Sorted.
+
+    Returns
+    -------
+    str
+        Such as "0, 2–5, 9".
+    """
     found: list[list[int]] = []
     for index in indices:
         if found and index == found[-1][1] + 1:
@@ -119,7 +234,7 @@ def runs(indices: Sequence[int]) -> str:
 
 
 class FailureText:
-    """What pytest shows of a failure: the whole message once, and its first words in the list of what failed.
+    """Text of a failure as pytest shows it: the whole message once, and its first words in the list of what failed.
 
     The message's first line, after its last colon, says what went wrong; its second begins with the clause, if one is
     broken.  Pytest takes the list's text from ``reprcrash.message`` and, where ``CI`` is set or with ``-vv``, prints

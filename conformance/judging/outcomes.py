@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """What became of one case on one implementation."""
+    """Outcome of one case on one implementation."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -61,7 +61,7 @@ IN_WORDS = {
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one case: a line of the result file.
+    """Result of one case: a line of the result file.
 
     ``share`` is error/bound of the worst element under the declared profile, None where nothing was
     compared, and may exceed 1 (inf for a NaN).  ``meets`` lists the profiles whose bound the results keep.

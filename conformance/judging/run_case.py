@@ -37,7 +37,7 @@ def judge_case(
     versions: Mapping[str, str],
     timeout: float | None,
 ) -> Judged:
-    """What becomes of a case on a target.  Never raises for what the implementation does.
+    """Judge a case on a target.  Never raises for what the implementation does.
 
     Parameters
     ----------
@@ -66,7 +66,20 @@ def judge_case(
 
 
 def blank_of(target: Target, case: AnyCase) -> Result:
-    """What is known of a result before the case is run."""
+    """Result as it is known before the case is run.
+
+    Parameters
+    ----------
+    target
+        An implementation on a device in a dtype.
+    case
+        What will be asked.
+
+    Returns
+    -------
+    Result
+        Outcome not yet known.
+    """
     return Result(
         implementation=target.implementation.name,
         device=target.device,
@@ -80,10 +93,33 @@ def blank_of(target: Target, case: AnyCase) -> Result:
 
 
 def run_case(target: Target, case: AnyCase, pool: Pool, timeout: float | None) -> Reply:
-    """The reply to a case, after the call that comes before it, if there is one.  Raises Crashed or TimedOut.
+    """The reply to a case, after the call that comes before it, if there is one.
 
     A library that has fallen back to another path in this process is asked again in a fresh one, so that no case
     depends on those before it; where it falls back there too, the result says so.
+
+    Parameters
+    ----------
+    target
+        An implementation on a device in a dtype.
+    case
+        What is asked.
+    pool
+        Worker processes.
+    timeout
+        Seconds, and None for no limit.
+
+    Returns
+    -------
+    Reply
+        Results by name, or why there are none.
+
+    Raises
+    ------
+    Crashed
+        If the process ended, for OutOfMemory too.
+    TimedOut
+        If there was no answer within ``timeout``.
     """
     reply = _run_case(target, case, pool, timeout)
     if not reply.fell_back:
@@ -106,13 +142,52 @@ def _run_case(target: Target, case: AnyCase, pool: Pool, timeout: float | None) 
 
 
 def request(case: AnyCase, dtype: str, device: str) -> Request:
-    """The call of a case, for a process."""
+    """The call of a case, for a process.
+
+    Parameters
+    ----------
+    case
+        What is asked.
+    dtype
+        Of the inputs.
+    device
+        "cpu" or "cuda".
+
+    Returns
+    -------
+    Request
+        The call as it is sent to a worker.
+    """
     inputs = case.inputs(dtype)
     return Request(device, inputs.arrays, dict(inputs.keywords), memory=case.memory, repeats=case.repeats)
 
 
 def ask(target: Target, asked: Request, pool: Pool, timeout: float | None) -> Reply:
-    """The reply of a target's process, which ends if the next call would suffer.  Raises Crashed or TimedOut."""
+    """The reply of a target's process, which ends if the next call would suffer.
+
+    Parameters
+    ----------
+    target
+        An implementation on a device in a dtype.
+    asked
+        The call.
+    pool
+        Worker processes.
+    timeout
+        Seconds, and None for no limit.
+
+    Returns
+    -------
+    Reply
+        Results by name, or why there are none.
+
+    Raises
+    ------
+    Crashed
+        If the process ended, for OutOfMemory too.
+    TimedOut
+        If there was no answer within ``timeout``.
+    """
     with stopwatch.measured(stopwatch.CALLS):
         reply: Reply = pool.call(
             target.implementation,

@@ -26,8 +26,9 @@ from attention_conformance.conformance.ledger.stale import Standing, stale
 from attention_conformance.conformance.ledger.versions import series
 from attention_conformance.conformance.repro.command import run_script
 from attention_conformance.conformance.results import Run
-from attention_conformance.conformance.results.strict import plain
+from attention_conformance.impls.checkout import writable
 from attention_conformance.impls.select import builtin
+from attention_conformance.impls.strict import plain
 
 #: Width of a line of the ledger; a list of cases that is longer has one a line.
 WIDTH = 120
@@ -234,7 +235,7 @@ def _list(ledger: Ledger) -> str:
 
 def _page(paths: list[Path], ledger: Ledger) -> str:
     """Regenerate DEVIATIONS.md; returns its path."""
-    page.PAGE.write_text(page.render(ledger, results.read(paths[0])), encoding="utf-8")
+    writable(page.PAGE).write_text(page.render(ledger, results.read(paths[0])), encoding="utf-8")
     return str(page.PAGE)
 
 

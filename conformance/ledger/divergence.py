@@ -68,7 +68,7 @@ def answers(results: Iterable[Result], questions: Sequence[Question] = QUESTIONS
 
 
 def answer(result: Result | None, question: Question) -> str:
-    """What a result answers."""
+    """Answer of a result to a question of the ledger."""
     if result is None:
         return NOT_ASKED
     if result.outcome is Outcome.PASSED:

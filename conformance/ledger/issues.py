@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attention_conformance.conformance.ledger.load import Deviation, Ledger, LedgerError
-from attention_conformance.conformance.results.strict import convert, plain
 from attention_conformance.impls.loading import nearest
+from attention_conformance.impls.strict import convert, plain
 
 ISSUES = Path(__file__).with_name("issues.toml")
 
@@ -62,14 +62,14 @@ class Issue:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a script did: its exit status (negative for a signal), and what it said."""
+    """Run of a script: its exit status (negative for a signal), and what it printed."""
 
     status: int
     said: str
 
     @property
     def came(self) -> str:
-        """What it said, and the name of the signal that killed it."""
+        """Name of the signal that killed it, and its last line."""
         killed = f"killed by {signal.Signals(-self.status).name}" if self.status < 0 else ""
         return "\n".join(filter(None, (self.said, killed)))
 

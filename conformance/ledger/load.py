@@ -32,12 +32,12 @@ from attention_conformance.conformance.ledger.versions import (
     in_range,
     processor,
 )
-from attention_conformance.conformance.results.strict import WrongType, convert
 from attention_conformance.conformance.run.targets import DEVICES
 from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.impls.contract import DTYPES, InputError
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.select import ENTRY_POINTS, builtin
+from attention_conformance.impls.strict import WrongType, convert
 
 #: The ledger of the suite itself, and how a result file names it.
 LEDGER = Path(__file__).parents[1] / "deviations.toml"
@@ -88,11 +88,37 @@ class Deviation:
         return self.id if self.file == OURS else f"{self.id} ({self.file})"
 
     def speaks_of(self, implementation: str) -> bool:
-        """Whether the record is about this implementation at all."""
+        """Whether the record is about this implementation at all.
+
+        Parameters
+        ----------
+        implementation
+            Its name.
+
+        Returns
+        -------
+        bool
+            By the record's names and globs.
+        """
         return any(fnmatch(implementation, pattern) for pattern in self.implementations)
 
     def concerns(self, implementation: str, device: str, dtype: str) -> bool:
-        """Whether the record speaks of this implementation, device and dtype, in any version."""
+        """Whether the record speaks of this implementation, device and dtype, in any version.
+
+        Parameters
+        ----------
+        implementation
+            Its name.
+        device
+            Such as "cpu".
+        dtype
+            Such as "float32".
+
+        Returns
+        -------
+        bool
+            By names alone.
+        """
         return (
             self.speaks_of(implementation)
             and (not self.dtypes or dtype in self.dtypes)
@@ -100,13 +126,30 @@ class Deviation:
         )
 
     def covers(self, implementation: str, device: str, dtype: str, case: str) -> bool:
-        """Whether it speaks of a case of them, too."""
+        """Whether it speaks of a case of them, too.
+
+        Parameters
+        ----------
+        implementation
+            Its name.
+        device
+            Such as "cpu".
+        dtype
+            Such as "float32".
+        case
+            Its name.
+
+        Returns
+        -------
+        bool
+            By names alone.
+        """
         named = any(fnmatch(case, pattern) for pattern in self.cases)
         return named and self.concerns(implementation, device, dtype)
 
     @property
     def enough(self) -> int:
-        """How many results that pass show that it is gone: one, or so many that it hides in all once in 100 times."""
+        """Results that have to pass to show that it is gone: one, or so many that it hides in all once in 100 times."""
         if not self.seen:
             return 1
         shown, of = map(int, self.seen.split(" of "))
@@ -117,6 +160,16 @@ class Deviation:
 
         ``versions`` has the processor where ``Ledger.installed`` has put it; a run that does not name its own counts
         as one of a processor that the record speaks of.
+
+        Parameters
+        ----------
+        versions
+            Installed ones, by package.
+
+        Returns
+        -------
+        bool
+            Whether they are.
         """
         known = self.package in versions and in_range(self.versions, versions[self.package])
         return known and self.of_processor(versions)
@@ -145,7 +198,31 @@ class Ledger:
     def find(
         self, implementation: str, device: str, dtype: str, case: str, versions: Mapping[str, str]
     ) -> Deviation | None:
-        """The record in force for one case, or None.  Raises LedgerError if there are two."""
+        """The record in force for one case, or None.
+
+        Parameters
+        ----------
+        implementation
+            Its name.
+        device
+            Such as "cpu".
+        dtype
+            Such as "float32".
+        case
+            Its name.
+        versions
+            Installed ones, by package.
+
+        Returns
+        -------
+        Deviation | None
+            The record.
+
+        Raises
+        ------
+        LedgerError
+            If there are two.
+        """
         known = self._concerning.get((implementation, device, dtype))
         if known is None:
             known = tuple(d for d in self.deviations if d.concerns(implementation, device, dtype))
@@ -165,6 +242,16 @@ class Ledger:
         """Versions of the installed packages that records about these implementations name.
 
         Where a record is of some processors alone, the processor's vector instructions are among them.
+
+        Parameters
+        ----------
+        implementations
+            Their names.
+
+        Returns
+        -------
+        dict[str, str]
+            Versions by package.
         """
         chosen = list(implementations)
         found = {}
@@ -299,7 +386,7 @@ def _known_names() -> tuple[str, ...]:
 
 
 def check_records(deviations: Sequence[Deviation], others: Iterable[str] = ()) -> None:
-    """What holds of all records: an id names one of them, and a case has one in any version.
+    """Check all records together: an id names one of them, and a case has one in any version.
 
     ``others`` are names of implementations that globs may meet besides the known ones.  Raises LedgerError.
     """

@@ -17,7 +17,7 @@ from attention_conformance.conformance.results import Run
 
 
 class Standing(StrEnum):
-    """What result files say of a record."""
+    """Standing of a record by result files."""
 
     HOLDS = "holds"
     GONE = "gone"
@@ -27,7 +27,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What result files say of a record, and in words what is to be done, or why it was not exercised."""
+    """Verdict on a record by result files, and in words what is to be done, or why it was not exercised."""
 
     record: Deviation
     standing: Standing

@@ -44,7 +44,7 @@ def records(
 
 
 def triggered(chosen: Iterable[Deviation], inputs: Inputs, expected: Expected) -> tuple[Triggered, ...]:
-    """Which of the chosen records these inputs trigger; ``expected`` is what the reference says of them."""
+    """Records among the chosen ones that these inputs trigger; ``expected`` is what the reference says of them."""
     found = []
     for record in chosen:
         rows = SPOILS[record.id](inputs, expected)

@@ -84,13 +84,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def seed_line(setting: Setting) -> str:
-    """How to repeat the run."""
+    """Line that says how to repeat the run."""
     return f"fuzz seed {setting.seed}: --fuzz {setting.examples} --fuzz-seed {setting.seed} repeats it"
 
 
 @pytest.fixture(scope="session")
 def fuzzing(request: pytest.FixtureRequest) -> Fuzzing:
-    """Where the results of properties come from."""
+    """Source of the results of properties."""
     return Fuzzing(request.config)
 
 
@@ -102,7 +102,7 @@ class Fuzzing:
         self._ledger = read()
 
     def result(self, target: targets.Target, prop: Property) -> Result:
-        """What becomes of a property on a target."""
+        """Result of a property on a target."""
         from attention_conformance.conformance.properties.run import fuzz
         from attention_conformance.conformance.properties.trial import Context
 

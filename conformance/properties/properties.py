@@ -39,11 +39,11 @@ class Property:
 
     @property
     def sentence(self) -> str:
-        """What it says."""
+        """Sentence of the property."""
         return re.sub(r"\s+", " ", self.check.__doc__ or "").strip()
 
     def space(self, keywords: frozenset[str], few: bool) -> Space:
-        """What to draw from for an implementation with these keywords."""
+        """Space to draw from for an implementation with these keywords."""
         barred = {name for name, needed in self.unless.items() if needed not in keywords}
         return Space(keywords - barred, self.needs, few)
 

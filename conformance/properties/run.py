@@ -87,7 +87,7 @@ class Stop(BaseException):
 
 @dataclass(frozen=True)
 class Setting:
-    """What the command line says: how many examples, from which seed."""
+    """Setting of the command line: how many examples, from which seed."""
 
     examples: int
     seed: int

@@ -43,7 +43,7 @@ NAMES = 1000
 
 @dataclass(frozen=True)
 class Space:
-    """What is drawn from: the keywords that may be given, those that must be, and whether shapes are few."""
+    """Space to draw from: the keywords that may be given, those that must be, and whether shapes are few."""
 
     keywords: frozenset[str] = frozenset(SDPA.keywords)
     always: frozenset[str] = frozenset()

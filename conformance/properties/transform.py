@@ -100,7 +100,7 @@ def _signs(x: Inputs) -> np.ndarray:
 
 
 class Way(StrEnum):
-    """What hides a key from every row."""
+    """Way to hide a key from every row."""
 
     MASK = "a mask"
     BIAS = "a bias of −inf"
@@ -109,7 +109,7 @@ class Way(StrEnum):
 
 
 def ways(x: Inputs, keywords: frozenset[str]) -> list[Way]:
-    """How keys can be hidden in this problem by an implementation with these keywords."""
+    """Ways to hide keys in this problem from an implementation with these keywords."""
     found = [
         way
         for way, keyword in ((Way.MASK, "mask"), (Way.BIAS, "bias"), (Way.LENGTHS, "kv_lengths"))

@@ -81,7 +81,7 @@ class Measured:
 
 
 def constant(exact: np.ndarray) -> Measured:
-    """What is known without measuring: no error, nothing excused."""
+    """Verdict that is known without measuring: no error, nothing excused."""
     return Measured(exact, exact, np.zeros_like(exact), np.zeros(exact.shape, bool))
 
 
@@ -151,7 +151,7 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class Context:
-    """What all examples of a target share."""
+    """Context that all examples of a target share."""
 
     target: Target
     pool: Pool
@@ -173,7 +173,7 @@ class Context:
 
 @dataclass
 class Tally:
-    """What became of the examples so far."""
+    """Tally of the examples so far."""
 
     examined: int = 0
     #: Reasons of NotImplementedError.

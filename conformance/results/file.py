@@ -30,12 +30,26 @@ class Writer:
         self._line({"kind": "header", "format": FORMAT, "spec": SPEC_VERSION, **header})
 
     def write(self, result: Result) -> None:
-        """Add one result, at once."""
+        """Add one result, at once.
+
+        Parameters
+        ----------
+        result
+            Of one case.
+        """
         self._counts[result.outcome.value] += 1
         self._line({"kind": "result", **as_record(result)})
 
     def close(self, *, complete: bool = True, diagnoses: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Write the footer, unless results are missing, and close the file."""
+        """Write the footer, unless results are missing, and close the file.
+
+        Parameters
+        ----------
+        complete
+            Whether no result is missing.
+        diagnoses
+            Of the footer.
+        """
         if self._file.closed:
             return
         if complete:
@@ -59,7 +73,19 @@ class Writer:
 def rewrite(
     path: Path, header: Mapping[str, Any], results: Iterable[Result], diagnoses: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Put a complete file in the place of one whose lines came in another order; no reader sees half of it."""
+    """Put a complete file in the place of one whose lines came in another order; no reader sees half of it.
+
+    Parameters
+    ----------
+    path
+        Of the file that is replaced.
+    header
+        The first line.
+    results
+        The lines after it.
+    diagnoses
+        Of the footer.
+    """
     other = path.with_name(f"{path.name}.sorted")
     writer = Writer(other, header)
     for result in results:
@@ -69,7 +95,13 @@ def rewrite(
 
 
 def fingerprint() -> dict[str, Any]:
-    """The machine and the interpreter that a run was made with, for its header."""
+    """The machine and the interpreter that a run was made with, for its header.
+
+    Returns
+    -------
+    dict[str, Any]
+        JSON values by name.
+    """
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": platform.machine(),

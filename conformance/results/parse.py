@@ -5,6 +5,7 @@ Result files come from other machines, by e-mail and from the web.  They are rea
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,12 +16,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta, field
 
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
-from attention_conformance.conformance.results import strict
-from attention_conformance.conformance.results.strict import Record, TooLarge, Unreadable, WrongFields, WrongFormat
-from attention_conformance.impls import compressed
+from attention_conformance.impls import compressed, strict
+from attention_conformance.impls.strict import Record, TooLarge, Unreadable, WrongFields, WrongFormat
 
 #: Version of the format of result files.
 FORMAT = 2
+
+#: The published schema of a line.
+SCHEMA = Path(__file__).parents[1] / "results.schema.json"
 
 #: Bytes of the largest line and file that are read, decompressed if it is compressed.  The published run of all
 #: implementations has lines of up to 6 kB and 6 MB in all; its footer grows with the failures.
@@ -51,7 +54,7 @@ class LedgerFile(Record, frozen=True):
 
 
 class Adapter(Record, frozen=True):
-    """What a check before the first case found wrong between the suite and a plugged-in function."""
+    """Adapter check before the first case: what is wrong between the suite and a plugged-in function."""
 
     FREE: ClassVar = ("text",)
     implementation: Name
@@ -60,7 +63,7 @@ class Adapter(Record, frozen=True):
 
 
 class EnvelopeLine(Record, frozen=True):
-    """What calls an implementation takes, where it does not take all."""
+    """Envelope of an implementation: the calls that it takes, where it does not take all."""
 
     FREE: ClassVar = ("text", "refusals", "disagreements")
     implementation: Name
@@ -93,7 +96,7 @@ class Header(Record, frozen=True, tag_field="kind", tag="header", forbid_unknown
 
 
 class ResultLine(Record, frozen=True, tag_field="kind", tag="result"):
-    """What became of one case of one implementation."""
+    """Result of one case of one implementation."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -139,7 +142,7 @@ class Explanation(Record, frozen=True):
 
 
 class Diagnosis(Record, frozen=True):
-    """What explains the failures of an implementation on a device, the best explanation first."""
+    """Diagnosis of the failures of an implementation on a device, the best explanation first."""
 
     FREE: ClassVar = ("common_features",)
     implementation: Name
@@ -162,8 +165,25 @@ _KINDS: Mapping[str, type[Header | ResultLine | Footer]] = {"header": Header, "r
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of a line, as ``results.schema.json`` has it."""
+    """The JSON schema of a line, as ``results.schema.json`` has it.
+
+    Returns
+    -------
+    dict[str, Any]
+        JSON Schema, 2020-12.
+    """
     return strict.schema(f"A line of a conformance result file, format {FORMAT}", *_KINDS.values())
+
+
+def schema_text() -> str:
+    """The content of ``results.schema.json``.
+
+    Returns
+    -------
+    str
+        JSON and a last line break.
+    """
+    return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 @dataclass(frozen=True)
@@ -256,12 +276,39 @@ def _result(line: ResultLine) -> Result:
 
 
 def from_record(record: Mapping[str, Any]) -> Result:
-    """The result that became this data.  Raises strict.WrongType, a ValueError, for data that is none."""
+    """The result that became this data.
+
+    Parameters
+    ----------
+    record
+        As ``as_record`` gives it.
+
+    Returns
+    -------
+    Result
+        The result.
+
+    Raises
+    ------
+    strict.WrongType
+        A ValueError, for data that is none.
+    """
     return _result(strict.convert(dict(record), ResultLine))
 
 
 def as_record(result: Result) -> dict[str, Any]:
-    """A result as plain data, which JSON can hold: an infinite share is the text "inf"."""
+    """A result as plain data, which JSON can hold: an infinite share is the text "inf".
+
+    Parameters
+    ----------
+    result
+        Any.
+
+    Returns
+    -------
+    dict[str, Any]
+        JSON values by name.
+    """
     record = dict(vars(result))  # flat; dataclasses.asdict would copy 50,000 results for seconds
     record["share"] = result.share if result.share is None or math.isfinite(result.share) else str(result.share)
     for name in ("side_effects", "sizes"):

@@ -37,7 +37,7 @@ _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?(e[+-]?\d+)?|\[[^\]]*\]|\([^)]*
 
 
 class Kind(IntEnum):
-    """What is known of a cause; the least known is told first."""
+    """Kind of a cause by what is known of it; the least known is told first."""
 
     UNKNOWN = 0  # wrong values that nothing explains
     ALIKE = 1  # failures that end in the same way
@@ -84,7 +84,7 @@ class Told:
 
     @property
     def explanation(self) -> str:
-        """What explains it, "" where nothing does."""
+        """Explanation of the cause, "" where there is none."""
         texts = (self._after(label) for label in LABELS)
         return next((text for text in texts if text and not text.startswith(OBSERVED)), "")
 
@@ -126,7 +126,7 @@ class Cause:
 
     @property
     def title(self) -> str:
-        """How many there are, and whether they are explained, in words."""
+        """Title: how many failures there are, and whether they are explained."""
         some = len(self.failures) > 1
         known = {Kind.UNKNOWN: ", not explained", Kind.ALIKE: " alike" * some, Kind.EXPLAINED: ", one cause" * some}
         return f"{_many(len(self.failures))}{known[self.kind]}"
@@ -163,7 +163,7 @@ class Cause:
         return [HEADS[self.kind], *lines, *([f"  … and {left} more; {all_in}"] if left else [])]
 
     def ending(self) -> list[str]:
-        """What the end of a run says of it: the cause, the clauses that are broken, and the script to read."""
+        """Lines at the end of a run: the cause, the clauses that are broken, and the script to read."""
         first = self.first
         count = Counter(told.result.broken for told in self.failures if told.result.broken)
         lines = [f"{self.name}: {self.sentence}"]
@@ -220,7 +220,7 @@ def in_full(found: Sequence[Cause]) -> list[Cause]:
 
 
 def ending(found: Sequence[Cause]) -> list[str]:
-    """What the end of a run says of its causes, in their order."""
+    """Lines about the causes of a run's failures, in their order."""
     by_name: dict[str, list[Cause]] = defaultdict(list)
     for cause in found:
         by_name[cause.name].append(cause)

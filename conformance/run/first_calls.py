@@ -61,7 +61,7 @@ KNOWN = {
 
 @dataclass(frozen=True)
 class Difference:
-    """How one kind of first call differs from the second of its process, or from the exact values."""
+    """Difference of one kind of first call from the second of its process, or from the exact values."""
 
     processes: int
     text: str

@@ -85,7 +85,7 @@ class Parallel(Generic[Key, Value]):
                 self._executor.submit(self._work)
 
     def computed(self) -> dict[Key, Value]:
-        """What is computed by now, in no order that matters; nothing where ``get`` computes."""
+        """Results that are computed by now, in no order that matters; none where ``get`` computes."""
         done = {key: future for key, future in self._futures.items() if future.done()}
         return {key: future.result() for key, future in done.items() if future.exception() is None}
 

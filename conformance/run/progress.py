@@ -26,7 +26,7 @@ TOLD_FROM = 0.05
 
 @dataclass
 class Spent:
-    """What the results of an implementation took, in seconds."""
+    """Seconds that the results of an implementation took."""
 
     results: int = 0
     #: By the clock, from a case's begin to its verdict.
@@ -85,7 +85,7 @@ class Progress:
                 self._done_seconds += implementation.case_seconds
 
     def line(self) -> str | None:
-        """Where the run is, in words; None where that was told less than ``every`` seconds ago."""
+        """Line about where the run is; None where one was given less than ``every`` seconds ago."""
         now = self._clock()
         if now - self._told < self._every:
             return None

@@ -169,7 +169,7 @@ class Recorder:
             self._writer = result_file.Writer(Path(path), self._head)
 
     def result(self, target: targets.Target, case: AnyCase) -> Result:
-        """What becomes of a case on a target, once it is judged."""
+        """Result of a case on a target, once it is judged."""
         assert self._judging is not None
         while not self._judging.wait((target, case), 1.0):
             self._tell_progress()

@@ -26,7 +26,7 @@ from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 
 @dataclass(frozen=True)
 class Adapters:
-    """What was found out about plugged-in functions before they were judged."""
+    """Adapters: what was found out about plugged-in functions before they were judged."""
 
     #: By implementation and device.
     findings: Mapping[tuple[str, str], Finding] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Adapters:
         return [f"{name} on {device}: {found.text}" for (name, device), found in self.findings.items()]
 
     def as_json(self) -> dict[str, Any]:
-        """What the header of the result file says of them; nothing where nothing was found."""
+        """Fields of the result file's header; none where nothing was found."""
         plain = [{"implementation": n, "device": d, "text": f.text} for (n, d), f in self.findings.items()]
         return {"adapters": plain} if plain else {}
 
@@ -73,7 +73,7 @@ def _undeclared(target: Target, selection: Selection, pool: Pool, timeout: float
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What the results of a whole run amount to, once all cases are judged."""
+    """Conclusion of a whole run, once all cases are judged."""
 
     #: Why the run fails, whatever became of its cases.
     failures: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ def conclude(
     whole: bool = True,
     hints: Sequence[str] = (),
 ) -> Conclusion:
-    """What results amount to; a run that was cut off says nothing of what is refused everywhere.
+    """Conclusion from results; a run that was cut off says nothing of what is refused everywhere.
 
     ``implied`` names implementations whose keywords are only implied (targets.py).  A selection of cases, which is not
     the ``whole``, says nothing of a feature: that all of them, or nearly all calls, are refused is a hint.
@@ -215,7 +215,7 @@ REFUSED_SHARE, REFUSED_LEAST = 0.9, 20
 
 
 def refusing_lines(results: Iterable[Result]) -> list[str]:
-    """Who refused nearly every call that its signature promises, and with which words most often."""
+    """Lines about who refused nearly every call that its signature promises, and with which words most often."""
     groups: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for result in results:
         if not result.reason.startswith(LACKING) and result.outcome is not Outcome.NOT_APPLICABLE:
@@ -280,7 +280,7 @@ def clause_lines(results: Sequence[Result]) -> list[str]:
 
 
 def little_lines(results: Iterable[Result]) -> list[str]:
-    """Who was tested on less than half of the clauses that its signature promises."""
+    """Lines about who was tested on less than half of the clauses that its signature promises."""
     return [
         f"{name} on {device} could be asked {len(found.tested)} of the {found.promised} clauses that its signature"
         " promises"
@@ -354,7 +354,7 @@ def _call(case: AnyCase, keywords: Collection[str]) -> tuple[Any, ...]:
 
 
 def side_effect_lines(results: Iterable[Result]) -> list[str]:
-    """What calls did besides returning a result and fails nothing: printing, warnings, changed variables, kept memory.
+    """Side effects of calls, which fail nothing: printing, warnings, changed variables, kept memory.
 
     One line for each kind of an implementation on a device: in how many cases, and the first of them.
     """

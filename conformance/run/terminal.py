@@ -198,7 +198,7 @@ def meets_text(results: Iterable[Result]) -> str:
 
 
 def executed(results: Iterable[Result]) -> int:
-    """How many results come from an implementation that really ran."""
+    """Number of results from an implementation that really ran."""
     return sum(result.outcome in EXECUTED for result in results)
 
 

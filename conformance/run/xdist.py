@@ -49,7 +49,7 @@ def controls(config: pytest.Config) -> bool:
 
 
 def scope(nodeid: str) -> str:
-    """What has to be run in one process: the cases of an implementation, the tests of a file."""
+    """Scope that has to be run in one process: the cases of an implementation, the tests of a file."""
     found = _TARGET.search(nodeid)
     return found["name"] if found else nodeid.partition("::")[0]
 
@@ -86,7 +86,7 @@ def costly_first(items: list[pytest.Item]) -> None:
 
 
 def target_of(item: pytest.Item) -> Target | None:
-    """What a test judges; None for one of something else."""
+    """Target that a test judges; None for one of something else."""
     target = item.callspec.params.get("target") if hasattr(item, "callspec") else None
     return target if isinstance(target, Target) else None
 

@@ -19,7 +19,7 @@ BY_OPTION = frozenset({"SDPA-39", "SDPA-40", "SDPA-41", "VARLEN-14", "VARLEN-15"
 
 
 class Level(StrEnum):
-    """What it means not to follow a clause."""
+    """Level of a clause: what it means not to follow it."""
 
     MUST = "MUST"
     SHOULD = "SHOULD"
@@ -39,12 +39,34 @@ class Clause:
 
 @functools.cache
 def clauses() -> dict[str, Clause]:
-    """Every clause by its id, in the order of the page.  Raises ValueError if an id stands twice."""
+    """Every clause by its id, in the order of the page.
+
+    Returns
+    -------
+    dict[str, Clause]
+        Clauses by id.
+
+    Raises
+    ------
+    ValueError
+        If an id stands twice.
+    """
     return parse(SPEC.read_text(encoding="utf-8"))
 
 
 def parse(text: str) -> dict[str, Clause]:
-    """The clauses of a page in the form of SPEC.md."""
+    """The clauses of a page in the form of SPEC.md.
+
+    Parameters
+    ----------
+    text
+        Markdown in the form of SPEC.md.
+
+    Returns
+    -------
+    dict[str, Clause]
+        Clauses by id, in their order.
+    """
     found: dict[str, Clause] = {}
     lines = text.splitlines()
     for number, line in enumerate(lines):

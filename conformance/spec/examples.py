@@ -55,7 +55,13 @@ _COLUMNS = {
 
 
 def render() -> str:
-    """The page, from the data."""
+    """The page, from the data.
+
+    Returns
+    -------
+    str
+        Markdown.
+    """
     data = tomllib.loads(DATA.read_text(encoding="utf-8"))
     names = [each["name"] for table in ("examples", "packed", "paged", "merges") for each in data[table]]
     contents = "\n".join(f"- [{name}](#{name})" for name in names)
@@ -65,7 +71,13 @@ def render() -> str:
 
 
 def write() -> Path:
-    """Write the page beside the data, and say where."""
+    """Write the page beside the data, and say where.
+
+    Returns
+    -------
+    Path
+        Where the page is.
+    """
     PAGE.write_text(render(), encoding="utf-8")
     return PAGE
 

@@ -54,8 +54,30 @@ class GradExpected:
 def sdpa_grad(q: Array, k: Array, v: Array, grad_output: Array, **options: Any) -> GradExpected:
     """The gradients of a loss whose gradient with respect to the output is ``grad_output`` (B, Hq, Sq, Dv).
 
-    ``options`` are the keywords of ``sdpa``, as SPEC.md defines them.  Raises InvalidInput
-    where sdpa does, and for a ``grad_output`` of another shape or dtype than the output (GRAD-12).
+    ``options`` are the keywords of ``sdpa``, as SPEC.md defines them.
+
+    Parameters
+    ----------
+    q
+        Queries (B, Hq, Sq, D).
+    k
+        Keys (B, Hkv, Sk, D).
+    v
+        Values (B, Hkv, Sk, Dv).
+    grad_output
+        Gradient with respect to the output, (B, Hq, Sq, Dv).
+    options
+        Keywords of ``sdpa``, as SPEC.md defines them.
+
+    Returns
+    -------
+    GradExpected
+        Gradients of q, k, v, bias and sinks in their shapes, float64, with the intermediate results.
+
+    Raises
+    ------
+    InvalidInput
+        Where sdpa raises it, and for another shape or dtype of ``grad_output`` (GRAD-12).
     """
     forward = reference.sdpa(q, k, v, **options)
     if grad_output.shape != forward.output.shape or grad_output.dtype != q.dtype:
@@ -86,13 +108,39 @@ def _by_key(weights: Array, rows: Array, allowed: Array) -> Array:
 
 
 def over_groups(array: Array, heads: int) -> Array:
-    """GRAD-6: (B, Hq, …) summed over the query heads of each of ``heads`` key heads, (B, Hkv, …)."""
+    """(GRAD-6) (B, Hq, …) summed over the query heads of each of ``heads`` key heads, (B, Hkv, …).
+
+    Parameters
+    ----------
+    array
+        (B, Hq, …).
+    heads
+        Hkv, which divides Hq.
+
+    Returns
+    -------
+    Array
+        (B, Hkv, …).
+    """
     batch, query_heads, *rest = array.shape
     return array.reshape(batch, heads, query_heads // heads, *rest).sum(axis=2)
 
 
 def sum_to(array: Array, shape: tuple[int, ...]) -> Array:
-    """GRAD-5: (B, Hq, Sq, Sk) summed over the axes along which an array of ``shape`` is broadcast to it (SDPA-8)."""
+    """(GRAD-5) (B, Hq, Sq, Sk) summed over the axes along which an array of ``shape`` is broadcast to it (SDPA-8).
+
+    Parameters
+    ----------
+    array
+        (B, Hq, Sq, Sk).
+    shape
+        One that is broadcast to it.
+
+    Returns
+    -------
+    Array
+        An array of ``shape``.
+    """
     aligned = (1,) * (array.ndim - len(shape)) + shape
     axes = tuple(axis for axis, length in enumerate(aligned) if length == 1)
     return array.sum(axis=axes, keepdims=True).reshape(shape)

@@ -11,7 +11,7 @@ from attention_conformance.conformance.spec.sdpa import Array, InvalidInput
 
 @dataclass(frozen=True)
 class MergeExpected:
-    """What the spec says of one input, with what an error analysis needs; all float64.
+    """Expected result of a merge, with what an error analysis needs; all float64.
 
     Shapes: ``output`` (B, H, S, Dv), ``lse`` (B, H, S); ``outputs`` (P, B, H, S, Dv), 0 where a part has no key;
     ``lses`` and ``weights``, the share of each part, (P, B, H, S).
@@ -27,7 +27,22 @@ class MergeExpected:
 def merge(outputs: Array, lses: Array) -> MergeExpected:
     """Attention over the keys of all parts, of which each has its own output and natural log-sum-exp.
 
-    Raises InvalidInput where the two do not fit together (MERGE-15).
+    Parameters
+    ----------
+    outputs
+        Output of each of N parts, (N, B, Hq, Sq, Dv).
+    lses
+        Natural log-sum-exp of each part, (N, B, Hq, Sq); −inf for a part without an allowed key.
+
+    Returns
+    -------
+    MergeExpected
+        Output (B, Hq, Sq, Dv), lse (B, Hq, Sq) and the parts' weights, float64.
+
+    Raises
+    ------
+    InvalidInput
+        Where the two do not fit together (MERGE-15).
     """
     if outputs.ndim != 5 or lses.shape != outputs.shape[:-1]:
         raise InvalidInput("MERGE-15", f"outputs are {outputs.shape}, lses {lses.shape}")

@@ -61,7 +61,7 @@ class Projection:
 
 @dataclass(frozen=True)
 class LayerExpected:
-    """What the spec says of one call of ``mha``; all arrays float64.
+    """Expected results of one call of ``mha``; all arrays float64.
 
     ``output`` and ``weights`` (per head or averaged, whether asked for or not) are in the shapes that the call returns.
     The rest is batch-first: ``q`` (B, Sq, H·D), ``k`` (B, Sk, H·D), ``v`` (B, Sk, H·Dv) and ``out`` (B, Sq, Eo) with
@@ -98,7 +98,7 @@ class Norm:
 
 @dataclass(frozen=True)
 class SublayerExpected:
-    """What the spec says of one call of ``sublayer``.
+    """Expected results of one call of ``sublayer``.
 
     ``output`` is in the shape that the call returns.  ``layer`` is the layer within, ``norm`` the normalisation, of the
     residual sum (post-norm) or of x (pre-norm); ``residual`` (B, Sq, E) is x plus the result of the layer, in both.
@@ -134,9 +134,57 @@ def mha(
 ) -> LayerExpected:
     """Multi-head attention as SPEC.md defines it (Vaswani et al., 2017, §3.2.2, with biases).
 
-    Shapes as in MHA-1, MHA-16 and MHA-17: x_q (B, Sq, E), x_kv (B, Sk, Ekv), w_q (E, H·D), w_k (Ekv, H·D),
-    w_v (Ekv, H·Dv), w_o (H·Dv, Eo), biases (columns,).  Raises InvalidInput where MHA-19 to MHA-22 require an
-    exception.
+    Shapes as in MHA-1, MHA-16 and MHA-17: x_q (B, Sq, E), x_kv (B, Sk, Ekv), w_q (E, H·D), w_k (Ekv, H·D), w_v (Ekv,
+    H·Dv), w_o (H·Dv, Eo), biases (columns,).
+
+    Parameters
+    ----------
+    x_q
+        (B, Sq, E), or (Sq, E) unbatched.
+    w_q
+        (E, H·D).
+    w_k
+        (Ekv, H·D).
+    w_v
+        (Ekv, H·Dv).
+    heads
+        H.
+    x_kv
+        (B, Sk, Ekv); None for x_q.
+    w_o
+        (H·Dv, Eo); None for no output projection.
+    b_q
+        (H·D,).
+    b_k
+        (H·D,).
+    b_v
+        (H·Dv,).
+    b_o
+        (Eo,).
+    mask
+        Bool, broadcast to (B, H, Sq, Sk); True may be attended to.
+    bias
+        Added to the scores, broadcast to (B, H, Sq, Sk).
+    is_causal
+        Whether row i attends to keys up to i.
+    kv_lengths
+        Number of keys of each sample, (B,).
+    scale
+        Factor of the scores; None for 1/√D.
+    sequence_first
+        Whether inputs and output are (S, B, E).
+    average_weights
+        Whether weights are averaged over heads, (B, Sq, Sk).
+
+    Returns
+    -------
+    LayerExpected
+        Output (B, Sq, Eo) and weights (B, H, Sq, Sk), float64, with the intermediate results.
+
+    Raises
+    ------
+    InvalidInput
+        Where MHA-19 to MHA-22 require an exception.
     """
     inputs = x_q if x_kv is None else x_kv
     check_ranks(x_q, inputs)
@@ -181,8 +229,40 @@ def sublayer(
 ) -> SublayerExpected:
     """Residual connection and layer normalisation around ``mha``: SUB-1 and SUB-2.
 
-    ``gamma`` and ``beta`` are (E,); ``options`` are the other keywords of ``mha``.  Raises InvalidInput where SUB-10
-    and the clauses of ``mha`` require an exception.
+    ``gamma`` and ``beta`` are (E,); ``options`` are the other keywords of ``mha``.
+
+    Parameters
+    ----------
+    x_q
+        (B, Sq, E), or (Sq, E) unbatched.
+    w_q
+        (E, H·D).
+    w_k
+        (Ekv, H·D).
+    w_v
+        (Ekv, H·Dv).
+    heads
+        H.
+    gamma
+        (E,).
+    beta
+        (E,).
+    epsilon
+        Added to the variance.
+    pre_norm
+        Normalise before attention, not after the residual connection.
+    options
+        The other keywords of ``mha``.
+
+    Returns
+    -------
+    SublayerExpected
+        Output (B, Sq, E), float64, with the intermediate results.
+
+    Raises
+    ------
+    InvalidInput
+        Where SUB-10 and the clauses of ``mha`` require an exception.
     """
     check_ranks(x_q, x_q)
     form = Form(x_q.ndim == 2, bool(options.get("sequence_first")))
@@ -203,7 +283,29 @@ def sublayer(
 
 
 def project(name: str, x: Array, w: Array, b: Array | None) -> Projection:
-    """MHA-2: x @ w + b; ``name`` is the bias in the exception's text."""
+    """(MHA-2) x @ w + b; ``name`` is the bias in the exception's text.
+
+    Parameters
+    ----------
+    name
+        Of the bias, in the exception's text.
+    x
+        (B, S, E).
+    w
+        (E, F).
+    b
+        (F,), or None.
+
+    Returns
+    -------
+    Projection
+        With the result (B, S, F).
+
+    Raises
+    ------
+    InvalidInput
+        For a bias of another shape.
+    """
     if b is not None and b.shape != w.shape[1:]:
         raise InvalidInput("MHA-20", f"{name} {b.shape} does not fit the {w.shape[1]} columns of its weight")
     w, b = w.astype(np.float64), None if b is None else b.astype(np.float64)
@@ -212,19 +314,63 @@ def project(name: str, x: Array, w: Array, b: Array | None) -> Projection:
 
 
 def split(x: Array, heads: int) -> Array:
-    """MHA-5: (B, S, H·D) to (B, H, S, D), head h from columns h·D … (h + 1)·D − 1."""
+    """(MHA-5) (B, S, H·D) to (B, H, S, D), head h from columns h·D … (h + 1)·D − 1.
+
+    Parameters
+    ----------
+    x
+        (B, S, H·D).
+    heads
+        H.
+
+    Returns
+    -------
+    Array
+        (B, H, S, D).
+    """
     batch, length, width = x.shape
     return np.swapaxes(x.reshape(batch, length, heads, width // heads), 1, 2)
 
 
 def combine(x: Array) -> Array:
-    """MHA-11: (B, H, S, Dv) to (B, S, H·Dv), head h to columns h·Dv … (h + 1)·Dv − 1 of its row."""
+    """(MHA-11) (B, H, S, Dv) to (B, S, H·Dv), head h to columns h·Dv … (h + 1)·Dv − 1 of its row.
+
+    Parameters
+    ----------
+    x
+        (B, H, S, Dv).
+
+    Returns
+    -------
+    Array
+        (B, S, H·Dv).
+    """
     batch, heads, length, width = x.shape
     return np.swapaxes(x, 1, 2).reshape(batch, length, heads * width)
 
 
 def output_projection(combined: Array, w_o: Array | None, b_o: Array | None) -> Projection | None:
-    """MHA-12: combined @ w_o + b_o, or nothing without ``w_o``."""
+    """(MHA-12) combined @ w_o + b_o, or nothing without ``w_o``.
+
+    Parameters
+    ----------
+    combined
+        (B, Sq, H·Dv).
+    w_o
+        (H·Dv, Eo); None for no output projection.
+    b_o
+        (Eo,).
+
+    Returns
+    -------
+    Projection | None
+        With the result (B, Sq, Eo).
+
+    Raises
+    ------
+    InvalidInput
+        Where widths do not fit (MHA-20).
+    """
     if w_o is None:
         if b_o is not None:
             raise InvalidInput("MHA-20", "b_o is given without w_o")
@@ -235,7 +381,24 @@ def output_projection(combined: Array, w_o: Array | None, b_o: Array | None) -> 
 
 
 def layer_norm(z: Array, gamma: Array, beta: Array, epsilon: float) -> Norm:
-    """SUB-3 to SUB-6: (z − mean) / √(var + epsilon) · gamma + beta over the last axis, var without Bessel."""
+    """(SUB-3 to SUB-6) (z − mean) / √(var + epsilon) · gamma + beta over the last axis, var without Bessel.
+
+    Parameters
+    ----------
+    z
+        (B, S, E).
+    gamma
+        (E,).
+    beta
+        (E,).
+    epsilon
+        Added to the variance.
+
+    Returns
+    -------
+    Norm
+        With the result (B, S, E).
+    """
     gamma, beta = gamma.astype(np.float64), beta.astype(np.float64)
     mean = z.mean(axis=2, keepdims=True)
     centred = z - mean
@@ -245,7 +408,20 @@ def layer_norm(z: Array, gamma: Array, beta: Array, epsilon: float) -> Norm:
 
 
 def check_heads(heads: int, **weights: Array) -> None:
-    """MHA-19: the number of heads divides the columns of w_q, w_k and w_v."""
+    """(MHA-19) The number of heads divides the columns of w_q, w_k and w_v.
+
+    Parameters
+    ----------
+    heads
+        H.
+    weights
+        W_q, w_k and w_v.
+
+    Raises
+    ------
+    InvalidInput
+        If it does not.
+    """
     for name, w in weights.items():
         if w.ndim != 2:
             raise InvalidInput("MHA-20", f"{name} has rank {w.ndim}")
@@ -254,7 +430,26 @@ def check_heads(heads: int, **weights: Array) -> None:
 
 
 def check_widths(x_q: Array, x_kv: Array, w_q: Array, w_k: Array, w_v: Array) -> None:
-    """MHA-20 and MHA-21: widths of inputs and weights, and batches, fit together."""
+    """(MHA-20 and MHA-21) Widths of inputs and weights, and batches, fit together.
+
+    Parameters
+    ----------
+    x_q
+        (B, Sq, E), or (Sq, E) unbatched.
+    x_kv
+        (B, Sk, Ekv); None for x_q.
+    w_q
+        (E, H·D).
+    w_k
+        (Ekv, H·D).
+    w_v
+        (Ekv, H·Dv).
+
+    Raises
+    ------
+    InvalidInput
+        If they do not.
+    """
     for name, x, w in (("w_q", x_q, w_q), ("w_k", x_kv, w_k), ("w_v", x_kv, w_v)):
         if x.shape[2] != w.shape[0]:
             raise InvalidInput("MHA-20", f"{name} has {w.shape[0]} rows, its input has width {x.shape[2]}")
@@ -265,13 +460,43 @@ def check_widths(x_q: Array, x_kv: Array, w_q: Array, w_k: Array, w_v: Array) ->
 
 
 def check_ranks(x_q: Array, x_kv: Array) -> None:
-    """MHA-21: both inputs are batched, or neither is."""
+    """(MHA-21) Both inputs are batched, or neither is.
+
+    Parameters
+    ----------
+    x_q
+        (B, Sq, E), or (Sq, E) unbatched.
+    x_kv
+        (B, Sk, Ekv); None for x_q.
+
+    Raises
+    ------
+    InvalidInput
+        If one of them is.
+    """
     if not x_q.ndim == x_kv.ndim or x_q.ndim not in (2, 3):
         raise InvalidInput("MHA-21", f"x_q and x_kv have ranks {x_q.ndim}, {x_kv.ndim}")
 
 
 def check_scores(form: Form, shape: tuple[int, ...], mask: Array | None, bias: Array | None) -> None:
-    """MHA-22: mask and bias broadcast to (B, H, Sq, Sk), of an unbatched call to (H, Sq, Sk)."""
+    """(MHA-22) Mask and bias broadcast to (B, H, Sq, Sk), of an unbatched call to (H, Sq, Sk).
+
+    Parameters
+    ----------
+    form
+        How the call is batched.
+    shape
+        (B, H, Sq, Sk).
+    mask
+        Bool, broadcast to (B, H, Sq, Sk); True may be attended to.
+    bias
+        Added to the scores, broadcast to (B, H, Sq, Sk).
+
+    Raises
+    ------
+    InvalidInput
+        If they do not.
+    """
     target = shape[1:] if form.unbatched else shape
     for name, array in (("mask", mask), ("bias", bias)):
         if array is not None and not broadcasts(array.shape, target):
@@ -279,7 +504,22 @@ def check_scores(form: Form, shape: tuple[int, ...], mask: Array | None, bias: A
 
 
 def check_affine(width: int, gamma: Array, beta: Array) -> None:
-    """SUB-10: gamma and beta have one number per column of x_q."""
+    """(SUB-10) gamma and beta have one number per column of x_q.
+
+    Parameters
+    ----------
+    width
+        E.
+    gamma
+        (E,).
+    beta
+        (E,).
+
+    Raises
+    ------
+    InvalidInput
+        If they have not.
+    """
     for name, array in (("gamma", gamma), ("beta", beta)):
         if array.shape != (width,):
             raise InvalidInput("SUB-10", f"{name} {array.shape} does not fit width {width}")

@@ -70,8 +70,34 @@ def mha_grad(
 ) -> LayerGradExpected:
     """The gradients of a loss whose gradient with respect to the output of ``mha`` is ``grad_output``.
 
-    ``options`` are the keywords of ``mha``, as SPEC.md defines them.  Raises InvalidInput
-    where mha does, and for a ``grad_output`` of another shape or dtype than the output (GRAD-27).
+    ``options`` are the keywords of ``mha``, as SPEC.md defines them.
+
+    Parameters
+    ----------
+    x_q
+        (B, Sq, E).
+    w_q
+        (E, H·D).
+    w_k
+        (Ekv, H·D).
+    w_v
+        (Ekv, H·Dv).
+    grad_output
+        Gradient with respect to the output, (B, Sq, Eo).
+    heads
+        H.
+    options
+        Keywords of ``mha``, as SPEC.md defines them.
+
+    Returns
+    -------
+    LayerGradExpected
+        Gradients of inputs, weights and biases in their shapes, float64, with the intermediate results.
+
+    Raises
+    ------
+    InvalidInput
+        Where mha raises it, and for another shape or dtype of ``grad_output`` (GRAD-27).
     """
     layer = mha(x_q, w_q, w_k, w_v, heads=heads, **options)
     if grad_output.shape != layer.output.shape or grad_output.dtype != x_q.dtype:
@@ -113,10 +139,34 @@ def _through(gradient: Array, w: Array) -> Projection:
 
 
 def of_weight(x: Array, gradient: Array) -> Array:
-    """GRAD-17: Σ x[r]ᵀ gradient[r] over the rows of all samples, (inputs, outputs)."""
+    """(GRAD-17) Σ x[r]ᵀ gradient[r] over the rows of all samples, (inputs, outputs).
+
+    Parameters
+    ----------
+    x
+        (B, S, inputs).
+    gradient
+        (B, S, outputs).
+
+    Returns
+    -------
+    Array
+        (inputs, outputs).
+    """
     return np.einsum("bse,bsf->ef", x, gradient)
 
 
 def of_rows(gradient: Array) -> Array:
-    """GRAD-18: the sum of the rows of all samples, (outputs,)."""
+    """(GRAD-18) The sum of the rows of all samples, (outputs,).
+
+    Parameters
+    ----------
+    gradient
+        (B, S, outputs).
+
+    Returns
+    -------
+    Array
+        (outputs,).
+    """
     return gradient.sum(axis=(0, 1))

@@ -88,12 +88,43 @@ def paged(
 
 
 def dequantised(cache: Array, scale: Array | None) -> Array:
-    """PAGED-14: the numbers that a cache stands for, exactly: eight bits times twenty-four."""
+    """(PAGED-14) The numbers that a cache stands for, exactly: eight bits times twenty-four.
+
+    Parameters
+    ----------
+    cache
+        Pages of keys or values, (pages, page size, Hkv, D).
+    scale
+        Factors of a quantised cache; None for one that is not.
+
+    Returns
+    -------
+    Array
+        Float64, in the shape of ``cache``.
+    """
     return cache.astype(np.float64) * check_scale(cache, scale).astype(np.float64)
 
 
 def check_scale(cache: Array, scale: Array | None) -> Array:
-    """PAGED-14: the scale, if it is one of this cache; else refuse both."""
+    """(PAGED-14) The scale, if it is one of this cache; else refuse both.
+
+    Parameters
+    ----------
+    cache
+        Pages of keys or values, (pages, page size, Hkv, D).
+    scale
+        Factors of a quantised cache; None for one that is not.
+
+    Returns
+    -------
+    Array
+        Float64, broadcast to ``cache``.
+
+    Raises
+    ------
+    InvalidInput
+        For a dtype or shape that does not fit.
+    """
     if scale is None:
         raise InvalidInput("PAGED-14", "one cache has a scale and the other has none")
     if str(cache.dtype) not in QUANTISED:
@@ -104,7 +135,22 @@ def check_scale(cache: Array, scale: Array | None) -> Array:
 
 
 def in_order(cache: Array, table: Array, length: int) -> Array:
-    """PAGED-1: the first ``length`` keys or values of a sequence, by the row of the table that is its own."""
+    """(PAGED-1) The first ``length`` keys or values of a sequence, by the row of the table that is its own.
+
+    Parameters
+    ----------
+    cache
+        Pages of keys or values, (pages, page size, Hkv, D).
+    table
+        Numbers of the sequence's pages, in their order.
+    length
+        Number of keys.
+
+    Returns
+    -------
+    Array
+        (length, Hkv, D).
+    """
     j = np.arange(length)
     return cache[table[j // cache.shape[1]], j % cache.shape[1]]
 
@@ -112,7 +158,28 @@ def in_order(cache: Array, table: Array, length: int) -> Array:
 def check_pages(
     q: Array, k_cache: Array, v_cache: Array, cu_seqlens_q: Array, block_table: Array, kv_lengths: Array
 ) -> None:
-    """PAGED-12: refuse what does not fit together."""
+    """(PAGED-12) Refuse what does not fit together.
+
+    Parameters
+    ----------
+    q
+        (Tq, Hq, D).
+    k_cache
+        (pages, page size, Hkv, D).
+    v_cache
+        (pages, page size, Hkv, Dv).
+    cu_seqlens_q
+        Boundaries of the sequences' queries, (N + 1,).
+    block_table
+        Page numbers of each sequence, (N, most pages).
+    kv_lengths
+        Number of keys of each sequence, (N,).
+
+    Raises
+    ------
+    InvalidInput
+        For the first thing that does not fit.
+    """
     if q.ndim != 3 or not k_cache.ndim == v_cache.ndim == 4:
         raise InvalidInput("PAGED-12", f"q and the caches have ranks {q.ndim}, {k_cache.ndim}, {v_cache.ndim}")
     if k_cache.shape[:2] != v_cache.shape[:2]:

@@ -23,7 +23,7 @@ class InvalidInput(ValueError):
 
 @dataclass(frozen=True)
 class Expected:
-    """What the spec says of one input, with the intermediate results that an error analysis needs.
+    """Expected results of one input of ``sdpa``, with the intermediate results that an error analysis needs.
 
     Shapes: ``output`` (B, Hq, Sq, Dv); ``weights``, ``scores`` (final scores, −inf where not allowed),
     ``raw`` (scaled scores before softcap) and ``allowed`` (B, Hq, Sq, Sk); ``lse`` (B, Hq, Sq);
@@ -126,7 +126,29 @@ def sdpa(
 
 
 def joined(k: Array, v: Array, past_key: Array | None, past_value: Array | None) -> tuple[Array, Array]:
-    """DEC-1: past keys and values followed by the new ones.  DEC-7: what does not fit is refused."""
+    """(DEC-1, DEC-7) Past keys and values followed by the new ones; what does not fit is refused.
+
+    Parameters
+    ----------
+    k
+        New keys (B, Hkv, Sk, D).
+    v
+        New values (B, Hkv, Sk, Dv).
+    past_key
+        (B, Hkv, past, D).
+    past_value
+        (B, Hkv, past, Dv).
+
+    Returns
+    -------
+    tuple[Array, Array]
+        (B, Hkv, past + Sk, D) and (B, Hkv, past + Sk, Dv).
+
+    Raises
+    ------
+    InvalidInput
+        Where they do not fit together.
+    """
     if past_key is None or past_value is None:
         raise InvalidInput("DEC-7", "past_key and past_value are given together or not at all")
     for name, past, new in (("past_key", past_key, k), ("past_value", past_value, v)):
@@ -142,7 +164,28 @@ def joined(k: Array, v: Array, past_key: Array | None, past_value: Array | None)
 def check_inputs(
     q: Array, k: Array, v: Array, mask: Array | None, bias: Array | None, sinks: Array | None = None
 ) -> None:
-    """SDPA-31 to SDPA-36: refuse what does not fit together."""
+    """(SDPA-31 to SDPA-36) Refuse what does not fit together.
+
+    Parameters
+    ----------
+    q
+        (B, Hq, Sq, D).
+    k
+        (B, Hkv, Sk, D).
+    v
+        (B, Hkv, Sk, Dv).
+    mask
+        Bool, broadcast to (B, Hq, Sq, Sk); True may be attended to.
+    bias
+        Added to the scores, broadcast to (B, Hq, Sq, Sk).
+    sinks
+        (Hq,).
+
+    Raises
+    ------
+    InvalidInput
+        For the first thing that does not fit.
+    """
     if not q.ndim == k.ndim == v.ndim == 4:
         raise InvalidInput("SDPA-34", f"q, k, v have ranks {q.ndim}, {k.ndim}, {v.ndim}")
     if not q.dtype == k.dtype == v.dtype:
@@ -163,18 +206,57 @@ def check_inputs(
 
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """SDPA-8: whether NumPy's rule takes ``shape`` to ``target``."""
+    """(SDPA-8) Whether NumPy's rule takes ``shape`` to ``target``.
+
+    Parameters
+    ----------
+    shape
+        Of the array.
+    target
+        What it should become.
+
+    Returns
+    -------
+    bool
+        Whether it does.
+    """
     aligned = (1,) * (len(target) - len(shape)) + shape
     return len(aligned) == len(target) and all(a in (1, t) for a, t in zip(aligned, target, strict=True))
 
 
 def repeat_heads(array: Array, heads: int) -> Array:
-    """SDPA-17: query head h reads key/value head ⌊h / group⌋."""
+    """(SDPA-17) Query head h reads key/value head ⌊h / group⌋.
+
+    Parameters
+    ----------
+    array
+        (B, Hkv, …).
+    heads
+        Hq.
+
+    Returns
+    -------
+    Array
+        (B, Hq, …).
+    """
     return np.repeat(array, heads // array.shape[1], axis=1)
 
 
 def take_rows(array: Array | None, rows: Array) -> Array | None:
-    """The query rows of a mask or bias, which may have one row for all."""
+    """The query rows of a mask or bias, which may have one row for all.
+
+    Parameters
+    ----------
+    array
+        (…, Sq or 1, Sk or 1).
+    rows
+        Indices of query rows.
+
+    Returns
+    -------
+    Array | None
+        (…, rows or 1, Sk or 1).
+    """
     if array is None or array.ndim < 2 or array.shape[-2] == 1:
         return array
     return array[..., rows, :]
@@ -190,9 +272,33 @@ def allowed_keys(
     window: tuple[int | None, int | None] | None,
     kv_lengths: Array | None,
 ) -> Array:
-    """SDPA-7 to SDPA-13: which keys each row may attend to, (B, Hq, Sq, Sk).
+    """(SDPA-7 to SDPA-13) Keys that each row may attend to, (B, Hq, Sq, Sk).
 
     ``positions`` are the indices i of the query rows.
+
+    Parameters
+    ----------
+    shape
+        (B, Hq, Sq, Sk).
+    positions
+        Index i of each row, (Sq,).
+    mask
+        Bool, broadcast to (B, Hq, Sq, Sk); True may be attended to.
+    bias
+        Added to the scores, broadcast to (B, Hq, Sq, Sk).
+    is_causal
+        Whether row i attends to keys up to i + offset.
+    causal_offset
+        Offset of the diagonal, one or (B,).
+    window
+        Keys to the left and right of the diagonal; None for all.
+    kv_lengths
+        Number of keys of each sample, (B,).
+
+    Returns
+    -------
+    Array
+        Bool, (B, Hq, Sq, Sk).
     """
     batch, _, _, keys = shape
     j = np.arange(keys)
@@ -215,19 +321,60 @@ def allowed_keys(
 
 
 def scaled_scores(q: Array, k: Array, scale: float | None) -> Array:
-    """SDPA-2 to SDPA-4: scale · q · k, for every row and key."""
+    """(SDPA-2 to SDPA-4) scale · q · k, for every row and key.
+
+    Parameters
+    ----------
+    q
+        (B, Hq, Sq, D).
+    k
+        (B, Hq, Sk, D).
+    scale
+        None for 1/√D.
+
+    Returns
+    -------
+    Array
+        (B, Hq, Sq, Sk).
+    """
     if scale is None:
         scale = 1 / np.sqrt(q.shape[3])
     return scale * (q @ np.swapaxes(k, 2, 3))
 
 
 def capped_scores(scores: Array, softcap: float | None) -> Array:
-    """SDPA-5: c · tanh(s / c)."""
+    """(SDPA-5) c · tanh(s / c).
+
+    Parameters
+    ----------
+    scores
+        (B, Hq, Sq, Sk).
+    softcap
+        C; None for none.
+
+    Returns
+    -------
+    Array
+        (B, Hq, Sq, Sk).
+    """
     return scores if softcap is None else softcap * np.tanh(scores / softcap)
 
 
 def softmax(scores: Array, allowed: Array) -> tuple[Array, Array]:
-    """SDPA-14, SDPA-15, SDPA-19: weights and natural log-sum-exp; zeros and −inf where no key is allowed."""
+    """(SDPA-14, SDPA-15, SDPA-19) Weights and natural log-sum-exp; zeros and −inf where no key is allowed.
+
+    Parameters
+    ----------
+    scores
+        (B, Hq, Sq, Sk).
+    allowed
+        Bool, (B, Hq, Sq, Sk).
+
+    Returns
+    -------
+    tuple[Array, Array]
+        (B, Hq, Sq, Sk) and (B, Hq, Sq).
+    """
     empty = ~allowed.any(axis=3, keepdims=True)
     top = np.max(scores, axis=3, keepdims=True, initial=-np.inf)
     top = np.where(np.isneginf(top), 0.0, top)
@@ -239,17 +386,46 @@ def softmax(scores: Array, allowed: Array) -> tuple[Array, Array]:
 
 
 def softmax_with_sinks(scores: Array, allowed: Array, sinks: Array) -> tuple[Array, Array]:
-    """SDPA-38: softmax over the allowed keys and one key more, whose score is the sink and whose weight is left out."""
+    """(SDPA-38) Softmax over the allowed keys and one key more, whose score is the sink and whose weight is left out.
+
+    Parameters
+    ----------
+    scores
+        (B, Hq, Sq, Sk).
+    allowed
+        Bool, (B, Hq, Sq, Sk).
+    sinks
+        (Hq,).
+
+    Returns
+    -------
+    tuple[Array, Array]
+        (B, Hq, Sq, Sk) and (B, Hq, Sq).
+    """
     column = np.broadcast_to(sinks[:, None, None], (*scores.shape[:3], 1))
     weights, lse = softmax(np.concatenate([scores, column], 3), np.concatenate([allowed, column > -np.inf], 3))
     return weights[..., :-1], lse
 
 
 def weighted_sum(weights: Array, v: Array, allowed: Array) -> Array:
-    """SDPA-16, SDPA-22, SDPA-23: Σ_j weight_j v_j over the allowed keys only.
+    """(SDPA-16, SDPA-22, SDPA-23) Σ_j weight_j v_j over the allowed keys only.
 
     A NaN or infinite value at a key that is not allowed must not enter as 0 · NaN, and at an allowed key
     it must enter even where its weight has underflowed to 0; so those values are added apart.
+
+    Parameters
+    ----------
+    weights
+        (B, Hq, Sq, Sk).
+    v
+        (B, Hq, Sk, Dv).
+    allowed
+        Bool, (B, Hq, Sq, Sk).
+
+    Returns
+    -------
+    Array
+        (B, Hq, Sq, Dv).
     """
     output = weights @ np.where(np.isfinite(v), v, 0.0)
     for where, more in ((v == np.inf, np.inf), (v == -np.inf, -np.inf), (np.isnan(v), np.nan)):

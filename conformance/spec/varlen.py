@@ -23,7 +23,7 @@ class Part:
 
 @dataclass(frozen=True)
 class PackedExpected:
-    """What the spec says of a pack, in float64: output (Tq, Hq, Dv), lse (Hq, Tq), and the parts that they are of."""
+    """Expected results of a pack, in float64: output (Tq, Hq, Dv), lse (Hq, Tq), and the parts that they are of."""
 
     output: Array
     lse: Array
@@ -101,7 +101,36 @@ def attend(
     softcap: float | None,
     sinks: Array | None,
 ) -> PackedExpected:
-    """(VARLEN-2) Every sequence as if alone: its queries over its own keys (Sk, Hkv, D) and values (Sk, Hkv, Dv)."""
+    """(VARLEN-2) Every sequence as if alone: its queries over its own keys (Sk, Hkv, D) and values (Sk, Hkv, Dv).
+
+    Parameters
+    ----------
+    q
+        Packed queries (Tq, Hq, D).
+    cu_seqlens_q
+        Boundaries of the sequences' queries, (N + 1,).
+    keys
+        Of each sequence, (Sk, Hkv, D).
+    values
+        Of each sequence, (Sk, Hkv, Dv).
+    is_causal
+        Whether row i attends to keys up to i + offset.
+    causal_offset
+        Offset of the diagonal, one or (N,).
+    window
+        Keys to the left and right of the diagonal; None for all.
+    scale
+        None for 1/√D.
+    softcap
+        Limit of the scores; None for none.
+    sinks
+        (Hq,).
+
+    Returns
+    -------
+    PackedExpected
+        Output (Tq, Hq, Dv) and lse (Hq, Tq), float64.
+    """
     lengths = [
         (int(end) - int(start), len(k)) for start, end, k in zip(cu_seqlens_q, cu_seqlens_q[1:], keys, strict=False)
     ]
@@ -131,7 +160,26 @@ def attend(
 
 
 def check_packs(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array) -> None:
-    """VARLEN-11: refuse what does not fit together."""
+    """(VARLEN-11) Refuse what does not fit together.
+
+    Parameters
+    ----------
+    q
+        Packed queries (Tq, Hq, D).
+    k
+        Packed keys (Tk, Hkv, D).
+    v
+        Packed values (Tk, Hkv, Dv).
+    cu_seqlens_q
+        Boundaries of the sequences' queries, (N + 1,).
+    cu_seqlens_k
+        Boundaries of the sequences' keys, (N + 1,).
+
+    Raises
+    ------
+    InvalidInput
+        For the first thing that does not fit.
+    """
     if not q.ndim == k.ndim == v.ndim == 3:
         raise InvalidInput("VARLEN-11", f"q, k, v have ranks {q.ndim}, {k.ndim}, {v.ndim}")
     if cu_seqlens_q.shape != cu_seqlens_k.shape or cu_seqlens_q.ndim != 1:
@@ -142,7 +190,24 @@ def check_packs(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k:
 
 
 def check_heads(clause: str, q: Array, k: Array, v: Array) -> None:
-    """SDPA-32, SDPA-33 and SDPA-35 of arrays (…, heads, width): refuse dtypes, widths and heads that do not fit."""
+    """SDPA-32, SDPA-33 and SDPA-35 of arrays (…, heads, width): refuse dtypes, widths and heads that do not fit.
+
+    Parameters
+    ----------
+    clause
+        Named in the exception for dtypes and widths.
+    q
+        Packed queries (Tq, Hq, D).
+    k
+        Keys (…, Hkv, D).
+    v
+        Values (…, Hkv, Dv).
+
+    Raises
+    ------
+    InvalidInput
+        For the first thing that does not fit.
+    """
     if not q.dtype == k.dtype == v.dtype:
         raise InvalidInput(clause, f"q, k, v have dtypes {q.dtype}, {k.dtype}, {v.dtype}")
     if q.shape[-1] != k.shape[-1]:

@@ -1,9 +1,11 @@
-"""Fixtures of the tests of test vectors: the vectors of two cases with their right results, made once a module."""
+"""Fixtures of several files: test vectors with right results, made once a module, and a pool without prepared names."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,3 +23,15 @@ def vectors(made: Path, tmp_path: Path) -> Path:
     """The vectors, to be harmed; the results lie beside them."""
     shutil.copytree(made, tmp_path / "copy")
     return tmp_path / "copy" / "vectors"
+
+
+@pytest.fixture
+def unprepared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A pool whose implementations run in this process, in which none of their names is prepared yet."""
+    from attention_conformance.impls import calls
+    from attention_conformance.impls.process.pool import Pool
+
+    monkeypatch.setattr(calls, "_PREPARED", {})
+    pool = Pool(in_process=True)
+    yield pool
+    pool.close()

@@ -18,6 +18,7 @@ from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.repro import Element, worst_elements, write
 from attention_conformance.conformance.run.targets import Target
+from attention_conformance.impls import cache
 from attention_conformance.impls.calls import Reply, Request
 from attention_conformance.impls.contract import Implementation, Profile
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
@@ -35,9 +36,7 @@ RUNNER = Path(__file__).with_name("repro_runner.py")
 
 #: JAX keeps what scripts compile, as the suite's workers let it (impls.jax.prepare), so that the next run need not.
 KEEP = {
-    "JAX_COMPILATION_CACHE_DIR": str(
-        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attention-conformance" / "jax"
-    ),
+    "JAX_COMPILATION_CACHE_DIR": str(cache.folder("jax") or ""),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }

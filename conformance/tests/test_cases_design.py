@@ -31,7 +31,7 @@ def met(rows: tuple[Row, ...], *parts: str) -> set[tuple[object, ...]]:
 
 
 def test_every_possible_combination_is_reached() -> None:
-    """Counted anew from the rows: all pairs but the one that costs too much, and all triples."""
+    """Counted from the rows: all pairs but the one that costs too much, and all triples."""
     found = design(SMALL)
     for parts in [*itertools.combinations(PARTS, 2), ("sk", "option", "dtype")]:
         possible = set(itertools.product(*(SMALL.values(part) for part in parts)))

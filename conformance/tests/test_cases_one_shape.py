@@ -135,7 +135,7 @@ def not_rescaled(q: Array, k: Array, v: Array) -> Array:
 
 
 def last_tile(q: Array, k: Array, v: Array) -> Array:
-    """Every tile begins anew."""
+    """Every tile begins again."""
     return right(q, k[:, :, -TILE:], v[:, :, -TILE:])
 
 

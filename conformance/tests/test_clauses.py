@@ -76,7 +76,7 @@ def test_there_are_at_least_250_cases() -> None:
 
 
 def test_inputs_do_not_depend_on_order() -> None:
-    """A case's data comes from its own seed: made anew after others, it is the same."""
+    """A case's data comes from its own seed: regenerated after others, it is the same."""
     case = all_cases()["mask"]
     before = {name: array.tobytes() for name, array in case.make_inputs("float32").arrays.items()}
     for other in CASES[:20]:

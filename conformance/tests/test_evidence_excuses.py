@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,6 @@ from attention_conformance.conformance.evidence.verdicts import Jury, Kind, Verd
 from attention_conformance.conformance.ledger.load import read
 from attention_conformance.conformance.properties.problem import Problem
 from attention_conformance.conformance.run.targets import Selection, Target, choose
-from attention_conformance.impls import calls
 from attention_conformance.impls.numpy import layer as of_layer
 from attention_conformance.impls.numpy.gradients import gradients as of_sdpa
 from attention_conformance.impls.process.pool import Pool
@@ -26,15 +24,6 @@ pytestmark = pytest.mark.slow
 
 HERE = "attention_conformance.conformance.tests.test_evidence_excuses:"
 EMPTY = LayerProblem("p", "mha", PLAIN, kv_lengths=(0, 4))
-
-
-@pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
-    """Implementations run in this process, in which none of their names is prepared yet."""
-    monkeypatch.setattr(calls, "_PREPARED", {})
-    held = Pool(in_process=True)
-    yield held
-    held.close()
 
 
 def verdict(pool: Pool, function: str, problem: Any, name: str, dtype: str = "float32") -> Verdict:
@@ -77,39 +66,39 @@ first_sample_nan.operator = last_sample_nan.operator = "mha"  # type: ignore[att
 nan_gradients.operator = "sdpa_grad"  # type: ignore[attr-defined]
 
 
-def test_a_record_excuses_its_own_rows_of_a_layer(pool: Pool) -> None:
+def test_a_record_excuses_its_own_rows_of_a_layer(unprepared: Pool) -> None:
     """The ledger knows torch-mha-fast to give NaN in fully masked rows, which the first sample consists of."""
-    got = verdict(pool, "first_sample_nan", EMPTY, "torch-mha-fast")
+    got = verdict(unprepared, "first_sample_nan", EMPTY, "torch-mha-fast")
     assert (got.kind, got.why) == (Kind.KNOWN, "torch-mha-fast-empty-row")
 
 
-def test_a_record_excuses_no_other_rows_of_a_layer(pool: Pool) -> None:
+def test_a_record_excuses_no_other_rows_of_a_layer(unprepared: Pool) -> None:
     """The last sample has keys."""
-    got = verdict(pool, "last_sample_nan", EMPTY, "torch-mha-fast")
+    got = verdict(unprepared, "last_sample_nan", EMPTY, "torch-mha-fast")
     assert got.kind is Kind.ALARM
     assert got.why.startswith("NaN: output")
 
 
-def test_a_record_excuses_no_other_layer(pool: Pool) -> None:
+def test_a_record_excuses_no_other_layer(unprepared: Pool) -> None:
     """The same failure of another implementation, and without a fully masked row."""
-    assert verdict(pool, "first_sample_nan", EMPTY, "numpy-layer").kind is Kind.ALARM
+    assert verdict(unprepared, "first_sample_nan", EMPTY, "numpy-layer").kind is Kind.ALARM
     full = replace(EMPTY, kv_lengths=(1, 4))
-    assert verdict(pool, "first_sample_nan", full, "torch-mha-fast", "float64").kind is Kind.ALARM
+    assert verdict(unprepared, "first_sample_nan", full, "torch-mha-fast", "float64").kind is Kind.ALARM
 
 
-def test_gradients_have_the_deviations_of_their_function(pool: Pool) -> None:
+def test_gradients_have_the_deviations_of_their_function(unprepared: Pool) -> None:
     """torch-sdpa gives NaN where is_causal meets a negative scale, so its gradients may; others may not."""
     problem = GradientProblem(Problem("p", Shape(), is_causal=True, scale=-1.0), 1.0)
-    got = verdict(pool, "nan_gradients", problem, "torch-sdpa-gradients")
+    got = verdict(unprepared, "nan_gradients", problem, "torch-sdpa-gradients")
     assert (got.kind, got.why) == (Kind.KNOWN, "torch-flash-causal-scale")
-    assert verdict(pool, "nan_gradients", problem, "numpy-gradients").kind is Kind.ALARM
+    assert verdict(unprepared, "nan_gradients", problem, "numpy-gradients").kind is Kind.ALARM
     plain = replace(problem, of_sdpa=replace(problem.of_sdpa, scale=1.0))
-    assert verdict(pool, "nan_gradients", plain, "torch-sdpa-gradients", "float64").kind is Kind.ALARM
+    assert verdict(unprepared, "nan_gradients", plain, "torch-sdpa-gradients", "float64").kind is Kind.ALARM
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_a_projection_beyond_the_range_is_excused(pool: Pool) -> None:
+def test_a_projection_beyond_the_range_is_excused(unprepared: Pool) -> None:
     """Where q does not fit into float16 nothing is promised; where it does, NaN is an alarm."""
     large, small = (LayerProblem("p", "mha", PLAIN, spread, values=10.0) for spread in (1e5, 1.0))
-    assert verdict(pool, "first_sample_nan", large, "numpy-layer", "float16").why == "SDPA-26"
-    assert verdict(pool, "first_sample_nan", small, "numpy-layer", "float16").kind is Kind.ALARM
+    assert verdict(unprepared, "first_sample_nan", large, "numpy-layer", "float16").why == "SDPA-26"
+    assert verdict(unprepared, "first_sample_nan", small, "numpy-layer", "float16").kind is Kind.ALARM

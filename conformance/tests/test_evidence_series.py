@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 from attention_conformance.conformance.bounds import sdpa as bounds
-from attention_conformance.conformance.evidence.drawn import drawn
 from attention_conformance.conformance.evidence.mha_problems import WORK, layer_problem
 from attention_conformance.conformance.evidence.problems import decode_problem, once
+from attention_conformance.conformance.evidence.record import drawn
 from attention_conformance.conformance.evidence.series import SERIES
 from attention_conformance.conformance.evidence.verdicts import Jury, Kind
 from attention_conformance.conformance.ledger.load import read
 from attention_conformance.conformance.run.targets import choose
 from attention_conformance.conformance.tests.special_values import specials
-from attention_conformance.impls import calls
 from attention_conformance.impls.process.pool import Pool
 
 pytestmark = pytest.mark.slow(20)
 
 #: Everything but attention itself.
 OTHERS = {name: series for name, series in SERIES.items() if name != "sdpa"}
-
-
-@pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
-    """Implementations run in this process, in which none of their names is prepared yet."""
-    monkeypatch.setattr(calls, "_PREPARED", {})
-    held = Pool(in_process=True)
-    yield held
-    held.close()
 
 
 def kinds(pool: Pool, name: str, implementation: str, problems: int, dtype: str = "") -> list[Kind]:
@@ -98,9 +87,9 @@ def test_a_past_may_end_anywhere() -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_correct_implementation_has_no_false_alarm(pool: Pool, name: str) -> None:
+def test_a_correct_implementation_has_no_false_alarm(unprepared: Pool, name: str) -> None:
     """Forty problems, all executed and all inside."""
-    found = kinds(pool, name, OTHERS[name].implementations[0], 40)
+    found = kinds(unprepared, name, OTHERS[name].implementations[0], 40)
     assert found.count(Kind.KEPT) == 40
 
 
@@ -116,17 +105,17 @@ WRONG = {
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_wrong_implementation_is_an_alarm(pool: Pool, name: str) -> None:
+def test_a_wrong_implementation_is_an_alarm(unprepared: Pool, name: str) -> None:
     """Of each operator; on some problems, as others do not show it.  Few are excused, as out of float16's range."""
-    found = kinds(pool, name, WRONG[name], 60)
+    found = kinds(unprepared, name, WRONG[name], 60)
     assert found.count(Kind.ALARM) > 3
     assert found.count(Kind.KNOWN) < 3
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_bound_that_is_too_tight_is_an_alarm(pool: Pool, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_bound_that_is_too_tight_is_an_alarm(unprepared: Pool, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """With a unit roundoff a thousand times too small, correct results in float32 are outside."""
     monkeypatch.setitem(bounds.UNIT_ROUNDOFF, "float32", 2.0**-24 / 1000)
-    found = kinds(pool, name, OTHERS[name].implementations[0], 40, "float32")
+    found = kinds(unprepared, name, OTHERS[name].implementations[0], 40, "float32")
     assert found.count(Kind.ALARM) > len(found) / 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -19,7 +18,6 @@ from attention_conformance.conformance.evidence.verdicts import Jury, Kind, Verd
 from attention_conformance.conformance.ledger.load import Ledger, read
 from attention_conformance.conformance.properties.problem import Problem, RandomMask
 from attention_conformance.conformance.run.targets import Selection, Target, choose
-from attention_conformance.impls import calls
 from attention_conformance.impls.numpy import eager
 from attention_conformance.impls.process.pool import Pool
 from attention_conformance.impls.select import builtin, plug_in
@@ -29,15 +27,6 @@ pytestmark = pytest.mark.slow
 HERE = "attention_conformance.conformance.tests.test_evidence_verdicts:"
 RANK_1 = RandomMask(0.5, (None,))
 SMALL = Shape(b=1, hq=2, hkv=1, sq=3, sk=5, d=4, dv=4)
-
-
-@pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
-    """Implementations run in this process, in which none of their names is prepared yet."""
-    monkeypatch.setattr(calls, "_PREPARED", {})
-    held = Pool(in_process=True)
-    yield held
-    held.close()
 
 
 def jury(pool: Pool, *implementations: str, ledger: Ledger | None = None) -> Jury:
@@ -86,27 +75,27 @@ def not_today(q: Any, k: Any, v: Any) -> Any:
     raise NotImplementedError("no")
 
 
-def test_a_correct_implementation_has_no_false_alarm(pool: Pool) -> None:
+def test_a_correct_implementation_has_no_false_alarm(unprepared: Pool) -> None:
     """A hundred problems, all executed and all inside."""
-    judge = jury(pool, "numpy-eager")
+    judge = jury(unprepared, "numpy-eager")
     found = [each for index in range(100) for each in judge.verdicts(index)]
     assert {each.kind for each in found} == {Kind.KEPT}
     assert [each.dtype for each in found] == [dtype_of(index) for index in range(100)]
 
 
-def test_a_wrong_implementation_is_an_alarm(pool: Pool) -> None:
+def test_a_wrong_implementation_is_an_alarm(unprepared: Pool) -> None:
     """A causal mask aligned at the bottom right is found on causal problems, and on no other."""
-    judge = jury(pool, "attention_conformance.conformance.faults:causal_bottom_right")
+    judge = jury(unprepared, "attention_conformance.conformance.faults:causal_bottom_right")
     found = {index: each for index in range(60) for each in judge.verdicts(index)}
     alarms = {index for index, each in found.items() if each.kind is Kind.ALARM}
     assert len(alarms) > 3
     assert all(random_problem(index).is_causal for index in alarms)
 
 
-def test_a_bound_that_is_too_tight_is_an_alarm(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bound_that_is_too_tight_is_an_alarm(unprepared: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a unit roundoff a hundred times too small, correct results in float32 are outside."""
     monkeypatch.setitem(bounds.UNIT_ROUNDOFF, "float32", 2.0**-24 / 100)
-    judge = jury(pool, "numpy-eager")
+    judge = jury(unprepared, "numpy-eager")
     kinds = [each.kind for index in range(60) for each in judge.verdicts(index) if each.dtype == "float32"]
     assert kinds.count(Kind.ALARM) > len(kinds) / 4
 
@@ -119,54 +108,54 @@ def test_numpy_is_judged_in_this_process_and_libraries_in_their_own() -> None:
         assert pool.call(builtin()["onnx-reference"], "os:getpid") != os.getpid()
 
 
-def test_what_an_implementation_lacks_is_unsupported(pool: Pool) -> None:
+def test_what_an_implementation_lacks_is_unsupported(unprepared: Pool) -> None:
     """A keyword that it has not, or NotImplementedError."""
-    assert verdict(pool, "nan_for_negative_scale", Problem("p", SMALL, softcap=2.0)).kind is Kind.UNSUPPORTED
-    assert verdict(pool, "not_today", Problem("p", SMALL)).kind is Kind.UNSUPPORTED
+    assert verdict(unprepared, "nan_for_negative_scale", Problem("p", SMALL, softcap=2.0)).kind is Kind.UNSUPPORTED
+    assert verdict(unprepared, "not_today", Problem("p", SMALL)).kind is Kind.UNSUPPORTED
 
 
-def test_a_record_excuses_its_own_trigger(pool: Pool) -> None:
+def test_a_record_excuses_its_own_trigger(unprepared: Pool) -> None:
     """The ledger knows torch-sdpa to give NaN where is_causal meets a negative scale."""
     problem = Problem("p", SMALL, is_causal=True, scale=-1.0)
-    got = verdict(pool, "nan_for_negative_scale", problem, name="torch-sdpa")
+    got = verdict(unprepared, "nan_for_negative_scale", problem, name="torch-sdpa")
     assert (got.kind, got.why) == (Kind.KNOWN, "torch-flash-causal-scale")
 
 
 @pytest.mark.parametrize("name", ["numpy-eager", "torch-sdpa-math"])
-def test_a_record_excuses_no_other_implementation(pool: Pool, name: str) -> None:
+def test_a_record_excuses_no_other_implementation(unprepared: Pool, name: str) -> None:
     """The same failure is an alarm elsewhere."""
     problem = Problem("p", SMALL, is_causal=True, scale=-1.0)
-    assert verdict(pool, "nan_for_negative_scale", problem, name=name).kind is Kind.ALARM
+    assert verdict(unprepared, "nan_for_negative_scale", problem, name=name).kind is Kind.ALARM
 
 
-def test_a_record_excuses_no_other_trigger(pool: Pool) -> None:
+def test_a_record_excuses_no_other_trigger(unprepared: Pool) -> None:
     """Without is_causal the same failure is an alarm."""
-    got = verdict(pool, "nan_for_negative_scale", Problem("p", SMALL, scale=-1.0), name="torch-sdpa")
+    got = verdict(unprepared, "nan_for_negative_scale", Problem("p", SMALL, scale=-1.0), name="torch-sdpa")
     assert got.kind is Kind.ALARM
 
 
-def test_a_record_excuses_no_other_failure(pool: Pool) -> None:
+def test_a_record_excuses_no_other_failure(unprepared: Pool) -> None:
     """ort-gqa is known to refuse a length of 0, and not to refuse other lengths."""
     refused = Problem("evidence-p", SMALL, kv_lengths=(0,))
-    assert verdict(pool, "refuses", refused, name="ort-gqa").why == "ort-gqa-length-zero"
-    assert verdict(pool, "refuses", replace(refused, kv_lengths=(1,)), name="ort-gqa").kind is Kind.ALARM
-    assert verdict(pool, "refuses", refused, name="onnx-reference").kind is Kind.ALARM
+    assert verdict(unprepared, "refuses", refused, name="ort-gqa").why == "ort-gqa-length-zero"
+    assert verdict(unprepared, "refuses", replace(refused, kv_lengths=(1,)), name="ort-gqa").kind is Kind.ALARM
+    assert verdict(unprepared, "refuses", refused, name="onnx-reference").kind is Kind.ALARM
 
 
-def test_a_record_excuses_no_other_rows(pool: Pool) -> None:
+def test_a_record_excuses_no_other_rows(unprepared: Pool) -> None:
     """A record that speaks of all rows but the first does not excuse a wrong first row."""
     problem = Problem("evidence-p", SMALL, mask=RandomMask(0.7, (1, 1, 1, None)), is_causal=True)
-    got = verdict(pool, "first_key_behind_the_first_row", problem, name="onnx-reference")
+    got = verdict(unprepared, "first_key_behind_the_first_row", problem, name="onnx-reference")
     assert (got.kind, got.why) == (Kind.KNOWN, "onnx-reference-causal-one-row")
     # In another dtype, as what is prepared is kept by name and call.
-    assert verdict(pool, "only_the_first_key", problem, "float64", name="onnx-reference").kind is Kind.ALARM
+    assert verdict(unprepared, "only_the_first_key", problem, "float64", name="onnx-reference").kind is Kind.ALARM
 
 
-def test_stored_scores_may_overflow(pool: Pool) -> None:
+def test_stored_scores_may_overflow(unprepared: Pool) -> None:
     """Beyond the largest float16 number nothing is promised to a program that stores scores, and only to such."""
     problem = Problem("p", replace(SMALL, d=64), spread=30.0, outlier=50.0, scale=10.0)
     judge = jury(
-        pool,
+        unprepared,
         "attention_conformance.conformance.evidence.variants:storage",
         "attention_conformance.conformance.evidence.variants:fused",
     )

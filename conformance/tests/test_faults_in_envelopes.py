@@ -63,7 +63,7 @@ def test_the_published_matrices_are_of_todays_faults_and_cases(published: dict[s
 @pytest.mark.documents
 def test_a_run_asks_the_kernel_cases_that_some_fault_needs() -> None:
     """No more of them, and none that the matrices do not name."""
-    assert kernels.ASKED.read_text(encoding="utf-8").split() == envelopes.asked(envelopes.published())
+    assert kernels.REQUESTED.read_text(encoding="utf-8").split() == envelopes.asked(envelopes.published())
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

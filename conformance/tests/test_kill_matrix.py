@@ -52,7 +52,7 @@ def test_every_case_is_needed_or_says_why_it_stays(kills: tuple[Kill, ...]) -> N
 
 @pytest.mark.documents
 def test_a_quick_run_shows_every_fault(kills: tuple[Kill, ...]) -> None:
-    """The cases of --quick catch each fault; `attention-conformance kill-matrix --choose-quick` chooses them anew."""
+    """The cases of --quick catch each fault; `attention-conformance kill-matrix --choose-quick` chooses them again."""
     assert [kill.fault for kill in kills if not kill.caught.keys() & quick_cases().keys()] == []
 
 

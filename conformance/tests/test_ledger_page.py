@@ -33,7 +33,7 @@ def section(page: str, record: str) -> str:
 
 @pytest.mark.documents
 def test_the_page_is_what_the_ledger_gives() -> None:
-    """Written anew by ``attention-conformance ledger page``, it is the same."""
+    """``attention-conformance ledger page`` regenerates it."""
     assert PAGE.read_text(encoding="utf-8") == render(LEDGER, RUN)
 
 

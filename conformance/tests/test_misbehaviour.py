@@ -27,7 +27,7 @@ MEMORY = 512 << 20
 
 #: Fakes by what is theirs: the framework, and what is left changed.
 LEFT = {
-    "sums_in_a_random_order": (Framework.NUMPY, "random numbers of NumPy: moved on or set anew"),
+    "sums_in_a_random_order": (Framework.NUMPY, "random numbers of NumPy: moved on or seeded"),
     "silences_numpy": (Framework.NUMPY, "error state of NumPy: {'divide': 'warn', "),
     "rounds_up": (Framework.NUMPY, "floating-point mode: rounds to nearest, keeps subnormal numbers → rounds up, "),
     "threads_blas": (Framework.NUMPY, "threads of lib"),
@@ -189,7 +189,7 @@ def test_random_numbers_that_no_result_depends_on_are_a_remark(roomy: Pool, name
     result = judged(roomy, name, framework)
     assert (result.outcome, result.failure) == (Outcome.PASSED, None)
     (line,) = side_effect_lines([result])
-    assert f"random numbers of {whose} in one case, plain in float32: moved on or set anew; " in line
+    assert f"random numbers of {whose} in one case, plain in float32: moved on or seeded; " in line
     assert "build it outside" in line
 
 

@@ -12,22 +12,26 @@ import pytest
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.cases.fit import fit
 from attention_conformance.conformance.cases.packed import PagedShape, table_of
-from attention_conformance.conformance.diagnosis.match import diagnose
 from attention_conformance.conformance.evidence.packed_variants import PACKED, over_pages
-from attention_conformance.conformance.faults.kill_matrix import LEAST, judge_faults
-from attention_conformance.conformance.faults.registry import FAULTS, faults_of
-from attention_conformance.conformance.faults.trials import Failed
+from attention_conformance.conformance.faults.registry import faults_of
 from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.conformance.spec.examples import DATA
 from attention_conformance.conformance.spec.paged import paged
 from attention_conformance.conformance.tests.exact import parse
-from attention_conformance.conformance.tests.test_varlen import EXAMPLES, dense, given, reply, result
+from attention_conformance.conformance.tests.test_varlen import (
+    EXAMPLES,
+    assert_caught_twice,
+    assert_named,
+    dense,
+    given,
+    reply,
+    result,
+)
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.envelope import Envelope, Sizes
 from attention_conformance.impls.numpy.paged import paged as fast
-from attention_conformance.impls.process.pool import Pool
 
 CASES = [case for case in every_case().values() if case.operator == "paged"]
 BY_HAND = tomllib.loads(DATA.read_text(encoding="utf-8"))["paged"]
@@ -180,23 +184,13 @@ def reply_of(function: Any, case: Any, dtype: str) -> Any:
 @pytest.mark.slow
 def test_every_fault_is_caught_twice() -> None:
     """By two cases at least."""
-    kills = judge_faults(Pool(in_process=True), [fault.name for fault in faults_of("paged")])
-    assert {kill.fault: list(kill.caught) for kill in kills if len(kill.caught) < LEAST} == {}
-    assert len(kills) >= 30
+    assert_caught_twice("paged")
 
 
 @pytest.mark.parametrize("name", [fault.name for fault in faults_of("paged")][::7])
 def test_a_fault_is_named(name: str) -> None:
     """Of all that is wrong with pages, and with the attention within."""
-    failed = []
-    for case in sorted(CASES, key=lambda case: case.size):
-        if "float32" in case.dtypes and not case.invalid:
-            returned = reply_of(FAULTS[name].make(), case, "float32")
-            got = judge(returned, case, result(case, "float32"), every_profile=False)
-            if got.failure is not None:
-                failed.append(Failed(case, "float32", Profile.WIDE, got.failure, returned))
-    assert failed
-    assert name in diagnose(failed, [])[0].names
+    assert_named(name, CASES)
 
 
 def test_nan_in_unused_slots_is_advised_and_not_required() -> None:

@@ -178,7 +178,7 @@ def test_random_cases_cover_the_options() -> None:
         seen["grouped"] += q.shape[1] != k.shape[1]
         seen["Dv differs"] += q.shape[3] != v.shape[3]
         seen["Sk differs"] += q.shape[2] != k.shape[2]
-        seen["empty row"] += allowed.size > 0 and not allowed.any(axis=3).all()
+        seen["fully masked row"] += allowed.size > 0 and not allowed.any(axis=3).all()
         for axis, length in (("B", q.shape[0]), ("Sq", q.shape[2]), ("Sk", k.shape[2]), ("Dv", v.shape[3])):
             seen[f"no {axis}"] += length == 0
     assert set(OPTIONS) <= set(seen)

@@ -111,7 +111,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "no biases": {"b_q": None, "b_k": None, "b_v": None, "b_o": None},
     "no output projection": {"w_o": None, "b_o": None},
     "mask": {"mask": np.random.default_rng(1).random((2, 1, 4, 5)) < 0.6},
-    "empty row": {"mask": np.arange(4)[:, None] != 1},
+    "fully masked row": {"mask": np.arange(4)[:, None] != 1},
     "bias": {"bias": np.random.default_rng(2).normal(size=(2, 1, 5))},
     "causal": {"is_causal": True},
     "lengths": {"kv_lengths": np.array([3, 0])},
@@ -138,7 +138,7 @@ def test_the_layer_agrees_with_fifty_digits(name: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("epsilon", [1e-12, 1e-5, 1.0])
 @pytest.mark.parametrize("pre_norm", [False, True], ids=["post", "pre"])
-@pytest.mark.parametrize("name", ["plain", "self", "empty row", "combined"])
+@pytest.mark.parametrize("name", ["plain", "self", "fully masked row", "combined"])
 def test_the_sublayer_agrees_with_fifty_digits(name: str, pre_norm: bool, epsilon: float, seed: int) -> None:
     """Post-norm and pre-norm are those of an independent evaluation."""
     named = {**layer(seed, **OPTIONS[name]), **affine(seed, epsilon=epsilon, pre_norm=pre_norm)}

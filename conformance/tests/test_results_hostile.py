@@ -20,7 +20,7 @@ from attention_conformance.conformance.judging.outcomes import Failure, Outcome,
 from attention_conformance.conformance.ledger.divergence import answers, markdown
 from attention_conformance.conformance.results import Writer, parse, read
 from attention_conformance.conformance.results.parse import LINE_LIMIT, ResultFileError, WrongCounts
-from attention_conformance.conformance.results.strict import (
+from attention_conformance.impls.strict import (
     DuplicateKey,
     NotANumber,
     NotJson,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -43,6 +44,26 @@ def result(case: Any, dtype: str, profile: Profile = Profile.WIDE) -> Result:
 def reply(function: Any, case: Any, dtype: str, operator: str = "varlen") -> Reply:
     """What a function replies to a case."""
     return call(Implementation("trial", "trial:none", operator=operator), request(case, dtype, "cpu"), function)
+
+
+def assert_caught_twice(operator: str) -> None:
+    """Every fault of an operator is caught by two cases at least, and there are many faults."""
+    kills = judge_faults(Pool(in_process=True), [fault.name for fault in faults_of(operator)])
+    assert {kill.fault: list(kill.caught) for kill in kills if len(kill.caught) < LEAST} == {}
+    assert len(kills) >= 30
+
+
+def assert_named(name: str, cases: Sequence[Any]) -> None:
+    """The diagnosis names a fault first by its failures of cases in float32."""
+    failed = []
+    for case in sorted(cases, key=lambda case: case.size):
+        if "float32" in case.dtypes and not case.invalid:
+            returned = reply(FAULTS[name].make(), case, "float32", case.operator)
+            got = judge(returned, case, result(case, "float32"), every_profile=False)
+            if got.failure is not None:
+                failed.append(Failed(case, "float32", Profile.WIDE, got.failure, returned))
+    assert failed
+    assert name in diagnose(failed, [])[0].names
 
 
 def random_pack(seed: int) -> PackedCase:
@@ -182,23 +203,13 @@ def test_correct_variants_pass_random_packs(name: str) -> None:
 @pytest.mark.slow
 def test_every_fault_is_caught_twice() -> None:
     """By two cases at least."""
-    kills = judge_faults(Pool(in_process=True), [fault.name for fault in faults_of("varlen")])
-    assert {kill.fault: list(kill.caught) for kill in kills if len(kill.caught) < LEAST} == {}
-    assert len(kills) >= 30
+    assert_caught_twice("varlen")
 
 
 @pytest.mark.parametrize("name", [fault.name for fault in faults_of("varlen")][::7])
 def test_a_fault_is_named(name: str) -> None:
     """Of all that is wrong with packs, and with the attention within, by the failures of a few cases."""
-    failed = []
-    for case in sorted(CASES, key=lambda case: case.size):
-        if "float32" in case.dtypes and not case.invalid:
-            returned = reply(FAULTS[name].make(), case, "float32")
-            got = judge(returned, case, result(case, "float32"), every_profile=False)
-            if got.failure is not None:
-                failed.append(Failed(case, "float32", Profile.WIDE, got.failure, returned))
-    assert failed
-    assert name in diagnose(failed, [])[0].names
+    assert_named(name, CASES)
 
 
 def test_a_case_is_fitted_to_heads_and_widths() -> None:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.conformance.results import strict
 from attention_conformance.conformance.tests.vectors import change, change_json, hash_again, refused
 from attention_conformance.conformance.vectors import files
 from attention_conformance.conformance.vectors.check import Origin, check
 from attention_conformance.conformance.vectors.files import VectorError
 from attention_conformance.conformance.vectors.index import Chosen
+from attention_conformance.impls import strict
 
 #: The files of the vector that is harmed.
 ABOUT, TENSORS = "sdpa/float32/plain.json", "sdpa/float32/plain.safetensors"

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from attention_conformance.cli import main
-from attention_conformance.conformance.results import strict
 from attention_conformance.conformance.tests.vectors import change_json, refused
 from attention_conformance.conformance.vectors import files
 from attention_conformance.conformance.vectors.files import VectorError
+from attention_conformance.impls import strict
 
 pytestmark = pytest.mark.slow
 

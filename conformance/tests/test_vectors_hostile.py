@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_conformance.conformance.results import strict
 from attention_conformance.conformance.tests.vectors import hash_again, refused
 from attention_conformance.conformance.vectors import files
 from attention_conformance.conformance.vectors.files import HEADER_LIMIT, VectorError, decode, encode
+from attention_conformance.impls import strict
 
 #: The file that is harmed, of a vector or of its result.
 TENSORS = "sdpa/float32/plain.safetensors"

@@ -19,13 +19,13 @@ from attention_conformance.conformance.cases.store import RANDOM
 from attention_conformance.conformance.judging.judge import UNSUPPORTED_HINT, judge
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.results import Writer, fingerprint
-from attention_conformance.conformance.results.strict import Unreadable, plain
 from attention_conformance.conformance.run.terminal import executed, summary
 from attention_conformance.conformance.vectors.files import Repeated, decode, inside, parse, read, typed
 from attention_conformance.conformance.vectors.index import Chosen, Entry, Key, read_index, read_vector
 from attention_conformance.conformance.vectors.vector import Vector, default_profile
 from attention_conformance.impls.calls import Reply, Status, same_bits
 from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.strict import Unreadable, plain
 
 #: What the result file says of machine and versions, of which nothing is known here.
 ELSEWHERE = "elsewhere"
@@ -191,7 +191,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Checked:
-    """What became of every chosen vector."""
+    """Results of every chosen vector."""
 
     results: tuple[Result, ...]
     #: Those for which there is no result.

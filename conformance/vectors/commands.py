@@ -11,12 +11,12 @@ from importlib import metadata
 from pathlib import Path
 
 from attention_conformance.conformance.cases import every_case
-from attention_conformance.conformance.results.strict import Unreadable
 from attention_conformance.conformance.vectors.check import ELSEWHERE, Origin, check
 from attention_conformance.conformance.vectors.files import NotEmpty, encode, text_of
 from attention_conformance.conformance.vectors.index import Chosen, Entry, File, Generator, write_index
 from attention_conformance.conformance.vectors.vector import Vector, vector
 from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.strict import Unreadable
 
 #: The distribution that the vectors are made by.
 GENERATOR = "attention-conformance"

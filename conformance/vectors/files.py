@@ -22,8 +22,8 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
-from attention_conformance.conformance.results import strict
-from attention_conformance.conformance.results.strict import TooLarge, Unreadable, WrongFields
+from attention_conformance.impls import strict
+from attention_conformance.impls.strict import TooLarge, Unreadable, WrongFields
 
 #: Bytes of the largest file that is read.  The largest vector has 6 MB.
 FILE_LIMIT = 1 << 28

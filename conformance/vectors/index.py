@@ -11,7 +11,6 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from attention_conformance.conformance import SPEC_VERSION
-from attention_conformance.conformance.results.strict import WrongFields, WrongFormat
 from attention_conformance.conformance.vectors import FORMAT
 from attention_conformance.conformance.vectors.files import (
     NothingSelected,
@@ -26,6 +25,7 @@ from attention_conformance.conformance.vectors.files import (
 )
 from attention_conformance.conformance.vectors.vector import Vector, about_of, checked
 from attention_conformance.impls.loading import nearest
+from attention_conformance.impls.strict import WrongFields, WrongFormat
 
 NAME = "index.json"
 
@@ -51,12 +51,12 @@ class Entry(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def key(self) -> Key:
-        """What names it."""
+        """Key of the entry."""
         return self.operator, self.case, self.dtype
 
 
 class Generator(Struct, frozen=True, forbid_unknown_fields=True):
-    """What made the vectors."""
+    """Generator of the vectors."""
 
     name: str
     version: str
@@ -105,7 +105,7 @@ def read_vector(folder: Path, entry: Entry) -> Vector:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What the options name: globs over operators, cases and dtypes; none of a kind means all of it."""
+    """Choice that the options name: globs over operators, cases and dtypes; none of a kind means all of it."""
 
     operators: Sequence[str] = ()
     cases: Sequence[str] = ()

@@ -14,13 +14,13 @@ from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.cases.base import NUMPY_DTYPES
 from attention_conformance.conformance.judging.judge import dtypes_of
-from attention_conformance.conformance.results.strict import WrongFields, WrongFormat
 from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.conformance.vectors import FORMAT
 from attention_conformance.conformance.vectors.files import BadBound, WrongArrays, typed
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.memory_layouts import LAYOUTS
 from attention_conformance.impls.operators import OPERATORS
+from attention_conformance.impls.strict import WrongFields, WrongFormat
 
 #: What an option may be; a window is two of them.  The size of integers is checked apart: in a union with a tuple of
 #: two msgspec 0.22 crashes for an integer with bounds.
@@ -31,7 +31,7 @@ _INTEGERS = 2**53
 
 
 class ResultAbout(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is asked of one result, beside its values."""
+    """Requirements on one result, beside its values."""
 
     #: Names of its axes, for messages.
     axes: tuple[str, ...]
@@ -116,7 +116,7 @@ def vector(case: AnyCase, dtype: str) -> Vector:
 
 
 def result_about(axes: tuple[str, ...], name: str, dtype: str) -> ResultAbout:
-    """What is asked of a result of a case in a dtype."""
+    """Requirements on a result of a case in a dtype."""
     dtypes = dtypes_of(name, dtype)
     return ResultAbout(tuple(axes), dtypes, bounds.LARGEST[dtypes[0]])
 

@@ -28,6 +28,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from attention_conformance.impls import strict
 from attention_conformance.impls.contract import Call, Function, Implementation, ImplementationError
 from attention_conformance.impls.envelope import ATTRIBUTES, Envelope
 from attention_conformance.impls.foreign.declared import Declared, Foreign, known_keywords, known_operator
@@ -164,9 +165,11 @@ def _described(words: tuple[str, ...]) -> Declared:
     except subprocess.TimeoutExpired:
         raise ImplementationError(f"{who} --describe did not end within {DESCRIBE_TIMEOUT:g} s") from None
     try:
-        described = json.loads(done.stdout) if done.returncode == 0 else None
-    except ValueError:
+        described = strict.loads(done.stdout) if done.returncode == 0 else None
+    except strict.NotJson:  # it printed something else, as a program does that knows no such option
         described = None
+    except strict.StrictError as error:
+        raise ImplementationError(error.of(f"{who} --describe")) from None
     return _declared(f"{who} --describe", described) if isinstance(described, dict) else Declared()
 
 

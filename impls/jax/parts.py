@@ -94,7 +94,7 @@ def finite_part(v: jax.Array) -> jax.Array:
 
 
 def special_places(v: jax.Array) -> jax.Array:
-    """Where v (…, Dv) holds NaN, +inf and −inf, as 1 and 0, side by side: (…, 3 · Dv)."""
+    """Places where v (…, Dv) holds NaN, +inf and −inf, as 1 and 0, side by side: (…, 3 · Dv)."""
     return jnp.concatenate([jnp.isnan(v), jnp.isposinf(v), jnp.isneginf(v)], axis=-1).astype(v.dtype)
 
 

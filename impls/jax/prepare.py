@@ -9,16 +9,16 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from attention_conformance.impls import cache
 from attention_conformance.impls.contract import Call, Function
 from attention_conformance.impls.jax.arrays import device_of, wide_types
+from attention_conformance.impls.process.limits import memory_maps
 
 #: Memory maps of this process above which compiled programs are dropped.  Each program holds six or more, Linux allows
 #: 65,530 by default (vm.max_map_count), and XLA does not survive the first one that is refused: after ten thousand
@@ -112,7 +112,9 @@ def _keep_compilations() -> None:
     """Let JAX keep every compiled program on disk, unless the user has said where or whether to."""
     if getattr(jax.config, "jax_compilation_cache_dir", None) is not None:
         return
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attention-conformance" / "jax"
+    folder = cache.folder("jax")
+    if folder is None:
+        return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -120,14 +122,5 @@ def _keep_compilations() -> None:
 
 def _drop_programs() -> None:
     """Let go of compiled programs before there are too many; one that is called again comes from the disk."""
-    if next(_prepared_calls) % LOOK_EVERY == 0 and _maps() > MAPS_KEPT:
+    if next(_prepared_calls) % LOOK_EVERY == 0 and memory_maps() > MAPS_KEPT:
         jax.clear_caches()
-
-
-def _maps() -> int:
-    """Memory maps of this process; 0 where the system does not say, and has no such limit."""
-    try:
-        with open("/proc/self/maps", "rb") as maps:
-            return sum(1 for _ in maps)
-    except OSError:
-        return 0

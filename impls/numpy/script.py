@@ -10,7 +10,7 @@ from attention_conformance.impls.script import CARRIED, Given, Terms, Writer, as
 
 
 def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
-    """What NumPy does not have by itself as ``ml_dtypes`` has it, and then the layout in memory."""
+    """Array as NumPy has it, through ``ml_dtypes`` where it lacks the dtype, and then the layout in memory."""
     others = [each for each in arrays if each.dtype in CARRIED]
     lines = assigned(others, lambda each: f"a.astype(ml_dtypes.{each.dtype})")
     return lines + assigned(arrays, lambda each: _layout(each, memory))

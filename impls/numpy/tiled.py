@@ -40,9 +40,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.lib import introspect
-from threadpoolctl import ThreadpoolController
 
 from attention_conformance.impls.numpy.parts import add_special, finite_part, split_scale, with_past, working_dtype
+from attention_conformance.impls.process.threads import blas
 from attention_conformance.impls.validate import check_inputs
 
 #: Where a block lies: its batch entry, its key/value heads, its query rows.
@@ -96,7 +96,7 @@ _ONE_AT_A_TIME = Lock()
 
 @dataclass(frozen=True)
 class Visible:
-    """Which keys the diagonal and the lengths leave, by batch: j from i + offset − left to i + offset + right."""
+    """Keys that the diagonal and the lengths leave, by batch: j from i + offset − left to i + offset + right."""
 
     keys: int
     left: int | None
@@ -144,7 +144,7 @@ def visible(
     window: tuple[int | None, int | None] | None,
     kv_lengths: np.ndarray | None,
 ) -> Visible:
-    """What a call's keywords leave of ``keys`` keys; is_causal is a right side of 0 (SDPA-9 to SDPA-12)."""
+    """(SDPA-9 to SDPA-12) Keys that a call's keywords leave of ``keys`` keys; is_causal is a right side of 0."""
     left, right = window or (None, None)
     if is_causal:
         right = 0 if right is None else min(right, 0)
@@ -163,7 +163,7 @@ class Plan:
 
 
 def plan(seen: Visible, q: tuple[int, ...], v: tuple[int, ...]) -> Plan:
-    """What a call is cut into, by the shapes of q (B, Hq, Sq, D) and of all v (B, Hkv, Sk, Dv)."""
+    """Plan of a call: the blocks it is cut into, by the shapes of q (B, Hq, Sq, D) and of all v (B, Hkv, Sk, Dv)."""
     (batch, heads, queries, width), (_, kv_heads, keys, value_width) = q, v
     group, total = heads // kv_heads, batch * heads * queries
     products = total * keys * (width + value_width)
@@ -222,12 +222,6 @@ def unpacked() -> int:
     return min((UNPACKED.get(each.get("architecture", ""), 0) for each in blas().info()), default=0)
 
 
-@functools.cache
-def blas() -> ThreadpoolController:
-    """NumPy's BLAS, and any other that the process holds; none that threadpoolctl knows, as on macOS, is empty."""
-    return ThreadpoolController().select(user_api="blas")
-
-
 def available() -> int:
     """The threads that NumPy's BLAS is set to (by OMP_NUM_THREADS, OPENBLAS_NUM_THREADS, threadpoolctl)."""
     return min((each.num_threads for each in blas().lib_controllers), default=1)
@@ -270,7 +264,7 @@ os.register_at_fork(after_in_child=_helpers.cache_clear)  # a child has none of 
 
 @dataclass(frozen=True)
 class Heads:
-    """What blocks of query rows need of N key/value heads, and of the G query heads that read them."""
+    """Heads as blocks of query rows need them: N key/value heads, and the G query heads that read them."""
 
     #: (N, Sk, D) and (N, Sk, Dv) in the dtype that is computed in, rows contiguous.
     keys: np.ndarray

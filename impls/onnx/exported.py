@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attention_conformance.impls import cache
 from attention_conformance.impls.contract import Call, Function
 from attention_conformance.impls.onnx.sessions import bound, session
 from attention_conformance.impls.operators import SDPA
@@ -58,15 +59,6 @@ SHARED_KEYWORDS, SHARED_WIDTHS = {"is_causal", "mask"}, (8, 16)
 exports: list[str] = []
 
 
-def cache_folder() -> Path | None:
-    """Where models are kept, or None if they are not."""
-    named = os.environ.get("ATTENTION_CONFORMANCE_CACHE")
-    if named == "":
-        return None
-    base = named or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "attention-conformance" / "onnx"
-
-
 def cache_key(*parts: object) -> str:
     """The name of a model that is made from these parts, each of which must have a faithful ``repr``."""
     return hashlib.sha256(repr((_surroundings(), parts)).encode()).hexdigest()[:32]
@@ -74,7 +66,7 @@ def cache_key(*parts: object) -> str:
 
 def cached(name: str) -> bytes | None:
     """The model of this name, or None."""
-    place = cache_folder()
+    place = cache.folder("onnx")
     if place is None:
         return None
     try:
@@ -85,7 +77,7 @@ def cached(name: str) -> bytes | None:
 
 def keep(name: str, model: bytes) -> None:
     """Keep a model, in one step so that no reader sees half of it.  A folder that cannot be written is no error."""
-    place = cache_folder()
+    place = cache.folder("onnx")
     if place is None:
         return
     with contextlib.suppress(OSError):

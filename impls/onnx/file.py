@@ -56,7 +56,7 @@ class Declaration:
     shape: tuple[Any, ...]
 
     def misfit(self, shape: tuple[int, ...]) -> str:
-        """Why an array of this shape does not fit the lengths that are fixed, "" if it does."""
+        """Reason why an array of this shape does not fit the lengths that are fixed, "" if it does."""
         same = len(shape) == len(self.shape)
         wrong = same and any(isinstance(n, int) and n != got for n, got in zip(self.shape, shape, strict=True))
         listed = ", ".join(str(n) if isinstance(n, int) else "any" for n in self.shape)
@@ -64,7 +64,7 @@ class Declaration:
 
 
 class Fitting:
-    """What is known of a model's inputs, by our names."""
+    """Fitting of a model's inputs to our names."""
 
     def __init__(self, spec: ModelSpec, inputs: dict[str, Declaration]) -> None:
         self._spec = spec
@@ -87,7 +87,7 @@ class Fitting:
         return ""
 
     def of(self, call: Call) -> Fit:
-        """What turns a call's arrays into the model's inputs.  Raises NotImplementedError for what does not fit."""
+        """Fitting of a call's arrays to the model's inputs.  Raises NotImplementedError for what does not fit."""
         self._check_options(call)
         filled = self._filled(call)
         shapes = {**dict(call.shapes), **{name: array.shape for name, array in filled.items()}}

@@ -27,7 +27,7 @@ PROVIDERS = {
 
 
 def options() -> Any:
-    """How sessions are opened: silent, with default optimisation, and with as many threads as are wanted."""
+    """Options of sessions: silent, with default optimisation, and with as many threads as are wanted."""
     found = onnxruntime.SessionOptions()
     found.log_severity_level = QUIET
     found.intra_op_num_threads = threads.wanted()  # 0 is ONNX Runtime's own choice

@@ -22,7 +22,7 @@ WARNED, PRINTED = "a warning", "printed"
 
 @dataclass(frozen=True)
 class Signal:
-    """What a message holds that tells of a fallback."""
+    """Signal of a fallback: what a message that tells of one holds."""
 
     #: The logger, or one above it; or how else it comes.
     where: str

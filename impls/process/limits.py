@@ -130,6 +130,15 @@ def _process(number: int) -> psutil.Process:
     return psutil.Process(number)
 
 
+def memory_maps() -> int:
+    """Memory maps of this process; 0 where the system does not say, and has no such limit."""
+    try:
+        with open("/proc/self/maps", "rb") as maps:
+            return sum(1 for _ in maps)
+    except OSError:
+        return 0
+
+
 def restart_peak() -> None:
     """Restart ``peak`` at what this process holds (proc(5): 5).  Raises OSError where the system cannot."""
     (PROC / "clear_refs").write_text("5")
@@ -173,13 +182,13 @@ def _session(process: int) -> int:
 
 
 def kills() -> int:
-    """How many processes the system has ended so far because memory ran out; 0 where it does not count them."""
+    """Number of processes that the system has ended so far for lack of memory; 0 where it does not count them."""
     found = re.search(r"^oom_kill (\d+)$", told(Path("/proc/vmstat")), re.MULTILINE)
     return int(found[1]) if found else 0
 
 
 def told(path: Path) -> str:
-    """What a file of the system says; "" where there is none."""
+    """Content of a file of the system; "" where there is none."""
     with contextlib.suppress(OSError):
         return path.read_text(errors="replace").strip()
     return ""

@@ -142,7 +142,7 @@ def most_bytes() -> int:
 
 @dataclass(frozen=True)
 class Place:
-    """Which interpreter a worker runs, the checkout of its suite, and its folder; None: this process's."""
+    """Place of a worker: its interpreter, the checkout of its suite, and its folder; None: this process's."""
 
     python: str
     checkout: Path | None
@@ -153,7 +153,7 @@ class Place:
 
 @dataclass
 class Idleness:
-    """How long a process waited for its jobs, and the CPU time that it took meanwhile, in seconds."""
+    """Idleness of a process: seconds that it waited for its jobs, and CPU seconds that it took meanwhile."""
 
     waited_seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -273,8 +273,28 @@ class Worker:
     def call(self, function: str, *arguments: Any, timeout: float | None = None) -> Any:
         """Run one job, ``module:function``.  ``timeout`` is in seconds; None waits for ever.
 
-        Raises what the function raises, Crashed if the process died, TimedOut or OutOfMemory if it was killed, Garbage
-        if it sent what is no answer.
+        Parameters
+        ----------
+        function
+            ``module:function``.
+        timeout
+            Seconds; None waits for ever.
+        arguments
+            What can be pickled.
+
+        Returns
+        -------
+        Any
+            Of the type that the function says it returns.
+
+        Raises
+        ------
+        Crashed
+            If the process died; OutOfMemory and Garbage are such.
+        TimedOut
+            If it was killed after ``timeout``.
+        Exception
+            What the function raises.
         """
         connection = self._connect()
         if self._stoppable is None:
@@ -289,7 +309,13 @@ class Worker:
                 self.rest(self.stop_idle)
 
     def rest(self, stop: bool = True) -> None:
-        """Stop the process until its next job, if it may be stopped, and note when it began to be idle."""
+        """Stop the process until its next job, if it may be stopped, and note when it began to be idle.
+
+        Parameters
+        ----------
+        stop
+            Whether it is stopped by a signal.
+        """
         if stop and self._stoppable and not self.fresh:
             stop_process(self.pid)
         now = cpu_seconds(self.pid)
@@ -470,7 +496,13 @@ class Pool:
         self._runners: dict[str, Worker | InProcess] = {}
 
     def start(self, implementations: Iterable[Implementation]) -> None:
-        """Start the processes of these that are not there yet, all at once, and have them do the ``ready`` job."""
+        """Start the processes of these that are not there yet, all at once, and have them do the ``ready`` job.
+
+        Parameters
+        ----------
+        implementations
+            Those whose processes are wanted.
+        """
         if self.in_process:
             return
         missing = {self._process_of(each): each for each in implementations if self._runner(each).fresh}
@@ -488,9 +520,30 @@ class Pool:
             list(threads.map(run, workers, missing.values()))
 
     def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
-        """Run a job (``module:function``) in the implementation's process; raises as ``Worker.call`` does.
+        """Run a job (``module:function``) in the implementation's process.
 
         A process that has to be started, as the last job ended it, is not part of this job's time.
+
+        Parameters
+        ----------
+        implementation
+            Whose process it is.
+        function
+            ``module:function``.
+        timeout
+            Seconds; None waits for ever.
+        arguments
+            What can be pickled.
+
+        Returns
+        -------
+        Any
+            Of the type that the function says it returns.
+
+        Raises
+        ------
+        Exception
+            As ``Worker.call`` raises.
         """
         runner = self._runner(implementation)
         if runner.fresh and self._always:
@@ -499,15 +552,48 @@ class Pool:
         return runner.call(function, *arguments, timeout=timeout)
 
     def spent(self, implementation: Implementation) -> Spent | None:
-        """What the last job took; None for one that ran in this process."""
+        """Time of the last job; None for one that ran in this process.
+
+        Parameters
+        ----------
+        implementation
+            Whose process it is.
+
+        Returns
+        -------
+        Spent | None
+            Seconds of the process.
+        """
         return self._runner(implementation).spent
 
     def cpu(self, implementation: Implementation) -> float:
-        """Processor seconds of all jobs of the implementation's process so far; 0 for those that ran in this one."""
+        """Processor seconds of all jobs of the implementation's process so far; 0 for those that ran in this one.
+
+        Parameters
+        ----------
+        implementation
+            Whose process it is.
+
+        Returns
+        -------
+        float
+            Seconds.
+        """
         return self._runner(implementation).cpu
 
     def pid(self, implementation: Implementation) -> int:
-        """The number of the implementation's process; 0 without one."""
+        """The number of the implementation's process; 0 without one.
+
+        Parameters
+        ----------
+        implementation
+            Whose process it is.
+
+        Returns
+        -------
+        int
+            A process number.
+        """
         return self._runner(implementation).pid
 
     def shares(self) -> dict[str, float]:
@@ -520,7 +606,13 @@ class Pool:
             runner.rest()
 
     def end(self, implementation: Implementation) -> None:
-        """End the implementation's process: its next job finds a fresh one."""
+        """End the implementation's process: its next job finds a fresh one.
+
+        Parameters
+        ----------
+        implementation
+            Whose process it is.
+        """
         self._runner(implementation).close()
 
     def close(self) -> None:
@@ -555,7 +647,7 @@ def _exception(raised: wire.Raised, function: str) -> Exception:
 
 
 def cause(code: int) -> str:
-    """What an exit status says of how a process ended; a negative one is a signal's."""
+    """Cause of a process's end by its exit status; a negative one is a signal's."""
     if code >= 0:
         return f"the process ended itself with exit code {code}"
     if code == -signal.SIGKILL:

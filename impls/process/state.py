@@ -22,7 +22,8 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
+
+from attention_conformance.impls.process.threads import libraries
 
 #: Numbers that the floating-point mode shows in; variables, as Python computes with constants when it compiles.
 _ONE, _TINY, _SMALLEST_NORMAL, _SUBNORMAL, _HALF = 1.0, 2.0**-60, 2.0**-1022, 2.0**-1074, 0.5
@@ -46,7 +47,7 @@ def arrow(before: Any, after: Any) -> str:
 
 def moved(before: Any, after: Any) -> str:
     """A change of what nobody can read: the state of random numbers."""
-    return "moved on or set anew"
+    return "moved on or seeded"
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def _put_back(setting: Setting, value: Any) -> bool:
 
 @dataclass(frozen=True)
 class FloatMode:
-    """How this thread rounds, and what it does with subnormal numbers."""
+    """Floating-point mode of this thread: how it rounds, and what it does with subnormal numbers."""
 
     rounding: str
     flushes: bool
@@ -239,5 +240,5 @@ def thread_settings() -> tuple[Setting, ...]:
         Setting(
             f"threads of {re.split(r'[-.]', Path(each.filepath).name)[0]}", each.get_num_threads, each.set_num_threads
         )
-        for each in ThreadpoolController().lib_controllers
+        for each in libraries().lib_controllers
     )

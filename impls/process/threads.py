@@ -17,6 +17,8 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from threadpoolctl import ThreadpoolController
+
 from attention_conformance.impls.process.limits import told
 
 #: How many threads the libraries of this process are to use; those that read no variable of their own read this.
@@ -37,13 +39,24 @@ VARIABLES = (
 PROCESSORS = Path("/sys/devices/system/cpu")
 
 
+def libraries() -> ThreadpoolController:
+    """The linear algebra libraries and OpenMP runtimes that are loaded by now, with their threads."""
+    return ThreadpoolController()
+
+
+@functools.cache
+def blas() -> ThreadpoolController:
+    """NumPy's BLAS, and any other that the process holds; none that threadpoolctl knows, as on macOS, is empty."""
+    return libraries().select(user_api="blas")
+
+
 def environment(threads: int) -> dict[str, str]:
     """The variables of a process whose libraries are to use so many threads."""
     return dict.fromkeys(VARIABLES, str(threads))
 
 
 def wanted() -> int:
-    """How many threads this process's libraries are to use; 0 leaves it to them."""
+    """Threads that this process's libraries are to use; 0 leaves it to them."""
     text = os.environ.get(VARIABLE, "")
     return int(text) if text.isdecimal() else 0
 
@@ -54,7 +67,7 @@ def affinity() -> frozenset[int]:
 
 
 def usable_cores() -> int:
-    """How many cores this process, and so its workers, may run on."""
+    """Number of cores that this process, and so its workers, may run on."""
     return len(affinity()) or os.cpu_count() or 1
 
 
@@ -98,7 +111,7 @@ def near() -> tuple[int, ...]:
 
 
 def description() -> str:
-    """Where rounds begin, for the record of a run."""
+    """Sentence about the cores that rounds begin on, for the record of a run."""
     return "on each core in turn" if len(near()) > 1 else "where the system likes"
 
 

@@ -78,7 +78,7 @@ NAMED = re.compile(
 
 
 class Malformed(Exception):
-    """What arrived is no answer; the text says why."""
+    """Answer that is none; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ class Line:
         self._socket.close()
 
     def ready(self, events: int, seconds: float) -> int:
-        """Which of these the connection can do, within so many seconds; 0 for none."""
+        """Events among these that the connection has within so many seconds; 0 for none."""
         self._poll.modify(self._socket.fileno(), events)
         found = self._poll.poll(max(0, int(np.ceil(1000 * seconds))))
         return found[0][1] if found else 0

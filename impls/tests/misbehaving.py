@@ -158,7 +158,7 @@ def builds_a_layer_of_torch(q: Any, k: Any, v: Any) -> Any:
 
 
 def compiles_for_each_shape(q: Any, k: Any, v: Any) -> Any:
-    """Compiled for each shape anew, until torch gives up and runs it uncompiled, where it is wrong."""
+    """Compiled for each shape again, until torch gives up and runs it uncompiled, where it is wrong."""
     return _compiled()(q, k, v)
 
 

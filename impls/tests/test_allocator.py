@@ -61,7 +61,7 @@ KEEPS = pytest.mark.skipif(
 
 @KEEPS
 def test_memory_that_was_freed_is_not_asked_for_again() -> None:
-    """Ten rounds take hardly a new page; without the variables each takes its arrays anew."""
+    """Ten rounds take hardly a new page; without the variables each takes its arrays again."""
     assert counted("faults", allocator.environment()) < FEW
     assert counted("faults", {}) > 2 * FEW
 

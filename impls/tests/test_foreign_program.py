@@ -260,6 +260,8 @@ def test_a_description_says_what_a_program_has(tmp_path: Path) -> None:
         ('{"operator": "sdpb"}', "'sdpb' is not an operator; did you mean sdpa"),
         ('{"dtypes": ["float31"]}', "'float31' is not one of float64"),
         ('{"layout": "SBHD"}', "its attributes are not understood"),
+        ('{"operator": "sdpa", "operator": "mha"}', "tool --describe has the key 'operator' twice in one object"),
+        ('{"profiles": NaN}', "tool --describe has the number NaN, which is not finite"),
     ],
 )
 def test_a_description_that_means_nothing_is_refused(said: str, message: str, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from attention_conformance.impls.numpy import tiled as tiled_plan
 from attention_conformance.impls.numpy.tiled import attention as tiled
-from attention_conformance.impls.numpy.tiled import available, blas, share_out
+from attention_conformance.impls.numpy.tiled import available, share_out
+from attention_conformance.impls.process.threads import blas
 
 pytestmark = pytest.mark.slow
 

@@ -135,7 +135,7 @@ def test_function_that_takes_some_lengths_only_is_exported_for_each() -> None:
 
 
 def test_tables_change_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables that are made once give the very model that tables made anew give."""
+    """Tables that are made once give the very model that regenerated tables give."""
     from attention_conformance.impls.onnx import exporting
     from attention_conformance.impls.torch import eager, sdpa
 

@@ -84,8 +84,12 @@ def test_reports_never_run_an_implementation() -> None:
         if path.relative_to(ROOT).parts[0] == "reports":
             used = {name for name in imported(path) if name.startswith((PACKAGE + "impls", PACKAGE + "bench"))}
             assert used <= {
+                "attention_conformance.impls.cache",
+                "attention_conformance.impls.checkout",
                 "attention_conformance.impls.compressed",
                 "attention_conformance.impls.contract",
+                "attention_conformance.impls.process.allocator",
+                "attention_conformance.impls.strict",
                 "attention_conformance.bench.analysis.statistics",
                 "attention_conformance.bench.analysis.fits",
                 "attention_conformance.bench.output.records",

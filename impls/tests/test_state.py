@@ -134,5 +134,5 @@ def test_threads_of_a_library_are_put_back() -> None:
 
 def test_a_process_without_such_libraries_has_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the system does not tell what is loaded."""
-    monkeypatch.setattr(state, "ThreadpoolController", lambda: SimpleNamespace(lib_controllers=[]))
+    monkeypatch.setattr(state, "libraries", lambda: SimpleNamespace(lib_controllers=[]))
     assert thread_settings.__wrapped__() == ()

@@ -133,7 +133,7 @@ def memory(device: str) -> tuple[int, int] | None:
 
 
 def release() -> None:
-    """What the caching allocator of a CUDA device keeps; the CPU's keeps nothing."""
+    """Release what the caching allocator of a CUDA device keeps; the CPU's keeps nothing."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 

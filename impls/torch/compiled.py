@@ -2,7 +2,7 @@
 
 There is one compiled function for all calls, with dynamic shapes.
 
-torch compiles anew whenever the pattern of the call changes (which keywords are given, which axes have length 0 or
+torch compiles again whenever the pattern of the call changes (which keywords are given, which axes have length 0 or
 1, ranks of a mask); lengths and plain numbers are inputs of the compiled code.  torch keeps compiled code on disk
 between runs, in ``$TORCHINDUCTOR_CACHE_DIR`` or else in ``attention-conformance/torch`` in the user's cache folder.
 
@@ -17,11 +17,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from attention_conformance.impls import cache
 from attention_conformance.impls.contract import Call, Function
 from attention_conformance.impls.torch import eager
 
@@ -65,7 +65,9 @@ def keep_compilations() -> None:
     torch's own choice is a folder for temporary files, which is empty on a machine that was just started; it remains
     where the user's cache folder cannot be written.
     """
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attention-conformance" / "torch"
+    folder = cache.folder("torch")
+    if folder is None:
+        return
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))

@@ -1,7 +1,7 @@
 """torch.nn.attention.flex_attention: the score and the mask given as functions of the indices.
 
 Source: https://pytorch.org/docs/stable/nn.attention.flex_attention.html.  Not compiled, which PyTorch offers
-for checking and warns about: it computes the whole score matrix, and is traced anew for every call, which takes
+for checking and warns about: it computes the whole score matrix, and is traced again for every call, which takes
 about 0.1 s.  It expresses every keyword but ``return_weights``, which flex attention does not return.
 
 The compiled form is of a call without options only (``plain``): on the CPU, torch 2.13 compiles no other with dynamic

@@ -1,1 +1,1 @@
-"""What changed between two runs: ``attention-conformance compare BASE NEW``."""
+"""Comparison of two runs: ``attention-conformance compare BASE NEW``."""

@@ -44,7 +44,18 @@ class Pair:
 
 
 def medians(records: Records) -> dict[str, Interval]:
-    """Median and interval of each timed cell that has one, by its name."""
+    """Median and interval of each timed cell that has one, by its name.
+
+    Parameters
+    ----------
+    records
+        Of any files.
+
+    Returns
+    -------
+    dict[str, Interval]
+        Seconds, by the name of the cell.
+    """
     return {
         " ".join(key_of(cell)): Interval(cell["median"], cell["interval_low"], cell["interval_high"])
         for cell in records.cells
@@ -53,7 +64,20 @@ def medians(records: Records) -> dict[str, Interval]:
 
 
 def compared(one: Records, other: Records) -> tuple[list[Pair], int]:
-    """The cells that both runs timed, and how many one of them alone did."""
+    """The cells that both runs timed, and how many one of them alone did.
+
+    Parameters
+    ----------
+    one
+        Records of one run.
+    other
+        Records of the other.
+
+    Returns
+    -------
+    tuple[list[Pair], int]
+        The pairs, and a count of cells.
+    """
     first, second = medians(one), medians(other)
     return [Pair(name, first[name], second[name]) for name in first if name in second], len(
         first.keys() ^ second.keys()
@@ -61,7 +85,20 @@ def compared(one: Records, other: Records) -> tuple[list[Pair], int]:
 
 
 def text(pairs: Sequence[Pair], alone: int) -> str:
-    """How many agree, how wide the intervals are, and every cell that does not agree."""
+    """Text of an agreement: how many agree, how wide the intervals are, and every cell that does not agree.
+
+    Parameters
+    ----------
+    pairs
+        Of ``compared``.
+    alone
+        Cells of one run alone.
+
+    Returns
+    -------
+    str
+        Several lines.
+    """
     lines = [f"{sum(pair.agrees for pair in pairs)} of {len(pairs)} cells agree within their intervals"]
     if alone:
         lines += [f"{alone} cells are in one run only"]
@@ -73,7 +110,13 @@ def text(pairs: Sequence[Pair], alone: int) -> str:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Options of ``agree``."""
+    """Options of ``agree``.
+
+    Parameters
+    ----------
+    parser
+        That of the command.
+    """
     parser.description = "Whether two runs of the bench agree within the intervals that they print."
     parser.epilog = (
         "Exit status: 0 every cell agrees, 1 some do not, 2 it cannot be told (no cell in both, damaged input)."
@@ -83,7 +126,25 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(one: Path, other: Path) -> tuple[str, int]:
-    """Compare two files of ``pytest bench --benchmark-json``; raises ReportError for what ``read`` refuses."""
+    """Compare two files of ``pytest bench --benchmark-json``.
+
+    Parameters
+    ----------
+    one
+        A file of the bench.
+    other
+        Another.
+
+    Returns
+    -------
+    tuple[str, int]
+        The text, and 0 where all agree, else 1.
+
+    Raises
+    ------
+    ReportError
+        For a file that ``read`` refuses.
+    """
     pairs, alone = compared(read([one]), read([other]))
     if not pairs:
         return "no cell is in both runs", CANNOT_TELL

@@ -1,4 +1,4 @@
-"""What a comparison finds, as immutable records, and the verdict on the whole."""
+"""Changes that a comparison finds, as immutable records, and the verdict on the whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attention_conformance.reports.input.records import Source
 
 
 class Level(StrEnum):
-    """What a change is to the verdict."""
+    """Level of a change: what it is to the verdict."""
 
     WORSE = "worse"
     BETTER = "better"
@@ -22,7 +22,7 @@ class Level(StrEnum):
 
 
 class Kind(StrEnum):
-    """What can change beside the time.  These words also name what a rule ignores."""
+    """Kind of a change beside the time.  These words also name what a rule ignores."""
 
     FAILURE = "new failure"
     DEVIATION = "new deviation"
@@ -83,7 +83,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Finding:
-    """What changed as a whole: an implementation in a dtype, or everything, which has no name."""
+    """Change as a whole: of an implementation in a dtype, or of everything, which has no name."""
 
     implementation: str
     device: str
@@ -155,12 +155,12 @@ class Comparison:
 
     @property
     def slower_as_a_whole(self) -> tuple[Finding, ...]:
-        """What is slower as a whole and counts."""
+        """Findings that are slower as a whole and count."""
         return tuple(one for one in self.findings if one.verdict is Verdict.SLOWER and not one.ignored)
 
     @property
     def ignored(self) -> tuple[int, int]:
-        """How many cells, and how many other changes, are worse and do not count, as a rule says."""
+        """Numbers of cells, and of other changes, that are worse and do not count, as a rule says."""
         cells = sum(cell.ignored for cell in self.speeds)
         return cells, sum(change.level is Level.IGNORED for change in self.changes)
 

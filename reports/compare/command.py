@@ -17,7 +17,13 @@ ENDINGS = (".json", ".jsonl")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Options of ``compare``."""
+    """Options of ``compare``.
+
+    Parameters
+    ----------
+    parser
+        That of the command.
+    """
     parser.description = "What changed between two runs: conformance, accuracy, times, memory, cells."
     parser.epilog = (
         "Exit status: 0 nothing is worse, 1 something is worse, 2 it cannot be told (unfit or damaged input)."
@@ -39,7 +45,33 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(
     base: str, new: str, rules: Path | None, across_machines: str, markdown: Path | None, json: Path | None
 ) -> tuple[str, int]:
-    """Compare and write; 0: nothing is worse, 1: something is, 2: it cannot be told."""
+    """Compare and write; 0: nothing is worse, 1: something is, 2: it cannot be told.
+
+    Parameters
+    ----------
+    base
+        Result files with commas between them, a model.json, or a folder.
+    new
+        The same, of the run that is judged.
+    rules
+        A file of thresholds and of what to ignore.
+    across_machines
+        The implementation that times are taken relative to; "" to compare seconds.
+    markdown
+        Where the comment is written.
+    json
+        Where everything is written.
+
+    Returns
+    -------
+    tuple[str, int]
+        The terminal's text, and the exit status.
+
+    Raises
+    ------
+    ReportError
+        For files that cannot be used.
+    """
     known = rulebook.read(rules) if rules else None
     found = compare(records(base), records(new), known, across_machines)
     pages.write(found, markdown, json)
@@ -47,7 +79,23 @@ def run(
 
 
 def records(text: str) -> Records:
-    """The records of one side.  Raises ReportError for a folder without result files, and for what ``read`` refuses."""
+    """The records of one side.
+
+    Parameters
+    ----------
+    text
+        Result files with commas between them, a model.json, or a folder.
+
+    Returns
+    -------
+    Records
+        What it holds.
+
+    Raises
+    ------
+    ReportError
+        For a folder without result files, and for what ``read`` refuses.
+    """
     if Path(text).is_file():
         return read([Path(text)])
     if Path(text).is_dir():

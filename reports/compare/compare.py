@@ -13,7 +13,24 @@ REMEDY = "measure again on one machine, or name an implementation that both time
 
 
 def compare(base: Records, new: Records, rules: Rules | None = None, yardstick: str = "") -> Comparison:
-    """Everything that changed from base to new."""
+    """Everything that changed from base to new.
+
+    Parameters
+    ----------
+    base
+        Records of the base run.
+    new
+        Records of the new run.
+    rules
+        Thresholds and what to ignore; None for the defaults.
+    yardstick
+        The implementation that times are taken relative to; "" for none.
+
+    Returns
+    -------
+    Comparison
+        Changes, verdicts and the exit status.
+    """
     given = rules or Rules()
     cut = incomplete(new.sources)
     unfit = [*_one_sided(base, new), *(f"{name} was cut off" for name in cut)]

@@ -138,7 +138,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Effects:
-    """What a comparison of the cells of a device found."""
+    """Effects that a comparison of the cells of a device found."""
 
     #: What was taken off as the machine's, with its 95 % interval.
     machine: Interval
@@ -156,14 +156,25 @@ CHANGED = (Verdict.FASTER, Verdict.SLOWER)
 
 
 def level(seconds: Sequence[float]) -> float:
-    """The log of the QUANTILE of the calls of a process run."""
+    """The log of the QUANTILE of the calls of a process run.
+
+    Parameters
+    ----------
+    seconds
+        Of the calls of one process run.
+
+    Returns
+    -------
+    float
+        Natural logarithm of seconds.
+    """
     return math.log(float(np.quantile(np.asarray(seconds), QUANTILE)))
 
 
 def effects(
     cells: Sequence[Cell], yardsticks: Mapping[str, float], unknown: float = UNKNOWN, q: float = FALSE
 ) -> Effects:
-    """What changed between the two sides of some cells.
+    """Effects between base and new over some cells.
 
     Parameters
     ----------
@@ -221,6 +232,20 @@ def of_machine(cells: Sequence[Cell], yardsticks: Mapping[str, float], unknown: 
 
     The machine is taken to vary by ``unknown`` and by what process runs scatter; a yardstick is measured once, and so
     scatters as one process run does.
+
+    Parameters
+    ----------
+    cells
+        Of one device, with process runs of both sides.
+    yardsticks
+        New ÷ base of measured limits, by name.
+    unknown
+        Two standard deviations of the machine, of the log.
+
+    Returns
+    -------
+    tuple[float, float]
+        A log, and its standard error.
     """
     if not unknown:
         return 0.0, 0.0
@@ -239,7 +264,18 @@ def of_machine(cells: Sequence[Cell], yardsticks: Mapping[str, float], unknown: 
 
 
 def settle(cells: Sequence[Cell]) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
-    """The levels of both sides without what cells of a process run have in common, and how far each cell moved."""
+    """The levels of both sides without what cells of a process run have in common, and how far each cell moved.
+
+    Parameters
+    ----------
+    cells
+        Of one device, with process runs of both sides.
+
+    Returns
+    -------
+    tuple[list[np.ndarray], list[np.ndarray], np.ndarray]
+        Levels of base, levels of new, and how far each cell moved: logs.
+    """
     base, new = [cell.base for cell in cells], [cell.new for cell in cells]
     moved = np.array([float(np.mean(n) - np.mean(b)) for b, n in zip(base, new, strict=True)])
     groups: dict[object, list[int]] = {}
@@ -277,7 +313,22 @@ def _settle(base: list[np.ndarray], new: list[np.ndarray], groups: Sequence[Sequ
 def variances(
     kinds: Sequence[str], base: Sequence[np.ndarray], new: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The moderated variance of a process run of each cell, with its degrees of freedom."""
+    """The moderated variance of a process run of each cell, with its degrees of freedom.
+
+    Parameters
+    ----------
+    kinds
+        The kind of each cell; those of one kind share their variance.
+    base
+        Levels of each cell's process runs, logs.
+    new
+        The same of the new run.
+
+    Returns
+    -------
+    tuple[np.ndarray, np.ndarray]
+        A variance and degrees of freedom for each cell.
+    """
     from scipy import stats  # takes half a second, and only a comparison needs it
 
     own = np.array([float(len(b) + len(n) - 2) for b, n in zip(base, new, strict=True)])
@@ -311,6 +362,24 @@ def component(
     """The variance that values of a group have beside their own ``variance``, shrunk to ``usual``².
 
     Groups of fewer than ``least`` say nothing.
+
+    Parameters
+    ----------
+    values
+        Logs of ratios.
+    variance
+        Of each value.
+    groups
+        Indices of the values of each group.
+    usual
+        Standard deviation that it is shrunk to.
+    least
+        Values of the smallest group that counts.
+
+    Returns
+    -------
+    float
+        A variance.
     """
     squares, own = [np.zeros(0)], [np.zeros(0)]
     for at in (np.array(group) for group in groups if len(group) >= least):
@@ -334,7 +403,20 @@ def component(
 
 
 def huber(values: np.ndarray, variance: np.ndarray) -> tuple[float, float]:
-    """Huber's mean of values with known variances, and its variance."""
+    """Huber's mean of values with known variances, and its variance.
+
+    Parameters
+    ----------
+    values
+        Logs of ratios.
+    variance
+        Of each value.
+
+    Returns
+    -------
+    tuple[float, float]
+        The mean and its variance.
+    """
     centre = float(np.median(values))
     for _ in range(20):
         beyond = np.abs(values - centre) / np.sqrt(variance)
@@ -344,7 +426,20 @@ def huber(values: np.ndarray, variance: np.ndarray) -> tuple[float, float]:
 
 
 def middle(values: np.ndarray, variance: np.ndarray) -> tuple[float, float]:
-    """The median of values with known variances, and its standard error."""
+    """The median of values with known variances, and its standard error.
+
+    Parameters
+    ----------
+    values
+        Logs of ratios.
+    variance
+        Of each value.
+
+    Returns
+    -------
+    tuple[float, float]
+        The median and its standard error.
+    """
     return float(np.median(values)), math.sqrt(math.pi / 2 / float(np.sum(1 / variance)))
 
 
@@ -355,7 +450,26 @@ def judged(
     q: float,
     limits: Sequence[tuple[float, float]] | None = None,
 ) -> list[Effect]:
-    """The effects of one level, taken together: logs with standard errors, and the limits of each."""
+    """The effects of one level, taken together: logs with standard errors, and the limits of each.
+
+    Parameters
+    ----------
+    values
+        Logs of ratios.
+    errors
+        Standard error of each value.
+    freedom
+        Degrees of freedom of each.
+    q
+        False discovery rate of the level.
+    limits
+        Least ratio that counts, and the margin that its interval must lie beyond, of each; None for those of time.
+
+    Returns
+    -------
+    list[Effect]
+        An effect for each value, in their order.
+    """
     from scipy import stats
 
     value, error = np.asarray(values), np.asarray(errors)
@@ -382,7 +496,7 @@ def judged(
 
 
 def over_runs(logs: np.ndarray, implementations: Sequence[str]) -> np.ndarray:
-    """What all implementations have in common in each run of a series, beside their medians over the runs.
+    """Effect that all implementations have in common in each run of a series, beside their medians over the runs.
 
     Parameters
     ----------

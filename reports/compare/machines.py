@@ -26,7 +26,20 @@ WIDEST = 60
 
 
 def differences(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
-    """In which fields the machines of some runs differ, one text each; none if all were made on one."""
+    """In which fields the machines of some runs differ, one text each; none if all were made on one.
+
+    Parameters
+    ----------
+    base
+        Runs of the base.
+    new
+        Runs of the new side.
+
+    Returns
+    -------
+    list[str]
+        Such as "processor: A → B".
+    """
     runs = [*base, *new]
     marks = [run.fingerprint.get("id") for run in runs]
     if all(marks):
@@ -43,6 +56,18 @@ def ways(base: Records, new: Records) -> list[str]:
     """In what the times of two sides were taken differently, one text each; none if they were taken alike.
 
     Of clocks only those count of cells that both have: a run may have cells on a GPU and on the CPU.
+
+    Parameters
+    ----------
+    base
+        Records of the base run.
+    new
+        Records of the new run.
+
+    Returns
+    -------
+    list[str]
+        Such as another cache, clock or number of threads.
     """
     runs = [{"cache": run.plan.cache if run.plan else CACHE} for run in (*base.runs, *new.runs)]
     before, after = ({key_of(cell): cell.get("clock") or CLOCK for cell in side.cells} for side in (base, new))
@@ -51,23 +76,75 @@ def ways(base: Records, new: Records) -> list[str]:
 
 
 def known(run: BenchRun) -> dict[str, Any]:
-    """What a file without a fingerprint says of its machine."""
+    """Machine as a file without a fingerprint has it.
+
+    Parameters
+    ----------
+    run
+        One run of the bench.
+
+    Returns
+    -------
+    dict[str, Any]
+        Values by the field's name.
+    """
     return {name: _at(run.machine, way) for name, way in OLD.items()}
 
 
 def libraries(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
-    """Which versions changed, "torch: 2.12 → 2.13"."""
+    """Versions that changed, "torch: 2.12 → 2.13".
+
+    Parameters
+    ----------
+    base
+        Runs of the base.
+    new
+        Runs of the new side.
+
+    Returns
+    -------
+    list[str]
+        One text for each library.
+    """
     return _fields([_together(map(versions_of, side)) for side in (base, new)])
 
 
 def yardsticks(base: Sequence[BenchRun], new: Sequence[BenchRun], device: str) -> dict[str, float]:
-    """The factors of time, new ÷ base, of the measured limits of a device that both runs have, by name."""
+    """The factors of time, new ÷ base, of the measured limits of a device that both runs have, by name.
+
+    Parameters
+    ----------
+    base
+        Runs of the base.
+    new
+        Runs of the new side.
+    device
+        Such as "cpu".
+
+    Returns
+    -------
+    dict[str, float]
+        Factors by the limit's name.
+    """
     before, after = (rates(side, device) for side in (base, new))
     return {name: before[name] / after[name] for name in before if name in after}
 
 
 def rates(runs: Iterable[BenchRun], device: str) -> dict[str, float]:
-    """The measured peaks and bandwidths of a device, per second, by name."""
+    """The measured peaks and bandwidths of a device, per second, by name.
+
+    Parameters
+    ----------
+    runs
+        Of one side.
+    device
+        Such as "cpu".
+
+    Returns
+    -------
+    dict[str, float]
+        Flops or bytes per second, by name.
+    """
     found: dict[str, float] = {}
     for run in runs:
         for peak in run.peaks:
@@ -104,7 +181,18 @@ def _shortened(text: str) -> str:
 
 
 def versions_of(run: BenchRun) -> Mapping[str, Any]:
-    """The libraries that took part."""
+    """The libraries that took part.
+
+    Parameters
+    ----------
+    run
+        One run of the bench.
+
+    Returns
+    -------
+    Mapping[str, Any]
+        Versions by name.
+    """
     found = run.fingerprint.get("versions") or run.machine.get("libraries")
     return found if isinstance(found, Mapping) else {}
 

@@ -56,7 +56,18 @@ _SIGNS = {Status.NOTHING_WORSE: "✅", Status.WORSE: "❌", Status.CANNOT_TELL: 
 
 
 def headline(found: Comparison) -> str:
-    """The verdict with what it rests on, as one line."""
+    """The verdict with what it rests on, as one line.
+
+    Parameters
+    ----------
+    found
+        The comparison.
+
+    Returns
+    -------
+    str
+        One line.
+    """
     counts = Counter({SLOWER: alone(found)} if alone(found) else {})
     counts.update(change.kind.value for change in found.worse)
     parts = [*slower(found), *(f"{count} × {what}" for what, count in counts.items())] or [told(found)]
@@ -64,21 +75,54 @@ def headline(found: Comparison) -> str:
 
 
 def slower(found: Comparison) -> list[str]:
-    """What is slower as a whole and counts, in a clause each: the first, and how many others."""
+    """Clauses about what is slower as a whole and counts: the first, and how many others.
+
+    Parameters
+    ----------
+    found
+        The comparison.
+
+    Returns
+    -------
+    list[str]
+        One clause or two.
+    """
     parts = [whole(one) for one in found.slower_as_a_whole]
     more = len(parts) - NAMED
     return [*parts[:NAMED], *([f"{more} more implementations slower"] if more > 0 else [])]
 
 
 def alone(found: Comparison) -> int:
-    """How many cells are slower that are not part of something that is slower as a whole."""
+    """Number of cells that are slower and not part of something that is slower as a whole.
+
+    Parameters
+    ----------
+    found
+        The comparison.
+
+    Returns
+    -------
+    int
+        A count.
+    """
     wholes = {(one.implementation, one.device, one.dtype) for one in found.slower_as_a_whole}
     places = [{(one.implementation, one.device, one.dtype), ("", one.device, "")} for one in found.slower]
     return sum(not wholes & place for place in places)
 
 
 def whole(one: Finding) -> str:
-    """What changed as a whole, in a clause: "torch-sdpa float32 is 12 % slower, all 9 cells"."""
+    """Clause about a change as a whole: "torch-sdpa float32 is 12 % slower, all 9 cells".
+
+    Parameters
+    ----------
+    one
+        A change as a whole.
+
+    Returns
+    -------
+    str
+        A clause.
+    """
     name = f"{one.implementation} {one.dtype}" if one.implementation else f"everything on {one.device}"
     by = one.ratio.value - 1 if one.verdict is Verdict.SLOWER else 1 - one.ratio.value
     all_of = f"all {one.cells}" if one.changed == one.cells else f"{one.changed} of {one.cells}"
@@ -87,7 +131,18 @@ def whole(one: Finding) -> str:
 
 
 def told(found: Comparison) -> str:
-    """What was compared."""
+    """Sentences about what was compared.
+
+    Parameters
+    ----------
+    found
+        The comparison.
+
+    Returns
+    -------
+    str
+        One line.
+    """
     verdicts = Counter(cell.verdict for cell in found.speeds)
     cells = ", ".join(f"{verdicts[one]} {one.value}" for one in Verdict if verdicts[one])
     kinds = Counter(change.kind for change in found.changes)
@@ -107,7 +162,18 @@ def unclear(found: Comparison) -> str:
 
 
 def seen(found: Comparison) -> list[str]:
-    """What a comparison of times could have seen, by device."""
+    """Sentences about the smallest change that a comparison of times could have seen, by device.
+
+    Parameters
+    ----------
+    found
+        The comparison.
+
+    Returns
+    -------
+    list[str]
+        A sentence for each device.
+    """
     several = len(found.machines) > 1
     return [_seen(one) + (f" on {one.device}" if several else "") for one in found.machines]
 
@@ -119,7 +185,20 @@ def _seen(one: Machine) -> str:
 
 
 def changes(found: Iterable[Change], levels: Iterable[Level]) -> pd.DataFrame:
-    """One row per kind of change, implementation, device and dtype, with the first cases and what became of one."""
+    """One row per kind of change, implementation, device and dtype, with the first cases and what became of one.
+
+    Parameters
+    ----------
+    found
+        Changes of conformance, accuracy, memory and cells.
+    levels
+        Those that are shown.
+
+    Returns
+    -------
+    pd.DataFrame
+        Empty where there is none.
+    """
     groups: dict[tuple[str, ...], list[Change]] = {}
     wanted = tuple(levels)
     for one in sorted(found, key=lambda change: tuple(Kind).index(change.kind)):
@@ -135,7 +214,20 @@ def changes(found: Iterable[Change], levels: Iterable[Level]) -> pd.DataFrame:
 
 
 def speeds(found: Comparison, verdicts: Iterable[Verdict]) -> pd.DataFrame:
-    """One row per cell with one of these verdicts, the largest change first."""
+    """One row per cell with one of these verdicts, the largest change first.
+
+    Parameters
+    ----------
+    found
+        The comparison.
+    verdicts
+        Those that are shown.
+
+    Returns
+    -------
+    pd.DataFrame
+        Times in milliseconds or in times of the yardstick, and ratios with their 95 % intervals.
+    """
     wanted = tuple(verdicts)
     chosen = [cell for cell in found.speeds if cell.verdict in wanted]
     chosen.sort(key=lambda cell: max(cell.ratio.value, 1 / cell.ratio.value), reverse=True)
@@ -157,7 +249,18 @@ def speeds(found: Comparison, verdicts: Iterable[Verdict]) -> pd.DataFrame:
 
 
 def wholes(found: Comparison) -> pd.DataFrame:
-    """One row for everything or each implementation that changed as a whole."""
+    """One row for everything or each implementation that changed as a whole.
+
+    Parameters
+    ----------
+    found
+        The comparison.
+
+    Returns
+    -------
+    pd.DataFrame
+        Ratios with their 95 % intervals.
+    """
     rows = [
         (
             one.verdict.name + " (ignored)" * one.ignored,
@@ -175,7 +278,18 @@ def wholes(found: Comparison) -> pd.DataFrame:
 
 
 def rules(found: Comparison) -> list[str]:
-    """Which file of rules it was judged by, and how much they ignore."""
+    """Sentences about the file of rules that it was judged by, and how much they ignore.
+
+    Parameters
+    ----------
+    found
+        The comparison.
+
+    Returns
+    -------
+    list[str]
+        One sentence or none.
+    """
     if not found.rules:
         return []
     cells, others = found.ignored
@@ -183,7 +297,18 @@ def rules(found: Comparison) -> list[str]:
 
 
 def rule(found: Comparison) -> list[str]:
-    """How the times were judged."""
+    """Sentence about how the times were judged.
+
+    Parameters
+    ----------
+    found
+        The comparison.
+
+    Returns
+    -------
+    list[str]
+        The thresholds and the rate of false alarms.
+    """
     if not found.speeds:
         return []
     unit = f"times of {found.yardstick}, as measured in the same run" if found.yardstick else "milliseconds"
@@ -224,7 +349,18 @@ def _offer(found: Comparison) -> list[str]:
 
 
 def files(found: Comparison) -> pd.DataFrame:
-    """One row per file of each run, with the counts of records."""
+    """One row per file of each run, with the counts of records.
+
+    Parameters
+    ----------
+    found
+        The comparison.
+
+    Returns
+    -------
+    pd.DataFrame
+        One row for each file.
+    """
     frame = model.files([*found.base, *found.new])
     frame.insert(0, "run", ["base"] * len(found.base) + ["new"] * len(found.new))
     return frame
@@ -239,7 +375,18 @@ def _ends(one: Interval) -> str:
 
 
 def terminal(found: Comparison) -> str:
-    """The verdict, what changed, how it was judged, and the files."""
+    """The verdict, what changed, how it was judged, and the files.
+
+    Parameters
+    ----------
+    found
+        The comparison.
+
+    Returns
+    -------
+    str
+        Plain text.
+    """
     parts = [printable(headline(found))]
     parts += [f"cannot tell: {printable(why)}" for why in found.unfit]
     parts += [_rows(title, frame) for title, frame in _tables(found) if not frame.empty]
@@ -264,7 +411,18 @@ def _tables(found: Comparison) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def comment(found: Comparison) -> str:
-    """Short: the verdict, then what is worse; everything else folded, and left out where it is too long."""
+    """Short: the verdict, then what is worse; everything else folded, and left out where it is too long.
+
+    Parameters
+    ----------
+    found
+        The comparison.
+
+    Returns
+    -------
+    str
+        Markdown, short enough for a comment.
+    """
     sections = [f"### {_SIGNS[found.status]} Attention: {inert(headline(found))}"]
     sections += [f"**Cannot tell**: {inert(why)}." for why in found.unfit]
     rest = [inert(unclear(found))] if unclear(found) else []
@@ -292,7 +450,18 @@ def comment(found: Comparison) -> str:
 
 
 def document(found: Comparison) -> dict[str, Any]:
-    """Everything as plain data."""
+    """Everything as plain data.
+
+    Parameters
+    ----------
+    found
+        The comparison.
+
+    Returns
+    -------
+    dict[str, Any]
+        JSON values, as the schema of a comparison has them.
+    """
     return {
         "kind": KIND,
         "version": VERSION,
@@ -322,7 +491,17 @@ def _plain(value: Any) -> Any:
 
 
 def write(found: Comparison, markdown: Path | None, as_json: Path | None) -> None:
-    """Write the files that were asked for."""
+    """Write the files that were asked for.
+
+    Parameters
+    ----------
+    found
+        The comparison.
+    markdown
+        Of the comment; None for none.
+    as_json
+        Of everything; None for none.
+    """
     views: list[tuple[Path | None, Callable[[Comparison], str]]] = [
         (markdown, comment),
         (as_json, lambda one: json.dumps(document(one), indent=1, allow_nan=False) + "\n"),

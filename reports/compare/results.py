@@ -1,4 +1,4 @@
-"""What changed in conformance and accuracy: case by case, from the results of two runs."""
+"""Changes of conformance and accuracy, case by case, from the results of two runs."""
 
 from __future__ import annotations
 
@@ -43,6 +43,22 @@ def changes(base: Iterable[Result], new: Iterable[Result], rules: Rules, *, cut:
     """Every case whose outcome, way of failing or accuracy is another, in the order of the base run.
 
     What a run lacks that was ``cut`` off is not worse: nothing is known of it.
+
+    Parameters
+    ----------
+    base
+        Results of the base run.
+    new
+        Results of the new run.
+    rules
+        Thresholds and what is ignored.
+    cut
+        Whether the new run was cut off.
+
+    Returns
+    -------
+    list[Change]
+        In the order of the base run.
     """
     before, after = ({_key(result): result for result in side} for side in (base, new))
     found = []
@@ -55,7 +71,22 @@ def changes(base: Iterable[Result], new: Iterable[Result], rules: Rules, *, cut:
 
 
 def counted(change: Change, rules: Rules, **name: str) -> Change:
-    """The change, ignored if a rule says so."""
+    """The change, ignored if a rule says so.
+
+    Parameters
+    ----------
+    change
+        That may be ignored.
+    rules
+        Thresholds and what is ignored.
+    name
+        Of the kind, as rules have it.
+
+    Returns
+    -------
+    Change
+        The change with its level.
+    """
     place = {"implementation": change.implementation, "device": change.device, "dtype": change.dtype, **name}
     if change.level is Level.WORSE and rules.ignored(change.kind.value, **place):
         return msgspec.structs.replace(change, level=Level.IGNORED)
@@ -63,7 +94,22 @@ def counted(change: Change, rules: Rules, **name: str) -> Change:
 
 
 def outcome_change(key: Key, old: Result | None, new: Result | None) -> Change | None:
-    """What the step from one outcome to the other is, None if there is none."""
+    """Change from one outcome to the other, None if there is none.
+
+    Parameters
+    ----------
+    key
+        Implementation, device, dtype and case.
+    old
+        Of the base run.
+    new
+        Of the new run.
+
+    Returns
+    -------
+    Change | None
+        The change.
+    """
     before, after = (None if one is None else one.outcome for one in (old, new))
     texts = _told(old), _told(new)
     if before is after:
@@ -75,7 +121,24 @@ def outcome_change(key: Key, old: Result | None, new: Result | None) -> Change |
 
 
 def accuracy_change(key: Key, old: Result | None, new: Result | None, rules: Rules) -> Change | None:
-    """A share of the bound that moved by more than the rules allow, of a case that is kept in both runs."""
+    """A share of the bound that moved by more than the rules allow, of a case that is kept in both runs.
+
+    Parameters
+    ----------
+    key
+        Implementation, device, dtype and case.
+    old
+        Of the base run.
+    new
+        Of the new run.
+    rules
+        Thresholds and what is ignored.
+
+    Returns
+    -------
+    Change | None
+        The change.
+    """
     if old is None or new is None or old.outcome not in _KEPT or new.outcome not in _KEPT:
         return None
     place = dict(zip(CASE, key, strict=True))
@@ -83,7 +146,24 @@ def accuracy_change(key: Key, old: Result | None, new: Result | None, rules: Rul
 
 
 def drift(key: Key, old: float | None, new: float | None, factor: float) -> Change | None:
-    """The change of a share by a factor or more, None if either is not known or both are small."""
+    """The change of a share by a factor or more, None if either is not known or both are small.
+
+    Parameters
+    ----------
+    key
+        Implementation, device, dtype and case.
+    old
+        Error ÷ bound in the base run.
+    new
+        Error ÷ bound in the new run.
+    factor
+        That counts.
+
+    Returns
+    -------
+    Change | None
+        The change.
+    """
     if old is None or new is None or not max(old, new) >= LEAST_SHARE:
         return None
     texts = f"{old:.3g} of the bound", f"{new:.3g} of the bound"

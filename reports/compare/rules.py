@@ -56,7 +56,18 @@ class Rule:
     matched: bool = False
 
     def matches(self, place: Mapping[str, str]) -> bool:
-        """Whether everything that the rule names is so here; what a place does not have is matched by no pattern."""
+        """Whether everything that the rule names is so here; what a place does not have is matched by no pattern.
+
+        Parameters
+        ----------
+        place
+            Implementation, device, dtype and more, by the words of a rule.
+
+        Returns
+        -------
+        bool
+            Whether it is.
+        """
         found = all(
             name in place and fnmatch.fnmatchcase(place[name], pattern) for name, pattern in self.patterns.items()
         )
@@ -73,12 +84,38 @@ class Rules:
     name: str = ""
 
     def threshold(self, name: str, **place: str) -> float:
-        """A threshold at a place: implementation, device, dtype, and workload or case."""
+        """A threshold at a place: implementation, device, dtype, and workload or case.
+
+        Parameters
+        ----------
+        name
+            Of the threshold.
+        place
+            Implementation, device, dtype, and workload or case.
+
+        Returns
+        -------
+        float
+            A factor.
+        """
         values = [rule.thresholds[name] for rule in self.rules if rule.matches(place) and name in rule.thresholds]
         return values[-1] if values else THRESHOLDS[name]
 
     def ignored(self, what: str, **place: str) -> bool:
-        """Whether a change for the worse does not count here."""
+        """Whether a change for the worse does not count here.
+
+        Parameters
+        ----------
+        what
+            The kind of the change.
+        place
+            Implementation, device, dtype, and workload or case.
+
+        Returns
+        -------
+        bool
+            Whether a rule says so.
+        """
         matching = [rule for rule in self.rules if rule.matches(place)]
         return any(what in rule.ignore for rule in matching)
 
@@ -89,7 +126,23 @@ class Rules:
 
 
 def read(path: Path) -> Rules:
-    """The rules of a file.  Raises ReportError for the first thing wrong in it."""
+    """The rules of a file.
+
+    Parameters
+    ----------
+    path
+        Of a TOML file.
+
+    Returns
+    -------
+    Rules
+        Its rules.
+
+    Raises
+    ------
+    ReportError
+        For the first thing wrong in it.
+    """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
@@ -117,7 +170,7 @@ def _rule(path: Path, number: int, table: Mapping[str, Any]) -> Rule:
     if unknown:
         now = RENAMED.get(unknown[0]) if isinstance(unknown[0], str) else None
         if now:
-            raise ReportError(f"{path}: {where} ignores {unknown[0]!r}, which is called {now!r} now")
+            raise ReportError(f"{path}: {where} ignores {unknown[0]!r}, which is now {now!r}")
         raise ReportError(f"{path}: {where} ignores {unknown[0]!r}, expected some of {', '.join(IGNORABLE)}")
     if not thresholds and not ignore:
         raise ReportError(f"{path}: {where} says nothing: it has no threshold and ignores nothing")

@@ -1,4 +1,4 @@
-"""What changed in the cells of the bench beside their times: which are there, their memory, their accuracy."""
+"""Changes of the bench's cells beside their times: which are there, their memory, their accuracy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,22 @@ Key = tuple[str, str, str, str]
 
 
 def changes(base: Records, new: Records, rules: Rules) -> list[Change]:
-    """Missing, new and invalid cells, more and less memory, and shares of the bound that moved."""
+    """Missing, new and invalid cells, more and less memory, and shares of the bound that moved.
+
+    Parameters
+    ----------
+    base
+        Records of the base run.
+    new
+        Records of the new run.
+    rules
+        Thresholds and what is ignored.
+
+    Returns
+    -------
+    list[Change]
+        In the order of the cells.
+    """
     before, after = ({key_of(cell): cell for cell in side.cells} for side in (base, new))
     found: list[Change] = []
     for key in dict.fromkeys((*before, *after)):
@@ -86,7 +101,24 @@ def _told(cell: Mapping[str, Any] | None) -> str:
 def speeds(
     base: Records, new: Records, rules: Rules, yardstick: str = ""
 ) -> tuple[list[Speed], list[Machine], list[Finding], list[str]]:
-    """The verdicts, the machine by device, what changed as a whole, and what could not be compared."""
+    """The verdicts, the machine by device, what changed as a whole, and what could not be compared.
+
+    Parameters
+    ----------
+    base
+        Records of the base run.
+    new
+        Records of the new run.
+    rules
+        Thresholds and what is ignored.
+    yardstick
+        The implementation that times are taken relative to; "" for none.
+
+    Returns
+    -------
+    tuple[list[Speed], list[Machine], list[Finding], list[str]]
+        Verdicts by cell, factors of time by device, changes as a whole, and sentences about what could not be compared.
+    """
     before, after = levels(base), levels(new)
     notes = []
     if yardstick:
@@ -146,7 +178,18 @@ def _wholes(device: str, found: Effects, cells: Sequence[Speed], rules: Rules) -
 
 
 def levels(records: Records) -> dict[Key, np.ndarray]:
-    """The level of every process run of the timed cells that have their samples; without process runs of all calls."""
+    """The level of every process run of the timed cells that have their samples; without process runs of all calls.
+
+    Parameters
+    ----------
+    records
+        Of one run.
+
+    Returns
+    -------
+    dict[Key, np.ndarray]
+        Natural logarithms of seconds, by cell.
+    """
     timed = {key_of(cell) for cell in records.cells if cell["outcome"] == "timed"}
     return {
         key: np.array([level([seconds for batch in run for seconds in batch]) for run in samples.process_runs])
@@ -156,7 +199,20 @@ def levels(records: Records) -> dict[Key, np.ndarray]:
 
 
 def relative(known: Mapping[Key, np.ndarray], yardstick: str) -> dict[Key, np.ndarray]:
-    """The levels beside the yardstick's on the same workload, device and dtype, where it has as many process runs."""
+    """The levels beside the yardstick's on the same workload, device and dtype, where it has as many process runs.
+
+    Parameters
+    ----------
+    known
+        Levels by cell.
+    yardstick
+        An implementation.
+
+    Returns
+    -------
+    dict[Key, np.ndarray]
+        Differences of logs, by cell.
+    """
     units = {key[1:]: one for key, one in known.items() if key[0] == yardstick}
     return {
         key: one - units[key[1:]]

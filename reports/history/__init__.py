@@ -1,1 +1,1 @@
-"""How cells went over many runs: ``attention-conformance history FOLDER -o DIR``."""
+"""History of cells over many runs: ``attention-conformance history FOLDER -o DIR``."""

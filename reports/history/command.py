@@ -1,4 +1,4 @@
-"""What is written of a history: its JSON, tables and pages."""
+"""Outputs of a history: its JSON, tables and pages."""
 
 from __future__ import annotations
 

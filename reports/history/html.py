@@ -150,7 +150,7 @@ def anchor(key: Key, machine: str) -> str:
 
 
 def questions(found: History, steps: pd.DataFrame) -> list[Answer]:
-    """What changed last, what changed most, and who fails now."""
+    """Questions of the page: what changed last, what changed most, and who fails now."""
     answers = [_newest(steps), _largest(steps)] if found.series else []
     return [*answers, _failing(pages.tallies(found))] if found.tallies else answers
 

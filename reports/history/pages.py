@@ -57,7 +57,7 @@ def tallies(found: History) -> pd.DataFrame:
 
 
 def page(found: History) -> str:
-    """What changed first, then every cell with its trend."""
+    """Page of a history: what changed first, then every cell with its trend."""
     steps = changes(found)
     slower = int((steps["ratio"] > 1).sum())
     parts = [
@@ -83,7 +83,7 @@ def page(found: History) -> str:
 
 
 def counted(found: History) -> str:
-    """What was read, used and refused, in a sentence each."""
+    """Sentences about what was read, used and refused."""
     counts = totals(found)
     return (
         f"{found.files} files were found, {found.files - len(found.refused)} used, {len(found.refused)} refused."

@@ -41,7 +41,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Tally:
-    """What the conformance of an implementation on a device came to in one run."""
+    """Tally of the conformance of an implementation on a device in one run."""
 
     when: str
     file: str

@@ -22,6 +22,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from attention_conformance.impls import cache
 from attention_conformance.reports.html.views import EXACT
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -154,9 +155,5 @@ class Bundle:
 
 def _place() -> Path | None:
     """Where the bundle of this version is kept, None if it is not."""
-    named = os.environ.get("ATTENTION_CONFORMANCE_CACHE")
-    if named == "":
-        return None
-    base = named or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    version = importlib.metadata.version("vl-convert-python")
-    return Path(base) / "attention-conformance" / "html" / f"vega-{version}.js"
+    kept = cache.folder("html")
+    return kept / f"vega-{importlib.metadata.version('vl-convert-python')}.js" if kept else None

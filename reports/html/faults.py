@@ -1,4 +1,4 @@
-"""The kill matrix: known wrong ways to compute attention, and how many cases catch each."""
+"""The kill matrix: faults, and how many cases catch each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def kill_matrix(found: Sequence[Mapping[str, Any]]) -> Table:
         for fault in found
     )
     heads = columns("fault", "class", "clause", "caught by cases", "smallest", "seen in", numbers=("caught by cases",))
-    return Table("faults", "Known wrong ways to compute attention", heads, rows)
+    return Table("faults", "Faults: known mistakes in attention", heads, rows)
 
 
 def groups(found: Sequence[Mapping[str, Any]]) -> Table:

@@ -58,17 +58,50 @@ UNTIMED = "timed, but without statistics"
 
 
 def key_of(cell: Mapping[str, Any]) -> Key:
-    """What identifies a cell."""
+    """Key of a cell.
+
+    Parameters
+    ----------
+    cell
+        A record.
+
+    Returns
+    -------
+    Key
+        Implementation, device, dtype and workload.
+    """
     return cell["implementation"], cell["device"], cell["dtype"], cell["workload"]
 
 
 def named(record: Mapping[str, Any]) -> bool:
-    """Whether a record has an identity."""
+    """Whether a record has an identity.
+
+    Parameters
+    ----------
+    record
+        Of a cell.
+
+    Returns
+    -------
+    bool
+        Whether all parts of its key are there.
+    """
     return all(isinstance(record.get(name), str) for name in CELL)
 
 
 def is_entry(entry: Any) -> bool:
-    """Whether something is an entry of the list of cells."""
+    """Whether something is an entry of the list of cells.
+
+    Parameters
+    ----------
+    entry
+        A JSON value.
+
+    Returns
+    -------
+    bool
+        Whether it is an object with a benchmark's parts.
+    """
     try:
         found = msgspec.convert(entry, Record)
     except msgspec.ValidationError:
@@ -77,7 +110,20 @@ def is_entry(entry: Any) -> bool:
 
 
 def fault(info: Mapping[str, Any], stats: Mapping[str, Any]) -> str:
-    """Why a record cannot be used, "" if it can."""
+    """Fault of a record: why it cannot be used, "" if it can.
+
+    Parameters
+    ----------
+    info
+        What the suite adds to a benchmark's record.
+    stats
+        Pytest-benchmark's statistics, in seconds.
+
+    Returns
+    -------
+    str
+        One sentence.
+    """
     try:
         found = msgspec.convert({"extra_info": info, "stats": stats}, Benchmark)
     except msgspec.ValidationError as error:
@@ -90,7 +136,20 @@ def fault(info: Mapping[str, Any], stats: Mapping[str, Any]) -> str:
 
 
 def kept(info: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a timed cell the tables are made of; the interval becomes two columns, the process runs their number."""
+    """Columns that the tables have of a timed cell; the interval becomes two columns, the process runs their number.
+
+    Parameters
+    ----------
+    info
+        What the suite adds to a benchmark's record.
+    stats
+        Pytest-benchmark's statistics, in seconds.
+
+    Returns
+    -------
+    dict[str, Any]
+        Values by column; times in seconds.
+    """
     found = {name: info[name] for name in PROPERTIES if name in info} | {name: stats[name] for name in STATISTICS}
     if info.get("interval"):
         found["interval_low"], found["interval_high"] = info["interval"]
@@ -100,7 +159,20 @@ def kept(info: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def samples_of(info: Mapping[str, Any], stats: Mapping[str, Any]) -> Samples | None:
-    """The samples of a timed cell, None if the file was written without them."""
+    """The samples of a timed cell, None if the file was written without them.
+
+    Parameters
+    ----------
+    info
+        What the suite adds to a benchmark's record.
+    stats
+        Pytest-benchmark's statistics, in seconds.
+
+    Returns
+    -------
+    Samples | None
+        Seconds of each call, by process run.
+    """
     if not stats.get("data"):
         return None
     return Samples.of(stats["data"], info.get("process_runs", ()))
@@ -115,7 +187,25 @@ class Cells:
 
 
 def run_of(path: Path, document: Any) -> BenchRun:
-    """The run that a document is of.  Raises ReportError for one that is no result file of the bench."""
+    """The run that a document is of.
+
+    Parameters
+    ----------
+    path
+        Of the file.
+    document
+        The JSON value.
+
+    Returns
+    -------
+    BenchRun
+        Name, machine, plan and versions.
+
+    Raises
+    ------
+    ReportError
+        For one that is no result file of the bench.
+    """
     if not isinstance(document, dict) or not isinstance(document.get("benchmarks"), list):
         raise ReportError(f"{path} is neither a conformance result file nor the JSON of pytest-benchmark")
     ours = document.get(JSON_KEY)
@@ -137,7 +227,22 @@ def run_of(path: Path, document: Any) -> BenchRun:
 
 
 def use_cells(path: Path, document: Mapping[str, Any], known: Cells) -> Source:
-    """Add the cells of a document to those that are known; of two with one identity the first is used."""
+    """Add the cells of a document to those that are known; of two with one identity the first is used.
+
+    Parameters
+    ----------
+    path
+        Of the file.
+    document
+        The JSON value.
+    known
+        Cells by key, which are added to.
+
+    Returns
+    -------
+    Source
+        The file with its counts of records.
+    """
     refused: Counter[str] = Counter()
     timed, reasons = _timed(document["benchmarks"], refused)
     seen: set[tuple] = set()

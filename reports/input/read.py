@@ -15,7 +15,8 @@ import msgspec
 
 from attention_conformance.conformance import results as result_file
 from attention_conformance.conformance.judging.outcomes import Result
-from attention_conformance.conformance.results import ResultFileError, Run, strict
+from attention_conformance.conformance.results import ResultFileError, Run
+from attention_conformance.impls import strict
 from attention_conformance.reports.input import bench
 from attention_conformance.reports.input.bench import Cells
 from attention_conformance.reports.input.records import AGAIN, Records, ReportError, Source, text_of
@@ -33,7 +34,20 @@ HEADER = 1 << 20
 def read(paths: Sequence[Path]) -> Records:
     """Read result files of any kind and number; of records with the same identity the first is used.
 
-    Raises ReportError for a file that is missing, empty, damaged, of another project or of another spec version.
+    Parameters
+    ----------
+    paths
+        Of result files, compressed or not.
+
+    Returns
+    -------
+    Records
+        Their records, and what was refused.
+
+    Raises
+    ------
+    ReportError
+        For a file that is missing, empty, damaged, of another project or of another spec version.
     """
     sources: list[Source] = []
     results: dict[tuple, Result] = {}
@@ -133,5 +147,16 @@ def _document(path: Path, text: str) -> Any:
 
 
 def incomplete(sources: Iterable[Source]) -> list[str]:
-    """Names of the files that were cut off."""
+    """Names of the files that were cut off.
+
+    Parameters
+    ----------
+    sources
+        Files that were read.
+
+    Returns
+    -------
+    list[str]
+        Their names.
+    """
     return [source.path.name for source in sources if not source.complete]

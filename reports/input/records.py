@@ -46,9 +46,20 @@ class Source:
 def text_of(path: Path) -> str:
     """The text of a file, compressed or not.
 
+    Parameters
+    ----------
+    path
+        Of a file, compressed or not.
+
+    Returns
+    -------
+    str
+        Its content.
+
     Raises
     ------
-    ReportError : for one that is missing, empty, too large or no text.
+    ReportError
+        For one that is missing, empty, too large or no text.
     """
     try:
         text = compressed.read(path, LARGEST).decode("utf-8")
@@ -72,7 +83,20 @@ class Samples:
 
     @classmethod
     def of(cls, seconds: Sequence[float], sizes: Sequence[Sequence[int]]) -> Samples:
-        """The samples of a record whose sizes are known to add up."""
+        """The samples of a record whose sizes are known to add up.
+
+        Parameters
+        ----------
+        seconds
+            Of every call, in order.
+        sizes
+            Calls of each batch, by process run.
+
+        Returns
+        -------
+        Samples
+            The samples.
+        """
         return cls(np.array(seconds, dtype=float), tuple(map(tuple, sizes)))
 
     @property
@@ -84,7 +108,7 @@ class Samples:
 
 
 class BenchRun(RunInfo, frozen=True, kw_only=True):
-    """What a file of the bench says of the run as a whole: its name, the machine by pytest-benchmark, and RunInfo."""
+    """Run of the bench as its file has it: its name, the machine by pytest-benchmark, and RunInfo."""
 
     name: str
     machine: dict[str, Any]

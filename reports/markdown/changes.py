@@ -1,4 +1,4 @@
-"""What changed since a base run, as Markdown: the verdict for the first lines, and the tables behind it."""
+"""Changes since a base run, as Markdown: the verdict for the first lines, and the tables behind it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def verdict(found: Comparison) -> str:
 
 
 def sections(found: Comparison) -> list[str]:
-    """What is worse and what is slower or faster, then everything else, and how it was judged."""
+    """Sections: what is worse, what is slower or faster, then everything else, and how it was judged."""
     parts = []
     for title, frame in (
         ("Worse", pages.changes(found.changes, [Level.WORSE])),

@@ -196,7 +196,7 @@ def _faults(records: Records) -> list[str]:
 
 
 def origins(sources: tuple[Source, ...]) -> list[str]:
-    """Which files the page was made from, how many records of each were used, and where they were made."""
+    """Table of the files that the page was made from: records of each that were used, and where they were made."""
     counts = tables.files(sources)
     counts["complete"] = counts["complete"].replace("no: cut off", "**no: cut off**")
     parts = ["Records by file:", table(counts), "Environments:"]

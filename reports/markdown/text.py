@@ -39,7 +39,7 @@ def words(outcome: str) -> str:
 
 
 def settings(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What a file says of where it was made: the name of each setting that has a value, and its text."""
+    """Settings of the place where a file was made: the name of each that has a value, and its text."""
     told = ((name, value) for name, value in environment.items() if name != "envelopes")  # lines of their own
     known = {name.replace("_", " "): value for name, value in told if value not in ("", {}, None)}
     return [(name, _setting(value)) for name, value in known.items()]

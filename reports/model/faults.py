@@ -83,7 +83,7 @@ def _linked(name: str, address: str) -> str:
 def verdict(faults: Sequence[Mapping[str, Any]], cases: int) -> str:
     """The first line: how many faults there are, and whether all are caught."""
     survivors = [fault["name"] for fault in faults if len(fault["caught"]) < 2]
-    start = f"**Faults: {len(faults)} known wrong ways to compute attention, "
+    start = f"**Faults: {len(faults)} known mistakes in attention, "
     if survivors:
         return f"{start}{len(survivors)} of them caught by fewer than two of {cases} cases**: {', '.join(survivors)}."
     return f"{start}each caught by at least two of {cases} cases.**"

@@ -56,7 +56,7 @@ def test_published_files_are_small() -> None:
     assert not [name for name in sizes if name.endswith((".json", ".jsonl", ".csv"))]
 
 
-def test_publishing_keeps_four_digits_of_samples_and_six_of_the_rest(
+def test_publishing_keeps_samples_to_half_a_thousandth_and_six_digits_of_the_rest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without files it regenerates what is made of them; no outcome, name or count is another."""
@@ -83,8 +83,30 @@ def test_publishing_keeps_four_digits_of_samples_and_six_of_the_rest(
         assert now.share == close(was.share, 5e-6)
     ((timed_before, timed_after),) = zip(raw.samples.values(), new.samples.values(), strict=True)
     assert timed_after.sizes == timed_before.sizes
-    assert timed_after.seconds == pytest.approx(timed_before.seconds, rel=5e-4)
+    for runs_before, runs_after in zip(timed_before.process_runs, timed_after.process_runs, strict=True):
+        for batch_before, batch_after in zip(runs_before, runs_after, strict=True):
+            assert batch_after == pytest.approx(sorted(batch_before), rel=5.001e-4)
     assert not (timed_after.seconds == timed_before.seconds).all()
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(0.0, 0.0), (1.2344e-3, 1.234e-3), (2.3451, 2.346), (0.0077777, 7.78e-3), (9.9996, 10.0)]
+)
+def test_a_sample_has_as_few_digits_as_half_a_thousandth_needs(value: float, expected: float) -> None:
+    """Steps of 1, 2 and 5 in the fourth digit, so that no more is lost of a large one; twice is as once."""
+    assert publish._sample(value) == expected
+    assert publish._sample(expected) == expected
+    assert expected == pytest.approx(value, rel=5e-4)
+
+
+def test_the_base_run_keeps_what_a_comparison_reads(tmp_path: Path) -> None:
+    """Outcomes and shares; neither messages nor seconds."""
+    path = conformance_file(tmp_path / "conformance.jsonl", result("x", "c1", message="long", run_seconds=0.25))
+    (kept,) = read(publish.keep([path], tmp_path / "base", is_base=True)).results
+    (whole,) = read(publish.keep([path], tmp_path / "whole")).results
+    assert (kept.message, kept.run_seconds) == ("", 0.0)
+    assert (whole.message, whole.run_seconds) == ("long", 0.25)
+    assert replace(kept, message="long", run_seconds=0.25) == whole
 
 
 def close(value: Any, rel: float) -> Any:

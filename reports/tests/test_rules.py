@@ -37,7 +37,7 @@ def given(folder: Path, text: str) -> rules.Rules:
         ("[[rule]]\nmargin = inf", "margin = inf"),
         ('[[rule]]\nmemory = "2"', "memory = '2'"),
         ('[[rule]]\nignore = ["slowr"]', "rule 1 ignores 'slowr', expected some of slower, new failure"),
-        ('[[rule]]\nignore = ["struck out"]', "rule 1 ignores 'struck out', which is called 'invalid' now"),
+        ('[[rule]]\nignore = ["struck out"]', "rule 1 ignores 'struck out', which is now 'invalid'"),
         ('[[rule]]\nignore = "slower"', "ignores 'slower', expected"),
         ('[[rule]]\ncase = "a"', "rule 1 says nothing"),
         ("[[rule]]\nleast = 2.0\ncase = 1", "a pattern that is no text"),

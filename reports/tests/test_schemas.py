@@ -13,6 +13,7 @@ from attention_conformance.reports import schemas
 from attention_conformance.reports.tests.files import bench_run, cell, plan, steady, timed
 
 
+@pytest.mark.documents
 @pytest.mark.parametrize("name", schemas.DOCUMENTS)
 def test_the_published_schema_is_what_the_types_give(name: str) -> None:
     """``attention-conformance schema --write`` regenerates them."""

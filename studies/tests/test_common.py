@@ -59,4 +59,4 @@ def test_a_renamed_option_says_its_new_name(renamed: Study, now: str, capsys: py
     with pytest.raises(SystemExit) as ended:
         renamed.main(["--turns", "3"])
     assert ended.value.code == 2
-    assert capsys.readouterr().err.rstrip().endswith(f"error: --turns is called {now} now")
+    assert capsys.readouterr().err.rstrip().endswith(f"error: --turns is now {now}")

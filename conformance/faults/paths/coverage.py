@@ -48,7 +48,7 @@ MARGIN = 4
 
 INSIDE_OPENING = (
     "A run fits one list of cases to every envelope, those that some fault in some envelope needs "
-    "(`conformance/cases/kernels_asked.txt`), and makes no design inside it. By the kill matrices below, which are "
+    "(`conformance/cases/kernels_requested.txt`), and makes no design inside it. By the kill matrices below, which are "
     "made with these cases and those of the clauses, no fault that shows in an envelope is caught by fewer than two "
     "cases, so that a design inside it would add calls and no fault; `--case 'kernel-*'` asks the whole tier, fitted "
     "likewise. What the list leaves out is pairs of sizes: of the pairs that a design of the same blocks inside each "

@@ -33,7 +33,7 @@ class PackedFirstBoundaryOnly(Packed):
 
 @fault("VARLEN-2", "attention of packed sequences sees all earlier ones", "trl PR 3526, cf. lightning-thunder 1758")
 class PackedPrefixSeen(Packed):
-    """One causal mask over the pack, as without positions that begin anew: what comes before a sequence counts."""
+    """One causal mask over the pack, as without positions that begin again: what comes before a sequence counts."""
 
     def keys(self, x: Pack, n: int) -> Array:
         return np.arange(x.cu_seqlens_k[n + 1])

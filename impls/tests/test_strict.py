@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from attention_conformance.conformance.results.strict import DuplicateKey, NotANumber, NotJson, StrictError, loads
+from attention_conformance.impls.strict import DuplicateKey, NotANumber, NotJson, StrictError, loads
 
 #: What is refused, as which error, and its text.
 REFUSED: dict[str, tuple[str | bytes, type[StrictError], str]] = {

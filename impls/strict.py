@@ -24,7 +24,18 @@ T = TypeVar("T")
 
 
 def plain(text: str) -> str:
-    """Text from a file as it may be printed: one line of bounded length, without anything that a terminal obeys."""
+    """Text from a file as it may be printed: one line of bounded length, without anything that a terminal obeys.
+
+    Parameters
+    ----------
+    text
+        Any.
+
+    Returns
+    -------
+    str
+        One printable line.
+    """
     line = " ".join(text.split())[:LONGEST]
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
 
@@ -168,11 +179,24 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def convert(value: Any, kind: type[T]) -> T:
-    """What ``loads`` gave as a record of a type.
+    """Record of a type, from the value that ``loads`` gave.
+
+    Parameters
+    ----------
+    value
+        What ``loads`` gave.
+    kind
+        A type of msgspec.
+
+    Returns
+    -------
+    T
+        The record.
 
     Raises
     ------
-    WrongType : the text names the field, "it" for the whole.
+    WrongType
+        The text names the field, "it" for the whole.
     """
     try:
         return msgspec.convert(value, kind, strict=True)
@@ -210,13 +234,37 @@ def _said(message: str, value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A wrong value in a sentence, cut where it is long."""
+    """A wrong value in a sentence, cut where it is long.
+
+    Parameters
+    ----------
+    value
+        Any.
+
+    Returns
+    -------
+    str
+        One line.
+    """
     text = repr(value)
     return text if len(text) < 60 else f"a {type(value).__name__} that begins with {text[:50]}"
 
 
 def schema(title: str, *kinds: Any) -> dict[str, Any]:
-    """The JSON schema (2020-12) of a value that is of one of these types."""
+    """The JSON schema (2020-12) of a value that is of one of these types.
+
+    Parameters
+    ----------
+    title
+        Of the schema.
+    kinds
+        Types of msgspec; with several the value is of one of them.
+
+    Returns
+    -------
+    dict[str, Any]
+        JSON Schema, 2020-12.
+    """
     references, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     one = {"oneOf": list(references)} if len(kinds) > 1 else dict(references[0])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **one, "$defs": parts}
