@@ -88,11 +88,13 @@ def test_reports_never_run_an_implementation() -> None:
                 "attention_conformance.impls.checkout",
                 "attention_conformance.impls.compressed",
                 "attention_conformance.impls.contract",
+                *(f"attention_conformance.impls.gallery.{record}" for record in ("Entry", "Finding", "Says")),
                 "attention_conformance.impls.process.allocator",
                 "attention_conformance.impls.strict",
                 "attention_conformance.bench.analysis.statistics",
                 "attention_conformance.bench.analysis.fits",
                 "attention_conformance.bench.output.records",
+                "attention_conformance.bench.workloads.titles",
             }
 
 
