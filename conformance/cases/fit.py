@@ -145,7 +145,7 @@ def _pointing(values_are_numbered: bool) -> Any:
 @functools.cache
 def _lifted(data: Any) -> Any:
     """Shifted scores with values that zeros differ from in half precision, too."""
-    return shifted(**inspect.getclosurevars(data).nonlocals | {"level": LEVEL})
+    return shifted(**{**inspect.getclosurevars(data).nonlocals, "level": LEVEL})
 
 
 def _past(past: int, was: Shape, s: Shape) -> int:

@@ -53,6 +53,15 @@ declared.head_widths = (64, 128)
 declared.equal_widths = True
 
 
+def mistaken(q, k, v, *, is_causal=False):
+    return attention(q, k, v, is_causal=is_causal)
+
+
+mistaken.dtypes = ("float32",)
+mistaken.head_widths = (96, 128)
+mistaken.equal_widths = True
+
+
 def tired(q, k, v, *, is_causal=False):
     if (k.shape, v.shape[3]) == ((2, 2, 1, 8), 8) and not is_causal and not np.isnan(k).any():
         return np.repeat(v, q.shape[2], axis=2)
@@ -93,7 +102,7 @@ def test_the_standalone_script_has_the_sizes(tmp_path: Path) -> None:
 
 
 def test_a_declared_envelope_is_asked_as_it_says(tmp_path: Path) -> None:
-    """Without a probe; what cannot be asked says what it needs, and is no failure."""
+    """As it holds, nothing else is said of it; what cannot be asked says what it needs, and is no failure."""
     options = ("--impl", "mykernels.py:declared", "--case", "value-width-causal", "--case", "causal-square")
     done = run(plug_in(tmp_path, KERNEL), *options, "--conformance-json", "o.jsonl")
     assert done.returncode == 0, done.stdout
@@ -102,6 +111,16 @@ def test_a_declared_envelope_is_asked_as_it_says(tmp_path: Path) -> None:
     assert by_case["causal-square"].outcome is Outcome.PASSED
     assert by_case["value-width-causal"].outcome is Outcome.NOT_APPLICABLE
     assert by_case["value-width-causal"].reason == "not applicable: needs Dv > D"
+
+
+def test_a_declaration_that_does_not_hold_is_told(tmp_path: Path) -> None:
+    """In the terminal and in the result file: what is refused, and why."""
+    options = ("--impl", "mykernels.py:mistaken", "--case", "plain", "--conformance-json", "o.jsonl")
+    done = run(plug_in(tmp_path, KERNEL), *options)
+    refused = "declared D in 96, 128; refused: D = 96 (NotImplementedError: widths of 64 and 128)"
+    assert f"  {refused}\n" in done.stdout
+    (envelope,) = read(tmp_path / "o.jsonl").header.envelopes
+    assert envelope.disagreements == (refused,)
 
 
 def test_cases_at_the_sizes_of_kernels_are_asked_by_name(tmp_path: Path) -> None:

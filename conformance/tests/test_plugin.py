@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from attention_conformance.conformance.cases import few_kernel_cases, kernels
 from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.conformance.plugin import asked
 from attention_conformance.conformance.results import read
+from attention_conformance.conformance.run.targets import Target
 from attention_conformance.conformance.tests.interrupts import interrupt, interruptible
+from attention_conformance.impls.select import builtin
 from attention_conformance.impls.tests import commands
 
 pytestmark = pytest.mark.slow(40)
@@ -312,3 +316,25 @@ def test_a_quick_run_leaves_out_what_is_compiled(tmp_path: Path) -> None:
     rows = {line.partition(" ")[0] for line in done.stdout.splitlines()}
     assert "torch-eager" in rows
     assert not rows & set(left_out)
+
+
+def test_built_ins_that_compile_nothing_are_asked_a_few_cases_at_the_sizes_of_kernels() -> None:
+    """In the dtype of each; those that compile a form for each shape are asked them by name alone."""
+    few = few_kernel_cases()
+    for name, dtype in (("torch-eager", "float16"), ("ort-gqa", "float32"), ("torch-sdpa-flash", "bfloat16")):
+        found = asked(Target(builtin()[name], "cpu", dtype), None)
+        assert {c.name for c in found if c.name in few} == {n for n, c in few.items() if dtype in c.dtypes}
+    for name in ("jax-nn", "torch-flex", "torch-compile", "onnx-export23-static", "torch-sdpa-gradients"):
+        assert not [c for c in asked(Target(builtin()[name], "cpu", "float32"), None) if c.name in few]
+
+
+def test_the_few_meet_every_option_in_every_dtype() -> None:
+    """And every width and group that a run has, with less than a fifth of its cases' multiplications."""
+    names = kernels.ASKED.read_text(encoding="utf-8").split()
+    rows = [row for row in map(kernels.row_named, names) if row is not None]
+    few = [row for row in map(kernels.row_named, few_kernel_cases()) if row is not None]
+    cheap = [row for row in rows if row.cost <= 2 * kernels.CHEAP]
+    for part in ("option", "width", "group"):
+        assert {(getattr(r, part), r.dtype) for r in cheap} == {(getattr(r, part), r.dtype) for r in few}
+    assert len(few) < 90
+    assert sum(row.cost for row in few) < 0.2 * sum(row.cost for row in rows)
