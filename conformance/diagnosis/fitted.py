@@ -647,7 +647,9 @@ def _scale_title(family: Family, text: str, scale: Callable[[Sizes], float], x: 
         return f"{family.title.format(_number(times[0]))}: a scale of {text}{d}"
     if math.isclose(scale(PROBES[0]), scale(PROBES[1])) and math.isclose(scale(PROBES[1]), scale(PROBES[2])):
         return f"the scores have a scale of {text} in the place of 1/√D"
-    return f"the scores have a scale of {text} ({_root(scale(Sizes.of(x)))} where D = {x.q.shape[3]}) in the place of 1/√D"
+    return (
+        f"the scores have a scale of {text} ({_root(scale(Sizes.of(x)))} where D = {x.q.shape[3]}) in the place of 1/√D"
+    )
 
 
 def _scale_words(times: float, x: Inputs) -> str:

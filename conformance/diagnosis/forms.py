@@ -236,7 +236,9 @@ def _offsets() -> Iterator[Form]:
     for rows in (2, 4, 8, 16, 32, 64):
         for words, at in (("last", rows - 1), ("first", 0)):
             title = f"one causal mask for every {rows} rows, that of the {words} one"
-            rule = _allowing("causal_allows", lambda m, x, n=rows, a=at: m.keys(x) <= _rows(x) // n * n + a + m.offset(x))  # type: ignore[misc]
+            rule = _allowing(
+                "causal_allows", lambda m, x, n=rows, a=at: m.keys(x) <= _rows(x) // n * n + a + m.offset(x)
+            )  # type: ignore[misc]
             yield "form-causal-rows", "SDPA-9", title, rule
     for by in (0, -1, 1):
         for text, start in list(starts.items())[:2]:
@@ -393,7 +395,9 @@ def _flipped(x: Inputs, name: str, axis: int) -> Inputs:
 
 @functools.cache
 def _forms(operator: str) -> tuple[Fault, ...]:
-    every = itertools.chain(_dropped(), _bottom_right(), _offsets(), _windows(), _lengths(), _further(), _padding(), _fills())
+    every = itertools.chain(
+        _dropped(), _bottom_right(), _offsets(), _windows(), _lengths(), _further(), _padding(), _fills()
+    )
     return tuple(Fault(name, clause, title, (), in_operator(make, operator)) for name, clause, title, make in every)
 
 

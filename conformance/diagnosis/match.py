@@ -501,10 +501,10 @@ def region(words: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def unwritten(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Explanation]:
-    """A part of the output that is wrong by itself, all the rest being right: memory that is never written, perhaps.
+    """A part of the output that is wrong by itself, all else being right: memory that is never written, perhaps.
 
-    No mistake gives the numbers there.  Most of the part is wrong in each failure, and most calls that pass have no such
-    part; else nothing is said.
+    No mistake gives the numbers there.  Most of the part is wrong in each failure, and most calls that pass have no
+    such part; else nothing is said.
     """
     values = [failed for failed in failures if failed.failure is Failure.VALUE]
     parts = {words: [f for f in values if _confined(f, words)] for words in REGIONS}
