@@ -66,7 +66,7 @@ def _attend(
 
 
 def _scores(q: Array, k: Array, scale: float | None) -> Array:
-    work = np.float64 if q.dtype == np.float64 else np.float32
+    work: Any = np.float64 if q.dtype == np.float64 else np.float32
     k = np.repeat(k, q.shape[1] // max(1, k.shape[1]), axis=1)
     found: Array = (q.astype(work) * work(q.shape[3] ** -0.5 if scale is None else scale)) @ k.astype(work).swapaxes(
         2, 3
@@ -140,7 +140,7 @@ def root_of_scale(q: Array, k: Array, v: Array, *, scale: float | None = None) -
     """√scale on queries and keys."""
     with np.errstate(invalid="ignore"):
         root = np.sqrt(np.float64(q.shape[3] ** -0.5 if scale is None else scale))
-    work = np.float64 if q.dtype == np.float64 else np.float32
+    work: Any = np.float64 if q.dtype == np.float64 else np.float32
     return _attend(q.astype(work) * work(root), k.astype(work) * work(root), v, scale=1.0).astype(q.dtype)
 
 
@@ -241,7 +241,7 @@ def window_lost_in_groups(q: Array, k: Array, v: Array, *, window: Any = None) -
 
 def always_float32(q: Array, k: Array, v: Array) -> Array:
     """Casts to float64 are dropped."""
-    return _attend(*(a.astype(np.float32) for a in (q, k, v))).astype(q.dtype)
+    return _attend(q.astype(np.float32), k.astype(np.float32), v.astype(np.float32)).astype(q.dtype)
 
 
 def lengths_ignored(q: Array, k: Array, v: Array, *, is_causal: bool = False, kv_lengths: Any = None) -> Array:

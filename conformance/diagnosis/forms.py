@@ -219,6 +219,9 @@ def _offsets() -> Iterator[Form]:
     def shifted(start: Callable[[Any, Inputs], Any], by: int) -> Callable[[Any, Inputs], Array]:
         return lambda model, x: model.keys(x) <= _rows(x) + start(model, x) + by
 
+    def grouped(rows: int, at: int) -> Callable[[Any, Inputs], Array]:
+        return lambda model, x: model.keys(x) <= _rows(x) // rows * rows + at + model.offset(x)
+
     starts: dict[str, Callable[[Any, Inputs], Any]] = {
         "": lambda model, x: model.offset(x),
         " from the bottom right": lambda model, x: x.shape[3] - x.shape[2],
@@ -236,9 +239,7 @@ def _offsets() -> Iterator[Form]:
     for rows in (2, 4, 8, 16, 32, 64):
         for words, at in (("last", rows - 1), ("first", 0)):
             title = f"one causal mask for every {rows} rows, that of the {words} one"
-            rule = _allowing(
-                "causal_allows", lambda m, x, n=rows, a=at: m.keys(x) <= _rows(x) // n * n + a + m.offset(x)
-            )  # type: ignore[misc]
+            rule = _allowing("causal_allows", grouped(rows, at))
             yield "form-causal-rows", "SDPA-9", title, rule
     for by in (0, -1, 1):
         for text, start in list(starts.items())[:2]:

@@ -144,7 +144,7 @@ def examined(failures: Sequence[Failed], most: int = MOST) -> list[Failed]:
         some = [(failed, kinds_of(failed)) for failed in left if (failed.case.size[0] > KEPT) is large]
         seen: Counter[Hashable] = Counter()
         while some and len(chosen) < most:
-            best = max(some, key=lambda each: _worth(*each, seen))
+            best = max(some, key=lambda each: _worth(each[0], each[1], seen))
             some.remove(best)
             chosen.append(best[0])
             seen.update(best[1])
@@ -351,11 +351,13 @@ def _solved(
     *,
     tables: bool,
 ) -> Explanation | None:
-    """A parameter that is solved for."""
+    """A parameter that is solved for, on each case in the most accurate dtype that fails: others fit too much."""
+    exact = {failed.case: failed for failed in sorted(left, key=lambda f: -float(ml_dtypes.finfo(f.dtype).eps))}
+    solved = [exact[case] for case in dict.fromkeys(failed.case for failed in tried)]
     candidates = [
         (fault,)
-        for operator in {f.case.operator: None for f in tried}
-        for fault in fitted([f for f in tried if f.case.operator == operator], tables=tables)
+        for operator in {f.case.operator: None for f in solved}
+        for fault in fitted([f for f in solved if f.case.operator == operator], tables=tables)
     ]
     best = _of_several(_best(candidates, left, failures, passed), failures)
     if best is None or not tables:
@@ -536,7 +538,7 @@ def _confined(failed: Failed, words: str, *, whole: bool = False) -> bool:
     inside = region(words, output.shape)
     if (output & ~inside).any() or (inside.all() and not whole):
         return False
-    return 2 * np.count_nonzero(output) > np.count_nonzero(inside)
+    return bool(2 * np.count_nonzero(output) > np.count_nonzero(inside))
 
 
 #: Dtypes whose accuracy a result of a wider one may have, the widest first.
