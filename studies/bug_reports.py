@@ -1,17 +1,20 @@
-"""Wrong attention after bug reports of libraries: for each the thread, what it says is wrong, and the words that name it.
+"""Diagnosis of wrong attention after bug reports: for each the thread, what is wrong, and the words that name it.
 
 The causes were written down from the threads, none of which an earlier set used, before the diagnosis was run on any of
-these functions.
+these functions.  What it said at that first run is kept beside what it says now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from studies.common import Study, Unfit, markdown, sentence
+from studies.diagnosis import examined
 from studies.library_functions import Array
 
 
@@ -63,7 +66,7 @@ def _attend(
 
 
 def _scores(q: Array, k: Array, scale: float | None) -> Array:
-    work = np.float64 if q.dtype == np.float64 else np.float32
+    work: Any = np.float64 if q.dtype == np.float64 else np.float32
     k = np.repeat(k, q.shape[1] // max(1, k.shape[1]), axis=1)
     found: Array = (q.astype(work) * work(q.shape[3] ** -0.5 if scale is None else scale)) @ k.astype(work).swapaxes(
         2, 3
@@ -137,7 +140,7 @@ def root_of_scale(q: Array, k: Array, v: Array, *, scale: float | None = None) -
     """√scale on queries and keys."""
     with np.errstate(invalid="ignore"):
         root = np.sqrt(np.float64(q.shape[3] ** -0.5 if scale is None else scale))
-    work = np.float64 if q.dtype == np.float64 else np.float32
+    work: Any = np.float64 if q.dtype == np.float64 else np.float32
     return _attend(q.astype(work) * work(root), k.astype(work) * work(root), v, scale=1.0).astype(q.dtype)
 
 
@@ -238,7 +241,7 @@ def window_lost_in_groups(q: Array, k: Array, v: Array, *, window: Any = None) -
 
 def always_float32(q: Array, k: Array, v: Array) -> Array:
     """Casts to float64 are dropped."""
-    return _attend(*(a.astype(np.float32) for a in (q, k, v))).astype(q.dtype)
+    return _attend(q.astype(np.float32), k.astype(np.float32), v.astype(np.float32)).astype(q.dtype)
 
 
 def lengths_ignored(q: Array, k: Array, v: Array, *, is_causal: bool = False, kv_lengths: Any = None) -> Array:
@@ -282,3 +285,79 @@ def later_samples_zero(q: Array, k: Array, v: Array, *, mask: Any = None) -> Arr
     if mask is not None:
         found[1:] = 0
     return found
+
+
+# The study.
+
+
+def graded(report: Report, titles: Sequence[str], failed: int) -> dict[str, Any]:
+    """What a diagnosis said of a function: the titles that name its cause, and those that do not."""
+    named = [title for title in titles if re.search(report.says, title)]
+    return {
+        "function": report.function,
+        "failed": failed,
+        "named": named,
+        "wrong": [title for title in titles if title not in named],
+    }
+
+
+def measure(function: Sequence[str]) -> dict[str, Any]:
+    """Every function, or some; what was said at first stays."""
+    rows = []
+    for report in (each for each in REPORTS if each.function in function or not function):
+        found = examined(globals()[report.function])
+        rows.append(graded(report, [each.title for each in found.explanations], found.failed))
+    return {"functions": rows, "first": STUDY.kept()["first"], "threads": 1}
+
+
+def counted(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int, int, int]:
+    """Causes that show in some case, those that are named, explanations that name none, and all."""
+    shown = [row for row in rows if row["failed"]]
+    wrong = sum(len(row["wrong"]) for row in shown)
+    return len(shown), sum(bool(row["named"]) for row in shown), wrong, wrong + sum(len(row["named"]) for row in shown)
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """A row for each function, and the figures of both runs."""
+    said = {run: {row["function"]: _said(row) for row in found[run]} for run in ("first", "functions")}
+    rows = [
+        (
+            f"`{r.function}`",
+            f"[{r.what}]({r.thread})",
+            said["first"].get(r.function, "–"),
+            said["functions"][r.function],
+        )
+        for r in REPORTS
+        if r.function in said["functions"]
+    ]
+    figures = []
+    for run, words in (("first", "at first"), ("functions", "after mending")):
+        causes, named, wrong, every = counted(found[run])
+        figures.append(
+            (words, f"{named} of {causes} ({named / causes:.0%})", f"{wrong} of {every} ({wrong / every:.0%})")
+        )
+    heads = ("function", "cause, as the report says it", "what the diagnosis said at first", "what it says now")
+    of = markdown(("", "causes named", "explanations that name no cause"), figures)
+    return "\n\n".join([markdown(heads, rows, left=range(4)), of, sentence(found)])
+
+
+def _said(row: Mapping[str, Any]) -> str:
+    if not row["failed"]:
+        return "no small case shows it"
+    return "; ".join([*row["named"], *(f"wrong: {title}" for title in row["wrong"])]) or "nothing"
+
+
+def _whole(function: Sequence[str]) -> None:
+    """The page has all functions."""
+    if function:
+        raise Unfit("--page needs all functions")
+
+
+STUDY = Study(
+    "bug_reports",
+    "What the diagnosis says of wrong functions after bug reports, at first and once it was mended.",
+    measure,
+    {"conformance/DIAGNOSIS.md": table},
+    {"function": {"nargs": "*", "metavar": "FUNCTION", "help": "default: all"}},
+    _whole,
+)

@@ -71,6 +71,9 @@ RELATIONS: dict[tuple[str, str], Callable[[AnyCase], bool]] = {
     ("where D ≠ Dv", "where D = Dv"): FEATURES["D ≠ Dv"],
     ("with more than 16 keys", "with up to 16 keys"): FEATURES["more than 16 keys"],
     ("with arrays that are not contiguous", "with contiguous arrays"): FEATURES["arrays that are not contiguous"],
+    ("with a negative scale", "with a scale that is not negative"): lambda case: (
+        isinstance(scale := case.options.get("scale"), (int, float)) and scale < 0
+    ),
 }
 
 #: In words, and whether a call meets it.

@@ -108,10 +108,10 @@ def explain(
             continue
         for each in sorted(failed, key=lambda e: e.case.size)[:CALLED_AGAIN]:
             lines[each.key] += _stages(each, pool, keywords[name], timeout)
-        known = {e.key: one for e in failed if (one := _failed(e)) is not None}
+        known = {e.key: wrong for e in failed if (wrong := _failed(e)) is not None}
         diagnosis = _diagnosis(name, device, tuple(known.values()), group)
-        for key, one in known.items():
-            lines[key] += _explained(one, diagnosis)
+        for key, one_failed in known.items():
+            lines[key] += _explained(one_failed, diagnosis)
         if not diagnosis.explanations:
             for each in sorted(failed, key=lambda e: e.case.size)[:RUN_ALONE]:
                 lines[each.key] += _alone(each, pool.memory, timeout)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
@@ -626,9 +627,9 @@ def _formulas(family: Family, estimates: Sequence[Estimate]) -> Iterator[tuple[s
         law = relative(scales[text])
         others = [o for o in fit if o != text and _gives(family, relative(scales[o]), estimates)][:2]
         too = f"; {' and '.join(others)} fit{'s' if len(others) == 1 else ''} too" if others else ""
-        first = max((e for e in estimates if _near(law, [e])), key=lambda e: e.failed.case.shape.d)
-        x = attention_call(first.failed)
-        assert x is not None
+        calls = [x for e in estimates if _near(law, [e]) and (x := attention_call(e.failed)) is not None]
+        widths = Counter(x.q.shape[3] for x in calls)
+        x = max(calls, key=lambda x: widths[x.q.shape[3]])  # an example, of the commonest width
         title = f"{_scale_title(family, text, scales[text], x)}{too}"
         yield title, lambda x, law=law: law(x) if x.scale is None else 1.0  # type: ignore[misc]
         yield f"{title}, also where a scale is given", law

@@ -219,6 +219,9 @@ def _offsets() -> Iterator[Form]:
     def shifted(start: Callable[[Any, Inputs], Any], by: int) -> Callable[[Any, Inputs], Array]:
         return lambda model, x: model.keys(x) <= _rows(x) + start(model, x) + by
 
+    def grouped(rows: int, at: int) -> Callable[[Any, Inputs], Array]:
+        return lambda model, x: model.keys(x) <= _rows(x) // rows * rows + at + model.offset(x)
+
     starts: dict[str, Callable[[Any, Inputs], Any]] = {
         "": lambda model, x: model.offset(x),
         " from the bottom right": lambda model, x: x.shape[3] - x.shape[2],
@@ -233,6 +236,11 @@ def _offsets() -> Iterator[Form]:
             yield "form-offset", "SDPA-9", title, _allowing("causal_allows", shifted(start, by))
         elif text:
             yield "form-offset", "SDPA-9", f"causal counted{text}", _allowing("causal_allows", shifted(start, 0))
+    for rows in (2, 4, 8, 16, 32, 64):
+        for words, at in (("last", rows - 1), ("first", 0)):
+            title = f"one causal mask for every {rows} rows, that of the {words} one"
+            rule = _allowing("causal_allows", grouped(rows, at))
+            yield "form-causal-rows", "SDPA-9", title, rule
     for by in (0, -1, 1):
         for text, start in list(starts.items())[:2]:
             title = f"causal{text} in calls that are not causal{f', shifted by {by}' if by else ''}"
@@ -262,6 +270,9 @@ def _lengths() -> Iterator[Form]:
         "cumulative key lengths: each is the sum of those up to its batch": lambda model, x: (
             model.keys(x) < np.cumsum(np.asarray(x.kv_lengths)).reshape(-1, 1, 1, 1)
         ),
+        "key lengths applied to the rows, not to the keys": lambda model, x: (
+            _rows(x) < np.reshape(np.asarray(x.kv_lengths), (-1, 1, 1, 1))
+        ),
         "the shortest key length for all batches": lambda model, x: (
             model.keys(x) < np.min(x.kv_lengths, initial=1 << 30)  # type: ignore[arg-type]
         ),
@@ -284,6 +295,28 @@ def _further() -> Iterator[Form]:
     }
     for title, rule in rules.items():
         yield "form-rule", "SDPA-7", title, _allowing("", rule)
+
+
+class PaddedKeys(Attention):
+    """Keys missing to a multiple of some number take part, with value 0 and a score of 0 or of the softcap's end."""
+
+    multiple: ClassVar[int]
+    capped_end: ClassVar[bool]
+
+    def sinks(self, x: Inputs) -> Array:
+        missing = -x.shape[3] % self.multiple
+        if not missing or (self.capped_end and x.softcap is None):
+            return super().sinks(x)
+        score = -float(x.softcap) if self.capped_end and x.softcap is not None else 0.0
+        return np.logaddexp(super().sinks(x), x.work(score + np.log(missing)))
+
+
+def _padding() -> Iterator[Form]:
+    for multiple, capped in itertools.product((2, 4, 8, 16, 32, 64, 128), (False, True)):
+        score = "of score −softcap, as −inf is capped too," if capped else "of score 0"
+        make = type("PaddedKeys", (PaddedKeys,), {"multiple": multiple, "capped_end": capped})
+        title = f"padding behind the last key, up to a multiple of {multiple} keys, counts as keys {score} and value 0"
+        yield "form-padding", "SDPA-5" if capped else "SDPA-14", title, make
 
 
 # Options that are dropped, or read wrongly.
@@ -363,7 +396,9 @@ def _flipped(x: Inputs, name: str, axis: int) -> Inputs:
 
 @functools.cache
 def _forms(operator: str) -> tuple[Fault, ...]:
-    every = itertools.chain(_dropped(), _bottom_right(), _offsets(), _windows(), _lengths(), _further(), _fills())
+    every = itertools.chain(
+        _dropped(), _bottom_right(), _offsets(), _windows(), _lengths(), _further(), _padding(), _fills()
+    )
     return tuple(Fault(name, clause, title, (), in_operator(make, operator)) for name, clause, title, make in every)
 
 

@@ -33,6 +33,7 @@ from attention_conformance.conformance.faults.models.varlen import Packed
 from attention_conformance.conformance.faults.registry import Fault
 from attention_conformance.conformance.faults.trials import KEPT, Failed, explains, fails
 from attention_conformance.conformance.judging.compare import compare
+from attention_conformance.conformance.judging.judge import comparisons
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.impls.contract import Profile
 
@@ -143,7 +144,7 @@ def examined(failures: Sequence[Failed], most: int = MOST) -> list[Failed]:
         some = [(failed, kinds_of(failed)) for failed in left if (failed.case.size[0] > KEPT) is large]
         seen: Counter[Hashable] = Counter()
         while some and len(chosen) < most:
-            best = max(some, key=lambda each: _worth(*each, seen))
+            best = max(some, key=lambda each: _worth(each[0], each[1], seen))
             some.remove(best)
             chosen.append(best[0])
             seen.update(best[1])
@@ -200,7 +201,9 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: boo
     found = _without_superfluous([_extended(explanation, failures, gives) for explanation in found])
     found = [_weighed(replace(each, only=(), against=()), witnesses) if each.only else each for each in found]
     left = [failed for failed in failures if not any(failed in explanation.fits for explanation in found)]
-    found += [*raised(left, witnesses), *lowered(left, witnesses)]
+    confined = unwritten(left, witnesses)
+    left = [failed for failed in left if not any(failed in explanation.fits for explanation in confined)]
+    found += [*confined, *raised(left, witnesses), *lowered(left, witnesses)]
     return [*sorted(found, key=lambda e: -len(e.fits)), *undefined(left, witnesses)]
 
 
@@ -282,8 +285,11 @@ def _single(
     """One fault of those that an operator has.
 
     One that gives all that is left gives the first failure too: where there is one, no other need be tried on the rest.
+    Of equals it is the one whose clause most of the cases are about.
     """
     faults = [fault for operator in {f.case.operator: None for f in tried} for fault in candidates(operator)]
+    clauses = Counter(clause for failed in left for clause in failed.case.clauses)
+    faults.sort(key=lambda fault: -clauses[fault.clause])
     first = min(tried, key=lambda f: (not f.telling, f.size))
     shown = {fault: explains(fault.make, first) for fault in faults}
     whole = [(fault,) for fault in faults if shown[fault] and all(explains(fault.make, f) for f in left)]
@@ -345,13 +351,20 @@ def _solved(
     *,
     tables: bool,
 ) -> Explanation | None:
-    """A parameter that is solved for."""
+    """A parameter that is solved for, on each case in the most accurate dtype that fails: others fit too much."""
+    exact = {failed.case: failed for failed in sorted(left, key=lambda f: -float(ml_dtypes.finfo(f.dtype).eps))}
+    solved = [exact[case] for case in dict.fromkeys(failed.case for failed in tried)]
     candidates = [
         (fault,)
-        for operator in {f.case.operator: None for f in tried}
-        for fault in fitted([f for f in tried if f.case.operator == operator], tables=tables)
+        for operator in {f.case.operator: None for f in solved}
+        for fault in fitted([f for f in solved if f.case.operator == operator], tables=tables)
     ]
-    return _of_several(_best(candidates, left, failures, passed), failures)
+    best = _of_several(_best(candidates, left, failures, passed), failures)
+    if best is None or not tables:
+        return best
+    # A number for each size is one for each case, and is believed where most of those that were tried have one.
+    values = {f.case for f in tried if f.failure is Failure.VALUE and f.telling}
+    return best if 2 * len({f.case for f in best.fits} & values) > len(values) else None
 
 
 def _of_several(best: Explanation | None, failures: Sequence[Failed]) -> Explanation | None:
@@ -385,7 +398,7 @@ def _best(
     failures: Sequence[Failed],
     passed: Sequence[Passed],
 ) -> Explanation | None:
-    """The candidate that fits most of what is left and that passed cases do not speak against."""
+    """The candidate that fits most of what is left and that passed cases do not speak against, the first of equals."""
     whole = _whole(candidates, left, failures, passed)
     if whole is not None:
         return whole  # no other one is better
@@ -464,6 +477,68 @@ def undefined(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[
             title = f"NaN in every element of {' and '.join(names)}"
             fault = Fault("undefined", some[0].case.blame.value, title, (), Words)
             yield Explanation((fault,), frozenset(some), tuple(passed[n] for n in kept), only)
+
+
+def _behind(multiple: int) -> Callable[[tuple[int, ...]], tuple[slice, ...]]:
+    return lambda shape: (slice(None), slice(None), slice(shape[2] // multiple * multiple, None))
+
+
+#: Parts of an output (B, H, S, D) that a kernel may leave as the memory was, each smaller than the whole.
+REGIONS: dict[str, Callable[[tuple[int, ...]], tuple[slice, ...]]] = {
+    "the last row holds": lambda shape: (slice(None), slice(None), slice(shape[2] - 1, None)),
+    "the last head holds": lambda shape: (slice(None), slice(shape[1] - 1, None)),
+    "samples behind the first hold": lambda shape: (slice(1, None),),
+    "the last sample holds": lambda shape: (slice(shape[0] - 1, None),),
+    "the last column holds": lambda shape: (slice(None), slice(None), slice(None), slice(shape[3] - 1, None)),
+    **{f"rows behind the last whole tile of {n} hold": _behind(n) for n in (2, 4, 8, 16, 32, 64, 128)},
+}
+
+
+def region(words: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Where one of REGIONS is in an output; nowhere in one of other axes."""
+    inside = np.zeros(shape, bool)
+    if len(shape) == 4 and inside.size:
+        inside[REGIONS[words](shape)] = True
+    return inside
+
+
+def unwritten(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Explanation]:
+    """A part of the output that is wrong by itself, all else being right: memory that is never written, perhaps.
+
+    No mistake gives the numbers there.  Most of the part is wrong in each failure, and most calls that pass have no
+    such part; else nothing is said.
+    """
+    values = [failed for failed in failures if failed.failure is Failure.VALUE]
+    parts = {words: [f for f in values if _confined(f, words)] for words in REGIONS}
+    words = max(parts, key=lambda each: len(parts[each]))
+    # Where the part is the whole of a small output it says nothing of a part, and belongs to it all the same.
+    some = [f for f in values if _confined(f, words, whole=True)]
+    if len({failed.case for failed in parts[words]}) < FEW or 2 * len(some) < len(values):
+        return []
+    have = [p for p in passed if (inside := region(words, _output_shape(p))).any() and not inside.all()]
+    only, kept = narrowing([(f.case, f.dtype) for f in some], [(p.case, p.dtype) for p in have])
+    if 2 * len(kept) > len(some):
+        return []
+    title = f"{words} numbers that no mistake gives, and all else is right: perhaps that part is never written"
+    fault = Fault("unwritten", some[0].case.clauses[0], title, (), Words)
+    return [Explanation((fault,), frozenset(some), tuple(have[n] for n in kept), only if have else ())]
+
+
+def _output_shape(each: Passed) -> tuple[int, ...]:
+    output = getattr(each.case.expected(each.dtype), "output", None)
+    return () if output is None else output.shape
+
+
+def _confined(failed: Failed, words: str, *, whole: bool = False) -> bool:
+    """Whether the wrong elements of a failure are in a part of its output, and are most of it."""
+    wrong = {c.name: c.outside for c in comparisons(failed.reply, failed.case, failed.dtype, failed.profile)}
+    output = wrong.pop("output", np.zeros(0, bool))
+    if any(each.any() for each in wrong.values()) or not output.any():
+        return False
+    inside = region(words, output.shape)
+    if (output & ~inside).any() or (inside.all() and not whole):
+        return False
+    return bool(2 * np.count_nonzero(output) > np.count_nonzero(inside))
 
 
 #: Dtypes whose accuracy a result of a wider one may have, the widest first.

@@ -233,11 +233,17 @@ def _equal_values(reply: Reply, failed: Failed, make: type[Model]) -> bool:
 
 
 def _within(reply: Reply, failed: Failed, own: Any, of_fault: Any) -> bool:
-    """Whether results differ by at most twice the larger bound; without that of the fault at first, which takes time."""
+    """Whether results differ by at most twice the larger bound; without that of the fault at first, which takes time.
+
+    A bound of the fault that is as large as its results, or infinite, says nothing: the case's counts there.
+    """
     for name, array in reply.results.items():
         got, wrong = failed.reply.results[name].astype(np.float64), array.astype(np.float64)
         limit, wider = getattr(own, name), getattr(of_fault, name, None)
-        limit = 2 * (np.fmax(limit, wider) if wider is not None and wider.shape == limit.shape else limit)
+        if wider is not None and wider.shape == limit.shape:
+            largest = np.abs(wrong[np.isfinite(wrong)]).max(initial=0)
+            limit = np.where(wider <= largest, np.fmax(limit, wider), limit)
+        limit = 2 * limit
         stored = failed.dtype if name != "lse" or failed.dtype == "float64" else "float32"
         if (shares(got, wrong, limit, stored) > 1).any():
             return False

@@ -1,4 +1,4 @@
-"""Choice of the failures that causes are searched on: of all kinds of calls, and searched again where a cause misfits."""
+"""Choice of the failures that causes are searched on: all kinds of calls, and again where a cause misfits."""
 
 from __future__ import annotations
 

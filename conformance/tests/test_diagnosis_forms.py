@@ -1,0 +1,123 @@
+"""Further forms and parts: padding that counts, causal rows in groups, lengths of rows, and what is never written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.diagnosis.match import diagnose, region, unwritten
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
+from attention_conformance.conformance.faults.trials import Failed, explains
+from attention_conformance.conformance.spec.sdpa import Expected
+from attention_conformance.conformance.tests.test_diagnosis_choice import PROFILE, sorted_out
+
+PLAIN = ("plain", "plain-square", "plain-tall", "width-6", "one-query", "scale-given")
+CAUSAL = ("plain", "causal-square", "causal-more-keys", "causal-more-queries", "causal-one-query")
+LENGTHS = ("plain", "lengths", "lengths-zero", "lengths-full")
+
+
+class ZeroKeys(Attention):
+    """Keys of zeros up to a multiple of 4, which count."""
+
+    def attend(self, x: Inputs) -> Expected:
+        """All results."""
+        missing = ((0, 0), (0, 0), (0, -x.k.shape[2] % 4), (0, 0))
+        return super().attend(replace(x, k=np.pad(x.k, missing), v=np.pad(x.v, missing)))
+
+
+class CausalByTwo(Attention):
+    """One causal mask for two rows."""
+
+    def causal_allows(self, x: Inputs) -> Array:
+        """That of the second one."""
+        rows = np.arange(x.q.shape[2])[:, None] // 2 * 2 + 1
+        return self.keys(x) <= rows if x.is_causal else super().causal_allows(x)
+
+
+class LengthsOfRows(Attention):
+    """Key lengths applied to the rows."""
+
+    def lengths_allow(self, x: Inputs) -> Array:
+        """Whole rows."""
+        if x.kv_lengths is None:
+            return super().lengths_allow(x)
+        rows = np.arange(x.q.shape[2])[:, None] < np.reshape(x.kv_lengths, (-1, 1, 1, 1))
+        return np.broadcast_to(rows, x.shape)
+
+
+class LastHeadUnwritten(Attention):
+    """The last of several heads is what the memory held."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        """The output as it is returned."""
+        output = super().stored(x, output)
+        if output.shape[1] > 1:
+            noise = np.random.default_rng(output.size).standard_normal(output[:, -1].shape)
+            output[:, -1] = noise.astype(output.dtype)
+        return output
+
+
+class OneNumberWrong(Attention):
+    """One number of the last head is wrong, which is no part."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        """The output as it is returned."""
+        output = super().stored(x, output)
+        output[-1, -1, -1, -1] += 1
+        return output
+
+
+@pytest.mark.parametrize(
+    ("make", "names", "words"),
+    [
+        (ZeroKeys, PLAIN, "up to a multiple of 4 keys, counts as keys of score 0"),
+        (CausalByTwo, CAUSAL, "one causal mask for every 2 rows, that of the last one"),
+        (LengthsOfRows, LENGTHS, "key lengths applied to the rows"),
+        (LastHeadUnwritten, PLAIN, "the last head holds numbers that no mistake gives"),
+    ],
+)
+def test_a_cause_is_named(make: type[Model], names: tuple[str, ...], words: str) -> None:
+    """And nothing else is."""
+    failed, passed = sorted_out(make, [every_case()[name] for name in names if name in every_case()])
+    assert words in diagnose(failed, passed, pairs=False)[0].title
+
+
+def test_a_part_that_is_wrong_here_and_there_is_not_called_unwritten() -> None:
+    """Most of it has to be wrong; and a call that passes with such a part speaks against it."""
+    cases = [every_case()[name] for name in PLAIN if name in every_case()]
+    failed, passed = sorted_out(OneNumberWrong, cases)
+    assert failed
+    assert unwritten(failed, passed) == []
+    failed, _ = sorted_out(LastHeadUnwritten, cases)
+    assert len(unwritten(failed, [])) == 1
+    _, passed = sorted_out(Attention, cases)
+    assert unwritten(failed, [*passed, *passed]) == []
+
+
+def test_a_region_is_a_part_of_an_output() -> None:
+    """By its words."""
+    assert np.argwhere(region("the last row holds", (1, 1, 3, 1)))[:, 2].tolist() == [2]
+    assert np.argwhere(region("rows behind the last whole tile of 4 hold", (1, 1, 6, 1)))[:, 2].tolist() == [4, 5]
+    assert not region("the last row holds", (5,)).any()
+
+
+class SinkOfZeros(Attention):
+    """All weight on a key that is not there: zeros, with a bound of their own that is infinite."""
+
+    def sinks(self, x: Inputs) -> Array:
+        """Far above every score."""
+        return np.full(x.q.shape[1], 1e5, x.work)
+
+
+def test_an_infinite_bound_of_a_mistake_is_no_agreement() -> None:
+    """A result that is right in one sample and zero in the other is not the zeros of a mistake."""
+    case = every_case()["plain"]
+    failed, _ = sorted_out(SinkOfZeros, [case])
+    output = case.expected("float32").output.astype(np.float32)
+    output[1:] = 0
+    reply = replace(failed[0].reply, results={"output": output})
+    assert not explains(SinkOfZeros, Failed(case, "float32", PROFILE, failed[0].failure, reply))
+    assert explains(SinkOfZeros, failed[0])
