@@ -31,10 +31,12 @@ BASE = "base"
 #: What is made of them.
 FORMATS = ("html", "summary", "badges")
 
-#: Digits of a sample, and of the seconds of a case's single call; and the names of fields that hold samples.
+#: Digits of a sample, and the names of fields that hold samples.
 DIGITS = 4
-SECONDS = 1
 SAMPLES = ("data", "run_seconds", "prepare_seconds", "first_call_seconds", "host_seconds")
+
+#: What is not kept of a case: the seconds of its single calls, which no page shows, and which are a third of the file.
+UNKEPT = {"run_seconds": 0.0, "prepare_seconds": 0.0}
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +62,7 @@ def run(files: Sequence[Path], base: Sequence[Path], output: Path) -> str:
 def keep(files: Iterable[Path], folder: Path, *, messages: bool = True) -> list[Path]:
     """Write result files into a folder, compressed; the paths.  Raises ReportError for one that cannot be read.
 
-    Of a run that others are compared with no page shows the messages, nor what the calls of a case took.
+    Of a run that others are compared with no page shows the messages.
     """
     paths = []
     for path in files:
@@ -88,9 +90,7 @@ def _compact(line: str, *, messages: bool) -> str:
     """A line of a conformance file, or a bench file, with shorter numbers."""
     rounded = _rounded(strict.loads(line), DIGITS + 2)
     if rounded.get("kind") == "result":
-        rounded |= {name: _rounded(rounded[name], SECONDS) for name in ("run_seconds", "prepare_seconds")}
-        if not messages:
-            rounded |= {"message": "", "run_seconds": 0.0, "prepare_seconds": 0.0}
+        rounded |= UNKEPT if messages else UNKEPT | {"message": ""}
     return json.dumps(rounded, separators=(",", ":"), allow_nan=False) + "\n"
 
 
