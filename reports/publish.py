@@ -2,9 +2,8 @@
 
 A run's result files are kept as ``NAME.zst``, and of each what a reader can use.  Samples of the bench are half a
 thousandth exact, where an interval that is called narrow has two hundredths, and those of one batch are sorted: their
-order within it is in no figure.  What is computed, as an error's share of its bound, has six digits.  Seconds of a
-case, which nothing is judged by, have two; results of the base run have none, and no messages, as a comparison reads
-neither.  Page, summary and badges are made from what is kept, so that without files the command regenerates them.
+order within it is in no figure.  What is computed, as an error's share of its bound, has six digits.  Results have no
+seconds, and those of the base run no messages, as no page shows them.  Page, summary and badges are made from what is kept, so that without files the command regenerates them.
 """
 
 from __future__ import annotations
@@ -35,12 +34,14 @@ BASE = "base"
 #: What is made of them.
 FORMATS = ("html", "summary", "badges")
 
-#: Digits of what is computed, and of the seconds of a case.
-DIGITS, CASE_DIGITS = 6, 2
+#: Digits of what is computed.
+DIGITS = 6
 
-#: Fields of a bench file that hold samples, and those of a result that hold seconds.
+#: Fields of a bench file that hold samples.
 SAMPLES = ("data", "run_seconds", "prepare_seconds", "first_call_seconds", "host_seconds")
-CASE_SECONDS = ("run_seconds", "prepare_seconds")
+
+#: What is not kept of a case: the seconds of its single calls, which no page shows, and which are a third of the file.
+UNKEPT = {"run_seconds": 0.0, "prepare_seconds": 0.0}
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +83,7 @@ def keep(files: Iterable[Path], folder: Path, is_base: bool = False) -> list[Pat
     folder
         Where they are kept.
     is_base
-        Whether they are only compared with: without messages and seconds of results.
+        Whether they are only compared with: without messages.
 
     Returns
     -------
@@ -122,8 +123,7 @@ def _result(line: dict[str, Any], is_base: bool) -> dict[str, Any]:
     """A line of a conformance file with shorter numbers."""
     short: dict[str, Any] = _rounded(line, _computed)
     if line.get("kind") == "result":
-        short |= {name: float(f"{line[name]:.{CASE_DIGITS}g}") for name in CASE_SECONDS}
-        short |= {"message": "", **dict.fromkeys(CASE_SECONDS, 0.0)} if is_base else {}
+        short |= UNKEPT | {"message": ""} if is_base else UNKEPT
     return short
 
 

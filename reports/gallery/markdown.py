@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tabulate import tabulate
+from collections.abc import Iterable, Sequence
 
 from attention_conformance.conformance.ledger.divergence import escaped
 from attention_conformance.reports.gallery.html import SAYS, counts, documentation
@@ -89,7 +89,7 @@ def _matrix(view: View) -> str:
     rows = [
         [_name(row), _versions(row), str(row.failed), *(_cell(row, name) for name in view.groups)] for row in view.rows
     ]
-    return tabulate(rows, heads, tablefmt="pipe", disable_numparse=True)
+    return _table(rows, heads)
 
 
 def _name(row: Row) -> str:
@@ -113,14 +113,19 @@ def _findings(view: View) -> str:
     for entry, each in sorted(view.findings, key=lambda one: (not one[1].is_grave, list(SAYS).index(one[1].says))):
         quote = f" “{escaped(each.quote)}”" if each.quote else ""
         rows.append((entry.name, escaped(each.what), f"[{each.says.value}]({documentation(entry, each)}){quote}"))
-    return tabulate(rows, ("library", "what it does", "documentation"), tablefmt="pipe", disable_numparse=True)
+    return _table(rows, ("library", "what it does", "documentation"))
 
 
 def _changes(view: View) -> str:
     if view.changes:
         rows = [(one.name, one.versions, one.case, one.was, one.now) for one in view.changes]
-        text = tabulate(rows, ("library", "versions", "case", "was", "is"), tablefmt="pipe", disable_numparse=True)
-        return str(text)
+        return _table(rows, ("library", "versions", "case", "was", "is"))
     if view.has_before:
         return "Nothing: every case that both versions were asked came to the same."
     return "No library has been judged in two versions yet."
+
+
+def _table(rows: Iterable[Sequence[str]], heads: Sequence[str]) -> str:
+    """A table whose cells are not padded, which would be half of the page."""
+    lines = (heads, ["---"] * len(heads), *rows)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

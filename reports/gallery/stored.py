@@ -111,7 +111,7 @@ def _has_results(work: Path, found: Record) -> bool:
 
 
 def keep(names: Mapping[str, Entry], work: Path, folder: Path = PUBLISHED) -> None:
-    """Keep what a work folder has of the entries, compressed: of failures the messages, and no times and shares of bounds.
+    """Keep what a work folder has of the entries, compressed: of failures the messages; no times, no shares of bounds.
 
     What was kept of other versions of the packages is moved to the folder ``before``, in place of what is there.
     """

@@ -102,4 +102,9 @@ def unpacked(text: str, name: str = "data") -> str:
     """What an element of the page has compressed."""
     found = re.search(rf'id="{name}">([^<]*)<', text)
     assert found
-    return gzip.decompress(base64.b64decode(found[1])).decode("utf-8")
+    return plain(found[1])
+
+
+def plain(packed: str) -> str:
+    """The text that ``document.compressed`` packed."""
+    return gzip.decompress(base64.b85decode(packed.translate(str.maketrans(",:.", "<>&")))).decode("utf-8")

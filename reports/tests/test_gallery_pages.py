@@ -108,7 +108,7 @@ def test_what_changed_since_the_last_version_is_by_case(tmp_path: Path) -> None:
         stored.keep({"serves": one, "trains": other}, new, kept)
     found = seen(kept, one, other)
     assert found.changes == (view.Change("serves", "numpy 2.4.5 → 2.4.6", "empty-row", "passed", "failed: NaN"),)
-    assert "| serves    | numpy 2.4.5 → 2.4.6 | empty-row | passed | failed: NaN |" in markdown.page(found)
+    assert "| serves | numpy 2.4.5 → 2.4.6 | empty-row | passed | failed: NaN |" in markdown.page(found)
 
 
 def test_what_is_cut_off_keeps_what_it_has(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 import re
 import sys
@@ -20,7 +18,7 @@ from attention_conformance.reports import schemas
 from attention_conformance.reports.history import html
 from attention_conformance.reports.history.pages import changes
 from attention_conformance.reports.history.series import history
-from attention_conformance.reports.tests import trends
+from attention_conformance.reports.tests import pages, trends
 from attention_conformance.reports.tests.large import write_history
 from attention_conformance.reports.tests.pages import HOSTILE
 
@@ -37,7 +35,7 @@ def data(text: str) -> Any:
     """The data inside a page."""
     packed = re.search(r'<script type="text/plain" id="data">([^<]*)</script>', text)
     assert packed
-    return json.loads(gzip.decompress(base64.b64decode(packed[1])))
+    return json.loads(pages.plain(packed[1]))
 
 
 def test_the_json_keeps_its_schema(written: Path, capsys: pytest.CaptureFixture[str]) -> None:

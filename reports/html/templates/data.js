@@ -1,9 +1,20 @@
 // The data of the page: unpacked once, read by column; and the elements that are made of it, by text alone.
 "use strict";
 const page = {
+  // The digits of base85, by the codes of their characters.
+  digits: [..."0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%.()*+-;,=:?@^_`{|}~"].reduce((all, one, value) => { all[one.charCodeAt(0)] = value; return all; }, new Uint8Array(128)),
   // The text that an element has compressed.
   async unpacked(id) {
-    const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
+    const text = document.getElementById(id).textContent;
+    const rest = (5 - (text.length % 5)) % 5;
+    const whole = text + "~".repeat(rest);
+    const padded = new DataView(new ArrayBuffer((whole.length / 5) * 4));
+    for (let at = 0; at < whole.length; at += 5) {
+      let value = 0;
+      for (let place = 0; place < 5; place++) value = value * 85 + page.digits[whole.charCodeAt(at + place)];
+      padded.setUint32((at / 5) * 4, value);
+    }
+    const bytes = padded.buffer.slice(0, padded.byteLength - rest);
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     return new Response(stream).text();
   },
