@@ -3,7 +3,8 @@
 A run's result files are kept as ``NAME.zst``, and of each what a reader can use.  Samples of the bench are half a
 thousandth exact, where an interval that is called narrow has two hundredths, and those of one batch are sorted: their
 order within it is in no figure.  What is computed, as an error's share of its bound, has six digits.  Results have no
-seconds, and those of the base run no messages, as no page shows them.  Page, summary and badges are made from what is kept, so that without files the command regenerates them.
+seconds, and those of the base run no messages, as no page shows them.  Page, summary and badges are made from what is
+kept, so that without files the command regenerates them.
 """
 
 from __future__ import annotations
