@@ -15,13 +15,14 @@ from packaging.requirements import Requirement
 from attention_conformance import gallery
 from attention_conformance.cli import UNUSABLE, main, parser
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.gallery import InstallError, Record, Status
+from attention_conformance.gallery import InstallError
 from attention_conformance.impls import compressed
 from attention_conformance.impls import gallery as adapters
 from attention_conformance.impls.contract import InputError
 from attention_conformance.impls.gallery import Entry
 from attention_conformance.impls.operators import OPERATORS
 from attention_conformance.reports.gallery import html
+from attention_conformance.reports.gallery.stored import PUBLISHED, Record, Status
 from attention_conformance.reports.tests.files import conformance_file, failed, result
 
 ENTRIES = adapters.entries()
@@ -318,9 +319,9 @@ def test_the_weekly_job_runs_all_of_it() -> None:
 @pytest.mark.documents
 def test_the_page_is_that_of_today() -> None:
     """Of the published results and today's clauses: ``attention-conformance gallery page``; and the README's row."""
-    assert gallery.PAGE.read_text(encoding="utf-8") == gallery.page(ENTRIES, gallery.PUBLISHED)
-    view = gallery._view(ENTRIES, gallery.PUBLISHED)
-    assert (gallery.PUBLISHED / gallery.INDEX).read_text(encoding="utf-8") == html.page(view)
+    assert gallery.PAGE.read_text(encoding="utf-8") == gallery.page(ENTRIES, PUBLISHED)
+    view = gallery._view(ENTRIES, PUBLISHED)
+    assert (PUBLISHED / gallery.INDEX).read_text(encoding="utf-8") == html.page(view)
     assert f"<!-- gallery --> {gallery.sentence(view)} <!-- end of gallery -->" in gallery.README.read_text(
         encoding="utf-8"
     )
@@ -328,8 +329,8 @@ def test_the_page_is_that_of_today() -> None:
 
 def test_the_published_results_are_small() -> None:
     """What is tracked of them, which has no path of the machine that they were made on."""
-    paths = list(gallery.PUBLISHED.rglob("*.zst"))
+    paths = list(PUBLISHED.rglob("*.zst"))
     kept = [compressed.read(path, 1 << 24).decode() for path in paths]
     assert not [text for text in kept if "site-packages" in text]
     assert sum(path.stat().st_size for path in paths) < 400_000
-    assert (gallery.PUBLISHED / gallery.INDEX).stat().st_size < 400_000
+    assert (PUBLISHED / gallery.INDEX).stat().st_size < 400_000

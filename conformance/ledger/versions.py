@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Iterable, Iterator
 
 from packaging.specifiers import SpecifierSet
@@ -19,9 +20,8 @@ PROCESSORS = (*VECTORS, "other")
 @functools.cache
 def processor() -> str:
     """The widest vector instructions that this machine's processor has: one of ``PROCESSORS``."""
-    from numpy._core import _multiarray_umath  # what numpy.show_runtime prints; it has no function that returns it
-
-    found = getattr(_multiarray_umath, "__cpu_features__", {})
+    # What numpy.show_runtime prints; NumPy has no function that returns it.
+    found = getattr(importlib.import_module("numpy._core._multiarray_umath"), "__cpu_features__", {})
     return next((name for name, feature in VECTORS.items() if found.get(feature)), "other")
 
 

@@ -330,7 +330,7 @@ def test_built_ins_that_compile_nothing_are_asked_a_few_cases_at_the_sizes_of_ke
 
 def test_the_few_meet_every_option_in_every_dtype() -> None:
     """And every width and group that a run has, with less than a fifth of its cases' multiplications."""
-    names = kernels.ASKED.read_text(encoding="utf-8").split()
+    names = kernels.REQUESTED.read_text(encoding="utf-8").split()
     rows = [row for row in map(kernels.row_named, names) if row is not None]
     few = [row for row in map(kernels.row_named, few_kernel_cases()) if row is not None]
     cheap = [row for row in rows if row.cost <= 2 * kernels.CHEAP]
