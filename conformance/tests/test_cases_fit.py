@@ -287,3 +287,16 @@ def test_data_that_tells_nothing_is_seen() -> None:
     case = replace(all_cases()["softmax-shift-minus-625"], name="it")
     bound = case.bound("float16", Profile.STORAGE).output
     assert (np.abs(case.expected("float16").output) <= bound).all()
+
+
+def test_a_paged_case_is_at_pages_that_are_taken() -> None:
+    """Sequences keep their whole pages and the keys behind them; one that is about its page size says what it needs."""
+    envelope = Envelope(page_sizes=Sizes(multiple=16, least=16), source="declared")
+    case = every_case()["paged-whole-pages"]
+    found = fit(case, envelope)
+    assert (case.shape.page, case.shape.k_lengths) == (4, (8, 4, 12))
+    assert (found.shape.page, found.shape.k_lengths) == (16, (32, 16, 48))
+    assert found.options["max_seqlen_k"] == 48
+    assert found.expected("float32").output.shape == (3, 2, 8)
+    assert fit(every_case()["paged-page-17"], envelope).unfit == "not applicable: needs pages of 17"
+    assert fit(every_case()["paged-page-64"], envelope) is every_case()["paged-page-64"]
