@@ -142,7 +142,7 @@ def _short(line: dict[str, Any]) -> dict[str, Any]:
             {"diagnoses": []} if "diagnoses" in line else {}
         )
     message = without_machine(line["message"]) if line["outcome"] == "failed" else ""
-    short = {"message": message, "share": None, "meets": [], "run_seconds": 0.0, "prepare_seconds": 0.0}
+    short: dict[str, Any] = {"message": message, "share": None, "meets": [], "run_seconds": 0.0, "prepare_seconds": 0.0}
     return line | short | ({"reason": ""} if line["outcome"] != "failed" else {})
 
 
