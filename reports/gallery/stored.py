@@ -30,8 +30,8 @@ _LARGEST = 1 << 20
 #: Options of ``check`` where none are given.
 DEFAULT = ("--dtype=float32",)
 
-#: Lines of a message that hold for the machine alone on which it was made.
-_OF_THE_MACHINE = re.compile(r"^(?:Rerun|Script):.*\n?", re.MULTILINE)
+#: Lines of a message that hold for the machine alone on which it was made, and hints for who wrote the function.
+_OF_THE_MACHINE = re.compile(r"^(?:(?:Rerun|Script|Hint):.*|[ ~^]+)(?:\n|\Z)", re.MULTILINE)
 
 
 class Status(Enum):
@@ -111,7 +111,7 @@ def _has_results(work: Path, found: Record) -> bool:
 
 
 def keep(names: Mapping[str, Entry], work: Path, folder: Path = PUBLISHED) -> None:
-    """Keep what a work folder has of the entries, compressed: of failures the messages; no times, no shares of bounds.
+    """Keep what a work folder has of the entries, compressed: of failures the messages, and no times or shares.
 
     What was kept of other versions of the packages is moved to the folder ``before``, in place of what is there.
     """
@@ -136,13 +136,14 @@ def keep(names: Mapping[str, Entry], work: Path, folder: Path = PUBLISHED) -> No
 
 
 def _short(line: dict[str, Any]) -> dict[str, Any]:
-    """A line of a result file without times and shares of bounds, and without a message that is of no failure."""
+    """A line of a result file without times and shares of bounds; a message and a reason are of failures alone."""
     if line["kind"] != "result":
         return {name: value for name, value in line.items() if name != "diagnoses"} | (
             {"diagnoses": []} if "diagnoses" in line else {}
         )
     message = without_machine(line["message"]) if line["outcome"] == "failed" else ""
-    return line | {"message": message, "share": None, "meets": [], "run_seconds": 0.0, "prepare_seconds": 0.0}
+    short: dict[str, Any] = {"message": message, "share": None, "meets": [], "run_seconds": 0.0, "prepare_seconds": 0.0}
+    return line | short | ({"reason": ""} if line["outcome"] != "failed" else {})
 
 
 def without_machine(message: str) -> str:
