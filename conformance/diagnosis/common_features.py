@@ -22,12 +22,22 @@ RARE = 0.2
 
 def _given(keyword: str) -> Callable[[AnyCase], bool]:
     past = {"past_key", "past_value"}  # which a case of sdpa has without an option of that name
-    return lambda case: case.options.get(keyword, keyword in past & case.keywords) not in (None, False)
+
+    def given(case: AnyCase) -> bool:
+        value = case.options.get(keyword, keyword in past & case.keywords)
+        return value is not None and value is not False  # an option of a given call is an array
+
+    return given
 
 
 #: What a case may have, in the words in which it is said.
 FEATURES: dict[str, Callable[[AnyCase], bool]] = {
-    **{keyword: _given(keyword) for operator in OPERATORS.values() for keyword in operator.keywords},
+    **{
+        keyword: _given(keyword)
+        for operator in OPERATORS.values()
+        for keyword in operator.keywords
+        if keyword != "num_splits"  # no case has it: --invariance alone gives it
+    },
     "grouped heads": lambda case: isinstance(case.shape, Shape) and case.shape.hq != case.shape.hkv,
     "no batch axis": lambda case: isinstance(case.shape, LayerShape) and case.shape.unbatched,
     "one query": lambda case: case.shape.sq == 1,

@@ -62,9 +62,13 @@ def test_devices_are_named_where_there_are_two(devices: tuple[str, ...]) -> None
 
 
 def test_what_the_ledger_knows_is_asked() -> None:
-    """Each record about the dtype of the questions has a case that asks one, or shares clause and implementation."""
+    """Each record about the dtype of the questions has a case that asks one, or shares clause and implementation.
+
+    But those about cases of the sizes of kernels alone, which not every implementation is asked.
+    """
     asked = {q.case for q in QUESTIONS}
     records = [record for record in read().deviations if DTYPE in (record.dtypes or DTYPES)]
+    records = [each for each in records if not all(case.startswith("kernel-") for case in each.cases)]
     shown = {record.id: bool(asked & set(record.cases)) for record in records}
     for record in records:
         alike = [
