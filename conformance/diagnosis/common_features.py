@@ -10,6 +10,9 @@ from attention_conformance.conformance.cases.layer import LayerShape
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.impls.operators import OPERATORS
 
+#: Keywords that cases have; ``--invariance`` alone gives a number of splits.
+KEYWORDS = tuple(dict.fromkeys(k for operator in OPERATORS.values() for k in operator.keywords if k != "num_splits"))
+
 #: A failure or a passed case: its case and dtype.
 Judged = tuple[AnyCase, str]
 
@@ -32,12 +35,7 @@ def _given(keyword: str) -> Callable[[AnyCase], bool]:
 
 #: What a case may have, in the words in which it is said.
 FEATURES: dict[str, Callable[[AnyCase], bool]] = {
-    **{
-        keyword: _given(keyword)
-        for operator in OPERATORS.values()
-        for keyword in operator.keywords
-        if keyword != "num_splits"  # no case has it: --invariance alone gives it
-    },
+    **{keyword: _given(keyword) for keyword in KEYWORDS},
     "grouped heads": lambda case: isinstance(case.shape, Shape) and case.shape.hq != case.shape.hkv,
     "no batch axis": lambda case: isinstance(case.shape, LayerShape) and case.shape.unbatched,
     "one query": lambda case: case.shape.sq == 1,
@@ -123,14 +121,13 @@ def meets(only: Sequence[str], judged: Judged) -> bool:
 
 def _conditions(fits: Sequence[Judged]) -> Iterator[Condition]:
     """Conditions that calls may be told apart by: what they have first, then dtypes, then what they have not."""
-    keywords = dict.fromkeys(k for operator in OPERATORS.values() for k in operator.keywords)
-    for name in keywords:
+    for name in KEYWORDS:
         yield f"with {name}", lambda each, name=name: FEATURES[name](each[0])  # type: ignore[misc]
     for (words, _), has in RELATIONS.items():
         yield words, lambda each, has=has: has(each[0])  # type: ignore[misc]
     for dtype in sorted({dtype for _, dtype in fits}):
         yield f"in {dtype}", lambda each, dtype=dtype: each[1] == dtype  # type: ignore[misc]
-    for name in keywords:
+    for name in KEYWORDS:
         yield f"without {name}", lambda each, name=name: not FEATURES[name](each[0])  # type: ignore[misc]
     for (_, words), has in RELATIONS.items():
         yield words, lambda each, has=has: not has(each[0])  # type: ignore[misc]
