@@ -19,6 +19,8 @@ from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.select import builtin
 from attention_conformance.impls.tests import commands
 
+pytestmark = pytest.mark.slow(15)
+
 KERNELS = "attention_conformance.conformance.tests.first_call_kernels"
 
 

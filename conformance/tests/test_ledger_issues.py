@@ -110,6 +110,7 @@ def test_an_issue_claims_something(issue: Issue) -> None:
     assert not issue.follows or issue.follows.endswith(".")
 
 
+@pytest.mark.slow(16)
 def test_claims_are_true() -> None:
     """What the titles say, evaluated after the scripts; a crash is the signal that is named."""
     some = installed(BY_NAME.keys() - SLOW)

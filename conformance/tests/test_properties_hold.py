@@ -12,6 +12,8 @@ from attention_conformance.conformance.properties.properties import PROPERTIES
 from attention_conformance.conformance.spec.clauses import Level, clauses
 from attention_conformance.conformance.tests.property_runs import context, run
 
+pytestmark = pytest.mark.slow
+
 #: The fake that each property is there for.
 WRONG = {
     "agrees-with-reference": "wrong_scale",
