@@ -135,7 +135,7 @@ RECORDS = {record.id: record for record in read().deviations if EXAMPLES.get(rec
 
 #: Records of what shows at times, and of wrong numbers that are what the memory held: a script's process has others.
 AT_TIMES = {name for name, record in RECORDS.items() if record.seen}
-UNWRITTEN = {"flex-compiled-eight-keys"}
+UNWRITTEN = {"flex-compiled-eight-keys"} & RECORDS.keys()
 
 
 def concerns(records: Iterable[str], result: Result) -> bool:
