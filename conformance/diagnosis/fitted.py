@@ -33,6 +33,10 @@ SOLVED, SOLVED_APART = 8, 4
 #: Steps of the solver, and halvings of one that does not come nearer.
 STEPS, HALVINGS = 25, 6
 
+#: The share of the squared residuals that two steps have to take off while these are above one bound a number: the
+#: solver of a parameter that gives the results converges faster from the first steps on, and other ones never arrive.
+PROGRESS = 0.1
+
 #: How near an estimate is to a formula that it is taken for, before the formula itself is tried.
 NEAR = 2e-3
 
@@ -533,6 +537,7 @@ class _Residuals:
     def solved(self, start: Array) -> Array:
         """The parameter with the least squares of the residuals, from a start nearby."""
         value, found = start.astype(np.float64), self.at(start)
+        squares = [found @ found]
         for _ in range(STEPS):
             columns = []
             for place in np.ndindex(value.shape):
@@ -551,7 +556,9 @@ class _Residuals:
                 break
             change = change / 2**halved
             value, found = value + change, nearer
-            if np.abs(change).max() <= 1e-13 * np.abs(value).max():
+            squares.append(found @ found)
+            stuck = len(squares) > 2 and squares[-1] > max(self.numbers, (1 - PROGRESS) * squares[-3])
+            if stuck or np.abs(change).max() <= 1e-13 * np.abs(value).max():
                 break
         return value
 

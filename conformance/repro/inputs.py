@@ -287,6 +287,8 @@ def _summed(name: str, array: np.ndarray) -> str:
         if np.array_equal(sum(np.ix_(*parts)), exact):
             line = f"{name} = sum(np.ix_({', '.join(map(_row, parts))})).astype(np.{array.dtype})"
             return line if len(line) <= WIDTH else ""
+    if len(name) + len(" = np.array(, )") + 2 * array.size > WIDTH:
+        return ""  # a digit and a comma each are too much
     line = _literal(name, array)
     return line if "\n" not in line else ""
 
