@@ -21,7 +21,7 @@ from tabulate import tabulate
 
 from attention_conformance.checking import known
 from attention_conformance.conformance.judging.message import clause_lines
-from attention_conformance.conformance.run.targets import Selection, examine
+from attention_conformance.conformance.targets import Selection, examine
 from attention_conformance.impls.contract import Function, Implementation, ImplementationError
 from attention_conformance.impls.given import given
 from attention_conformance.impls.process.threads import usable_cores
@@ -425,9 +425,9 @@ def _session(selection: Selection, workloads: Sequence[Workload], plan: Any, poo
 
 def _timing(cell: Cell, outcome: Outcome, threads: int) -> Timing:
     """The record of a cell, once it is not faster than the machine."""
+    from attention_conformance.bench.analysis.costs import flops
     from attention_conformance.bench.validity import cheating
     from attention_conformance.bench.validity.outcomes import MEASURED
-    from attention_conformance.bench.workloads.costs import flops
 
     target, name = cell.target, cell.target.implementation.name
     here = Timing(name, cell.workload.name, target.dtype, target.device, outcome.kind, outcome.clause, outcome.reason)

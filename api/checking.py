@@ -32,7 +32,7 @@ from attention_conformance.conformance.results.file import Writer
 from attention_conformance.conformance.run.causes import Cause, Told, causes
 from attention_conformance.conformance.run.recorder import header, versions_of
 from attention_conformance.conformance.run.run_checks import Adapters, check_adapters, conclude, envelope_lines
-from attention_conformance.conformance.run.targets import DEVICES, Selection, Target, examine
+from attention_conformance.conformance.targets import DEVICES, Selection, Target, examine
 from attention_conformance.impls.contract import DTYPES, Function, ImplementationError
 from attention_conformance.impls.given import given
 from attention_conformance.impls.loading import nearest

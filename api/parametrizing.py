@@ -17,7 +17,7 @@ from attention_conformance.conformance.cases.fit import fit
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.plugin import asked, chosen_cases
 from attention_conformance.conformance.run.run_checks import Adapters
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.contract import DTYPES, Framework, Function, Implementation, ImplementationError
 from attention_conformance.impls.given import framework_of, name_of

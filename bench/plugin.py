@@ -34,8 +34,7 @@ from attention_conformance.bench.timing.session import Session
 from attention_conformance.bench.validity import cheating
 from attention_conformance.bench.validity.outcomes import INVALID, MEASURED, SKIPPED, TIMED, UNSTABLE, Cell, Outcome
 from attention_conformance.bench.workloads.workload import Workload
-from attention_conformance.conformance import SPEC_VERSION
-from attention_conformance.conformance.run import targets
+from attention_conformance.conformance import SPEC_VERSION, targets
 from attention_conformance.impls.contract import ImplementationError
 
 #: Of the extra ``bench``: what is imported late, when all is measured.

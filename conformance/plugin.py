@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from attention_conformance import conformance
-from attention_conformance.conformance import options
+from attention_conformance.conformance import options, targets
 from attention_conformance.conformance.cases import (
     AnyCase,
     Case,
@@ -29,7 +29,7 @@ from attention_conformance.conformance.cases import (
 from attention_conformance.conformance.cases.fit import dtypes_for, fit, fit_kernels
 from attention_conformance.conformance.judging.claims import required
 from attention_conformance.conformance.ledger.load import LedgerError
-from attention_conformance.conformance.run import first_calls, sharding, targets, xdist
+from attention_conformance.conformance.run import first_calls, sharding, xdist
 from attention_conformance.conformance.run.invariance_questions import questions
 from attention_conformance.conformance.run.recorder import PLACES, Recorder, check_ledger, is_quick
 from attention_conformance.impls.contract import ImplementationError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.run.recorder import Recorder, report
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 
 
 def test_sdpa(target: Target, case: AnyCase, recorder: Recorder) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from attention_conformance.conformance.run import first_calls, targets
+from attention_conformance.conformance import targets
+from attention_conformance.conformance.run import first_calls
 from attention_conformance.conformance.run.recorder import Recorder, report
 
 

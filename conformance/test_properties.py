@@ -5,7 +5,7 @@ from __future__ import annotations
 from attention_conformance.conformance.properties.plugin import Fuzzing
 from attention_conformance.conformance.properties.properties import Property
 from attention_conformance.conformance.run.recorder import Recorder, report
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 
 
 def test_fuzz(target: Target, prop: Property, fuzzing: Fuzzing, recorder: Recorder) -> None:

@@ -23,7 +23,7 @@ from attention_conformance.bench.paired.revisions import RevisionError
 from attention_conformance.bench.validity.checks import Invalid
 from attention_conformance.bench.validity.outcomes import Skipped
 from attention_conformance.bench.workloads.workload import WorkloadError
-from attention_conformance.conformance.run.targets import Selection, choose
+from attention_conformance.conformance.targets import Selection, choose
 from attention_conformance.impls import compressed
 from attention_conformance.impls.contract import ImplementationError
 from attention_conformance.impls.process.pool import Pool

@@ -8,14 +8,13 @@ from typing import Any
 
 import msgspec
 
-from attention_conformance.bench.analysis import overhead
+from attention_conformance.bench.analysis import costs, overhead
 from attention_conformance.bench.analysis.fits import Fit, Memory, fits, memories
-from attention_conformance.bench.machine.roofline import rooflines
+from attention_conformance.bench.analysis.roofline import rooflines
 from attention_conformance.bench.memory.peak import Gauge, Peak
 from attention_conformance.bench.output.records import Roofline
 from attention_conformance.bench.timing.processes import Processes
 from attention_conformance.bench.validity.outcomes import TIMED, Cell, Outcome
-from attention_conformance.bench.workloads import costs
 
 #: Seconds after which the memory of a cell is given up: it is called thrice, and may have to be compiled again.
 TIMEOUT = 120.0

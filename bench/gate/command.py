@@ -15,7 +15,7 @@ from attention_conformance.bench.gate import modules
 from attention_conformance.bench.gate.decide import Gate, Task
 from attention_conformance.bench.gate.modules import Problem
 from attention_conformance.bench.gate.verdict import STATUS, Verdict, text
-from attention_conformance.conformance.run.targets import DEVICES
+from attention_conformance.conformance.targets import DEVICES
 from attention_conformance.impls.contract import (
     DTYPES,
     Framework,

@@ -31,7 +31,7 @@ from attention_conformance.bench.paired.measure import (
 from attention_conformance.bench.paired.revisions import ready
 from attention_conformance.bench.validity.outcomes import MEASURED
 from attention_conformance.bench.workloads.presets import PRESETS, select
-from attention_conformance.conformance.run.targets import DEVICES
+from attention_conformance.conformance.targets import DEVICES
 from attention_conformance.impls.contract import DTYPES
 
 #: Exit codes: nothing is worse, something is, and nothing can be said.

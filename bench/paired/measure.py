@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from attention_conformance.bench.analysis.costs import flops
 from attention_conformance.bench.analysis.statistics import Interval, Verdict, judge, paired_process_runs
 from attention_conformance.bench.paired import worker
 from attention_conformance.bench.paired.revisions import Revision, RevisionError
@@ -37,7 +38,6 @@ from attention_conformance.bench.validity.checks import (
 )
 from attention_conformance.bench.workloads import arguments
 from attention_conformance.bench.workloads.arguments import SETS
-from attention_conformance.bench.workloads.costs import flops
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.impls.contract import Framework, Profile
 from attention_conformance.impls.process import allocator
@@ -51,7 +51,7 @@ MODULE = "attention_conformance.bench.paired.worker"
 TIMEOUT = 180.0
 
 #: A change has to be at least LEAST large and its interval beyond MARGIN.  Closer than for runs that are made one after
-#: the other (bench.analysis.statistics): rounds leave less scatter.  bench/PAIRED.md has how much, and what this finds.
+#: the other (bench.statistics): rounds leave less scatter.  bench/PAIRED.md has how much, and what this finds.
 LEAST = 1.03
 MARGIN = 1.01
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from attention_conformance.bench.machine import roofline
+from attention_conformance.bench.analysis import roofline
 from attention_conformance.bench.timing import sampler
 from attention_conformance.bench.workloads.workload import parse
-from attention_conformance.conformance.run.targets import Selection, choose
+from attention_conformance.conformance.targets import Selection, choose
 from attention_conformance.impls.backend import Backend, backend
 from attention_conformance.impls.contract import Framework, Function
 from attention_conformance.impls.process.pool import Pool

@@ -11,7 +11,7 @@ from attention_conformance.bench.timing.protocol import Protocol
 from attention_conformance.bench.timing.session import Session
 from attention_conformance.bench.validity.outcomes import Cell, Outcome
 from attention_conformance.bench.workloads.workload import parse
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import describe
 from attention_conformance.impls.contract import Implementation
 

@@ -6,7 +6,7 @@ import pytest
 
 from attention_conformance.bench.timing.budget import Cost, Costs
 from attention_conformance.bench.workloads.workload import Workload
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.process import limits
 

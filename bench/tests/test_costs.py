@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from attention_conformance import bench
+from attention_conformance.bench.analysis.costs import FORMULAS, flops, intensity, least_bytes, measures, pairs
 from attention_conformance.bench.output.records import Roofline
 from attention_conformance.bench.workloads import arguments
-from attention_conformance.bench.workloads.costs import FORMULAS, flops, intensity, least_bytes, measures, pairs
 from attention_conformance.bench.workloads.workload import PACKED, Workload, parse
 
 #: Small forms of everything that decides which pairs are allowed.

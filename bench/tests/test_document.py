@@ -6,7 +6,7 @@ from attention_conformance.bench.analysis.extra_metrics import ExtraMetrics
 from attention_conformance.bench.output import document
 from attention_conformance.bench.validity.outcomes import Cell, Outcome, ProcessRun
 from attention_conformance.bench.workloads.workload import Workload
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.contract import Implementation
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from attention_conformance.bench.output.progress import BAR, EVERY, WIDTH, Progress
 from attention_conformance.bench.validity.outcomes import INVALID, Cell, Outcome, ProcessRun
 from attention_conformance.bench.workloads.workload import Workload
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.contract import Implementation
 
 CELLS = [Cell(Target(Implementation(name, "nowhere:f"), "cpu", "float32"), Workload(1, 2, 4, 8)) for name in "abcd"]

@@ -15,8 +15,8 @@ from attention_conformance.bench.timing.sampler import Batch, Opened
 from attention_conformance.bench.validity.checks import FIRST, Invalid, References
 from attention_conformance.bench.validity.outcomes import UNSTABLE, Cell, Outcome, ProcessRun, Skipped
 from attention_conformance.bench.workloads.workload import Workload
-from attention_conformance.conformance.run.targets import Target
 from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.contract import Framework, Implementation
 from attention_conformance.impls.process import limits
 from attention_conformance.impls.process.pool import Crashed, Spent

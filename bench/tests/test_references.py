@@ -9,7 +9,7 @@ from attention_conformance.bench.validity import checks
 from attention_conformance.bench.validity.checks import FIRST, References
 from attention_conformance.bench.workloads import arguments
 from attention_conformance.bench.workloads.workload import Workload
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.contract import Implementation, Profile
 
 WORKLOAD = Workload(1, 2, 4, 8)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from attention_conformance.bench.analysis.costs import flops
 from attention_conformance.bench.memory import predict
-from attention_conformance.bench.workloads.costs import flops
 from attention_conformance.bench.workloads.workload import Workload
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.process import limits
 
 #: Share of the available memory that a cell may be predicted to take; the rest is for what is not predicted.

@@ -23,11 +23,11 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from attention_conformance.bench.analysis import statistics
-from attention_conformance.bench.machine.roofline import best_product
+from attention_conformance.bench.analysis.costs import flops
+from attention_conformance.bench.analysis.roofline import best_product
 from attention_conformance.bench.timing.sampler import LATE_SECONDS, LATE_SHARE, Batch
 from attention_conformance.bench.validity.checks import Invalid
 from attention_conformance.bench.validity.outcomes import INVALID, Cell, Outcome
-from attention_conformance.bench.workloads.costs import flops
 from attention_conformance.impls.process.pool import Spent
 
 #: How many times as long calls on inputs never seen may take, by the low end of the interval, and than calls on known

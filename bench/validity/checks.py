@@ -28,13 +28,13 @@ from attention_conformance.conformance.cases.base import Blame
 from attention_conformance.conformance.cases.parts import query_heads, sample, sample_heads
 from attention_conformance.conformance.cases.store import CaseStore
 from attention_conformance.conformance.judging.compare import Comparison, compare
-from attention_conformance.conformance.run.targets import Target
 from attention_conformance.conformance.spec import gradients as gradient_reference
 from attention_conformance.conformance.spec import merge as merge_reference
 from attention_conformance.conformance.spec import mha as layer_reference
 from attention_conformance.conformance.spec import mha_gradients as layer_gradient_reference
 from attention_conformance.conformance.spec import paged as paged_reference
 from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import same_bits
 from attention_conformance.impls.contract import Framework, Profile
 

@@ -8,7 +8,7 @@ from attention_conformance.bench.analysis import statistics
 from attention_conformance.bench.analysis.statistics import Interval
 from attention_conformance.bench.timing.stopwatch import WALL
 from attention_conformance.bench.workloads.workload import Workload
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 
 TIMED, UNSTABLE, INVALID, SKIPPED = "timed", "unstable", "invalid", "skipped"
 

@@ -24,7 +24,7 @@ from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome
 from attention_conformance.conformance.judging.run_case import Judged, ask, request
 from attention_conformance.conformance.repro import write, wrong_elements
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import Reply, same_bits
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut

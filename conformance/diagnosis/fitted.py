@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from attention_conformance.conformance.cases import AnyCase
-from attention_conformance.conformance.diagnosis.lifted import in_operator
+from attention_conformance.conformance.diagnosis.candidates import in_operator
 from attention_conformance.conformance.faults.models.mha import LayerCall
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
 from attention_conformance.conformance.faults.registry import Fault

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import ml_dtypes
 import numpy as np
 
-from attention_conformance.conformance.diagnosis.lifted import in_operator
+from attention_conformance.conformance.diagnosis.candidates import in_operator
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
 from attention_conformance.conformance.faults.registry import Fault
 from attention_conformance.conformance.spec.sdpa import Expected

@@ -22,10 +22,10 @@ import ml_dtypes
 import numpy as np
 
 from attention_conformance.conformance.cases import AnyCase
+from attention_conformance.conformance.diagnosis.candidates import candidates_of
 from attention_conformance.conformance.diagnosis.common_features import FEATURES, meets, narrowing
 from attention_conformance.conformance.diagnosis.fitted import fitted
 from attention_conformance.conformance.diagnosis.forms import forms_of
-from attention_conformance.conformance.diagnosis.lifted import candidates_of
 from attention_conformance.conformance.faults.models.mha import Layer
 from attention_conformance.conformance.faults.models.sdpa import Attention, Model
 from attention_conformance.conformance.faults.models.steps import adds_nothing
@@ -290,6 +290,7 @@ def _single(
     faults = [fault for operator in {f.case.operator: None for f in tried} for fault in candidates(operator)]
     clauses = Counter(clause for failed in left for clause in failed.case.clauses)
     faults.sort(key=lambda fault: -clauses[fault.clause])
+    tried = _one_of_each_exception(tried)  # a refusal has to give all that are alike
     first = min(tried, key=lambda f: (not f.telling, f.size))
     shown = {fault: explains(fault.make, first) for fault in faults}
     whole = [(fault,) for fault in faults if shown[fault] and all(explains(fault.make, f) for f in left)]
@@ -298,6 +299,19 @@ def _single(
         return best
     some = [(fault,) for fault in faults if shown[fault] or any(explains(fault.make, f) for f in tried)]
     return _best(some, left, failures, passed)
+
+
+def _one_of_each_exception(failures: Sequence[Failed]) -> list[Failed]:
+    """Failures without exceptions in the same words as an earlier one's, but for the numbers in them."""
+    seen: dict[Hashable, Failed] = {}
+    for failed in failures:
+        seen.setdefault(_exception(failed) if failed.failure is Failure.ERROR else failed, failed)
+    return list(seen.values())
+
+
+def _exception(failed: Failed) -> str:
+    """The words of an exception without their numbers, which differ from call to call."""
+    return NUMBERS.sub("…", failed.reply.text)
 
 
 def _together(
@@ -375,7 +389,8 @@ def _of_several(best: Explanation | None, failures: Sequence[Failed]) -> Explana
 
 def _pair(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]) -> Explanation | None:
     """Two faults together, searched where the fewest faults show, because every pair of them has to be tried."""
-    small = [f for f in left if f.case.size[0] <= KEPT]  # thousands of pairs are tried on each
+    numbers = [f for f in left if f.failure not in IN_WORDS]  # to raise what some pair raises too says nothing
+    small = [f for f in numbers if f.case.size[0] <= KEPT]  # thousands of pairs are tried on each
     one_of_each = {f.case: f for f in small}.values()  # the same case in another dtype shows the same faults
     shows = {f: _showing(f) for f in itertools.islice(one_of_each, TRIED)}
     for failed in sorted(shows, key=lambda f: len(shows[f]))[:PAIRED]:
@@ -450,7 +465,7 @@ def raised(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Exp
     groups: dict[str, list[Failed]] = {}
     for failed in failures:
         if failed.failure is Failure.ERROR:
-            groups.setdefault(f"an exception: {NUMBERS.sub('…', failed.reply.text)[:200]}", []).append(failed)
+            groups.setdefault(f"an exception: {_exception(failed)[:200]}", []).append(failed)
         elif failed.failure is Failure.DTYPE and failed.reply.results:
             got = next(iter(failed.reply.results.values())).dtype
             groups.setdefault(f"results of a {failed.dtype} call are {got}", []).append(failed)
@@ -602,8 +617,8 @@ def _refuses(explanation: Explanation, left: Sequence[Failed]) -> bool:
     fits = explanation.fits.intersection(left)
     if any(failed.failure is not Failure.ERROR for failed in fits):
         return True
-    texts = {NUMBERS.sub("…", failed.reply.text) for failed in fits}
-    alike = {f for f in left if f.failure is Failure.ERROR and NUMBERS.sub("…", f.reply.text) in texts}
+    texts = {_exception(failed) for failed in fits}
+    alike = {f for f in left if f.failure is Failure.ERROR and _exception(f) in texts}
     return alike <= fits and not explanation.only and not explanation.against
 
 

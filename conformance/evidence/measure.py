@@ -16,7 +16,7 @@ from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.evidence.series import SERIES, Series
 from attention_conformance.conformance.evidence.verdicts import Jury, Kind, Verdict
 from attention_conformance.conformance.ledger.load import read
-from attention_conformance.conformance.run.targets import choose
+from attention_conformance.conformance.targets import choose
 from attention_conformance.impls.contract import Framework, Implementation
 from attention_conformance.impls.process.pool import InProcess, Pool, Worker
 

@@ -24,11 +24,11 @@ from attention_conformance.conformance.judging.outcomes import Failure, Outcome
 from attention_conformance.conformance.judging.run_case import Judged, judge_case
 from attention_conformance.conformance.ledger import triggers
 from attention_conformance.conformance.ledger.load import Ledger
-from attention_conformance.conformance.run.targets import Selection, Target
 from attention_conformance.conformance.spec.gradients import GradExpected
 from attention_conformance.conformance.spec.mha import Form, LayerExpected, Projection, SublayerExpected
 from attention_conformance.conformance.spec.mha_gradients import LayerGradExpected
 from attention_conformance.conformance.spec.sdpa import Expected
+from attention_conformance.conformance.targets import Selection, Target
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.process.pool import Pool
 

@@ -24,7 +24,7 @@ from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.judging.run_case import blank_of, run_case
 from attention_conformance.conformance.ledger.load import Ledger, read
 from attention_conformance.conformance.ledger.questions import QUESTIONS
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.process.pool import Crashed, Pool
 from attention_conformance.impls.select import plug_in

@@ -11,7 +11,7 @@ from attention_conformance.conformance.judging.judge import failed, judge, unans
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.ledger.apply import apply
 from attention_conformance.conformance.ledger.load import Ledger
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import Reply, Request, results_of
 from attention_conformance.impls.process.limits import KEPT, size_text
 from attention_conformance.impls.process.pool import Crashed, Garbage, Pool, TimedOut

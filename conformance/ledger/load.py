@@ -32,8 +32,8 @@ from attention_conformance.conformance.ledger.versions import (
     in_range,
     processor,
 )
-from attention_conformance.conformance.run.targets import DEVICES
 from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.conformance.targets import DEVICES
 from attention_conformance.impls.contract import DTYPES, InputError
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.select import ENTRY_POINTS, builtin

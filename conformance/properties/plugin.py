@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from attention_conformance.conformance import targets
 from attention_conformance.conformance.judging.outcomes import Result
 from attention_conformance.conformance.ledger import triggers
 from attention_conformance.conformance.ledger.load import read
-from attention_conformance.conformance.run import targets
 from attention_conformance.impls.operators import SDPA
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from attention_conformance.conformance.ledger import triggers
 from attention_conformance.conformance.ledger.load import Deviation
 from attention_conformance.conformance.properties.problem import Problem
 from attention_conformance.conformance.properties.strategies import pays_for_shapes
-from attention_conformance.conformance.run.targets import Target
 from attention_conformance.conformance.spec.inputs import Inputs
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut

@@ -10,7 +10,7 @@ from attention_conformance.conformance.judging.run_case import judge_case
 from attention_conformance.conformance.ledger.load import Ledger
 from attention_conformance.conformance.repro.checks import wrong_elements
 from attention_conformance.conformance.repro.compose import text
-from attention_conformance.conformance.run.targets import DEVICES, Selection, Target, choose
+from attention_conformance.conformance.targets import DEVICES, Selection, Target, choose
 from attention_conformance.impls.contract import DTYPES, ImplementationError, InputError
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.process import limits

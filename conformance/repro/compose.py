@@ -27,8 +27,8 @@ from attention_conformance.conformance.judging.outcomes import IN_WORDS, Failure
 from attention_conformance.conformance.repro.checks import Checked, Element, check
 from attention_conformance.conformance.repro.inline import CannotInline, Import, Inliner, import_lines, parsed_import
 from attention_conformance.conformance.repro.inputs import arrays, definitions, packed, statements
-from attention_conformance.conformance.run.targets import Target
 from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import heads_inside
 from attention_conformance.impls.contract import Call, Framework, Implementation
 from attention_conformance.impls.foreign import program as foreign

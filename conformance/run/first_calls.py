@@ -23,7 +23,7 @@ from attention_conformance.conformance.cases.fit import fit
 from attention_conformance.conformance.judging.compare import shares
 from attention_conformance.conformance.judging.message import clause_lines, inputs_line, rerun
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import Reply, Request
 from attention_conformance.impls.first_calls import FirstCall, FirstCalls
 from attention_conformance.impls.operators import SDPA

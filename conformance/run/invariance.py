@@ -19,7 +19,7 @@ from attention_conformance.conformance.judging.compare import shares
 from attention_conformance.conformance.judging.message import clause_lines, inputs_line, rerun, share_text
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.run.invariance_questions import CASES, QUESTIONS, Question, questions
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import Reply, Request, call
 from attention_conformance.impls.operators import SDPA
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Generic, TypeVar
 
+from attention_conformance.conformance.targets import QUICK
 from attention_conformance.impls.process.threads import usable_cores
 
 Key = TypeVar("Key", bound=Hashable)
@@ -20,9 +21,6 @@ Value = TypeVar("Value")
 
 #: More libraries than this do not take part in a run.
 MOST = 4
-
-#: Seconds that a case takes about, from which on what is judged is not quick.
-QUICK = 0.05
 
 
 def default_parallel() -> int:

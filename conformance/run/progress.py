@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from attention_conformance.conformance.cases import stopwatch
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.process.pool import Pool
 
 #: Seconds between two lines on a terminal, and elsewhere.

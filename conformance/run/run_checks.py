@@ -18,7 +18,7 @@ from attention_conformance.conformance.cases.data import random_bias, random_mas
 from attention_conformance.conformance.judging.claims import SENTENCES, claim_lines, required, shortcomings, wrapped
 from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome, Result
 from attention_conformance.conformance.judging.run_case import LACKING
-from attention_conformance.conformance.run.targets import Selection, Target
+from attention_conformance.conformance.targets import Selection, Target
 from attention_conformance.impls.contract import DTYPES, Implementation
 from attention_conformance.impls.operators import OPERATORS, SDPA
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut

@@ -24,8 +24,8 @@ from attention_conformance.conformance.judging.outcomes import Result
 from attention_conformance.conformance.run.causes import Told
 from attention_conformance.conformance.run.progress import Spent
 from attention_conformance.conformance.run.run_checks import Conclusion, conclude
-from attention_conformance.conformance.run.targets import Target, every_case_asked, left_out
 from attention_conformance.conformance.run.terminal import executed, print_report, told_by_cause
+from attention_conformance.conformance.targets import Target, every_case_asked, left_out
 
 #: Under this name results travel with reports, and the rest with the end of a worker.
 KEY = "attention-conformance"

@@ -7,7 +7,7 @@ from attention_conformance.conformance.ledger.load import Deviation
 from attention_conformance.conformance.properties.properties import PROPERTIES
 from attention_conformance.conformance.properties.run import Setting, fuzz
 from attention_conformance.conformance.properties.trial import Context
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.conformance.tests import property_fakes
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.loading import keywords

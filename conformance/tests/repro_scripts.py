@@ -17,7 +17,7 @@ from attention_conformance.conformance.cases import AnyCase, every_case
 from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.repro import Element, worst_elements, write
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls import cache
 from attention_conformance.impls.calls import Reply, Request
 from attention_conformance.impls.contract import Implementation, Profile

@@ -13,7 +13,7 @@ from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.judging.run_case import judge_case
 from attention_conformance.conformance.ledger.load import Ledger
 from attention_conformance.conformance.run.run_checks import undeclared_dtypes
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.process.pool import Pool
 from attention_conformance.impls.select import builtin, plug_in, with_attributes

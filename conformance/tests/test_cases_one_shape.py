@@ -16,7 +16,7 @@ from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.judging.run_case import blank_of
 from attention_conformance.conformance.plugin import asked
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.envelope import Envelope
 from attention_conformance.impls.select import plug_in, with_attributes

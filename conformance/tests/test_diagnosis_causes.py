@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.diagnosis.candidates import candidates_of
 from attention_conformance.conformance.diagnosis.forms import forms_of
-from attention_conformance.conformance.diagnosis.lifted import candidates_of
 from attention_conformance.conformance.diagnosis.match import Explanation, combined, diagnose
 from attention_conformance.conformance.faults import FAULTS
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model

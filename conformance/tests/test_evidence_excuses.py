@@ -15,7 +15,7 @@ from attention_conformance.conformance.evidence.problems import GradientProblem,
 from attention_conformance.conformance.evidence.verdicts import Jury, Kind, Verdict
 from attention_conformance.conformance.ledger.load import read
 from attention_conformance.conformance.properties.problem import Problem
-from attention_conformance.conformance.run.targets import Selection, Target, choose
+from attention_conformance.conformance.targets import Selection, Target, choose
 from attention_conformance.impls.numpy import layer as of_layer
 from attention_conformance.impls.numpy.gradients import gradients as of_sdpa
 from attention_conformance.impls.process.pool import Pool

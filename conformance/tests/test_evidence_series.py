@@ -16,7 +16,7 @@ from attention_conformance.conformance.evidence.record import drawn
 from attention_conformance.conformance.evidence.series import SERIES
 from attention_conformance.conformance.evidence.verdicts import Jury, Kind
 from attention_conformance.conformance.ledger.load import read
-from attention_conformance.conformance.run.targets import choose
+from attention_conformance.conformance.targets import choose
 from attention_conformance.conformance.tests.special_values import specials
 from attention_conformance.impls.process.pool import Pool
 

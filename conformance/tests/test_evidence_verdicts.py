@@ -17,7 +17,7 @@ from attention_conformance.conformance.evidence.problems import dtype_of, once, 
 from attention_conformance.conformance.evidence.verdicts import Jury, Kind, Verdict
 from attention_conformance.conformance.ledger.load import Ledger, read
 from attention_conformance.conformance.properties.problem import Problem, RandomMask
-from attention_conformance.conformance.run.targets import Selection, Target, choose
+from attention_conformance.conformance.targets import Selection, Target, choose
 from attention_conformance.impls.numpy import eager
 from attention_conformance.impls.process.pool import Pool
 from attention_conformance.impls.select import builtin, plug_in

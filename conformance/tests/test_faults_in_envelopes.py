@@ -20,7 +20,7 @@ from attention_conformance.conformance.faults.models.steps import has_effects
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.judging.run_case import judge_case
 from attention_conformance.conformance.ledger.load import Ledger
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.envelope import Envelope
 from attention_conformance.impls.process.pool import Pool
 from attention_conformance.impls.select import plug_in, with_attributes

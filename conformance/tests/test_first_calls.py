@@ -12,8 +12,8 @@ from attention_conformance.conformance import results
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.ledger.page import TAIL
 from attention_conformance.conformance.run import first_calls
-from attention_conformance.conformance.run.targets import Target
 from attention_conformance.conformance.spec.clauses import BY_OPTION
+from attention_conformance.conformance.targets import Target
 from attention_conformance.conformance.tests import first_call_kernels
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.select import builtin

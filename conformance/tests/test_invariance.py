@@ -14,8 +14,8 @@ from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.run import invariance
 from attention_conformance.conformance.run.invariance_questions import CASES, QUESTIONS, questions
-from attention_conformance.conformance.run.targets import Target
 from attention_conformance.conformance.spec.clauses import BY_OPTION, Level, clauses
+from attention_conformance.conformance.targets import Target
 from attention_conformance.conformance.tests import invariant_kernels
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.envelope import Envelope, Sizes

@@ -13,7 +13,7 @@ from attention_conformance.conformance.judging.outcomes import IN_WORDS, Failure
 from attention_conformance.conformance.judging.run_case import judge_case
 from attention_conformance.conformance.ledger.load import Ledger
 from attention_conformance.conformance.run.run_checks import side_effect_lines
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.conformance.tests.test_results import SCHEMA
 from attention_conformance.impls.contract import Framework, Implementation
 from attention_conformance.impls.process import limits

@@ -14,7 +14,7 @@ from attention_conformance.conformance.cases import few_kernel_cases, kernels
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.plugin import asked
 from attention_conformance.conformance.results import read
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.conformance.tests.interrupts import interrupt, interruptible
 from attention_conformance.impls.select import builtin
 from attention_conformance.impls.tests import commands

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from attention_conformance.conformance.run.progress import Progress, Spent, spent_rows
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.select import builtin
 
 QUICK, SLOW = (Target(builtin()[name], "cpu", "float32") for name in ("numpy-eager", "torch-compile"))

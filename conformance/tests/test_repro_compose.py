@@ -14,7 +14,7 @@ from attention_conformance.conformance.cases import all_cases, every_case
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.repro import Element, compose, file_name, text, worst_elements, write
 from attention_conformance.conformance.repro.inputs import Statements
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.select import builtin, plug_in

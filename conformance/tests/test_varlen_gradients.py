@@ -20,10 +20,10 @@ from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome
 from attention_conformance.conformance.judging.run_case import judge_case
 from attention_conformance.conformance.ledger.load import Ledger
-from attention_conformance.conformance.run.targets import Target
 from attention_conformance.conformance.spec.sdpa import InvalidInput
 from attention_conformance.conformance.spec.varlen import varlen
 from attention_conformance.conformance.spec.varlen_gradients import varlen_grad
+from attention_conformance.conformance.targets import Target
 from attention_conformance.conformance.tests.test_varlen import random_pack, reply, result
 from attention_conformance.impls.calls import Reply, describe
 from attention_conformance.impls.contract import Profile

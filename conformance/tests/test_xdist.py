@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from attention_conformance.conformance.results import read
-from attention_conformance.conformance.run.targets import Target
 from attention_conformance.conformance.run.xdist import costly_first, scheduler, scope
+from attention_conformance.conformance.targets import Target
 from attention_conformance.conformance.tests.test_plugin import plug_in, run
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.select import builtin

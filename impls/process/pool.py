@@ -104,8 +104,8 @@ NEVER_RAISE = frozenset(
         "attention_conformance.bench.timing.sampler:batch",
         "attention_conformance.bench.timing.sampler:cold_calls",
         "attention_conformance.bench.memory.peak:measure",
-        "attention_conformance.bench.machine.roofline:product",
-        "attention_conformance.bench.machine.roofline:bandwidth",
+        "attention_conformance.bench.analysis.roofline:product",
+        "attention_conformance.bench.analysis.roofline:bandwidth",
     }
 )
 

@@ -25,8 +25,8 @@ from attention_conformance.reports.compare.changes import (
     Status,
 )
 from attention_conformance.reports.compare.effects import FALSE, IMPLEMENTATIONS, POWER, SAME
-from attention_conformance.reports.markdown.text import NONE, digits, fold, inert, printable, shortened, table
 from attention_conformance.reports.model import tables as model
+from attention_conformance.reports.text import NONE, digits, fold, inert, printable, shortened, table
 
 #: The first words.
 WORDS = {Status.NOTHING_WORSE: "NOTHING WORSE", Status.WORSE: "WORSE", Status.CANNOT_TELL: "CANNOT TELL"}

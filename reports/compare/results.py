@@ -12,7 +12,7 @@ from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.reports.compare.changes import Change, Kind, Level
 from attention_conformance.reports.compare.rules import Rules
 from attention_conformance.reports.input.read import CASE
-from attention_conformance.reports.markdown.text import words
+from attention_conformance.reports.text import words
 
 Key = tuple[str, str, str, str]
 

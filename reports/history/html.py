@@ -27,7 +27,7 @@ from attention_conformance.reports.html.views import (
     number,
 )
 from attention_conformance.reports.input.bench import Key
-from attention_conformance.reports.markdown.text import digits, words
+from attention_conformance.reports.text import digits, words
 
 #: The scripts of the page in their order.
 SCRIPTS = ("data.js", "tables.js", "plots.js", "trend.js")

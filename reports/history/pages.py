@@ -10,8 +10,8 @@ import pandas as pd
 
 from attention_conformance.reports.history.series import History, Series
 from attention_conformance.reports.input.bench import CELL
-from attention_conformance.reports.markdown.text import NONE, code, digits, escape, fold, inert, table, words
 from attention_conformance.reports.schemas import Step
+from attention_conformance.reports.text import NONE, code, digits, escape, fold, inert, table, words
 
 #: Columns of a trend, and the eighths of a line that it is drawn with; the newest runs are shown.
 COLUMNS = 40

@@ -7,7 +7,7 @@ from attention_conformance.bench.workloads.titles import title
 from attention_conformance.reports.compare import pages
 from attention_conformance.reports.compare.changes import Comparison, Level, Speed, Status
 from attention_conformance.reports.html.views import Answer, Cell, Group, Table, columns, link, milliseconds, number
-from attention_conformance.reports.markdown.text import digits
+from attention_conformance.reports.text import digits
 
 QUESTION = "What got worse since the base run?"
 

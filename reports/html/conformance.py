@@ -11,8 +11,8 @@ from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.ledger import divergence as given
 from attention_conformance.conformance.ledger.questions import DTYPE, Question
 from attention_conformance.reports.html.views import Answer, Cell, Column, Group, Table, columns, link, number
-from attention_conformance.reports.markdown.text import NONE, share, shortened, words
 from attention_conformance.reports.model import tables
+from attention_conformance.reports.text import NONE, share, shortened, words
 
 #: The clause of each operator that says what a fully masked row gives.
 MASKED_ROWS = {"sdpa": "SDPA-15", "mha": "MHA-13", "sdpa_grad": "GRAD-8", "mha_grad": "GRAD-24"}

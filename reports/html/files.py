@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from attention_conformance.reports.html.views import Cell, Table, columns
 from attention_conformance.reports.input.records import Source
-from attention_conformance.reports.markdown.text import settings
 from attention_conformance.reports.model import tables
+from attention_conformance.reports.text import settings
 
 
 def table(sources: Sequence[Source]) -> Table:

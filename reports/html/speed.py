@@ -24,9 +24,9 @@ from attention_conformance.reports.html.views import (
     size,
 )
 from attention_conformance.reports.input.records import Records
-from attention_conformance.reports.markdown.text import digits, shortened
 from attention_conformance.reports.model.memory import RULE
 from attention_conformance.reports.model.model import Model
+from attention_conformance.reports.text import digits, shortened
 
 #: Numbers that not every cell has.  Seconds, bytes, shares.
 NUMBERS = (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from attention_conformance.reports.markdown.text import NONE, digits
+from attention_conformance.reports.text import NONE, digits
 
 #: Significant digits of a value: more than any measured number means.
 EXACT = 6

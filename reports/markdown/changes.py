@@ -5,7 +5,7 @@ from __future__ import annotations
 from attention_conformance.bench.analysis.statistics import Verdict
 from attention_conformance.reports.compare import pages
 from attention_conformance.reports.compare.changes import Comparison, Level
-from attention_conformance.reports.markdown.text import fold, inert, table
+from attention_conformance.reports.text import fold, inert, table
 
 #: Rows of a table of the page.
 SHOWN = 30

@@ -11,7 +11,9 @@ from attention_conformance.conformance.ledger.questions import DTYPE
 from attention_conformance.reports.input.read import Records, Source, incomplete
 from attention_conformance.reports.markdown import changes
 from attention_conformance.reports.markdown.speed import speed
-from attention_conformance.reports.markdown.text import (
+from attention_conformance.reports.model import faults, memory, tables
+from attention_conformance.reports.model.model import Model
+from attention_conformance.reports.text import (
     NONE,
     code,
     escape,
@@ -22,8 +24,6 @@ from attention_conformance.reports.markdown.text import (
     table,
     words,
 )
-from attention_conformance.reports.model import faults, memory, tables
-from attention_conformance.reports.model.model import Model
 
 
 def page(model: Model) -> str:

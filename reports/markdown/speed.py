@@ -10,8 +10,8 @@ import pandas as pd
 
 from attention_conformance.bench.workloads.titles import title
 from attention_conformance.reports.input.read import Source
-from attention_conformance.reports.markdown.text import NONE, code, digits, escape, shortened, table
 from attention_conformance.reports.model import tables
+from attention_conformance.reports.text import NONE, code, digits, escape, shortened, table
 
 #: What a family's name has whose open length is that of the past keys.
 PAST = "k*"

@@ -7,9 +7,9 @@ import pandas as pd
 from attention_conformance.bench.workloads.titles import title
 from attention_conformance.reports.markdown import changes
 from attention_conformance.reports.markdown import page as markdown
-from attention_conformance.reports.markdown.text import digits, fold, shortened, table
 from attention_conformance.reports.model import memory, tables
 from attention_conformance.reports.model.model import Model
+from attention_conformance.reports.text import digits, fold, shortened, table
 
 #: Rows of a table that is not folded.
 SHOWN = 10

@@ -10,7 +10,7 @@ import pandas as pd
 
 from attention_conformance.bench.analysis.fits import BETWEEN, LEAST_PER_SCORE, SQUARED, Growth, Memory
 from attention_conformance.bench.analysis.fits import memories as _memories
-from attention_conformance.reports.markdown.text import escape, table
+from attention_conformance.reports.text import escape, table
 
 #: The rule in a sentence, for a reader.
 RULE = (

@@ -12,8 +12,8 @@ import pytest
 
 from attention_conformance.cli import main
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.reports.markdown.text import WIDEST, digits, escape, shortened
 from attention_conformance.reports.tests.files import bench_file, cell, conformance_file, failed, result
+from attention_conformance.reports.text import WIDEST, digits, escape, shortened
 
 
 def report(folder: Path, *files: Path) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 
 from attention_conformance.bench.output.records import Roofline, Sample
 from attention_conformance.bench.timing.processes import Jobs
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.backend import Backend, backend
 from attention_conformance.impls.contract import Framework, Implementation
 from attention_conformance.impls.process import threads

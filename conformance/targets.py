@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from attention_conformance.conformance.cases import every_case, quick_cases
-from attention_conformance.conformance.run.parallel import QUICK
 from attention_conformance.impls import envelope_probe
 from attention_conformance.impls.contract import DTYPES, Implementation, ImplementationError
 from attention_conformance.impls.loading import nearest
@@ -19,6 +18,9 @@ from attention_conformance.impls.select import select, with_attributes
 
 #: What ``--device`` may say.
 DEVICES = ("cpu", "cuda")
+
+#: Seconds that a case takes about, from which on what is judged is not quick.
+QUICK = 0.05
 
 #: Seconds for the probe of an envelope: its own limit, and the call that it is in.
 PROBE_TIMEOUT = 120.0
