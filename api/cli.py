@@ -44,6 +44,13 @@ COMMANDS: dict[str, Command] = {
         "cli:bench_options",
         extra="bench",
     ),
+    "suite": Command(
+        "judge and time implementations, and write a report: `check`, `bench` and `report`, one after the other",
+        "attention-conformance suite mykernels.py:attention -o results",
+        "suite:run",
+        "suite:options",
+        extra="reports",
+    ),
     "gate": Command(
         "decide about a kernel that nobody wrote by hand: accepted, rejected, or cannot tell",
         "attention-conformance gate candidate.py:attention --shape 2,4,4,64,64,32 --json verdict.json",

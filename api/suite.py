@@ -1,0 +1,134 @@
+"""Main job: conformance, a benchmark, and a report of both or, after an interrupt, of what is there."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Exit status of a job that was interrupted, as shells have it for SIGINT.
+INTERRUPTED = 130
+
+#: Seconds that a stage has after an interrupt to write what it has, before it is ended.
+GRACE = 60.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the job that ran: its exit status and its cost.
+
+    Parameters
+    ----------
+    name
+        The command's name.
+    status
+        Its exit status.
+    seconds
+        From start to end.
+    processor
+        Seconds of processor time, those of its workers among them.
+    interrupted
+        Whether it was ended by an interrupt.
+    """
+
+    name: str
+    status: int
+    seconds: float
+    processor: float
+    interrupted: bool = False
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Options of ``suite``.
+
+    Parameters
+    ----------
+    parser
+        That of the command.
+    """
+    parser.add_argument(
+        "what", nargs="*", metavar="WHAT", help="what --impl takes; default: all built-in and registered ones"
+    )
+    parser.add_argument("-o", "--output", type=Path, default=Path("results"), metavar="FOLDER", help="default: results")
+    parser.add_argument("--preset", default="quick", help="workloads of the benchmark; default: quick")
+    parser.add_argument("--quick", action="store_true", help="conformance on the cases that tell most")
+
+
+def run(what: Sequence[str], output: Path, preset: str, quick: bool) -> tuple[str, int]:
+    """Judge and time implementations, and write the report; after an interrupt, that of what is there.
+
+    Parameters
+    ----------
+    what
+        What ``--impl`` takes, one each; none for all.
+    output
+        Folder of the result files and of the report.
+    preset
+        Workloads of the benchmark.
+    quick
+        Judge on the quick cases.
+
+    Returns
+    -------
+    (str, int)
+        A line for each stage, and the exit status: 0 where every stage has it, 130 after an interrupt, else 1.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    results, timed = output / "conformance.jsonl", output / "bench.json"
+    measuring = {
+        "check": (*what, "-q", "--conformance-json", str(results), *(["--quick"] if quick else [])),
+        "bench": (*what, "--preset", preset, "--benchmark-json", str(timed)),
+    }
+    for stale in (results, timed):
+        stale.unlink(missing_ok=True)
+    stages: list[Stage] = []
+    for name, words in measuring.items():
+        stages.append(_stage(name, words))
+        if stages[-1].interrupted:
+            break
+    files = [str(file) for file in (results, timed) if file.is_file() and file.stat().st_size]
+    if files:
+        stages.append(_stage("report", (*files, "-o", str(output))))
+    if any(stage.interrupted for stage in stages):
+        return _told(stages), INTERRUPTED
+    return _told(stages), int(any(stage.status for stage in stages))
+
+
+def _stage(name: str, words: Sequence[str]) -> Stage:
+    """Run a command of the suite in a process of its own; an interrupt of the terminal reaches it too."""
+    began, before = time.monotonic(), _processor_seconds()
+    child = subprocess.Popen([sys.executable, "-P", "-m", __package__ or "", name, *words])  # noqa: S603  (this suite)
+    interrupted = False
+    while True:
+        try:
+            status = child.wait(GRACE if interrupted else None)
+            break
+        except KeyboardInterrupt:
+            if interrupted:
+                child.terminate()
+            interrupted = True
+        except subprocess.TimeoutExpired:
+            child.kill()
+    return Stage(name, status, time.monotonic() - began, _processor_seconds() - before, interrupted)
+
+
+def _processor_seconds() -> float:
+    """Processor time of the children that ended, and of theirs."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
+
+
+def _told(stages: Sequence[Stage]) -> str:
+    """A line for each stage and one for all."""
+    lines = [
+        f"{stage.name:8} {stage.seconds:7.0f} s, {stage.processor:7.0f} s of processor time"
+        f"{', interrupted' if stage.interrupted else f', exit status {stage.status}' if stage.status else ''}"
+        for stage in stages
+    ]
+    whole = sum(stage.seconds for stage in stages), sum(stage.processor for stage in stages)
+    return "\n".join([*lines, f"{'all':8} {whole[0]:7.0f} s, {whole[1]:7.0f} s of processor time"])
