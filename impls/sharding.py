@@ -152,7 +152,6 @@ class Distribution:
             return [_heads_of(places // group) for places in _contiguous(query[-3], ranks)]
         return SHARDINGS[self.sharding].places(length, ranks)
 
-
     def filled(self, length: int, ranks: int) -> int:
         """A length with what is filled up so that it divides."""
         parts = ranks * SHARDINGS[self.sharding].parts

@@ -1,8 +1,8 @@
 """Attention over ranks of torch.distributed, as PyTorch publishes it: its ring, and heads of DTensor.
 
 The rings are the template of ``torch.distributed.tensor.experimental``, forward and backward, over the flash kernel of
-the CPU, as ``context_parallel`` calls it over those of a GPU, with both ways to rotate and with load balancing or without;
-``context_parallel`` itself is ``public``.
+the CPU, as ``context_parallel`` calls it over those of a GPU, with both ways to rotate and with load balancing or
+without; ``context_parallel`` itself is ``public``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor.experimental._context_parallel import _attention as published
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
 aten = torch.ops.aten
 
@@ -149,9 +149,12 @@ def public(
 
     mesh = DeviceMesh.from_group(group, "cpu")
     positions, grouped = torch.arange(2 * mesh.size()), q.shape[1] != k.shape[1]
-    with _options(False, "ALL_GATHER"), sdpa_kernel(SDPBackend.MATH):
-        with context_parallel(mesh, buffers=[positions], buffer_seq_dims=[0]):
-            found: Any = scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale, enable_gqa=grouped)
+    parallel = context_parallel(mesh, buffers=[positions], buffer_seq_dims=[0])
+    with _options(False, "ALL_GATHER"), sdpa_kernel(SDPBackend.MATH), parallel:
+        # It replaces the function in its module, so the function has to be called by that.
+        found: Any = functional.scaled_dot_product_attention(
+            q, k, v, is_causal=is_causal, scale=scale, enable_gqa=grouped
+        )
     result: torch.Tensor = found.to_local() if hasattr(found, "to_local") else found
     return result
 
@@ -173,7 +176,9 @@ def heads(
     grouped = q.shape[1] != k.shape[1]
     q, k, v = (DTensor.from_local(each, mesh, [Shard(1)], run_check=False) for each in (q, k, v))
     with sdpa_kernel(SDPBackend.MATH):  # "…flash_attention_for_cpu does not have a sharding strategy registered"
-        found: Any = scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale, enable_gqa=grouped)
+        found: Any = functional.scaled_dot_product_attention(
+            q, k, v, is_causal=is_causal, scale=scale, enable_gqa=grouped
+        )
     result: torch.Tensor = found.to_local()
     return result
 
@@ -182,4 +187,4 @@ for _each in (ring, rotating, balanced, balanced_gathered, public, heads):
     vars(_each).update(ranks=(2, 3, 4, 8), dtypes=("float32", "bfloat16"), profiles={"bfloat16": "fused"})
 for _each in (balanced, balanced_gathered):
     vars(_each).update(sharding="zigzag")
-vars(heads).update(sharding="heads")
+vars(heads).update(sharding="heads", ranks=(2, 4, 8))  # heads have to divide by all of them: three would make 24
