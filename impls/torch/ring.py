@@ -73,7 +73,7 @@ def attention(
             held = _Passed.apply(held, arriving, group)
     total = total.masked_fill(total == 0, 1)
     output = sums / total
-    for kind, special in zip(reached.split(v.shape[3], dim=3), (math.nan, math.inf, -math.inf), strict=True):
+    for kind, special in zip(reached.tensor_split(3, dim=3), (math.nan, math.inf, -math.inf), strict=True):
         output = torch.where(kind > 0, output + special, output)
     return (output.to(dtype), (top + total.log())[..., 0]) if return_lse else output.to(dtype)
 
