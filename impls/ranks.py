@@ -345,13 +345,15 @@ def distributed(implementation: Implementation, attributes: Mapping[str, Any]) -
         raise ImplementationError(f"{implementation.name}: ranks are torch's or JAX's; plug it in with @torch or @jax")
     if implementation.operator not in ("sdpa", "sdpa_grad"):
         raise ImplementationError(f"{implementation.name}: {implementation.operator} is not spread over ranks")
-    if attributes.get("uneven") and ENGINES[implementation.framework].one_process:
-        raise ImplementationError(f"{implementation.name}: shards of a mesh of JAX are even")
+    one_process, uneven = ENGINES[implementation.framework].one_process, bool(attributes.get("uneven", False))
+    if uneven and one_process and attributes.get("sharding") == sharding.HEADS:
+        raise ImplementationError(f"{implementation.name}: heads of a mesh of JAX divide by its ranks")
     said = attributes["ranks"]
     found = sharding.Distribution(
         ranks=(said,) if isinstance(said, int) else tuple(said),
         sharding=str(attributes.get("sharding", "contiguous")),
-        uneven=bool(attributes.get("uneven", False)),
+        uneven=uneven,
+        padded=uneven and one_process,
         replicated=bool(attributes.get("replicated", False)),
         seconds=float(attributes.get("rank_seconds", sharding.Distribution.seconds)),
     )

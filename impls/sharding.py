@@ -72,6 +72,8 @@ class Distribution:
         A name of SHARDINGS.
     uneven
         Lengths (or heads) need not divide by the ranks: the last ranks have less, or nothing.
+    padded
+        Shards are equal all the same: zeros stand behind a sequence that does not divide.
     replicated
         Every rank returns whole results, which have to be equal.
     seconds
@@ -83,6 +85,7 @@ class Distribution:
     ranks: tuple[int, ...]
     sharding: str = "contiguous"
     uneven: bool = False
+    padded: bool = False
     replicated: bool = False
     seconds: float = 60.0
     prepare: str = "attention_conformance.impls.contract:partial"
@@ -96,13 +99,24 @@ class Distribution:
 
     @property
     def multiple(self) -> int:
-        """Divisor that a length, or a number of heads, must have so that every shard has as much."""
-        return 1 if self.uneven else SHARDINGS[self.sharding].parts * math.lcm(*self.ranks)
+        """Divisor that a length, or a number of heads, must have so that every shard has as much.
+
+        Lengths need to divide by the fewest ranks alone: each call has a number of ranks that its lengths allow.
+        """
+        parts = SHARDINGS[self.sharding].parts
+        return 1 if self.uneven else math.lcm(*self.ranks) if self.sharding == HEADS else parts * min(self.ranks)
 
     def of_call(self, shapes: Mapping[str, tuple[int, ...]], options: Mapping[str, Any]) -> int:
-        """Number of ranks of a call, by its shapes and options."""
+        """Number of ranks of a call, by its shapes and options: of those that divide its lengths or heads, if any do.
+
+        A large number is the more often taken, as fewer calls can have it.
+        """
+        sizes = (shapes["q"][-3],) if self.sharding == HEADS else (shapes["q"][-2], shapes["k"][-2])
+        parts = SHARDINGS[self.sharding].parts
+        able = [n for n in self.ranks if self.uneven or not any(size % (n * parts) for size in sizes)] or self.ranks
+        weighted = [n for n in able for _ in range(n)]
         text = repr((sorted(shapes.items()), sorted(options.items())))
-        return self.ranks[zlib.crc32(text.encode()) % len(self.ranks)]
+        return weighted[zlib.crc32(text.encode()) % len(weighted)]
 
     def axis(self, name: str, shape: Sequence[int], query: Sequence[int]) -> int | None:
         """The axis, from the end, along which an array of a call is shared out; None if it is whole.
@@ -131,10 +145,17 @@ class Distribution:
         if not (self.uneven or of_keys) and length % (ranks * SHARDINGS[self.sharding].parts):
             what = "heads" if self.sharding == HEADS else "queries" if name in ROWS else "keys"
             raise NotImplementedError(f"{length} {what} do not divide over {ranks} ranks, {self.sharding}")
+        if self.padded:
+            length = self.filled(length, ranks)
         if of_keys and key[-3]:
             group = max(query[-3] // key[-3], 1)
             return [_heads_of(places // group) for places in _contiguous(query[-3], ranks)]
         return SHARDINGS[self.sharding].places(length, ranks)
+
+    def filled(self, length: int, ranks: int) -> int:
+        """A length with what is filled up so that it divides."""
+        parts = ranks * SHARDINGS[self.sharding].parts
+        return -(-length // parts) * parts if self.padded else length
 
 
 def _heads_of(read: np.ndarray) -> np.ndarray:
@@ -147,19 +168,31 @@ def _heads_of(read: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Part:
-    """Part of one array for each rank: its axis, the size of that axis, and the places of each rank; or all of it."""
+    """Part of one array for each rank: its axis, the size of that axis, and the places of each rank; or all of it.
+
+    The axis is ``filled`` up with zeros, where shards are to be equal and its size does not divide.
+    """
 
     axis: int | None = None
     size: int = 0
     places: tuple[np.ndarray, ...] = ()
+    filled: int = 0
 
     def of(self, array: np.ndarray, rank: int) -> np.ndarray:
         """A rank's part of an array."""
-        return array if self.axis is None else np.take(array, self.places[rank], axis=self.axis)
+        return array if self.axis is None else np.take(self._filled(array), self.places[rank], axis=self.axis)
 
     def together(self, array: np.ndarray) -> np.ndarray:
         """The parts of all ranks side by side."""
-        return array if self.axis is None else np.take(array, np.concatenate(self.places), axis=self.axis)
+        if self.axis is None:
+            return array
+        return np.take(self._filled(array), np.concatenate(self.places), axis=self.axis)
+
+    def _filled(self, array: np.ndarray) -> np.ndarray:
+        assert self.axis is not None
+        missing = [(0, 0)] * array.ndim
+        missing[self.axis] = (0, max(0, self.filled - self.size))
+        return np.pad(array, missing) if self.filled > self.size else array
 
     def apart(self, array: np.ndarray) -> list[np.ndarray]:
         """The parts that stand side by side in an array."""
@@ -174,7 +207,7 @@ class Part:
         assert self.axis is not None
         wide = np.result_type(pieces[0].dtype, np.float32) if len(pieces) > 1 else pieces[0].dtype
         shape = list(pieces[0].shape)
-        shape[self.axis] = self.size
+        shape[self.axis] = max(self.size, self.filled)
         whole = np.zeros(shape, wide)
         for rank, (piece, places) in enumerate(zip(pieces, self.places, strict=True)):
             expected = [*shape]
@@ -184,7 +217,7 @@ class Part:
             at = [slice(None)] * piece.ndim
             at[self.axis] = places  # type: ignore[call-overload]
             whole[tuple(at)] += piece.astype(wide)
-        return whole.astype(pieces[0].dtype)
+        return np.take(whole, np.arange(self.size), axis=self.axis).astype(pieces[0].dtype)
 
 
 def parts(
@@ -195,6 +228,8 @@ def parts(
     Raises NotImplementedError for what cannot be.
     """
     query, key = shapes["q"], shapes["k"]
+    if distribution.padded and key[-2] != shapes.get("v", key)[-2]:
+        raise NotImplementedError("k and v of unequal lengths, which shards that are filled up would not show")
     of_scores = shapes.get("bias", ())
     like = {"grad_k": key, "grad_v": key, "grad_bias": of_scores, "lse": query[:-1]}
     every: dict[str, Any] = {name: like.get(name, query) for name in results} | dict(shapes)
@@ -205,5 +240,6 @@ def parts(
             found[name] = Part()
             continue
         size = shape[axis]
-        found[name] = Part(axis, size, tuple(distribution.places(name, size, query, key, ranks)))
+        places = tuple(distribution.places(name, size, query, key, ranks))
+        found[name] = Part(axis, size, places, distribution.filled(size, ranks))
     return found

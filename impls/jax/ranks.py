@@ -97,13 +97,24 @@ def prepare_gradients(function: Function, call: Call) -> Function:
     return _prepared(gradient(function, call.operator), call)
 
 
+@functools.cache
+def _program(function: Function, lengths: tuple[int, int]) -> Any:
+    """The program of a function for calls of these lengths: shards that are filled up do not tell them."""
+
+    @functools.wraps(function)
+    def of_lengths(**arguments: Any) -> Any:
+        return function(**arguments)
+
+    return compiled(of_lengths)
+
+
 def _prepared(function: Function, call: Call) -> Function:
-    program, static = compiled(function), call.options
+    static = call.options
     whole = NamedSharding(_MESH[0], PartitionSpec())
 
     def run(**arrays: Any) -> Any:
         with wide_types(call.dtype == "float64"):
             put = {name: jax.device_put(array, whole) for name, array in arrays.items()}
-            return program(put, {}, static=static)
+            return _program(function, lengths())(put, {}, static=static)
 
     return run

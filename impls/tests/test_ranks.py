@@ -141,9 +141,9 @@ def test_a_mask_follows_the_rows_and_has_all_keys() -> None:
 
 
 def test_a_declaration_becomes_the_envelope() -> None:
-    """Lengths that divide by every number of ranks; group and lengths are no keywords."""
+    """Lengths that divide by the fewest ranks, two parts each; group and lengths are no keywords."""
     found = with_attributes(plug_in(f"{FUNCTIONS}:right@torch"), {"ranks": (2, 3), "sharding": "zigzag"})
-    assert str(found.envelope.query_lengths) == "multiples of 12"
+    assert str(found.envelope.query_lengths) == "multiples of 4"
     assert 0 in found.envelope.key_lengths
     assert keywords(load(found.target), SDPA) == {"is_causal"}
 
@@ -154,7 +154,7 @@ def test_a_declaration_becomes_the_envelope() -> None:
         ("numpy", {"ranks": 2}, "ranks are torch's or JAX's"),
         ("torch", {"ranks": 0}, "no numbers of ranks"),
         ("torch", {"ranks": 2, "sharding": "diagonal"}, "is none of contiguous, striped, zigzag, heads"),
-        ("jax", {"ranks": 2, "uneven": True}, "shards of a mesh of JAX are even"),
+        ("jax", {"ranks": 2, "uneven": True, "sharding": "heads"}, "heads of a mesh of JAX divide by its ranks"),
         ("torch", {"ranks": 2, "operator": "merge"}, "merge is not spread over ranks"),
     ],
 )

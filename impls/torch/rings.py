@@ -1,7 +1,8 @@
 """Attention over ranks of torch.distributed, as PyTorch publishes it: its ring, and heads of DTensor.
 
-The ring is the template of ``torch.distributed.tensor.experimental``, forward and backward, over the flash kernel of
-the CPU, as ``context_parallel`` calls it over those of a GPU; on the CPU ``context_parallel`` itself knows no causal.
+The rings are the template of ``torch.distributed.tensor.experimental``, forward and backward, over the flash kernel of
+the CPU, as ``context_parallel`` calls it over those of a GPU, with both ways to rotate and with load balancing or
+without; ``context_parallel`` itself is ``public``.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor.experimental._context_parallel import _attention as published
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
 aten = torch.ops.aten
 
@@ -84,6 +85,19 @@ def ring(
     return result
 
 
+def rotating(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    group: Any,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """Contiguous shards; keys and values go round rank by rank."""
+    return ring(q, k, v, group=group, is_causal=is_causal, scale=scale, how=(False, "ALL_TO_ALL"))
+
+
 def balanced(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -94,9 +108,55 @@ def balanced(
     scale: float | None = None,
 ) -> torch.Tensor:
     """Shards in zigzag, and keys and values that go round rank by rank."""
+    return _balanced(q, k, v, group, is_causal, scale, "ALL_TO_ALL")
+
+
+def balanced_gathered(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    group: Any,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """Shards in zigzag, and keys and values of all ranks gathered once."""
+    return _balanced(q, k, v, group, is_causal, scale, "ALL_GATHER")
+
+
+def _balanced(q: Any, k: Any, v: Any, group: Any, is_causal: bool, scale: Any, rotation: str) -> torch.Tensor:
     if not is_causal:
         raise NotImplementedError("Load balancing requires `is_causal=True`.")
-    return ring(q, k, v, group=group, is_causal=is_causal, scale=scale, how=(True, "ALL_TO_ALL"))
+    return ring(q, k, v, group=group, is_causal=is_causal, scale=scale, how=(True, rotation))
+
+
+def public(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    group: Any,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """``context_parallel`` around scaled_dot_product_attention, as published; by the composition, which alone has
+    gradients on the CPU.
+
+    A buffer of positions is sharded by it, as a model's is; q, k and v are a rank's already.
+    """
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.experimental import context_parallel
+
+    mesh = DeviceMesh.from_group(group, "cpu")
+    positions, grouped = torch.arange(2 * mesh.size()), q.shape[1] != k.shape[1]
+    parallel = context_parallel(mesh, buffers=[positions], buffer_seq_dims=[0])
+    with _options(False, "ALL_GATHER"), sdpa_kernel(SDPBackend.MATH), parallel:
+        # It replaces the function in its module, so the function has to be called by that.
+        found: Any = functional.scaled_dot_product_attention(
+            q, k, v, is_causal=is_causal, scale=scale, enable_gqa=grouped
+        )
+    result: torch.Tensor = found.to_local() if hasattr(found, "to_local") else found
+    return result
 
 
 def heads(
@@ -116,13 +176,15 @@ def heads(
     grouped = q.shape[1] != k.shape[1]
     q, k, v = (DTensor.from_local(each, mesh, [Shard(1)], run_check=False) for each in (q, k, v))
     with sdpa_kernel(SDPBackend.MATH):  # "…flash_attention_for_cpu does not have a sharding strategy registered"
-        found: Any = scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale, enable_gqa=grouped)
+        found: Any = functional.scaled_dot_product_attention(
+            q, k, v, is_causal=is_causal, scale=scale, enable_gqa=grouped
+        )
     result: torch.Tensor = found.to_local()
     return result
 
 
-ring.ranks = heads.ranks = (2, 4)  # type: ignore[attr-defined]
-balanced.ranks = (2, 4)  # type: ignore[attr-defined]
-balanced.sharding, heads.sharding = "zigzag", "heads"  # type: ignore[attr-defined]
-for _each in (ring, balanced, heads):
-    vars(_each).update(dtypes=("float32", "bfloat16"), profiles={"bfloat16": "fused"})
+for _each in (ring, rotating, balanced, balanced_gathered, public, heads):
+    vars(_each).update(ranks=(2, 3, 4, 8), dtypes=("float32", "bfloat16"), profiles={"bfloat16": "fused"})
+for _each in (balanced, balanced_gathered):
+    vars(_each).update(sharding="zigzag")
+vars(heads).update(sharding="heads", ranks=(2, 4, 8))  # heads have to divide by all of them: three would make 24

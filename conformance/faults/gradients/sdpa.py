@@ -280,3 +280,14 @@ class BlockLseInBackward(OverRanks):
         totals = (self.keys(weights, rank).sum(axis=3, keepdims=True) for rank in range(RANKS))
         shares = sum(self.keys(weights, rank) / np.where(t == 0, 1, t) for rank, t in enumerate(totals))
         return np.asarray(shares).astype(weights.dtype)
+
+
+@fault(
+    "GRAD-3", "natural log-sum-exps of the merged blocks read in base 2 in the backward ring", "attention-gym PR 200"
+)
+class MergedLseInBaseTwo(OverRanks):
+    """The weights of a row are too large by a power of its lse."""
+
+    def weights(self, x: Inputs, found: Expected) -> Array:
+        lse = np.where(np.isneginf(found.lse), x.work(0), found.lse)[..., None]
+        return super().weights(x, found) * np.exp(lse * x.work(1 - np.log(2)))

@@ -1,6 +1,8 @@
-"""(SDPA-9, SDPA-11, SDPA-12, SDPA-14) What only attention over several ranks can get wrong, seen in its results."""
+"""(SDPA-6, SDPA-9, SDPA-11, SDPA-12, SDPA-14) What only attention over several ranks can get wrong, seen in its results."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -83,6 +85,46 @@ class LengthsOfShard(Attention):
         return np.broadcast_to(
             self.keys(x) % max(size(x.shape[3]), 1) < np.reshape(x.kv_lengths, (-1, 1, 1, 1)), x.shape
         )
+
+
+@fault(
+    "SDPA-12",
+    "lengths rounded down to what divides by the ranks: the last keys are lost",
+    "TransformerEngine 1930, Megatron-LM 1669",
+)
+class LengthsRoundedDown(Attention):
+    """Right for every even number of keys, with two ranks."""
+
+    def lengths_allow(self, x: Inputs) -> Array:
+        lengths = np.full(x.shape[0], x.shape[3]) if x.kv_lengths is None else np.asarray(x.kv_lengths)
+        return np.broadcast_to(self.keys(x) < np.reshape(lengths // RANKS * RANKS, (-1, 1, 1, 1)), x.shape)
+
+
+@fault(
+    "SDPA-6",
+    "the bias of the first rank's heads used on every rank",
+    "Megatron-DeepSpeed 227, cf. flashinfer 1606",
+)
+class BiasOfFirstHeads(Attention):
+    """Heads are shared out over two ranks, and each counts its own from 0."""
+
+    def joined(self, x: Inputs) -> Inputs:
+        x = super().joined(x)
+        if x.bias is None or x.bias.ndim < 3 or x.bias.shape[-3] != x.shape[1]:
+            return x
+        return replace(x, bias=np.take(x.bias, np.arange(x.shape[1]) % max(size(x.shape[1]), 1), axis=-3))
+
+
+@fault("SDPA-9", "zigzag: the tile that holds keys of both halves of a rank is skipped", "tt-metal PR 42582")
+class TileOfBothHalvesSkipped(Attention):
+    """Rows of the first rank skip the tile of the second rank in which its early keys end; tiles have four keys."""
+
+    def causal_allows(self, x: Inputs) -> Array:
+        part = -(-x.shape[3] // (2 * RANKS))
+        skipped = (self.keys(x) >= part + part // 4 * 4) & (self.keys(x) < 2 * part)
+        rows = np.zeros((x.shape[2], 1), bool)
+        rows[zigzag(x.shape[2])[: size(x.shape[2])]] = True
+        return super().causal_allows(x) & ~(rows & skipped) if x.is_causal else super().causal_allows(x)
 
 
 @fault("SDPA-14", "the last rotation missing: a rank never meets the keys of one other", "cf. TransformerEngine 2484")
