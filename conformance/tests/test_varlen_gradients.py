@@ -11,9 +11,8 @@ import pytest
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.cases.varlen_gradient import PackedGradientCase
 from attention_conformance.conformance.diagnosis.match import diagnose
-from attention_conformance.conformance.evidence.packed_variants import _allowed
+from attention_conformance.conformance.evidence.serving_variants import SERVING
 from attention_conformance.conformance.faults.kill_matrix import LEAST, judge_faults
-from attention_conformance.conformance.faults.models.varlen_gradients import PackedBackward
 from attention_conformance.conformance.faults.registry import FAULTS, faults_of
 from attention_conformance.conformance.faults.trials import Failed
 from attention_conformance.conformance.judging.judge import judge
@@ -27,33 +26,13 @@ from attention_conformance.conformance.targets import Target
 from attention_conformance.conformance.tests.test_varlen import random_pack, reply, result
 from attention_conformance.impls.calls import Reply, describe
 from attention_conformance.impls.contract import Profile
-from attention_conformance.impls.numpy.gradients import gradients
-from attention_conformance.impls.numpy.varlen_gradients import varlen_gradients
 from attention_conformance.impls.process.pool import Pool
 from attention_conformance.impls.select import plug_in, with_attributes
 
 CASES = [case for case in every_case().values() if case.operator == "varlen_grad"]
 
 
-def masked(q: Any, k: Any, v: Any, grad_output: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, **o: Any) -> Any:
-    """A correct variant: the whole pack as one sequence, under a block-diagonal mask."""
-    taken = (o.pop(name, None) for name in ("is_causal", "causal_offset", "window"))
-    o = {name: value for name, value in o.items() if not name.startswith("max_")}
-    if len(cu_seqlens_q) != len(cu_seqlens_k):
-        raise ValueError("boundaries of different lengths")
-    mask = np.zeros((len(q), len(k)), bool)
-    own = _allowed((np.diff(cu_seqlens_q), np.diff(cu_seqlens_k)), *taken)
-    mask[: own.shape[0], : own.shape[1]] = own
-    arrays = (array.swapaxes(0, 1)[None] for array in (q, k, v, grad_output))
-    return tuple(found[0].swapaxes(0, 1) for found in gradients(*arrays, mask=mask, **o))
-
-
-def backwards(q: Any, k: Any, v: Any, grad_output: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, **o: Any) -> Any:
-    """A correct variant: the steps of a flash kernel, which computes weights again from the lse."""
-    return PackedBackward()(q, k, v, grad_output, cu_seqlens_q, cu_seqlens_k, **o)
-
-
-VARIANTS = {"loop": varlen_gradients, "masked": masked, "flash": backwards}
+VARIANTS = {name: each.function for name, each in SERVING["varlen_grad"].items()}
 
 
 @pytest.mark.parametrize(
