@@ -1,0 +1,93 @@
+"""JAX's Pallas kernels over paged caches: ``gpu.paged_attention``, ``tpu.paged_attention``, ``tpu.ragged_paged_attention``.
+
+Nothing has to be isolated: they are modules of ``jax`` alone.  The first two take a query that was multiplied by the
+scale before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.gpu import paged_attention as gpu_kernels
+from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention as tpu_kernel
+
+from attention_conformance.impls.kernels import declared
+
+
+def _scaled(q: Any, scale: float | None) -> Any:
+    return q * jnp.asarray(q.shape[3] ** -0.5 if scale is None else scale, q.dtype)
+
+
+def _pages(array: Any, size: int) -> Any:
+    """(B, Hkv, Sk, D) as (Hkv, pages, size, D), the last page first."""
+    batch, heads, keys, width = array.shape
+    return array.transpose(1, 0, 2, 3).reshape(heads, batch * keys // size, size, width)[:, ::-1]
+
+
+def _table(batch: int, keys: int, size: int) -> Any:
+    """The page of each part of the keys, int32 (B, keys / size)."""
+    count = keys // size
+    return jnp.arange(batch * count, dtype=jnp.int32)[::-1].reshape(batch, count)
+
+
+def _lengths(k: Any, kv_lengths: Any) -> Any:
+    return jnp.full(k.shape[0], k.shape[2], jnp.int32) if kv_lengths is None else kv_lengths.astype(jnp.int32)
+
+
+def _same(q: Any, k: Any, v: Any) -> None:
+    if not q.dtype == k.dtype == v.dtype:
+        raise TypeError("q, k and v differ in dtype")  # the kernels leave this to their caller
+    if not q.shape[0] == k.shape[0] == v.shape[0] or not k.shape[1:3] == v.shape[1:3]:
+        raise ValueError("q, k and v differ in batch, length or heads")  # pages of them would not show it
+
+
+@declared(
+    query_lengths=1,
+    key_lengths="multiple of 16",
+    equal_widths=True,
+    head_widths=(16, 32, 64, 128),
+    dtypes=("float32", "float16", "bfloat16"),
+    profiles={"float16": "fused", "bfloat16": "fused"},
+)
+def gpu_paged_attention(
+    q: Any, k: Any, v: Any, *, kv_lengths: Any = None, scale: float | None = None, softcap: float | None = None
+) -> Any:
+    """One query for each sequence over pages of 8, in two parts."""
+    _same(q, k, v)
+    found = gpu_kernels.paged_attention(
+        _scaled(q, scale)[:, :, 0],
+        _pages(k, 8),
+        _pages(v, 8),
+        _table(k.shape[0], k.shape[2], 8),
+        _lengths(k, kv_lengths),
+        pages_per_compute_block=1,
+        k_splits=2,
+        attn_logits_soft_cap=softcap,
+    )
+    return found[:, :, None]
+
+
+@declared(
+    query_lengths=1,
+    key_lengths="multiple of 32",
+    head_widths=128,
+    value_widths=128,
+    dtypes=("float32", "bfloat16"),
+    profiles={"bfloat16": "fused"},
+)
+def tpu_paged_attention(
+    q: Any, k: Any, v: Any, *, kv_lengths: Any = None, scale: float | None = None, softcap: float | None = None
+) -> Any:
+    """One query for each sequence over pages of 16."""
+    _same(q, k, v)
+    found = tpu_kernel(
+        _scaled(q, scale)[:, :, 0],
+        _pages(k, 16),
+        _pages(v, 16),
+        _lengths(k, kv_lengths),
+        _table(k.shape[0], k.shape[2], 16),
+        pages_per_compute_block=2,
+        attn_logits_soft_cap=softcap,
+    )
+    return found[:, :, None]

@@ -1,0 +1,75 @@
+"""SageAttention 1: ``sageattn`` and ``sageattn_varlen``, which multiply q and k in int8.
+
+Isolated from the distribution ``sageattention``: its files, loaded one by one; its ``__init__`` is empty.  Its functions
+assert that q is on a CUDA device, so that they are handed tensors that say so of themselves; nothing else of these
+differs.  The mean of the keys is taken from k in place, which is the caller's array.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from attention_conformance.impls.kernels import declared, isolated
+
+DISTRIBUTION, VERSION = "sageattention", "1.0.6"
+FILES = (
+    "quant_per_block",
+    "quant_per_block_varlen",
+    "quant_per_block_hd96",
+    "attn_qk_int8_per_block_h96",
+    "attn_qk_int8_per_block_h96_causal",
+    "attn_qk_int8_per_block",
+    "attn_qk_int8_per_block_causal",
+    "attn_qk_int8_block_varlen",
+    "attn_qk_int8_per_block_causal_varlen",
+    "core",
+)
+_core = isolated.module(DISTRIBUTION, VERSION, *(f"sageattention.{name}" for name in FILES))
+
+
+class _OnDevice(torch.Tensor):
+    """A tensor that says it is on a CUDA device."""
+
+    is_cuda = True
+
+
+def _on_device(*arrays: Any) -> list[Any]:
+    return [each if each.is_cuda else each.as_subclass(_OnDevice) for each in arrays]
+
+
+def _plain(array: Any) -> Any:
+    return array.as_subclass(torch.Tensor)
+
+
+@declared(
+    head_widths=(64, 96, 128),
+    equal_widths=True,
+    dtypes=("float32", "float16", "bfloat16"),
+)
+def sageattn(q: Any, k: Any, v: Any, *, is_causal: bool = False, scale: float | None = None) -> Any:
+    """The function of the package's README, smoothing of k included; causal is for as many queries as keys."""
+    if is_causal and q.shape[2] != k.shape[2]:
+        raise NotImplementedError("is_causal: Only applicable when qo_len == kv_len.")
+    return _plain(_core.sageattn(*_on_device(q, k, v), is_causal=is_causal, sm_scale=scale))
+
+
+@declared(operator="varlen", head_widths=(64, 128), equal_widths=True, dtypes=("float32", "float16", "bfloat16"))
+def sageattn_varlen(
+    q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, *, max_seqlen_q: int, max_seqlen_k: int,
+    is_causal: bool = False, scale: float | None = None,
+) -> Any:  # fmt: skip
+    """The same for packed sequences; causal is for as many queries as keys in each."""
+    if is_causal and not torch.equal(cu_seqlens_q, cu_seqlens_k):
+        raise NotImplementedError("is_causal: Only applicable when qo_len == kv_len for each sequence.")
+    found = _core.sageattn_varlen(
+        *_on_device(q, k, v),
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        is_causal=is_causal,
+        sm_scale=scale,
+    )
+    return _plain(found)
