@@ -268,7 +268,7 @@ def tree_keys(parents: Array, offset: int | Array, keys: Array) -> Array:
         Bool, (B or 1, 1, Sq, Sk).
     """
     parents, offset = np.atleast_2d(parents), np.reshape(offset, (-1, 1))
-    batch = max(len(parents), len(offset))
+    (batch,) = np.broadcast_shapes(parents.shape[:1], offset.shape[:1])
     parents, offset = np.broadcast_to(parents, (batch, parents.shape[1])), np.broadcast_to(offset, (batch, 1))
     allowed = np.zeros((batch, 1, parents.shape[1], len(keys)), bool)
     for b in range(batch):

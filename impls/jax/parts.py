@@ -91,7 +91,7 @@ def tree_allows(parents: jax.Array, offset: Any, keys: jax.Array) -> jax.Array:
         seen = (seen[:, :, :, None] & seen[:, None]).any(axis=2)
     place = keys - _per_batch(offset)
     inside = (place >= 0) & (place < nodes)
-    shape = (max(len(seen), len(place)), 1, nodes)
+    shape = (len(place) if len(seen) == 1 else len(seen), 1, nodes)
     column = jnp.broadcast_to(jnp.where(inside, place, 0), (*shape, len(keys)))
     own = jnp.take_along_axis(jnp.broadcast_to(seen[:, None], (*shape, nodes)), column, axis=3)
     return (place < 0) | (inside & own)

@@ -133,7 +133,7 @@ def tree_allows(parents: np.ndarray, offset: int | np.ndarray, keys: int) -> np.
     place = np.arange(keys) - np.reshape(offset, (-1, 1, 1))  # in the tree
     inside = (place >= 0) & (place < parents.shape[1])
     column = np.where(inside, place, 0)
-    shape = (max(len(seen), len(place)), parents.shape[1])
+    shape = (*np.broadcast_shapes(seen.shape[:1], place.shape[:1]), parents.shape[1])
     own = np.take_along_axis(
         np.broadcast_to(seen, (*shape, parents.shape[1])), np.broadcast_to(column, (*shape, keys)), axis=2
     )

@@ -1,19 +1,18 @@
 """Attention written out in PyTorch: matmul, softmax, matmul, in the dtype of the inputs.
 
 Source: SPEC.md; the form that model code has where it does not call the library's function.  It
-expresses every keyword.  No branch depends on a tensor's values, so that it can be compiled and exported.
+expresses every keyword but block masks and trees.  No branch depends on a tensor's values, so that it can be compiled and exported.
 NaN and infinity in v at a masked key reach the output as 0 · NaN, as in every plain product (SDPA-22).
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
 import torch
 
-from attention_conformance.impls.validate import check_inputs, check_masks, check_past
+from attention_conformance.impls.validate import check_inputs, check_past
 
 
 def attention(
@@ -30,9 +29,6 @@ def attention(
     scale: float | None = None,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
-    block_mask: torch.Tensor | None = None,
-    block_size: tuple[int, int] | None = None,
-    tree_parents: torch.Tensor | None = None,
     past_key: torch.Tensor | None = None,
     past_value: torch.Tensor | None = None,
     return_weights: bool = False,
@@ -41,12 +37,10 @@ def attention(
     """The output (B, Hq, Sq, Dv), and on request the weights (B, Hq, Sq, Sk) and the lse (B, Hq, Sq); then the present.
 
     Shapes and keywords as in impls.contract; lse is float32, or float64 for float64 inputs.  Raises
-    ValueError or TypeError for inputs that do not fit together (SDPA-31 to SDPA-36, DEC-7, BLOCK-5, TREE-4).
+    ValueError or TypeError for inputs that do not fit together (SDPA-31 to SDPA-36, DEC-7).
     """
     k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)
     check_inputs(q, k, v, mask, bias, sinks)
-    check_masks(q, k, block_mask, block_size, tree_parents)
-    mask = with_blocks_and_tree(mask, block_mask, block_size, tree_parents, offset, q.shape[2], k.shape[2])
     group = q.shape[1] // k.shape[1]
     if group != 1:
         k = k.repeat_interleave(group, dim=1)
@@ -99,42 +93,6 @@ def with_past(
     assert past_value is not None
     k, v = torch.cat([past_key, k], dim=2), torch.cat([past_value, v], dim=2)
     return k, v, past_key.shape[2] if causal_offset is None else causal_offset, [k, v]
-
-
-def with_blocks_and_tree(
-    mask: torch.Tensor | None,
-    block_mask: torch.Tensor | None,
-    block_size: tuple[int, int] | None,
-    tree_parents: torch.Tensor | None,
-    offset: int | torch.Tensor,
-    queries: int,
-    keys: int,
-) -> torch.Tensor | None:
-    """BLOCK-1, TREE-1: a mask, a block mask by rows and keys and the mask of a tree as one; None if none is given."""
-    parts = [] if mask is None else [mask]
-    if block_mask is not None and block_size is not None:
-        rows, columns = (torch.arange(n, device=block_mask.device) for n in (queries, keys))
-        parts.append(block_mask[..., rows // block_size[0], :][..., columns // block_size[1]])
-    if tree_parents is not None:
-        parts.append(tree_allows(tree_parents, offset, keys))
-    if not parts:
-        return None
-    return functools.reduce(torch.logical_and, parts)
-
-
-def tree_allows(parents: torch.Tensor, offset: int | torch.Tensor, keys: int) -> torch.Tensor:
-    """TREE-1: the keys before the tree, and those of a node and its ancestors, (B or 1, 1, Sq, keys)."""
-    nodes = parents.shape[-1]
-    own = torch.eye(nodes, dtype=torch.float32, device=parents.device)
-    seen = own + (parents.reshape(-1, nodes, 1) == torch.arange(nodes, device=parents.device))
-    for _ in range(max(nodes - 1, 0).bit_length()):  # twice as many generations each time
-        seen = torch.clamp(seen @ seen, max=1)
-    place = torch.arange(keys, device=parents.device) - torch.as_tensor(offset, device=parents.device).reshape(-1, 1, 1)
-    inside = (place >= 0) & (place < nodes)
-    batch = max(seen.shape[0], place.shape[0])
-    column = torch.where(inside, place, 0).expand(batch, nodes, keys)
-    found = torch.gather(seen.expand(batch, nodes, nodes), 2, column) > 0
-    return ((place < 0) | (inside & found))[:, None]
 
 
 def _allowed(

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, and_masks, create_block_mask, flex_attention
 
-from attention_conformance.impls.torch.eager import tree_allows, with_past
+from attention_conformance.impls.torch.blocks import tree_allows
+from attention_conformance.impls.torch.eager import with_past
 from attention_conformance.impls.validate import check_masks
 
 #: (score, batch, head, query, key) -> score, and (batch, head, query, key) -> allowed.
@@ -52,6 +53,8 @@ def attention(
     With a past the present follows.
     """
     k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)
+    if q.ndim == k.ndim == 4:
+        check_masks(q, k, block_mask, block_size, tree_parents)
     output, aux = flex_attention(
         q,
         k,
@@ -116,13 +119,11 @@ def _block_mask(
     if kv_lengths is not None:
         parts.append(lambda b, h, i, j: j < kv_lengths[b])
     if blocks is not None and block_size is not None:
-        check_masks(q, k, blocks, block_size)
         rows, columns = block_size
         table = blocks.expand(*q.shape[:2], *blocks.shape[-2:])
         parts.append(lambda b, h, i, j: table[b, h, i // rows, j // columns])
     if tree_parents is not None:
-        check_masks(q, k, tree_parents=tree_parents)
-        tree = tree_allows(tree_parents, causal_offset, k.shape[2]).expand(q.shape[0], 1, q.shape[2], k.shape[2])
+        tree = tree_allows(tree_parents, causal_offset, torch.arange(k.shape[2], device=q.device)).expand(q.shape[0], 1, q.shape[2], k.shape[2])
         parts.append(lambda b, h, i, j: tree[b, 0, i, j])
     if not parts:
         return None
