@@ -152,6 +152,9 @@ def assert_close(
     scale: Number | None = None,
     softcap: Number | None = None,
     sinks: Array | None = None,
+    block_mask: Array | None = None,
+    block_size: tuple[int, int] | None = None,
+    tree_parents: WholeNumbers | None = None,
     past_key: Array | None = None,
     past_value: Array | None = None,
     weights: Array | None = None,
@@ -195,6 +198,11 @@ def assert_close(
         Scores become ``softcap * tanh(scores / softcap)``.
     sinks
         (Hq,): a logit of each head that takes part in the softmax and has no value.
+    block_mask, block_size
+        Boolean (…, ⌈Sq / bq⌉, ⌈Sk / bk⌉), and (bq, bk): True where the keys of a block take part for its rows.
+    tree_parents
+        (Sq,) or (B, Sq): the row before each one in a tree of draft tokens, −1 for none; rows stand at keys from
+        ``causal_offset`` or the end of the past on, and see those before the tree, their ancestors' and their own.
     past_key, past_value
         (B, Hkv, Sp, D) and (B, Hkv, Sp, Dv): keys and values before k and v.
     weights, lse
@@ -234,8 +242,8 @@ def assert_close(
     return _checked(attention(
         output, q, k, v,
         mask=mask, bias=bias, is_causal=is_causal, causal_offset=causal_offset, window=window,
-        kv_lengths=kv_lengths, scale=scale, softcap=softcap, sinks=sinks, past_key=past_key,
-        past_value=past_value, weights=weights, lse=lse, present_key=present_key, present_value=present_value,
+        kv_lengths=kv_lengths, scale=scale, softcap=softcap, sinks=sinks, block_mask=block_mask, block_size=block_size,
+        tree_parents=tree_parents, past_key=past_key, past_value=past_value, weights=weights, lse=lse, present_key=present_key, present_value=present_value,
         grad_output=grad_output, grad_q=grad_q, grad_k=grad_k, grad_v=grad_v, grad_bias=grad_bias,
         profile=profile, layout=layout, rows=rows, seed=seed,
     ))  # fmt: skip
@@ -257,6 +265,9 @@ def error_share(
     scale: Number | None = None,
     softcap: Number | None = None,
     sinks: Array | None = None,
+    block_mask: Array | None = None,
+    block_size: tuple[int, int] | None = None,
+    tree_parents: WholeNumbers | None = None,
     past_key: Array | None = None,
     past_value: Array | None = None,
     weights: Array | None = None,
@@ -279,7 +290,9 @@ def error_share(
     ----------
     output, q, k, v
         As in ``assert_close``.
-    mask, bias, is_causal, causal_offset, window, kv_lengths, scale, softcap, sinks, past_key, past_value
+    mask, bias, is_causal, causal_offset, window, kv_lengths, scale, softcap, sinks, block_mask, block_size
+        The call, as in ``assert_close``.
+    tree_parents, past_key, past_value
         The call, as in ``assert_close``.
     weights, lse, present_key, present_value, grad_output, grad_q, grad_k, grad_v, grad_bias
         Further results, as in ``assert_close``.
@@ -300,8 +313,8 @@ def error_share(
     return _share(attention(
         output, q, k, v,
         mask=mask, bias=bias, is_causal=is_causal, causal_offset=causal_offset, window=window,
-        kv_lengths=kv_lengths, scale=scale, softcap=softcap, sinks=sinks, past_key=past_key,
-        past_value=past_value, weights=weights, lse=lse, present_key=present_key, present_value=present_value,
+        kv_lengths=kv_lengths, scale=scale, softcap=softcap, sinks=sinks, block_mask=block_mask, block_size=block_size,
+        tree_parents=tree_parents, past_key=past_key, past_value=past_value, weights=weights, lse=lse, present_key=present_key, present_value=present_value,
         grad_output=grad_output, grad_q=grad_q, grad_k=grad_k, grad_v=grad_v, grad_bias=grad_bias,
         profile=profile, layout=layout, rows=rows, seed=seed,
     ))  # fmt: skip

@@ -1,4 +1,4 @@
-"""(SDPA-31 to SDPA-36, DEC-7) Inputs that every written-out implementation refuses, for arrays of any framework.
+"""(SDPA-31 to SDPA-36, DEC-7, BLOCK-5, TREE-4) Inputs that every written-out implementation refuses, for arrays of any framework.
 
 Only ``.ndim``, ``.shape`` and ``.dtype`` are read, so NumPy arrays, torch tensors, JAX arrays and their
 tracers will do.  No value is looked at, so the checks cost nothing when a call is compiled or exported.
@@ -61,6 +61,25 @@ def check_inputs(q: Any, k: Any, v: Any, mask: Any = None, bias: Any = None, sin
         _check_broadcast("bias", tuple(bias.shape), scores)
     if sinks is not None and tuple(sinks.shape) != (q.shape[1],):
         raise ValueError(f"sinks must be ({q.shape[1]},), one per query head, got shape {tuple(sinks.shape)}")
+
+
+def check_masks(q: Any, k: Any, block_mask: Any = None, block_size: Any = None, tree_parents: Any = None) -> None:
+    """(BLOCK-5, TREE-4) Refuse block masks and trees that do not fit to q (B, Hq, Sq, D) and k (B, Hkv, Sk, D).
+
+    Raises TypeError and ValueError as ``check_inputs`` does.
+    """
+    if (block_mask is None) != (block_size is None):
+        raise ValueError("block_mask and block_size must be given together")
+    if block_mask is not None:
+        if str(block_mask.dtype) not in ("bool", "torch.bool"):
+            raise TypeError(f"block_mask must be boolean, got {block_mask.dtype}")
+        blocks = tuple(-(-n // size) for n, size in zip((q.shape[2], k.shape[2]), block_size, strict=True))
+        if tuple(block_mask.shape[-2:]) != blocks:
+            raise ValueError(f"block_mask must be (..., {blocks[0]}, {blocks[1]}), got shape {tuple(block_mask.shape)}")
+        _check_broadcast("block_mask", tuple(block_mask.shape), (*q.shape[:2], *blocks))
+    if tree_parents is not None and tuple(tree_parents.shape) not in ((q.shape[2],), (q.shape[0], q.shape[2])):
+        shape = tuple(tree_parents.shape)
+        raise ValueError(f"tree_parents must be ({q.shape[2]},), one per query, or that per batch, got shape {shape}")
 
 
 def check_packs(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) -> None:
@@ -153,7 +172,8 @@ def _check_broadcast(name: str, shape: tuple[int, ...], target: tuple[int, ...])
     aligned = target[max(len(target) - len(shape), 0) :]
     fits = len(shape) <= len(target) and all(a in (1, t) for a, t in zip(shape, aligned, strict=True))
     if not fits:
-        raise ValueError(f"{name} of shape {shape} does not broadcast to (B, Hq, Sq, Sk) = {target}")
+        axes = "(B, Hq, blocks, blocks)" if name == "block_mask" else "(B, Hq, Sq, Sk)"
+        raise ValueError(f"{name} of shape {shape} does not broadcast to {axes} = {target}")
 
 
 def check_layer(heads: int, x_q: Any, x_kv: Any = None, **arrays: Any) -> None:

@@ -38,7 +38,7 @@ Number: TypeAlias = Array | float
 Window: TypeAlias = tuple[int | None, int | None]
 
 #: Arguments that hold whole numbers, and may be lists.
-WHOLE_NUMBERS = ("causal_offset", "kv_lengths", "cu_seqlens_q", "cu_seqlens_k", "block_table")
+WHOLE_NUMBERS = ("causal_offset", "kv_lengths", "cu_seqlens_q", "cu_seqlens_k", "block_table", "tree_parents")
 
 _PLAIN = Implementation("given", "given:none")
 
@@ -111,14 +111,14 @@ def dtype_of(arrays: Mapping[str, np.ndarray]) -> str:
 
 def check_options(keywords: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Refuse what the spec gives no meaning to (SDPA-37), and what is likely a slip."""
-    for name in ("mask", "bias", "sinks"):
+    for name in ("mask", "bias", "sinks", "block_mask"):
         if name in keywords:
             boolean, floating = keywords[name].dtype == bool, str(keywords[name].dtype) in DTYPES
-            if name == "mask" and not boolean:
-                raise TypeError(f"mask is {keywords[name].dtype}; it is boolean, and what is added to scores is bias")
-            if name != "mask" and not floating:
+            if "mask" in name and not boolean:
+                raise TypeError(f"{name} is {keywords[name].dtype}; it is boolean, and what is added to scores is bias")
+            if "mask" not in name and not floating:
                 raise TypeError(f"{name} is {keywords[name].dtype}; it is a floating-point array")
-    for name in ("causal_offset", "kv_lengths"):
+    for name in ("causal_offset", "kv_lengths", "tree_parents"):
         if name in keywords and keywords[name].dtype.kind not in "iu":
             raise TypeError(f"{name} is {keywords[name].dtype}; it holds integers")
     batch = arrays["q"].shape[0] if "q" in arrays else None
@@ -126,10 +126,13 @@ def check_options(keywords: Mapping[str, Any], arrays: Mapping[str, np.ndarray])
         allowed = (1, batch) if name == "causal_offset" else (batch,)
         if name in keywords and batch is not None and keywords[name].size not in allowed:
             raise ValueError(f"{name} has {keywords[name].size} entries, q has batch {batch}")
-    if "causal_offset" in keywords and not keywords.keys() & {"is_causal", "window"}:
-        raise ValueError("causal_offset shifts is_causal and window, and neither is given")
+    if "causal_offset" in keywords and not keywords.keys() & {"is_causal", "window", "tree_parents"}:
+        raise ValueError("causal_offset shifts is_causal, window and a tree, and none is given")
     if not keywords.get("softcap", 1.0) > 0:
         raise ValueError(f"softcap is {keywords['softcap']}; it is above 0, and left out for none")
+    parents = keywords.get("tree_parents")
+    if parents is not None and not ((parents >= -1) & (parents < np.arange(parents.shape[-1]))).all():
+        raise ValueError("tree_parents name a row behind their own; TREE-4 leaves the result open")
     sides = keywords.get("window", (0, 0))
     if len(sides) != 2 or any(side is not None and side < 0 for side in sides):
         raise ValueError(f"window is {sides}; it is (left, right), each 0 or more, or None for an open side")
@@ -149,6 +152,7 @@ def check_fit(arrays: Mapping[str, np.ndarray], keywords: Mapping[str, Any]) -> 
     if keywords.keys() & {"past_key", "past_value"}:
         k, v = reference.joined(k, v, keywords.get("past_key"), keywords.get("past_value"))
     reference.check_inputs(arrays["q"], k, v, keywords.get("mask"), keywords.get("bias"), keywords.get("sinks"))
+    reference.check_masks(arrays["q"], k, *(keywords.get(n) for n in ("block_mask", "block_size", "tree_parents")))
     for name, array in (("q", arrays["q"]), ("k", k), ("v", v)):
         if np.isinf(array).any():
             raise ValueError(f"{name} has an infinity; SDPA-37 leaves the result open")

@@ -37,9 +37,14 @@ _CLAUSES = {
     "bias": "SDPA-6",
     "softcap": "SDPA-5",
     "sinks": "SDPA-38",
+    "block_mask": "BLOCK-1",
+    "tree_parents": "TREE-1",
     "past_key": "DEC-1",
     "scale": "SDPA-4",
 }
+
+#: Options without gradients.
+_FORWARD = ("sinks", "block_mask", "tree_parents", "past_key", "past_value")
 
 
 def attention(
@@ -57,6 +62,9 @@ def attention(
     scale: Any = None,
     softcap: Any = None,
     sinks: Any = None,
+    block_mask: Any = None,
+    block_size: tuple[int, int] | None = None,
+    tree_parents: Any = None,
     past_key: Any = None,
     past_value: Any = None,
     weights: Any = None,
@@ -79,6 +87,7 @@ def attention(
     dtype = dtype_of(arrays)
     keywords: dict[str, Any] = {
         "mask": mask, "bias": bias, "causal_offset": causal_offset, "kv_lengths": kv_lengths, "sinks": sinks,
+        "block_mask": block_mask, "tree_parents": tree_parents,
         "past_key": past_key, "past_value": past_value,
     }  # fmt: skip
     keywords = {n: array_of(n, a) for n, a in keywords.items() if a is not None}
@@ -89,6 +98,7 @@ def attention(
     }
     keywords |= {"is_causal": True} if is_causal else {}
     keywords |= {"window": tuple(window)} if window is not None else {}
+    keywords |= {"block_size": tuple(block_size)} if block_size is not None else {}
     check_options(keywords, arrays)
     results = {
         "output": output, "weights": weights, "lse": lse, "present_key": present_key, "present_value": present_value,
@@ -163,7 +173,7 @@ def _backward(
     seed: int,
 ) -> tuple[Part, tuple[int, ...] | None]:
     """The case of the gradients; long ones by key heads, the first, the last and random ones."""
-    lacking = sorted(keywords.keys() & {"sinks", "past_key", "past_value"})
+    lacking = sorted(keywords.keys() & set(_FORWARD))
     if lacking:
         raise ValueError(f"the spec has no gradients with {', '.join(lacking)}")
     if "grad_bias" in came and "bias" not in keywords:

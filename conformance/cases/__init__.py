@@ -10,6 +10,7 @@ from typing import Any
 
 from attention_conformance.conformance.cases import (
     behaviour,
+    blocks,
     decode,
     gradient,
     kernels,
@@ -53,7 +54,7 @@ __all__ = [
 #: matrix (faults/kill_matrix.py).
 QUICK = Path(__file__).with_name("quick.txt")
 
-_GROUPS = (shapes, scores, masks, positions, softmax, sinks, decode, behaviour)
+_GROUPS = (shapes, scores, masks, positions, softmax, sinks, decode, blocks, behaviour)
 
 
 @functools.cache

@@ -48,11 +48,13 @@ def part_of(name: str, value: Any, batches: Any = ALL, heads: Any = ALL, queries
         return value[batches][:, heads]
     if name == "sinks":
         return value[queries]
-    if name in ("mask", "bias"):
+    if name in ("mask", "bias", "block_mask"):
         for axis, chosen in ((value.ndim - 4, batches), (value.ndim - 3, queries)):
             if axis >= 0 and value.shape[axis] > 1:
                 value = value[(*[ALL] * axis, chosen)]
         return value
+    if name == "tree_parents":
+        return value if value.ndim == 1 else value[batches]
     return value if value.size == 1 else value.reshape(-1)[batches]
 
 

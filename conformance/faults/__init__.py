@@ -27,6 +27,8 @@ GROUPS = (
     "sdpa/scaling",
     "sdpa/softcaps",
     "sdpa/sinks",
+    "sdpa/blocks",
+    "sdpa/trees",
     "decoding/past",
     "decoding/present",
     "sdpa/grouping",

@@ -1,4 +1,4 @@
-"""(SDPA-…, DEC-…) Scaled dot-product attention in float64 NumPy, one function per group of clauses.
+"""(SDPA-…, DEC-…, BLOCK-…, TREE-…) Scaled dot-product attention in float64 NumPy, one function per group of clauses.
 
 Written to be read beside SPEC.md, not to be fast.  It is not trusted: tests check it against examples
 computed by hand, a 50-digit evaluation, and the ONNX node tests.
@@ -60,6 +60,9 @@ def sdpa(
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Array | None = None,
+    block_mask: Array | None = None,
+    block_size: tuple[int, int] | None = None,
+    tree_parents: Array | None = None,
     past_key: Array | None = None,
     past_value: Array | None = None,
     rows: Array | None = None,
@@ -78,6 +81,10 @@ def sdpa(
         SDPA-3 to SDPA-5.
     sinks
         (Hq,) (SDPA-38).
+    block_mask, block_size
+        (…, ⌈Sq / bq⌉, ⌈Sk / bk⌉), and (bq, bk): blocks of rows and keys that take part (BLOCK-1).
+    tree_parents
+        (Sq,) or (B, Sq): the row before each one in a tree, −1 for none (TREE-1).
     past_key, past_value
         (B, Hkv, P, D) and (B, Hkv, P, Dv), which come before k and v (DEC-1).
     rows
@@ -91,16 +98,17 @@ def sdpa(
     Raises
     ------
     InvalidInput
-        Where SDPA-31 to SDPA-36 and DEC-7 require an exception.
+        Where SDPA-31 to SDPA-36, DEC-7, BLOCK-5 and TREE-4 require an exception.
     """
     present: tuple[Array, ...] = ()
     if past_key is not None or past_value is not None:
         k, v = joined(k, v, past_key, past_value)
         present = (k.astype(np.float64), v.astype(np.float64))
     check_inputs(q, k, v, mask, bias, sinks)
+    check_masks(q, k, block_mask, block_size, tree_parents)
     if causal_offset is None:
         causal_offset = 0 if past_key is None else past_key.shape[2]  # SDPA-9, DEC-2
-    positions = np.arange(q.shape[2])
+    keys, positions = np.arange(k.shape[2]), np.arange(q.shape[2])
     if rows is not None:
         positions = np.asarray(rows)
         q, mask, bias = q[:, :, positions], take_rows(mask, positions), take_rows(bias, positions)
@@ -111,6 +119,10 @@ def sdpa(
     bias = None if bias is None else np.broadcast_to(bias.astype(np.float64), shape)
 
     allowed = allowed_keys(shape, positions, mask, bias, is_causal, causal_offset, window, kv_lengths)
+    if block_mask is not None and block_size is not None:
+        allowed &= block_mask[..., positions // block_size[0], :][..., keys // block_size[1]]
+    if tree_parents is not None:
+        allowed &= tree_keys(tree_parents, causal_offset, keys)[:, :, positions]
     with np.errstate(all="ignore"):  # NaN and inf in the inputs are cases, not accidents
         raw = scaled_scores(q, k, scale)
         scores = capped_scores(raw, softcap)
@@ -203,6 +215,69 @@ def check_inputs(
             raise InvalidInput("SDPA-36", f"{name} {array.shape} does not broadcast")
     if sinks is not None and sinks.shape != (q.shape[1],):
         raise InvalidInput("SDPA-36", f"sinks {sinks.shape} are not one per query head")
+
+
+def check_masks(
+    q: Array, k: Array, block_mask: Array | None, block_size: tuple[int, int] | None, tree_parents: Array | None
+) -> None:
+    """(BLOCK-5, TREE-4) Refuse a block mask or a tree that does not fit.
+
+    Parameters
+    ----------
+    q
+        (B, Hq, Sq, D).
+    k
+        (B, Hkv, Sk, D), past keys among them.
+    block_mask
+        (…, ⌈Sq / bq⌉, ⌈Sk / bk⌉).
+    block_size
+        (bq, bk).
+    tree_parents
+        (Sq,) or (B, Sq).
+
+    Raises
+    ------
+    InvalidInput
+        For the first thing that does not fit.
+    """
+    if (block_mask is None) != (block_size is None):
+        raise InvalidInput("BLOCK-5", "block_mask and block_size are given together or not at all")
+    if block_mask is not None and block_size is not None:
+        blocks = (-(-q.shape[2] // block_size[0]), -(-k.shape[2] // block_size[1]))
+        if block_mask.shape[-2:] != blocks or not broadcasts(block_mask.shape, (*q.shape[:2], *blocks)):
+            raise InvalidInput("BLOCK-5", f"block_mask {block_mask.shape} is not one of {blocks} blocks")
+    if tree_parents is not None and tree_parents.shape not in (q.shape[2:3], (q.shape[0], q.shape[2])):
+        raise InvalidInput("TREE-4", f"tree_parents {tree_parents.shape} are not one per query row")
+
+
+def tree_keys(parents: Array, offset: int | Array, keys: Array) -> Array:
+    """(TREE-1) Keys that the nodes of a tree may attend to: those before the tree, their ancestors' and their own.
+
+    Parameters
+    ----------
+    parents
+        (Sq,) or (B, Sq).
+    offset
+        Number of keys before the first node's, one or (B,).
+    keys
+        Indices j, (Sk,).
+
+    Returns
+    -------
+    Array
+        Bool, (B or 1, 1, Sq, Sk).
+    """
+    parents, offset = np.atleast_2d(parents), np.reshape(offset, (-1, 1))
+    (batch,) = np.broadcast_shapes(parents.shape[:1], offset.shape[:1])
+    parents, offset = np.broadcast_to(parents, (batch, parents.shape[1])), np.broadcast_to(offset, (batch, 1))
+    allowed = np.zeros((batch, 1, parents.shape[1], len(keys)), bool)
+    for b in range(batch):
+        for row in range(parents.shape[1]):
+            path = [row]
+            while parents[b, path[-1]] >= 0:
+                path.append(int(parents[b, path[-1]]))
+            allowed[b, 0, row] = (keys < offset[b]) | np.isin(keys - offset[b], path)
+    return allowed
 
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:

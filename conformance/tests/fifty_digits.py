@@ -98,6 +98,17 @@ def is_allowed(row: Index, j: int, shape: Index, options: dict[str, Any]) -> boo
         return False
     if right is not None and j > position + right:
         return False
+    if options.get("block_mask") is not None:
+        size = options["block_size"]
+        if not entry(options["block_mask"], (*row[:2], i // size[0], j // size[1])):
+            return False
+    if options.get("tree_parents") is not None and j >= position - i:
+        parents = np.broadcast_to(options["tree_parents"], (shape[0], shape[2]))[b]
+        node = i
+        while node >= 0 and position - i + node != j:
+            node = int(parents[node])
+        if node < 0:
+            return False
     lengths = options.get("kv_lengths")
     return lengths is None or j < lengths[b]
 

@@ -22,7 +22,10 @@ INPUTS = ("q", "k", "v")
 #: From inputs to results, in the order in which they are computed.
 STEPS = ("products", "scaled", "capped", "scores", "shift", "powers", "totals")
 RESULTS = ("output", "weights", "lse")
-OPTIONS = ("mask", "bias", "is_causal", "causal_offset", "window", "kv_lengths", "scale", "softcap")
+OPTIONS = (
+    *("mask", "bias", "is_causal", "causal_offset", "window", "kv_lengths", "scale", "softcap"),
+    *("block_mask", "block_size", "tree_parents"),
+)
 #: How an open side of a window is written; TOML has no null.
 OPEN = "open"
 
@@ -211,11 +214,13 @@ def _option(name: str, key: str, value: Any, exact: Mapping[str, Table]) -> Any:
         return value
     if key == "causal_offset" and _is_integer(value):
         return value
-    if key in ("causal_offset", "kv_lengths") and isinstance(value, list) and all(map(_is_integer, value)):
+    if key in ("causal_offset", "kv_lengths", "tree_parents") and isinstance(value, list) and all(map(_is_integer, value)):
         return np.array(value, np.int64)
     if key == "window" and _is_window(value):
         return tuple(None if side == OPEN else side for side in value)
-    if key == "mask":
+    if key == "block_size" and isinstance(value, list) and all(map(_is_integer, value)):
+        return tuple(value)
+    if key in ("mask", "block_mask"):
         array = np.array(value) if _is_regular(value) else None
         if array is not None and array.dtype == np.bool_:
             return array

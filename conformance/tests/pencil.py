@@ -96,6 +96,7 @@ class _Row:
         offset = int(np.ravel(options.get("causal_offset", 0))[batch * (np.size(options.get("causal_offset", 0)) > 1)])
         left, right = options.get("window", (None, None))
         mask = options.get("mask")
+        blocks, size = options.get("block_mask"), options.get("block_size", (1, 1))
         reasons_against = (
             mask is not None and not mask[self._aligned(mask, j)],
             self._bias(j).infinite,
@@ -103,8 +104,18 @@ class _Row:
             left is not None and j < i + offset - left,
             right is not None and j > i + offset + right,
             "kv_lengths" in options and j >= options["kv_lengths"][batch],
+            blocks is not None and not blocks[..., i // size[0], j // size[1]].ravel()[self.row[1] % blocks[..., 0, 0].size],
+            "tree_parents" in options and j >= offset and j - offset not in self._path(options["tree_parents"]),
         )
         return not any(reasons_against)
+
+    def _path(self, parents: np.ndarray) -> set[int]:
+        """The nodes of a tree from the row up to one that follows none."""
+        node, found = self.row[2], set()
+        while node >= 0:
+            found.add(node)
+            node = int(parents[node])
+        return found
 
     def _aligned(self, array: np.ndarray, j: int) -> Index:
         """The index of (b, h, i, j) in an array whose axes align at the right and may have length 1."""

@@ -51,7 +51,13 @@ def _options(rng: np.random.Generator, shape: tuple[int, int, int, int]) -> dict
     if _chance(rng, 0.4):
         sides = [None if _chance(rng, 0.3) else int(rng.integers(0, 4)) for _ in range(2)]
         options["window"] = tuple(sides)
-    if ("is_causal" in options or "window" in options) and _chance(rng, 0.6):
+    if _chance(rng, 0.3):
+        size = tuple(int(n) for n in rng.integers(1, 5, size=2))
+        blocks = tuple(-(-n // of) for n, of in zip((queries, keys), size, strict=True))
+        options |= {"block_size": size, "block_mask": rng.random((*_part(rng, shape[:2]), *blocks)) < 0.7}
+    if _chance(rng, 0.3):
+        options["tree_parents"] = rng.integers(-1, np.arange(queries), (batch, queries))
+    if options.keys() & {"is_causal", "window", "tree_parents"} and _chance(rng, 0.6):
         per_batch = rng.integers(-queries - 1, keys + 2, size=batch)
         options["causal_offset"] = per_batch if _chance(rng, 0.5) else int(rng.integers(-queries - 1, keys + 2))
     if _chance(rng, 0.3):

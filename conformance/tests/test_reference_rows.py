@@ -15,6 +15,8 @@ OPTIONS = [
     "bias-smallest-first-tile",
     "mask-broadcast-tiles-k",
     "combined-all-tiles",
+    "block-64",
+    "tree-tiles",
 ]
 
 

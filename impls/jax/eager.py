@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from attention_conformance.impls.jax.parts import (
@@ -26,10 +27,11 @@ from attention_conformance.impls.jax.parts import (
     grouped,
     special_places,
     split_scale,
+    tree_allows,
     with_past,
     working_dtype,
 )
-from attention_conformance.impls.validate import check_inputs
+from attention_conformance.impls.validate import check_inputs, check_masks
 
 
 def attention(
@@ -46,6 +48,9 @@ def attention(
     scale: Any = None,
     softcap: Any = None,
     sinks: jax.Array | None = None,
+    block_mask: jax.Array | None = None,
+    block_size: tuple[int, int] | None = None,
+    tree_parents: jax.Array | None = None,
     past_key: jax.Array | None = None,
     past_value: jax.Array | None = None,
     return_weights: bool = False,
@@ -59,6 +64,7 @@ def attention(
     """
     k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)
     check_inputs(q, k, v, mask, bias, sinks)
+    check_masks(q, k, block_mask, block_size, tree_parents)
     dtype, work = q.dtype, working_dtype(q.dtype)
     shape = (*q.shape[:3], k.shape[2])
     before, after = split_scale(scale, q.shape[3], work)
@@ -75,6 +81,10 @@ def attention(
     tests = list(diagonal_tests(rows, keys, is_causal, offset, window, kv_lengths))
     tests += [] if mask is None else [mask]
     tests += [] if bias is None else [~jnp.isneginf(bias)]
+    if block_mask is not None and block_size is not None:
+        tests.append(block_mask[..., np.arange(shape[2]) // block_size[0], :][..., np.arange(shape[3]) // block_size[1]])
+    if tree_parents is not None:
+        tests.append(tree_allows(tree_parents, offset, keys))
     allowed = reduce(and_, tests) if tests else None
     scores = scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
 

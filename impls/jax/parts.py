@@ -83,6 +83,20 @@ def diagonal_tests(
         yield keys < _per_batch(kv_lengths)
 
 
+def tree_allows(parents: jax.Array, offset: Any, keys: jax.Array) -> jax.Array:
+    """TREE-1: the keys before the tree, and those of a node and its ancestors, (B or 1, 1, Sq, n)."""
+    nodes = parents.shape[-1]
+    seen = (parents.reshape(-1, nodes, 1) == jnp.arange(nodes)) | jnp.eye(nodes, dtype=bool)
+    for _ in range(max(nodes - 1, 0).bit_length()):  # twice as many generations each time
+        seen = (seen[:, :, :, None] & seen[:, None]).any(axis=2)
+    place = keys - _per_batch(offset)
+    inside = (place >= 0) & (place < nodes)
+    shape = (len(place) if len(seen) == 1 else len(seen), 1, nodes)
+    column = jnp.broadcast_to(jnp.where(inside, place, 0), (*shape, len(keys)))
+    own = jnp.take_along_axis(jnp.broadcast_to(seen[:, None], (*shape, nodes)), column, axis=3)
+    return (place < 0) | (inside & own)
+
+
 def _per_batch(numbers: Any) -> jax.Array:
     """A number, or one per batch, as (B or 1, 1, 1, 1); 64-bit indices are not needed."""
     return jnp.asarray(numbers).astype(jnp.int32).reshape(-1, 1, 1, 1)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.impls.numpy.parts import add_special, finite_part, split_scale, with_past, working_dtype
-from attention_conformance.impls.validate import check_inputs
+from attention_conformance.impls.validate import check_inputs, check_masks
 
 
 def attention(
@@ -28,6 +28,9 @@ def attention(
     scale: float | None = None,
     softcap: float | None = None,
     sinks: np.ndarray | None = None,
+    block_mask: np.ndarray | None = None,
+    block_size: tuple[int, int] | None = None,
+    tree_parents: np.ndarray | None = None,
     past_key: np.ndarray | None = None,
     past_value: np.ndarray | None = None,
     return_weights: bool = False,
@@ -36,10 +39,11 @@ def attention(
     """The output (B, Hq, Sq, Dv), and on request the weights (B, Hq, Sq, Sk) and the lse (B, Hq, Sq); then the present.
 
     Shapes and keywords as in impls.contract; lse is float32, or float64 for float64 inputs.  Raises
-    ValueError or TypeError for inputs that do not fit together (SDPA-31 to SDPA-36, DEC-7).
+    ValueError or TypeError for inputs that do not fit together (SDPA-31 to SDPA-36, DEC-7, BLOCK-5, TREE-4).
     """
     k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)
     check_inputs(q, k, v, mask, bias, sinks)
+    check_masks(q, k, block_mask, block_size, tree_parents)
     dtype, work = q.dtype, working_dtype(q.dtype)
     with np.errstate(all="ignore"):  # NaN and inf are inputs like any other
         k, v = (_one_per_query_head(array.astype(work, copy=False), q.shape[1]) for array in (k, v))
@@ -53,6 +57,10 @@ def attention(
             scores += bias.astype(work, copy=False)
 
         allowed = _allowed(scores.shape, mask, bias, is_causal, offset, window, kv_lengths)
+        if block_mask is not None and block_size is not None:
+            allowed &= spread_blocks(block_mask, block_size, *scores.shape[2:])
+        if tree_parents is not None:
+            allowed &= tree_allows(tree_parents, offset, scores.shape[3])
         scores = np.where(allowed, scores, work(-np.inf))
         if sinks is None:
             weights, lse = _softmax(scores)
@@ -107,6 +115,29 @@ def _allowed(
     if kv_lengths is not None:
         allowed &= key < np.reshape(kv_lengths, (batch, 1, 1, 1))
     return allowed
+
+
+def spread_blocks(block_mask: np.ndarray, block_size: tuple[int, int], queries: int, keys: int) -> np.ndarray:
+    """BLOCK-1: a block mask (…, ⌈queries / bq⌉, ⌈keys / bk⌉) by rows and keys, (…, queries, keys)."""
+    return block_mask[..., np.arange(queries) // block_size[0], :][..., np.arange(keys) // block_size[1]]
+
+
+def tree_allows(parents: np.ndarray, offset: int | np.ndarray, keys: int) -> np.ndarray:
+    """TREE-1: the keys before the tree, and those of a node and its ancestors, (B or 1, 1, Sq, keys)."""
+    parents = np.atleast_2d(parents)
+    seen = np.zeros((*parents.shape, parents.shape[1]), bool)
+    for node in range(parents.shape[1]):  # behind its parent
+        parent = parents[:, node]
+        seen[:, node] = (parent >= 0)[:, None] & seen[np.arange(len(parents)), parent]
+        seen[:, node, node] = True
+    place = np.arange(keys) - np.reshape(offset, (-1, 1, 1))  # in the tree
+    inside = (place >= 0) & (place < parents.shape[1])
+    column = np.where(inside, place, 0)
+    shape = (*np.broadcast_shapes(seen.shape[:1], place.shape[:1]), parents.shape[1])
+    own = np.take_along_axis(
+        np.broadcast_to(seen, (*shape, parents.shape[1])), np.broadcast_to(column, (*shape, keys)), axis=2
+    )
+    return ((place < 0) | (inside & own))[:, None]
 
 
 def _softmax(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

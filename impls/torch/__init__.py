@@ -89,6 +89,12 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         dtypes=("float32", "float64"),
         devices=("cpu",),
     ),
+    _entry(
+        "torch-blocks",
+        "blocks:attention",
+        "block masks and trees as the mask of scaled_dot_product_attention",
+        _FUSED,
+    ),
     _entry("torch-flex", "flex:attention", "flex_attention, not compiled", _FUSED, case_seconds=0.15),
     _entry(
         "torch-flex-compile",

@@ -2,7 +2,8 @@
 
 Source: https://pytorch.org/docs/stable/nn.attention.flex_attention.html.  Not compiled, which PyTorch offers
 for checking and warns about: it computes the whole score matrix, and is traced again for every call, which takes
-about 0.1 s.  It expresses every keyword but ``return_weights``, which flex attention does not return.
+about 0.1 s.  It expresses every keyword but sinks and ``return_weights``, which flex attention does not return.
+Block masks and trees are functions of the indices; its own blocks are of another size.
 
 The compiled form is of a call without options only (``plain``): on the CPU, torch 2.13 compiles no other with dynamic
 shapes; causal and window fail in the C++ compiler, a captured softcap while tracing, and with fixed shapes each shape
@@ -18,7 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, and_masks, create_block_mask, flex_attention
 
+from attention_conformance.impls.torch.blocks import tree_allows
 from attention_conformance.impls.torch.eager import with_past
+from attention_conformance.impls.validate import check_masks
 
 #: (score, batch, head, query, key) -> score, and (batch, head, query, key) -> allowed.
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -38,6 +41,9 @@ def attention(
     kv_lengths: Tensor | None = None,
     scale: float | None = None,
     softcap: float | None = None,
+    block_mask: Tensor | None = None,
+    block_size: tuple[int, int] | None = None,
+    tree_parents: Tensor | None = None,
     past_key: Tensor | None = None,
     past_value: Tensor | None = None,
     return_lse: bool = False,
@@ -47,12 +53,16 @@ def attention(
     With a past the present follows.
     """
     k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)
+    if q.ndim == k.ndim == 4:
+        check_masks(q, k, block_mask, block_size, tree_parents)
     output, aux = flex_attention(
         q,
         k,
         v,
         score_mod=_score_mod(q, k, bias, softcap),
-        block_mask=_block_mask(q, k, mask, is_causal, offset, window, kv_lengths),
+        block_mask=_block_mask(
+            q, k, mask, is_causal, offset, window, kv_lengths, block_mask, block_size, tree_parents
+        ),
         scale=scale,
         enable_gqa=q.ndim == k.ndim == 4 and q.shape[1] != k.shape[1],
         return_aux=AuxRequest(lse=return_lse),
@@ -88,6 +98,9 @@ def _block_mask(
     causal_offset: int | Tensor,
     window: tuple[int | None, int | None] | None,
     kv_lengths: Tensor | None,
+    blocks: Tensor | None,
+    block_size: tuple[int, int] | None,
+    tree_parents: Tensor | None,
 ) -> BlockMask | None:
     """The keys that each row may attend to, as flex attention's blocks; None if all."""
     left, right = window or (None, None)
@@ -105,6 +118,13 @@ def _block_mask(
         parts.append(lambda b, h, i, j: j <= i + offsets[b] + right)
     if kv_lengths is not None:
         parts.append(lambda b, h, i, j: j < kv_lengths[b])
+    if blocks is not None and block_size is not None:
+        rows, columns = block_size
+        table = blocks.expand(*q.shape[:2], *blocks.shape[-2:])
+        parts.append(lambda b, h, i, j: table[b, h, i // rows, j // columns])
+    if tree_parents is not None:
+        tree = tree_allows(tree_parents, causal_offset, torch.arange(k.shape[2], device=q.device)).expand(q.shape[0], 1, q.shape[2], k.shape[2])
+        parts.append(lambda b, h, i, j: tree[b, 0, i, j])
     if not parts:
         return None
     batch, heads, queries = q.shape[:3]

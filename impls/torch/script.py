@@ -322,6 +322,8 @@ def _grouped(call: Call) -> bool:
 
 def flex(call: Call) -> Snippet:
     """``flex_attention`` with the score and the mask as functions of the indices (impls.torch.flex)."""
+    if {"block_mask", "tree_parents"} & set(call.arrays):
+        return written_out("flex:attention")(call)
     options, arrays = call.static, list(call.arrays)
     names = ["flex_attention"]
     body = []
@@ -441,6 +443,7 @@ CALLS: dict[str, Writer] = {
     "torch-sdpa-efficient": sdpa("EFFICIENT_ATTENTION"),
     "torch-sdpa-cudnn": sdpa("CUDNN_ATTENTION"),
     "torch-flash-aten": aten,
+    "torch-blocks": written_out("blocks:attention"),
     "torch-flex": flex,
     "torch-flex-compile": compiled_flex,
     "torch-compile": compiled,

@@ -26,6 +26,8 @@ SDPA = {
 #: What the other parts of the spec are called.
 PARTS = {
     "DEC": "Decoding",
+    "BLOCK": "Block masks",
+    "TREE": "Trees",
     "MHA": "Multi-head layer",
     "SUB": "Sub-layer",
     "GRAD": "Gradients",

@@ -13,7 +13,7 @@ import numpy as np
 
 from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.impls.numpy.parts import add_special, finite_part, working_dtype
-from attention_conformance.impls.validate import check_inputs, check_past
+from attention_conformance.impls.validate import check_inputs, check_masks, check_past
 
 Array = np.ndarray
 
@@ -41,6 +41,9 @@ class Inputs:
     sinks: Array | None = None
     past_key: Array | None = None
     past_value: Array | None = None
+    block_mask: Array | None = None
+    block_size: tuple[int, int] | None = None
+    tree_parents: Array | None = None
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -106,6 +109,11 @@ class Attention(Model):
     def check(self, x: Inputs) -> None:
         """SDPA-31 to SDPA-36: refuse what does not fit together."""
         check_inputs(x.q, x.k, x.v, x.mask, x.bias, x.sinks)
+        self.check_masks(x)
+
+    def check_masks(self, x: Inputs) -> None:
+        """BLOCK-5, TREE-4: refuse block masks and trees that do not fit."""
+        check_masks(x.q, x.k, x.block_mask, x.block_size, x.tree_parents)
 
     def attend(self, x: Inputs) -> Expected:
         """Every intermediate result, in the dtype computed in."""
@@ -166,8 +174,56 @@ class Attention(Model):
         )
 
     def mask_allows(self, x: Inputs) -> Array:
-        """SDPA-7: True keeps."""
-        return np.ones(x.shape, bool) if x.mask is None else self.spread(x, x.mask)
+        """SDPA-7: True keeps; likewise BLOCK-1 and TREE-1."""
+        allowed = np.ones(x.shape, bool) if x.mask is None else self.spread(x, x.mask)
+        if x.block_mask is not None:
+            allowed = allowed & self.blocks_allow(x)
+        return allowed if x.tree_parents is None else allowed & self.tree_allows(x)
+
+    def block_mask(self, x: Inputs) -> Array:
+        """BLOCK-1: the table for every head, (B, Hq, ⌈Sq / bq⌉, ⌈Sk / bk⌉)."""
+        assert x.block_mask is not None
+        return np.broadcast_to(x.block_mask, (*x.shape[:2], *x.block_mask.shape[-2:]))
+
+    def block_size(self, x: Inputs) -> tuple[int, int]:
+        """BLOCK-1: rows and keys of a block."""
+        assert x.block_size is not None
+        return x.block_size
+
+    def blocks_allow(self, x: Inputs) -> Array:
+        """BLOCK-1: the keys of blocks that are True."""
+        table = self.block_mask(x)
+        rows, keys = (
+            np.minimum(np.arange(n) // size, blocks - 1)
+            for n, size, blocks in zip(x.shape[2:], self.block_size(x), table.shape[2:], strict=True)
+        )
+        return table[:, :, rows][..., keys]
+
+    def parents(self, x: Inputs) -> Array:
+        """TREE-1: the node before each one, (B or 1, Sq), −1 for none."""
+        assert x.tree_parents is not None
+        return np.atleast_2d(x.tree_parents)
+
+    def seen_nodes(self, x: Inputs) -> Array:
+        """TREE-1: nodes that a node attends to, itself and its ancestors, (B or 1, Sq, Sq)."""
+        parents = self.parents(x)
+        seen = np.eye(x.shape[2], dtype=bool) | np.zeros((len(parents), 1, 1), bool)
+        for node in range(x.shape[2]):
+            parent = parents[:, node]
+            seen[:, node] |= (parent >= 0)[:, None] & seen[np.arange(len(parents)), parent]
+        return seen
+
+    def prefix_allows(self, x: Inputs) -> Array:
+        """TREE-1: the keys before the tree, (B or 1, 1, 1, Sk)."""
+        return self.keys(x) < self.offset(x)
+
+    def tree_allows(self, x: Inputs) -> Array:
+        """TREE-1: the keys before the tree and those of nodes."""
+        seen, place = self.seen_nodes(x)[:, None], self.keys(x) - self.offset(x)
+        inside = (place >= 0) & (place < x.shape[2])
+        full = np.broadcast_to(seen, (x.shape[0], 1, x.shape[2], x.shape[2]))
+        column = np.broadcast_to(np.where(inside, place, 0), (x.shape[0], 1, x.shape[2], x.shape[3]))
+        return self.prefix_allows(x) | (inside & np.take_along_axis(full, column, axis=3))
 
     def bias_allows(self, x: Inputs) -> Array:
         """SDPA-24: a bias of −inf is a mask."""
