@@ -1,0 +1,46 @@
+"""OpenVINO's converter of ONNX: a model that is one node ``Attention`` of opset 23."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import openvino as ov
+from onnx import TensorProto, helper
+
+_models: dict[Any, Any] = {}
+_TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bool": TensorProto.BOOL}
+
+
+def attention(
+    q: Any, k: Any, v: Any, *, mask: Any = None, bias: Any = None, is_causal: bool = False, scale: float | None = None,
+    softcap: float | None = None,
+) -> Any:  # fmt: skip
+    """``attn_mask`` is boolean or added; the model is converted for the shapes of the call."""
+    if mask is not None and bias is not None:
+        raise NotImplementedError("one attn_mask")
+    added = bias if mask is None else mask
+    given = [np.ascontiguousarray(each).reshape(each.shape) for each in (q, k, v, added) if each is not None]
+    options = {"is_causal": int(is_causal), "scale": scale, "softcap": softcap}
+    key = (tuple((each.shape, each.dtype.name) for each in given), *options.values())
+    if key not in _models:
+        node = helper.make_node(
+            "Attention", ["Q", "K", "V", "attn_mask"][: len(given)], ["Y"],
+            **{name: value for name, value in options.items() if value is not None},
+        )  # fmt: skip
+        inputs = [
+            helper.make_tensor_value_info(name, _TYPES[each.dtype.name], each.shape)
+            for name, each in zip(node.input, given, strict=True)
+        ]
+        output = helper.make_tensor_value_info("Y", _TYPES[q.dtype.name], None)
+        graph = helper.make_graph([node], "attention", inputs, [output])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+        onnx.checker.check_model(model, full_check=True)
+        core = ov.Core()
+        settings = {"INFERENCE_PRECISION_HINT": "f32"}  # otherwise bfloat16 where the processor has it
+        _models[key] = core.compile_model(core.read_model(model.SerializeToString()), "CPU", settings)
+    return np.array(_models[key](given)[0])
+
+
+attention.dtypes = ("float32",)  # type: ignore[attr-defined]
