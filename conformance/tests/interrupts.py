@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 #: Seconds to wait for an end, and how often Ctrl-C is pressed.
-PATIENCE, PRESSES = 30, 4
+PATIENCE, PRESSES = 8, 15
 
 
 @contextlib.contextmanager
