@@ -35,7 +35,8 @@ from attention_conformance.impls.foreign import program as foreign
 from attention_conformance.impls.interpreters import KERNELS
 from attention_conformance.impls.memory_layouts import lay_out
 from attention_conformance.impls.operators import MERGE, OPERATORS, PAGED, VARLEN
-from attention_conformance.impls.script import Given, Snippet, by_contract, forward, together
+from attention_conformance.impls.ranks_script import over_ranks
+from attention_conformance.impls.script import Given, Snippet, by_contract, forward, leaves, together
 from attention_conformance.impls.select import builtin
 
 #: Longest file name; systems allow 255 bytes.
@@ -120,15 +121,18 @@ def direct(written: Snippet) -> Snippet:
     return replace(written, function=ast.unparse(call.func), arguments=tuple(inner), definitions="")
 
 
-def snippet(target: Target, call: Call) -> Snippet:
-    """The call of a target.  Raises NotImplementedError for one that the implementation does not express."""
+def snippet(target: Target, call: Call, differentiated: Sequence[str] = ()) -> Snippet:
+    """The call of a target; ``differentiated`` are the arrays whose gradients are wanted of it.
+
+    Raises NotImplementedError for one that the implementation does not express.
+    """
     implementation = target.implementation
-    if implementation.distribution is not None:
-        raise NotImplementedError("no script of several ranks")
     if implementation.source:
         return foreign.called(implementation, call)
     if implementation.function_of:
         return _differentiated(target, call)
+    if implementation.distribution is not None:
+        return over_ranks(_plugged_in(implementation, call), implementation, call, differentiated)
     known = builtin().get(implementation.name)
     if known is not None and (known.target, known.prepare) == (implementation.target, implementation.prepare):
         calls = _script(_room(implementation)).CALLS
@@ -149,7 +153,7 @@ def _differentiated(target: Target, call: Call) -> Snippet:
         raise NotImplementedError(f"{gradients.framework.value} differentiates nothing")
     of = forward(call, gradients.function_of)
     writer = getattr(room, "FUNCTIONS", {}).get(gradients.target)
-    inner = writer(of) if writer else snippet(replace(target, implementation=_function(gradients)), of)
+    inner = writer(of) if writer else snippet(replace(target, implementation=_function(gradients)), of, leaves(call))
     written: Snippet = room.differentiated(inner, call)
     return written
 

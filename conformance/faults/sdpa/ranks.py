@@ -1,4 +1,4 @@
-"""(SDPA-6, SDPA-9, SDPA-11, SDPA-12, SDPA-14) What only attention over several ranks can get wrong, seen in its results."""
+"""(SDPA-6, SDPA-9, SDPA-11, SDPA-12, SDPA-14) What only attention over several ranks gets wrong, in its results."""
 
 from __future__ import annotations
 
