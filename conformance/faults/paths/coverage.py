@@ -56,7 +56,8 @@ ENVELOPES_OPENING = (
 SERVING_OPENING = (
     "`conformance/cases/serving.py` has designs of packed sequences, their gradients and paged caches in the same way: "
     "every two of the longest lengths, width, group, key heads, number of sequences, options (with the page size), "
-    "dtype and lse meet in some row. A run asks a plugged-in implementation those that some fault needs, {asked} of {all}."
+    "dtype and lse meet in some row. A run asks a plugged-in implementation those that some fault needs, {asked} of "
+    "{all}."
 )
 
 #: What a row may cost inside an envelope whose cheapest row is beyond a block's limit, in such rows.
