@@ -18,8 +18,8 @@ from attention_conformance.conformance.judging.compare import compare
 from attention_conformance.conformance.judging.message import inputs_line, rerun, share_text
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.properties.problem import Problem
-from attention_conformance.conformance.properties.serving import ServingProblem
 from attention_conformance.conformance.properties.properties import AS_DRAWN, Property, agrees_with_reference
+from attention_conformance.conformance.properties.serving import ServingProblem
 from attention_conformance.conformance.properties.trial import Answer, Context, Tally, Trial, Wrong
 from attention_conformance.conformance.spec.clauses import clauses
 
@@ -31,7 +31,13 @@ CRASHES = 20
 
 
 def failure_message(
-    result: Result, sentence: str, case: AnyCase, calls: Sequence[Answer], details: Sequence[str], again: str, paste: str
+    result: Result,
+    sentence: str,
+    case: AnyCase,
+    calls: Sequence[Answer],
+    details: Sequence[str],
+    again: str,
+    paste: str,
 ) -> str:
     """The whole message; ``case`` is the shrunk problem's, ``paste`` its line or "" if it does not fail by itself."""
     kind = result.failure.value if result.failure else ""

@@ -136,7 +136,8 @@ def _packed(
     choose: Choose, form: str, keywords: frozenset[str], needs: frozenset[str], palette: PackedShape | None
 ) -> ServingProblem:
     operator = FORMS[form]
-    known = keywords or frozenset(OPERATORS[operator].keywords)
+    known = frozenset(OPERATORS[operator].keywords)
+    known = known & keywords if keywords else known
 
     def given(name: str) -> bool:
         return name in needs or (name in known and choose((False, False, True)))

@@ -1,4 +1,4 @@
-"""Properties of packed, paged, quantised and merged attention: what holds between calls, with the clause it follows from.
+"""Properties of packed, paged, quantised and merged attention: what holds between calls, each with its clause.
 
 As properties.py has it for attention, with problems of serving.py.
 """

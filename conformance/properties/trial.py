@@ -19,7 +19,7 @@ import numpy as np
 
 from attention_conformance.conformance.bounds.sdpa import UNIT_ROUNDOFF
 from attention_conformance.conformance.cases.base import AnyCase, Case
-from attention_conformance.conformance.cases.store import RANDOM
+from attention_conformance.conformance.cases.store import RANDOM, CaseStore
 from attention_conformance.conformance.judging import judge
 from attention_conformance.conformance.judging.compare import Comparison, compare
 from attention_conformance.conformance.judging.judge import Finding
@@ -78,6 +78,7 @@ class Measured:
     __rmul__ = __mul__
 
     def each(self, change: Callable[[np.ndarray], np.ndarray]) -> Measured:
+        """The same with a change of axes of all four arrays."""
         return Measured(change(self.value), change(self.exact), change(self.bound), change(self.excused))
 
 
@@ -290,7 +291,8 @@ class Trial:
         name = f"{case.name} ({what})"
         if not isinstance(case, Case):
             stored = {"stored": ""} if hasattr(case, "stored") else {}  # the given caches have their dtype
-            return dataclasses.replace(case, name=name, options=x.keywords, edit=lambda _: x, store=RANDOM, **stored)
+            given = {"options": x.keywords, "edit": lambda _: x, "store": CaseStore()}  # of a problem drawn again
+            return dataclasses.replace(case, name=name, **given, **stored)
         return Example(
             name, case.clauses, case.why, case.shape, options=x.keywords, dtypes=case.dtypes, store=RANDOM, given=x
         )
