@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from attention_conformance.conformance.cases import QUICK, every_case
-from attention_conformance.conformance.cases.envelopes import ENVELOPES
+from attention_conformance.conformance.cases.envelopes import KINDS
 from attention_conformance.conformance.run import sharding
 from attention_conformance.conformance.run.parallel import default_parallel
 from attention_conformance.conformance.spec.clauses import clauses
@@ -65,7 +65,7 @@ def kill_matrix_options(parser: argparse.ArgumentParser) -> None:
         "--envelopes",
         dest="per_envelope",
         nargs="*",
-        choices=list(ENVELOPES),
+        choices=list(KINDS),
         metavar="NAME",
         help="inside the envelope of each kind of kernel, or of those named, and those on paths of kernels too; the "
         "file keeps what it has of other envelopes (minutes for each)",

@@ -20,6 +20,7 @@ from attention_conformance.conformance.cases import (
     AnyCase,
     Case,
     asked_kernel_cases,
+    asked_serving_cases,
     cases_named,
     every_case,
     few_kernel_cases,
@@ -27,12 +28,13 @@ from attention_conformance.conformance.cases import (
     quick_cases,
 )
 from attention_conformance.conformance.cases.fit import dtypes_for, fit, fit_kernels
+from attention_conformance.conformance.cases.packed import PackedCase
 from attention_conformance.conformance.judging.claims import required
 from attention_conformance.conformance.ledger.load import LedgerError
 from attention_conformance.conformance.run import first_calls, sharding, xdist
 from attention_conformance.conformance.run.invariance_questions import questions
 from attention_conformance.conformance.run.recorder import PLACES, Recorder, check_ledger, is_quick
-from attention_conformance.impls.contract import ImplementationError
+from attention_conformance.impls.contract import Implementation, ImplementationError
 from attention_conformance.impls.envelope import Envelope
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.operators import SDPA
@@ -201,12 +203,20 @@ def asked(target: targets.Target, cases: Sequence[AnyCase] | None) -> list[AnyCa
         c for c in (every_case().values() if cases is None else cases) if c.operator == implementation.operator
     ]
     found = [case for case in (fit(case, implementation.envelope) for case in of_operator) if own(case)]
-    if cases is not None or implementation.operator != SDPA.name:
+    if cases is not None:
         return found
+    if implementation.operator != SDPA.name:
+        own_tier = implementation.name not in builtin()
+        return found + [c for c in _serving(implementation) if own_tier and own(c)]
     if implementation.name in builtin():
         asked_few = any(fnmatch(implementation.name, pattern) for pattern in COMPILES_NOTHING)
         return found + [c for c in few_kernel_cases().values() if asked_few and own(c)]
     return found + [c for c in _kernels(implementation.envelope, implementation.dtypes) if own(c)]
+
+
+def _serving(implementation: Implementation) -> list[PackedCase]:
+    asked = (case for case in asked_serving_cases().values() if case.operator == implementation.operator)
+    return fit_kernels(asked, implementation.envelope, implementation.dtypes)
 
 
 @functools.cache

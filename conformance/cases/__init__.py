@@ -22,6 +22,7 @@ from attention_conformance.conformance.cases import (
     paged,
     positions,
     scores,
+    serving,
     shapes,
     sinks,
     softmax,
@@ -31,6 +32,7 @@ from attention_conformance.conformance.cases import (
 )
 from attention_conformance.conformance.cases.base import AnyCase, Case
 from attention_conformance.conformance.cases.data import Shape
+from attention_conformance.conformance.cases.packed import PackedCase
 from attention_conformance.conformance.spec.inputs import Inputs
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "all_cases",
     "asked_cases",
     "asked_kernel_cases",
+    "asked_serving_cases",
     "case_named",
     "cases_named",
     "every_case",
@@ -48,6 +51,7 @@ __all__ = [
     "kernel_cases",
     "one_shape_cases",
     "quick_cases",
+    "serving_cases",
 ]
 
 #: The names of the cases of a quick run, a line each: as few as show every fault and every clause; chosen by the kill
@@ -84,13 +88,25 @@ def few_kernel_cases() -> dict[str, Case]:
 
 def case_named(name: str) -> AnyCase:
     """The case of a name, of whichever tier.  Raises KeyError for a name that no case has."""
-    return asked_cases().get(name) or kernels.named(name)
+    return asked_cases().get(name) or (serving.named(name) if name.startswith("serving-") else kernels.named(name))
 
 
 @functools.cache
 def asked_cases() -> dict[str, AnyCase]:
     """Every case that a run asks without being told to, by name."""
-    return every_case() | asked_kernel_cases() | one_shape_cases()
+    return every_case() | asked_kernel_cases() | one_shape_cases() | asked_serving_cases()
+
+
+@functools.cache
+def asked_serving_cases() -> dict[str, PackedCase]:
+    """The cases of a design of packed and paged attention that a run asks a plugged-in implementation, by name."""
+    return _by_name(serving.asked_cases())
+
+
+@functools.cache
+def serving_cases() -> dict[str, PackedCase]:
+    """The cases of the designs of packed and paged attention by their names: all are asked by name alone."""
+    return _by_name(serving.cases())
 
 
 @functools.cache
@@ -122,7 +138,7 @@ def quick_cases() -> dict[str, AnyCase]:
 
 def cases_named(pattern: str) -> list[AnyCase]:
     """The cases whose names a glob meets; those for one shape or at the sizes of kernels where it meets no other."""
-    for known in (every_case, one_shape_cases, kernel_cases):
+    for known in (every_case, one_shape_cases, kernel_cases, serving_cases):
         found: list[AnyCase] = [case for name, case in known().items() if fnmatch(name, pattern)]
         if found:
             return found

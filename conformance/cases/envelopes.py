@@ -7,14 +7,16 @@ are named (faults/envelopes.py).
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES
+from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES, AnyCase
 from attention_conformance.conformance.cases.data import Rng, Shape
 from attention_conformance.conformance.cases.fit import at_sizes
+from attention_conformance.conformance.cases.packed import PackedShape
 from attention_conformance.impls.envelope import Envelope, Sizes
 
 _WIDTHS = Sizes((64, 96, 128, 256))
@@ -37,21 +39,50 @@ class Kind:
     dtypes: tuple[str, ...]
     past: bool = True
     gradients: bool = True
+    #: The operators of a kernel that serves, in place of attention and its gradients.
+    serves: tuple[str, ...] = ()
+    #: Keywords of those that it has not.
+    without: frozenset[str] = frozenset()
+    #: Which of their calls it takes, beside sizes, in words; in ``CALLS``.
+    calls: str = ""
 
     @property
     def operators(self) -> tuple[str, ...]:
         """What it computes, of what has lengths and widths."""
-        return ("sdpa", "sdpa_grad") if self.gradients else ("sdpa",)
+        return self.serves or (("sdpa", "sdpa_grad") if self.gradients else ("sdpa",))
 
     @property
     def lacking(self) -> frozenset[str]:
         """Keywords that it has not."""
-        return frozenset() if self.past else frozenset({"past_key", "past_value"})
+        return self.without if self.past else self.without | {"past_key", "past_value"}
 
     @property
     def line(self) -> str:
         """The envelope in one line."""
-        return self.envelope.line(self.dtypes, () if self.past else ("past",))
+        lacking = (*sorted(self.without), *(() if self.past else ("past",)))
+        return self.envelope.line(self.dtypes, lacking) + (f"; {self.calls}" if self.calls else "")
+
+    def takes(self, case: AnyCase) -> bool:
+        """Whether it takes the calls of a case of one of its operators, whose sizes are inside."""
+        return not case.keywords & self.lacking and (not self.calls or CALLS[self.calls](case))
+
+
+def _lengths(case: AnyCase) -> tuple[int, ...]:
+    """The lengths of the sequences of a pack."""
+    return (*case.shape.q_lengths, *case.shape.k_lengths) if isinstance(case.shape, PackedShape) else ()
+
+
+def _positions(case: AnyCase) -> bool:
+    return isinstance(case.shape, PackedShape) and not case.options.get("is_causal")
+
+
+#: What kernels that serve may ask of a call, in words; merging, whose calls have no lengths, is not asked.
+CALLS: dict[str, Callable[[AnyCase], bool]] = {
+    "no sequence without queries or keys": lambda case: 0 not in _lengths(case),
+    "causal": lambda case: not _positions(case),
+    "causal, one query of each sequence": lambda case: not _positions(case) and set(case.shape.q_lengths) == {1},
+    "as many queries as keys in each sequence": lambda case: case.shape.q_lengths == case.shape.k_lengths,
+}
 
 
 #: Kinds of kernels, by name.
@@ -68,6 +99,36 @@ ENVELOPES: dict[str, Kind] = {
     "Sq = Sk": Kind(Envelope(length_relation="Sq = Sk"), ("float32",), past=False),
     "one query": Kind(Envelope(query_lengths=Sizes((1,))), ("float32",), gradients=False),
 }
+
+_SERVED = Sizes((64, 128))
+_SERVING = ("varlen", "varlen_grad", "paged", "merge")
+
+
+def _serving(*operators: str, **rest: Any) -> Kind:
+    """A kernel that serves, in half precision with heads of 64 or 128; ``pages`` and ``groups`` as sizes."""
+    sizes = {name: rest.pop(name) for name in ("page_sizes", "group_sizes") if name in rest}
+    envelope = Envelope(head_widths=_SERVED, value_widths=_SERVED, equal_widths=True, **sizes)
+    return Kind(envelope, HALVES, serves=operators, **rest)
+
+
+#: Kinds of kernels that serve, by name: engines' page sizes, and what they do without.
+SERVING: dict[str, Kind] = {
+    "serving": Kind(Envelope(), ALL_DTYPES, serves=_SERVING),
+    "serving in half precision": _serving(*_SERVING),
+    "pages of 16": _serving("paged", page_sizes=Sizes((16,))),
+    "pages of 64": _serving("paged", page_sizes=Sizes((64,))),
+    "pages of 128": _serving("paged", page_sizes=Sizes((128,))),
+    "causal packs": _serving("varlen", "varlen_grad", "paged", calls="causal"),
+    "no empty sequence": _serving("varlen", "varlen_grad", "paged", calls="no sequence without queries or keys"),
+    "packed training": _serving("varlen", "varlen_grad", calls="as many queries as keys in each sequence"),
+    "paged decoding": _serving(
+        "paged", page_sizes=Sizes((16, 64)), calls="causal, one query of each sequence", without=frozenset({"sinks"})
+    ),
+    "grouped heads": _serving("varlen", "varlen_grad", "paged", group_sizes=Sizes((4, 8))),
+}
+
+#: Every kind.
+KINDS = ENVELOPES | SERVING
 
 
 @dataclass(frozen=True)

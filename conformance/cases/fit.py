@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from attention_conformance.conformance.cases.base import AnyCase, Case
+from attention_conformance.conformance.cases.base import AnyCase
 from attention_conformance.conformance.cases.data import LEVEL, Shape, normal, numbered, pointing, shifted
 from attention_conformance.conformance.cases.packed import PackedShape, PagedShape
 from attention_conformance.conformance.cases.store import FITTED
@@ -343,7 +343,7 @@ def in_range(case: AnyCase) -> bool:
 EQUAL_CALLS = 2
 
 
-def fit_kernels(cases: Iterable[Case], envelope: Envelope, dtypes: Sequence[str]) -> list[Case]:
+def fit_kernels(cases: Iterable[C], envelope: Envelope, dtypes: Sequence[str]) -> list[C]:
     """Cases at the sizes of kernels inside an envelope, smallest first.
 
     They are many, and where an envelope has few sizes they become one call: of those that are made alike, and so differ
@@ -352,7 +352,7 @@ def fit_kernels(cases: Iterable[Case], envelope: Envelope, dtypes: Sequence[str]
     Parameters
     ----------
     cases
-        Of sdpa.
+        Of one tier.
     envelope, dtypes
         What an implementation takes.
     """
@@ -361,7 +361,7 @@ def fit_kernels(cases: Iterable[Case], envelope: Envelope, dtypes: Sequence[str]
     met: Counter[tuple[Any, ...]] = Counter()
     found = []
     for case in able:
-        made = case.data, case.edit, case.past, frozenset(case.options.items())
+        made = case.data, case.edit, getattr(case, "past", None), frozenset(case.options.items())
         call = case.shape, made, dtypes_for(case, dtypes)
         met[call] += 1
         if met[call] <= EQUAL_CALLS:

@@ -354,16 +354,22 @@ def designed(name: str) -> Design:
     return design(BLOCKS[name].factors)
 
 
+def sizes_text(row: Row) -> str:
+    """All of a row but its option, as names of cases have it."""
+    d, dv = row.width
+    width = f"d{d}" if d == dv else f"d{d}v{dv}"
+    sizes = f"{row.b}x{row.hkv * row.group}x{row.hkv}-q{row.sq}-k{row.sk}-{width}"
+    return f"{sizes}{'-lse' * row.lse}-{row.dtype}"
+
+
 def of_row(name: str, why: str, row: Row) -> Case:
     """The case of a row; its name tells all of it, so that it stays the same in any design."""
     options = OPTION_SETS[row.option]
     shape = Shape(row.b, row.hkv * row.group, row.hkv, row.sq, row.sk, *row.width)
-    width = f"d{shape.d}" if shape.d == shape.dv else f"d{shape.d}v{shape.dv}"
-    sizes = f"{row.b}x{shape.hq}x{shape.hkv}-q{row.sq}-k{row.sk}-{width}"
     lse = {"return_lse": True} if row.lse else {}
     clauses = options.clauses + " SDPA-17" * (row.group > 1) + " SDPA-19" * row.lse
     return case(
-        f"kernel-{name}-{row.option}-{sizes}{'-lse' * row.lse}-{row.dtype}",
+        f"kernel-{name}-{row.option}-{sizes_text(row)}",
         clauses,
         f"{why}: {row.option}, {row.sq} queries, {row.sk} keys, groups of {row.group}.",
         shape,
@@ -385,8 +391,8 @@ def cases() -> Iterator[Case]:
 
 
 _NAME = re.compile(
-    r"kernel-(?P<kind>[a-z]+)-(?P<option>[a-z-]+)-(?P<b>\d+)x(?P<hq>\d+)x(?P<hkv>[1-9]\d*)-q(?P<sq>\d+)-k(?P<sk>\d+)"
-    r"-d(?P<d>\d+)(v(?P<dv>\d+))?(?P<lse>-lse)?-(?P<dtype>[a-z]+\d+)"
+    r"(kernel|serving)-(?P<kind>[a-z]+)-(?P<option>[a-z][a-z0-9-]*)-(?P<b>\d+)x(?P<hq>\d+)x(?P<hkv>[1-9]\d*)"
+    r"-q(?P<sq>\d+)-k(?P<sk>\d+)-d(?P<d>\d+)(v(?P<dv>\d+))?(?P<lse>-lse)?-(?P<dtype>[a-z]+\d+)"
 )
 
 

@@ -11,16 +11,17 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from attention_conformance.conformance.cases import AnyCase, every_case, kernel_cases
+from attention_conformance.conformance.cases import AnyCase, every_case, kernel_cases, serving_cases
+from attention_conformance.conformance.cases import serving as serving_design
 from attention_conformance.conformance.cases.data import Shape
-from attention_conformance.conformance.cases.envelopes import ENVELOPES, Kind, Proposed, random_shape
+from attention_conformance.conformance.cases.envelopes import KINDS, Kind, Proposed, random_shape
 from attention_conformance.conformance.cases.fit import dtypes_for, fit, fit_kernels, resized
 from attention_conformance.conformance.cases.kernel_paths import Call, KernelPath, kernel_paths
 from attention_conformance.conformance.cases.kernels import OPTION_SETS, REQUESTED, call_of, telling
@@ -36,11 +37,17 @@ from attention_conformance.conformance.faults import FAULTS, PATH_FAULTS, Fault
 from attention_conformance.conformance.faults.gradients.sdpa import OverRanks
 from attention_conformance.conformance.faults.kill_matrix import LEAST, Row
 from attention_conformance.conformance.faults.models.gradients import Backward
+from attention_conformance.conformance.faults.models.merge import Merging
 from attention_conformance.conformance.faults.models.on_path import Mistake
-from attention_conformance.conformance.faults.models.sdpa import Attention
+from attention_conformance.conformance.faults.models.paged import Paged
+from attention_conformance.conformance.faults.models.sdpa import Attention, Model
+from attention_conformance.conformance.faults.models.varlen import Packed
+from attention_conformance.conformance.faults.models.varlen_gradients import PackedBackward
 from attention_conformance.conformance.faults.trials import trial
 from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.conformance.properties import serving
 from attention_conformance.impls import compressed, strict
+from attention_conformance.impls.operators import OPERATORS
 from attention_conformance.impls.process.pool import Pool
 
 FORMAT = "attention-conformance envelopes 1"
@@ -52,7 +59,10 @@ PUBLISHED = Path(__file__).with_name(f"envelopes.json{compressed.SUFFIX}")
 _MOST_BYTES = 1 << 24
 
 #: Random problems that a fault is looked for on, of sdpa and, beside each case at a random shape, of its gradients.
-SEARCHED = {"sdpa": 200, "sdpa_grad": 40}
+SEARCHED = {"sdpa": 200, "sdpa_grad": 40, "varlen": 300, "varlen_grad": 300, "paged": 600, "merge": 300}
+
+#: Operators whose cases are looked at with random sizes, too.
+SEARCHED_BY_SIZE = ("sdpa", "sdpa_grad")
 
 #: Calls of a path that a fault on it is looked for on, and calls that are drawn to find them.
 ON_PATH, DRAWN = 40, 6000
@@ -67,7 +77,14 @@ LARGEST = 9 << 16
 #: The envelope, of few faults and small calls, in which the random problems are tried on what cases catch, too.
 WITH_POWER = "one query"
 
-_CORRECT = {"sdpa": Attention, "sdpa_grad": Backward}
+_CORRECT: dict[str, type[Model]] = {
+    "sdpa": Attention,
+    "sdpa_grad": Backward,
+    "varlen": Packed,
+    "varlen_grad": PackedBackward,
+    "paged": Paged,
+    "merge": Merging,
+}
 
 
 @dataclass(frozen=True)
@@ -107,8 +124,8 @@ def fault_named(name: str) -> Fault:
 
 def faults_in(kind: Kind) -> list[str]:
     """The faults that a kind of kernel may have: those of its operators, but for those between ranks, and on paths."""
-    own = (n for n, fault in FAULTS.items() if fault.operator in kind.operators and not between_ranks(fault))
-    return [*own, *PATH_FAULTS]
+    own = [n for n, fault in FAULTS.items() if fault.operator in kind.operators and not between_ranks(fault)]
+    return own if kind.serves else [*own, *PATH_FAULTS]
 
 
 def between_ranks(fault: Fault) -> bool:
@@ -123,12 +140,13 @@ def cases_in(kind: Kind) -> list[AnyCase]:
 
 def kernel_cases_in(kind: Kind) -> list[AnyCase]:
     """The cases at the sizes of kernels inside its envelope, smallest first; of equal calls as many as are needed."""
-    own = [c for c in kernel_cases().values() if c.operator in kind.operators and not c.keywords & kind.lacking]
+    tier: Iterable[AnyCase] = serving_cases().values() if kind.serves else kernel_cases().values()
+    own = [c for c in tier if c.operator in kind.operators and kind.takes(c)]
     return [replace(case, store=FITTED) for case in fit_kernels(own, kind.envelope, kind.dtypes)]
 
 
 def _asked(kind: Kind, cases: Iterable[AnyCase]) -> list[AnyCase]:
-    own = (case for case in cases if case.operator in kind.operators and not case.keywords & kind.lacking)
+    own = (case for case in cases if case.operator in kind.operators and kind.takes(case))
     fitted = (fit(case, kind.envelope) for case in own)
     found = (case for case in fitted if not case.unfit and dtypes_for(case, kind.dtypes))
     return sorted(found, key=lambda case: case.size)
@@ -143,7 +161,7 @@ def judged(name: str, pool: Pool, faults: Iterable[str] = (), enough: int = LEAS
     Parameters
     ----------
     name
-        In ENVELOPES.
+        In KINDS.
     pool
         Processes to call the faults in.
     faults
@@ -153,9 +171,9 @@ def judged(name: str, pool: Pool, faults: Iterable[str] = (), enough: int = LEAS
     power
         Try the random problems on the faults that cases catch, too, which says how much they see.
     """
-    kind = ENVELOPES[name]
+    kind = KINDS[name]
     rows = [Row(fault_named(each), pool) for each in faults or faults_in(kind)]
-    small, likely, already = cases_in(kind), _likely(), set(REQUESTED.read_text(encoding="utf-8").split())
+    small, likely, already = cases_in(kind), _likely(), _requested()
     large = sorted(
         kernel_cases_in(kind), key=lambda case: case.name not in already
     )  # a run asks no more than it has to
@@ -164,7 +182,7 @@ def judged(name: str, pool: Pool, faults: Iterable[str] = (), enough: int = LEAS
         for case in (*small, *large):
             left = [row for row in rows if len(row.caught) < enough and row.takes(case)]
             left = [row for row in left if (case.name in likely.get(row.fault.name, ())) is first]
-            any_size = case.shape.elements <= LARGEST or case.name in fitted
+            any_size = bool(kind.serves) or case.shape.elements <= LARGEST or case.name in fitted
             _judge(case, kind, [row for row in left if any_size or _path(row)])
     examples, seen = _searched(name, kind, [row for row in rows if not row.caught and not _path(row)])
     found = []
@@ -178,6 +196,11 @@ def judged(name: str, pool: Pool, faults: Iterable[str] = (), enough: int = LEAS
     shown, _ = _searched(name, kind, tried, random_only=True)
     counts = {"cases": len(small), "kernel cases": len(large), "problems": seen}
     return Matrix(name, tuple(found), (len(shown), len(tried)), counts)
+
+
+def _requested() -> set[str]:
+    """The cases of designs that a run asks."""
+    return {name for file in TIERS for name in file.read_text(encoding="utf-8").split()}
 
 
 def _likely() -> dict[str, set[str]]:
@@ -212,7 +235,9 @@ def _on_path(row: Row, case: Any, dtype: str) -> bool:
 
 def problems(name: str, kind: Kind, *, random_only: bool = False) -> Iterator[tuple[AnyCase, str]]:
     """Random problems inside an envelope, always the same, each with its dtype; and every case at a random shape."""
-    for operator in kind.operators:
+    for operator in kind.serves:
+        yield from _serving_problems(name, kind, operator)
+    for operator in () if kind.serves else kind.operators:
         for index in range(SEARCHED[operator]):
             rng = np.random.default_rng((zlib.crc32(f"{name} {operator}".encode()), index))
             shape, dtype = random_shape(rng, kind.envelope, MOST), str(rng.choice(kind.dtypes))
@@ -233,6 +258,22 @@ def problems(name: str, kind: Kind, *, random_only: bool = False) -> Iterator[tu
                 rng = np.random.default_rng((zlib.crc32(f"{name} {case.name}".encode()), 1))
                 found = resized(case, random_shape(rng, kind.envelope, MOST))
                 yield replace(found, name=f"{case.name}~{name}", store=RANDOM), str(rng.choice(asked))
+
+
+def _serving_problems(name: str, kind: Kind, operator: str) -> Iterator[tuple[AnyCase, str]]:
+    """Random problems of a form that serves, fitted to an envelope; every third paged one has caches with scales."""
+    for index in range(SEARCHED[operator]):
+        rng = np.random.default_rng((zlib.crc32(f"{name} {operator}".encode()), index))
+        form = "quantised" if operator == "paged" and index % 3 == 0 else operator
+        drawn = serving.drawn(serving.of_rng(rng), form, OPERATORS[operator].keywords, _always(kind)).case()
+        case = fit(drawn, kind.envelope)
+        if not case.unfit and kind.takes(case):
+            yield replace(case, store=RANDOM), str(rng.choice(kind.dtypes))
+
+
+def _always(kind: Kind) -> frozenset[str]:
+    """Keywords that an envelope's calls have all."""
+    return frozenset({"is_causal"}) if kind.calls.startswith("causal") else frozenset()
 
 
 def _searched(name: str, kind: Kind, rows: list[Row], *, random_only: bool = False) -> tuple[dict[str, str], int]:
@@ -261,7 +302,8 @@ def _is_sound(case: AnyCase, dtype: str, row: Row) -> bool:
     make = _CORRECT[case.operator]
     try:
         sound = trial(make, case, dtype, row.plugged.profile(dtype)).verdict.outcome is Outcome.PASSED
-        return sound and case.inputs(dtype).arrays["q"].shape == _q_shape(case.shape)  # data may have sizes of its own
+        own = case.operator not in SEARCHED_BY_SIZE or case.inputs(dtype).arrays["q"].shape == _q_shape(case.shape)
+        return sound and own  # data may have sizes of its own
     except Exception:  # as above
         return False
 
@@ -339,7 +381,7 @@ def as_json(matrices: Iterable[Matrix]) -> dict[str, Any]:
         "envelopes": [
             {
                 "name": each.name,
-                "line": ENVELOPES[each.name].line,
+                "line": KINDS[each.name].line,
                 "counts": each.counts,
                 "power": list(each.power),
                 "faults": {
@@ -367,10 +409,17 @@ def published() -> dict[str, Any]:
     return read(PUBLISHED)
 
 
-def asked(matrices: Mapping[str, Any]) -> list[str]:
-    """The cases at the sizes of kernels that some fault needs to be caught twice, of matrices as plain data."""
+#: The tiers of designed cases: the file of those that a run asks, and all of the tier.
+TIERS: dict[Path, Callable[[], Mapping[str, AnyCase]]] = {
+    REQUESTED: kernel_cases,
+    serving_design.REQUESTED: serving_cases,
+}
+
+
+def asked(matrices: Mapping[str, Any], tier: Callable[[], Mapping[str, AnyCase]] = kernel_cases) -> list[str]:
+    """The cases of a tier that some fault needs to be caught twice, of matrices as plain data."""
     faults = (fault for each in matrices["envelopes"] for fault in each["faults"].values())
-    return sorted({name for fault in faults for name in fault.get("caught", {}) if name in kernel_cases()})
+    return sorted({name for fault in faults for name in fault.get("caught", {}) if name in tier()})
 
 
 def write(path: Path, names: Sequence[str] = ()) -> str:
@@ -391,17 +440,18 @@ def write(path: Path, names: Sequence[str] = ()) -> str:
     """
     lines = []
     known = {each["name"]: each for each in read(path)["envelopes"]} if path.exists() else {}
-    for name in names or ENVELOPES:
+    for name in names or KINDS:
         matrix = judged(name, Pool(in_process=True), power=name == WITH_POWER)
         known[name] = as_json([matrix])["envelopes"][0]
-        found = {"format": FORMAT, "envelopes": [known[each] for each in ENVELOPES if each in known]}
+        found = {"format": FORMAT, "envelopes": [known[each] for each in KINDS if each in known]}
         text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
         if path.suffix == compressed.SUFFIX:
             compressed.write(path, text.encode())
         else:
             path.write_text(text, encoding="utf-8")
         if path.resolve() == PUBLISHED:
-            REQUESTED.write_text("".join(f"{case}\n" for case in asked(found)), encoding="utf-8")
+            for file, tier in TIERS.items():
+                file.write_text("".join(f"{case}\n" for case in asked(found, tier)), encoding="utf-8")
         states = Counter(each.state for each in matrix.found)
         lines.append(f"{name}: {', '.join(f'{n} {state}' for state, n in states.items())}")
     return "\n".join([*lines, str(path)])

@@ -16,7 +16,6 @@ from attention_conformance.conformance import targets
 from attention_conformance.conformance.judging.outcomes import Result
 from attention_conformance.conformance.ledger import triggers
 from attention_conformance.conformance.ledger.load import read
-from attention_conformance.impls.operators import SDPA
 
 if TYPE_CHECKING:
     from attention_conformance.conformance.properties.properties import Property
@@ -60,15 +59,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give the tests with the arguments ``target`` and ``prop`` one item per target of sdpa and property."""
+    """Give the tests with the arguments ``target`` and ``prop`` one item per target and property of its operator."""
     if not {"target", "prop"} <= set(metafunc.fixturenames):
         return
     if _SETTING not in metafunc.config.stash:
         pytest.fail(f"{TESTS.name} needs --fuzz N, the number of examples", pytrace=False)
     from attention_conformance.conformance.properties.properties import PROPERTIES
+    from attention_conformance.conformance.properties.serving_properties import SERVING_PROPERTIES
 
-    chosen = [t for t in targets.targets(metafunc.config) if t.implementation.operator == SDPA.name]
-    pairs = [(t, p) for t in chosen for p in PROPERTIES.values()]
+    known = [*PROPERTIES.values(), *SERVING_PROPERTIES.values()]
+    chosen = targets.targets(metafunc.config)
+    pairs = [(t, p) for t in chosen for p in known if p.operator == t.implementation.operator]
     metafunc.parametrize(("target", "prop"), pairs, ids=[f"{t.id}-{p.name}" for t, p in pairs])
 
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import hypothesis
 import numpy as np
 from hypothesis import strategies as st
 
 from attention_conformance.conformance.properties import transform
-from attention_conformance.conformance.properties.strategies import Space
+from attention_conformance.conformance.properties.strategies import Space, problems
 from attention_conformance.conformance.properties.trial import Trial, constant, merged
+from attention_conformance.impls.operators import SDPA
 
 AS_DRAWN = "the problem as drawn"
 
@@ -41,6 +43,15 @@ class Property:
     def sentence(self) -> str:
         """Sentence of the property."""
         return re.sub(r"\s+", " ", self.check.__doc__ or "").strip()
+
+    @property
+    def operator(self) -> str:
+        """The operator that it is asked of."""
+        return SDPA.name
+
+    def problems(self, keywords: frozenset[str], few: bool) -> st.SearchStrategy[Any]:
+        """Problems to draw for an implementation with these keywords."""
+        return problems(self.space(keywords, few))
 
     def space(self, keywords: frozenset[str], few: bool) -> Space:
         """Space to draw from for an implementation with these keywords."""

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky, Unsatisfiable, UnsatisfiedAssumption
 
 from attention_conformance.conformance.bounds.sdpa import UNIT_ROUNDOFF
-from attention_conformance.conformance.cases import Case
-from attention_conformance.conformance.cases.base import reference_of
+from attention_conformance.conformance.cases import AnyCase, Case
 from attention_conformance.conformance.judging.compare import compare
 from attention_conformance.conformance.judging.message import inputs_line, rerun, share_text
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.properties.problem import Problem
 from attention_conformance.conformance.properties.properties import AS_DRAWN, Property, agrees_with_reference
-from attention_conformance.conformance.properties.strategies import problems
+from attention_conformance.conformance.properties.serving import ServingProblem
 from attention_conformance.conformance.properties.trial import Answer, Context, Tally, Trial, Wrong
 from attention_conformance.conformance.spec.clauses import clauses
 
@@ -32,7 +31,13 @@ CRASHES = 20
 
 
 def failure_message(
-    result: Result, sentence: str, case: Case, calls: Sequence[Answer], details: Sequence[str], again: str, paste: str
+    result: Result,
+    sentence: str,
+    case: AnyCase,
+    calls: Sequence[Answer],
+    details: Sequence[str],
+    again: str,
+    paste: str,
 ) -> str:
     """The whole message; ``case`` is the shrunk problem's, ``paste`` its line or "" if it does not fail by itself."""
     kind = result.failure.value if result.failure else ""
@@ -71,10 +76,12 @@ def _stored(name: str, answer: Answer) -> str:
     return dtype if dtype in UNIT_ROUNDOFF else "float64"
 
 
-def paste_line(problem: Problem, clause: str, dtype: str) -> str:
+def paste_line(problem: Problem | ServingProblem, clause: str, dtype: str) -> str:
     """The line that makes the problem a named case, in the one dtype that it failed in."""
     source = problem.source(clause, "Found by a property test.").removesuffix(")")
-    zeros = "" if reference_of(problem.case().make_inputs(dtype)).output.any() else ", zeros=True"
+    case = problem.case()
+    first = getattr(case.make_expected(case.make_inputs(dtype)), case.results()[0])
+    zeros = "" if first.any() else ", zeros=True"
     return f"{source}, dtypes={(dtype,)!r}{zeros})"
 
 
@@ -168,7 +175,7 @@ def seed_of(prop: Property, setting: Setting) -> int:
 
 def _search(prop: Property, context: Context, setting: Setting, tally: Tally) -> Wrong | None:
     """The shrunk failure, if one is found."""
-    space = problems(prop.space(context.keywords, context.few))
+    space = prop.problems(context.keywords, context.few)
     failures: list[Wrong] = []
 
     def example(data: st.DataObject) -> None:

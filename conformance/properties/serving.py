@@ -86,7 +86,13 @@ class ServingProblem:
         return f"yield {self!r}.case({clauses!r}, {why!r})"
 
 
-def drawn(choose: Choose, form: str, keywords: Collection[str] = (), needs: Collection[str] = ()) -> ServingProblem:
+def drawn(
+    choose: Choose,
+    form: str,
+    keywords: Collection[str] = (),
+    needs: Collection[str] = (),
+    palette: PackedShape | None = None,
+) -> ServingProblem:
     """A problem of a form.
 
     Parameters
@@ -99,6 +105,8 @@ def drawn(choose: Choose, form: str, keywords: Collection[str] = (), needs: Coll
         Those that may be given; by default all.
     needs
         Those that are given in any case.
+    palette
+        The shape of a pack, where it is not drawn.
 
     Returns
     -------
@@ -106,7 +114,10 @@ def drawn(choose: Choose, form: str, keywords: Collection[str] = (), needs: Coll
         Named after all that is drawn.
     """
     operator = FORMS[form]
-    problem = _merge(choose) if operator == "merge" else _packed(choose, form, frozenset(keywords), frozenset(needs))
+    if operator == "merge":
+        problem = _merge(choose)
+    else:
+        problem = _packed(choose, form, frozenset(keywords), frozenset(needs), palette)
     return replace(problem, name=f"fuzz-{zlib.crc32(repr((problem, choose(range(1000)))).encode()):08x}")
 
 
@@ -121,9 +132,12 @@ def _merge(choose: Choose) -> ServingProblem:
     return ServingProblem("", "merge", shape, (), spread, offset, choose((0.0, 0.3, 0.9)))
 
 
-def _packed(choose: Choose, form: str, keywords: frozenset[str], needs: frozenset[str]) -> ServingProblem:
+def _packed(
+    choose: Choose, form: str, keywords: frozenset[str], needs: frozenset[str], palette: PackedShape | None
+) -> ServingProblem:
     operator = FORMS[form]
-    known = keywords or frozenset(OPERATORS[operator].keywords)
+    known = frozenset(OPERATORS[operator].keywords)
+    known = known & keywords if keywords else known
 
     def given(name: str) -> bool:
         return name in needs or (name in known and choose((False, False, True)))
@@ -137,13 +151,14 @@ def _packed(choose: Choose, form: str, keywords: frozenset[str], needs: frozense
     heads, width = choose(HEADS), choose(WIDTHS)
     packed = PackedShape(queries, keys, heads * choose(GROUPS), heads, width, choose((width, *WIDTHS)))
     shape = _over_pages(choose, packed) if operator == "paged" else replace(packed, behind=choose((0, 3)))
+    shape = palette or shape
     options: dict[str, Any] = {}
     if given("is_causal"):
         options["is_causal"] = True
     if given("window"):
         options["window"] = (choose((None, 0, 2, 20)), choose((None, 0, 1, 5)))
     if options and given("causal_offset"):
-        options["causal_offset"] = choose((0, 3, -2, tuple(choose((0, 1, 4, -1, 20)) for _ in range(count))))
+        options["causal_offset"] = choose((0, 3, -2, tuple(choose((0, 1, 4, -1, 20)) for _ in range(shape.b))))
     if given("scale"):
         options["scale"] = choose((0.3, 1.0, 0.0))
     if given("softcap"):

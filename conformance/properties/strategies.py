@@ -14,7 +14,9 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 
 from attention_conformance.conformance.cases.data import GROUPED, ONE_QUERY, SMALL, SQUARE, TALL, TILES, Shape
+from attention_conformance.conformance.properties import serving
 from attention_conformance.conformance.properties.problem import FULL, Axes, Problem, RandomBias, RandomMask
+from attention_conformance.conformance.properties.serving import ServingProblem
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.operators import SDPA
 
@@ -86,6 +88,15 @@ def problems(draw: Draw, space: Space) -> Problem:
     )
     drawn = repr((problem, draw(_NAMES)))
     return replace(problem, name=f"fuzz-{zlib.crc32(drawn.encode()):08x}")
+
+
+@st.composite
+def serving_problems(
+    draw: Draw, form: str, keywords: frozenset[str], needs: frozenset[str], few: bool
+) -> ServingProblem:
+    """A problem of a form that serves, named likewise; of few shapes where each costs."""
+    palette = draw(st.sampled_from(serving.PALETTE)) if few and form in ("varlen", "varlen_grad") else None
+    return serving.drawn(lambda values: draw(st.sampled_from(values)), form, keywords, needs, palette)
 
 
 def _side(draw: Draw, shape: Shape) -> int | None:

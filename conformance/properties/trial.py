@@ -18,8 +18,8 @@ import hypothesis
 import numpy as np
 
 from attention_conformance.conformance.bounds.sdpa import UNIT_ROUNDOFF
-from attention_conformance.conformance.cases.base import Case
-from attention_conformance.conformance.cases.store import RANDOM
+from attention_conformance.conformance.cases.base import AnyCase, Case
+from attention_conformance.conformance.cases.store import RANDOM, CaseStore
 from attention_conformance.conformance.judging import judge
 from attention_conformance.conformance.judging.compare import Comparison, compare
 from attention_conformance.conformance.judging.judge import Finding
@@ -29,6 +29,7 @@ from attention_conformance.conformance.judging.run_case import ask, request
 from attention_conformance.conformance.ledger import triggers
 from attention_conformance.conformance.ledger.load import Deviation
 from attention_conformance.conformance.properties.problem import Problem
+from attention_conformance.conformance.properties.serving import ServingProblem
 from attention_conformance.conformance.properties.strategies import pays_for_shapes
 from attention_conformance.conformance.spec.inputs import Inputs
 from attention_conformance.conformance.targets import Target
@@ -57,7 +58,7 @@ class Measured:
 
     def __getitem__(self, index: Any) -> Measured:
         """A part, or the parts in another order."""
-        return self._each(lambda array: array[index])
+        return self.each(lambda array: array[index])
 
     def __add__(self, other: Measured | np.ndarray | float) -> Measured:
         """A sum, with the sum of the bounds; a plain number has none."""
@@ -76,7 +77,8 @@ class Measured:
 
     __rmul__ = __mul__
 
-    def _each(self, change: Callable[[np.ndarray], np.ndarray]) -> Measured:
+    def each(self, change: Callable[[np.ndarray], np.ndarray]) -> Measured:
+        """The same with a change of axes of all four arrays."""
         return Measured(change(self.value), change(self.exact), change(self.bound), change(self.excused))
 
 
@@ -142,7 +144,7 @@ def size(lse: Measured) -> np.ndarray:
 class Wrong(Exception):
     """An example that fails a property: what is wrong, the problem, and the calls that were made."""
 
-    def __init__(self, finding: Finding, problem: Problem, calls: tuple[Answer, ...]) -> None:
+    def __init__(self, finding: Finding, problem: Problem | ServingProblem, calls: tuple[Answer, ...]) -> None:
         super().__init__(finding.reason)
         self.finding = finding
         self.problem = problem
@@ -203,7 +205,7 @@ class Answer:
     """One call: what it was, its case and reply, and its results by name as measured quantities."""
 
     what: str
-    case: Example
+    case: AnyCase
     reply: Reply
     results: dict[str, Measured]
 
@@ -217,7 +219,7 @@ class Trial:
     Methods raise Wrong for a failure and hypothesis's own exception for an example that does not count.
     """
 
-    def __init__(self, context: Context, problem: Problem, draw: Draw, tally: Tally) -> None:
+    def __init__(self, context: Context, problem: Problem | ServingProblem, draw: Draw, tally: Tally) -> None:
         self.context = context
         self.problem = problem
         self.draw = draw
@@ -226,7 +228,7 @@ class Trial:
         self._tally = tally
         self._calls: list[Answer] = []
 
-    def call(self, x: Inputs, what: str) -> Answer:
+    def call(self, x: Any, what: str) -> Answer:
         """Run the implementation; ``what`` says what the inputs are, "the problem as drawn"."""
         target = self.context.target
         case = self._case(x, what)
@@ -284,23 +286,27 @@ class Trial:
         value = np.where(lost, np.nan, got.value)
         return compare(name, value, np.where(lost, wanted.exact, wanted.value), got.bound + wanted.bound, stored)
 
-    def _case(self, x: Inputs, what: str) -> Example:
+    def _case(self, x: Any, what: str) -> AnyCase:
         case = self.problem.case()
         name = f"{case.name} ({what})"
+        if not isinstance(case, Case):
+            stored = {"stored": ""} if hasattr(case, "stored") else {}  # the given caches have their dtype
+            given = {"options": x.keywords, "edit": lambda _: x, "store": CaseStore()}  # of a problem drawn again
+            return dataclasses.replace(case, name=name, **given, **stored)
         return Example(
             name, case.clauses, case.why, case.shape, options=x.keywords, dtypes=case.dtypes, store=RANDOM, given=x
         )
 
-    def _measured(self, case: Example, reply: Reply) -> dict[str, Measured]:
+    def _measured(self, case: AnyCase, reply: Reply) -> dict[str, Measured]:
         dtype = self.context.target.dtype
         expected, bound = case.expected(dtype), case.bound(dtype, self.context.profile)
-        spoiled = np.zeros(expected.allowed.shape[:3], bool)
+        spoiled = np.zeros(expected.allowed.shape[:3] if isinstance(case, Case) else (), bool)
         for each in self._triggered(case, Failure.VALUE):
             spoiled |= each.rows
         found = {}
         for name in case.results():
             exact = getattr(expected, name)
-            if name.startswith("present"):
+            if name.startswith("present") or not spoiled.ndim:
                 rows = np.zeros(exact.shape, bool)
             else:
                 rows = spoiled if exact.ndim == 3 else np.broadcast_to(spoiled[..., None], exact.shape)
@@ -310,10 +316,10 @@ class Trial:
     def _not_returned(self, reply: Reply) -> Finding | None:
         return judge.raised(reply, "") if reply.status == "raised" else None
 
-    def _left(self, reply: Reply, case: Example) -> Finding | None:
+    def _left(self, reply: Reply, case: AnyCase) -> Finding | None:
         return judge.modified(reply, case) if reply.modified else judge.changed(reply, case)
 
-    def _fail(self, case: Example, finding: Finding, what: str) -> NoReturn:
+    def _fail(self, case: AnyCase, finding: Finding, what: str) -> NoReturn:
         """A call that gives no results to compare: excused by the ledger, or wrong."""
         excuses = [each.deviation.id for each in self._triggered(case, finding.failure)]
         if excuses:
@@ -326,8 +332,10 @@ class Trial:
         """Records that may have spoiled values of the calls so far."""
         return {each.deviation.id for one in self._calls for each in self._triggered(one.case, Failure.VALUE)}
 
-    def _triggered(self, case: Example, failure: Failure) -> list[triggers.Triggered]:
+    def _triggered(self, case: AnyCase, failure: Failure) -> list[triggers.Triggered]:
         """The records of a way to fail that a case triggers."""
         dtype = self.context.target.dtype
+        if not isinstance(case, Case):
+            return []  # no record says by which packs or parts it is met
         found = triggers.triggered(self.context.records, case.inputs(dtype), case.expected(dtype))
         return [each for each in found if each.deviation.failure is failure]

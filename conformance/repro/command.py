@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from attention_conformance.conformance.cases import AnyCase, asked_cases, every_case, kernel_cases
+from attention_conformance.conformance.cases import AnyCase, asked_cases, every_case, kernel_cases, serving_cases
 from attention_conformance.conformance.cases.fit import dtypes_for, fit
 from attention_conformance.conformance.judging.run_case import judge_case
 from attention_conformance.conformance.ledger.load import Ledger
@@ -32,7 +32,7 @@ def run_script(impl: str, case: str, dtype: str | None, device: str) -> str | tu
 
     Raises ScriptError or ImplementationError for a choice that cannot be run.
     """
-    chosen = asked_cases().get(case) or kernel_cases().get(case)
+    chosen = asked_cases().get(case) or kernel_cases().get(case) or serving_cases().get(case)
     if chosen is None:
         raise ScriptError(f"--case {case}: no such case{nearest(case, every_case())}")
     pool = Pool(in_process=False, memory=limits.default())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attention_conformance.conformance.cases import Case, every_case, kernels
+from attention_conformance.conformance.cases import Case, every_case, kernels, serving, serving_cases
 from attention_conformance.conformance.cases.design import Row
 from attention_conformance.conformance.cases.kernel_paths import kernel_paths
 from attention_conformance.conformance.spec.clauses import clauses
@@ -109,3 +109,23 @@ def test_a_masked_key_beyond_the_diagonal_would_be_seen() -> None:
     inputs = case.inputs("float16")
     ahead = sdpa(inputs.q, inputs.k, inputs.v, is_causal=True, causal_offset=1).output
     assert np.abs(case.expected("float16").output - ahead).max() > 0.5
+
+
+def test_every_designed_case_that_serves_has_its_name_alone() -> None:
+    """Made without the design it is the same, and its problem is one that the reference takes."""
+    tier = serving_cases()
+    assert len(tier) > 300
+    assert [name for name, case in tier.items() if serving.named(name) != case] == []
+    for case in list(tier.values())[::40]:
+        output = getattr(case.expected(case.dtypes[0]), "output", None)
+        assert output is None or np.isfinite(output).all()
+    with pytest.raises(KeyError):
+        serving.named("serving-decode-nothing-1x1x1-q1-k1-d64-float32")
+
+
+def test_designed_packs_have_every_pair_of_length_and_option() -> None:
+    """As far as lengths of the block go, which a list of cases alone would not."""
+    rows = serving.designed("packed")
+    assert {(row.sk, row.option) for row in rows} >= {(sk, o) for sk in (5, 17, 33, 65) for o in serving.PACKED}
+    square = serving.designed("packedsquare")
+    assert all(row.sq == row.sk for row in square)

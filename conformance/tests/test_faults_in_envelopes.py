@@ -8,10 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_conformance.conformance.cases import asked_kernel_cases, every_case, kernel_cases, kernels
+from attention_conformance.conformance.cases import (
+    asked_kernel_cases,
+    asked_serving_cases,
+    every_case,
+    kernel_cases,
+    serving_cases,
+)
 from attention_conformance.conformance.cases.data import Shape
-from attention_conformance.conformance.cases.envelopes import ENVELOPES, random_shape
+from attention_conformance.conformance.cases.envelopes import ENVELOPES, KINDS, SERVING, random_shape
 from attention_conformance.conformance.cases.fit import dtypes_for, fit, fit_kernels, resized
+from attention_conformance.conformance.cases.packed import PackedCase, PackedShape
 from attention_conformance.conformance.evidence.variants import CORRECT
 from attention_conformance.conformance.faults import FAULTS, PATH_FAULTS, Fault, envelopes
 from attention_conformance.conformance.faults.envelopes import Found, Matrix, judged, problems
@@ -47,10 +54,11 @@ def published() -> dict[str, dict[str, Any]]:
 @pytest.mark.documents
 def test_the_published_matrices_are_of_todays_faults_and_cases(published: dict[str, dict[str, Any]]) -> None:
     """By name: every fault that a kind of kernel may have, and cases that are asked inside its envelope."""
-    known = every_case() | kernel_cases()
-    assert set(published) == set(ENVELOPES)
-    for name, kind in ((name, ENVELOPES[name]) for name in published):
-        run = {case.name for case in fit_kernels(asked_kernel_cases().values(), kind.envelope, kind.dtypes)}
+    known = every_case() | kernel_cases() | serving_cases()
+    assert set(published) == set(KINDS)
+    for name, kind in ((name, KINDS[name]) for name in published):
+        asked = asked_serving_cases().values() if kind.serves else asked_kernel_cases().values()
+        run = {case.name for case in fit_kernels(asked, kind.envelope, kind.dtypes)}
         assert set(published[name]["faults"]) == set(envelopes.faults_in(kind))
         for fault, found in published[name]["faults"].items():
             for case, dtypes in found.get("caught", {}).items():
@@ -63,13 +71,14 @@ def test_the_published_matrices_are_of_todays_faults_and_cases(published: dict[s
 @pytest.mark.documents
 def test_a_run_asks_the_kernel_cases_that_some_fault_needs() -> None:
     """No more of them, and none that the matrices do not name."""
-    assert kernels.REQUESTED.read_text(encoding="utf-8").split() == envelopes.asked(envelopes.published())
+    for file, tier in envelopes.TIERS.items():
+        assert file.read_text(encoding="utf-8").split() == envelopes.asked(envelopes.published(), tier)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_what_is_published_is_so(name: str, published: dict[str, dict[str, Any]]) -> None:
     """A sample of the faults fails the small cases that are said to catch them, in the dtypes that are said."""
-    kind, pool, known = ENVELOPES[name], Pool(in_process=True), every_case() | kernel_cases()
+    kind, pool, known = KINDS[name], Pool(in_process=True), every_case() | kernel_cases() | serving_cases()
     sample = [(f, c) for f, fault in published[name]["faults"].items() for c in fault.get("caught", {}).items()]
     checked = 0
     for fault, (case, dtypes) in sample[::EVERY]:
@@ -86,6 +95,48 @@ def test_what_is_published_is_so(name: str, published: dict[str, dict[str, Any]]
 def test_every_fault_that_shows_is_caught_twice(name: str, published: dict[str, dict[str, Any]]) -> None:
     """In every envelope."""
     assert [f for f, found in published[name]["faults"].items() if found["state"] in ("once", "missed")] == []
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_every_case_of_a_kind_that_serves_is_a_call_that_it_takes(name: str) -> None:
+    """Sizes, options and lengths, of fitted cases and of those of designs."""
+    kind = SERVING[name]
+    asked = [*envelopes.cases_in(kind), *envelopes.kernel_cases_in(kind)]
+    assert len(asked) > 20
+    for case in asked:
+        s = case.shape
+        assert not any(kind.envelope.widths_outside(s.d, s.dv)) or case.operator == "merge"
+        assert not any(kind.envelope.heads_outside(1, s.hq, s.hkv)), case.name
+        assert kind.takes(case)
+        assert case.operator != "paged" or s.page in kind.envelope.page_sizes
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths", "options", "taken"),
+    [
+        ("packed training", ((5, 3), (5, 3)), {}, True),
+        ("packed training", ((5, 3), (5, 4)), {}, False),
+        ("no empty sequence", ((5, 3), (5, 0)), {}, False),
+        ("causal packs", ((5, 3), (5, 0)), {"is_causal": True}, True),
+        ("causal packs", ((5, 3), (5, 4)), {}, False),
+        ("paged decoding", ((1, 1), (5, 4)), {"is_causal": True}, True),
+        ("paged decoding", ((1, 0), (5, 4)), {"is_causal": True}, False),
+        ("paged decoding", ((1, 1), (5, 4)), {"is_causal": True, "sinks": None}, False),
+    ],
+)
+def test_a_kind_that_serves_refuses_other_calls(name: str, lengths: Any, options: dict[str, Any], taken: bool) -> None:
+    """By lengths and by options."""
+    case = PackedCase("pack", (), "", PackedShape(*lengths), options=options)
+    assert SERVING[name].takes(case) is taken
+
+
+def test_random_problems_of_serving_show_a_fault_that_no_case_catches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without cases every fault that shows is missed, and one of pages beyond 128 is hidden with pages of 16."""
+    monkeypatch.setattr(envelopes, "_asked", lambda kind, cases: [])
+    monkeypatch.setattr(envelopes, "kernel_cases_in", lambda kind: [])
+    names = ["paged-next-page", "quantised-scales-ignored", "paged-pages-up-to128"]
+    matrix = judged("pages of 16", Pool(in_process=True), names)
+    assert [each.state for each in matrix.found] == ["missed", "missed", "hidden"]
 
 
 def test_data_with_sizes_of_its_own_is_no_problem_inside() -> None:

@@ -12,9 +12,16 @@ from typing import Any
 
 from tabulate import tabulate
 
-from attention_conformance.conformance.cases import Case, Shape, asked_kernel_cases, kernels
+from attention_conformance.conformance.cases import (
+    Case,
+    Shape,
+    asked_kernel_cases,
+    asked_serving_cases,
+    kernels,
+    serving,
+)
 from attention_conformance.conformance.cases.design import PARTS, Coverage, Factors, Row, design
-from attention_conformance.conformance.cases.envelopes import ENVELOPES, Kind
+from attention_conformance.conformance.cases.envelopes import ENVELOPES, KINDS, Kind
 from attention_conformance.conformance.cases.fit import dtypes_for, fit_kernels
 from attention_conformance.conformance.cases.kernel_paths import Call, kernel_paths
 from attention_conformance.conformance.faults import envelopes
@@ -34,13 +41,23 @@ OPENING = (
 )
 
 ENVELOPES_OPENING = (
-    "What faults of attention and its gradients do inside the envelopes of kinds of kernels, by `attention-conformance "
-    "kill-matrix --envelopes`; packed sequences, paged caches, merging and layers have none, and faults between ranks "
-    "are none of a kernel. A "
+    "What faults of attention and its gradients do inside the envelopes of kinds of kernels, and those of packed "
+    "sequences and their gradients, paged and quantised caches and merging inside those of kernels that serve, by "
+    "`attention-conformance kill-matrix --envelopes`; layers have none, and faults between ranks are none of a kernel. "
+    "A "
     "fault is judged on the cases fitted to the envelope and on those at the sizes of kernels inside it, until two "
     "have caught it. One that none catches is looked for by random problems inside the envelope and by every case at a "
     "random shape inside it; a fault on a path by calls that take the path. Where no problem shows it, it does not "
-    "show; where no call that was drawn takes its path, the path is outside."
+    "show; where no call that was drawn takes its path, the path is outside. Of kernels that serve a case is asked "
+    "only where the envelope's calls have it: its lengths are what it is for, and none is changed. Their random "
+    "problems are those of `--fuzz`, 300 of an operator and 600 of paged caches, fitted likewise."
+)
+
+SERVING_OPENING = (
+    "`conformance/cases/serving.py` has designs of packed sequences, their gradients and paged caches in the same way: "
+    "every two of the longest lengths, width, group, key heads, number of sequences, options (with the page size), "
+    "dtype and lse meet in some row. A run asks a plugged-in implementation those that some fault needs, {asked} of "
+    "{all}."
 )
 
 #: What a row may cost inside an envelope whose cheapest row is beyond a block's limit, in such rows.
@@ -71,7 +88,20 @@ def text() -> str:
         ]
     paths = _paths([kernels.call_of(case) for case in cases])
     inside = ["## Pairs inside envelopes", INSIDE_OPENING, _inside()]
-    return "\n\n".join([*parts, *inside, "## Envelopes", *_envelopes(envelopes.published()), "## Paths", paths]) + "\n"
+    packed = ["## Forms that serve", *_serving()]
+    found = ["## Envelopes", *_envelopes(envelopes.published())]
+    return "\n\n".join([*parts, *packed, *inside, *found, "## Paths", paths]) + "\n"
+
+
+def _serving() -> list[str]:
+    """The designs of packed and paged attention, and how many of their cases a run asks."""
+    asked = Counter(name.split("-")[1] for name in asked_serving_cases())
+    body = [
+        (name, block.operator, block.why, len(serving.designed(name)), asked[name])
+        for name, block in serving.BLOCKS.items()
+    ]
+    opening = SERVING_OPENING.format(asked=asked.total(), all=sum(row[3] for row in body))
+    return [opening, tabulate(body, ("block", "operator", "what", "cases", "in a run"), tablefmt="pipe")]
 
 
 @functools.cache
@@ -153,7 +183,7 @@ def _envelopes(published: dict[str, Any]) -> list[str]:
     )
     heads = ("envelope", "takes", "cases", "show", "by two cases", "by one", "by none", "do not show", "path outside")
     computed = {each["name"] for each in published["envelopes"]}
-    if missing := ", ".join(name for name in ENVELOPES if name not in computed):
+    if missing := ", ".join(name for name in KINDS if name not in computed):
         power += f"\n\nNot computed yet: {missing}."
     return [f"{ENVELOPES_OPENING} {power}", tabulate(body, heads, tablefmt="pipe"), *lists]
 

@@ -1,0 +1,254 @@
+"""Properties of packed, paged, quantised and merged attention: what holds between calls, each with its clause.
+
+As properties.py has it for attention, with problems of serving.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import hypothesis
+import numpy as np
+from hypothesis import strategies as st
+
+from attention_conformance.conformance.properties.properties import AS_DRAWN, Property
+from attention_conformance.conformance.properties.serving import FORMS
+from attention_conformance.conformance.properties.strategies import serving_problems
+from attention_conformance.conformance.properties.trial import Answer, Measured, Trial, constant, merged
+
+SERVING_PROPERTIES: dict[str, ServingProperty] = {}
+
+#: Results that have a row for each key, and those that have the heads first.
+_OF_KEYS, _HEADS_FIRST = ("grad_k", "grad_v"), ("lse",)
+
+#: Keywords of which every row of queries, and every sequence, has its own.
+_OF_ROWS, _OF_SEQUENCES = ("k_new", "v_new"), ("causal_offset",)
+
+
+@dataclass(frozen=True)
+class ServingProperty(Property):
+    """A property of a form that serves."""
+
+    form: str = ""
+
+    @property
+    def operator(self) -> str:
+        """The operator that it is asked of."""
+        return FORMS[self.form]
+
+    def problems(self, keywords: frozenset[str], few: bool) -> st.SearchStrategy[Any]:
+        """Problems to draw for an implementation with these keywords."""
+        barred = {name for name, needed in self.unless.items() if needed not in keywords}
+        return serving_problems(self.form, keywords - barred, self.needs, few)
+
+    __hash__ = Property.__hash__
+
+
+def follows(form: str, clause: str, needs: str = "", **unless: str) -> Callable[[Callable[[Trial], None]], Any]:
+    """Register a property of a form; its name is the form and the function's name, in kebab case."""
+
+    def register(check: Callable[[Trial], None]) -> Callable[[Trial], None]:
+        name = f"{form}-{check.__name__}".replace("_", "-")
+        SERVING_PROPERTIES[name] = ServingProperty(name, clause, check, frozenset(needs.split()), unless, form)
+        return check
+
+    return register
+
+
+@follows("varlen", "VARLEN-2")
+@follows("varlen_grad", "GRAD-31")
+@follows("paged", "PAGED-2")
+@follows("quantised", "PAGED-14", needs="k_scale v_scale")
+@follows("merge", "MERGE-2")
+def agrees_with_reference(trial: Trial) -> None:
+    """The results of random options are those of the reference, within the bound of the declared profile."""
+    for name, result in trial.call(trial.inputs, AS_DRAWN).results.items():
+        trial.equal(name, result, constant(result.exact))
+
+
+# Sequences.
+
+
+@follows("varlen", "VARLEN-2")
+@follows("varlen_grad", "GRAD-31")
+@follows("paged", "PAGED-2")
+def sequence_alone(trial: Trial) -> None:
+    """A sequence computed alone is that sequence packed with the others."""
+    one = trial.call(trial.inputs, AS_DRAWN)
+    n = trial.draw(st.integers(0, _count(trial.inputs) - 1)) if not trial.few else _count(trial.inputs) - 1
+    two = trial.call(_sequences(trial.inputs, [n]), f"its sequence {n} alone")
+    _same_rows(trial, two, one, trial.inputs, [n])
+
+
+@follows("varlen", "VARLEN-2")
+@follows("varlen_grad", "GRAD-31")
+@follows("paged", "PAGED-2")
+def sequences_permuted(trial: Trial) -> None:
+    """The sequences in another order give the same rows in that order."""
+    order = list(trial.draw(st.permutations(range(_count(trial.inputs)))))
+    one = trial.call(trial.inputs, AS_DRAWN)
+    two = trial.call(_sequences(trial.inputs, order), f"its sequences in the order {order}")
+    _same_rows(trial, two, one, trial.inputs, order)
+
+
+@follows("varlen", "VARLEN-10", needs="return_lse", is_causal="causal_offset", window="causal_offset", sinks="")
+def keys_split(trial: Trial) -> None:
+    """Two parts of the keys of every sequence, merged by their lse, give what all keys give."""
+    x = trial.inputs
+    lengths = np.diff(x.cu_seqlens_k)
+    hypothesis.assume(lengths.max() > 1)
+    first = trial.draw(st.integers(1, int(lengths.max()) - 1)) if not trial.few else int(lengths.max()) // 2
+    left = trial.call(_keys(x, 0, first), f"the first {first} keys of its sequences")
+    right = trial.call(_keys(x, first, None), "their other keys")
+    whole = trial.call(x, AS_DRAWN)
+    output, lse = merged(*_rows_first(left), *_rows_first(right))
+    trial.equal("output", whole["output"], output[0].each(lambda a: a.swapaxes(0, 1)))
+    trial.equal("lse", whole["lse"], lse[0])
+
+
+# Pages.
+
+
+@follows("paged", "PAGED-2")
+@follows("quantised", "PAGED-14", needs="k_scale v_scale")
+def pages_permuted(trial: Trial) -> None:
+    """The pages in another order in the cache, with their scales, give the same results by the table that follows."""
+    x = trial.inputs
+    pages = len(x.k_cache)
+    order = np.random.default_rng(trial.draw(st.integers(0, 999)) if not trial.few else 0).permutation(pages)
+    place = np.argsort(order).astype(np.int32)
+    known = (x.block_table >= 0) & (x.block_table < pages)
+    table = np.where(known, place[np.where(known, x.block_table, 0)], x.block_table).astype(np.int32)
+    scales = {n: a[order] for n, a in x.keywords.items() if n in ("k_scale", "v_scale") and len(a) == pages}
+    moved = replace(
+        x, k_cache=x.k_cache[order], v_cache=x.v_cache[order], block_table=table, keywords=x.keywords | scales
+    )
+    one = trial.call(x, AS_DRAWN)
+    trial.same(trial.call(moved, "its pages in another order"), one)
+
+
+@follows("paged", "PAGED-4")
+def unused_slots(trial: Trial) -> None:
+    """Other finite numbers in the slots that no sequence has change nothing."""
+    x = trial.inputs
+    used = np.zeros(x.k_cache.shape[:2], bool)
+    for row, length in zip(x.block_table, x.kv_lengths.tolist(), strict=True):
+        j = np.arange(length)
+        used[row[j // used.shape[1]], j % used.shape[1]] = True
+    caches = [np.where(used[..., None, None], a, a.dtype.type(1000)) for a in (x.k_cache, x.v_cache)]
+    one = trial.call(x, AS_DRAWN)
+    two = trial.call(replace(x, k_cache=caches[0], v_cache=caches[1]), "1000 in every slot that is not used")
+    trial.same(two, one)
+
+
+@follows("quantised", "PAGED-14", needs="k_scale v_scale", k_new="", v_new="")
+def dequantised_before(trial: Trial) -> None:
+    """Caches with scales of powers of two give what the dequantised caches, which are then exact, give without."""
+    x = trial.inputs
+    scales = {n: np.exp2(np.rint(np.log2(x.keywords[n]))).astype(np.float32) for n in ("k_scale", "v_scale")}
+    plain = {n: value for n, value in x.keywords.items() if n not in scales}
+    numbers = [c.astype(np.float32) * s for c, s in zip((x.k_cache, x.v_cache), scales.values(), strict=True)]
+    before = replace(x, k_cache=numbers[0].astype(x.q.dtype), v_cache=numbers[1].astype(x.q.dtype), keywords=plain)
+    one = trial.call(before, "dequantised before the call")
+    trial.same(trial.call(replace(x, keywords=x.keywords | scales), "with its scales, of powers of two"), one)
+
+
+# Parts.
+
+
+@follows("merge", "MERGE-5")
+def parts_permuted(trial: Trial) -> None:
+    """The parts in another order give the same output and lse."""
+    order = list(trial.draw(st.permutations(range(len(trial.inputs.outputs)))))
+    one = trial.call(trial.inputs, AS_DRAWN)
+    trial.same(trial.call(_parts(trial.inputs, order), f"its parts in the order {order}"), one)
+
+
+@follows("merge", "MERGE-4")
+def merged_in_two_steps(trial: Trial) -> None:
+    """Some parts merged, and the others, and then both, give what all parts at once give."""
+    count = len(trial.inputs.outputs)
+    hypothesis.assume(count > 1)
+    first = trial.draw(st.integers(1, count - 1)) if not trial.few else count // 2
+    left = trial.call(_parts(trial.inputs, list(range(first))), f"its first {first} parts")
+    right = trial.call(_parts(trial.inputs, list(range(first, count))), "its other parts")
+    whole = trial.call(trial.inputs, AS_DRAWN)
+    output, lse = merged(left["output"], left["lse"], right["output"], right["lse"])
+    trial.equal("output", whole["output"], output)
+    trial.equal("lse", whole["lse"], lse)
+
+
+@follows("merge", "MERGE-6")
+def part_without_keys(trial: Trial) -> None:
+    """A part more that has no key, (0, −inf), at any place changes nothing."""
+    x = trial.inputs
+    at = trial.draw(st.integers(0, len(x.outputs))) if not trial.few else 0
+    outputs, lses = (np.insert(a, at, value, axis=0) for a, value in ((x.outputs, 0), (x.lses, -np.inf)))
+    one = trial.call(x, AS_DRAWN)
+    trial.same(trial.call(replace(x, outputs=outputs, lses=lses), f"with a part without a key at {at}"), one)
+
+
+# Parts of inputs and of results.
+
+
+def _count(x: Any) -> int:
+    return len(x.cu_seqlens_q) - 1
+
+
+def _places(boundaries: np.ndarray, chosen: list[int]) -> np.ndarray:
+    """The rows of some sequences, in their order."""
+    return np.concatenate([np.arange(boundaries[n], boundaries[n + 1]) for n in chosen])
+
+
+def _ends(lengths: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+
+
+def _sequences(x: Any, chosen: list[int]) -> Any:
+    """The inputs of some sequences, in their order."""
+    rows = _places(x.cu_seqlens_q, chosen)
+    changes: dict[str, Any] = {"q": x.q[rows], "cu_seqlens_q": _ends(np.diff(x.cu_seqlens_q)[chosen])}
+    if "grad_output" in x.arrays:
+        changes["grad_output"] = x.grad_output[rows]
+    if "block_table" in x.arrays:
+        changes |= {"block_table": x.block_table[chosen], "kv_lengths": x.kv_lengths[chosen]}
+    else:
+        keys = _places(x.cu_seqlens_k, chosen)
+        changes |= {"k": x.k[keys], "v": x.v[keys], "cu_seqlens_k": _ends(np.diff(x.cu_seqlens_k)[chosen])}
+    given = dict(x.keywords)
+    given |= {name: given[name][rows] for name in _OF_ROWS if name in given}
+    given |= {name: given[name][chosen] for name in _OF_SEQUENCES if np.ndim(given.get(name, 0))}
+    return replace(x, **changes, keywords=given)
+
+
+def _same_rows(trial: Trial, got: Answer, wanted: Answer, x: Any, chosen: list[int]) -> None:
+    """The results of some sequences are those that they have among all."""
+    for name in got.results:
+        places = _places(x.cu_seqlens_k if name in _OF_KEYS else x.cu_seqlens_q, chosen)
+        trial.equal(name, got[name], wanted[name][(slice(None), places) if name in _HEADS_FIRST else places])
+
+
+def _keys(x: Any, first: int, last: int | None) -> Any:
+    """A part of the keys of every sequence, whose positions stay."""
+    lengths = np.diff(x.cu_seqlens_k)
+    ends = lengths if last is None else np.minimum(lengths, last)
+    starts = np.minimum(first, ends)
+    begins = x.cu_seqlens_k[:-1]
+    chosen = np.concatenate([np.arange(a, b) for a, b in zip(begins + starts, begins + ends, strict=True)])
+    given = dict(x.keywords)
+    if given.get("is_causal") or given.get("window") is not None:
+        own = given.get("causal_offset")
+        offset = lengths - np.diff(x.cu_seqlens_q) if own is None else np.broadcast_to(own, len(lengths))
+        given["causal_offset"] = (offset - first).astype(np.int64)
+    return replace(x, k=x.k[chosen], v=x.v[chosen], cu_seqlens_k=_ends(ends - starts), keywords=given)
+
+
+def _rows_first(answer: Answer) -> tuple[Measured, Measured]:
+    """Output (1, H, T, Dv) and lse (1, H, T), as a merge has them."""
+    return answer["output"].each(lambda a: a.swapaxes(0, 1)[None]), answer["lse"].each(lambda a: a[None])
+
+
+def _parts(x: Any, order: list[int]) -> Any:
+    return replace(x, outputs=x.outputs[order], lses=x.lses[order])

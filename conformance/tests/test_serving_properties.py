@@ -1,0 +1,121 @@
+"""Properties of packed, paged, quantised and merged attention: they hold for right ones, and find what is wrong."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from attention_conformance.conformance.cases.merge import MergeCase, Parts, sizes
+from attention_conformance.conformance.cases.packed import PackedCase, PackedShape, PagedCase, PagedShape
+from attention_conformance.conformance.cases.varlen_gradient import PackedGradientCase
+from attention_conformance.conformance.faults.kill_matrix import implementation
+from attention_conformance.conformance.faults.registry import FAULTS
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.properties.run import Setting, fuzz
+from attention_conformance.conformance.properties.serving import FORMS, ServingProblem, drawn, of_rng
+from attention_conformance.conformance.properties.serving_properties import SERVING_PROPERTIES
+from attention_conformance.conformance.properties.trial import Context
+from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.spec.clauses import Level, clauses
+from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.operators import OPERATORS
+from attention_conformance.impls.process.pool import Pool
+from attention_conformance.impls.select import builtin
+
+#: A fault that each property finds.
+WRONG = {
+    "varlen-agrees-with-reference": "packed-top-left",
+    "varlen-sequence-alone": "packed-boundaries-ignored",
+    "varlen-sequences-permuted": "packed-prefix-seen",
+    "varlen-keys-split": "packed-lse-base2",
+    "varlen-grad-agrees-with-reference": "packed-gradient-top-left",
+    "varlen-grad-sequence-alone": "packed-gradient-boundaries-ignored",
+    "varlen-grad-sequences-permuted": "packed-gradient-boundaries-ignored",
+    "paged-agrees-with-reference": "paged-top-left",
+    "paged-sequence-alone": "paged-next-table",
+    "paged-sequences-permuted": "paged-first-table",
+    "paged-pages-permuted": "paged-table-ignored",
+    "paged-unused-slots": "paged-whole-pages",
+    "quantised-agrees-with-reference": "quantised-one-scale",
+    "quantised-pages-permuted": "quantised-first-scale",
+    "quantised-dequantised-before": "quantised-value-scale-ignored",
+    "merge-agrees-with-reference": "parts-averaged",
+    "merge-parts-permuted": "weights-reversed",
+    "merge-merged-in-two-steps": "lse-returned-in-base-two",
+    "merge-part-without-keys": "empty-part-counts",
+}
+
+#: Right implementations of each operator, as they are built in.
+RIGHT = {operator: name for name, each in builtin().items() if name.startswith("numpy") for operator in [each.operator]}
+
+
+def run(prop: str, tested: Implementation, dtype: str, examples: int, *, shrink: bool = False) -> Result:
+    """What becomes of a property."""
+    keywords = frozenset(OPERATORS[tested.operator].keywords) - {"num_splits"}
+    context = Context(Target(tested, "cpu", dtype), Pool(in_process=True), keywords)
+    return fuzz(SERVING_PROPERTIES[prop], context, Setting(examples, 1, shrink))
+
+
+each_property = pytest.mark.parametrize("prop", list(SERVING_PROPERTIES))
+
+
+def test_each_property_has_a_fault_and_a_must() -> None:
+    """And a form that has random problems."""
+    assert WRONG.keys() == SERVING_PROPERTIES.keys()
+    assert {prop.form for prop in SERVING_PROPERTIES.values()} == set(FORMS)
+    assert all(clauses()[prop.clause].level is Level.MUST for prop in SERVING_PROPERTIES.values())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@each_property
+def test_a_right_one_has_every_property(prop: str, dtype: str) -> None:
+    """With as many examples as were asked for."""
+    result = run(prop, builtin()[RIGHT[SERVING_PROPERTIES[prop].operator]], dtype, 12)
+    assert (result.outcome, result.reason) == (Outcome.PASSED, "12 examples"), result.message
+
+
+@each_property
+def test_a_wrong_one_fails_its_property(prop: str) -> None:
+    """Each finds a fault that is one of its form."""
+    result = run(prop, implementation(FAULTS[WRONG[prop]]), "float32", 60)
+    assert (result.outcome, result.failure) == (Outcome.FAILED, Failure.VALUE), prop
+    assert result.broken in clauses()
+
+
+def test_a_failure_shrinks_and_its_line_is_a_case_that_fails() -> None:
+    """To a pack that can be read; the line that is to be pasted gives a case whose problem it is."""
+    result = run("varlen-agrees-with-reference", implementation(FAULTS["packed-top-left"]), "float32", 60, shrink=True)
+    (line,) = re.findall(r"yield (ServingProblem.*)", result.message)
+    known = {each.__name__: each for each in (ServingProblem, PackedShape, PagedShape, Parts)}
+    case = eval(line, known)  # noqa: S307  # the line is to be pasted into a file of Python
+    assert isinstance(case, PackedCase)
+    assert sum(case.shape.q_lengths) <= 4
+    assert case.keywords & {"is_causal", "window"}
+    assert case.dtypes == ("float32",)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_problems_are_drawn_of_every_keyword(form: str) -> None:
+    """Each is a case of its operator, and those that an implementation has not are not given."""
+    made = {"varlen": PackedCase, "varlen_grad": PackedGradientCase, "paged": PagedCase, "merge": MergeCase}
+    keywords = set(OPERATORS[FORMS[form]].keywords) - {"max_seqlen_q", "max_seqlen_k", "num_splits"}
+    met: set[str] = set()
+    for seed in range(60):
+        case = drawn(of_rng(np.random.default_rng(seed)), form).case()
+        assert type(case) is made[FORMS[form]]
+        met |= case.keywords
+    assert met == (keywords if form != "paged" else keywords - {"k_scale", "v_scale"})
+    if "softcap" in keywords:
+        few = [drawn(of_rng(np.random.default_rng(n)), form, ("is_causal", "return_lse")) for n in range(20)]
+        assert {name for each in few for name, _ in each.options} == {"is_causal", "return_lse"} & keywords
+
+
+def test_a_part_without_a_key_is_drawn() -> None:
+    """In some rows of some problems, with a log-sum-exp of −inf and an output of zeros."""
+    problem = ServingProblem("some", "merge", sizes(parts=5), empty=0.5)
+    x = problem.case().inputs("float32")
+    none = np.isneginf(x.lses)
+    assert 0 < none.sum() < none.size
+    assert not x.outputs[none].any()
