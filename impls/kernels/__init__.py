@@ -20,3 +20,29 @@ def declared(**attributes: Any) -> Callable[[Any], Any]:
         return function
 
     return decorate
+
+
+def fit(q: Any, k: Any, v: Any, heads: int = 1) -> None:
+    """Refuse what a kernel does not see, as its arguments hold no such mistake: its dtype is that of one, rows are packed.
+
+    Parameters
+    ----------
+    q, k, v
+        Of sdpa, with their heads on the axis ``heads``.
+    heads
+        1 or 2.
+
+    Raises
+    ------
+    TypeError
+        If they differ in dtype.
+    ValueError
+        If they differ in rank or batch, or k and v in length.
+    """
+    if not q.dtype == k.dtype == v.dtype:
+        raise TypeError("q, k and v differ in dtype")
+    if not q.ndim == k.ndim == v.ndim == 4:
+        raise ValueError("q, k and v differ in rank, or have not four axes")
+    length = 3 - heads
+    if not q.shape[0] == k.shape[0] == v.shape[0] or k.shape[length] != v.shape[length]:
+        raise ValueError("q, k and v differ in batch, or k and v in length")

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from attention_conformance.impls.kernels import declared, isolated
+from attention_conformance.impls.kernels import declared, fit, isolated
 
 DISTRIBUTION, VERSION = "fla-core", "0.6.0"
 DTYPES = ("float32", "float16", "bfloat16")
@@ -63,8 +63,7 @@ def parallel_attn(
     sinks: Any = None,
 ) -> Any:  # fmt: skip
     """Causal attention, as many queries as keys."""
-    if not q.dtype == k.dtype == v.dtype:
-        raise TypeError("q, k and v differ in dtype")  # the kernel leaves this to its caller
+    fit(q, k, v, heads=2)
     _causal(is_causal, window)
     return _attn.parallel_attn(q, k, v, scale=scale, window_size=_width(window), sink_bias=sinks)
 
@@ -74,12 +73,11 @@ def decoding_one_step(
     q: Any, k: Any, v: Any, *, kv_lengths: Any = None, scale: float | None = None, sinks: Any = None
 ) -> Any:
     """``attn_decoding_one_step``: one query at the end of each sequence of keys, which are packed for it."""
-    if not q.dtype == k.dtype == v.dtype:
-        raise TypeError("q, k and v differ in dtype")
-    if not k.shape[:3] == v.shape[:3] or not q.shape[0] == k.shape[0]:
-        raise ValueError("q, k and v differ in batch, length or heads")  # a pack of them would not show it
+    fit(q, k, v, heads=2)
     lengths = [k.shape[1]] * len(k) if kv_lengths is None else kv_lengths.tolist()
-    k, v = (torch.cat([x[n, :length] for n, length in enumerate(lengths)])[None] for x in (k, v))
+    k, v = (
+        torch.cat([x[:0].flatten(0, 1), *(x[n, :length] for n, length in enumerate(lengths))])[None] for x in (k, v)
+    )
     ends = torch.tensor([0, *itertools.accumulate(lengths)])
     found = _decoding.attn_decoding_one_step(q.transpose(0, 1), k, v, scale=scale, cu_seqlens=ends, sink_bias=sinks)
     return found.transpose(0, 1)

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from attention_conformance.impls.kernels import fit
+
 
 def dense(
     paged: Any, size: int, q: Any, k: Any, v: Any, *, kv_lengths: Any = None, causal_offset: Any = None, **options: Any
@@ -34,13 +36,12 @@ def dense(
     ------
     NotImplementedError
         Where causal or a window are not aligned at the last key, as kernels over pages have them.
-    ValueError
-        Where q, k and v do not fit together, which no shape of a cache would show.
+    TypeError, ValueError
+        As ``fit`` does; and where k and v differ in heads.
     """
-    if len({each.ndim for each in (q, k, v)}) > 1 or not q.shape[0] == k.shape[0] == v.shape[0]:
-        raise ValueError("q, k and v differ in rank or batch")
-    if k.shape[:3] != v.shape[:3]:
-        raise ValueError("k and v differ in heads or length")
+    fit(q, k, v)
+    if k.shape[1] != v.shape[1]:
+        raise ValueError("k and v differ in heads")
     batch, rows, keys = q.shape[0], q.shape[2], k.shape[2]
     lengths = torch.full((batch,), keys) if kv_lengths is None else kv_lengths
     if options.get("is_causal") or options.get("window") is not None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.gpu import paged_attention as gpu_kernels
 from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention as tpu_kernel
 
-from attention_conformance.impls.kernels import declared
+from attention_conformance.impls.kernels import declared, fit
 
 
 def _scaled(q: Any, scale: float | None) -> Any:
@@ -35,13 +35,6 @@ def _lengths(k: Any, kv_lengths: Any) -> Any:
     return jnp.full(k.shape[0], k.shape[2], jnp.int32) if kv_lengths is None else kv_lengths.astype(jnp.int32)
 
 
-def _same(q: Any, k: Any, v: Any) -> None:
-    if not q.dtype == k.dtype == v.dtype:
-        raise TypeError("q, k and v differ in dtype")  # the kernels leave this to their caller
-    if not q.shape[0] == k.shape[0] == v.shape[0] or not k.shape[1:3] == v.shape[1:3]:
-        raise ValueError("q, k and v differ in batch, length or heads")  # pages of them would not show it
-
-
 @declared(
     query_lengths=1,
     key_lengths="multiple of 16",
@@ -54,7 +47,7 @@ def gpu_paged_attention(
     q: Any, k: Any, v: Any, *, kv_lengths: Any = None, scale: float | None = None, softcap: float | None = None
 ) -> Any:
     """One query for each sequence over pages of 8, in two parts."""
-    _same(q, k, v)
+    fit(q, k, v)
     found = gpu_kernels.paged_attention(
         _scaled(q, scale)[:, :, 0],
         _pages(k, 8),
@@ -80,7 +73,7 @@ def tpu_paged_attention(
     q: Any, k: Any, v: Any, *, kv_lengths: Any = None, scale: float | None = None, softcap: float | None = None
 ) -> Any:
     """One query for each sequence over pages of 16."""
-    _same(q, k, v)
+    fit(q, k, v)
     found = tpu_kernel(
         _scaled(q, scale)[:, :, 0],
         _pages(k, 16),

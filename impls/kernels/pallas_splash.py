@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
@@ -22,6 +21,7 @@ BLOCK = 128
 
 @declared(
     lengths=f"multiple of {BLOCK}",
+    batch_sizes="at least 1",
     head_widths=128,
     value_widths=128,
     dtypes=("float32", "bfloat16"),
@@ -44,4 +44,4 @@ def splash_attention(
         attn_logits_soft_cap=softcap,
     )  # fmt: skip
     q = q * jnp.asarray(np.asarray(q.shape[3] ** -0.5 if scale is None else scale), q.dtype)
-    return jax.vmap(kernel, in_axes=(0, 0, 0, None, None))(q, k, v, None, sinks)
+    return jnp.stack([kernel(*one, None, sinks) for one in zip(q, k, v, strict=True)])

@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from attention_conformance.impls.kernels import declared, isolated, paging
+from attention_conformance.impls.kernels import declared, fit, isolated, paging
 
 DISTRIBUTION, VERSION = "vllm", "0.33.0"
 _OPS = "vllm.v1.attention.ops"
@@ -109,9 +109,13 @@ def unified_sdpa(
     q: Any, k: Any, v: Any, *, is_causal: bool = False, causal_offset: Any = None, window: Any = None,
     kv_lengths: Any = None, scale: float | None = None, softcap: float | None = None, sinks: Any = None,
 ) -> Any:  # fmt: skip
-    """``unified_attention`` over a cache that holds k and v in pages of 16."""
+    """``unified_attention`` over a cache that holds k and v in pages of 32.
+
+    With pages of 16 the kernel, whose tiles have 32 keys, reads an entry behind the end of the table where the last tile
+    is half full; a server's tables are as wide as its longest context.
+    """
     options = {"is_causal": is_causal, "window": window, "scale": scale, "softcap": softcap, "sinks": sinks}
-    return paging.dense(unified_attention, 16, q, k, v, kv_lengths=kv_lengths, causal_offset=causal_offset, **options)
+    return paging.dense(unified_attention, 32, q, k, v, kv_lengths=kv_lengths, causal_offset=causal_offset, **options)
 
 
 @declared(layout="BSHD", length_relation="Sq = Sk", equal_widths=True, dtypes=("float32", "float16", "bfloat16"))
@@ -123,8 +127,7 @@ def context_attention(
 
     ``sliding_window_q`` and ``sliding_window_k`` are 0 for no limit, so that a side of width 0 cannot be said.
     """
-    if not q.dtype == k.dtype == v.dtype:
-        raise TypeError("q, k and v differ in dtype")
+    fit(q, k, v, heads=2)
     back, forward = window or (None, None)
     if back == 0 or (forward == 0 and not is_causal):
         raise NotImplementedError("sliding_window_q, sliding_window_k: 0 is no window")
@@ -132,7 +135,7 @@ def context_attention(
     batch, rows = q.shape[:2]
     _prefill.context_attention_fwd(
         *(each.flatten(0, 1) for each in (q, k, v)),
-        out.view(-1, *out.shape[2:]),
+        out.flatten(0, 1),
         torch.arange(batch, dtype=torch.int32) * rows,
         torch.full((batch,), rows, dtype=torch.int32),
         rows,
