@@ -13,7 +13,6 @@ from attention_conformance.conformance.cases.data import (
     GROUPED,
     SMALL,
     TILES,
-    Maker,
     Rng,
     Shape,
     bottom_right,

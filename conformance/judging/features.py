@@ -19,6 +19,7 @@ from attention_conformance.conformance.cases import AnyCase, asked_cases, every_
 from attention_conformance.conformance.cases.fit import dtypes_for
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.impls.operators import (
+    LATENT,
     MERGE,
     MHA,
     MHA_GRAD,
@@ -89,6 +90,7 @@ FEATURES = {
         Feature("varlen", operators=(VARLEN.name,)),
         Feature("paged", operators=(PAGED.name,)),
         Feature("merge", operators=(MERGE.name,)),
+        Feature("latent", operators=(LATENT.name,)),
     )
 }
 
