@@ -243,7 +243,8 @@ def assert_close(
         output, q, k, v,
         mask=mask, bias=bias, is_causal=is_causal, causal_offset=causal_offset, window=window,
         kv_lengths=kv_lengths, scale=scale, softcap=softcap, sinks=sinks, block_mask=block_mask, block_size=block_size,
-        tree_parents=tree_parents, past_key=past_key, past_value=past_value, weights=weights, lse=lse, present_key=present_key, present_value=present_value,
+        tree_parents=tree_parents, past_key=past_key, past_value=past_value,
+        weights=weights, lse=lse, present_key=present_key, present_value=present_value,
         grad_output=grad_output, grad_q=grad_q, grad_k=grad_k, grad_v=grad_v, grad_bias=grad_bias,
         profile=profile, layout=layout, rows=rows, seed=seed,
     ))  # fmt: skip
@@ -314,7 +315,8 @@ def error_share(
         output, q, k, v,
         mask=mask, bias=bias, is_causal=is_causal, causal_offset=causal_offset, window=window,
         kv_lengths=kv_lengths, scale=scale, softcap=softcap, sinks=sinks, block_mask=block_mask, block_size=block_size,
-        tree_parents=tree_parents, past_key=past_key, past_value=past_value, weights=weights, lse=lse, present_key=present_key, present_value=present_value,
+        tree_parents=tree_parents, past_key=past_key, past_value=past_value,
+        weights=weights, lse=lse, present_key=present_key, present_value=present_value,
         grad_output=grad_output, grad_q=grad_q, grad_k=grad_k, grad_v=grad_v, grad_bias=grad_bias,
         profile=profile, layout=layout, rows=rows, seed=seed,
     ))  # fmt: skip

@@ -60,7 +60,7 @@ SDPA = Operator(
         "mask",  # bool, broadcastable to (B, Hq, Sq, Sk); True = may attend
         "bias",  # dtype of q, broadcastable to (B, Hq, Sq, Sk); added to the scaled score
         "is_causal",  # bool
-        "causal_offset",  # int, or an int64 array (B,); only with is_causal, window or a tree; None = 0, or P with a past
+        "causal_offset",  # int, or an int64 array (B,); with is_causal, window or a tree; None = 0, or P with a past
         "window",  # (left, right), each an int >= 0 or None for an open side
         "kv_lengths",  # int64 array (B,)
         "scale",  # float; None = 1/sqrt(D)
@@ -224,10 +224,32 @@ PAGED = Operator(
     always=VARLEN.always,
 )
 
+#: Attention over latents, from which each head's keys and values are projections, and one rotary key for all heads.
+LATENT = Operator(
+    "latent",
+    arguments=(
+        "q",  # (B, H, Sq, D)
+        "q_rope",  # (B, H, Sq, Dr)
+        "latents",  # (B, Sk, R)
+        "k_rope",  # (B, Sk, Dr)
+        "w_uk",  # (H, R, D); a head's keys are latents @ w_uk[h], beside k_rope
+        "w_uv",  # (H, R, Dv); its values
+    ),
+    keywords=(
+        "is_causal",  # bool
+        "causal_offset",  # int, or an int64 array (B,); only with is_causal; None = 0
+        "kv_lengths",  # int64 array (B,)
+        "scale",  # float; None = 1/sqrt(D + Dr)
+        "return_lse",  # bool; natural log-sum-exp (B, H, Sq)
+    ),
+    arrays=("causal_offset", "kv_lengths"),
+    results=(("output", ""), ("lse", "return_lse")),  # (B, H, Sq, Dv)
+)
+
 #: The operator of gradients of each operator that has one.
 GRADIENTS = {SDPA.name: SDPA_GRAD.name, MHA.name: MHA_GRAD.name, VARLEN.name: VARLEN_GRAD.name}
 
 OPERATORS = {
     operator.name: operator
-    for operator in (SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD, VARLEN, VARLEN_GRAD, PAGED, MERGE)
+    for operator in (SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD, VARLEN, VARLEN_GRAD, PAGED, MERGE, LATENT)
 }

@@ -1,4 +1,4 @@
-"""(SDPA-31 to SDPA-36, DEC-7, BLOCK-5, TREE-4) Inputs that every written-out implementation refuses, for arrays of any framework.
+"""(SDPA-31 to SDPA-36, DEC-7, BLOCK-5, TREE-4) Inputs that every written-out implementation refuses, of any framework.
 
 Only ``.ndim``, ``.shape`` and ``.dtype`` are read, so NumPy arrays, torch tensors, JAX arrays and their
 tracers will do.  No value is looked at, so the checks cost nothing when a call is compiled or exported.
@@ -216,6 +216,33 @@ def _check_shape(name: str, shape: Sequence[int], widths: dict[str, int]) -> Non
             raise ValueError(
                 f"{name} must be ({', '.join(axes)}) with {axis} = {widths[axis]}, got shape {tuple(shape)}"
             )
+
+
+def check_latent(q: Any, q_rope: Any, latents: Any, k_rope: Any, w_uk: Any, w_uv: Any) -> None:
+    """(MLA-8) Refuse what does not fit together; raises as ``check_inputs`` does."""
+    arrays = {"q": q, "q_rope": q_rope, "latents": latents, "k_rope": k_rope, "w_uk": w_uk, "w_uv": w_uv}
+    axes = {"B": 0, "H": 0, "Sq": 0, "D": 0, "Sk": 0, "R": 0, "Dr": 0, "Dv": 0}
+    for name, array in arrays.items():
+        if array.dtype != q.dtype:
+            raise TypeError(f"{name} must have the dtype of q, {q.dtype}, got {array.dtype}")
+        names = LATENT_AXES[name]
+        fits = array.ndim == len(names)
+        for axis, length in zip(names, array.shape, strict=False):
+            fits = fits and axes[axis] in (0, length)
+            axes[axis] = length
+        if not fits:
+            raise ValueError(f"{name} must be ({', '.join(names)}), got shape {tuple(array.shape)}")
+
+
+#: Axes of the arguments of latent (MLA-1).
+LATENT_AXES = {
+    "q": ("B", "H", "Sq", "D"),
+    "q_rope": ("B", "H", "Sq", "Dr"),
+    "latents": ("B", "Sk", "R"),
+    "k_rope": ("B", "Sk", "Dr"),
+    "w_uk": ("H", "R", "D"),
+    "w_uv": ("H", "R", "Dv"),
+}
 
 
 def check_merge(outputs: Any, lses: Any) -> None:

@@ -127,7 +127,7 @@ def check_options(keywords: Mapping[str, Any], arrays: Mapping[str, np.ndarray])
         if name in keywords and batch is not None and keywords[name].size not in allowed:
             raise ValueError(f"{name} has {keywords[name].size} entries, q has batch {batch}")
     if "causal_offset" in keywords and not keywords.keys() & {"is_causal", "window", "tree_parents"}:
-        raise ValueError("causal_offset shifts is_causal, window and a tree, and none is given")
+        raise ValueError("causal_offset shifts is_causal, window and trees, and neither is given")
     if not keywords.get("softcap", 1.0) > 0:
         raise ValueError(f"softcap is {keywords['softcap']}; it is above 0, and left out for none")
     parents = keywords.get("tree_parents")

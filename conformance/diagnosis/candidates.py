@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from attention_conformance.conformance.faults.models.latent import Latent
 from attention_conformance.conformance.faults.models.mha import Layer, Sublayer
 from attention_conformance.conformance.faults.models.paged import Paged
 from attention_conformance.conformance.faults.models.sdpa import Attention, Model
@@ -11,7 +12,13 @@ from attention_conformance.conformance.faults.models.varlen import Packed
 from attention_conformance.conformance.faults.registry import Fault, faults_of
 
 #: The operators that have attention within.
-_LAYERS: dict[str, type[Layer | Packed]] = {"mha": Layer, "sublayer": Sublayer, "varlen": Packed, "paged": Paged}
+_LAYERS: dict[str, type[Layer | Packed | Latent]] = {
+    "mha": Layer,
+    "sublayer": Sublayer,
+    "varlen": Packed,
+    "paged": Paged,
+    "latent": Latent,
+}
 
 
 def in_operator(make: type[Attention], operator: str) -> type[Model]:

@@ -53,6 +53,7 @@ GROUPS = (
     "gradients/varlen",
     "serving/varlen",
     "serving/paged",
+    "serving/latent",
     "merge/weights",
     "merge/empty_parts",
     "merge/precision",

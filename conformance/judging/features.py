@@ -19,6 +19,7 @@ from attention_conformance.conformance.cases import AnyCase, asked_cases, every_
 from attention_conformance.conformance.cases.fit import dtypes_for
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.impls.operators import (
+    LATENT,
     MERGE,
     MHA,
     MHA_GRAD,
@@ -71,8 +72,8 @@ _SDPA = (
     _feature("weights", "return_weights"),  # SDPA-18
     _feature("lse", "return_lse"),  # SDPA-19
     _feature("sinks", "sinks"),  # SDPA-38
-    _feature("block-masks", "block_mask block_size", along={"mask", "is_causal", "return_lse", INVALID}),  # BLOCK-1 to 5
-    _feature("trees", "tree_parents", along={"causal_offset", "return_lse", *"past_key past_value".split(), INVALID}),  # TREE-1 to 4
+    _feature("block-masks", "block_mask block_size", along={INVALID}),  # BLOCK-1 to 5
+    _feature("trees", "tree_parents", along={"causal_offset", INVALID}),  # TREE-1 to 4
     _feature("decoding", "past_key past_value", along={"is_causal", INVALID, MEMORY}),  # DEC-1 to 4, 6, 7
     _feature("caches", "kv_lengths causal_offset is_causal"),  # DEC-5
 )
@@ -89,6 +90,7 @@ FEATURES = {
         Feature("varlen", operators=(VARLEN.name,)),
         Feature("paged", operators=(PAGED.name,)),
         Feature("merge", operators=(MERGE.name,)),
+        Feature("latent", operators=(LATENT.name,)),
     )
 }
 

@@ -34,6 +34,7 @@ OPERATORS = {
     "merge": "Merging of partial results",
     "varlen": "Packed sequences",
     "paged": "Paged caches",
+    "latent": "Latent attention",
 }
 
 

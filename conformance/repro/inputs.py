@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.conformance.cases import AnyCase, Shape, data, layer
+from attention_conformance.conformance.cases.latent import LatentShape
 from attention_conformance.conformance.cases.layer import LayerShape
 from attention_conformance.conformance.cases.packed import PackedShape, PagedShape, across, over_pages
 from attention_conformance.conformance.repro.inline import CannotInline, Import, Inliner, import_lines, lambda_at
@@ -476,11 +477,11 @@ def _shape(shape: Any) -> tuple[list[str], Callable[..., Any]]:
         if isinstance(shape, PagedShape):
             return [applied("SimpleNamespace", [*sizes, f"pages={shape.pages}"], before="s = ")], over_pages
         return [applied("SimpleNamespace", sizes, before="s = ")], across
-    if not isinstance(shape, (Shape, LayerShape)):
+    if not isinstance(shape, (Shape, LayerShape, LatentShape)):
         raise NoRecipe(f"no recipe for a {type(shape).__name__}")
     sizes = [f"{name}={value!r}" for name, value in asdict(shape).items() if name != "unbatched"]
     lines = [applied("SimpleNamespace", [*sizes, f"scores={shape.scores}"], before="s = ")]
-    if isinstance(shape, Shape):
+    if isinstance(shape, (Shape, LatentShape)):
         return lines, data.normal(1.0)
     if shape.unbatched:
         rows = "(length, width)"

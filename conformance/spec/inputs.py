@@ -97,6 +97,19 @@ class MergeInputs(_Arguments):
 
 
 @dataclass(frozen=True)
+class LatentInputs(_Arguments):
+    """Of latent: q (B, H, Sq, D), q_rope (B, H, Sq, Dr), latents (B, Sk, R), k_rope (B, Sk, Dr), weights (H, R, …)."""
+
+    q: np.ndarray
+    q_rope: np.ndarray
+    latents: np.ndarray
+    k_rope: np.ndarray
+    w_uk: np.ndarray
+    w_uv: np.ndarray
+    keywords: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class PagedInputs(_Arguments):
     """Of paged: q (Tq, Hq, D), caches (pages, page size, Hkv, width), int32 boundaries (N + 1,), table, lengths."""
 

@@ -214,7 +214,11 @@ def _option(name: str, key: str, value: Any, exact: Mapping[str, Table]) -> Any:
         return value
     if key == "causal_offset" and _is_integer(value):
         return value
-    if key in ("causal_offset", "kv_lengths", "tree_parents") and isinstance(value, list) and all(map(_is_integer, value)):
+    if (
+        key in ("causal_offset", "kv_lengths", "tree_parents")
+        and isinstance(value, list)
+        and all(map(_is_integer, value))
+    ):
         return np.array(value, np.int64)
     if key == "window" and _is_window(value):
         return tuple(None if side == OPEN else side for side in value)

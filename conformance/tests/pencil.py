@@ -104,7 +104,8 @@ class _Row:
             left is not None and j < i + offset - left,
             right is not None and j > i + offset + right,
             "kv_lengths" in options and j >= options["kv_lengths"][batch],
-            blocks is not None and not blocks[..., i // size[0], j // size[1]].ravel()[self.row[1] % blocks[..., 0, 0].size],
+            blocks is not None
+            and not blocks[..., i // size[0], j // size[1]].ravel()[self.row[1] % blocks[..., 0, 0].size],
             "tree_parents" in options and j >= offset and j - offset not in self._path(options["tree_parents"]),
         )
         return not any(reasons_against)

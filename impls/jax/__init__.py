@@ -98,6 +98,12 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     ),
     _entry("jax-sublayer", "layer:sublayer", "jax-layer with residual and LayerNorm", operator="sublayer"),
     _entry(
+        "jax-latent",
+        "latent:latent",
+        "latents absorbed into queries and output, by jax-jit, compiled by XLA",
+        operator="latent",
+    ),
+    _entry(
         "jax-merge", "merge:merge", "logsumexp and a weighted sum over the parts, compiled by XLA", operator="merge"
     ),
 )

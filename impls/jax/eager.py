@@ -82,7 +82,9 @@ def attention(
     tests += [] if mask is None else [mask]
     tests += [] if bias is None else [~jnp.isneginf(bias)]
     if block_mask is not None and block_size is not None:
-        tests.append(block_mask[..., np.arange(shape[2]) // block_size[0], :][..., np.arange(shape[3]) // block_size[1]])
+        tests.append(
+            block_mask[..., np.arange(shape[2]) // block_size[0], :][..., np.arange(shape[3]) // block_size[1]]
+        )
     if tree_parents is not None:
         tests.append(tree_allows(tree_parents, offset, keys))
     allowed = reduce(and_, tests) if tests else None

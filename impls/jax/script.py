@@ -138,6 +138,7 @@ CALLS: dict[str, Writer] = {
     "jax-tiled": jitted("attention_conformance.impls.jax.tiled:attention"),
     "jax-layer": jitted("attention_conformance.impls.jax.layer:mha"),
     "jax-sublayer": jitted("attention_conformance.impls.jax.layer:sublayer"),
+    "jax-latent": jitted("attention_conformance.impls.jax.latent:latent"),
     "jax-merge": jitted("attention_conformance.impls.jax.merge:merge"),
     "jax-varlen-nn": jitted("attention_conformance.impls.jax.varlen:varlen"),
     "jax-nn": library("xla"),

@@ -48,6 +48,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "varlen_grad",
     ),
     _entry("numpy-paged", "paged:paged", "a paged cache, gathered by its table for numpy-varlen", "paged"),
+    _entry("numpy-latent", "latent:latent", "latents absorbed into queries and output, by numpy-eager", "latent"),
     _entry("numpy-sublayer", "layer:sublayer", "numpy-layer with residual and LayerNorm", "sublayer"),
     _entry(
         "numpy-merge", "merge:merge", "partial results joined by their log-sum-exps, following every clause", "merge"

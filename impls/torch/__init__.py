@@ -167,6 +167,13 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     _entry(
         "torch-sublayer", "layer:sublayer", "torch-layer with residual and layer_norm", _STORAGE, operator="sublayer"
     ),
+    _entry(
+        "torch-latent",
+        "latent:latent",
+        "keys and values of each head from latents, by torch-eager",
+        _STORAGE,
+        operator="latent",
+    ),
     _entry("torch-merge", "merge:merge", "logsumexp and a weighted sum over the parts", _WIDE, operator="merge"),
     _entry(
         "torch-context-parallel",

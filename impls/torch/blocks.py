@@ -1,7 +1,6 @@
 """Block masks and trees of draft tokens as the mask of torch.nn.functional.scaled_dot_product_attention.
 
-Source: SPEC.md, BLOCK-1 to TREE-4: the dense mask that both stand for, which is what model code does without a kernel for
-them.
+Source: SPEC.md, BLOCK-1 to TREE-4: the dense mask that both stand for, as model code has it where it has no kernel.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ def attention(
 ) -> Any:
     """The output (B, Hq, Sq, Dv), and with a past the present; keywords as in impls.contract.
 
-    Raises ValueError or TypeError for inputs that do not fit together, NotImplementedError for what the function refuses
-    by name.
+    Raises ValueError or TypeError for inputs that do not fit together, NotImplementedError for what the function
+    refuses by name.
     """
     k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)
     check_inputs(q, k, v, mask)

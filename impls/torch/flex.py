@@ -60,9 +60,7 @@ def attention(
         k,
         v,
         score_mod=_score_mod(q, k, bias, softcap),
-        block_mask=_block_mask(
-            q, k, mask, is_causal, offset, window, kv_lengths, block_mask, block_size, tree_parents
-        ),
+        block_mask=_block_mask(q, k, mask, is_causal, offset, window, kv_lengths, block_mask, block_size, tree_parents),
         scale=scale,
         enable_gqa=q.ndim == k.ndim == 4 and q.shape[1] != k.shape[1],
         return_aux=AuxRequest(lse=return_lse),
@@ -123,7 +121,9 @@ def _block_mask(
         table = blocks.expand(*q.shape[:2], *blocks.shape[-2:])
         parts.append(lambda b, h, i, j: table[b, h, i // rows, j // columns])
     if tree_parents is not None:
-        tree = tree_allows(tree_parents, causal_offset, torch.arange(k.shape[2], device=q.device)).expand(q.shape[0], 1, q.shape[2], k.shape[2])
+        tree = tree_allows(tree_parents, causal_offset, torch.arange(k.shape[2], device=q.device)).expand(
+            q.shape[0], 1, q.shape[2], k.shape[2]
+        )
         parts.append(lambda b, h, i, j: tree[b, 0, i, j])
     if not parts:
         return None

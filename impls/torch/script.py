@@ -452,6 +452,7 @@ CALLS: dict[str, Writer] = {
     "torch-mha-slow": module("slow"),
     "torch-mha-hint": module("hinted"),
     "torch-sublayer": written_out("layer:sublayer"),
+    "torch-latent": written_out("latent:latent"),
     "torch-merge": written_out("merge:merge"),
     "torch-context-parallel": written_out("merge:context_parallel"),
     "torch-varlen-padded": written_out("varlen:padded"),

@@ -34,6 +34,7 @@ PARTS = {
     "VARLEN": "Packed sequences",
     "PAGED": "Paged caches",
     "MERGE": "Merging",
+    "MLA": "Latent attention",
 }
 
 #: Every group in the order of a page.

@@ -18,6 +18,7 @@ import numpy as np
 
 from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.faults.models.gradients import Backward
+from attention_conformance.conformance.faults.models.latent import Latent
 from attention_conformance.conformance.faults.models.merge import Merging
 from attention_conformance.conformance.faults.models.mha import Layer, Sublayer
 from attention_conformance.conformance.faults.models.mha_gradients import LayerBackward
@@ -42,6 +43,7 @@ CORRECT: tuple[type[Model], ...] = (
     Paged,
     Packed,
     Merging,
+    Latent,
 )
 
 #: Faults that are about more than what their methods return: what stays behind, what is written to.

@@ -51,7 +51,11 @@ class TreeWithoutSelf(Attention):
         return super().seen_nodes(x) & ~np.eye(x.shape[2], dtype=bool)
 
 
-@fault("TREE-1", "parents are counted from the last token of the prefix: each is one too small", "cf. TensorRT-LLM PR 12962")
+@fault(
+    "TREE-1",
+    "parents are counted from the last token of the prefix: each is one too small",
+    "cf. TensorRT-LLM PR 12962",
+)
 class TreeParentsOneLess(Attention):
     """The root counts in the one place and not in the other."""
 
