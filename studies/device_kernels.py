@@ -19,11 +19,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from attention_conformance.conformance.cases import case_named
 from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome
 from attention_conformance.conformance.ledger.load import Deviation
 from attention_conformance.conformance.ledger.load import read as ledger
 from attention_conformance.conformance.results import read
-from attention_conformance.conformance.cases import case_named
 from attention_conformance.reports.model import groups
 from studies.common import Measured, Study, Unfit, markdown, sentence
 

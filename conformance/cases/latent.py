@@ -108,7 +108,13 @@ def case(name: str, clauses: str, why: str, shape: LatentShape = SMALL, **rest: 
 def cases() -> Iterator[LatentCase]:
     """Every case of this operator."""
     end: dict[str, Any] = {"is_causal": True, "causal_offset": _end}
-    yield case("plain", "MLA-2 MLA-3 MLA-6", "Three heads over latents of 12 columns.", dtypes=ALL_DTYPES, stays="the plain call, in every dtype")
+    yield case(
+        "plain",
+        "MLA-2 MLA-3 MLA-6",
+        "Three heads over latents of 12 columns.",
+        dtypes=ALL_DTYPES,
+        stays="the plain call, in every dtype",
+    )
     yield case(
         "one-head", "MLA-1", "One head, one query.", replace(SMALL, b=1, heads=1, sq=1), stays="the smallest call"
     )
@@ -152,16 +158,35 @@ def cases() -> Iterator[LatentCase]:
     yield case(
         "rope-alone", "MLA-2", "Latents that project to keys of 0: the rotary part alone decides.", data=_rope_alone
     )
-    yield case("no-rope", "MLA-2", "A rotary part of 0: the scale still counts its columns.", data=_no_rope, stays="one part of the scores alone")
+    yield case(
+        "no-rope",
+        "MLA-2",
+        "A rotary part of 0: the scale still counts its columns.",
+        data=_no_rope,
+        stays="one part of the scores alone",
+    )
     yield case(
         "equal-latents",
         "MLA-2 MLA-3",
         "Equal latents of a batch: every weight gives the same values, another for each head.",
         data=_equal_latents,
     )
-    yield case("causal", "MLA-5", "Causal, as many queries as keys.", replace(SMALL, sq=7), is_causal=True, stays="the mask of prefill")
+    yield case(
+        "causal",
+        "MLA-5",
+        "Causal, as many queries as keys.",
+        replace(SMALL, sq=7),
+        is_causal=True,
+        stays="the mask of prefill",
+    )
     yield case("causal-end", "MLA-5", "The queries are the last tokens.", **end)
-    yield case("lengths", "MLA-5", "A cache of which another part is in use for each batch.", kv_lengths=_lengths, stays="a cache in use in part")
+    yield case(
+        "lengths",
+        "MLA-5",
+        "A cache of which another part is in use for each batch.",
+        kv_lengths=_lengths,
+        stays="a cache in use in part",
+    )
     yield case(
         "lengths-zero",
         "MLA-5",

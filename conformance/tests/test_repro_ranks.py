@@ -14,7 +14,7 @@ import pytest
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.repro import Element, text
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.select import plug_in, with_attributes
 

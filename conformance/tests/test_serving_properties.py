@@ -17,8 +17,8 @@ from attention_conformance.conformance.properties.run import Setting, fuzz
 from attention_conformance.conformance.properties.serving import FORMS, ServingProblem, drawn, of_rng
 from attention_conformance.conformance.properties.serving_properties import SERVING_PROPERTIES
 from attention_conformance.conformance.properties.trial import Context
-from attention_conformance.conformance.run.targets import Target
 from attention_conformance.conformance.spec.clauses import Level, clauses
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.operators import OPERATORS
 from attention_conformance.impls.process.pool import Pool

@@ -11,7 +11,7 @@ from natten.functional import na1d
 def attention(
     q: Any, k: Any, v: Any, *, is_causal: bool = False, scale: float | None = None, return_lse: bool = False
 ) -> Any:
-    """"heads last layout"; the log-sum-exp is (batch, seqlen, heads)."""
+    """ "heads last layout"; the log-sum-exp is (batch, seqlen, heads)."""
     found = natten_attention(q, k, v, is_causal=is_causal, scale=scale, return_lse=return_lse)
     return (found[0], found[1].transpose(1, 2)) if return_lse else found
 
