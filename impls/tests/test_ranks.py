@@ -110,6 +110,7 @@ def test_shards_that_are_filled_up_are_equal_and_hold_zeros() -> None:
 
 def test_values_of_another_length_than_the_keys_are_not_filled_up() -> None:
     """They would be as long, and nobody could refuse them."""
+    shapes = {"q": (1, 1, 4, 1), "k": (1, 1, 7, 1), "v": (1, 1, 8, 1)}
     with pytest.raises(NotImplementedError, match="unequal lengths"):
         parts(
             Distribution((4,), uneven=True, padded=True), 4, {"q": (1, 1, 4, 1), "k": (1, 1, 7, 1), "v": (1, 1, 8, 1)}
