@@ -112,9 +112,7 @@ def test_values_of_another_length_than_the_keys_are_not_filled_up() -> None:
     """They would be as long, and nobody could refuse them."""
     shapes = {"q": (1, 1, 4, 1), "k": (1, 1, 7, 1), "v": (1, 1, 8, 1)}
     with pytest.raises(NotImplementedError, match="unequal lengths"):
-        parts(
-            Distribution((4,), uneven=True, padded=True), 4, {"q": (1, 1, 4, 1), "k": (1, 1, 7, 1), "v": (1, 1, 8, 1)}
-        )
+        parts(Distribution((4,), uneven=True, padded=True), 4, shapes)
 
 
 def test_a_call_has_a_number_of_ranks_that_divides_its_lengths() -> None:
