@@ -12,6 +12,7 @@ from attention_conformance.reports import outputs, schemas
 from attention_conformance.reports.compare import command as compare
 from attention_conformance.reports.compare.compare import compare as compared
 from attention_conformance.reports.compare.rules import read as read_rules
+from attention_conformance.reports.input import places
 from attention_conformance.reports.input.read import ReportError, read
 from attention_conformance.reports.model import model
 
@@ -22,7 +23,9 @@ def options(parser: argparse.ArgumentParser) -> None:
         "Write a report from result files of `attention-conformance check --conformance-json FILE`, `bench"
         " --benchmark-json FILE` and `kill-matrix -o FILE`, or from a model.json."
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a result file of any kind")
+    parser.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="a result file of any kind, a folder of them, or a glob"
+    )
     parser.add_argument(
         "-o", "--output", required=True, type=Path, metavar="DIR", help="folder to write, made if missing"
     )
@@ -46,7 +49,7 @@ def run(files: list[Path], output: Path, formats: list[str] | None, base: str | 
     # Files become millions of small objects without circles: looking for those took a third of the time.
     with without_gc():
         known = read_rules(rules) if rules else None
-        records = read(files)
+        records = read(places.found(files))
         since = compared(compare.records(base), records, known) if base else None
         whole = model.Model(records, clauses(), since)
         return "\n".join(map(str, outputs.written(whole, output, formats or outputs.DEFAULT)))

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
 from attention_conformance.impls.calls import Request, call
 from attention_conformance.impls.contract import Implementation, ImplementationError
 from attention_conformance.impls.loading import attributes_of, keywords, load
 from attention_conformance.impls.operators import SDPA
-from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 from attention_conformance.impls.select import plug_in, with_attributes
 from attention_conformance.impls.sharding import SHARDINGS, Distribution, parts
 
@@ -89,16 +86,44 @@ def distance(one: Implementation, *arrays: np.ndarray, **keywords: Any) -> float
     return max(float(np.abs(got - each).max()) for got, each in zip(reply.results.values(), right, strict=True))
 
 
+@pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("sharding", SHARDINGS)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("length", [0, 1, 5, 12, 17])
-def test_what_is_shared_out_comes_together_again(sharding: str, ranks: int, length: int) -> None:
-    """Of any length, with empty shards too."""
+def test_what_is_shared_out_comes_together_again(sharding: str, ranks: int, length: int, padded: bool) -> None:
+    """Of any length, with empty shards too, or with shards that are filled up."""
     shape = (2, length, 3, 4) if sharding == "heads" else (2, 3, length, 4)
     q = np.arange(24 * length, dtype=np.float32).reshape(shape)
-    part = parts(Distribution((ranks,), sharding, uneven=True), ranks, {"q": shape, "k": shape}, ("output",))["output"]
+    distribution = Distribution((ranks,), sharding, uneven=True, padded=padded)
+    part = parts(distribution, ranks, {"q": shape, "k": shape}, ("output",))["output"]
     assert (part.joined([part.of(q, rank) for rank in range(ranks)]) == q).all()
     assert (part.joined(part.apart(part.together(q))) == q).all()
+
+
+def test_shards_that_are_filled_up_are_equal_and_hold_zeros() -> None:
+    """Five rows over four ranks are two each; the last two ranks have one row and none."""
+    shape = (1, 1, 5, 1)
+    part = parts(Distribution((4,), uneven=True, padded=True), 4, {"q": shape, "k": shape})["q"]
+    q = np.ones(shape, np.float32)
+    assert [part.of(q, rank)[0, 0, :, 0].tolist() for rank in range(4)] == [[1, 1], [1, 1], [1, 0], [0, 0]]
+
+
+def test_values_of_another_length_than_the_keys_are_not_filled_up() -> None:
+    """They would be as long, and nobody could refuse them."""
+    shapes = {"q": (1, 1, 4, 1), "k": (1, 1, 7, 1), "v": (1, 1, 8, 1)}
+    with pytest.raises(NotImplementedError, match="unequal lengths"):
+        parts(Distribution((4,), uneven=True, padded=True), 4, shapes)
+
+
+def test_a_call_has_a_number_of_ranks_that_divides_its_lengths() -> None:
+    """Of several that do each comes in turn; without one the first refusal says so."""
+    several = Distribution((2, 3, 4, 8))
+    found = {
+        rows: {several.of_call({"q": (1, 1, rows, d), "k": (1, 1, rows, d)}, {}) for d in range(40)} for rows in (6, 8)
+    }
+    assert found == {6: {2, 3}, 8: {2, 4, 8}}
+    anywhere = Distribution((2, 3, 4, 8), uneven=True)
+    assert {anywhere.of_call({"q": (1, 1, 5, d), "k": (1, 1, 7, d)}, {}) for d in range(40)} == {2, 3, 4, 8}
 
 
 def test_zigzag_gives_a_rank_a_part_of_each_half() -> None:
@@ -196,27 +221,6 @@ def test_what_one_rank_does_alone_is_an_error(name: str, said: str) -> None:
 
 
 @pytest.mark.slow(20)
-def test_a_rank_that_dies_or_hangs_is_the_outcome_of_its_call() -> None:
-    """The next call finds fresh ones, and none is left when the worker ends."""
-    pytest.importorskip("torch")
-    pool, request = Pool(), asked(*inputs())
-    one = spread("right")
-    job = "attention_conformance.impls.calls:call"
-    assert pool.call(one, job, one, request).status == "returned"
-    deadly = pool._runner(one)
-    with pytest.raises(Crashed, match="rank 1 of 2: the process was killed by SIGSEGV"):
-        deadly.call(job, spread("dies"), request)
-    with pytest.raises(TimedOut, match=r"rank 1 of 2: no answer within \d+ s, and rank 0 of 2 answered"):
-        deadly.call(job, spread("hangs"), request)
-    assert pool.call(one, job, one, request).status == "returned"
-    ranks = psutil.Process(pool.pid(one)).children(recursive=True)
-    assert len(ranks) == 2
-    pool.close()
-    time.sleep(0.1)
-    assert [rank for rank in ranks if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE] == []
-
-
-@pytest.mark.slow(20)
 def test_ranks_of_a_mesh_are_one_implementation(tmp_path: Path) -> None:
     """Forwards and backwards, with two and with four devices."""
     pytest.importorskip("jax")
@@ -231,16 +235,32 @@ def test_ranks_of_a_mesh_are_one_implementation(tmp_path: Path) -> None:
 
 @pytest.mark.slow(20)
 @pytest.mark.parametrize(
-    ("framework", "name"),
+    ("room", "name"),
     [
-        *(("torch", name) for name in ("ring", "balanced", "heads")),
-        *(("jax", n) for n in ("ring", "all_to_all", "sharded")),
+        *(("torch.rings", name) for name in ("ring", "rotating", "balanced", "balanced_gathered", "public", "heads")),
+        ("torch.ring", "attention"),
+        *(("jax.rings", n) for n in ("ring", "all_to_all", "sharded")),
     ],
 )
-def test_a_ring_to_plug_in_is_right(framework: str, name: str) -> None:
+def test_a_ring_to_plug_in_is_right(room: str, name: str) -> None:
     """Forwards and backwards, with causal where it is taken."""
+    framework, _, _ = room.partition(".")
     pytest.importorskip(framework)
-    arrays, module = inputs(), f"attention_conformance.impls.{framework}.rings"
-    given = {"is_causal": (framework, name) != ("torch", "heads")}  # DTensor makes the mask a plain tensor, and raises
+    arrays, module = inputs(), f"attention_conformance.impls.{room}"
+    given = {"is_causal": name not in ("heads", "public")}  # DTensor makes the mask a plain tensor, and raises
     assert distance(spread(name, "", module, framework), *arrays, **given) < 1e-6
     assert distance(spread(name, "+gradients", module, framework), *arrays, arrays[0], **given) < 1e-5
+
+
+@pytest.mark.slow(20)
+@pytest.mark.parametrize(
+    ("room", "name"), [("torch.ring", "attention"), ("jax.rings", "ring"), ("jax.rings", "all_to_all")]
+)
+def test_a_ring_takes_lengths_that_do_not_divide_and_shards_that_are_empty(room: str, name: str) -> None:
+    """Five rows over four ranks, of which the last has none in torch; three key heads do not divide either."""
+    framework, _, _ = room.partition(".")
+    pytest.importorskip(framework)
+    found = plug_in(f"attention_conformance.impls.{room}:{name}@{framework}+gradients")
+    one = with_attributes(found, {"ranks": 4, "uneven": True})
+    q, k, v = inputs(3, 3, 5)
+    assert distance(one, q, k, v, q, is_causal=True) < 1e-5

@@ -20,7 +20,7 @@ MAY_USE = {
     "reports": {"reports", "bench", "conformance", "impls"},
     "studies": {"studies", "reports", "bench", "conformance", "impls"},
 }
-STUDIES = {"studies/by_hand.py", "studies/library_functions.py", "studies/memory.py"}
+STUDIES = {"studies/by_hand.py", "studies/library_functions.py", "studies/memory.py", "studies/ranks.py"}
 #: Where each framework may be imported.
 FRAMEWORKS = {
     "torch": {"impls/torch", "impls/onnx", "impls/gallery"} | STUDIES,

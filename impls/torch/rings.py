@@ -185,6 +185,8 @@ def heads(
 
 for _each in (ring, rotating, balanced, balanced_gathered, public, heads):
     vars(_each).update(ranks=(2, 3, 4, 8), dtypes=("float32", "bfloat16"), profiles={"bfloat16": "fused"})
+for _each in (ring, rotating, balanced, balanced_gathered):
+    vars(_each).update(group_sizes=1, equal_widths=True)  # of the flash kernel of the CPU
 for _each in (balanced, balanced_gathered):
     vars(_each).update(sharding="zigzag")
 vars(heads).update(sharding="heads", ranks=(2, 4, 8))  # heads have to divide by all of them: three would make 24

@@ -9,10 +9,13 @@ from typing import Any
 
 import msgspec
 
+from attention_conformance.impls.process.allocator import without_gc
 from attention_conformance.reports.history import html
 from attention_conformance.reports.history.pages import changes, page, points, tallies, totals
 from attention_conformance.reports.history.series import History, Series, history
+from attention_conformance.reports.input import columns
 from attention_conformance.reports.input.bench import CELL
+from attention_conformance.reports.input.places import found as found_in
 
 #: What the JSON calls itself, and its version.
 KIND = "attention-conformance history"
@@ -51,10 +54,23 @@ def _series(one: Series) -> dict[str, Any]:
 def options(parser: argparse.ArgumentParser) -> None:
     """Options of ``history``."""
     parser.description = "How every cell went over the runs of a folder, with the places where it changed."
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="result files, also in folders of it")
+    parser.add_argument(
+        "places", nargs="+", type=Path, metavar="FOLDER", help="result files, also in folders of it; a glob, or a file"
+    )
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="DIR", help="folder to write")
+    parser.add_argument(
+        "--dataset",
+        type=Path,
+        metavar="FILE",
+        help="also write all conformance results as one Parquet file, which `report` and `history` take as well",
+    )
 
 
-def run(folder: Path, output: Path) -> str:
-    """Read the folder and write the history; gives where it is."""
-    return "\n".join(map(str, write(history(folder), output)))
+def run(places: list[Path], output: Path, dataset: Path | None) -> str:
+    """Read the places and write the history; gives where it is.  Raises ReportError for what cannot be used."""
+    with without_gc():
+        lines = [*map(str, write(history(*places), output))]
+        if dataset is not None:
+            count, left_out = columns.write(found_in(places), dataset)
+            lines += [f"{dataset}: {count} results", *(f"not in {dataset}: {why}" for why in left_out)]
+    return "\n".join(lines)

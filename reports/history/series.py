@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -15,13 +15,13 @@ import numpy as np
 
 from attention_conformance.bench.analysis.statistics import LEAST
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.impls import compressed
 from attention_conformance.reports.compare import machines
-from attention_conformance.reports.compare.command import ENDINGS
 from attention_conformance.reports.compare.effects import over_runs
 from attention_conformance.reports.history.changepoints import changes
+from attention_conformance.reports.input import columns
 from attention_conformance.reports.input.bench import CACHE, CLOCK, Key, key_of
-from attention_conformance.reports.input.read import read
+from attention_conformance.reports.input.places import found as in_places
+from attention_conformance.reports.input.read import read, records_of
 from attention_conformance.reports.input.records import BenchRun, Records, ReportError, Source
 from attention_conformance.reports.schemas import Point, Step
 
@@ -63,21 +63,26 @@ class History:
     sources: list[Source] = field(default_factory=list)
 
 
-def history(folder: Path) -> History:
-    """Read every result file of a folder, in the order of their dates.  Raises ReportError if none can be read."""
-    paths = sorted(path for path in folder.rglob("*") if compressed.kind(path) in ENDINGS and path.is_file())
-    found = History(files=len(paths))
+def history(*places: Path) -> History:
+    """Read every result file of folders, globs and datasets, in the order of their dates.
+
+    Raises ReportError if none can be read.
+    """
+    paths = in_places(places)
+    found, refused = History(), 0
     points: dict[tuple[Key, str], list[Point]] = {}
     for path in paths:
+        name = next((str(path.relative_to(folder)) for folder in places if folder in path.parents), str(path))
         try:
-            records = read([path])
+            for file, records in _runs(path, name):
+                found.files += 1
+                found.sources += records.sources
+                _add(file, records, points, found)
         except ReportError as error:
-            found.refused[str(path.relative_to(folder))] = str(error)
-            continue
-        found.sources += records.sources
-        _add(str(path.relative_to(folder)), records, points, found)
-    if len(found.refused) == len(paths):
-        raise ReportError(f"{folder} has no result file that can be read, of {len(paths)}")
+            found.files, refused = found.files + 1, refused + 1
+            found.refused[name] = str(error)
+    if refused == len(paths):
+        raise ReportError(f"{', '.join(map(str, places))} has no result file that can be read, of {len(paths)}")
     found.tallies.sort(key=lambda tally: (tally.when, tally.file))
     series = {place: sorted(those, key=lambda one: (one.when, one.file)) for place, those in sorted(points.items())}
     for place in dict.fromkeys((key[1], machine) for key, machine in series):
@@ -91,6 +96,15 @@ def history(folder: Path) -> History:
             found.series.append(Series(key, place[1], tuple(those), tuple(steps(np.exp(row[~np.isnan(row)]).tolist()))))
     found.series.sort(key=lambda one: (one.key, one.machine))
     return found
+
+
+def _runs(path: Path, name: str) -> Iterator[tuple[str, Records]]:
+    """The runs of a file, each with its name: of a dataset those of all its files."""
+    if path.suffix != columns.SUFFIX:
+        yield name, read([path])
+        return
+    for file, run in columns.runs(path):
+        yield file, records_of(Path(file), run)
 
 
 def settled(logs: np.ndarray, implementations: Sequence[str]) -> np.ndarray:

@@ -17,7 +17,7 @@ from attention_conformance.conformance import results as result_file
 from attention_conformance.conformance.judging.outcomes import Result
 from attention_conformance.conformance.results import ResultFileError, Run
 from attention_conformance.impls import strict
-from attention_conformance.reports.input import bench
+from attention_conformance.reports.input import bench, columns
 from attention_conformance.reports.input.bench import Cells
 from attention_conformance.reports.input.records import AGAIN, Records, ReportError, Source, text_of
 from attention_conformance.reports.model import faults, model
@@ -37,7 +37,7 @@ def read(paths: Sequence[Path]) -> Records:
     Parameters
     ----------
     paths
-        Of result files, compressed or not.
+        Of result files, compressed or not, and of datasets of them (columns.py).
 
     Returns
     -------
@@ -55,6 +55,11 @@ def read(paths: Sequence[Path]) -> Records:
     specs: dict[str, Path] = {}
     kills: dict[str, Any] = {}
     for path in paths:
+        if path.suffix == columns.SUFFIX:
+            for name, run in columns.runs(path):
+                _one_spec(run.header.spec, path, specs)
+                sources.append(_use_results(Path(name), run, results))
+            continue
         text = text_of(path)
         if faults.FORMAT in text[:200]:
             sources.append(_use_faults(path, text, kills))
@@ -70,16 +75,20 @@ def read(paths: Sequence[Path]) -> Records:
                 return model.records_of(path, document)
             runs.append(bench.run_of(path, document))
             spec, source = runs[-1].spec, bench.use_cells(path, document, cells)
-        specs.setdefault(spec, path)
-        if len(specs) > 1:
-            first, other = specs.items()
-            raise ReportError(
-                f"{other[1]} is of spec version {other[0]} and {first[1]} of {first[0]}: report on them apart"
-            )
+        _one_spec(spec, path, specs)
         sources.append(source)
     caught, cases = tuple(kills.get("faults", ())), kills.get("cases", 0)
     timed = tuple(cells.cells.values())
     return Records(tuple(sources), tuple(results.values()), timed, caught, cases, tuple(runs), cells.samples)
+
+
+def _one_spec(spec: str, path: Path, specs: dict[str, Path]) -> None:
+    specs.setdefault(spec, path)
+    if len(specs) > 1:
+        first, other = specs.items()
+        raise ReportError(
+            f"{other[1]} is of spec version {other[0]} and {first[1]} of {first[0]}: report on them apart"
+        )
 
 
 def _is_conformance(text: str) -> bool:
@@ -137,6 +146,13 @@ def _use_results(path: Path, run: Run, known: dict[tuple, Result]) -> Source:
         run.complete,
         run.header.not_installed,
     )
+
+
+def records_of(path: Path, run: Run) -> Records:
+    """The records of one run of a dataset, by the name of its file."""
+    results: dict[tuple, Result] = {}
+    source = _use_results(path, run, results)
+    return Records((source,), tuple(results.values()), ())
 
 
 def _document(path: Path, text: str) -> Any:

@@ -1,0 +1,97 @@
+"""Folders, globs and datasets of result files: thousands are named by one word, and one Parquet file says the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attention_conformance.cli import main
+from attention_conformance.conformance import results as result_file
+from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.reports.history.series import history
+from attention_conformance.reports.input import columns, places
+from attention_conformance.reports.input.read import read
+from attention_conformance.reports.input.records import ReportError
+from attention_conformance.reports.tests.files import bench_run, conformance_file, failed, result, steady, timed
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    """Three machines, one of them in a folder of its own, and a file of the bench."""
+    for number, machine in enumerate(("a", "b", "deep/c")):
+        conformance_file(
+            tmp_path / "fleet" / f"{machine}.jsonl",
+            result("one", "plain", share=0.25, sizes=(1, 2, 2, 4, 4, 8, 8) if number else ()),
+            result("one", "causal", Outcome.UNSUPPORTED, reason="no é"),
+            failed("two", "plain", share=float("inf")),
+            started=f"2026-0{number + 1}-01T00:00:00+00:00",
+            machine=f"m{number}",
+        )
+    bench_run(tmp_path / "fleet" / "bench.json", timed("one", 512, steady(1e-3)))
+    return tmp_path / "fleet"
+
+
+def test_a_folder_and_a_glob_name_their_files_once(fleet: Path) -> None:
+    """Files of folders inside too; a file that is named is taken as it is, also one that is missing."""
+    assert [path.name for path in places.found([fleet])] == ["a.jsonl", "b.jsonl", "bench.json", "c.jsonl"]
+    assert [path.name for path in places.found([fleet / "*.jsonl", fleet / "a.jsonl"])] == ["a.jsonl", "b.jsonl"]
+    assert [path.name for path in places.found([fleet / "**" / "c.*"])] == ["c.jsonl"]
+    assert places.found([fleet / "missing.json"]) == [fleet / "missing.json"]
+
+
+def test_a_place_without_a_result_file_is_an_error(fleet: Path) -> None:
+    """An empty folder, and a glob that meets nothing."""
+    (fleet / "empty").mkdir()
+    for place in (fleet / "empty", fleet / "*.xml"):
+        with pytest.raises(ReportError, match="has no result file"):
+            places.found([place])
+
+
+def test_a_dataset_has_every_result_of_its_files(fleet: Path) -> None:
+    """Headers, infinite shares and sizes too; a file of the bench is none of it."""
+    pytest.importorskip("pyarrow")
+    paths = places.found([fleet])
+    assert columns.write(paths, fleet.parent / "all.parquet") == (9, [])
+    runs = dict(columns.runs(fleet.parent / "all.parquet"))
+    assert runs == {str(path): result_file.read(path) for path in paths if path.suffix == ".jsonl"}
+
+
+def test_a_history_and_a_report_of_a_dataset_are_those_of_its_files(fleet: Path) -> None:
+    """The same tallies in the same order, and the same records."""
+    pytest.importorskip("pyarrow")
+    files = fleet / "**" / "*.jsonl"
+    dataset = fleet.parent / "all.parquet"
+    assert main(["history", str(files), "-o", str(fleet.parent / "h"), "--dataset", str(dataset)]) == 0
+    counted = [(one.when, one.implementation, one.counts) for one in history(files).tallies]
+    assert [(one.when, one.implementation, one.counts) for one in history(dataset).tallies] == counted
+    assert read([dataset]).results == read(places.found([files])).results
+    assert main(["report", str(dataset), "-o", str(fleet.parent / "r"), "--format", "json"]) == 0
+
+
+def test_a_file_that_cannot_be_read_is_named_and_not_in_the_dataset(fleet: Path) -> None:
+    """As a history names it."""
+    pytest.importorskip("pyarrow")
+    (fleet / "a.jsonl").write_text("{}\n", encoding="utf-8")
+    count, (why,) = columns.write(places.found([fleet]), fleet.parent / "all.parquet")
+    assert count == 6
+    assert "a.jsonl, line 1: expected a header" in why
+
+
+def test_what_is_no_dataset_is_refused_by_name(tmp_path: Path) -> None:
+    """Other bytes, a table of something else, and a column that is not what it says."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"PAR1 and no more")
+    with pytest.raises(ReportError, match=r"a\.parquet is no dataset of results"):
+        read([path])
+    parquet.write_table(arrow.table({"x": [1]}), path)
+    with pytest.raises(ReportError, match=r"a\.parquet is no dataset of results"):
+        read([path])
+    good = conformance_file(tmp_path / "one.jsonl", result("one", "plain"))
+    columns.write([good], path)
+    table = parquet.read_table(path)
+    wrong = table.set_column(table.schema.get_field_index("outcome"), "outcome", arrow.array(["splendid"]))
+    parquet.write_table(wrong, path)
+    with pytest.raises(ReportError, match="is damaged"):
+        read([path])
