@@ -23,6 +23,8 @@ def neighborhood(
     left, right = (None, None) if window is None else window
     if left is None or not (is_causal or right == 0) or not 1 <= left < q.shape[1]:
         raise NotImplementedError("kernel_size: at least 2, at most the sequence, and is_causal")
+    if len({each.shape[1] for each in (q, k, v)}) > 1:
+        raise NotImplementedError("Neighborhood Attention operations require Q, K, and V to match in their token layouts")
     return na1d(q, k, v, kernel_size=left + 1, is_causal=True, scale=scale)
 
 
