@@ -26,7 +26,11 @@ def layer(
     query = x_q.transpose(0, 1)
     key = query if x_kv is None else x_kv.transpose(0, 1)
     padding = None if kv_lengths is None else torch.arange(len(key)) >= kv_lengths[:, None]
-    options = {"key_padding_mask": padding, "need_weights": return_weights, "attn_mask": None if mask is None else ~mask}
+    options = {
+        "key_padding_mask": padding,
+        "need_weights": return_weights,
+        "attn_mask": None if mask is None else ~mask,
+    }
     options["need_head_weights"] = return_weights and not average_weights
     output, weights = torch.func.functional_call(made, given, (query, key, key), options)
     if not return_weights:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from torch.nn.attention.flex_attention import create_block_mask
 from transformers.integrations.flex_attention import flex_attention_forward
 

@@ -1,4 +1,4 @@
-"""OpenAI's Whisper: ``qkv_attention`` of its ``MultiHeadAttention``, with torch's function below and in ``disable_sdpa``.
+"""OpenAI's Whisper: ``qkv_attention`` of its ``MultiHeadAttention``, by torch's function and in ``disable_sdpa``.
 
 A transcription with ``word_timestamps`` is made in ``disable_sdpa``.
 """
