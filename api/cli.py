@@ -160,7 +160,7 @@ COMMANDS: dict[str, Command] = {
         extra="reports",
     ),
     "gallery": Command(
-        "judge the attention of libraries, each in an environment of its own: list, run, page",
+        "judge the attention of libraries, each in an environment of its own: list, run, page, issue",
         "attention-conformance gallery run 'flax-*' --work gallery",
         "gallery:run",
         "gallery:options",

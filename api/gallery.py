@@ -82,7 +82,7 @@ class InstallError(Exception):
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Options of the three actions."""
+    """Options of the four actions."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     list_ = actions.add_parser("list", help="print the entries with their versions, and what became of them")
     run_ = actions.add_parser("run", help="install and judge entries; those that were judged already are not run again")
@@ -96,9 +96,12 @@ def options(parser: argparse.ArgumentParser) -> None:
     run_.add_argument(
         "--constraint", type=Path, metavar="FILE", help="for pip: versions of what is not in the manifest"
     )
-    for each in (list_, run_):
+    issue_ = actions.add_parser("issue", help="write the texts of upstream issues, each from a run of its script")
+    issue_.add_argument("names", nargs="+", metavar="NAME", help="of impls/gallery/issues.toml, or globs")
+    issue_.add_argument("-o", "--output", type=Path, metavar="FOLDER", help="NAME.md there, and an index of all")
+    for each in (list_, run_, issue_):
         each.add_argument("--work", type=Path, default=Path("gallery"), metavar="FOLDER", help="(default: %(default)s)")
-    for each in (list_, run_, page_):
+    for each in (list_, run_, page_, issue_):
         each.add_argument("--manifest", type=Path, default=MANIFEST, metavar="FILE", help="default: the suite's own")
     page_.add_argument(
         "work", nargs="?", type=Path, metavar="FOLDER", help="default: the published results of the suite's gallery"
@@ -322,6 +325,34 @@ def _more(known: dict[str, Entry], place: Path, folder: Path, html: bool) -> lis
     return written(view.without_choices(known, model), folder, ("badges", *(["html"] if html else [])))
 
 
+def _issue(
+    known: dict[str, Entry], folder: Path, names: Sequence[str], work: Path, output: Path | None
+) -> str | tuple[str, int]:
+    """Write or print texts of upstream issues; 1 where one cannot be written, which says why."""
+    from attention_conformance import upstream
+
+    texts, refused = {}, []
+    for name, one in upstream.chosen(names).items():
+        try:
+            if one.entry:
+                entry = known[one.entry]
+                python = install(entry, work.absolute() / "environments")
+                required = [Requirement(each).name for each in entry.requires]
+                versions = json.loads(_said([str(python), "-c", _VERSIONS, *required], INSTALLING))
+                named = ", ".join(f"{each} {versions[each]}" for each in required)
+            else:
+                python, named = Path(sys.executable), ""
+            texts[f"{name}.md"] = upstream.written(name, one, str(python), named)
+        except (InputError, InstallError) as error:
+            refused.append(str(error))
+    if output is None:
+        return "\n".join([*texts.values(), *refused]), int(bool(refused))
+    output.mkdir(parents=True, exist_ok=True)
+    for name, text in (texts | {upstream.INDEX: upstream.index(known)}).items():
+        (output / name).write_text(text, encoding="utf-8")
+    return "\n".join([*(str(output / name) for name in texts), *refused]), int(bool(refused))
+
+
 def page(known: Mapping[str, Entry], work: Path) -> str:
     """The Markdown page of the entries that a folder has a record of.
 
@@ -346,4 +377,4 @@ def sentence(view: View) -> str:
     return f"{markdown.verdict(view)} The gravest: {markdown.gravest(view)}."
 
 
-ACTIONS: dict[str, Callable[..., str | tuple[str, int]]] = {"list": _list, "run": _run, "page": _page}
+ACTIONS: dict[str, Callable[..., str | tuple[str, int]]] = {"list": _list, "run": _run, "page": _page, "issue": _issue}

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from attention_conformance import gallery
+from attention_conformance import gallery, upstream
 from attention_conformance.cli import UNUSABLE, main, parser
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.gallery import InstallError
@@ -20,6 +20,8 @@ from attention_conformance.impls import compressed
 from attention_conformance.impls import gallery as adapters
 from attention_conformance.impls.contract import InputError
 from attention_conformance.impls.gallery import Entry
+from attention_conformance.impls.gallery.upstream import Upstream
+from attention_conformance.impls.gallery.upstream import upstream as upstream_issues
 from attention_conformance.impls.operators import OPERATORS
 from attention_conformance.reports.gallery import html
 from attention_conformance.reports.gallery.stored import PUBLISHED, Record, Status
@@ -29,10 +31,19 @@ ENTRIES = adapters.entries()
 FOLDER = adapters.MANIFEST.parent
 
 #: What a distribution is imported as, where that is not its name.
-IMPORTED = {"dm-haiku": "haiku", "paddlepaddle": "paddle"}
+IMPORTED = {
+    "apache-tvm": "tvm",
+    "dm-haiku": "haiku",
+    "fair-esm": "esm",
+    "ggml-python": "ggml",
+    "iree-base-compiler": "iree",
+    "open-clip-torch": "open_clip",
+    "openai-whisper": "whisper",
+    "paddlepaddle": "paddle",
+}
 
-#: What an adapter may import beside its package: the standard library, and what arrays come in.
-ARRAYS = {"numpy", "torch", "jax"}
+#: What an adapter may import beside its package: the standard library, and what arrays and models come in.
+ARRAYS = {"numpy", "torch", "jax", "onnx"}
 
 RIGHT = """\
 import numpy as np
@@ -334,3 +345,61 @@ def test_the_published_results_are_small() -> None:
     assert not [text for text in kept if "site-packages" in text]
     assert sum(path.stat().st_size for path in paths) < 400_000
     assert (PUBLISHED / gallery.INDEX).stat().st_size < 400_000
+
+
+ISSUES = upstream_issues()
+
+#: An issue whose script needs nothing: what it prints, claims and ends with.
+ISSUE = Upstream(
+    upstream="unreported",
+    searched="one and two",
+    entry="local",
+    title="One is not two",
+    link="https://example.org",
+    promise="one",
+    script="got = 1\nprint('got', got)\nassert got == 2\n",
+    claim="got == 1",
+)
+
+
+@pytest.mark.parametrize("name", ISSUES)
+def test_an_upstream_issue_is_complete(name: str) -> None:
+    """A thread or none, what was searched, and its entry's script and claim, or the ledger's."""
+    one = ISSUES[name]
+    assert one.upstream == "unreported" or one.upstream.startswith("https://")
+    assert one.searched
+    found = upstream.issue(name, one)
+    assert found.title
+    assert found.promise
+    assert found.link.startswith("https://")
+    assert one.entry in ENTRIES if one.entry else not one.script
+    assert "attention_conformance" not in found.script
+    assert max(map(len, found.script.splitlines())) <= 120
+
+
+def test_the_published_upstream_issues_are_those_of_the_file() -> None:
+    """One text each, with the title and the script of the file, and an index of all."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in upstream.FOLDER.glob("*.md")}
+    assert texts.pop("README") == upstream.index(ENTRIES)
+    assert texts.keys() == ISSUES.keys()
+    for name, one in ISSUES.items():
+        found = upstream.issue(name, one)
+        assert texts[name].startswith(f"# {found.title}\n")
+        assert found.script.rstrip() in texts[name]
+
+
+def test_the_text_of_an_upstream_issue_has_what_came() -> None:
+    """By the interpreter that is given, with the versions that are named."""
+    text = upstream.written("one", ISSUE, sys.executable, "numpy 2.4.6")
+    assert "What comes:\n\n```\ngot 1\n" in text
+    assert "Versions: numpy 2.4.6, Python" in text
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [({"script": "got = 2\n"}, "right, nothing to report"), ({"claim": "got == 3"}, "its claim does not hold")],
+)
+def test_an_upstream_issue_that_is_not_so_is_refused(changed: dict[str, str], why: str) -> None:
+    """A script that is right, and a title that what came contradicts."""
+    with pytest.raises(InputError, match=why):
+        upstream.written("one", msgspec.structs.replace(ISSUE, **changed), sys.executable, "numpy 2.4.6")

@@ -86,14 +86,14 @@ def issue_of(record: Deviation) -> Issue | None:
     return next((each for each in issues() if record.id in each.records), None)
 
 
-def run(script: str, timeout: float = TIMEOUT) -> Seen:
-    """Run a script as a user would, in an empty folder."""
+def run(script: str, timeout: float = TIMEOUT, python: str = sys.executable) -> Seen:
+    """Run a script as a user would, in an empty folder, by this interpreter or another one."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "script.py")
         path.write_text(script, encoding="utf-8")
         try:
             done = subprocess.run(  # noqa: S603  (our own interpreter)
-                [sys.executable, str(path)], capture_output=True, text=True, timeout=timeout, cwd=folder, check=False
+                [python, str(path)], capture_output=True, text=True, timeout=timeout, cwd=folder, check=False
             )
         except subprocess.TimeoutExpired:
             return Seen(1, f"ran for more than {timeout:g} s")
@@ -131,8 +131,8 @@ def versions(script: str) -> dict[str, str]:
     return found
 
 
-def text(issue: Issue, seen: Seen) -> str:
-    """The text to paste: title, script, what came, what is promised, versions."""
+def text(issue: Issue, seen: Seen, named: str = "") -> str:
+    """The text to paste: title, script, what came, what is promised, versions (default: those of this process)."""
     quote = " ".join(issue.promise.split())
     promised = f'The [{_kind(issue.link)}]({issue.link}): "{quote}" {issue.follows}'.rstrip()
     system = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
@@ -141,7 +141,7 @@ def text(issue: Issue, seen: Seen) -> str:
         f"```python\n{issue.script.rstrip()}\n```",
         f"What comes:\n\n```\n{seen.came}\n```",
         promised,
-        f"Versions: {_named(issue.script)}, {system}",
+        f"Versions: {named or _named(issue.script)}, {system}",
     ]
     return "\n\n".join(parts)
 

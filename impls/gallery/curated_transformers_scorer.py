@@ -25,6 +25,8 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, kv_lengths: Any = Non
 
 
 def torch_sdp(q: Any, k: Any, v: Any, *, kv_lengths: Any = None, is_causal: bool = False) -> Any:
-    """Its masks are "'pure' attention masks", (batch, keys)."""
+    """Its masks are "'pure' attention masks", (batch, keys); one query comes with a cache."""
+    if q.shape[2] not in (1, k.shape[2]):
+        raise NotImplementedError("Shape: (batch_size, heads, seq_len, width), of query, key and value")
     with enable_torch_sdp():
         return attention(q, k, v, kv_lengths=kv_lengths, is_causal=is_causal)

@@ -37,8 +37,8 @@ def attention(
         model = _Model(is_causal=is_causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]).eval()
         lowered = to_edge_transform_and_lower(torch.export.export(model, given), partitioner=[XnnpackPartitioner()])
         program = Runtime.get().load_program(lowered.to_executorch().buffer)
-        _methods[key] = program.load_method("forward")
-    return _methods[key].execute(given)[0].clone()
+        _methods[key] = program, program.load_method("forward")  # a method lives as long as its program
+    return _methods[key][1].execute(given)[0].clone()
 
 
 attention.dtypes = ("float32",)  # type: ignore[attr-defined]

@@ -17,6 +17,8 @@ def attention(
 ) -> Any:  # fmt: skip
     """A mask is added, of half precision, (n_kv, n_batch padded, 1 or heads, 1 or sequences): causal is one, too."""
     _check(q, k, v)
+    if bias is not None and np.any(bias.astype(np.float16) != bias):
+        raise NotImplementedError("GGML_ASSERT(mask->type == GGML_TYPE_F16)")
     rows, columns = q.shape[2], k.shape[2]
     added = None if bias is None else bias.astype(np.float16)
     hidden = [] if mask is None else [~mask]

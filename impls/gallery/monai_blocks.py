@@ -32,6 +32,8 @@ def _self(
 ) -> Any:
     """``attn_mask`` is of the keys of each sequence, (batch, keys)."""
     _check(x, w_q, w_k, w_v, w_o, **b)
+    if is_causal and lengths is not None:
+        raise NotImplementedError("Causal attention does not support attention masks.")
     mask = None if lengths is None else torch.arange(x.shape[1]) < lengths[:, None]
     options = {"dim_head": w_q.shape[1] // heads, "hidden_input_size": w_q.shape[0], "use_flash_attention": is_flash}
     causal = {"causal": is_causal, "sequence_length": x.shape[1] if is_causal else None}

@@ -28,8 +28,9 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, bias: Any = None, sca
         extractor = net.create_extractor()
         extractor.set_light_mode(True)
         given = [q[b], k[b], v[b], *([added[b]] if added is not None else [])]
-        for name, each in zip("qkvm", given, strict=False):
-            extractor.input(name, ncnn.Mat(np.ascontiguousarray(each)).clone())
+        arrays = [np.ascontiguousarray(each) for each in given]  # a Mat is a view of its array
+        for name, each in zip("qkvm", arrays, strict=False):
+            extractor.input(name, ncnn.Mat(each))
         status, out = extractor.extract("out")
         if status != 0:
             raise RuntimeError(f"extract returned {status}")

@@ -33,7 +33,7 @@ def attention(
             helper.make_tensor_value_info(name, _TYPES[each.dtype.name], each.shape)
             for name, each in zip(node.input, given, strict=True)
         ]
-        output = helper.make_tensor_value_info("Y", _TYPES[q.dtype.name], None)
+        output = helper.make_tensor_value_info("Y", _TYPES[q.dtype.name], (*q.shape[:3], v.shape[3]))
         graph = helper.make_graph([node], "attention", inputs, [output])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
         onnx.checker.check_model(model, full_check=True)

@@ -15,6 +15,8 @@ from vit_pytorch.simple_flash_attn_vit import Attend  # noqa: E402
 
 def flash(q: Any, k: Any, v: Any) -> Any:
     """``use_flash=True``, which calls torch's scaled_dot_product_attention."""
+    if len({each.shape[-3] for each in (q, k, v)}) > 1:
+        raise NotImplementedError("'b n (h d) -> b h n d', of q, k and v alike")
     return Attend(use_flash=True).eval()(q, k, v)
 
 

@@ -1,4 +1,4 @@
-"""OpenAI's Whisper: ``qkv_attention`` of its ``MultiHeadAttention``, with torch's function below and in ``disable_sdpa``.
+"""OpenAI's Whisper: ``qkv_attention`` of its ``MultiHeadAttention``, by torch's function and in ``disable_sdpa``.
 
 A transcription with ``word_timestamps`` is made in ``disable_sdpa``.
 """
@@ -22,11 +22,14 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, bias: Any = None, is_
         added = torch.empty(q.shape[1], q.shape[1], dtype=q.dtype).fill_(-torch.inf).triu_(1)
     if mask is not None:
         added = torch.zeros(mask.shape, dtype=q.dtype).masked_fill_(~mask, -torch.inf)
-    if added is not None and (added.ndim != 2 or q.shape[1] != k.shape[1]):
-        raise NotImplementedError("mask[:n_ctx, :n_ctx]")
-    flat = [each.reshape(*each.shape[:2], -1) for each in (q, k, v)]
-    made = MultiHeadAttention(flat[0].shape[2], q.shape[2]).eval()
-    return made.qkv_attention(*flat, added)[0].reshape(*q.shape[:3], -1)
+    if added is not None:
+        added = added.reshape(added.shape[-2:]) if added.shape[:-2].numel() == 1 else added
+        if added.ndim != 2 or q.shape[1] != k.shape[1]:
+            raise NotImplementedError("mask[:n_ctx, :n_ctx]")
+    flat = [each.reshape(*each.shape[:2], each.shape[2] * each.shape[3]) for each in (q, k, v)]
+    with torch.device("meta"):  # no weight takes part
+        made = MultiHeadAttention(flat[0].shape[2], q.shape[2]).eval()
+    return made.qkv_attention(*flat, added)[0].reshape(*q.shape[:3], v.shape[3])
 
 
 def eager(q: Any, k: Any, v: Any, *, mask: Any = None, bias: Any = None, is_causal: bool = False) -> Any:

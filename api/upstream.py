@@ -1,0 +1,99 @@
+"""``attention-conformance gallery issue``: the texts of upstream issues, each from a run of its script.
+
+A script of the gallery is run in the environment of its entry, which is installed where it is missing; one of the
+ledger is run here.  A text whose claim does not hold any more is not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+
+from attention_conformance.conformance.ledger import issues
+from attention_conformance.impls.contract import InputError
+from attention_conformance.impls.gallery import Entry
+from attention_conformance.impls.gallery.upstream import Upstream, upstream
+
+#: What is published of them, in the documentation.
+FOLDER = Path(issues.__file__).resolve().parents[1] / "upstream"
+INDEX = "README.md"
+
+_HEAD = """\
+# Upstream issues
+
+The gravest findings of the [ledger](../DEVIATIONS.md) and of the [gallery](../../impls/GALLERY.md), each as the text
+of an issue: a script in the library's own terms, what came of it, and what the documentation says. Each was run with
+the versions that it names. `attention-conformance gallery issue '*' --work FOLDER -o conformance/upstream` writes them
+anew, and refuses one whose script is right by then.
+
+What was searched is stored copies of GitHub's threads, by meaning and not by every word, so "unreported" says that no
+thread about it was found there.
+
+| library | issue | thread | searched |
+| --- | --- | --- | --- |
+"""
+
+#: Runs a script and evaluates its claim, with what it raised: ends with FALSE where the claim does not hold.
+FALSE = 9
+_CLAIMED = """\
+import sys, traceback
+names = {{"__name__": "__main__", "error": None}}
+try:
+    exec(compile({script!r}, "script", "exec"), names)
+except BaseException as error:
+    names["error"] = error
+    traceback.print_exc()
+    sys.exit(1 if eval({claim!r}, names) else {false})
+"""
+
+
+def chosen(names: Sequence[str]) -> dict[str, Upstream]:
+    """Those whose names match.  Raises InputError for a name or a pattern that none has."""
+    known = upstream()
+    unknown = [name for name in names if not any(fnmatch(each, name) for each in known)]
+    if unknown:
+        raise InputError(f"{unknown[0]!r} is no upstream issue; there are {', '.join(known)}")
+    return {name: one for name, one in known.items() if any(fnmatch(name, each) for each in names)}
+
+
+def issue(name: str, one: Upstream) -> issues.Issue:
+    """The issue itself: its own, or the ledger's of that name.  Raises InputError where the ledger has none."""
+    if one.entry:
+        return issues.Issue(
+            title=one.title, link=one.link, script=one.script, promise=one.promise, follows=one.follows,
+            claim=one.claim, name=name,
+        )  # fmt: skip
+    found = next((each for each in issues.issues() if each.name == name), None)
+    if found is None:
+        raise InputError(f"{name}: the ledger has no issue of that name, and no entry is named")
+    return found
+
+
+def written(name: str, one: Upstream, python: str, named: str) -> str:
+    """The text, from a run by an interpreter with packages in the versions that ``named`` says.
+
+    Raises InputError where the script is right, or its claim does not hold.
+    """
+    found = issue(name, one)
+    script = _CLAIMED.format(script=found.script, claim=found.claim, false=FALSE) if found.claim else found.script
+    seen = issues.run(script, python=python)
+    if seen.status in (0, FALSE):
+        why = "its claim does not hold" if seen.status else "right, nothing to report"
+        raise InputError(f"{name}: with {named or 'the versions installed here'}: {why}")
+    return issues.text(found, seen, named) + "\n"
+
+
+def library(name: str, one: Upstream, known: Mapping[str, Entry]) -> str:
+    """What the index calls the library: the entry's package, or what the ledger's script imports last."""
+    return known[one.entry].package if one.entry else issues.modules(issue(name, one).script)[-1].partition(".")[0]
+
+
+def index(known: Mapping[str, Entry]) -> str:
+    """The table of all of them."""
+    rows = []
+    for name, one in sorted(upstream().items(), key=lambda pair: (library(*pair, known), pair[0])):
+        title = issue(name, one).title.replace("|", "\\|")
+        thread = one.upstream if one.upstream == "unreported" else f"[thread]({one.upstream})"
+        rows.append(f"| {library(name, one, known)} | [{title}]({name}.md) | {thread} | {one.searched} |\n")
+    return _HEAD + "".join(rows)
