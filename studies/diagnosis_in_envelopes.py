@@ -21,6 +21,9 @@ from studies.common import Study, Unfit, markdown, sentence
 #: Failures and passed cases of a fault, and the largest case in elements of its arguments where there are smaller ones.
 FAILURES, PASSES, LARGEST = 5, 20, 1 << 17
 
+#: The same of kernels that serve, whose caches have pages of nobody.
+LARGEST_CACHE = 1 << 20
+
 
 def first(name: str, caught: Mapping[str, str], kind: Kind) -> tuple[str, ...] | None:
     """First name for a fault: its own where it gives the same as what is named; None for nothing to diagnose."""
@@ -29,7 +32,9 @@ def first(name: str, caught: Mapping[str, str], kind: Kind) -> tuple[str, ...] |
     known_cases = [*every_case().values(), *(asked_serving_cases().values() if kind.serves else ())]
     own = (c for c in known_cases if c.operator == make.operator and not c.invalid)
     inside = [c for c in (fit(c, kind.envelope) for c in own if kind.takes(c)) if not c.unfit]
-    largest = max(LARGEST, 2 * min((c.size[0] for c in inside if c.size[0]), default=0))
+    largest = max(
+        LARGEST_CACHE if kind.serves else LARGEST, 2 * min((c.size[0] for c in inside if c.size[0]), default=0)
+    )
     for fitted in inside:
         if fitted.size[0] > largest:
             continue
