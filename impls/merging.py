@@ -72,8 +72,8 @@ def at_once(function: Callable[..., Any], outputs: Any, lses: Any, empty: float)
 def combined(function: Callable[..., Any], outputs: Any, lses: Any, empty: float) -> Any:
     """``flash_attn_combine(out_partial, lse_partial, out, out_dtype)`` of flash-attention.
 
-    Outputs are (P, B, S, H, D), log-sum-exps (P, B, S, H).  Its kernel takes partial outputs in float32 alone, which half precision is converted to, and says by ``out_dtype``
-    in what the output is stored.
+    Outputs are (P, B, S, H, D), log-sum-exps (P, B, S, H).  Its kernel takes partial outputs in float32 alone, which
+    half precision is converted to, and says by ``out_dtype`` in what the output is stored.
     """
     wide = outputs * module_of(outputs).ones_like(lses[..., None])  # exact, in the wider dtype of the two
     typed = {"out_dtype": outputs.dtype} if "out_dtype" in inspect.signature(function).parameters else {}
