@@ -1,4 +1,4 @@
-"""Signatures of merging: functions written as flashinfer, SGLang or vLLM write theirs, called as merge.
+"""Signatures of merging: functions written as flash-attention, flashinfer, SGLang or vLLM write theirs, as merge.
 
 A function is recognised by the names of its first parameters, and is plugged in as it is,
 ``flashinfer:merge_state@torch``.  Parts are handed over two at a time where it takes two, in its layout.  What it says
@@ -69,6 +69,18 @@ def at_once(function: Callable[..., Any], outputs: Any, lses: Any, empty: float)
     return v.reshape(batch, rows, heads, width).swapaxes(1, 2), s.reshape(batch, rows, heads).swapaxes(1, 2)
 
 
+def combined(function: Callable[..., Any], outputs: Any, lses: Any, empty: float) -> Any:
+    """``flash_attn_combine(out_partial, lse_partial, out, out_dtype)`` of flash-attention.
+
+    Outputs are (P, B, S, H, D), log-sum-exps (P, B, S, H).  Its kernel takes partial outputs in float32 alone, which
+    half precision is converted to, and says by ``out_dtype`` in what the output is stored.
+    """
+    wide = outputs * module_of(outputs).ones_like(lses[..., None])  # exact, in the wider dtype of the two
+    typed = {"out_dtype": outputs.dtype} if "out_dtype" in inspect.signature(function).parameters else {}
+    output, lse = function(wide.swapaxes(2, 3), lses.swapaxes(2, 3), **typed)
+    return output.swapaxes(1, 2), lse.swapaxes(1, 2)
+
+
 def into_memory(function: Callable[..., Any], outputs: Any, lses: Any, empty: float) -> Any:
     """``merge_attn_states(output, prefix_output, prefix_lse, suffix_output, suffix_lse, output_lse)`` of vLLM.
 
@@ -89,6 +101,7 @@ SIGNATURES: dict[tuple[str, ...], Callable[[Callable[..., Any], Any, Any, float]
     ("outputs", "lses"): as_it_is,
     ("v_a", "s_a", "v_b", "s_b"): pairs,
     ("v", "s"): at_once,
+    ("out_partial", "lse_partial"): combined,
     ("output", "prefix_output", "prefix_lse", "suffix_output", "suffix_lse"): into_memory,
 }
 

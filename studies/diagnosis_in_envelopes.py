@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attention_conformance.conformance.cases import every_case
-from attention_conformance.conformance.cases.envelopes import ENVELOPES, Kind
+from attention_conformance.conformance.cases import asked_serving_cases, every_case
+from attention_conformance.conformance.cases.envelopes import KINDS, Kind
 from attention_conformance.conformance.cases.fit import dtypes_for, fit
 from attention_conformance.conformance.diagnosis.match import Passed, diagnose
 from attention_conformance.conformance.faults import FAULTS, envelopes
@@ -21,14 +21,20 @@ from studies.common import Study, Unfit, markdown, sentence
 #: Failures and passed cases of a fault, and the largest case in elements of its arguments where there are smaller ones.
 FAILURES, PASSES, LARGEST = 5, 20, 1 << 17
 
+#: The same of kernels that serve, whose caches have pages of nobody.
+LARGEST_CACHE = 1 << 20
+
 
 def first(name: str, caught: Mapping[str, str], kind: Kind) -> tuple[str, ...] | None:
     """First name for a fault: its own where it gives the same as what is named; None for nothing to diagnose."""
     make, plugged = FAULTS[name].make, Implementation("plugged", "none:none")
     failed, passed = [], []
-    own = (c for c in every_case().values() if c.operator == make.operator and not c.invalid)
-    inside = [c for c in (fit(c, kind.envelope) for c in own if not c.keywords & kind.lacking) if not c.unfit]
-    largest = max(LARGEST, 2 * min((c.size[0] for c in inside if c.size[0]), default=0))
+    known_cases = [*every_case().values(), *(asked_serving_cases().values() if kind.serves else ())]
+    own = (c for c in known_cases if c.operator == make.operator and not c.invalid)
+    inside = [c for c in (fit(c, kind.envelope) for c in own if kind.takes(c)) if not c.unfit]
+    largest = max(
+        LARGEST_CACHE if kind.serves else LARGEST, 2 * min((c.size[0] for c in inside if c.size[0]), default=0)
+    )
     for fitted in inside:
         if fitted.size[0] > largest:
             continue
@@ -63,7 +69,7 @@ def measure(every: int, envelope: Sequence[str]) -> dict[str, Any]:
     rows = {row["envelope"]: row for row in kept["envelopes"]}
     for name in envelope or published:
         faults = [n for n, f in published[name].items() if f.get("caught") and n in FAULTS]
-        asked = {n: first(n, published[name][n]["caught"], ENVELOPES[name]) for n in faults[::every]}
+        asked = {n: first(n, published[name][n]["caught"], KINDS[name]) for n in faults[::every]}
         diagnosed = {n: names for n, names in asked.items() if names is not None}
         rows[name] = {
             "envelope": name,
@@ -73,7 +79,7 @@ def measure(every: int, envelope: Sequence[str]) -> dict[str, Any]:
             "none": sorted(n for n, names in diagnosed.items() if not names),
             "other": {n: list(names) for n, names in diagnosed.items() if names and names != (n,)},
         }
-    return {"every": every, "envelopes": [rows[name] for name in ENVELOPES if name in rows], "threads": 1}
+    return {"every": every, "envelopes": [rows[name] for name in KINDS if name in rows], "threads": 1}
 
 
 def table(found: Mapping[str, Any]) -> str:

@@ -172,9 +172,9 @@ def table_of(s: PagedShape) -> np.ndarray:
 def over_pages(rng: Rng, s: PagedShape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Normal numbers; each query points at a key of its own and at a slot that is not its own.
 
-    Its own: the first and last, those around the diagonal, those on both sides of a page's edge.  Not its own: the slots
-    behind its last key, what lies behind and before its pages in the cache, and the slots of its first entries of the
-    table behind the last page.
+    Its own: the first and last, those around the diagonal, those on both sides of a page's edge.  Not its own: the
+    slots behind its last key, what lies behind and before its pages in the cache, and the slots of its first entries of
+    the table behind the last page.
     """
     q = rng.standard_normal((sum(s.q_lengths), s.hq, s.d))
     k, v = (rng.standard_normal((s.pages, s.page, s.hkv, width)) for width in (s.d, s.dv))

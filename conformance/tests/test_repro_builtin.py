@@ -14,6 +14,7 @@ import pytest
 
 from attention_conformance.conformance.cases import AnyCase, Case, every_case
 from attention_conformance.conformance.cases.layer import LayerShape
+from attention_conformance.conformance.cases.packed import PackedCase, PagedCase
 from attention_conformance.conformance.judging.outcomes import Failure, Result
 from attention_conformance.conformance.ledger.load import Deviation, read
 from attention_conformance.conformance.ledger.versions import PROCESSOR, processor
@@ -29,7 +30,19 @@ from attention_conformance.conformance.tests.repro_scripts import (
 )
 from attention_conformance.impls.contract import DTYPES, Framework
 from attention_conformance.impls.memory_layouts import LAYOUTS
-from attention_conformance.impls.operators import MERGE, MHA, MHA_GRAD, OPERATORS, SDPA, SDPA_GRAD, SUBLAYER, Operator
+from attention_conformance.impls.operators import (
+    MERGE,
+    MHA,
+    MHA_GRAD,
+    OPERATORS,
+    PAGED,
+    SDPA,
+    SDPA_GRAD,
+    SUBLAYER,
+    VARLEN,
+    VARLEN_GRAD,
+    Operator,
+)
 from attention_conformance.impls.script import WIDTH
 from attention_conformance.impls.select import builtin
 
@@ -41,7 +54,8 @@ TILES, LONG = 16, 1000
 #: Implementations that are compiled or traced for each case are tried on every third, or every sixth of a layer's,
 #: which are larger; those that take seconds on one.
 TRACED = ("torch-flex", "jax-*")
-STEPS = {"sdpa": 3, "mha": 6, "sublayer": 6, "sdpa_grad": 4, "mha_grad": 4, "merge": 4}
+PACKED = ("varlen", "varlen_grad", "paged")
+STEPS = {"sdpa": 3, "mha": 6, "sublayer": 6, "sdpa_grad": 4, "mha_grad": 4, "merge": 4, **dict.fromkeys(PACKED, 4)}
 SLOW = ("torch-compile*", "torch-flex-compile", "onnx-export*")
 ONE = {
     "sdpa": "mask",
@@ -50,6 +64,9 @@ ONE = {
     "sdpa_grad": "grad-mask",
     "mha_grad": "mha-grad-mask",
     "merge": "merge-two",
+    "varlen": "varlen-causal",
+    "varlen_grad": "varlen-grad-causal",
+    "paged": "paged-mixed",
 }
 
 
@@ -60,12 +77,21 @@ def features(case: AnyCase) -> set[str]:
     found |= {"edit"} if case.edit else set()
     found |= {"a call before"} if case.after else set()
     found |= {f"refused by {case.clauses[0]}"} if case.invalid else set()
-    found |= {"grouped heads"} if isinstance(case, Case) and case.shape.hq != case.shape.hkv else set()
+    heads = isinstance(case, (Case, PackedCase)) and case.shape.hq != case.shape.hkv
+    found |= {"grouped heads"} if heads else set()
+    found |= {f"stored as {case.stored}"} if isinstance(case, PagedCase) else set()
+    found |= lengths(case) if isinstance(case, PackedCase) else set()
     found |= forms(case) if isinstance(case.shape, LayerShape) else set()
     found |= {str(case.dtypes)} if case.operator == MERGE.name else set()  # which has no keywords
     found |= {"several tiles"} if case.shape.sk > TILES else set()
     found |= {"many options"} if len(case.keywords) > len(OPERATORS[case.operator].keywords) / 2 else set()
     return found | ({"nothing"} if case.zeros else set())
+
+
+def lengths(case: PackedCase) -> set[str]:
+    """What makes a difference to packs: empty sequences, other lengths of queries and keys; and dtypes."""
+    queries, keys = case.shape.q_lengths, case.shape.k_lengths
+    return {str(case.dtypes), f"no queries {0 in queries}", f"no keys {0 in keys}", f"equal lengths {queries == keys}"}
 
 
 def forms(case: AnyCase) -> set[str]:
@@ -186,7 +212,9 @@ def keywords(cases: Iterable[AnyCase]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "operator", [SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD, MERGE], ids=lambda operator: operator.name
+    "operator",
+    [SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD, MERGE, VARLEN, VARLEN_GRAD, PAGED],
+    ids=lambda operator: operator.name,
 )
 def test_the_sample_has_everything(operator: Operator) -> None:
     """Every dtype, and every keyword and layout that an operator is tried with; for sdpa these are all there are."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from attention_conformance.impls.contract import ImplementationError
 from attention_conformance.impls.loading import operator_of
@@ -64,7 +65,18 @@ def merge_attn_states(
 
 merge_attn_states.empty_lse = math.inf  # type: ignore[attr-defined]
 
-ALL = pytest.mark.parametrize("function", [merge_state, merge_states, merge_attn_states, merge])
+
+def flash_attn_combine(
+    out_partial: Array, lse_partial: Array, out: Array | None = None, out_dtype: Any = None
+) -> tuple[Array, Array]:
+    """flash-attention's: (P, B, S, H, D) and (P, B, S, H), whose rows lie next to each other in memory."""
+    assert out_partial.dtype == np.float32
+    assert lse_partial.strides[-2] == lse_partial.itemsize
+    output, lse = merge(out_partial.swapaxes(2, 3), lse_partial.swapaxes(2, 3))
+    return output.swapaxes(1, 2).astype(out_dtype or np.float32), lse.swapaxes(1, 2)
+
+
+ALL = pytest.mark.parametrize("function", [merge_state, merge_states, merge_attn_states, flash_attn_combine, merge])
 
 
 @ALL
@@ -77,6 +89,22 @@ def test_known_signatures_are_called_as_they_are_written(function: Callable[...,
         assert got.shape == wanted.shape
         assert got.dtype == wanted.dtype
         np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("array", [np.asarray, torch.as_tensor])
+def test_a_combination_in_half_precision_is_given_float32(array: Callable[[Array], Any]) -> None:
+    """As its kernel takes partial outputs in nothing else; the output is stored as it is told."""
+    outputs, lses = states()
+    given: list[Any] = []
+
+    def combine(out_partial: Any, lse_partial: Any, out_dtype: Any = None) -> Any:
+        given.extend([out_partial.dtype, out_dtype])
+        return out_partial[0], lse_partial[0]
+
+    half = array(outputs.astype(np.float16))
+    output, lse = merge_form(combine)(half, array(lses))
+    assert given == [array(outputs).dtype, half.dtype]
+    assert (tuple(output.shape), tuple(lse.shape)) == (outputs.shape[1:], lses.shape[1:])
 
 
 def test_what_is_not_declared_is_not_converted() -> None:

@@ -46,7 +46,7 @@ def test_correct_variants_raise_no_alarm() -> None:
 def test_a_wrong_one_would_be_seen(form: str) -> None:
     """A fault of each form raises alarms on the same problems."""
     function = FAULTS[WRONG[form]].make()
-    problems = (serving_alarms.problem(index) for index in range(50))
+    problems = (serving_alarms.problem(index) for index in range(200))
     found = [alarm(form, function, case, dtype, Profile.WIDE) for each, case, dtype in problems if each == form]
     assert any(found)
 

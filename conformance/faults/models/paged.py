@@ -57,7 +57,9 @@ class Paged(Packed):
         dtype = q.dtype
         if k_scale is not None and v_scale is not None:
             q = q.astype(working_dtype(dtype))
-            k_cache, v_cache = self.dequantised(k_cache, v_cache, k_scale, v_scale, block_table, q.dtype)
+            counts = -(-kv_lengths[:, None] // max(k_cache.shape[1], 1))
+            own = np.where(np.arange(block_table.shape[1]) < counts, block_table, -1)  # −1 behind the last page
+            k_cache, v_cache = self.dequantised(k_cache, v_cache, k_scale, v_scale, own, q.dtype)
             if options.get("sinks") is not None:
                 options["sinks"] = options["sinks"].astype(q.dtype)
         x = Pages(

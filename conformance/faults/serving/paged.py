@@ -402,14 +402,20 @@ class QuantisedScaleStrides(Paged):
 
 @fault("PAGED-14", "scales of pages are taken in the order of the sequence", "cf. kvcached 424")
 class QuantisedScaleByPlace(Paged):
-    """By the place of a page in the table, and not by its number."""
+    """By the place of a page in the row of the table, and not by its number; of keys and of values."""
 
-    def key_scale(self, scale: Array, table: Array) -> Array:
-        if scale.shape[0] == 1 or not table.size:
-            return scale
+    def dequantised(
+        self, k_cache: Array, v_cache: Array, k_scale: Array, v_scale: Array, table: Array, dtype: np.dtype
+    ) -> tuple[Array, Array]:
+        moved = (self.by_place(scale, table) for scale in (k_scale, v_scale))
+        return super().dequantised(k_cache, v_cache, *moved, table, dtype)
+
+    def by_place(self, scale: Array, table: Array) -> Array:
+        """Scales at the numbers of pages that are those at their places."""
         moved = scale.copy()
-        pages = table[0][(table[0] >= 0) & (table[0] < len(scale))]
-        moved[pages] = scale[: len(pages)]
+        for row in table if len(scale) > 1 else ():
+            pages = row[row >= 0]
+            moved[pages] = scale[: len(pages)]
         return moved
 
 
