@@ -136,7 +136,9 @@ def load(text: str) -> tuple[Example, ...]:
     except tomllib.TOMLDecodeError as error:
         raise MalformedExample(f"not TOML: {error}") from None
     entries = data.get("examples")
-    if not {"examples"} <= set(data) <= {"examples", "packed", "paged", "merges"} or not isinstance(entries, list):
+    if not {"examples"} <= set(data) <= {"examples", "packed", "paged", "latents", "merges"} or not isinstance(
+        entries, list
+    ):
         raise MalformedExample("expected [[examples]] and nothing else")
     found = tuple(_example(entry) for entry in entries)
     names = [example.name for example in found]
