@@ -27,6 +27,7 @@ GROUPS = (
     "sdpa/scaling",
     "sdpa/softcaps",
     "sdpa/sinks",
+    "sdpa/by_head",
     "sdpa/blocks",
     "sdpa/trees",
     "decoding/past",

@@ -41,6 +41,8 @@ class Expected:
     v: Array
     #: SDPA-38: the logit of each query head, (Hq,) in float64; None without sinks.
     sinks: Array | None = None
+    #: SDPA-42: what ALiBi adds to the scores, (B, Hq, Sq, Sk); None without slopes.
+    alibi: Array | None = None
     #: DEC-3: past and new keys and values, (B, Hkv, Sk, D) and (B, Hkv, Sk, Dv); None without a past.
     present_key: Array | None = None
     present_value: Array | None = None
@@ -60,6 +62,8 @@ def sdpa(
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Array | None = None,
+    alibi_slopes: Array | None = None,
+    head_scale: Array | None = None,
     block_mask: Array | None = None,
     block_size: tuple[int, int] | None = None,
     tree_parents: Array | None = None,
@@ -81,6 +85,8 @@ def sdpa(
         SDPA-3 to SDPA-5.
     sinks
         (Hq,) (SDPA-38).
+    alibi_slopes, head_scale
+        (Hq,) each (SDPA-42, SDPA-43).
     block_mask, block_size
         (…, ⌈Sq / bq⌉, ⌈Sk / bk⌉), and (bq, bk): blocks of rows and keys that take part (BLOCK-1).
     tree_parents
@@ -106,6 +112,9 @@ def sdpa(
         present = (k.astype(np.float64), v.astype(np.float64))
     check_inputs(q, k, v, mask, bias, sinks)
     check_masks(q, k, block_mask, block_size, tree_parents)
+    for name, array in (("alibi_slopes", alibi_slopes), ("head_scale", head_scale)):
+        if array is not None and array.shape != (q.shape[1],):
+            raise InvalidInput("SDPA-36", f"{name} {array.shape} are not one per query head")
     if causal_offset is None:
         causal_offset = 0 if past_key is None else past_key.shape[2]  # SDPA-9, DEC-2
     keys, positions = np.arange(k.shape[2]), np.arange(q.shape[2])
@@ -125,8 +134,14 @@ def sdpa(
         allowed &= tree_keys(tree_parents, causal_offset, keys)[:, :, positions]
     with np.errstate(all="ignore"):  # NaN and inf in the inputs are cases, not accidents
         raw = scaled_scores(q, k, scale)
+        raw = raw if head_scale is None else raw * head_scale.astype(np.float64)[:, None, None]
         scores = capped_scores(raw, softcap)
         scores = scores if bias is None else scores + bias
+        alibi = None
+        if alibi_slopes is not None:
+            distance = np.abs(positions[:, None] + np.reshape(causal_offset, (-1, 1, 1, 1)) - keys)
+            alibi = np.broadcast_to(-alibi_slopes.astype(np.float64)[:, None, None] * distance, shape)
+            scores = scores + alibi
         scores = np.where(allowed, scores, -np.inf)
         if sinks is None:
             weights, lse = softmax(scores, allowed)
@@ -134,7 +149,7 @@ def sdpa(
             sinks = sinks.astype(np.float64)
             weights, lse = softmax_with_sinks(scores, allowed, sinks)
         output = weighted_sum(weights, v, allowed)
-    return Expected(output, weights, lse, scores, raw, allowed, q, k, v, sinks, *present)
+    return Expected(output, weights, lse, scores, raw, allowed, q, k, v, sinks, alibi, *present)
 
 
 def joined(k: Array, v: Array, past_key: Array | None, past_value: Array | None) -> tuple[Array, Array]:

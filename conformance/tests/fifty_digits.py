@@ -70,14 +70,21 @@ def _row(q: np.ndarray, k: np.ndarray, v: np.ndarray, row: Index, options: dict[
 
 
 def _score(product: Any, width: int, place: Index, options: dict[str, Any]) -> Any:
-    """SDPA-3 to SDPA-6: scale, then softcap, then bias."""
+    """SDPA-3 to SDPA-6, SDPA-42, SDPA-43: scale, then softcap, then bias and ALiBi."""
     scale = options.get("scale")
     score = product / mpmath.sqrt(width) if scale is None else product * _mpf(scale)
+    b, h, i, j = place
+    if options.get("head_scale") is not None:
+        score *= _mpf(options["head_scale"][h])
     if options.get("softcap") is not None:
         cap = _mpf(options["softcap"])
         score = cap * mpmath.tanh(score / cap)
     if options.get("bias") is not None:
         score += _mpf(entry(options["bias"], place))
+    if options.get("alibi_slopes") is not None:
+        offset = np.ravel(options.get("causal_offset", 0))
+        distance = abs(i + int(offset[b % len(offset)]) - j)
+        score -= _mpf(options["alibi_slopes"][h]) * distance
     return score
 
 

@@ -24,7 +24,7 @@ STEPS = ("products", "scaled", "capped", "scores", "shift", "powers", "totals")
 RESULTS = ("output", "weights", "lse")
 OPTIONS = (
     *("mask", "bias", "is_causal", "causal_offset", "window", "kv_lengths", "scale", "softcap"),
-    *("block_mask", "block_size", "tree_parents"),
+    *("block_mask", "block_size", "tree_parents", "alibi_slopes", "head_scale"),
 )
 #: How an open side of a window is written; TOML has no null.
 OPEN = "open"
@@ -165,7 +165,7 @@ def _example(entry: dict[str, Any]) -> Example:
     _fields(name, "results", entry["results"], {"output"}, set(RESULTS))
     inputs = {key: _table(name, key, value, 4) for key, value in entry["inputs"].items()}
     shapes = _shapes(inputs)
-    ranks = {"bias": None, "scale": 0, "softcap": 0}
+    ranks = {"bias": None, "scale": 0, "softcap": 0, "alibi_slopes": 1, "head_scale": 1}
     exact = {key: _table(name, key, options[key], rank) for key, rank in ranks.items() if key in options}
     return Example(
         name=name,
@@ -210,7 +210,7 @@ def _rejected(name: str, entry: dict[str, Any], shapes: Mapping[str, tuple[int, 
 def _option(name: str, key: str, value: Any, exact: Mapping[str, Table]) -> Any:
     if key in ("scale", "softcap"):
         return float(exact[key].values)
-    if key == "bias":
+    if key in ("bias", "alibi_slopes", "head_scale"):
         return exact[key].values
     if key == "is_causal" and isinstance(value, bool):
         return value

@@ -43,11 +43,14 @@ class _Row:
         steps, results = self.example.steps, self.example.results
         products = [self._product(j) for j in self.keys]
         yield from self._compare("products", steps["products"], products)
-        scaled = [_multiply(product, self._scale()) for product in products]
+        scaled = [_multiply(_multiply(product, self._scale()), self._head_scale()) for product in products]
         yield from self._compare("scaled", steps.get("scaled"), scaled)
         capped = [self._cap(score) for score in scaled]
         yield from self._compare("capped", steps.get("capped"), capped)
-        scores = [_add(capped[j], self._bias(j)) if self._allowed(j) else MINUS_INFINITY for j in self.keys]
+        scores = [
+            _add(_add(capped[j], self._bias(j)), self._alibi(j)) if self._allowed(j) else MINUS_INFINITY
+            for j in self.keys
+        ]
         yield from self._compare("scores", steps["scores"], scores)
         shift = self._shift(scores)
         powers = [_exp(self._less(j, scores[j], shift)) for j in self.keys]
@@ -75,6 +78,18 @@ class _Row:
             return scale
         root = math.isqrt(width)
         return Exact(Fraction(1, root)) if root * root == width else 1 / math.sqrt(width)
+
+    def _head_scale(self) -> Exact:
+        given = self.example.exact.get("head_scale")
+        factor: Exact = Exact(Fraction(1)) if given is None else given.exact[self.row[1]]
+        return factor
+
+    def _alibi(self, j: int) -> Number:
+        """What the distance of a key takes off its score."""
+        given, offset = self.example.exact.get("alibi_slopes"), self.example.options.get("causal_offset", 0)
+        if given is None:
+            return ZERO
+        return _multiply(given.exact[self.row[1]], Exact(Fraction(-abs(self.row[2] + int(offset) - j))))
 
     def _cap(self, score: Number) -> Number:
         given = self.example.exact.get("softcap")

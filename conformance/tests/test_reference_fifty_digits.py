@@ -39,7 +39,7 @@ def _part(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _options(rng: np.random.Generator, shape: tuple[int, int, int, int]) -> dict[str, Any]:
-    batch, _, queries, keys = shape
+    batch, heads, queries, keys = shape
     options: dict[str, Any] = {}
     if _chance(rng, 0.4):
         options["mask"] = rng.random(_part(rng, shape)) < 0.7
@@ -57,7 +57,10 @@ def _options(rng: np.random.Generator, shape: tuple[int, int, int, int]) -> dict
         options |= {"block_size": size, "block_mask": rng.random((*_part(rng, shape[:2]), *blocks)) < 0.7}
     if _chance(rng, 0.3):
         options["tree_parents"] = rng.integers(-1, np.arange(queries), (batch, queries))
-    if options.keys() & {"is_causal", "window", "tree_parents"} and _chance(rng, 0.6):
+    for name in ("alibi_slopes", "head_scale"):
+        if _chance(rng, 0.3):
+            options[name] = rng.normal(size=heads)
+    if options.keys() & {"is_causal", "window", "tree_parents", "alibi_slopes"} and _chance(rng, 0.6):
         per_batch = rng.integers(-queries - 1, keys + 2, size=batch)
         options["causal_offset"] = per_batch if _chance(rng, 0.5) else int(rng.integers(-queries - 1, keys + 2))
     if _chance(rng, 0.3):

@@ -13,7 +13,7 @@ import numpy as np
 
 from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.impls.numpy.parts import add_special, finite_part, working_dtype
-from attention_conformance.impls.validate import check_inputs, check_masks, check_past
+from attention_conformance.impls.validate import check_by_head, check_inputs, check_masks, check_past
 
 Array = np.ndarray
 
@@ -41,6 +41,8 @@ class Inputs:
     sinks: Array | None = None
     past_key: Array | None = None
     past_value: Array | None = None
+    alibi_slopes: Array | None = None
+    head_scale: Array | None = None
     block_mask: Array | None = None
     block_size: tuple[int, int] | None = None
     tree_parents: Array | None = None
@@ -109,6 +111,7 @@ class Attention(Model):
     def check(self, x: Inputs) -> None:
         """SDPA-31 to SDPA-36: refuse what does not fit together."""
         check_inputs(x.q, x.k, x.v, x.mask, x.bias, x.sinks)
+        check_by_head(x.q, alibi_slopes=x.alibi_slopes, head_scale=x.head_scale)
         self.check_masks(x)
 
     def check_masks(self, x: Inputs) -> None:
@@ -119,7 +122,9 @@ class Attention(Model):
         """Every intermediate result, in the dtype computed in."""
         q, k, v = self.operands(x)
         raw = self.scores(x, q, k)
+        raw = raw if x.head_scale is None else raw * self.head_scale(x)[:, None, None]
         s = self.added(x, self.capped(x, raw))
+        s = s if x.alibi_slopes is None else s - self.slopes(x)[:, None, None] * self.distance(x).astype(x.work)
         allowed = self.allowed(x)
         s = self.filled(x, s, allowed)
         output, weights, lse = self.mixed(x, s, allowed, v)
@@ -160,6 +165,20 @@ class Attention(Model):
     def spread(self, x: Inputs, array: Array) -> Array:
         """SDPA-8: a mask or bias in full shape."""
         return np.broadcast_to(array, x.shape)
+
+    def head_scale(self, x: Inputs) -> Array:
+        """SDPA-43: a factor of each query head, (Hq,)."""
+        assert x.head_scale is not None
+        return x.head_scale.astype(x.work)
+
+    def slopes(self, x: Inputs) -> Array:
+        """SDPA-42: of each query head, (Hq,)."""
+        assert x.alibi_slopes is not None
+        return x.alibi_slopes.astype(x.work)
+
+    def distance(self, x: Inputs) -> Array:
+        """SDPA-42: from where a row stands to each key, (B or 1, 1, Sq, Sk)."""
+        return np.abs(self.diagonal(x) - self.keys(x))
 
     # Which keys are allowed.
 
