@@ -46,6 +46,11 @@ def cases() -> Iterator[Case]:
 
 
 def table(size: tuple[int, int], axes: str = "bh", change: Change | None = None) -> dict[str, Any]:
+    """The options of a case of a block mask."""
+    return {"block_mask": random_blocks(size, axes, change), "block_size": size, "data": numbered}
+
+
+def random_blocks(size: tuple[int, int], axes: str = "bh", change: Change | None = None) -> Maker:
     """A random block mask of blocks of a size, another one for each of the ``axes``; every row of it has a block."""
 
     def make(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
@@ -58,7 +63,7 @@ def table(size: tuple[int, int], axes: str = "bh", change: Change | None = None)
             change(found)
         return found if axes else found[0, 0]
 
-    return {"block_mask": make, "block_size": size, "data": numbered}
+    return make
 
 
 def _blocks() -> Iterator[Case]:
