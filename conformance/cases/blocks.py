@@ -13,6 +13,7 @@ from attention_conformance.conformance.cases.data import (
     GROUPED,
     SMALL,
     TILES,
+    Maker,
     Rng,
     Shape,
     bottom_right,
