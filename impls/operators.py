@@ -53,6 +53,8 @@ _PAST = (
     "past_value",  # (B, Hkv, P, Dv)
 )
 
+_ROTARY = ("rotary_cos", "rotary_sin", "rotary_interleaved")
+
 SDPA = Operator(
     "sdpa",
     arguments=("q", "k", "v"),
@@ -68,6 +70,9 @@ SDPA = Operator(
         "sinks",  # dtype of q, (Hq,); one logit per query head that enters the softmax and no value
         "alibi_slopes",  # dtype of q, (Hq,); a head's scores fall by so much with each key of distance
         "head_scale",  # dtype of q, (Hq,); a factor on the scale of each head
+        "rotary_cos",  # dtype of q, (P, W / 2), W <= D; of the angles by which q and k are turned at each place
+        "rotary_sin",  # the same of their sines
+        "rotary_interleaved",  # bool; columns 2d and 2d + 1 are a pair, and not d and d + W / 2
         "block_mask",  # bool, (..., Sq / bq, Sk / bk), both rounded up; True = the keys of the block may be attended to
         "block_size",  # (bq, bk), each an int >= 1; only with block_mask
         "tree_parents",  # int64 array (Sq,) or (B, Sq); the query that each one follows, -1 for none
@@ -83,6 +88,7 @@ SDPA = Operator(
         "sinks",
         "alibi_slopes",
         "head_scale",
+        *_ROTARY[:2],
         "block_mask",
         "tree_parents",
         *_PAST,
@@ -152,6 +158,7 @@ _FORWARD_ONLY = (
     "sinks",
     "alibi_slopes",
     "head_scale",
+    *_ROTARY,
     "block_mask",
     "block_size",
     "tree_parents",

@@ -266,6 +266,7 @@ def with_sinks(expected: Expected) -> Expected:
         scores=behind(expected.scores, score, 3),
         raw=behind(expected.raw, 0.0, 3),
         alibi=None if expected.alibi is None else behind(expected.alibi, 0.0, 3),
+        rotary=None if expected.rotary is None else (expected.rotary[0], behind(expected.rotary[1], 0.0, 2)),
         allowed=behind(expected.allowed, score > -np.inf, 3),
         k=behind(expected.k, 0.0, 2),
         v=behind(expected.v, 0.0, 2),
@@ -312,6 +313,8 @@ def bound_under(expected: Expected, options: Options, r: Rounding, operands: Ope
     Bound
         |error|, absolute: output (B, Hq, Sq, Dv) and lse (B, Hq, Sq).
     """
+    if expected.rotary is not None:
+        operands = rotary_errors(expected, r)
     epsilon = score_error(expected, options, r, operands)
     keys = expected.allowed.sum(axis=3, keepdims=True)
     p = expected.weights
@@ -342,6 +345,15 @@ def bound_under(expected: Expected, options: Options, r: Rounding, operands: Ope
     # powers, its logarithm and that plus the largest score are rounded before.
     lse = spread + powers[..., 0] + FUNCTION_ERROR * r.accumulator * (1 + size + top) + r.score * (1 + logarithm + size)
     return Bound(output, weights, lse)
+
+
+def rotary_errors(expected: Expected, r: Rounding) -> OperandErrors:
+    """(SDPA-44) What the rotation of q and k adds to step 5: two products and a sum, stored in the storage dtype."""
+    q, k = (
+        (3 * r.accumulator + 2 * r.score + r.store) * size + np.where(size > 0, r.underflow, 0.0)
+        for size in expected.rotary or ()
+    )
+    return OperandErrors(q, k, np.zeros_like(expected.v))
 
 
 def _weights_moved(expected: Expected, change: np.ndarray) -> np.ndarray:

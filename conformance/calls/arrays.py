@@ -111,7 +111,7 @@ def dtype_of(arrays: Mapping[str, np.ndarray]) -> str:
 
 def check_options(keywords: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Refuse what the spec gives no meaning to (SDPA-37), and what is likely a slip."""
-    for name in ("mask", "bias", "sinks", "alibi_slopes", "head_scale", "block_mask"):
+    for name in ("mask", "bias", "sinks", "alibi_slopes", "head_scale", "rotary_cos", "rotary_sin", "block_mask"):
         if name in keywords:
             boolean, floating = keywords[name].dtype == bool, str(keywords[name].dtype) in DTYPES
             if "mask" in name and not boolean:
@@ -126,7 +126,13 @@ def check_options(keywords: Mapping[str, Any], arrays: Mapping[str, np.ndarray])
         allowed = (1, batch) if name == "causal_offset" else (batch,)
         if name in keywords and batch is not None and keywords[name].size not in allowed:
             raise ValueError(f"{name} has {keywords[name].size} entries, q has batch {batch}")
-    if "causal_offset" in keywords and not keywords.keys() & {"is_causal", "window", "tree_parents", "alibi_slopes"}:
+    if "causal_offset" in keywords and not keywords.keys() & {
+        "is_causal",
+        "window",
+        "tree_parents",
+        "alibi_slopes",
+        "rotary_cos",
+    }:
         raise ValueError("causal_offset shifts is_causal, window, ALiBi and trees, and neither is given")
     if not keywords.get("softcap", 1.0) > 0:
         raise ValueError(f"softcap is {keywords['softcap']}; it is above 0, and left out for none")

@@ -1,4 +1,4 @@
-"""(SDPA-42, SDPA-43) Cases of ALiBi slopes and of scales of each head."""
+"""(SDPA-42 to SDPA-44) Cases of ALiBi slopes, of scales of each head, and of rotations."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES, Case, case
 from attention_conformance.conformance.cases.data import (
     GROUPED,
+    SMALL,
     SQUARE,
     TILES,
     Rng,
@@ -46,8 +47,47 @@ def cases() -> Iterator[Case]:
     yield case("head-scale-bias", "SDPA-43 SDPA-6", "Which does not act on the bias.", bias=random_bias(2.0), stays="a bias that is not scaled", **scales)
     yield case("head-scale-grouped", "SDPA-43 SDPA-17", "A factor for each query head, with grouped heads.", GROUPED, **scales)
     yield case("head-scale-grouped-one-query", "SDPA-43 SDPA-17", "The same with one query.", replace(GROUPED, sq=1), **scales)
+    yield from _rotary()
     for kind, options in (("alibi", slopes), ("head-scale", scales)):
         yield case(f"{kind}-invalid", "SDPA-36", "One number less than there are query heads.", invalid=True, edit=_one_less, stays="a number that a head has not", **options)
+
+
+def _rotary() -> Iterator[Case]:
+    halves: dict[str, Any] = {"rotary_cos": _cos, "rotary_sin": _sin, "data": numbered}
+    pairs: dict[str, Any] = halves | {"rotary_interleaved": True}
+    yield case("rotary", "SDPA-44", "Halves, of the whole width.", dtypes=ALL_DTYPES, **halves)
+    yield case("rotary-interleaved", "SDPA-44", "Interleaved pairs.", dtypes=ALL_DTYPES, **pairs)
+    yield case("rotary-square-causal", "SDPA-44 SDPA-9", "Causal self-attention, as in prefill.", SQUARE, is_causal=True, stays="the rotation of prefill", **halves, needs="Sq = Sk")
+    yield case("rotary-part", "SDPA-44", "Half of the columns turn, the others stay.", rotary_cos=_cos_of_half, rotary_sin=_sin_of_half, data=numbered, stays="a rotation of some columns")
+    yield case("rotary-part-interleaved", "SDPA-44", "The same with interleaved pairs.", rotary_cos=_cos_of_half, rotary_sin=_sin_of_half, rotary_interleaved=True, data=numbered)
+    yield case("rotary-offset", "SDPA-44 SDPA-10", "The queries are the last rows.", causal_offset=bottom_right, **halves, needs="Sq < Sk")
+    yield case("rotary-past", "SDPA-44 DEC-2", "Behind a past queries turn by their place in the whole, and past keys by theirs.", past=4, **halves)
+    yield case("rotary-past-interleaved", "SDPA-44 DEC-2", "The same with interleaved pairs and one query.", replace(SMALL, sq=1), past=6, **pairs)
+    yield case("rotary-grouped", "SDPA-44 SDPA-17", "Grouped heads turn by the same angles.", GROUPED, stays="rotation with grouped heads", **halves)
+    yield case("rotary-lse", "SDPA-44 SDPA-19", "lse is of the turned scores.", return_lse=True, **halves)
+    yield case("rotary-invalid", "SDPA-36", "A column of sines less than of cosines.", invalid=True, edit=lambda x: replace(x, keywords=x.keywords | {"rotary_sin": x.keywords["rotary_sin"][:, 1:]}), stays="tables that do not fit", **halves)
+
+
+def _angles(s: Shape, width: int) -> np.ndarray:
+    """Angles of each place and pair, the slowest a tenth of the fastest, so that all of them show at few places."""
+    half = width // 2
+    return np.arange(s.sq + s.sk)[:, None] * 10.0 ** (-np.arange(half) / max(half, 1))
+
+
+def _cos(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
+    return np.cos(_angles(s, s.d)).astype(dtype)
+
+
+def _sin(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
+    return np.sin(_angles(s, s.d)).astype(dtype)
+
+
+def _cos_of_half(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
+    return np.cos(_angles(s, s.d // 2)).astype(dtype)
+
+
+def _sin_of_half(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
+    return np.sin(_angles(s, s.d // 2)).astype(dtype)
 
 
 def _slopes(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:

@@ -28,6 +28,7 @@ GROUPS = (
     "sdpa/softcaps",
     "sdpa/sinks",
     "sdpa/by_head",
+    "sdpa/rotary",
     "sdpa/blocks",
     "sdpa/trees",
     "decoding/past",

@@ -290,7 +290,7 @@ def little_lines(results: Iterable[Result]) -> list[str]:
 
 
 #: Keywords that no call gives without another one.
-TOGETHER = {"past_key": "past_value", "block_mask": "block_size"}
+TOGETHER = {"past_key": "past_value", "block_mask": "block_size", "rotary_cos": "rotary_sin"}
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,10 @@ def _row(q: np.ndarray, k: np.ndarray, v: np.ndarray, row: Index, options: dict[
     powers = {}
     for j in allowed:
         product = mpmath.mpf(0)
-        for d in range(q.shape[3]):  # SDPA-2
-            product += _mpf(q[b, h, i, d]) * _mpf(k[b, kv_head, j, d])
+        start = int(np.ravel(options.get("causal_offset", 0))[b % np.size(options.get("causal_offset", 0))])
+        query, key = _turned(q[b, h, i], i + start, options), _turned(k[b, kv_head, j], j, options)
+        for one, other in zip(query, key, strict=True):  # SDPA-2
+            product += one * other
         powers[j] = mpmath.exp(_score(product, q.shape[3], (*row, j), options))
     if not allowed:  # SDPA-15
         return Row((mpmath.mpf(0),) * keys, (mpmath.mpf(0),) * width, None)
@@ -67,6 +69,21 @@ def _row(q: np.ndarray, k: np.ndarray, v: np.ndarray, row: Index, options: dict[
             number += weights[j] * _mpf(v[b, kv_head, j, d])
         output.append(number)
     return Row(weights, tuple(output), mpmath.log(total))  # SDPA-19
+
+
+def _turned(numbers: np.ndarray, place: int, options: dict[str, Any]) -> list[Any]:
+    """SDPA-44: a query or key by the angles of its place."""
+    found = [_mpf(number) for number in numbers]
+    if options.get("rotary_cos") is None:
+        return found
+    given = list(found)
+    half = options["rotary_cos"].shape[1]
+    for d in range(half):
+        first, second = (2 * d, 2 * d + 1) if options.get("rotary_interleaved") else (d, d + half)
+        c, s = (_mpf(options[name][place, d]) for name in ("rotary_cos", "rotary_sin"))
+        found[first] = given[first] * c - given[second] * s
+        found[second] = given[first] * s + given[second] * c
+    return found
 
 
 def _score(product: Any, width: int, place: Index, options: dict[str, Any]) -> Any:

@@ -36,6 +36,11 @@ def limits(expected: Expected, unit: float, exact_scores: bool = False, **option
     biases = np.abs(_finite(np.asarray(options.get("bias", 0.0), np.float64)))
     if expected.alibi is not None:
         biases = biases + 2 * np.abs(expected.alibi)
+    turns: np.ndarray | float = 0.0
+    if expected.rotary is not None:
+        (turned_q, turned_k), q, k = expected.rotary, np.abs(expected.q), np.abs(expected.k)
+        turns = 4 * scale * (turned_q @ k.swapaxes(2, 3) + q @ turned_k.swapaxes(2, 3))
+    sizes = sizes + turns
     roundings = (width + 7) * sizes + 2 * (finals + biases)
     top = np.max(finals, axis=3, keepdims=True, initial=0.0)
     delta = np.where(allowed, unit * (roundings + 2 * top), 0.0) * (not exact_scores)

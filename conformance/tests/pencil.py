@@ -67,8 +67,23 @@ class _Row:
 
     def _product(self, j: int) -> Number:
         q, k = self.example.inputs["q"].exact, self.example.inputs["k"].exact
-        width = range(self.example.q.shape[3])
-        return _sum([_multiply(q[(*self.row, d)], k[(*self.source, j, d)]) for d in width])
+        if "rotary_cos" not in self.example.exact:
+            width = range(self.example.q.shape[3])
+            return _sum([_multiply(q[(*self.row, d)], k[(*self.source, j, d)]) for d in width])
+        row = self._turned(q[self.row], self.row[2] + int(self.example.options.get("causal_offset", 0)))
+        key = self._turned(k[(*self.source, j)], j)
+        return _sum([_multiply(a, b) for a, b in zip(row, key, strict=True)])
+
+    def _turned(self, numbers: np.ndarray, place: int) -> list[Number]:
+        """A query or key, its pairs turned by the angles of its place."""
+        found: list[Number] = list(numbers)
+        cos, sin = (self.example.exact[name].exact[place] for name in ("rotary_cos", "rotary_sin"))
+        for d, (c, s) in enumerate(zip(cos, sin, strict=True)):
+            first, second = (2 * d, 2 * d + 1) if self.example.options.get("rotary_interleaved") else (d, d + len(cos))
+            a, b = numbers[first], numbers[second]
+            found[first] = _add(_multiply(a, c), -_multiply(b, s))
+            found[second] = _add(_multiply(a, s), _multiply(b, c))
+        return found
 
     def _scale(self) -> Number:
         given = self.example.exact.get("scale")

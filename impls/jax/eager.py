@@ -32,6 +32,7 @@ from attention_conformance.impls.jax.parts import (
     with_past,
     working_dtype,
 )
+from attention_conformance.impls.rotary import check_rotary, rotated
 from attention_conformance.impls.validate import check_by_head, check_inputs, check_masks
 
 
@@ -51,6 +52,9 @@ def attention(
     sinks: jax.Array | None = None,
     alibi_slopes: jax.Array | None = None,
     head_scale: jax.Array | None = None,
+    rotary_cos: jax.Array | None = None,
+    rotary_sin: jax.Array | None = None,
+    rotary_interleaved: bool = False,
     block_mask: jax.Array | None = None,
     block_size: tuple[int, int] | None = None,
     tree_parents: jax.Array | None = None,
@@ -68,9 +72,15 @@ def attention(
     k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)
     check_inputs(q, k, v, mask, bias, sinks)
     check_by_head(q, alibi_slopes=alibi_slopes, head_scale=head_scale)
+    check_rotary(q, rotary_cos, rotary_sin)
     check_masks(q, k, block_mask, block_size, tree_parents)
     dtype, work = q.dtype, working_dtype(q.dtype)
     shape = (*q.shape[:3], k.shape[2])
+    if rotary_cos is not None and rotary_sin is not None:
+        tables = (rotary_cos.astype(work), rotary_sin.astype(work))
+        place = jnp.arange(q.shape[2]) + jnp.reshape(jnp.asarray(offset), (-1, 1))
+        q = rotated(q.astype(work), *tables, place, rotary_interleaved)
+        k = rotated(k.astype(work), *tables, jnp.arange(k.shape[2])[None], rotary_interleaved)
     before, after = split_scale(scale, q.shape[3], work)
     scores = _matmul("bhgid,bhjd->bhgij", q.astype(work) * before, k.astype(work)).reshape(shape)
     if after is not None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, and_masks, create_block_mask, flex_attention
 
+from attention_conformance.impls.rotary import check_rotary, rotated
 from attention_conformance.impls.torch.blocks import tree_allows
 from attention_conformance.impls.torch.eager import with_past
 from attention_conformance.impls.validate import check_by_head, check_masks
@@ -43,6 +44,9 @@ def attention(
     softcap: float | None = None,
     alibi_slopes: Tensor | None = None,
     head_scale: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    rotary_interleaved: bool = False,
     block_mask: Tensor | None = None,
     block_size: tuple[int, int] | None = None,
     tree_parents: Tensor | None = None,
@@ -57,7 +61,13 @@ def attention(
     k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)
     if q.ndim == k.ndim == 4:
         check_by_head(q, alibi_slopes=alibi_slopes, head_scale=head_scale)
+        check_rotary(q, rotary_cos, rotary_sin)
         check_masks(q, k, block_mask, block_size, tree_parents)
+    if rotary_cos is not None and rotary_sin is not None:
+        start = offset.reshape(-1, 1) if isinstance(offset, Tensor) else offset
+        rows, keys = (torch.arange(n, device=q.device)[None] for n in (q.shape[2], k.shape[2]))
+        q = rotated(q, rotary_cos, rotary_sin, rows + start, rotary_interleaved)
+        k = rotated(k, rotary_cos, rotary_sin, keys, rotary_interleaved)
     output, aux = flex_attention(
         q,
         k,

@@ -13,6 +13,7 @@ import numpy as np
 
 from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.impls.numpy.parts import add_special, finite_part, working_dtype
+from attention_conformance.impls.rotary import check_rotary, rotated
 from attention_conformance.impls.validate import check_by_head, check_inputs, check_masks, check_past
 
 Array = np.ndarray
@@ -43,6 +44,9 @@ class Inputs:
     past_value: Array | None = None
     alibi_slopes: Array | None = None
     head_scale: Array | None = None
+    rotary_cos: Array | None = None
+    rotary_sin: Array | None = None
+    rotary_interleaved: bool = False
     block_mask: Array | None = None
     block_size: tuple[int, int] | None = None
     tree_parents: Array | None = None
@@ -112,6 +116,7 @@ class Attention(Model):
         """SDPA-31 to SDPA-36: refuse what does not fit together."""
         check_inputs(x.q, x.k, x.v, x.mask, x.bias, x.sinks)
         check_by_head(x.q, alibi_slopes=x.alibi_slopes, head_scale=x.head_scale)
+        check_rotary(x.q, x.rotary_cos, x.rotary_sin)
         self.check_masks(x)
 
     def check_masks(self, x: Inputs) -> None:
@@ -134,7 +139,29 @@ class Attention(Model):
 
     def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
         """q, k and v to compute with, one key and value head per query head."""
-        return x.q.astype(x.work), self.heads(x, x.k).astype(x.work), self.heads(x, x.v).astype(x.work)
+        q, k, v = x.q.astype(x.work), self.heads(x, x.k).astype(x.work), self.heads(x, x.v).astype(x.work)
+        if x.rotary_cos is None:
+            return q, k, v
+        places = self.rotary_rows(x), self.keys(x)[None]
+        return (*(self.turned(x, each, place) for each, place in zip((q, k), places, strict=True)), v)
+
+    def rotary_rows(self, x: Inputs) -> Array:
+        """SDPA-44: the places of the rows in the tables, (B or 1, Sq)."""
+        return self.diagonal(x)[:, 0, :, 0]
+
+    def turned(self, x: Inputs, rows: Array, place: Array) -> Array:
+        """SDPA-44: queries or keys (B, Hq, S, D), turned by their places (B or 1, S)."""
+        return np.asarray(rotated(rows, *self.tables(x), place, self.interleaved(x)))
+
+    def tables(self, x: Inputs) -> tuple[Array, Array]:
+        """SDPA-44: cosines and sines, (P, W / 2)."""
+        assert x.rotary_cos is not None
+        assert x.rotary_sin is not None
+        return x.rotary_cos.astype(x.work), x.rotary_sin.astype(x.work)
+
+    def interleaved(self, x: Inputs) -> bool:
+        """SDPA-44: which columns are a pair."""
+        return x.rotary_interleaved
 
     def heads(self, x: Inputs, array: Array) -> Array:
         """SDPA-17: query head h reads key head ⌊h / group⌋."""
