@@ -152,6 +152,11 @@ def assert_close(
     scale: Number | None = None,
     softcap: Number | None = None,
     sinks: Array | None = None,
+    alibi_slopes: Array | None = None,
+    head_scale: Array | None = None,
+    rotary_cos: Array | None = None,
+    rotary_sin: Array | None = None,
+    rotary_interleaved: bool = False,
     block_mask: Array | None = None,
     block_size: tuple[int, int] | None = None,
     tree_parents: WholeNumbers | None = None,
@@ -198,6 +203,10 @@ def assert_close(
         Scores become ``softcap * tanh(scores / softcap)``.
     sinks
         (Hq,): a logit of each head that takes part in the softmax and has no value.
+    alibi_slopes, head_scale
+        (Hq,): by how much a score falls with each key of distance, and a factor on the scale of each head.
+    rotary_cos, rotary_sin, rotary_interleaved
+        (P, W / 2): by which angles q and k are turned at each place, and whether columns 2d and 2d + 1 are a pair.
     block_mask, block_size
         Boolean (…, ⌈Sq / bq⌉, ⌈Sk / bk⌉), and (bq, bk): True where the keys of a block take part for its rows.
     tree_parents
@@ -242,7 +251,9 @@ def assert_close(
     return _checked(attention(
         output, q, k, v,
         mask=mask, bias=bias, is_causal=is_causal, causal_offset=causal_offset, window=window,
-        kv_lengths=kv_lengths, scale=scale, softcap=softcap, sinks=sinks, block_mask=block_mask, block_size=block_size,
+        kv_lengths=kv_lengths, scale=scale, softcap=softcap, sinks=sinks,
+        alibi_slopes=alibi_slopes, head_scale=head_scale, rotary_cos=rotary_cos,
+        rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved, block_mask=block_mask, block_size=block_size,
         tree_parents=tree_parents, past_key=past_key, past_value=past_value,
         weights=weights, lse=lse, present_key=present_key, present_value=present_value,
         grad_output=grad_output, grad_q=grad_q, grad_k=grad_k, grad_v=grad_v, grad_bias=grad_bias,
@@ -266,6 +277,11 @@ def error_share(
     scale: Number | None = None,
     softcap: Number | None = None,
     sinks: Array | None = None,
+    alibi_slopes: Array | None = None,
+    head_scale: Array | None = None,
+    rotary_cos: Array | None = None,
+    rotary_sin: Array | None = None,
+    rotary_interleaved: bool = False,
     block_mask: Array | None = None,
     block_size: tuple[int, int] | None = None,
     tree_parents: WholeNumbers | None = None,
@@ -291,9 +307,9 @@ def error_share(
     ----------
     output, q, k, v
         As in ``assert_close``.
-    mask, bias, is_causal, causal_offset, window, kv_lengths, scale, softcap, sinks, block_mask, block_size
+    mask, bias, is_causal, causal_offset, window, kv_lengths, scale, softcap, sinks, alibi_slopes, head_scale
         The call, as in ``assert_close``.
-    tree_parents, past_key, past_value
+    rotary_cos, rotary_sin, rotary_interleaved, block_mask, block_size, tree_parents, past_key, past_value
         The call, as in ``assert_close``.
     weights, lse, present_key, present_value, grad_output, grad_q, grad_k, grad_v, grad_bias
         Further results, as in ``assert_close``.
@@ -314,7 +330,9 @@ def error_share(
     return _share(attention(
         output, q, k, v,
         mask=mask, bias=bias, is_causal=is_causal, causal_offset=causal_offset, window=window,
-        kv_lengths=kv_lengths, scale=scale, softcap=softcap, sinks=sinks, block_mask=block_mask, block_size=block_size,
+        kv_lengths=kv_lengths, scale=scale, softcap=softcap, sinks=sinks,
+        alibi_slopes=alibi_slopes, head_scale=head_scale, rotary_cos=rotary_cos,
+        rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved, block_mask=block_mask, block_size=block_size,
         tree_parents=tree_parents, past_key=past_key, past_value=past_value,
         weights=weights, lse=lse, present_key=present_key, present_value=present_value,
         grad_output=grad_output, grad_q=grad_q, grad_k=grad_k, grad_v=grad_v, grad_bias=grad_bias,

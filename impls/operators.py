@@ -53,6 +53,8 @@ _PAST = (
     "past_value",  # (B, Hkv, P, Dv)
 )
 
+_ROTARY = ("rotary_cos", "rotary_sin", "rotary_interleaved")
+
 SDPA = Operator(
     "sdpa",
     arguments=("q", "k", "v"),
@@ -60,12 +62,17 @@ SDPA = Operator(
         "mask",  # bool, broadcastable to (B, Hq, Sq, Sk); True = may attend
         "bias",  # dtype of q, broadcastable to (B, Hq, Sq, Sk); added to the scaled score
         "is_causal",  # bool
-        "causal_offset",  # int, or an int64 array (B,); with is_causal, window or a tree; None = 0, or P with a past
+        "causal_offset",  # int, or an int64 array (B,); with what depends on places; None = 0, or P with a past
         "window",  # (left, right), each an int >= 0 or None for an open side
         "kv_lengths",  # int64 array (B,)
         "scale",  # float; None = 1/sqrt(D)
         "softcap",  # float > 0
         "sinks",  # dtype of q, (Hq,); one logit per query head that enters the softmax and no value
+        "alibi_slopes",  # dtype of q, (Hq,); a head's scores fall by so much with each key of distance
+        "head_scale",  # dtype of q, (Hq,); a factor on the scale of each head
+        "rotary_cos",  # dtype of q, (P, W / 2), W <= D; of the angles by which q and k are turned at each place
+        "rotary_sin",  # the same of their sines
+        "rotary_interleaved",  # bool; columns 2d and 2d + 1 are a pair, and not d and d + W / 2
         "block_mask",  # bool, (..., Sq / bq, Sk / bk), both rounded up; True = the keys of the block may be attended to
         "block_size",  # (bq, bk), each an int >= 1; only with block_mask
         "tree_parents",  # int64 array (Sq,) or (B, Sq); the query that each one follows, -1 for none
@@ -73,7 +80,19 @@ SDPA = Operator(
         "return_weights",  # bool; weights (B, Hq, Sq, Sk)
         "return_lse",  # bool; natural log-sum-exp (B, Hq, Sq)
     ),
-    arrays=("mask", "bias", "causal_offset", "kv_lengths", "sinks", "block_mask", "tree_parents", *_PAST),
+    arrays=(
+        "mask",
+        "bias",
+        "causal_offset",
+        "kv_lengths",
+        "sinks",
+        "alibi_slopes",
+        "head_scale",
+        *_ROTARY[:2],
+        "block_mask",
+        "tree_parents",
+        *_PAST,
+    ),
     results=(
         ("output", ""),
         ("weights", "return_weights"),
@@ -135,7 +154,18 @@ SUBLAYER = Operator(
 )
 
 #: Keywords of sdpa that its gradients have not.
-_FORWARD_ONLY = ("sinks", "block_mask", "block_size", "tree_parents", *_PAST, "return_weights", "return_lse")
+_FORWARD_ONLY = (
+    "sinks",
+    "alibi_slopes",
+    "head_scale",
+    *_ROTARY,
+    "block_mask",
+    "block_size",
+    "tree_parents",
+    *_PAST,
+    "return_weights",
+    "return_lse",
+)
 
 SDPA_GRAD = Operator(
     "sdpa_grad",

@@ -124,7 +124,7 @@ class Distribution:
         ``query`` is the shape of q, (…, Hq, Sq, D).
         """
         if self.sharding == HEADS:
-            if name == "sinks":
+            if name in ("sinks", "alibi_slopes", "head_scale"):
                 return -1
             if name in SCORES:
                 return -3 if len(shape) > 2 and shape[-3] == query[-3] > 1 else None

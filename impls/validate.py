@@ -63,6 +63,13 @@ def check_inputs(q: Any, k: Any, v: Any, mask: Any = None, bias: Any = None, sin
         raise ValueError(f"sinks must be ({q.shape[1]},), one per query head, got shape {tuple(sinks.shape)}")
 
 
+def check_by_head(q: Any, **arrays: Any) -> None:
+    """(SDPA-36) Refuse arrays that are not one number per query head, (Hq,).  Raises ValueError."""
+    for name, array in arrays.items():
+        if array is not None and tuple(array.shape) != (q.shape[1],):
+            raise ValueError(f"{name} must be ({q.shape[1]},), one per query head, got shape {tuple(array.shape)}")
+
+
 def check_masks(q: Any, k: Any, block_mask: Any = None, block_size: Any = None, tree_parents: Any = None) -> None:
     """(BLOCK-5, TREE-4) Refuse block masks and trees that do not fit to q (B, Hq, Sq, D) and k (B, Hkv, Sk, D).
 

@@ -162,11 +162,12 @@ class Options:
     scale: float | None = None
     softcap: float | None = None
     bias: np.ndarray | None = None
+    head_scale: np.ndarray | None = None
 
     @classmethod
     def of(cls, keywords: Mapping[str, Any]) -> Options:
         """Those among the keywords of a call."""
-        return cls(**{name: keywords[name] for name in ("scale", "softcap", "bias") if name in keywords})
+        return cls(**{name: keywords[name] for name in ("scale", "softcap", "bias", "head_scale") if name in keywords})
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,11 @@ def _own(expected: Expected, options: Options) -> tuple[Expected, Bound]:
 
 
 def _same(one: Options, other: Options) -> bool:
-    return (one.scale, one.softcap) == (other.scale, other.softcap) and one.bias is other.bias
+    return (
+        (one.scale, one.softcap) == (other.scale, other.softcap)
+        and one.bias is other.bias
+        and (one.head_scale is other.head_scale)
+    )
 
 
 def with_sinks(expected: Expected) -> Expected:
@@ -260,6 +265,8 @@ def with_sinks(expected: Expected) -> Expected:
         weights=behind(expected.weights, p, 3),
         scores=behind(expected.scores, score, 3),
         raw=behind(expected.raw, 0.0, 3),
+        alibi=None if expected.alibi is None else behind(expected.alibi, 0.0, 3),
+        rotary=None if expected.rotary is None else (expected.rotary[0], behind(expected.rotary[1], 0.0, 2)),
         allowed=behind(expected.allowed, score > -np.inf, 3),
         k=behind(expected.k, 0.0, 2),
         v=behind(expected.v, 0.0, 2),
@@ -306,6 +313,8 @@ def bound_under(expected: Expected, options: Options, r: Rounding, operands: Ope
     Bound
         |error|, absolute: output (B, Hq, Sq, Dv) and lse (B, Hq, Sq).
     """
+    if expected.rotary is not None:
+        operands = rotary_errors(expected, r)
     epsilon = score_error(expected, options, r, operands)
     keys = expected.allowed.sum(axis=3, keepdims=True)
     p = expected.weights
@@ -338,6 +347,15 @@ def bound_under(expected: Expected, options: Options, r: Rounding, operands: Ope
     return Bound(output, weights, lse)
 
 
+def rotary_errors(expected: Expected, r: Rounding) -> OperandErrors:
+    """(SDPA-44) What the rotation of q and k adds to step 5: two products and a sum, stored in the storage dtype."""
+    q, k = (
+        (3 * r.accumulator + 2 * r.score + r.store) * size + np.where(size > 0, r.underflow, 0.0)
+        for size in expected.rotary or ()
+    )
+    return OperandErrors(q, k, np.zeros_like(expected.v))
+
+
 def _weights_moved(expected: Expected, change: np.ndarray) -> np.ndarray:
     """The weights times exp(change), (B, Hq, Sq, Sk): from the scores where it is large, as p may have underflowed."""
     logarithm = np.where(expected.allowed, expected.scores - expected.lse[..., None], -np.inf)
@@ -364,7 +382,9 @@ def score_error(expected: Expected, options: Options, r: Rounding, operands: Ope
         |error|, absolute and in the unit of the scores.
     """
     width = expected.q.shape[3]
-    scale = options.scale if options.scale is not None else 1 / np.sqrt(width)
+    scale: np.ndarray | float = options.scale if options.scale is not None else 1 / np.sqrt(width)
+    if options.head_scale is not None:
+        scale = scale * options.head_scale.astype(np.float64)[:, None, None]
     q, k = np.abs(expected.q), np.swapaxes(np.abs(expected.k), 2, 3)
     size = abs(scale) * (q @ k)
     raw = np.abs(expected.raw)
@@ -377,8 +397,10 @@ def score_error(expected: Expected, options: Options, r: Rounding, operands: Ope
     error = (
         (growth(width, r) + 3 * r.accumulator + 2 * r.operand + 2 * r.score) * size + 4 * r.score * (raw + off) + off
     )
+    if options.head_scale is not None:  # one factor more
+        error += (r.accumulator + r.score) * size
     if r.score:  # of an element that is scaled, or of the product before it is scaled
-        error += max(1.0, abs(scale)) * r.underflow * (1 + q.sum(3)[..., None] + k.sum(2)[:, :, None, :])
+        error += np.maximum(1.0, abs(scale)) * r.underflow * (1 + q.sum(3)[..., None] + k.sum(2)[:, :, None, :])
     score = raw
     if options.softcap is not None:
         error += (2 * r.accumulator + r.score) * (raw + off)
@@ -387,6 +409,9 @@ def score_error(expected: Expected, options: Options, r: Rounding, operands: Ope
         error = slope * error + (FUNCTION_ERROR * r.accumulator + 3 * r.score) * score
     if options.bias is not None:
         error += (r.accumulator + r.score) * np.where(expected.allowed, np.abs(expected.scores), 0.0)
+    if expected.alibi is not None:  # the product with a distance, and the sum
+        size = np.where(expected.allowed, np.abs(expected.scores) + np.abs(expected.alibi), 0.0)
+        error += (2 * r.accumulator + 2 * r.score) * size
     # exp(s − m): the subtraction, the argument (times log2 e for exp2), and exp itself.
     top = np.max(expected.scores, axis=3, keepdims=True, initial=-np.inf)
     distance = np.where(expected.allowed, top - expected.scores, 0.0)

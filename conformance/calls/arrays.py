@@ -111,7 +111,7 @@ def dtype_of(arrays: Mapping[str, np.ndarray]) -> str:
 
 def check_options(keywords: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Refuse what the spec gives no meaning to (SDPA-37), and what is likely a slip."""
-    for name in ("mask", "bias", "sinks", "block_mask"):
+    for name in ("mask", "bias", "sinks", "alibi_slopes", "head_scale", "rotary_cos", "rotary_sin", "block_mask"):
         if name in keywords:
             boolean, floating = keywords[name].dtype == bool, str(keywords[name].dtype) in DTYPES
             if "mask" in name and not boolean:
@@ -126,8 +126,14 @@ def check_options(keywords: Mapping[str, Any], arrays: Mapping[str, np.ndarray])
         allowed = (1, batch) if name == "causal_offset" else (batch,)
         if name in keywords and batch is not None and keywords[name].size not in allowed:
             raise ValueError(f"{name} has {keywords[name].size} entries, q has batch {batch}")
-    if "causal_offset" in keywords and not keywords.keys() & {"is_causal", "window", "tree_parents"}:
-        raise ValueError("causal_offset shifts is_causal, window and trees, and neither is given")
+    if "causal_offset" in keywords and not keywords.keys() & {
+        "is_causal",
+        "window",
+        "tree_parents",
+        "alibi_slopes",
+        "rotary_cos",
+    }:
+        raise ValueError("causal_offset shifts is_causal, window, ALiBi and trees, and neither is given")
     if not keywords.get("softcap", 1.0) > 0:
         raise ValueError(f"softcap is {keywords['softcap']}; it is above 0, and left out for none")
     parents = keywords.get("tree_parents")
@@ -153,6 +159,9 @@ def check_fit(arrays: Mapping[str, np.ndarray], keywords: Mapping[str, Any]) -> 
         k, v = reference.joined(k, v, keywords.get("past_key"), keywords.get("past_value"))
     reference.check_inputs(arrays["q"], k, v, keywords.get("mask"), keywords.get("bias"), keywords.get("sinks"))
     reference.check_masks(arrays["q"], k, *(keywords.get(n) for n in ("block_mask", "block_size", "tree_parents")))
+    for name in ("alibi_slopes", "head_scale"):
+        if name in keywords and keywords[name].shape != arrays["q"].shape[1:2]:
+            raise ValueError(f"SDPA-36: {name} {keywords[name].shape} are not one per query head")
     for name, array in (("q", arrays["q"]), ("k", k), ("v", v)):
         if np.isinf(array).any():
             raise ValueError(f"{name} has an infinity; SDPA-37 leaves the result open")

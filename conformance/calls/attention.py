@@ -37,6 +37,9 @@ _CLAUSES = {
     "bias": "SDPA-6",
     "softcap": "SDPA-5",
     "sinks": "SDPA-38",
+    "alibi_slopes": "SDPA-42",
+    "head_scale": "SDPA-43",
+    "rotary_cos": "SDPA-44",
     "block_mask": "BLOCK-1",
     "tree_parents": "TREE-1",
     "past_key": "DEC-1",
@@ -44,7 +47,7 @@ _CLAUSES = {
 }
 
 #: Options without gradients.
-_FORWARD = ("sinks", "block_mask", "tree_parents", "past_key", "past_value")
+_FORWARD = ("sinks", "rotary_cos", "alibi_slopes", "head_scale", "block_mask", "tree_parents", "past_key", "past_value")
 
 
 def attention(
@@ -62,6 +65,11 @@ def attention(
     scale: Any = None,
     softcap: Any = None,
     sinks: Any = None,
+    alibi_slopes: Any = None,
+    head_scale: Any = None,
+    rotary_cos: Any = None,
+    rotary_sin: Any = None,
+    rotary_interleaved: bool = False,
     block_mask: Any = None,
     block_size: tuple[int, int] | None = None,
     tree_parents: Any = None,
@@ -87,7 +95,8 @@ def attention(
     dtype = dtype_of(arrays)
     keywords: dict[str, Any] = {
         "mask": mask, "bias": bias, "causal_offset": causal_offset, "kv_lengths": kv_lengths, "sinks": sinks,
-        "block_mask": block_mask, "tree_parents": tree_parents,
+        "alibi_slopes": alibi_slopes, "head_scale": head_scale, "rotary_cos": rotary_cos,
+        "rotary_sin": rotary_sin, "block_mask": block_mask, "tree_parents": tree_parents,
         "past_key": past_key, "past_value": past_value,
     }  # fmt: skip
     keywords = {n: array_of(n, a) for n, a in keywords.items() if a is not None}
@@ -97,6 +106,7 @@ def attention(
         n: float(array_of(n, x) if hasattr(x, "__array__") else x) for n, x in numbers.items() if x is not None
     }
     keywords |= {"is_causal": True} if is_causal else {}
+    keywords |= {"rotary_interleaved": True} if rotary_interleaved else {}
     keywords |= {"window": tuple(window)} if window is not None else {}
     keywords |= {"block_size": tuple(block_size)} if block_size is not None else {}
     check_options(keywords, arrays)

@@ -11,6 +11,7 @@ from typing import Any
 from attention_conformance.conformance.cases import (
     behaviour,
     blocks,
+    by_head,
     decode,
     gradient,
     kernels,
@@ -59,7 +60,7 @@ __all__ = [
 #: matrix (faults/kill_matrix.py).
 QUICK = Path(__file__).with_name("quick.txt")
 
-_GROUPS = (shapes, scores, masks, positions, softmax, sinks, decode, blocks, behaviour)
+_GROUPS = (shapes, scores, masks, positions, softmax, sinks, by_head, decode, blocks, behaviour)
 
 
 @functools.cache

@@ -299,7 +299,8 @@ def dtypes_for(case: AnyCase, dtypes: Sequence[str]) -> tuple[str, ...]:
 #: Keywords that make no number large, of calls of fewer keys than float16 has numbers.
 _SMALL = frozenset(
     {"mask", "is_causal", "causal_offset", "window", "kv_lengths", "softcap", "return_weights", "return_lse"}
-    | {"block_mask", "block_size", "tree_parents"}
+    | {"block_mask", "block_size", "tree_parents", "alibi_slopes", "head_scale"}
+    | {"rotary_cos", "rotary_sin", "rotary_interleaved"}
 )
 
 

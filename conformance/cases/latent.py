@@ -108,101 +108,26 @@ def case(name: str, clauses: str, why: str, shape: LatentShape = SMALL, **rest: 
 def cases() -> Iterator[LatentCase]:
     """Every case of this operator."""
     end: dict[str, Any] = {"is_causal": True, "causal_offset": _end}
-    yield case(
-        "plain",
-        "MLA-2 MLA-3 MLA-6",
-        "Three heads over latents of 12 columns.",
-        dtypes=ALL_DTYPES,
-        stays="the plain call, in every dtype",
-    )
-    yield case(
-        "one-head", "MLA-1", "One head, one query.", replace(SMALL, b=1, heads=1, sq=1), stays="the smallest call"
-    )
-    yield case(
-        "square",
-        "MLA-1",
-        "Every width the same, so that any two may be exchanged unseen.",
-        LatentShape(heads=4, d=4, dr=4, rank=4, dv=4),
-    )
-    yield case("wide-values", "MLA-1", "Values wider than keys.", replace(SMALL, d=4, dv=20))
-    yield case(
-        "deepseek",
-        "MLA-3 MLA-4",
-        "192 and 128 columns expanded, 576 and 512 absorbed.",
-        DEEPSEEK,
-        dtypes=("float32", *HALVES),
-    )
-    yield case(
-        "deepseek-decode",
-        "MLA-3 MLA-4",
-        "One query over 65 latents of 512.",
-        replace(DEEPSEEK, sq=1, sk=65),
-        dtypes=("float32", "bfloat16"),
-        stays="a step of decoding at the widths in use",
-    )
-    yield case(
-        "long",
-        "MLA-3",
-        "More tokens than the cache has columns (ik_llama.cpp PR 2031).",
-        replace(SMALL, sq=3, sk=40),
-        data=_numbered,
-    )
-    yield case(
-        "long-one-query",
-        "MLA-3",
-        "One query over more tokens than columns.",
-        replace(SMALL, sq=1, sk=33),
-        data=_numbered,
-    )
+    yield case("plain", "MLA-2 MLA-3 MLA-6", "Three heads over latents of 12 columns.", dtypes=ALL_DTYPES, stays="the plain call, in every dtype")
+    yield case("one-head", "MLA-1", "One head, one query.", replace(SMALL, b=1, heads=1, sq=1))
+    yield case("square", "MLA-1", "Every width the same, so that any two may be exchanged unseen.", LatentShape(heads=4, d=4, dr=4, rank=4, dv=4))
+    yield case("square-decode", "MLA-1", "The same with one query over nine latents.", LatentShape(heads=4, sq=1, sk=9, d=4, dr=4, rank=4, dv=4))
+    yield case("wide-values", "MLA-1", "Values wider than keys.", replace(SMALL, d=4, dv=20), stays="Dv beyond D and R")
+    yield case("deepseek", "MLA-3 MLA-4", "192 and 128 columns expanded, 576 and 512 absorbed.", DEEPSEEK, dtypes=("float32", *HALVES), stays="the widths in use, in half precision")
+    yield case("deepseek-decode", "MLA-6 MLA-3 MLA-4", "One query over 65 latents of 512.", replace(DEEPSEEK, sq=1, sk=65), dtypes=("float32", "bfloat16"), stays="a step of decoding at the widths in use")
+    yield case("long", "MLA-3", "More tokens than the cache has columns (ik_llama.cpp PR 2031).", replace(SMALL, sq=3, sk=40), data=_numbered)
+    yield case("long-one-query", "MLA-3", "One query over more tokens than columns.", replace(SMALL, sq=1, sk=33), data=_numbered)
+    yield case("strides", "MLA-7", "Arguments whose elements lie apart in memory.", memory="sliced", stays="another layout in memory")
     yield case("scale", "MLA-4", "A scale that is given.", scale=0.7, stays="a scale that is not the default one")
-    yield case(
-        "rope-alone", "MLA-2", "Latents that project to keys of 0: the rotary part alone decides.", data=_rope_alone
-    )
-    yield case(
-        "no-rope",
-        "MLA-2",
-        "A rotary part of 0: the scale still counts its columns.",
-        data=_no_rope,
-        stays="one part of the scores alone",
-    )
-    yield case(
-        "equal-latents",
-        "MLA-2 MLA-3",
-        "Equal latents of a batch: every weight gives the same values, another for each head.",
-        data=_equal_latents,
-    )
-    yield case(
-        "causal",
-        "MLA-5",
-        "Causal, as many queries as keys.",
-        replace(SMALL, sq=7),
-        is_causal=True,
-        stays="the mask of prefill",
-    )
+    yield case("rope-alone", "MLA-2", "Latents that project to keys of 0: the rotary part alone decides.", data=_rope_alone, stays="the other part of the scores alone")
+    yield case("no-rope", "MLA-2", "A rotary part of 0: the scale still counts its columns.", data=_no_rope, stays="one part of the scores alone")
+    yield case("equal-latents", "MLA-2 MLA-3", "Equal latents of a batch: every weight gives the same values, another for each head.", data=_equal_latents, stays="values that no weight changes")
+    yield case("causal", "MLA-5", "Causal, as many queries as keys.", replace(SMALL, sq=7), is_causal=True, stays="the mask of prefill")
     yield case("causal-end", "MLA-5", "The queries are the last tokens.", **end)
-    yield case(
-        "lengths",
-        "MLA-5",
-        "A cache of which another part is in use for each batch.",
-        kv_lengths=_lengths,
-        stays="a cache in use in part",
-    )
-    yield case(
-        "lengths-zero",
-        "MLA-5",
-        "No key in the first batch: zeros, and lse −inf.",
-        kv_lengths=_none_first,
-        return_lse=True,
-    )
+    yield case("lengths", "MLA-5", "A cache of which another part is in use for each batch.", kv_lengths=_lengths, stays="a cache in use in part")
+    yield case("lengths-zero", "MLA-5", "No key in the first batch: zeros, and lse −inf.", kv_lengths=_none_first, return_lse=True)
     yield case("lse", "MLA-5", "lse of the scaled scores.", return_lse=True, dtypes=("float32", *HALVES))
-    yield case(
-        "lse-deepseek",
-        "MLA-5 MLA-4",
-        "lse where the cache is 576 wide.",
-        DEEPSEEK,
-        return_lse=True,
-        stays="lse at the widths in use",
-    )
+    yield case("lse-deepseek", "MLA-5 MLA-4", "lse where the cache is 576 wide.", DEEPSEEK, return_lse=True)
     for name, why, edit in (
         ("rank", "w_uk for latents of one column less.", lambda x: replace(x, w_uk=x.w_uk[:, :-1])),
         ("rope", "A rotary key of one column less.", lambda x: replace(x, k_rope=x.k_rope[..., :-1])),

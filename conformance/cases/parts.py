@@ -46,7 +46,7 @@ def part_of(name: str, value: Any, batches: Any = ALL, heads: Any = ALL, queries
         return value
     if name in ("past_key", "past_value"):
         return value[batches][:, heads]
-    if name == "sinks":
+    if name in ("sinks", "alibi_slopes", "head_scale"):
         return value[queries]
     if name in ("mask", "bias", "block_mask"):
         for axis, chosen in ((value.ndim - 4, batches), (value.ndim - 3, queries)):

@@ -345,6 +345,8 @@ _OPTIONS: dict[str, str] = {
     "scale": "the given scale",
     "softcap": "the softcap",
     "sinks": "the sinks",
+    "alibi_slopes": "ALiBi",
+    "head_scale": "the scale of each head",
     "block_mask": "the block mask",
     "tree_parents": "the tree",
 }

@@ -27,6 +27,8 @@ GROUPS = (
     "sdpa/scaling",
     "sdpa/softcaps",
     "sdpa/sinks",
+    "sdpa/by_head",
+    "sdpa/rotary",
     "sdpa/blocks",
     "sdpa/trees",
     "decoding/past",

@@ -72,6 +72,9 @@ _SDPA = (
     _feature("weights", "return_weights"),  # SDPA-18
     _feature("lse", "return_lse"),  # SDPA-19
     _feature("sinks", "sinks"),  # SDPA-38
+    _feature("alibi", "alibi_slopes", along={"causal_offset", INVALID}),  # SDPA-42
+    _feature("head-scales", "head_scale", along={INVALID}),  # SDPA-43
+    _feature("rotary", "rotary_cos rotary_sin", along={"rotary_interleaved", "causal_offset", INVALID}),  # SDPA-44
     _feature("block-masks", "block_mask block_size", along={INVALID}),  # BLOCK-1 to 5
     _feature("trees", "tree_parents", along={"causal_offset", INVALID}),  # TREE-1 to 4
     _feature("decoding", "past_key past_value", along={"is_causal", INVALID, MEMORY}),  # DEC-1 to 4, 6, 7

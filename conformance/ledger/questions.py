@@ -114,4 +114,11 @@ QUESTIONS = (
     Question("numbers in unused slots", "paged-slots", "no part"),
     Question("NaN in unused slots", "paged-slots-nan", "kept out"),
     Question("−1 behind the pages of a table", "paged-padding", "no part"),
+    # Block masks, trees and latent attention.
+    Question("rows without a block", "block-empty-first", "zeros"),
+    Question("a mask inside of a block that is True", "block-mask", "both count"),
+    Question("keys behind a tree of draft tokens", "tree-behind", "no part"),
+    Question("causal beside a tree", "tree-causal", "both count"),
+    Question("the default scale over latents of 512", "latent-deepseek", "1/√192"),
+    Question("no latent in use", "latent-lengths-zero", "zeros"),
 )

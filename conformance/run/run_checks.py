@@ -289,8 +289,8 @@ def little_lines(results: Iterable[Result]) -> list[str]:
     ]
 
 
-#: Keywords that a call gives together, and that are refused together.
-TOGETHER = ("past_key", "past_value")
+#: Keywords that no call gives without another one.
+TOGETHER = {"past_key": "past_value", "block_mask": "block_size", "rotary_cos": "rotary_sin"}
 
 
 @dataclass(frozen=True)
@@ -340,9 +340,9 @@ def _refused_by(name: str, group: Collection[tuple[AnyCase, Result]]) -> list[Re
             by_keyword[keyword].append((case, result))
     found = []
     for keyword, uses in by_keyword.items():
-        if keyword == TOGETHER[1] or any(r.outcome is not Outcome.UNSUPPORTED for _, r in uses):
+        if keyword in TOGETHER.values() or any(r.outcome is not Outcome.UNSUPPORTED for _, r in uses):
             continue
-        removed = set(TOGETHER) if keyword == TOGETHER[0] else {keyword}
+        removed = {keyword, TOGETHER.get(keyword, keyword)}
         if any((_call(case, case.keywords - removed), r.device, r.dtype) in ran for case, r in uses):
             found.append(Refused(name, keyword, len({case.name for case, _ in uses})))
     return found

@@ -63,10 +63,10 @@ def render() -> str:
         Markdown.
     """
     data = tomllib.loads(DATA.read_text(encoding="utf-8"))
-    names = [each["name"] for table in ("examples", "packed", "paged", "merges") for each in data[table]]
+    names = [each["name"] for table in ("examples", "packed", "paged", "latents", "merges") for each in data[table]]
     contents = "\n".join(f"- [{name}](#{name})" for name in names)
     attention = (*map(_section, data["examples"]), *map(_packed, data["packed"]), *map(_paged, data["paged"]))
-    sections = (*attention, _MERGES, *map(_merge, data["merges"]))
+    sections = (*attention, *map(_latent, data["latents"]), _MERGES, *map(_merge, data["merges"]))
     return "\n".join([_HEAD, contents, "", *sections])
 
 
@@ -164,6 +164,19 @@ def _merge(example: Mapping[str, Any]) -> str:
     parts = [f"## {example['name']}", f"{example['shows']} ({', '.join(example['clauses'])})"]
     parts += [_table(["part", "power", "weight", "output"], rows), results]
     return "\n\n".join(parts + (["\n".join(["Wrong:", "", *wrong])] if wrong else [])) + "\n"
+
+
+def _latent(example: Mapping[str, Any]) -> str:
+    """An example of latent attention: a table of tokens, one of heads, and wrong results."""
+    tokens = [
+        [j, *map(_nested, each)] for j, each in enumerate(zip(example["latents"], example["k_rope"], strict=True))
+    ]
+    names = ("q", "q_rope", "w_uk", "w_uv", "powers", "output")
+    heads = [[h, *map(_nested, each)] for h, each in enumerate(zip(*(example[name] for name in names), strict=True))]
+    wrong = [f"- output = {_nested(_texts(each['output']))}: {each['because']}" for each in example["rejected"]]
+    parts = [f"## {example['name']}", f"{example['shows']} ({', '.join(example['clauses'])})", "Options: scale = ln 2."]
+    parts += [_table(["key", "latent", "rotary key"], tokens), _table(["head", *names], heads)]
+    return "\n\n".join([*parts, "\n".join(["Wrong:", "", *wrong])]) + "\n"
 
 
 def _heads(example: Mapping[str, Any]) -> Iterator[str]:

@@ -41,6 +41,10 @@ class Expected:
     v: Array
     #: SDPA-38: the logit of each query head, (Hq,) in float64; None without sinks.
     sinks: Array | None = None
+    #: SDPA-42: what ALiBi adds to the scores, (B, Hq, Sq, Sk); None without slopes.
+    alibi: Array | None = None
+    #: SDPA-44: |a cos| + |b sin| of each element of q and k that is turned, 0 of others; None without a rotation.
+    rotary: tuple[Array, Array] | None = None
     #: DEC-3: past and new keys and values, (B, Hkv, Sk, D) and (B, Hkv, Sk, Dv); None without a past.
     present_key: Array | None = None
     present_value: Array | None = None
@@ -60,6 +64,11 @@ def sdpa(
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Array | None = None,
+    alibi_slopes: Array | None = None,
+    head_scale: Array | None = None,
+    rotary_cos: Array | None = None,
+    rotary_sin: Array | None = None,
+    rotary_interleaved: bool = False,
     block_mask: Array | None = None,
     block_size: tuple[int, int] | None = None,
     tree_parents: Array | None = None,
@@ -81,6 +90,10 @@ def sdpa(
         SDPA-3 to SDPA-5.
     sinks
         (Hq,) (SDPA-38).
+    alibi_slopes, head_scale
+        (Hq,) each (SDPA-42, SDPA-43).
+    rotary_cos, rotary_sin, rotary_interleaved
+        (P, W / 2) each, and how columns are paired (SDPA-44).
     block_mask, block_size
         (…, ⌈Sq / bq⌉, ⌈Sk / bk⌉), and (bq, bk): blocks of rows and keys that take part (BLOCK-1).
     tree_parents
@@ -106,6 +119,9 @@ def sdpa(
         present = (k.astype(np.float64), v.astype(np.float64))
     check_inputs(q, k, v, mask, bias, sinks)
     check_masks(q, k, block_mask, block_size, tree_parents)
+    for name, array in (("alibi_slopes", alibi_slopes), ("head_scale", head_scale)):
+        if array is not None and array.shape != (q.shape[1],):
+            raise InvalidInput("SDPA-36", f"{name} {array.shape} are not one per query head")
     if causal_offset is None:
         causal_offset = 0 if past_key is None else past_key.shape[2]  # SDPA-9, DEC-2
     keys, positions = np.arange(k.shape[2]), np.arange(q.shape[2])
@@ -116,6 +132,19 @@ def sdpa(
     q = q.astype(np.float64)
     k = repeat_heads(k.astype(np.float64), q.shape[1])
     v = repeat_heads(v.astype(np.float64), q.shape[1])
+    rotary = None
+    if rotary_cos is not None or rotary_sin is not None:
+        if rotary_cos is None or rotary_sin is None or rotary_cos.shape != rotary_sin.shape:
+            raise InvalidInput("SDPA-36", "rotary_cos and rotary_sin do not fit together")
+        if 2 * rotary_cos.shape[1] > q.shape[3]:
+            raise InvalidInput("SDPA-36", f"rotary_cos {rotary_cos.shape} is wider than half of q")
+        tables = (rotary_cos.astype(np.float64), rotary_sin.astype(np.float64))
+        places = positions + np.reshape(causal_offset, (-1, 1)), keys[None]
+        (q, size_q), (k, size_k) = (
+            turned(x, *(table[place][:, None] for table in tables), rotary_interleaved)
+            for x, place in zip((q, k), places, strict=True)
+        )
+        rotary = size_q, size_k
     bias = None if bias is None else np.broadcast_to(bias.astype(np.float64), shape)
 
     allowed = allowed_keys(shape, positions, mask, bias, is_causal, causal_offset, window, kv_lengths)
@@ -125,8 +154,14 @@ def sdpa(
         allowed &= tree_keys(tree_parents, causal_offset, keys)[:, :, positions]
     with np.errstate(all="ignore"):  # NaN and inf in the inputs are cases, not accidents
         raw = scaled_scores(q, k, scale)
+        raw = raw if head_scale is None else raw * head_scale.astype(np.float64)[:, None, None]
         scores = capped_scores(raw, softcap)
         scores = scores if bias is None else scores + bias
+        alibi = None
+        if alibi_slopes is not None:
+            distance = np.abs(positions[:, None] + np.reshape(causal_offset, (-1, 1, 1, 1)) - keys)
+            alibi = np.broadcast_to(-alibi_slopes.astype(np.float64)[:, None, None] * distance, shape)
+            scores = scores + alibi
         scores = np.where(allowed, scores, -np.inf)
         if sinks is None:
             weights, lse = softmax(scores, allowed)
@@ -134,7 +169,7 @@ def sdpa(
             sinks = sinks.astype(np.float64)
             weights, lse = softmax_with_sinks(scores, allowed, sinks)
         output = weighted_sum(weights, v, allowed)
-    return Expected(output, weights, lse, scores, raw, allowed, q, k, v, sinks, *present)
+    return Expected(output, weights, lse, scores, raw, allowed, q, k, v, sinks, alibi, rotary, *present)
 
 
 def joined(k: Array, v: Array, past_key: Array | None, past_value: Array | None) -> tuple[Array, Array]:
@@ -248,6 +283,34 @@ def check_masks(
             raise InvalidInput("BLOCK-5", f"block_mask {block_mask.shape} is not one of {blocks} blocks")
     if tree_parents is not None and tree_parents.shape not in (q.shape[2:3], (q.shape[0], q.shape[2])):
         raise InvalidInput("TREE-4", f"tree_parents {tree_parents.shape} are not one per query row")
+
+
+def turned(x: Array, cos: Array, sin: Array, interleaved: bool) -> tuple[Array, Array]:
+    """(SDPA-44) Pairs of columns (a, b) as (a cos − b sin, a sin + b cos), and the sums of absolute values.
+
+    Parameters
+    ----------
+    x
+        (B, H, S, D).
+    cos, sin
+        (B or 1, 1, S, W / 2).
+    interleaved
+        Whether columns 2d and 2d + 1 are a pair, or d and d + W / 2.
+
+    Returns
+    -------
+    tuple[Array, Array]
+        (B, H, S, D) each; columns from W on as they are, and 0.
+    """
+    half = cos.shape[3]
+    first = 2 * np.arange(half) if interleaved else np.arange(half)
+    second = first + (1 if interleaved else half)
+    a, b = x[..., first], x[..., second]
+    found, size = x.copy(), np.zeros_like(x)
+    found[..., first], found[..., second] = a * cos - b * sin, a * sin + b * cos
+    size[..., first] = np.abs(a * cos) + np.abs(b * sin)
+    size[..., second] = np.abs(a * sin) + np.abs(b * cos)
+    return found, size
 
 
 def tree_keys(parents: Array, offset: int | Array, keys: Array) -> Array:

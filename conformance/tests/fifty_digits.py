@@ -51,8 +51,10 @@ def _row(q: np.ndarray, k: np.ndarray, v: np.ndarray, row: Index, options: dict[
     powers = {}
     for j in allowed:
         product = mpmath.mpf(0)
-        for d in range(q.shape[3]):  # SDPA-2
-            product += _mpf(q[b, h, i, d]) * _mpf(k[b, kv_head, j, d])
+        start = int(np.ravel(options.get("causal_offset", 0))[b % np.size(options.get("causal_offset", 0))])
+        query, key = _turned(q[b, h, i], i + start, options), _turned(k[b, kv_head, j], j, options)
+        for one, other in zip(query, key, strict=True):  # SDPA-2
+            product += one * other
         powers[j] = mpmath.exp(_score(product, q.shape[3], (*row, j), options))
     if not allowed:  # SDPA-15
         return Row((mpmath.mpf(0),) * keys, (mpmath.mpf(0),) * width, None)
@@ -69,15 +71,37 @@ def _row(q: np.ndarray, k: np.ndarray, v: np.ndarray, row: Index, options: dict[
     return Row(weights, tuple(output), mpmath.log(total))  # SDPA-19
 
 
+def _turned(numbers: np.ndarray, place: int, options: dict[str, Any]) -> list[Any]:
+    """SDPA-44: a query or key by the angles of its place."""
+    found = [_mpf(number) for number in numbers]
+    if options.get("rotary_cos") is None:
+        return found
+    given = list(found)
+    half = options["rotary_cos"].shape[1]
+    for d in range(half):
+        first, second = (2 * d, 2 * d + 1) if options.get("rotary_interleaved") else (d, d + half)
+        c, s = (_mpf(options[name][place, d]) for name in ("rotary_cos", "rotary_sin"))
+        found[first] = given[first] * c - given[second] * s
+        found[second] = given[first] * s + given[second] * c
+    return found
+
+
 def _score(product: Any, width: int, place: Index, options: dict[str, Any]) -> Any:
-    """SDPA-3 to SDPA-6: scale, then softcap, then bias."""
+    """SDPA-3 to SDPA-6, SDPA-42, SDPA-43: scale, then softcap, then bias and ALiBi."""
     scale = options.get("scale")
     score = product / mpmath.sqrt(width) if scale is None else product * _mpf(scale)
+    b, h, i, j = place
+    if options.get("head_scale") is not None:
+        score *= _mpf(options["head_scale"][h])
     if options.get("softcap") is not None:
         cap = _mpf(options["softcap"])
         score = cap * mpmath.tanh(score / cap)
     if options.get("bias") is not None:
         score += _mpf(entry(options["bias"], place))
+    if options.get("alibi_slopes") is not None:
+        offset = np.ravel(options.get("causal_offset", 0))
+        distance = abs(i + int(offset[b % len(offset)]) - j)
+        score -= _mpf(options["alibi_slopes"][h]) * distance
     return score
 
 

@@ -30,10 +30,18 @@ def limits(expected: Expected, unit: float, exact_scores: bool = False, **option
     scale = options.get("scale")
     scale = 1 / np.sqrt(width) if scale is None else abs(scale)
     allowed = expected.allowed
+    scale = scale * np.abs(options.get("head_scale", np.ones(1)))[:, None, None]
     sizes = scale * (np.abs(_finite(expected.q)) @ np.abs(_finite(expected.k)).swapaxes(2, 3))
     finals = np.abs(np.where(allowed, _finite(expected.scores), 0.0))
     biases = np.abs(_finite(np.asarray(options.get("bias", 0.0), np.float64)))
-    roundings = (width + 6) * sizes + 2 * (finals + biases)
+    if expected.alibi is not None:
+        biases = biases + 2 * np.abs(expected.alibi)
+    turns: np.ndarray | float = 0.0
+    if expected.rotary is not None:
+        (turned_q, turned_k), q, k = expected.rotary, np.abs(expected.q), np.abs(expected.k)
+        turns = 4 * scale * (turned_q @ k.swapaxes(2, 3) + q @ turned_k.swapaxes(2, 3))
+    sizes = sizes + turns
+    roundings = (width + 7) * sizes + 2 * (finals + biases)
     top = np.max(finals, axis=3, keepdims=True, initial=0.0)
     delta = np.where(allowed, unit * (roundings + 2 * top), 0.0) * (not exact_scores)
     worst = np.max(delta, axis=3, initial=0.0)
@@ -43,7 +51,7 @@ def limits(expected: Expected, unit: float, exact_scores: bool = False, **option
     output = np.sum((expected.weights * delta)[..., None] * distance, axis=3)
     output += (2 * keys + 9) * unit * (expected.weights @ np.abs(values))
     lse = worst + unit * (keys + 8 + np.abs(_finite(expected.lse)))
-    raw = unit * (width + 6) * sizes
+    raw = unit * (width + 7) * sizes
     weights = expected.weights * relative
     scores = np.maximum(raw, delta)
     return {"raw": raw, "scores": scores, "weights": weights + TINY, "output": output + TINY, "lse": lse}

@@ -24,7 +24,8 @@ STEPS = ("products", "scaled", "capped", "scores", "shift", "powers", "totals")
 RESULTS = ("output", "weights", "lse")
 OPTIONS = (
     *("mask", "bias", "is_causal", "causal_offset", "window", "kv_lengths", "scale", "softcap"),
-    *("block_mask", "block_size", "tree_parents"),
+    *("block_mask", "block_size", "tree_parents", "alibi_slopes", "head_scale"),
+    *("rotary_cos", "rotary_sin", "rotary_interleaved"),
 )
 #: How an open side of a window is written; TOML has no null.
 OPEN = "open"
@@ -136,7 +137,9 @@ def load(text: str) -> tuple[Example, ...]:
     except tomllib.TOMLDecodeError as error:
         raise MalformedExample(f"not TOML: {error}") from None
     entries = data.get("examples")
-    if not {"examples"} <= set(data) <= {"examples", "packed", "paged", "merges"} or not isinstance(entries, list):
+    if not {"examples"} <= set(data) <= {"examples", "packed", "paged", "latents", "merges"} or not isinstance(
+        entries, list
+    ):
         raise MalformedExample("expected [[examples]] and nothing else")
     found = tuple(_example(entry) for entry in entries)
     names = [example.name for example in found]
@@ -163,7 +166,15 @@ def _example(entry: dict[str, Any]) -> Example:
     _fields(name, "results", entry["results"], {"output"}, set(RESULTS))
     inputs = {key: _table(name, key, value, 4) for key, value in entry["inputs"].items()}
     shapes = _shapes(inputs)
-    ranks = {"bias": None, "scale": 0, "softcap": 0}
+    ranks = {
+        "bias": None,
+        "scale": 0,
+        "softcap": 0,
+        "alibi_slopes": 1,
+        "head_scale": 1,
+        "rotary_cos": 2,
+        "rotary_sin": 2,
+    }
     exact = {key: _table(name, key, options[key], rank) for key, rank in ranks.items() if key in options}
     return Example(
         name=name,
@@ -208,9 +219,9 @@ def _rejected(name: str, entry: dict[str, Any], shapes: Mapping[str, tuple[int, 
 def _option(name: str, key: str, value: Any, exact: Mapping[str, Table]) -> Any:
     if key in ("scale", "softcap"):
         return float(exact[key].values)
-    if key == "bias":
+    if key in ("bias", "alibi_slopes", "head_scale", "rotary_cos", "rotary_sin"):
         return exact[key].values
-    if key == "is_causal" and isinstance(value, bool):
+    if key in ("is_causal", "rotary_interleaved") and isinstance(value, bool):
         return value
     if key == "causal_offset" and _is_integer(value):
         return value

@@ -43,11 +43,14 @@ class _Row:
         steps, results = self.example.steps, self.example.results
         products = [self._product(j) for j in self.keys]
         yield from self._compare("products", steps["products"], products)
-        scaled = [_multiply(product, self._scale()) for product in products]
+        scaled = [_multiply(_multiply(product, self._scale()), self._head_scale()) for product in products]
         yield from self._compare("scaled", steps.get("scaled"), scaled)
         capped = [self._cap(score) for score in scaled]
         yield from self._compare("capped", steps.get("capped"), capped)
-        scores = [_add(capped[j], self._bias(j)) if self._allowed(j) else MINUS_INFINITY for j in self.keys]
+        scores = [
+            _add(_add(capped[j], self._bias(j)), self._alibi(j)) if self._allowed(j) else MINUS_INFINITY
+            for j in self.keys
+        ]
         yield from self._compare("scores", steps["scores"], scores)
         shift = self._shift(scores)
         powers = [_exp(self._less(j, scores[j], shift)) for j in self.keys]
@@ -64,8 +67,23 @@ class _Row:
 
     def _product(self, j: int) -> Number:
         q, k = self.example.inputs["q"].exact, self.example.inputs["k"].exact
-        width = range(self.example.q.shape[3])
-        return _sum([_multiply(q[(*self.row, d)], k[(*self.source, j, d)]) for d in width])
+        if "rotary_cos" not in self.example.exact:
+            width = range(self.example.q.shape[3])
+            return _sum([_multiply(q[(*self.row, d)], k[(*self.source, j, d)]) for d in width])
+        row = self._turned(q[self.row], self.row[2] + int(self.example.options.get("causal_offset", 0)))
+        key = self._turned(k[(*self.source, j)], j)
+        return _sum([_multiply(a, b) for a, b in zip(row, key, strict=True)])
+
+    def _turned(self, numbers: np.ndarray, place: int) -> list[Number]:
+        """A query or key, its pairs turned by the angles of its place."""
+        found: list[Number] = list(numbers)
+        cos, sin = (self.example.exact[name].exact[place] for name in ("rotary_cos", "rotary_sin"))
+        for d, (c, s) in enumerate(zip(cos, sin, strict=True)):
+            first, second = (2 * d, 2 * d + 1) if self.example.options.get("rotary_interleaved") else (d, d + len(cos))
+            a, b = numbers[first], numbers[second]
+            found[first] = _add(_multiply(a, c), -_multiply(b, s))
+            found[second] = _add(_multiply(a, s), _multiply(b, c))
+        return found
 
     def _scale(self) -> Number:
         given = self.example.exact.get("scale")
@@ -75,6 +93,18 @@ class _Row:
             return scale
         root = math.isqrt(width)
         return Exact(Fraction(1, root)) if root * root == width else 1 / math.sqrt(width)
+
+    def _head_scale(self) -> Exact:
+        given = self.example.exact.get("head_scale")
+        factor: Exact = Exact(Fraction(1)) if given is None else given.exact[self.row[1]]
+        return factor
+
+    def _alibi(self, j: int) -> Number:
+        """What the distance of a key takes off its score."""
+        given, offset = self.example.exact.get("alibi_slopes"), self.example.options.get("causal_offset", 0)
+        if given is None:
+            return ZERO
+        return _multiply(given.exact[self.row[1]], Exact(Fraction(-abs(self.row[2] + int(offset) - j))))
 
     def _cap(self, score: Number) -> Number:
         given = self.example.exact.get("softcap")

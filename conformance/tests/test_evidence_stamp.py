@@ -42,7 +42,7 @@ def test_a_stamp_is_always_the_same(name: str, kept: dict[str, dict[str, Any]]) 
 
 
 #: Operators that have no series yet: their random problems are judged by tests alone (test_merge.py, test_varlen.py).
-WITHOUT_SERIES = {"merge", "varlen", "varlen_grad", "paged"}
+WITHOUT_SERIES = {"merge", "latent", "varlen", "varlen_grad", "paged"}
 
 
 def test_every_case_belongs_to_one_series() -> None:

@@ -20,7 +20,18 @@ from attention_conformance.impls.contract import Implementation
 
 #: Small cases of each operator, options among them, one that is refused and one of another layout in memory.
 CASES = {
-    "sdpa": ("plain", "causal-more-keys", "mask", "bias", "empty-row", "softcap", "sinks", "lengths-zero"),
+    "sdpa": (
+        "plain",
+        "causal-more-keys",
+        "mask",
+        "bias",
+        "empty-row",
+        "softcap",
+        "sinks",
+        "lengths-zero",
+        "block-mask-small",
+        "tree",
+    ),
     "mha": ("mha-plain", "mha-mask", "mha-weights"),
     "sublayer": ("sublayer-causal",),
     "sdpa_grad": ("grad-mask",),
@@ -28,6 +39,7 @@ CASES = {
     "varlen": ("varlen-causal-more-keys", "varlen-empty-both", "varlen-maxima-window", "varlen-invalid-boundaries"),
     "varlen_grad": ("varlen-grad-causal-more-keys", "varlen-grad-empty-both", "varlen-grad-invalid-grad-output"),
     "paged": ("paged-mixed", "paged-empty", "paged-new-window", "paged-invalid-table"),
+    "latent": ("latent-one-head", "latent-lse", "latent-invalid-rank"),
     "merge": ("merge-two", "merge-empty-all-row", "merge-invalid-parts"),
 }
 

@@ -23,6 +23,9 @@ CHUNK = 40
 #: Factors on q, k and v: ordinary, nearly equal scores, peaked softmax, and values near the ends of float64.
 SPREADS = ((1.0, 1.0), (1e-3, 1.0), (30.0, 1.0), (3.0, 1e300), (3.0, 1e-300))
 
+#: Options with which scores are rounded.
+INEXACT = ("bias", "softcap", "alibi_slopes", "head_scale", "rotary_cos", "rotary_sin", "rotary_interleaved")
+
 
 def _chance(rng: np.random.Generator, probability: float) -> bool:
     return bool(rng.random() < probability)
@@ -38,8 +41,8 @@ def _part(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape[int(rng.integers(0, len(shape))) :]
 
 
-def _options(rng: np.random.Generator, shape: tuple[int, int, int, int]) -> dict[str, Any]:
-    batch, _, queries, keys = shape
+def _options(rng: np.random.Generator, shape: tuple[int, int, int, int], width: int) -> dict[str, Any]:
+    batch, heads, queries, keys = shape
     options: dict[str, Any] = {}
     if _chance(rng, 0.4):
         options["mask"] = rng.random(_part(rng, shape)) < 0.7
@@ -57,7 +60,14 @@ def _options(rng: np.random.Generator, shape: tuple[int, int, int, int]) -> dict
         options |= {"block_size": size, "block_mask": rng.random((*_part(rng, shape[:2]), *blocks)) < 0.7}
     if _chance(rng, 0.3):
         options["tree_parents"] = rng.integers(-1, np.arange(queries), (batch, queries))
-    if options.keys() & {"is_causal", "window", "tree_parents"} and _chance(rng, 0.6):
+    for name in ("alibi_slopes", "head_scale"):
+        if _chance(rng, 0.3):
+            options[name] = rng.normal(size=heads)
+    if width > 1 and _chance(rng, 0.2):  # angles of more places than there are, negative ones from the end
+        angles = rng.uniform(-3, 3, (64, int(rng.integers(1, width // 2 + 1))))
+        options |= {"rotary_cos": np.cos(angles), "rotary_sin": np.sin(angles)}
+        options["rotary_interleaved"] = _chance(rng, 0.5)
+    if options.keys() & {"is_causal", "window", "tree_parents", "alibi_slopes", "rotary_cos"} and _chance(rng, 0.6):
         per_batch = rng.integers(-queries - 1, keys + 2, size=batch)
         options["causal_offset"] = per_batch if _chance(rng, 0.5) else int(rng.integers(-queries - 1, keys + 2))
     if _chance(rng, 0.3):
@@ -81,12 +91,12 @@ def _case(seed: int) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], dict[st
     batch, queries, keys, width = _length(rng, 2), _length(rng, 4), _length(rng, 5), int(rng.integers(1, 5))
     values = _length(rng, 4)
     shapes = ((batch, heads, queries, width), (batch, kv_heads, keys, width), (batch, kv_heads, keys, values))
-    options = _options(rng, (batch, heads, queries, keys))
+    options = _options(rng, (batch, heads, queries, keys), width)
     scores, size = SPREADS[int(rng.integers(len(SPREADS)))]
     q, k, v = (rng.normal(size=shape) for shape in shapes)
     if huge := seed % 8 == 0:
         q, k = (np.round(2 * array) * 2.0**30 for array in (q, k))
-        options = {name: value for name, value in options.items() if name not in ("bias", "softcap")} | {"scale": 1.0}
+        options = {name: value for name, value in options.items() if name not in INEXACT} | {"scale": 1.0}
         return (q, k, v), options, huge
     return (q * scores, k * scores, v * size), options, huge
 

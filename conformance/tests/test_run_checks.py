@@ -15,7 +15,7 @@ import pytest
 from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.results import read
-from attention_conformance.conformance.run.run_checks import Refused, refused
+from attention_conformance.conformance.run.run_checks import TOGETHER, Refused, refused
 from attention_conformance.conformance.tests.test_features import results
 from attention_conformance.conformance.tests.test_plugin import RIGHT, plug_in, run
 from attention_conformance.conformance.tests.test_results import SCHEMA
@@ -256,7 +256,7 @@ def found(refuses: Callable[[AnyCase], bool]) -> list[Refused]:
     return refused(results(lambda case: Outcome.UNSUPPORTED if refuses(case) else Outcome.PASSED))
 
 
-@pytest.mark.parametrize("keyword", [name for name in SDPA.keywords if name != "past_value"])
+@pytest.mark.parametrize("keyword", [name for name in SDPA.keywords if name not in TOGETHER.values()])
 def test_a_keyword_that_is_refused_everywhere_is_found(keyword: str) -> None:
     """Each keyword of sdpa, and no other with it but those that no call gives without it."""
     names = [each.keyword for each in found(lambda case: keyword in case.keywords)]

@@ -23,6 +23,7 @@ from attention_conformance.impls.jax.parts import (
     Window,
     add_special,
     diagonal_tests,
+    distances,
     finite_part,
     grouped,
     special_places,
@@ -31,7 +32,8 @@ from attention_conformance.impls.jax.parts import (
     with_past,
     working_dtype,
 )
-from attention_conformance.impls.validate import check_inputs, check_masks
+from attention_conformance.impls.rotary import check_rotary, rotated
+from attention_conformance.impls.validate import check_by_head, check_inputs, check_masks
 
 
 def attention(
@@ -48,6 +50,11 @@ def attention(
     scale: Any = None,
     softcap: Any = None,
     sinks: jax.Array | None = None,
+    alibi_slopes: jax.Array | None = None,
+    head_scale: jax.Array | None = None,
+    rotary_cos: jax.Array | None = None,
+    rotary_sin: jax.Array | None = None,
+    rotary_interleaved: bool = False,
     block_mask: jax.Array | None = None,
     block_size: tuple[int, int] | None = None,
     tree_parents: jax.Array | None = None,
@@ -64,13 +71,22 @@ def attention(
     """
     k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)
     check_inputs(q, k, v, mask, bias, sinks)
+    check_by_head(q, alibi_slopes=alibi_slopes, head_scale=head_scale)
+    check_rotary(q, rotary_cos, rotary_sin)
     check_masks(q, k, block_mask, block_size, tree_parents)
     dtype, work = q.dtype, working_dtype(q.dtype)
     shape = (*q.shape[:3], k.shape[2])
+    if rotary_cos is not None and rotary_sin is not None:
+        tables = (rotary_cos.astype(work), rotary_sin.astype(work))
+        place = jnp.arange(q.shape[2]) + jnp.reshape(jnp.asarray(offset), (-1, 1))
+        q = rotated(q.astype(work), *tables, place, rotary_interleaved)
+        k = rotated(k.astype(work), *tables, jnp.arange(k.shape[2])[None], rotary_interleaved)
     before, after = split_scale(scale, q.shape[3], work)
     scores = _matmul("bhgid,bhjd->bhgij", q.astype(work) * before, k.astype(work)).reshape(shape)
     if after is not None:
         scores = scores * after
+    if head_scale is not None:
+        scores = scores * head_scale.astype(work)[:, None, None]
     if softcap is not None:
         cap = jnp.asarray(softcap, work)
         scores = cap * jnp.tanh(scores / cap)
@@ -78,6 +94,8 @@ def attention(
         scores = scores + bias.astype(work)
 
     rows, keys = jnp.arange(shape[2])[:, None], jnp.arange(shape[3])
+    if alibi_slopes is not None:
+        scores = scores - alibi_slopes.astype(work)[:, None, None] * distances(rows, keys, offset).astype(work)
     tests = list(diagonal_tests(rows, keys, is_causal, offset, window, kv_lengths))
     tests += [] if mask is None else [mask]
     tests += [] if bias is None else [~jnp.isneginf(bias)]

@@ -83,6 +83,11 @@ def diagonal_tests(
         yield keys < _per_batch(kv_lengths)
 
 
+def distances(rows: jax.Array, keys: jax.Array, causal_offset: Any) -> jax.Array:
+    """SDPA-42: how far ``keys`` (n,) are from where ``rows`` (Sq, 1) stand, (B or 1, 1, Sq, n)."""
+    return jnp.abs(rows + _per_batch(causal_offset) - keys)
+
+
 def tree_allows(parents: jax.Array, offset: Any, keys: jax.Array) -> jax.Array:
     """TREE-1: the keys before the tree, and those of a node and its ancestors, (B or 1, 1, Sq, n)."""
     nodes = parents.shape[-1]

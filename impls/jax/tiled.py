@@ -4,7 +4,8 @@ Source: Milakov & Gimelshein 2018 (online softmax) and Rabe & Staats 2021 (https
 over blocks of query rows holds a loop over tiles of keys, which keeps running maximum, sum and output.  The inner loop
 runs over the tiles that causality, window and lengths leave some row of the block, so its bounds are traced.
 
-It expresses every keyword but block masks, trees and ``return_weights``, whose result is the array that it avoids.
+It expresses every keyword but ALiBi, scales by head, rotations, block masks, trees and ``return_weights``, whose
+result is the array that it avoids.
 Memory: the scores of a tile, B · Hq · ROWS · KEYS, and k and v where they have to be converted.
 """
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.impls.numpy.parts import add_special, finite_part, split_scale, with_past, working_dtype
-from attention_conformance.impls.validate import check_inputs, check_masks
+from attention_conformance.impls.rotary import check_rotary, rotated
+from attention_conformance.impls.validate import check_by_head, check_inputs, check_masks
 
 
 def attention(
@@ -28,6 +29,11 @@ def attention(
     scale: float | None = None,
     softcap: float | None = None,
     sinks: np.ndarray | None = None,
+    alibi_slopes: np.ndarray | None = None,
+    head_scale: np.ndarray | None = None,
+    rotary_cos: np.ndarray | None = None,
+    rotary_sin: np.ndarray | None = None,
+    rotary_interleaved: bool = False,
     block_mask: np.ndarray | None = None,
     block_size: tuple[int, int] | None = None,
     tree_parents: np.ndarray | None = None,
@@ -43,18 +49,31 @@ def attention(
     """
     k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)
     check_inputs(q, k, v, mask, bias, sinks)
+    check_by_head(q, alibi_slopes=alibi_slopes, head_scale=head_scale)
+    check_rotary(q, rotary_cos, rotary_sin)
     check_masks(q, k, block_mask, block_size, tree_parents)
     dtype, work = q.dtype, working_dtype(q.dtype)
     with np.errstate(all="ignore"):  # NaN and inf are inputs like any other
         k, v = (_one_per_query_head(array.astype(work, copy=False), q.shape[1]) for array in (k, v))
+        if rotary_cos is not None and rotary_sin is not None:
+            tables = (rotary_cos.astype(work), rotary_sin.astype(work))
+            place = np.arange(q.shape[2]) + np.reshape(offset, (-1, 1))
+            q = rotated(q.astype(work), *tables, place, rotary_interleaved)
+            k = rotated(k, *tables, np.arange(k.shape[2])[None], rotary_interleaved)
         before, after = split_scale(scale, q.shape[3])
         scores = np.matmul(q.astype(work, copy=False) * work(before), k.swapaxes(2, 3))
         if after != 1:
             scores *= work(after)
+        if head_scale is not None:
+            scores *= head_scale.astype(work)[:, None, None]
         if softcap is not None:
             scores = np.tanh(scores / work(softcap)) * work(softcap)
         if bias is not None:
             scores += bias.astype(work, copy=False)
+        if alibi_slopes is not None:
+            position = np.arange(q.shape[2])[:, None] + np.reshape(offset, (-1, 1, 1, 1))
+            distance = np.abs(position - np.arange(k.shape[2]))
+            scores = scores - alibi_slopes.astype(work)[:, None, None] * distance.astype(work)
 
         allowed = _allowed(scores.shape, mask, bias, is_causal, offset, window, kv_lengths)
         if block_mask is not None and block_size is not None:

@@ -23,7 +23,8 @@ makes such calls one after the other without going back to Python.  A threaded B
 and waits for its threads in each of them; a thread that takes whole blocks shares out exp and the other passes too, as
 NumPy lets go of the interpreter in them.
 
-It expresses every keyword but block masks, trees and ``return_weights``, whose result is the array that it avoids.
+It expresses every keyword but ALiBi, scales by head, rotations, block masks, trees and ``return_weights``, whose
+result is the array that it avoids.
 Memory: a tile of scores and a copy of its keys for each thread, and k and v where they have to be converted.
 """
 

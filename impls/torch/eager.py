@@ -1,8 +1,8 @@
 """Attention written out in PyTorch: matmul, softmax, matmul, in the dtype of the inputs.
 
 Source: SPEC.md; the form that model code has where it does not call the library's function.  It
-expresses every keyword but block masks and trees.  No branch depends on a tensor's values, so that it can be
-compiled and exported.
+expresses every keyword but ALiBi, scales by head, rotations, block masks and trees.  No branch depends on a tensor's
+values, so that it can be compiled and exported.
 NaN and infinity in v at a masked key reach the output as 0 · NaN, as in every plain product (SDPA-22).
 """
 

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, and_masks, create_block_mask, flex_attention
 
+from attention_conformance.impls.rotary import check_rotary, rotated
 from attention_conformance.impls.torch.blocks import tree_allows
 from attention_conformance.impls.torch.eager import with_past
-from attention_conformance.impls.validate import check_masks
+from attention_conformance.impls.validate import check_by_head, check_masks
 
 #: (score, batch, head, query, key) -> score, and (batch, head, query, key) -> allowed.
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -41,6 +42,11 @@ def attention(
     kv_lengths: Tensor | None = None,
     scale: float | None = None,
     softcap: float | None = None,
+    alibi_slopes: Tensor | None = None,
+    head_scale: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    rotary_interleaved: bool = False,
     block_mask: Tensor | None = None,
     block_size: tuple[int, int] | None = None,
     tree_parents: Tensor | None = None,
@@ -54,12 +60,19 @@ def attention(
     """
     k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)
     if q.ndim == k.ndim == 4:
+        check_by_head(q, alibi_slopes=alibi_slopes, head_scale=head_scale)
+        check_rotary(q, rotary_cos, rotary_sin)
         check_masks(q, k, block_mask, block_size, tree_parents)
+    if rotary_cos is not None and rotary_sin is not None:
+        start = offset.reshape(-1, 1) if isinstance(offset, Tensor) else offset
+        rows, keys = (torch.arange(n, device=q.device)[None] for n in (q.shape[2], k.shape[2]))
+        q = rotated(q, rotary_cos, rotary_sin, rows + start, rotary_interleaved)
+        k = rotated(k, rotary_cos, rotary_sin, keys, rotary_interleaved)
     output, aux = flex_attention(
         q,
         k,
         v,
-        score_mod=_score_mod(q, k, bias, softcap),
+        score_mod=_score_mod(q, k, bias, softcap, alibi_slopes, head_scale, offset),
         block_mask=_block_mask(q, k, mask, is_causal, offset, window, kv_lengths, block_mask, block_size, tree_parents),
         scale=scale,
         enable_gqa=q.ndim == k.ndim == 4 and q.shape[1] != k.shape[1],
@@ -74,15 +87,29 @@ def plain(q: Tensor, k: Tensor, v: Tensor) -> Any:
     return flex_attention(q, k, v)
 
 
-def _score_mod(q: Tensor, k: Tensor, bias: Tensor | None, softcap: float | None) -> ScoreMod | None:
-    """Softcap, then bias; the score that comes in is scaled."""
-    if bias is None and softcap is None:
+def _score_mod(
+    q: Tensor,
+    k: Tensor,
+    bias: Tensor | None,
+    softcap: float | None,
+    slopes: Tensor | None,
+    head_scale: Tensor | None,
+    causal_offset: int | Tensor,
+) -> ScoreMod | None:
+    """A factor of each head, softcap, then bias and ALiBi; the score that comes in is scaled."""
+    if all(each is None for each in (bias, softcap, slopes, head_scale)):
         return None
+    offsets = causal_offset if isinstance(causal_offset, Tensor) else torch.tensor(causal_offset, device=q.device)
+    offsets = offsets.expand(q.shape[0])
     added = None if bias is None else bias.expand(*q.shape[:3], k.shape[2])
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        if head_scale is not None:
+            score = score * head_scale[h]
         if softcap is not None:
             score = softcap * torch.tanh(score / softcap)
+        if slopes is not None:
+            score = score - slopes[h] * (i + offsets[b] - j).abs()
         return score if added is None else score + added[b, h, i, j]
 
     return score_mod

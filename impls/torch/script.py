@@ -322,7 +322,7 @@ def _grouped(call: Call) -> bool:
 
 def flex(call: Call) -> Snippet:
     """``flex_attention`` with the score and the mask as functions of the indices (impls.torch.flex)."""
-    if {"block_mask", "tree_parents"} & set(call.arrays):
+    if {"block_mask", "tree_parents", "alibi_slopes", "head_scale", "rotary_cos"} & set(call.arrays):
         return written_out("flex:attention")(call)
     options, arrays = call.static, list(call.arrays)
     names = ["flex_attention"]

@@ -10,7 +10,7 @@ from attention_conformance.reports.model import tables
 
 #: The clauses of plain attention in each group, by their numbers; the other parts of the spec are a group each.
 SDPA = {
-    "Scores": (1, 2, 3, 4, 5, 6),
+    "Scores": (1, 2, 3, 4, 5, 6, 42, 43, 44),
     "Masks": (7, 8, 13),
     "Causal": (9, 10),
     "Windows and lengths": (11, 12),

@@ -13,7 +13,8 @@ import numpy as np
 
 from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.impls.numpy.parts import add_special, finite_part, working_dtype
-from attention_conformance.impls.validate import check_inputs, check_masks, check_past
+from attention_conformance.impls.rotary import check_rotary, rotated
+from attention_conformance.impls.validate import check_by_head, check_inputs, check_masks, check_past
 
 Array = np.ndarray
 
@@ -41,6 +42,11 @@ class Inputs:
     sinks: Array | None = None
     past_key: Array | None = None
     past_value: Array | None = None
+    alibi_slopes: Array | None = None
+    head_scale: Array | None = None
+    rotary_cos: Array | None = None
+    rotary_sin: Array | None = None
+    rotary_interleaved: bool = False
     block_mask: Array | None = None
     block_size: tuple[int, int] | None = None
     tree_parents: Array | None = None
@@ -109,6 +115,8 @@ class Attention(Model):
     def check(self, x: Inputs) -> None:
         """SDPA-31 to SDPA-36: refuse what does not fit together."""
         check_inputs(x.q, x.k, x.v, x.mask, x.bias, x.sinks)
+        check_by_head(x.q, alibi_slopes=x.alibi_slopes, head_scale=x.head_scale)
+        check_rotary(x.q, x.rotary_cos, x.rotary_sin)
         self.check_masks(x)
 
     def check_masks(self, x: Inputs) -> None:
@@ -119,7 +127,9 @@ class Attention(Model):
         """Every intermediate result, in the dtype computed in."""
         q, k, v = self.operands(x)
         raw = self.scores(x, q, k)
+        raw = raw if x.head_scale is None else raw * self.head_scale(x)[:, None, None]
         s = self.added(x, self.capped(x, raw))
+        s = s if x.alibi_slopes is None else s - self.slopes(x)[:, None, None] * self.distance(x).astype(x.work)
         allowed = self.allowed(x)
         s = self.filled(x, s, allowed)
         output, weights, lse = self.mixed(x, s, allowed, v)
@@ -129,7 +139,29 @@ class Attention(Model):
 
     def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
         """q, k and v to compute with, one key and value head per query head."""
-        return x.q.astype(x.work), self.heads(x, x.k).astype(x.work), self.heads(x, x.v).astype(x.work)
+        q, k, v = x.q.astype(x.work), self.heads(x, x.k).astype(x.work), self.heads(x, x.v).astype(x.work)
+        if x.rotary_cos is None:
+            return q, k, v
+        places = self.rotary_rows(x), self.keys(x)[None]
+        return (*(self.turned(x, each, place) for each, place in zip((q, k), places, strict=True)), v)
+
+    def rotary_rows(self, x: Inputs) -> Array:
+        """SDPA-44: the places of the rows in the tables, (B or 1, Sq)."""
+        return self.diagonal(x)[:, 0, :, 0]
+
+    def turned(self, x: Inputs, rows: Array, place: Array) -> Array:
+        """SDPA-44: queries or keys (B, Hq, S, D), turned by their places (B or 1, S)."""
+        return np.asarray(rotated(rows, *self.tables(x), place, self.interleaved(x)))
+
+    def tables(self, x: Inputs) -> tuple[Array, Array]:
+        """SDPA-44: cosines and sines, (P, W / 2)."""
+        assert x.rotary_cos is not None
+        assert x.rotary_sin is not None
+        return x.rotary_cos.astype(x.work), x.rotary_sin.astype(x.work)
+
+    def interleaved(self, x: Inputs) -> bool:
+        """SDPA-44: which columns are a pair."""
+        return x.rotary_interleaved
 
     def heads(self, x: Inputs, array: Array) -> Array:
         """SDPA-17: query head h reads key head ⌊h / group⌋."""
@@ -160,6 +192,20 @@ class Attention(Model):
     def spread(self, x: Inputs, array: Array) -> Array:
         """SDPA-8: a mask or bias in full shape."""
         return np.broadcast_to(array, x.shape)
+
+    def head_scale(self, x: Inputs) -> Array:
+        """SDPA-43: a factor of each query head, (Hq,)."""
+        assert x.head_scale is not None
+        return x.head_scale.astype(x.work)
+
+    def slopes(self, x: Inputs) -> Array:
+        """SDPA-42: of each query head, (Hq,)."""
+        assert x.alibi_slopes is not None
+        return x.alibi_slopes.astype(x.work)
+
+    def distance(self, x: Inputs) -> Array:
+        """SDPA-42: from where a row stands to each key, (B or 1, 1, Sq, Sk)."""
+        return np.abs(self.diagonal(x) - self.keys(x))
 
     # Which keys are allowed.
 

@@ -1,0 +1,59 @@
+"""(SDPA-44) Rotations of other columns, at other places, or of one of queries and keys."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
+from attention_conformance.conformance.faults.registry import fault
+
+
+@fault("SDPA-44", "rotary pairs are always halves", "vllm-ascend 12765, vllm-ascend PR 12820, tt-metal 46507")
+class RotaryAlwaysHalves(Attention):
+    """The flag for interleaved pairs is not read."""
+
+    def interleaved(self, x: Inputs) -> bool:
+        return False
+
+
+@fault("SDPA-44", "rotary pairs are always interleaved", "cf. vllm-ascend 12765")
+class RotaryAlwaysInterleaved(Attention):
+    """The same the other way round."""
+
+    def interleaved(self, x: Inputs) -> bool:
+        return True
+
+
+@fault("SDPA-44", "queries are turned as if they were the first tokens", "cf. equinox PR 799")
+class RotaryWithoutOffset(Attention):
+    """Right without a past."""
+
+    def rotary_rows(self, x: Inputs) -> Array:
+        return np.arange(x.shape[2])[None]
+
+
+@fault("SDPA-44", "rows are turned by the number of their head", "open_lm 4")
+class RotaryByHead(Attention):
+    """Axes of heads and tokens are exchanged."""
+
+    def turned(self, x: Inputs, rows: Array, place: Array) -> Array:
+        heads = np.arange(rows.shape[1])[None] % len(self.tables(x)[0])
+        return super().turned(x, rows.swapaxes(1, 2), heads).swapaxes(1, 2)
+
+
+@fault("SDPA-44", "the angles of interleaved pairs are read two columns apart", "onnxruntime PR 26390")
+class RotaryTablesTwice(Attention):
+    """As if the tables had a column for each column of q."""
+
+    def tables(self, x: Inputs) -> tuple[Array, Array]:
+        cos, sin = super().tables(x)
+        columns = np.minimum(2 * np.arange(cos.shape[1]), cos.shape[1] - 1)
+        return (cos[:, columns], sin[:, columns]) if x.rotary_interleaved else (cos, sin)
+
+
+@fault("SDPA-44", "rotation is ignored", "cf. vllm-ascend 12765")
+class RotaryIgnored(Attention):
+    """The tables are passed on to nothing."""
+
+    def turned(self, x: Inputs, rows: Array, place: Array) -> Array:
+        return rows
