@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 
 from attention_conformance import assert_close
+from attention_conformance.impls.contract import Framework
 from attention_conformance.impls.process import threads
 from attention_conformance.impls.process.pool import Worker
-from attention_conformance.impls.ranks import ENGINES, Framework
+from attention_conformance.impls.ranks import ENGINES
 from studies.common import Measured, Study, markdown, sentence
 
 #: The call that is judged: keys over all ranks, queries (a part of a prefill; each attends to every key), ranks.

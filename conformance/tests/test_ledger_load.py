@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.ledger.load import (
     LEDGER,
+    PLUGGED,
     Deviation,
     Ledger,
     LedgerError,
@@ -19,7 +21,7 @@ from attention_conformance.conformance.ledger.load import (
 )
 from attention_conformance.conformance.ledger.versions import PROCESSOR, PROCESSORS
 from attention_conformance.conformance.spec.clauses import clauses
-from attention_conformance.impls.select import builtin
+from attention_conformance.impls.select import builtin, plug_in
 
 RECORD = """
 [[deviation]]
@@ -209,12 +211,26 @@ def test_a_users_record_that_overlaps_ours_names_both(tmp_path: Path) -> None:
         read([LEDGER, tmp_path / "mine.toml"])
 
 
+def plugged(pattern: str) -> bool:
+    """Whether a function of the suite that is plugged in by this name is there; its framework is not imported."""
+    module, _, name = plug_in(pattern).target.partition(":")
+    found = importlib.util.find_spec(module) if PLUGGED in pattern else None
+    return bool(found and found.origin and f"\ndef {name}(" in Path(found.origin).read_text(encoding="utf-8"))
+
+
+def test_a_record_of_a_function_that_is_not_there_is_seen() -> None:
+    """By its module, and by its name in it."""
+    assert plugged("attention_conformance.impls.jax.rings:ring@jax")
+    assert not plugged("attention_conformance.impls.jax.rings:rang@jax")
+    assert not plugged("attention_conformance.impls.jax.rungs:ring@jax")
+
+
 @pytest.mark.parametrize("record", read().deviations, ids=lambda d: d.id)
 def test_every_record_speaks_of_things_that_exist(record: Deviation) -> None:
     """A record of the ledger names known implementations, cases and a clause, and a link or "unreported"."""
     from fnmatch import filter as matching
 
-    assert all(matching(builtin(), pattern) for pattern in record.implementations)
+    assert all(matching(builtin(), pattern) or plugged(pattern) for pattern in record.implementations)
     assert all(cases_meeting(pattern) for pattern in record.cases)
     assert record.clause in clauses()
     assert record.upstream == "unreported" or record.upstream.startswith("https://")

@@ -55,8 +55,8 @@ def ring(
     Rows and keys are counted over all ranks.  What fills the last shards up is no key, and its rows are cut off.
     """
     check_inputs(q, k, v, None, None, sinks)
-    whole = (jax.ShapeDtypeStruct((*each.shape[:2], lengths[1], each.shape[3]), each.dtype) for each in (k, v))
-    check_inputs(q, *whole, mask, bias)
+    whole = [jax.ShapeDtypeStruct((*each.shape[:2], lengths[1], each.shape[3]), each.dtype) for each in (k, v)]
+    check_inputs(q, whole[0], whole[1], mask, bias)
     dtype, work, block = q.dtype, working_dtype(q.dtype), k.shape[2]
     before, after = split_scale(scale, q.shape[3], work)
     size, rank = lax.axis_size(axis), lax.axis_index(axis)
@@ -74,7 +74,7 @@ def ring(
             cap = jnp.asarray(softcap, work)
             scores = cap * jnp.tanh(scores / cap)
         keys = first + jnp.arange(block)
-        added = _part(bias, first, block, size)
+        added = None if bias is None else _part(bias, first, block, size)
         offset = 0 if causal_offset is None else causal_offset
         tests = [keys < lengths[1], *diagonal_tests(rows, keys, is_causal, offset, window, kv_lengths)]
         if mask is not None:
@@ -105,9 +105,9 @@ def _product(axes: str, a: jax.Array, b: jax.Array) -> jax.Array:
     return lax.collapse(jnp.einsum(axes, grouped(a, b.shape[1]), b, precision=PRECISION), 1, 3)
 
 
-def _part(array: jax.Array | None, first: Any, block: int, ranks: int) -> jax.Array | None:
+def _part(array: jax.Array, first: Any, block: int, ranks: int) -> jax.Array:
     """The keys of a block in a mask or bias, which may be broadcast along them."""
-    if array is None or not array.ndim or array.shape[-1] == 1:
+    if not array.ndim or array.shape[-1] == 1:
         return array
     filled = jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, block * ranks - array.shape[-1])])
     return lax.dynamic_slice_in_dim(filled, first, block, -1)

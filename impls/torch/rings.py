@@ -143,7 +143,13 @@ def public(
     gradients on the CPU.
 
     A buffer of positions is sharded by it, as a model's is; q, k and v are a rank's already.
+
+    Raises NotImplementedError for causal, which the library raises for, and for more or fewer keys than rows, of which
+    it gives every rank all rows.
     """
+    _refuse_causal(is_causal)
+    if q.shape[2] != k.shape[2]:
+        raise NotImplementedError("with Sq ≠ Sk the output of every rank has all rows")
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor.experimental import context_parallel
 
@@ -152,11 +158,14 @@ def public(
     parallel = context_parallel(mesh, buffers=[positions], buffer_seq_dims=[0])
     with _options(False, "ALL_GATHER"), sdpa_kernel(SDPBackend.MATH), parallel:
         # It replaces the function in its module, so the function has to be called by that.
-        found: Any = functional.scaled_dot_product_attention(
-            q, k, v, is_causal=is_causal, scale=scale, enable_gqa=grouped
-        )
+        found: Any = functional.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=grouped)
     result: torch.Tensor = found.to_local() if hasattr(found, "to_local") else found
     return result
+
+
+def _refuse_causal(is_causal: bool) -> None:
+    if is_causal:  # the mask is a plain tensor: attention-conformance ledger issue torch-dtensor-causal
+        raise NotImplementedError("got mixed torch.Tensor and DTensor")
 
 
 def heads(
@@ -168,7 +177,11 @@ def heads(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> torch.Tensor:
-    """SDPA of DTensors whose heads are sharded, by the kernel that they have on the CPU; it refuses causal."""
+    """SDPA of DTensors whose heads are sharded, by the kernel that they have on the CPU.
+
+    Raises NotImplementedError for causal, which the library raises for.
+    """
+    _refuse_causal(is_causal)
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Shard
 
@@ -176,9 +189,7 @@ def heads(
     grouped = q.shape[1] != k.shape[1]
     q, k, v = (DTensor.from_local(each, mesh, [Shard(1)], run_check=False) for each in (q, k, v))
     with sdpa_kernel(SDPBackend.MATH):  # "…flash_attention_for_cpu does not have a sharding strategy registered"
-        found: Any = functional.scaled_dot_product_attention(
-            q, k, v, is_causal=is_causal, scale=scale, enable_gqa=grouped
-        )
+        found: Any = functional.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=grouped)
     result: torch.Tensor = found.to_local()
     return result
 
