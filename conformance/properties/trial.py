@@ -19,6 +19,7 @@ import numpy as np
 
 from attention_conformance.conformance.bounds.sdpa import UNIT_ROUNDOFF
 from attention_conformance.conformance.cases.base import AnyCase, Case
+from attention_conformance.conformance.cases.packed import PagedCase
 from attention_conformance.conformance.cases.store import RANDOM, CaseStore
 from attention_conformance.conformance.judging import judge
 from attention_conformance.conformance.judging.compare import Comparison, compare
@@ -290,9 +291,9 @@ class Trial:
         case = self.problem.case()
         name = f"{case.name} ({what})"
         if not isinstance(case, Case):
-            stored = {"stored": ""} if hasattr(case, "stored") else {}  # the given caches have their dtype
-            given = {"options": x.keywords, "edit": lambda _: x, "store": CaseStore()}  # of a problem drawn again
-            return dataclasses.replace(case, name=name, **given, **stored)
+            given: dict[str, Any] = {"options": x.keywords, "edit": lambda _: x, "store": CaseStore()}
+            given |= {"stored": ""} if isinstance(case, PagedCase) else {}  # the given caches have their dtype
+            return dataclasses.replace(case, name=name, **given)
         return Example(
             name, case.clauses, case.why, case.shape, options=x.keywords, dtypes=case.dtypes, store=RANDOM, given=x
         )
