@@ -54,9 +54,9 @@ def by_sequence(
     found, offset = [np.zeros_like(array) for array in (q, k, v)], o.pop("causal_offset", None)
     bounds = zip(itertools.pairwise(cu_seqlens_q), itertools.pairwise(cu_seqlens_k), strict=True)
     for n, ((a, b), (c, d)) in enumerate(bounds):
-        own = {} if offset is None else {"causal_offset": int(offset if np.ndim(offset) == 0 else offset[n])}
+        own = o if offset is None else o | {"causal_offset": int(offset if np.ndim(offset) == 0 else offset[n])}
         ends = np.array([0, b - a], np.int32), np.array([0, d - c], np.int32)
-        parts = varlen_gradients(q[a:b], k[c:d], v[c:d], grad_output[a:b], *ends, **o, **own)
+        parts = varlen_gradients(q[a:b], k[c:d], v[c:d], grad_output[a:b], *ends, **own)
         for array, part, at in zip(found, parts, (slice(a, b), slice(c, d), slice(c, d)), strict=True):
             array[at] = part
     return tuple(found)

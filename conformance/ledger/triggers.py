@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -43,14 +44,25 @@ def records(
     )
 
 
-def triggered(chosen: Iterable[Deviation], inputs: Inputs, expected: Expected) -> tuple[Triggered, ...]:
+def triggered(chosen: Iterable[Deviation], inputs: Any, expected: Any) -> tuple[Triggered, ...]:
     """Records among the chosen ones that these inputs trigger; ``expected`` is what the reference says of them."""
     found = []
     for record in chosen:
         rows = SPOILS[record.id](inputs, expected)
         if np.any(rows):
-            found.append(Triggered(record, np.broadcast_to(rows, expected.allowed.shape[:3])))
+            found.append(Triggered(record, np.broadcast_to(rows, rows_of(expected))))
     return tuple(found)
+
+
+def rows_of(expected: Any) -> tuple[int, ...]:
+    """(B, Hq, Sq) of what the reference of sdpa, or of merge, says."""
+    shape: tuple[int, ...] = expected.allowed.shape[:3] if isinstance(expected, Expected) else expected.lse.shape
+    return shape
+
+
+def _first_part_empty(x: Any, expected: Any) -> np.ndarray | bool:
+    """Rows of a merge whose first part has no key."""
+    return np.isneginf(x.arrays["lses"][0]) if "lses" in x.arrays else False
 
 
 def _always(x: Inputs, expected: Expected) -> bool:
@@ -196,6 +208,8 @@ def _table(predicate: Spoils, ids: str) -> dict[str, Spoils]:
 
 #: The rows that each record of the ledger spoils, by its id, for the records that random inputs can meet.
 SPOILS: dict[str, Spoils] = {
+    "torch-context-parallel-no-key": _first_part_empty,
+    "torch-context-parallel-first-part-empty": _first_part_empty,
     **_table(
         _masked_overflow,
         "torch-masked-overflow ort-attention-masked-overflow onnx-reference-masked-overflow "

@@ -19,6 +19,8 @@ import numpy as np
 
 from attention_conformance.conformance.bounds.sdpa import UNIT_ROUNDOFF
 from attention_conformance.conformance.cases.base import AnyCase, Case
+from attention_conformance.conformance.cases.merge import MergeCase
+from attention_conformance.conformance.cases.packed import PagedCase
 from attention_conformance.conformance.cases.store import RANDOM, CaseStore
 from attention_conformance.conformance.judging import judge
 from attention_conformance.conformance.judging.compare import Comparison, compare
@@ -290,9 +292,9 @@ class Trial:
         case = self.problem.case()
         name = f"{case.name} ({what})"
         if not isinstance(case, Case):
-            stored = {"stored": ""} if hasattr(case, "stored") else {}  # the given caches have their dtype
-            given = {"options": x.keywords, "edit": lambda _: x, "store": CaseStore()}  # of a problem drawn again
-            return dataclasses.replace(case, name=name, **given, **stored)
+            given: dict[str, Any] = {"options": x.keywords, "edit": lambda _: x, "store": CaseStore()}
+            given |= {"stored": ""} if isinstance(case, PagedCase) else {}  # the given caches have their dtype
+            return dataclasses.replace(case, name=name, **given)
         return Example(
             name, case.clauses, case.why, case.shape, options=x.keywords, dtypes=case.dtypes, store=RANDOM, given=x
         )
@@ -300,7 +302,7 @@ class Trial:
     def _measured(self, case: AnyCase, reply: Reply) -> dict[str, Measured]:
         dtype = self.context.target.dtype
         expected, bound = case.expected(dtype), case.bound(dtype, self.context.profile)
-        spoiled = np.zeros(expected.allowed.shape[:3] if isinstance(case, Case) else (), bool)
+        spoiled = np.zeros(triggers.rows_of(expected) if isinstance(case, (Case, MergeCase)) else (), bool)
         for each in self._triggered(case, Failure.VALUE):
             spoiled |= each.rows
         found = {}
@@ -335,7 +337,7 @@ class Trial:
     def _triggered(self, case: AnyCase, failure: Failure) -> list[triggers.Triggered]:
         """The records of a way to fail that a case triggers."""
         dtype = self.context.target.dtype
-        if not isinstance(case, Case):
-            return []  # no record says by which packs or parts it is met
+        if not isinstance(case, (Case, MergeCase)):
+            return []  # no record says by which packs it is met
         found = triggers.triggered(self.context.records, case.inputs(dtype), case.expected(dtype))
         return [each for each in found if each.deviation.failure is failure]

@@ -28,6 +28,7 @@ NEEDS = {
     "Merging": "numpy",
     "Packed sequences": "numpy",
     "Paged caches": "numpy",
+    "Quantised caches": "numpy",
     "An ONNX file": "onnxruntime",
     "A program": "safetensors",
 }

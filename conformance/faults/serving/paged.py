@@ -407,8 +407,8 @@ class QuantisedScaleByPlace(Paged):
     def dequantised(
         self, k_cache: Array, v_cache: Array, k_scale: Array, v_scale: Array, table: Array, dtype: np.dtype
     ) -> tuple[Array, Array]:
-        moved = (self.by_place(scale, table) for scale in (k_scale, v_scale))
-        return super().dequantised(k_cache, v_cache, *moved, table, dtype)
+        of_keys, of_values = (self.by_place(scale, table) for scale in (k_scale, v_scale))
+        return super().dequantised(k_cache, v_cache, of_keys, of_values, table, dtype)
 
     def by_place(self, scale: Array, table: Array) -> Array:
         """Scales at the numbers of pages that are those at their places."""
