@@ -34,17 +34,21 @@ thread about it was found there.
 | --- | --- | --- | --- |
 """
 
-#: Runs a script and evaluates its claim, with what it raised: ends with FALSE where the claim does not hold.
+#: Stands before a script: what it ends with is FALSE where it raises and its claim does not hold.
 FALSE = 9
 _CLAIMED = """\
-import sys, traceback
-names = {{"__name__": "__main__", "error": None}}
-try:
-    exec(compile({script!r}, "script", "exec"), names)
-except BaseException as error:
-    names["error"] = error
-    traceback.print_exc()
-    sys.exit(1 if eval({claim!r}, names) else {false})
+import os, sys, traceback
+
+def claimed(kind, error, trace):
+    traceback.print_exception(kind, error, trace)
+    sys.stdout.flush()
+    try:
+        holds = bool(eval({claim!r}, {{**globals(), "error": error}}))
+    except Exception:
+        holds = False
+    os._exit(1 if holds else {false})
+
+sys.excepthook = claimed
 """
 
 
@@ -76,7 +80,7 @@ def written(name: str, one: Upstream, python: str, named: str) -> str:
     Raises InputError where the script is right, or its claim does not hold.
     """
     found = issue(name, one)
-    script = _CLAIMED.format(script=found.script, claim=found.claim, false=FALSE) if found.claim else found.script
+    script = (_CLAIMED.format(claim=found.claim, false=FALSE) if found.claim else "") + found.script
     seen = issues.run(script, python=python)
     if seen.status in (0, FALSE):
         why = "its claim does not hold" if seen.status else "right, nothing to report"
