@@ -24,8 +24,9 @@ _HEAD = """\
 
 The gravest findings of the [ledger](../DEVIATIONS.md) and of the [gallery](../../impls/GALLERY.md), each as the text
 of an issue: a script in the library's own terms, what came of it, and what the documentation says. Each was run with
-the versions that it names. `attention-conformance gallery issue '*' --work FOLDER -o conformance/upstream` writes them
-anew, and refuses one whose script is right by then.
+the versions that it names, on 2026-11-25 the newest for Python 3.11, but of PyTorch: 2.13, where 2.15 was the newest.
+`attention-conformance gallery issue '*' --work FOLDER -o conformance/upstream` writes them anew, and refuses one
+whose script is right by then.
 
 What was searched is stored copies of GitHub's threads, by meaning and not by every word, so "unreported" says that no
 thread about it was found there.
@@ -34,17 +35,21 @@ thread about it was found there.
 | --- | --- | --- | --- |
 """
 
-#: Runs a script and evaluates its claim, with what it raised: ends with FALSE where the claim does not hold.
+#: Stands before a script: what it ends with is FALSE where it raises and its claim does not hold.
 FALSE = 9
 _CLAIMED = """\
-import sys, traceback
-names = {{"__name__": "__main__", "error": None}}
-try:
-    exec(compile({script!r}, "script", "exec"), names)
-except BaseException as error:
-    names["error"] = error
-    traceback.print_exc()
-    sys.exit(1 if eval({claim!r}, names) else {false})
+import os, sys, traceback
+
+def claimed(kind, error, trace):
+    traceback.print_exception(kind, error, trace)
+    sys.stdout.flush()
+    try:
+        holds = bool(eval({claim!r}, {{**globals(), "error": error}}))
+    except Exception:
+        holds = False
+    os._exit(1 if holds else {false})
+
+sys.excepthook = claimed
 """
 
 
@@ -76,7 +81,7 @@ def written(name: str, one: Upstream, python: str, named: str) -> str:
     Raises InputError where the script is right, or its claim does not hold.
     """
     found = issue(name, one)
-    script = _CLAIMED.format(script=found.script, claim=found.claim, false=FALSE) if found.claim else found.script
+    script = (_CLAIMED.format(claim=found.claim, false=FALSE) if found.claim else "") + found.script
     seen = issues.run(script, python=python)
     if seen.status in (0, FALSE):
         why = "its claim does not hold" if seen.status else "right, nothing to report"
@@ -85,14 +90,17 @@ def written(name: str, one: Upstream, python: str, named: str) -> str:
 
 
 def library(name: str, one: Upstream, known: Mapping[str, Entry]) -> str:
-    """What the index calls the library: the entry's package, or what the ledger's script imports last."""
-    return known[one.entry].package if one.entry else issues.modules(issue(name, one).script)[-1].partition(".")[0]
+    """What the index calls the library: the entry's package, or what the ledger's script imports."""
+    if one.entry:
+        return known[one.entry].package
+    imported = [each.partition(".")[0] for each in issues.modules(issue(name, one).script)]
+    return "onnxruntime" if "onnxruntime" in imported else imported[-1]
 
 
 def index(known: Mapping[str, Entry]) -> str:
     """The table of all of them."""
     rows = []
-    for name, one in sorted(upstream().items(), key=lambda pair: (library(*pair, known), pair[0])):
+    for name, one in sorted(upstream().items(), key=lambda pair: (library(pair[0], pair[1], known), pair[0])):
         title = issue(name, one).title.replace("|", "\\|")
         thread = one.upstream if one.upstream == "unreported" else f"[thread]({one.upstream})"
         rows.append(f"| {library(name, one, known)} | [{title}]({name}.md) | {thread} | {one.searched} |\n")

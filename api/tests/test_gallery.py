@@ -397,9 +397,13 @@ def test_the_text_of_an_upstream_issue_has_what_came() -> None:
 
 @pytest.mark.parametrize(
     ("changed", "why"),
-    [({"script": "got = 2\n"}, "right, nothing to report"), ({"claim": "got == 3"}, "its claim does not hold")],
+    [
+        ({"script": "got = 2\n"}, "right, nothing to report"),
+        ({"claim": "got == 3"}, "its claim does not hold"),
+        ({"script": "raise ImportError('no module')\n"}, "its claim does not hold"),
+    ],
 )
 def test_an_upstream_issue_that_is_not_so_is_refused(changed: dict[str, str], why: str) -> None:
-    """A script that is right, and a title that what came contradicts."""
+    """A script that is right, a title that what came contradicts, and a script that fails before it shows anything."""
     with pytest.raises(InputError, match=why):
         upstream.written("one", msgspec.structs.replace(ISSUE, **changed), sys.executable, "numpy 2.4.6")

@@ -25,7 +25,7 @@ STUDIES = {"studies/by_hand.py", "studies/library_functions.py", "studies/memory
 FRAMEWORKS = {
     "torch": {"impls/torch", "impls/onnx", "impls/gallery"} | STUDIES,
     "jax": {"impls/jax", "impls/kernels", "impls/gallery"} | STUDIES,
-    "onnx": {"impls/onnx", "studies/by_hand.py"},
+    "onnx": {"impls/onnx", "impls/gallery", "studies/by_hand.py"},
     "onnxruntime": {"impls/onnx", "studies/by_hand.py"},
 }
 MODULES = [

@@ -17,7 +17,7 @@ Each is called as its users call it, by an [adapter](gallery) of a few lines tha
 CPU, and judged by the [spec](../conformance/SPEC.md). A failure is a difference from that spec, which may be the
 library's documented choice. The [page](../reports/published/gallery/index.html) has every failure with its message, and
 the command that shows it. `attention-conformance gallery run NAME` judges one again, `gallery page` makes these pages
-of what is kept. On {where}.
+of what is kept. The gravest are written as [issues for upstream](../conformance/upstream/README.md). On {where}.
 
 ## What does each do when …
 
