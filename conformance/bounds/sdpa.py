@@ -8,7 +8,9 @@ o = Σ p_j v_j for the output.
    unit roundoff of the accumulator.  n w holds always (Higham, Accuracy and Stability of Numerical Algorithms,
    2002, §3.1, first order); λ√n w holds with probability at least 1 − 2 exp(−λ²/2) if rounding errors are
    mean-independent (Higham & Mary, SIAM J. Sci. Comput. 41(5), 2019, Theorem 2.4).  Scaling, softcap and bias add
-   one rounding each; the slope of softcap, 1 − tanh², shrinks what came before.  This gives ε_j ≥ |δs_j|.
+   one rounding each; the slope of softcap, 1 − tanh², shrinks what came before.  This gives ε_j ≥ |δs_j|.  A scale of
+   each head is one factor more (SDPA-43); ALiBi is a product with a distance, which is exact, and a sum (SDPA-42); q
+   and k that are turned (SDPA-44) come as in step 5, off by two products and a sum each, and stored.
 2. *Softmax.*  With perturbed scores the output is Σ p_j r_j v_j / Σ p_m r_m with r_j = exp(δs_j).  As Σ p_j (v_j − o)
    is 0, exactly and not only to first order,
 
@@ -400,7 +402,7 @@ def score_error(expected: Expected, options: Options, r: Rounding, operands: Ope
     if options.head_scale is not None:  # one factor more
         error += (r.accumulator + r.score) * size
     if r.score:  # of an element that is scaled, or of the product before it is scaled
-        error += np.maximum(1.0, abs(scale)) * r.underflow * (1 + q.sum(3)[..., None] + k.sum(2)[:, :, None, :])
+        error += np.maximum(1.0, np.abs(scale)) * r.underflow * (1 + q.sum(3)[..., None] + k.sum(2)[:, :, None, :])
     score = raw
     if options.softcap is not None:
         error += (2 * r.accumulator + r.score) * (raw + off)

@@ -170,7 +170,8 @@ def _only_last(blocks: np.ndarray) -> None:
 
 
 def _diagonal(blocks: np.ndarray) -> None:
-    blocks |= np.eye(*blocks.shape[2:], dtype=bool)
+    rows, keys = np.ogrid[: blocks.shape[2], : blocks.shape[3]]
+    blocks |= rows == keys
 
 
 def _upper(blocks: np.ndarray) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -74,7 +75,12 @@ def latent(
     if scale is None:
         scale = 1 / np.sqrt(q.shape[3] + q_rope.shape[3])
     c, rope, heads = latents[:, None], k_rope[:, None], q.shape[1]
-    options = {"is_causal": is_causal, "causal_offset": causal_offset, "kv_lengths": kv_lengths, "scale": scale}
+    options: dict[str, Any] = {
+        "is_causal": is_causal,
+        "causal_offset": causal_offset,
+        "kv_lengths": kv_lengths,
+        "scale": scale,
+    }
     with np.errstate(all="ignore"):
         keys = np.concatenate([c @ w_uk, np.repeat(rope, heads, axis=1)], axis=3)
         expanded = sdpa(np.concatenate([q, q_rope], axis=3), keys, c @ w_uv, **options)

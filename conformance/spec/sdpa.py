@@ -141,7 +141,7 @@ def sdpa(
         tables = (rotary_cos.astype(np.float64), rotary_sin.astype(np.float64))
         places = positions + np.reshape(causal_offset, (-1, 1)), keys[None]
         (q, size_q), (k, size_k) = (
-            turned(x, *(table[place][:, None] for table in tables), rotary_interleaved)
+            turned(x, tables[0][place][:, None], tables[1][place][:, None], rotary_interleaved)
             for x, place in zip((q, k), places, strict=True)
         )
         rotary = size_q, size_k

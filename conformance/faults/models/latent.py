@@ -49,7 +49,8 @@ class Latent(Model):
         """What is returned of a call with these arguments, in their order."""
         self.check(*arrays)
         work = working_dtype(arrays[0].dtype)
-        x = Latents(*(array.astype(work) for array in arrays), options=options, scale=scale)
+        q, q_rope, latents, k_rope, w_uk, w_uv = (array.astype(work) for array in arrays)
+        x = Latents(q, q_rope, latents, k_rope, w_uk, w_uv, options, scale)
         queries, keys, values = self.queries(x), self.keys(x), self.values(x)
         output, lse = self.inner(queries, keys, values, scale=self.scale(x), return_lse=True, **options)
         output = self.projected(x, output).astype(arrays[0].dtype)

@@ -142,8 +142,7 @@ class Attention(Model):
         q, k, v = x.q.astype(x.work), self.heads(x, x.k).astype(x.work), self.heads(x, x.v).astype(x.work)
         if x.rotary_cos is None:
             return q, k, v
-        places = self.rotary_rows(x), self.keys(x)[None]
-        return (*(self.turned(x, each, place) for each, place in zip((q, k), places, strict=True)), v)
+        return self.turned(x, q, self.rotary_rows(x)), self.turned(x, k, self.keys(x)[None]), v
 
     def rotary_rows(self, x: Inputs) -> Array:
         """SDPA-44: the places of the rows in the tables, (B or 1, Sq)."""
