@@ -19,6 +19,7 @@ from attention_conformance.conformance.ledger.load import (
 )
 from attention_conformance.conformance.ledger.versions import PROCESSOR, PROCESSORS
 from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.impls import kernels
 from attention_conformance.impls.select import builtin
 
 RECORD = """
@@ -209,12 +210,26 @@ def test_a_users_record_that_overlaps_ours_names_both(tmp_path: Path) -> None:
         read([LEDGER, tmp_path / "mine.toml"])
 
 
+def is_adapter(implementation: str) -> bool:
+    """Whether a function of impls/kernels has this name; its module is not imported, as its package may be absent."""
+    module, _, function = implementation.partition("@")[0].rpartition(":")
+    path = Path(kernels.__path__[0], f"{module.removeprefix(f'{kernels.__name__}.')}.py")
+    return path.is_file() and f"\ndef {function}(" in path.read_text(encoding="utf-8")
+
+
+def test_a_record_of_an_adapter_that_is_none_would_be_seen() -> None:
+    """By its module and by its function."""
+    assert is_adapter("attention_conformance.impls.kernels.sglang:merge_state@triton")
+    assert not is_adapter("attention_conformance.impls.kernels.sglang:merge_states@triton")
+    assert not is_adapter("attention_conformance.impls.kernels.sg_lang:merge_state@triton")
+
+
 @pytest.mark.parametrize("record", read().deviations, ids=lambda d: d.id)
 def test_every_record_speaks_of_things_that_exist(record: Deviation) -> None:
-    """A record of the ledger names known implementations, cases and a clause, and a link or "unreported"."""
+    """A record of the ledger names known implementations, or adapters of kernels, cases and a clause, and a link."""
     from fnmatch import filter as matching
 
-    assert all(matching(builtin(), pattern) for pattern in record.implementations)
+    assert all(matching(builtin(), pattern) or is_adapter(pattern) for pattern in record.implementations)
     assert all(cases_meeting(pattern) for pattern in record.cases)
     assert record.clause in clauses()
     assert record.upstream == "unreported" or record.upstream.startswith("https://")
