@@ -135,7 +135,7 @@ def _load(distribution: metadata.Distribution, name: str, mark: tuple[str, str])
     listed = {str(each) for each in distribution.files or ()}
     path = file_of(distribution, f"{stem}/__init__.py" if f"{stem}/__init__.py" in listed else f"{stem}.py")
     parent = _empty(name.rpartition(".")[0], mark)
-    within = [] if path.name == "__init__.py" else None  # a package finds nothing by itself either
+    within: list[str] | None = [] if path.name == "__init__.py" else None  # a package finds nothing by itself either
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=within)
     assert spec is not None
     assert spec.loader is not None

@@ -22,7 +22,7 @@ def _no(*_: Any) -> bool:
     return False
 
 
-_STAND_INS = {
+_STAND_INS: dict[str, dict[str, Any]] = {
     "sglang.srt.utils": {
         "is_cuda": _no,
         "is_hip": _no,

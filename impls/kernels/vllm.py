@@ -39,7 +39,7 @@ _PLATFORM = SimpleNamespace(
     is_cuda_alike=lambda: False,
     is_device_capability_family=lambda family: False,
 )
-_STAND_INS = {
+_STAND_INS: dict[str, dict[str, Any]] = {
     "vllm.envs": {"VLLM_BATCH_INVARIANT": False},
     "vllm.logger": {"init_logger": logging.getLogger},
     "vllm.platforms": {"current_platform": _PLATFORM},
