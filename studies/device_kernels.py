@@ -67,7 +67,6 @@ KERNELS = tuple(
         ("sglang:extend_unified", "triton", "sglang", "SGLang `extend_attention_fwd_unified`, paged"),
         ("sglang:merge_state", "triton", "sglang", "SGLang `merge_state_triton`"),
         ("sageattention:sageattn", "triton", "sageattention", "SageAttention `sageattn`, int8"),
-        ("sageattention:sageattn_varlen", "triton", "sageattention", "SageAttention `sageattn_varlen`, int8"),
         ("fla:parallel_attn", "triton", "fla-core", "FLA `parallel_attn`, causal", frozenset({"is_causal"})),
         ("fla:decoding_one_step", "triton", "fla-core", "FLA `attn_decoding_one_step`"),
         ("pallas_gpu:mha", "pallas", "jax", "Pallas `gpu.attention.mha`"),
@@ -92,8 +91,8 @@ def judged(kernel: Kernel, folder: Path) -> dict[str, Any]:
     Returns
     -------
     dict[str, Any]
-        Its version, the processor seconds of its run, and ``results``: case, outcome, the clause that is broken or those that are tested,
-        failure and reason.
+        Its version, the processor seconds of its run, the day, and ``results``: case, outcome, the clause that is
+        broken or those that are tested, failure and reason.
     """
     file, before = folder / f"{kernel.name.replace(':', '-')}.jsonl", _processor()
     if not file.exists():
@@ -168,7 +167,7 @@ class Counts:
 def counts(kernel: Kernel, results: Sequence[Sequence[Any]]) -> Counts:
     """Cases judged and not judged.
 
-    A case counts as declared if it was judged, or if the adapter has every keyword of it, and a size inside its envelope
+    A case counts as declared if it was judged, or if the adapter has every keyword of it, a size inside its envelope
     shows it, and the call has what the kernel needs.
     """
     executed = Counter(outcome in WRONG for _, outcome, *_ in results if outcome in EXECUTED)

@@ -60,6 +60,8 @@ def _forked(script: str, claim: str) -> str:
 
 def _main() -> None:
     pairs = json.load(sys.stdin)
+    if any("TRITON_INTERPRET" in script for script, _ in pairs):
+        os.environ["TRITON_INTERPRET"] = "1"  # before any library imports Triton
     for name in dict.fromkeys(name for script, _ in pairs for name in modules(script) if "." not in name):
         importlib.import_module(name)
     if any("torch.onnx.export(" in script for script, _ in pairs):

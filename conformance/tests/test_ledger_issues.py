@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import importlib.util
 import inspect
 import platform
@@ -57,7 +58,10 @@ def of_this_processor(issue: Issue) -> bool:
 
 def installed(names: set[str]) -> list[Issue]:
     """Those whose libraries are here, and that show on this processor."""
+    packages = {each.id: each.package for each in LEDGER.deviations}
     names = {name for name in names if of_this_processor(BY_NAME[name])}
+    here = {package: bool(list(importlib.metadata.distributions(name=package))) for package in packages.values()}
+    names = {name for name in names if all(here[packages[record]] for record in BY_NAME[name].records)}
     needed = {name: [m for m in modules(BY_NAME[name].script) if "." not in m] for name in sorted(names)}
     return [BY_NAME[name] for name, some in needed.items() if all(importlib.util.find_spec(m) for m in some)]
 

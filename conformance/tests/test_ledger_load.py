@@ -221,13 +221,14 @@ def plugged(pattern: str) -> bool:
 def test_a_record_of_a_function_that_is_not_there_is_seen() -> None:
     """By its module, and by its name in it."""
     assert plugged("attention_conformance.impls.jax.rings:ring@jax")
+    assert plugged("attention_conformance.impls.kernels.sglang:merge_state@triton")
     assert not plugged("attention_conformance.impls.jax.rings:rang@jax")
     assert not plugged("attention_conformance.impls.jax.rungs:ring@jax")
 
 
 @pytest.mark.parametrize("record", read().deviations, ids=lambda d: d.id)
 def test_every_record_speaks_of_things_that_exist(record: Deviation) -> None:
-    """A record of the ledger names known implementations, cases and a clause, and a link or "unreported"."""
+    """A record of the ledger names known implementations, or adapters of kernels, cases and a clause, and a link."""
     from fnmatch import filter as matching
 
     assert all(matching(builtin(), pattern) or plugged(pattern) for pattern in record.implementations)

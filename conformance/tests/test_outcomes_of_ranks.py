@@ -13,7 +13,7 @@ from attention_conformance.conformance.cases.fit import fit
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.judging.run_case import judge_case
 from attention_conformance.conformance.ledger.load import Ledger
-from attention_conformance.conformance.run.targets import Target
+from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.loading import attributes_of, load
 from attention_conformance.impls.process.pool import Pool
 from attention_conformance.impls.select import plug_in, with_attributes

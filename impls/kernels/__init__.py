@@ -23,7 +23,7 @@ def declared(**attributes: Any) -> Callable[[Any], Any]:
 
 
 def fit(q: Any, k: Any, v: Any, heads: int = 1) -> None:
-    """Refuse what a kernel does not see, as its arguments hold no such mistake: its dtype is that of one, rows are packed.
+    """Refuse mistakes that a kernel does not see, as rows are packed for it and its dtype is that of one array.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
 """Isolated kernel files: single files of an installed distribution, imported without the package that they are in.
 
-A server's kernel file imports its platform layer, its configuration and its logger, and these half a data centre.  Here
-the packages above a file are empty modules whose ``__init__`` is not run; files that it needs are loaded one by one, and
-other modules that it imports from are stand-ins with the attributes that an adapter gives.  What is neither is not
-found, so that nothing of the package is imported that an adapter does not name.
+A server's kernel file imports its platform layer, its configuration and its logger, and these most of the server.
+Here the packages above a file are empty modules whose ``__init__`` is not run; files that it needs are loaded one by
+one, and other modules that it imports from are stand-ins with the attributes that an adapter gives.  What is neither is
+not found, so that nothing of the package is imported that an adapter does not name.
 
 A file is taken from a distribution of one version alone, which its adapter was tried with, and only while it is what
 that distribution installed: its hash is compared with that of the distribution's record.
@@ -55,7 +55,7 @@ def require(distribution: str, version: str) -> metadata.Distribution:
         ) from None
     if found.version.partition("+")[0] != version:
         raise ImplementationError(
-            f"{distribution} {found.version} is installed, and its adapter is of {version}, the version it was tried with"
+            f"{distribution} {found.version} is installed, and its adapter is of {version}, which it was tried with"
         )
     return found
 
@@ -105,8 +105,8 @@ def module(
     version
         The one that is taken.
     *names
-        Modules in the order in which they need each other, dotted; a file, or a package's ``__init__`` where there is no
-        file of that name.
+        Modules in the order in which they need each other, dotted; a file, or a package's ``__init__`` where there is
+        no file of that name.
     stand_ins
         The attributes of modules that are not loaded, by name.
 
@@ -135,7 +135,7 @@ def _load(distribution: metadata.Distribution, name: str, mark: tuple[str, str])
     listed = {str(each) for each in distribution.files or ()}
     path = file_of(distribution, f"{stem}/__init__.py" if f"{stem}/__init__.py" in listed else f"{stem}.py")
     parent = _empty(name.rpartition(".")[0], mark)
-    within = [] if path.name == "__init__.py" else None  # a package finds nothing by itself either
+    within: list[str] | None = [] if path.name == "__init__.py" else None  # a package finds nothing by itself either
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=within)
     assert spec is not None
     assert spec.loader is not None

@@ -1,7 +1,8 @@
-"""JAX's Pallas kernels over paged caches: ``gpu.paged_attention``, ``tpu.paged_attention``, ``tpu.ragged_paged_attention``.
+"""JAX's Pallas kernel over a paged cache, ``jax.experimental.pallas.ops.gpu.paged_attention``.
 
-Nothing has to be isolated: they are modules of ``jax`` alone.  The first two take a query that was multiplied by the
-scale before.
+Nothing has to be isolated: it is a module of ``jax`` alone.  It takes a query that was multiplied by the scale before.
+Those for TPUs are no part of this: ``paged_attention`` takes an hour in the interpreter of TPUs, and
+``ragged_paged_attention`` does not run in it.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
-from jax.experimental.pallas.ops.gpu import paged_attention as gpu_kernels
-from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention as tpu_kernel
+from jax.experimental.pallas.ops.gpu import paged_attention as kernels
 
 from attention_conformance.impls.kernels import declared, fit
 
@@ -48,7 +48,7 @@ def gpu_paged_attention(
 ) -> Any:
     """One query for each sequence over pages of 8, in two parts."""
     fit(q, k, v)
-    found = gpu_kernels.paged_attention(
+    found = kernels.paged_attention(
         _scaled(q, scale)[:, :, 0],
         _pages(k, 8),
         _pages(v, 8),
@@ -56,31 +56,6 @@ def gpu_paged_attention(
         _lengths(k, kv_lengths),
         pages_per_compute_block=1,
         k_splits=2,
-        attn_logits_soft_cap=softcap,
-    )
-    return found[:, :, None]
-
-
-@declared(
-    query_lengths=1,
-    key_lengths="multiple of 32",
-    head_widths=128,
-    value_widths=128,
-    dtypes=("float32", "bfloat16"),
-    profiles={"bfloat16": "fused"},
-)
-def tpu_paged_attention(
-    q: Any, k: Any, v: Any, *, kv_lengths: Any = None, scale: float | None = None, softcap: float | None = None
-) -> Any:
-    """One query for each sequence over pages of 16."""
-    fit(q, k, v)
-    found = tpu_kernel(
-        _scaled(q, scale)[:, :, 0],
-        _pages(k, 16),
-        _pages(v, 16),
-        _lengths(k, kv_lengths),
-        _table(k.shape[0], k.shape[2], 16),
-        pages_per_compute_block=2,
         attn_logits_soft_cap=softcap,
     )
     return found[:, :, None]

@@ -1,8 +1,8 @@
-"""SageAttention 1: ``sageattn`` and ``sageattn_varlen``, which multiply q and k in int8.
+"""SageAttention 1: ``sageattn``, which multiplies q and k in int8.
 
-Isolated from the distribution ``sageattention``: its files, loaded one by one; its ``__init__`` is empty.  Its functions
-assert that q is on a CUDA device, so that they are handed tensors that say so of themselves; nothing else of these
-differs.  The mean of the keys is taken from k in place, which is the caller's array.
+Isolated from the distribution ``sageattention``: its files, loaded one by one.  The function asserts that q is on a
+CUDA device, so that it is handed tensors that say so of themselves; nothing else of these differs.  It subtracts the
+mean of the keys from k in place, which is the caller's array.
 """
 
 from __future__ import annotations
@@ -53,23 +53,3 @@ def sageattn(q: Any, k: Any, v: Any, *, is_causal: bool = False, scale: float | 
     if is_causal and q.shape[2] != k.shape[2]:
         raise NotImplementedError("is_causal: Only applicable when qo_len == kv_len.")
     return _plain(_core.sageattn(*_on_device(q, k, v), is_causal=is_causal, sm_scale=scale))
-
-
-@declared(operator="varlen", head_widths=(64, 128), equal_widths=True, dtypes=("float32", "float16", "bfloat16"))
-def sageattn_varlen(
-    q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, *, max_seqlen_q: int, max_seqlen_k: int,
-    is_causal: bool = False, scale: float | None = None,
-) -> Any:  # fmt: skip
-    """The same for packed sequences; causal is for as many queries as keys in each."""
-    if is_causal and not torch.equal(cu_seqlens_q, cu_seqlens_k):
-        raise NotImplementedError("is_causal: Only applicable when qo_len == kv_len for each sequence.")
-    found = _core.sageattn_varlen(
-        *_on_device(q, k, v),
-        cu_seqlens_q,
-        cu_seqlens_k,
-        max_seqlen_q,
-        max_seqlen_k,
-        is_causal=is_causal,
-        sm_scale=scale,
-    )
-    return _plain(found)

@@ -22,7 +22,7 @@ def _no(*_: Any) -> bool:
     return False
 
 
-_STAND_INS = {
+_STAND_INS: dict[str, dict[str, Any]] = {
     "sglang.srt.utils": {
         "is_cuda": _no,
         "is_hip": _no,
@@ -79,7 +79,7 @@ def _left(window: Any, is_causal: bool) -> int:
 
 @declared(layout="BSHD", length_relation="Sq = Sk", equal_widths=True, dtypes=DTYPES)
 def prefill(q: Any, k: Any, v: Any, *, is_causal: bool = False, scale: float | None = None) -> Any:
-    """``context_attention_fwd``: self-attention of packed sequences, as many keys as queries; here all of one length."""
+    """``context_attention_fwd``: self-attention of packed sequences, as many keys as queries; all of one length."""
     fit(q, k, v, heads=2)
     out = torch.full(q.shape, math.nan, dtype=q.dtype)
     batch, rows = q.shape[:2]

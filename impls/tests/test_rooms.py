@@ -23,7 +23,7 @@ MAY_USE = {
 STUDIES = {"studies/by_hand.py", "studies/library_functions.py", "studies/memory.py", "studies/ranks.py"}
 #: Where each framework may be imported.
 FRAMEWORKS = {
-    "torch": {"impls/torch", "impls/onnx", "impls/gallery"} | STUDIES,
+    "torch": {"impls/torch", "impls/onnx", "impls/kernels", "impls/gallery"} | STUDIES,
     "jax": {"impls/jax", "impls/kernels", "impls/gallery"} | STUDIES,
     "onnx": {"impls/onnx", "impls/gallery", "studies/by_hand.py"},
     "onnxruntime": {"impls/onnx", "studies/by_hand.py"},
