@@ -49,10 +49,10 @@ def test_blocks_that_are_false_are_not_read() -> None:
     """The implementation that skips them gives the same with NaN at every key that no block shows."""
     x = all_cases()["block-shared"].inputs("float32")
     table = x.keywords["block_mask"] & np.array([[True, False, True]])
-    right = blocks.attention(x.q, x.k, x.v, block_mask=table, block_size=(16, 16))
+    right = blocks.block_sparse(x.q, x.k, x.v, block_mask=table, block_size=(16, 16))
     k, v = x.k.copy(), x.v.copy()
     k[:, :, 16:32] = v[:, :, 16:32] = np.nan
-    np.testing.assert_array_equal(blocks.attention(x.q, k, v, block_mask=table, block_size=(16, 16)), right)
+    np.testing.assert_array_equal(blocks.block_sparse(x.q, k, v, block_mask=table, block_size=(16, 16)), right)
     assert np.isfinite(right).all()
 
 

@@ -31,7 +31,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "sdpa",
         "threadpoolctl",
     ),
-    _entry("numpy-blocks", "blocks:attention", "the keys of each block of rows by a block mask, by numpy-eager"),
+    _entry("numpy-blocks", "blocks:block_sparse", "the keys of each block of rows by a block mask, by numpy-eager"),
     _entry("numpy-gradients", "gradients:gradients", "the closed formula of the gradients written out", "sdpa_grad"),
     _entry(
         "numpy-layer-gradients",

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from attention_conformance.impls.numpy.eager import attention as dense
+from attention_conformance.impls.numpy.eager import attention
 from attention_conformance.impls.numpy.parts import working_dtype
 from attention_conformance.impls.validate import check_inputs, check_masks
 
 
-def attention(
+def block_sparse(
     q: np.ndarray,
     k: np.ndarray,
     v: np.ndarray,
@@ -48,6 +48,6 @@ def attention(
             seen = seen & (keys <= rows[:, None])
         key_head = h * k.shape[1] // heads
         part = (array[b : b + 1, key_head : key_head + 1, keys] for array in (k, v))
-        found = dense(q[b : b + 1, h : h + 1, rows], *part, mask=seen, scale=scale, return_lse=True)
+        found = attention(q[b : b + 1, h : h + 1, rows], *part, mask=seen, scale=scale, return_lse=True)
         output[b, h, rows], lse[b, h, rows] = found[0][0, 0], found[1][0, 0]
     return (output, lse) if return_lse else output

@@ -91,7 +91,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     ),
     _entry(
         "torch-blocks",
-        "blocks:attention",
+        "blocks:block_sparse",
         "block masks and trees as the mask of scaled_dot_product_attention",
         _FUSED,
     ),

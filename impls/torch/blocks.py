@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from attention_conformance.impls.torch.eager import with_past
-from attention_conformance.impls.torch.sdpa import attention as dense
+from attention_conformance.impls.torch.sdpa import attention
 from attention_conformance.impls.validate import check_inputs, check_masks
 
 
-def attention(
+def block_sparse(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -47,7 +47,7 @@ def attention(
     if tree_parents is not None:
         parts.append(tree_allows(tree_parents, offset, keys))
     whole = functools.reduce(torch.logical_and, parts) if parts else None
-    output = dense(q, k, v, mask=whole)
+    output = attention(q, k, v, mask=whole)
     return (output, *present) if present else output
 
 

@@ -443,7 +443,7 @@ CALLS: dict[str, Writer] = {
     "torch-sdpa-efficient": sdpa("EFFICIENT_ATTENTION"),
     "torch-sdpa-cudnn": sdpa("CUDNN_ATTENTION"),
     "torch-flash-aten": aten,
-    "torch-blocks": written_out("blocks:attention"),
+    "torch-blocks": written_out("blocks:block_sparse"),
     "torch-flex": flex,
     "torch-flex-compile": compiled_flex,
     "torch-compile": compiled,
