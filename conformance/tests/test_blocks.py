@@ -62,7 +62,7 @@ def test_mistakes_are_caught_and_named(fault: Fault) -> None:
     failed, passed = [], []
     for case in cases():
         found = trial(fault.make, case, "float32", Profile.WIDE)
-        if found.verdict.outcome is Outcome.FAILED:
+        if found.verdict.outcome is Outcome.FAILED and found.verdict.failure is not None:
             failed.append(Failed(case, "float32", Profile.WIDE, found.verdict.failure, found.reply))
         elif found.verdict.outcome is Outcome.PASSED:
             passed.append(Passed(case, "float32", Profile.WIDE))

@@ -13,7 +13,7 @@ def loftr(q: Any, k: Any, v: Any, *, kv_lengths: Any = None) -> Any:
     """``q_mask`` and ``kv_mask`` come together, (N, L) and (N, S), and both arrays are boolean."""
     if q.shape[2:] != k.shape[2:] or q.shape[2] != v.shape[2]:
         raise NotImplementedError("queries: [N, L, H, D], keys: [N, S, H, D], values: [N, S, H, D]")
-    masks = ()
+    masks: tuple[Any, ...] = ()
     if kv_lengths is not None:
         masks = torch.ones(q.shape[:2], dtype=torch.bool), torch.arange(k.shape[1]) < kv_lengths[:, None]
     return FullAttention()(q, k, v, *masks)

@@ -80,4 +80,4 @@ def _output(w_o: Any, b_o: Any) -> dict[str, Any]:
 
 
 for each in (layer, flash, cross):
-    each.operator = "mha"  # type: ignore[attr-defined]
+    each.operator = "mha"  # type: ignore[attr-defined, union-attr]

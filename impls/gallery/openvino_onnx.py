@@ -22,7 +22,7 @@ def attention(
         raise NotImplementedError("one attn_mask")
     added = bias if mask is None else mask
     given = [np.ascontiguousarray(each).reshape(each.shape) for each in (q, k, v, added) if each is not None]
-    options = {"is_causal": int(is_causal), "scale": scale, "softcap": softcap}
+    options: dict[str, Any] = {"is_causal": int(is_causal), "scale": scale, "softcap": softcap}
     key = (tuple((each.shape, each.dtype.name) for each in given), *options.values())
     if key not in _models:
         node = helper.make_node(

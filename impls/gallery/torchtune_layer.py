@@ -19,7 +19,7 @@ def layer(
     if mask is not None and (is_causal or (mask.ndim > 3 and mask.shape[1] > 1)):
         raise NotImplementedError("A boolean tensor with shape [b x s x s]; If no mask is specified, a causal mask")
     linears = {"q_proj": (w_q, b_q), "k_proj": (w_k, b_k), "v_proj": (w_v, b_v), "output_proj": (w_o, b_o)}
-    layers = {name: nn.Linear(*w.shape, bias=b is not None) for name, (w, b) in linears.items()}
+    layers = {name: nn.Linear(w.shape[0], w.shape[1], bias=b is not None) for name, (w, b) in linears.items()}
     made = MultiHeadAttention(
         embed_dim=w_q.shape[1],
         num_heads=heads,

@@ -23,7 +23,7 @@ def attention(
     if mask is not None:
         full = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
         full = full.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-        given = create_block_mask(lambda b, h, i, j: full[b, h, i, j], *full.shape, device="cpu")
+        given = create_block_mask(lambda b, h, i, j: full[b, h, i, j], *full.shape, device="cpu")  # type: ignore[misc]
     module = SimpleNamespace(training=False)
     options = {"scaling": scale, "softcap": softcap, "s_aux": sinks}
     return flex_attention_forward(module, q, k, v, given, **options)[0].transpose(1, 2)

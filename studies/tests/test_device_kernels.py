@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from attention_conformance.conformance.cases import case_named
 from studies.device_kernels import KERNELS, STUDY, Kernel, counts
@@ -18,7 +19,7 @@ def test_what_was_refused_at_a_call_counts_as_not_judged() -> None:
     """But a keyword that an adapter has not, and a case without what every call of the kernel has, are not declared."""
     assert "is_causal" in case_named(WITH).keywords
     assert "is_causal" not in case_named(WITHOUT).keywords
-    results = [
+    results: list[list[Any]] = [
         [WITH, "passed", ["SDPA-9"], None, ""],
         ["causal-tiles", "known-deviation", ["SDPA-9"], "value", "NaN [a]"],
         ["causal-one-query", "unsupported", ["SDPA-9"], None, "not judged: interpreted, it has too many tiles"],
