@@ -74,7 +74,9 @@ def _blocks() -> Iterator[Case]:
     yield case("block-wide", "BLOCK-2", "Blocks of 8 rows and 16 keys.", BLOCKS, stays="blocks with more keys than rows", **table((8, 16)))
     yield case("block-tall", "BLOCK-2", "Blocks of 16 rows and 8 keys.", SELF, stays="blocks with more rows than keys", **table((16, 8)))
     yield case("block-one", "BLOCK-2", "Blocks of one row and one key are a mask.", **table((1, 1)))
+    yield case("block-one-key", "BLOCK-1 BLOCK-4", "One query and one key, which some heads have not.", replace(SMALL, sq=1, sk=1), block_mask=_one_of_two, block_size=(1, 1), data=numbered, stays="a mask of one key")
     yield case("block-three", "BLOCK-2", "Blocks of 3 rows and 5 keys.", BLOCKS, **table((3, 5)), stays="sizes that are no power of two")
+    yield case("block-five", "BLOCK-2", "Blocks of 5 rows and 7 keys.", BLOCKS, **table((5, 7)), stays="other sizes that are no power of two")
     yield case("block-64", "BLOCK-2", "Blocks of 64, of which the second has one key.", TILES, dtypes=("float32", *HALVES), stays="a size in use, in half precision", **table((64, 64)))
     yield case("block-128", "BLOCK-2", "One block of 128, larger than the lengths: True for one head, False for the other.", TILES, block_mask=_alternating, block_size=(128, 128), data=numbered)
     yield case("block-shared", "BLOCK-1", "One table (2, 3) for all batches and heads.", BLOCKS, **table((16, 16), axes=""))
@@ -100,6 +102,7 @@ def _inside() -> Iterator[Case]:
     yield case("block-bias", "BLOCK-3 SDPA-6", "A bias inside of the blocks.", shape, bias=random_bias(2.0), **small)
     yield case("block-softcap", "BLOCK-3 SDPA-5", "Softcap, which brings no masked block back.", shape, softcap=2.0, stays="a block mask and a softcap", **small)
     yield case("block-sinks", "BLOCK-4 SDPA-38", "A sink, and rows without a block.", shape, sinks=per_head(1.0), **table((4, 4), change=_no_first_rows))
+    yield case("block-sinks-one-key", "BLOCK-4 SDPA-38", "One query and one key, which some heads have not, and a sink.", replace(SMALL, sq=1, sk=1), sinks=per_head(1.0), block_mask=_one_of_two, block_size=(1, 1), data=numbered, stays="a mask of one key and a sink")
     yield case("block-past", "BLOCK-1 DEC-1", "Blocks of past and new keys together.", BLOCKS, past=18, stays="a block mask over a past", **table((16, 16)))
 
 
@@ -107,6 +110,8 @@ def _empty() -> Iterator[Case]:
     yield case("block-empty-first", "BLOCK-4", "The first block of rows has no block of keys: zeros.", BLOCKS, dtypes=("float32", *HALVES), stays="rows without a block, in half precision", **table((16, 16), change=_no_first_rows), needs="Sq > 16")
     yield case("block-empty-lse", "BLOCK-4 SDPA-19", "lse is −inf in rows without a block.", BLOCKS, return_lse=True, **table((16, 16), change=_no_first_rows), needs="Sq > 16")
     yield case("block-empty-all", "BLOCK-4", "No block at all: zeros everywhere.", BLOCKS, zeros=True, stays="no key anywhere", **table((16, 16), change=_none))
+    yield case("block-empty-all-lse", "BLOCK-4 SDPA-19", "No block at all: lse is −inf everywhere.", BLOCKS, return_lse=True, stays="lse without a key anywhere", **table((16, 16), change=_none))
+    yield case("block-empty-batch-lse", "BLOCK-4 SDPA-19", "A batch without a block.", BLOCKS, return_lse=True, stays="lse of a batch without a key", **table((16, 16), change=_no_last_batch), needs="B > 1")
     yield case("block-empty-constant", "BLOCK-4", "Rows without a block among values of a head and a batch each: neither a mean nor the rows before.", replace(BLOCKS, sq=48), return_lse=True, **table((16, 16), change=_no_middle_rows), needs="Sq > 32")
 
 
@@ -123,6 +128,7 @@ def _trees() -> Iterator[Case]:
     yield case("tree-one-query", "TREE-1", "A tree of one node.", replace(TREE, sq=1), tree_parents=_star, **behind)
     yield case("tree-behind", "TREE-1", "Keys behind the tree, as in a cache of fixed size, take no part.", TREE, tree_parents=_binary, causal_offset=_half_way, data=numbered, needs="Sk > Sq")
     yield case("tree-offsets", "TREE-1 SDPA-10", "A prefix of another length for each batch.", TREE, tree_parents=_binary, causal_offset=ends(11, 8, of=11), data=numbered, needs="B > 1")
+    yield case("tree-offsets-lse", "TREE-1 SDPA-10 SDPA-19", "lse with a prefix of another length for each batch.", TREE, tree_parents=_binary, causal_offset=ends(11, 8, of=11), return_lse=True, data=numbered, stays="lse of trees at several places", needs="B > 1")
     yield case("tree-grouped", "TREE-1 SDPA-17", "One tree for all heads, which are grouped.", replace(GROUPED, sq=6, sk=11), tree_parents=_binary, stays="a tree with grouped heads", **behind)
     yield case("tree-lse", "TREE-1 SDPA-19", "lse over the nodes seen.", TREE, tree_parents=_binary, return_lse=True, stays="lse of a tree", **behind)
     yield case("tree-past", "TREE-1 DEC-2", "Behind a past the tree begins at the new keys.", TREE, past=5, tree_parents=_binary, data=numbered, stays="one tree for all batches behind a past")
@@ -153,6 +159,10 @@ def _alternating(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
     return np.broadcast_to(np.arange(s.hq)[:, None, None] % 2 == 0, shape).copy()
 
 
+def _one_of_two(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
+    return np.broadcast_to(np.arange(s.hq)[:, None, None] % 2 == 0, (1, s.hq, s.sq, s.sk)).copy()
+
+
 def _change(place: tuple[Any, ...], value: bool) -> Change:
     def change(blocks: np.ndarray) -> None:
         blocks[(..., *place)] = value
@@ -163,6 +173,10 @@ def _change(place: tuple[Any, ...], value: bool) -> Change:
 _all, _none = _change((), True), _change((), False)
 _not_first, _no_first_rows = _change((0,), False), _change((0, slice(None)), False)
 _no_middle_rows = _change((1, slice(None)), False)
+
+
+def _no_last_batch(blocks: np.ndarray) -> None:
+    blocks[-1:] = False
 
 
 def _only_last(blocks: np.ndarray) -> None:

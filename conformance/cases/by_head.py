@@ -33,8 +33,10 @@ def cases() -> Iterator[Case]:
     yield case("alibi-causal-offset", "SDPA-42 SDPA-10", "The same with causal.", is_causal=True, causal_offset=bottom_right, **slopes, needs="Sq < Sk")
     yield case("alibi-past", "SDPA-42 DEC-2", "Behind a past distances are of places in the whole.", past=4, **slopes)
     yield case("alibi-grouped", "SDPA-42 SDPA-17", "A slope for each query head, with grouped heads.", GROUPED, **slopes)
+    yield case("alibi-grouped-lse", "SDPA-42 SDPA-17 SDPA-19", "lse with a slope for each query head of a group.", GROUPED, return_lse=True, stays="lse with slopes in a group", **slopes)
     yield case("alibi-grouped-one-query", "SDPA-42 SDPA-17", "The same with one query behind a past.", replace(GROUPED, sq=1), past=6, **slopes)
     yield case("alibi-drawn", "SDPA-42", "Slopes of both signs that no formula gives.", alibi_slopes=per_head(0.5), data=numbered, stays="slopes that a formula does not give")
+    yield case("alibi-drawn-lse", "SDPA-42 SDPA-19", "lse with slopes that no formula gives.", alibi_slopes=per_head(0.5), return_lse=True, data=numbered, stays="lse with slopes that a formula does not give")
     yield case("alibi-scale", "SDPA-42 SDPA-4", "The scale does not act on slopes.", scale=3.0, stays="a scale that is not the default one", **slopes)
     yield case("alibi-softcap", "SDPA-42 SDPA-5", "Nor does the softcap.", softcap=2.0, stays="ALiBi and softcap", **slopes)
     yield case("alibi-bias", "SDPA-42 SDPA-6", "ALiBi and a bias.", bias=random_bias(2.0), **slopes)
@@ -46,6 +48,7 @@ def cases() -> Iterator[Case]:
     yield case("head-scale-softcap", "SDPA-43 SDPA-5", "Before the softcap.", softcap=2.0, stays="the order of scale and softcap", **scales)
     yield case("head-scale-bias", "SDPA-43 SDPA-6", "Which does not act on the bias.", bias=random_bias(2.0), stays="a bias that is not scaled", **scales)
     yield case("head-scale-grouped", "SDPA-43 SDPA-17", "A factor for each query head, with grouped heads.", GROUPED, **scales)
+    yield case("head-scale-grouped-lse", "SDPA-43 SDPA-17 SDPA-19", "lse with a factor for each query head of a group.", GROUPED, return_lse=True, stays="lse with factors in a group", **scales)
     yield case("head-scale-grouped-one-query", "SDPA-43 SDPA-17", "The same with one query.", replace(GROUPED, sq=1), **scales)
     yield from _rotary()
     for kind, options in (("alibi", slopes), ("head-scale", scales)):
@@ -57,6 +60,7 @@ def _rotary() -> Iterator[Case]:
     pairs: dict[str, Any] = halves | {"rotary_interleaved": True}
     yield case("rotary", "SDPA-44", "Halves, of the whole width.", dtypes=ALL_DTYPES, **halves)
     yield case("rotary-interleaved", "SDPA-44", "Interleaved pairs.", dtypes=ALL_DTYPES, **pairs)
+    yield case("rotary-interleaved-lse", "SDPA-44 SDPA-19", "lse of scores turned in interleaved pairs.", return_lse=True, stays="lse with interleaved pairs", **pairs)
     yield case("rotary-square-causal", "SDPA-44 SDPA-9", "Causal self-attention, as in prefill.", SQUARE, is_causal=True, stays="the rotation of prefill", **halves, needs="Sq = Sk")
     yield case("rotary-part", "SDPA-44", "Half of the columns turn, the others stay.", rotary_cos=_cos_of_half, rotary_sin=_sin_of_half, data=numbered, stays="a rotation of some columns")
     yield case("rotary-part-interleaved", "SDPA-44", "The same with interleaved pairs.", rotary_cos=_cos_of_half, rotary_sin=_sin_of_half, rotary_interleaved=True, data=numbered)
