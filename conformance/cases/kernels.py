@@ -551,7 +551,7 @@ def _written() -> dict[str, Case]:
         ("bias-smallest-causal", "SDPA-24 SDPA-9", "The smallest number as the bias of every key up to the row's.", replace(TOKEN, b=1, sq=16, sk=16), smallest | {"is_causal": True}),
         ("lengths-none-sinks", "SDPA-38 SDPA-19 SDPA-12", "No valid key: zeros, and lse is the sink.", replace(TOKEN, b=1, sq=65, sk=65), none | {"sinks": peaked_sinks}),
         ("lengths-none-causal", "SDPA-15 SDPA-12 SDPA-19", "No valid key in a causal call: zeros, and lse of −inf.", replace(TOKEN, b=1, sq=65, sk=65), none | {"is_causal": True}),
-        ("mask-long", "SDPA-7", "A mask of 256 rows and keys.", replace(TOKEN, b=1, sq=256, sk=256), {"mask": random_mask(0.7)}),
+        ("mask-long", "SDPA-7", "A mask of 256 rows and keys.", replace(TOKEN, b=1, hq=6, hkv=6, sq=256, sk=256), {"mask": random_mask(0.7)}),
         ("mask-lengths", "SDPA-7 SDPA-12 SDPA-13", "A mask, and a length that ends within the keys.", replace(TOKEN, b=1, sq=65, sk=65), {"mask": random_mask(0.7), "kv_lengths": lengths(40, of=65)}),
         ("mask-window", "SDPA-13 SDPA-11 SDPA-7", "A mask, and a window on both sides.", replace(TOKEN, b=1, sq=65, sk=65), {"mask": random_mask(0.7), "window": (8, 8)}),
         ("past-bias", "DEC-1 SDPA-6", "A bias over 16 past keys and 16 new ones.", replace(TOKEN, b=1, sq=16, sk=32), several | {"bias": random_bias(2.0)}),
@@ -562,7 +562,7 @@ def _written() -> dict[str, Case]:
     ):  # fmt: skip
         options = {"data": telling, "dtypes": DTYPES} | options
         found.append(case(f"kernel-whole-{name}", clauses, why, shape, **options))
-        why = f"{why[:-1]}, with groups of four."
+        why = f"{why[:-1]}, with groups of {'three' if shape.hq == 6 else 'four'}."
         found.append(case(f"kernel-wholegrouped-{name}", f"{clauses} SDPA-17", why, replace(shape, hkv=2), **options))
     return {each.name: each for each in found}
 

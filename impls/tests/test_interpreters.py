@@ -221,7 +221,7 @@ def test_other_plug_ins_are_judged_as_they_are() -> None:
     [
         ("pallas_gpu:mha", "causal-square", "1 passed"),
         # Its loop over the keys goes as far as the rows do, behind the last key where there are more rows.
-        ("pallas_gpu:mha", "causal-more-queries", "rows 16–31 of 32, every column"),
+        ("pallas_gpu:mha", "causal-more-queries", "1 xfailed"),  # pallas-mha-causal is on record
         ("pallas_gpu:gqa", "one-query", "1 passed"),
         ("pallas_tpu:flash_attention", "causal-square", "1 passed"),
     ],
