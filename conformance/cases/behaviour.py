@@ -110,8 +110,8 @@ def _invalid() -> Iterator[Case]:
     yield refused("lengths-longer-values", "SDPA-31", "k has 6 keys, v has 7.", lambda x: replace(x, k=x.k[:, :, :-1]))
     yield refused("batch-keys", "SDPA-31", "q has a batch of 2, k and v of 3.", _more_batches)
     yield refused("batch-values", "SDPA-31", "k has a batch of 2, v of 3.", lambda x: replace(x, v=np.concatenate([x.v, x.v[:1]])))
-    yield refused("widths", "SDPA-32", "q has width 8, k has 7.", lambda x: replace(x, k=x.k[..., :-1]))
-    yield refused("widths-query", "SDPA-32", "q has width 7, k has 8.", lambda x: replace(x, q=x.q[..., :-1]))
+    yield refused("widths", "SDPA-32", "q has width 8, k has 7.", lambda x: replace(x, k=x.k[..., :-1]), stays="a key that is narrower")
+    yield refused("widths-query", "SDPA-32", "q has width 7, k has 8.", lambda x: replace(x, q=x.q[..., :-1]), stays="a query that is narrower")
     yield refused("heads", "SDPA-33", "3 query heads over 2.", lambda x: replace(x, q=np.concatenate([x.q, x.q[:, :1]], 1)), needs="Hkv > 1")
     yield refused("heads-fewer-queries", "SDPA-33", "2 query heads over 4.", lambda x: replace(x, k=np.repeat(x.k, 2, 1), v=np.repeat(x.v, 2, 1)), needs="group = 1")
     yield refused("heads-keys", "SDPA-33", "k has 4 heads, v has 2, under 4 query heads.", lambda x: replace(x, q=np.repeat(x.q, 2, 1), k=np.repeat(x.k, 2, 1)), needs="group = 1")
@@ -121,11 +121,11 @@ def _invalid() -> Iterator[Case]:
     yield refused("dtypes", "SDPA-35", "q has the dtype of the call, k and v are float64.", lambda x: replace(x, k=x.k.astype(np.float64), v=x.v.astype(np.float64)))
     yield refused("dtypes-values", "SDPA-35", "q and k have the dtype of the call, v has another one.", lambda x: replace(x, v=x.v.astype(_other_half(x.q.dtype))))
     yield refused("mask-keys", "SDPA-36", "A mask over 6 of 7 keys.", _with("mask", lambda x: np.ones_like(x.keywords["mask"][..., 1:])), mask=random_mask(0.5))
-    yield refused("mask-queries", "SDPA-36", "A mask over 4 of 5 rows.", _with("mask", lambda x: np.ones_like(x.keywords["mask"][..., 1:, :])), mask=random_mask(0.5), needs="Sq > 2")
-    yield refused("mask-heads", "SDPA-36", "A mask with 3 heads for 2.", _with("mask", lambda x: np.ones((x.q.shape[0], x.q.shape[1] + 1, x.q.shape[2], x.k.shape[2]), bool)), mask=random_mask(0.5))
+    yield refused("mask-queries", "SDPA-36", "A mask over 4 of 5 rows.", _with("mask", lambda x: np.ones_like(x.keywords["mask"][..., 1:, :])), mask=random_mask(0.5), needs="Sq > 2", stays="a mask of fewer rows")
+    yield refused("mask-heads", "SDPA-36", "A mask with 3 heads for 2.", _with("mask", lambda x: np.ones((x.q.shape[0], x.q.shape[1] + 1, x.q.shape[2], x.k.shape[2]), bool)), mask=random_mask(0.5), stays="a mask of more heads")
     yield refused("mask-rank5", "SDPA-36", "A mask of rank 5.", _with("mask", lambda x: np.ones_like(x.keywords["mask"][None])), mask=random_mask(0.5))
     yield refused("bias-keys", "SDPA-36", "A bias over 6 of 7 keys.", _with("bias", lambda x: np.zeros_like(x.keywords["bias"][..., 1:])), bias=random_bias())
-    yield refused("bias-larger", "SDPA-36", "A bias with a batch of 4 over a batch of 2.", _with("bias", lambda x: np.zeros_like(np.repeat(x.keywords["bias"], 2, 0))), bias=random_bias())
+    yield refused("bias-larger", "SDPA-36", "A bias with a batch of 4 over a batch of 2.", _with("bias", lambda x: np.zeros_like(np.repeat(x.keywords["bias"], 2, 0))), bias=random_bias(), stays="a bias of more batches")
 
 
 def _poison(what: str, value: float, keys: slice) -> Callable[[Inputs], Inputs]:

@@ -101,7 +101,7 @@ def _inside() -> Iterator[Case]:
     yield case("block-lengths", "BLOCK-3 SDPA-12", "Lengths that end inside of blocks.", BLOCKS, kv_lengths=lengths(37, 21, of=37), stays="a block mask and lengths", **table((16, 16), change=_all))
     yield case("block-bias", "BLOCK-3 SDPA-6", "A bias inside of the blocks.", shape, bias=random_bias(2.0), **small)
     yield case("block-softcap", "BLOCK-3 SDPA-5", "Softcap, which brings no masked block back.", shape, softcap=2.0, stays="a block mask and a softcap", **small)
-    yield case("block-sinks", "BLOCK-4 SDPA-38", "A sink, and rows without a block.", shape, sinks=per_head(1.0), **table((4, 4), change=_no_first_rows))
+    yield case("block-sinks", "BLOCK-4 SDPA-38", "A sink, and rows without a block.", shape, sinks=per_head(1.0), stays="a sink and rows without a block", **table((4, 4), change=_no_first_rows))
     yield case("block-sinks-one-key", "BLOCK-4 SDPA-38", "One query and one key, which some heads have not, and a sink.", replace(SMALL, sq=1, sk=1), sinks=per_head(1.0), block_mask=_one_of_two, block_size=(1, 1), data=numbered, stays="a mask of one key and a sink")
     yield case("block-past", "BLOCK-1 DEC-1", "Blocks of past and new keys together.", BLOCKS, past=18, stays="a block mask over a past", **table((16, 16)))
 

@@ -66,7 +66,7 @@ def _offset() -> Iterator[Case]:
     yield case("offset-per-batch", "SDPA-10", "One offset per batch.", SMALL, causal_offset=lengths(2, 0), dtypes=("float32", *HALVES), **one, stays="no other option beside it", needs="B > 1")
     yield case("offset-long", "SDPA-10 SDPA-1", "Offset 256 over 520 keys, the largest score at key 257: bfloat16 takes it for key 256.", LONG, is_causal=True, causal_offset=256, data=peak(257), dtypes=("float32", "bfloat16"))
     yield case("offset-tiles", "SDPA-10", "Offset 48 over several tiles: bottom right.", TILES, causal_offset=bottom_right, stays="the bottom right over several tiles", **one, needs="Sq < Sk")
-    yield case("offset-tiles-negative", "SDPA-10 SDPA-15", "Offset −3 over several tiles.", replace(TILES, sq=65), causal_offset=-3, **one)
+    yield case("offset-tiles-negative", "SDPA-10 SDPA-15", "Offset −3 over several tiles.", replace(TILES, sq=65), causal_offset=-3, stays="a negative offset over several tiles", **one)
 
 
 def _window() -> Iterator[Case]:

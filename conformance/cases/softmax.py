@@ -80,7 +80,7 @@ def _results() -> Iterator[Case]:
     yield case("lse-mask", "SDPA-19 SDPA-7", "lse is of the allowed keys only.", SMALL, return_lse=True, mask=random_mask(0.5), stays="lse and mask")
     yield case("lse-one-key", "SDPA-19", "lse over one key is its score.", replace(SMALL, sk=1), return_lse=True)
     yield case("lse-shift", "SDPA-19 SDPA-14", "lse near −625.", SMALL, return_lse=True, data=shifted(-625.0), stays="a large negative lse")
-    yield case("lse-grouped", "SDPA-19 SDPA-17", "lse has one head per query head.", GROUPED, return_lse=True)
+    yield case("lse-grouped", "SDPA-19 SDPA-17", "lse has one head per query head.", GROUPED, return_lse=True, stays="lse with grouped heads")
     yield case("lse-tiles", "SDPA-19", "lse over several tiles.", TILES, return_lse=True, dtypes=("float32", *HALVES))
     yield case("weights-and-lse", "SDPA-18 SDPA-19", "Output, weights, lse, in this order.", SMALL, return_weights=True, return_lse=True, stays="the order of the results")
 

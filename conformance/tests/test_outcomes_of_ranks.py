@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import psutil
@@ -39,9 +38,8 @@ def judged(name: str, pool: Pool) -> Result:
 
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that still run, a moment later."""
-    time.sleep(0.1)
-    return [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+    """Those that still run some seconds later, which a busy machine may need to end them."""
+    return psutil.wait_procs(processes, timeout=10)[1]
 
 
 @pytest.mark.slow(20)
