@@ -329,7 +329,7 @@ def test_built_ins_that_compile_nothing_are_asked_a_few_cases_at_the_sizes_of_ke
 
 
 def test_the_few_meet_every_option_in_every_dtype() -> None:
-    """And every width and group that a run has, with less than a fifth of its cases' multiplications."""
+    """And every width and group that a run has, with less than a quarter of its cases' multiplications."""
     names = kernels.REQUESTED.read_text(encoding="utf-8").split()
     rows = [row for row in map(kernels.row_named, names) if row is not None]
     few = [row for row in map(kernels.row_named, few_kernel_cases()) if row is not None]
@@ -337,4 +337,4 @@ def test_the_few_meet_every_option_in_every_dtype() -> None:
     for part in ("option", "width", "group"):
         assert {(getattr(r, part), r.dtype) for r in cheap} == {(getattr(r, part), r.dtype) for r in few}
     assert len(few) < 90
-    assert sum(row.cost for row in few) < 0.2 * sum(row.cost for row in rows)
+    assert sum(row.cost for row in few) < 0.25 * sum(row.cost for row in rows)
