@@ -19,12 +19,15 @@ from attention_conformance.impls.gallery.upstream import Upstream, upstream
 FOLDER = Path(issues.__file__).resolve().parents[1] / "upstream"
 INDEX = "README.md"
 
-_HEAD = """\
+#: What was checked by hand when the texts were last written; it changes with them.
+CHECKED = "on 2026-11-25 the newest for Python 3.11, but of PyTorch: 2.13, where 2.15 was the newest"
+
+_HEAD = f"""\
 # Upstream issues
 
 The gravest findings of the [ledger](../DEVIATIONS.md) and of the [gallery](../../impls/GALLERY.md), each as the text
 of an issue: a script in the library's own terms, what came of it, and what the documentation says. Each was run with
-the versions that it names, on 2026-11-25 the newest for Python 3.11, but of PyTorch: 2.13, where 2.15 was the newest.
+the versions that it names, {CHECKED}.
 `attention-conformance gallery issue '*' --work FOLDER -o conformance/upstream` writes them anew, and refuses one
 whose script is right by then.
 

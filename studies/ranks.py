@@ -112,7 +112,7 @@ class Cost:
         return rows / self.ranks * self.width * self.size
 
 
-# What a rank does.
+# The part of a rank.
 
 
 def shards(rank: int, ranks: int, queries: int, keys: int, heads: int) -> tuple[np.ndarray, ...]:

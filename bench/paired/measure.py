@@ -51,7 +51,7 @@ MODULE = "attention_conformance.bench.paired.worker"
 TIMEOUT = 180.0
 
 #: A change has to be at least LEAST large and its interval beyond MARGIN.  Closer than for runs that are made one after
-#: the other (bench.statistics): rounds leave less scatter.  bench/PAIRED.md has how much, and what this finds.
+#: the other (bench.analysis.statistics): rounds leave less scatter.  bench/PAIRED.md has how much, and what this finds.
 LEAST = 1.03
 MARGIN = 1.01
 

@@ -133,12 +133,16 @@ def check_options(keywords: Mapping[str, Any], arrays: Mapping[str, np.ndarray])
         "alibi_slopes",
         "rotary_cos",
     }:
-        raise ValueError("causal_offset shifts is_causal, window, ALiBi and trees, and neither is given")
+        raise ValueError("causal_offset shifts is_causal, window, ALiBi, rotary tables and trees, and none is given")
     if not keywords.get("softcap", 1.0) > 0:
         raise ValueError(f"softcap is {keywords['softcap']}; it is above 0, and left out for none")
     parents = keywords.get("tree_parents")
     if parents is not None and not ((parents >= -1) & (parents < np.arange(parents.shape[-1]))).all():
         raise ValueError("tree_parents name a row behind their own; TREE-4 leaves the result open")
+    if "rotary_interleaved" in keywords and "rotary_cos" not in keywords:
+        raise ValueError("rotary_interleaved pairs columns for rotary_cos and rotary_sin, and they are not given")
+    if min(keywords.get("block_size", (1,))) < 1:
+        raise ValueError(f"block_size is {keywords['block_size']}; it is (bq, bk), each 1 or more")
     sides = keywords.get("window", (0, 0))
     if len(sides) != 2 or any(side is not None and side < 0 for side in sides):
         raise ValueError(f"window is {sides}; it is (left, right), each 0 or more, or None for an open side")
@@ -159,9 +163,17 @@ def check_fit(arrays: Mapping[str, np.ndarray], keywords: Mapping[str, Any]) -> 
         k, v = reference.joined(k, v, keywords.get("past_key"), keywords.get("past_value"))
     reference.check_inputs(arrays["q"], k, v, keywords.get("mask"), keywords.get("bias"), keywords.get("sinks"))
     reference.check_masks(arrays["q"], k, *(keywords.get(n) for n in ("block_mask", "block_size", "tree_parents")))
-    for name in ("alibi_slopes", "head_scale"):
-        if name in keywords and keywords[name].shape != arrays["q"].shape[1:2]:
-            raise ValueError(f"SDPA-36: {name} {keywords[name].shape} are not one per query head")
+    by_place = ("alibi_slopes", "head_scale", "rotary_cos", "rotary_sin")
+    reference.check_tables(arrays["q"], *(keywords.get(name) for name in by_place))
+    if "rotary_cos" in keywords:
+        offset = np.asarray(keywords.get("causal_offset", k.shape[2] - arrays["k"].shape[2]))
+        least = min(0, int(offset.min(initial=0)))
+        most = max(k.shape[2], arrays["q"].shape[2] + int(offset.max(initial=0)))
+        rows = len(keywords["rotary_cos"])
+        if least < 0 or most > rows:
+            raise ValueError(
+                f"rotary_cos has {rows} rows, places go from {least} to {most - 1}; SDPA-44 leaves it open"
+            )
     for name, array in (("q", arrays["q"]), ("k", k), ("v", v)):
         if np.isinf(array).any():
             raise ValueError(f"{name} has an infinity; SDPA-37 leaves the result open")

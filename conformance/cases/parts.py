@@ -53,6 +53,8 @@ def part_of(name: str, value: Any, batches: Any = ALL, heads: Any = ALL, queries
             if axis >= 0 and value.shape[axis] > 1:
                 value = value[(*[ALL] * axis, chosen)]
         return value
+    if name in ("rotary_cos", "rotary_sin"):  # by places, of all batches and heads
+        return value
     if name == "tree_parents":
         return value if value.ndim == 1 else value[batches]
     return value if value.size == 1 else value.reshape(-1)[batches]

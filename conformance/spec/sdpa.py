@@ -119,9 +119,7 @@ def sdpa(
         present = (k.astype(np.float64), v.astype(np.float64))
     check_inputs(q, k, v, mask, bias, sinks)
     check_masks(q, k, block_mask, block_size, tree_parents)
-    for name, array in (("alibi_slopes", alibi_slopes), ("head_scale", head_scale)):
-        if array is not None and array.shape != (q.shape[1],):
-            raise InvalidInput("SDPA-36", f"{name} {array.shape} are not one per query head")
+    check_tables(q, alibi_slopes, head_scale, rotary_cos, rotary_sin)
     if causal_offset is None:
         causal_offset = 0 if past_key is None else past_key.shape[2]  # SDPA-9, DEC-2
     keys, positions = np.arange(k.shape[2]), np.arange(q.shape[2])
@@ -133,11 +131,7 @@ def sdpa(
     k = repeat_heads(k.astype(np.float64), q.shape[1])
     v = repeat_heads(v.astype(np.float64), q.shape[1])
     rotary = None
-    if rotary_cos is not None or rotary_sin is not None:
-        if rotary_cos is None or rotary_sin is None or rotary_cos.shape != rotary_sin.shape:
-            raise InvalidInput("SDPA-36", "rotary_cos and rotary_sin do not fit together")
-        if 2 * rotary_cos.shape[1] > q.shape[3]:
-            raise InvalidInput("SDPA-36", f"rotary_cos {rotary_cos.shape} is wider than half of q")
+    if rotary_cos is not None and rotary_sin is not None:
         tables = (rotary_cos.astype(np.float64), rotary_sin.astype(np.float64))
         places = positions + np.reshape(causal_offset, (-1, 1)), keys[None]
         (q, size_q), (k, size_k) = (
@@ -250,6 +244,36 @@ def check_inputs(
             raise InvalidInput("SDPA-36", f"{name} {array.shape} does not broadcast")
     if sinks is not None and sinks.shape != (q.shape[1],):
         raise InvalidInput("SDPA-36", f"sinks {sinks.shape} are not one per query head")
+
+
+def check_tables(
+    q: Array, alibi_slopes: Array | None, head_scale: Array | None, rotary_cos: Array | None, rotary_sin: Array | None
+) -> None:
+    """(SDPA-36) Refuse slopes and factors that are not one per query head, and rotary tables that do not fit.
+
+    Parameters
+    ----------
+    q
+        (B, Hq, Sq, D).
+    alibi_slopes, head_scale
+        (Hq,) each.
+    rotary_cos, rotary_sin
+        (P, W / 2) each, W ≤ D.
+
+    Raises
+    ------
+    InvalidInput
+        For the first thing that does not fit.
+    """
+    for name, array in (("alibi_slopes", alibi_slopes), ("head_scale", head_scale)):
+        if array is not None and array.shape != (q.shape[1],):
+            raise InvalidInput("SDPA-36", f"{name} {array.shape} are not one per query head")
+    if rotary_cos is None and rotary_sin is None:
+        return
+    if rotary_cos is None or rotary_sin is None or rotary_cos.shape != rotary_sin.shape:
+        raise InvalidInput("SDPA-36", "rotary_cos and rotary_sin do not fit together")
+    if rotary_cos.ndim != 2 or 2 * rotary_cos.shape[1] > q.shape[3]:
+        raise InvalidInput("SDPA-36", f"rotary_cos {rotary_cos.shape} is not (P, W / 2) with W up to {q.shape[3]}")
 
 
 def check_masks(

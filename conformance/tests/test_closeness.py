@@ -206,7 +206,10 @@ def test_rows_in_parts_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {
         "mask": RNG.random((2, 4, 5, 7)) < 0.8, "bias": drawn(4, 1, 7), "kv_lengths": np.array([7, 3]),
         "is_causal": True, "causal_offset": np.array([2, 1]), "sinks": drawn(4), "softcap": 3.0,
-    }  # fmt: skip
+        "alibi_slopes": drawn(4), "head_scale": drawn(4), "rotary_interleaved": True,
+        "block_mask": RNG.random((2, 1, 3, 2)) < 0.8, "block_size": (2, 4),
+        "tree_parents": np.array([[-1, 0, 0, 1, 2], [-1, -1, 1, 0, 3]]),
+    } | tables(9)  # fmt: skip
     output = right(q, k, v, **options)
     whole = error_share(output, q, k, v, **options)
     monkeypatch.setattr("attention_conformance.conformance.cases.given.KEYS_AT_ONCE", 1)
@@ -230,6 +233,12 @@ def test_what_a_masked_nan_does_is_left_open() -> None:
         assert_close(leaky, q, k, v, **options)
 
 
+def tables(rows: int, pairs: int = 4) -> dict[str, np.ndarray]:
+    """Rotary tables of some places and pairs of columns."""
+    angles = np.arange(rows)[:, None] / (1 + np.arange(pairs))
+    return {"rotary_cos": np.cos(angles).astype(np.float32), "rotary_sin": np.sin(angles).astype(np.float32)}
+
+
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
@@ -238,7 +247,16 @@ def test_what_a_masked_nan_does_is_left_open() -> None:
         ({"v": np.zeros((2, 2, 6, 8), np.float32)}, ValueError, "SDPA-31"),
         ({"mask": np.zeros((5, 7), np.float32)}, TypeError, "mask is float32"),
         ({"mask": np.zeros((5, 6), bool)}, ValueError, "SDPA-36"),
-        ({"causal_offset": 2}, ValueError, "neither is given"),
+        ({"causal_offset": 2}, ValueError, "none is given"),
+        ({"alibi_slopes": np.ones(3, np.float32)}, ValueError, "not one per query head"),
+        (tables(3), ValueError, "has 3 rows, places go from 0 to 6"),
+        (tables(9) | {"causal_offset": -1}, ValueError, "places go from -1 to 6"),
+        (tables(9, 5), ValueError, "W up to 8"),
+        ({"rotary_cos": np.ones((9, 4), np.float32)}, ValueError, "do not fit together"),
+        ({"rotary_interleaved": True}, ValueError, "are not given"),
+        ({"block_mask": np.ones((1, 1), bool)}, ValueError, "BLOCK-5"),
+        ({"block_mask": np.ones((1, 1), bool), "block_size": (0, 8)}, ValueError, "each 1 or more"),
+        ({"tree_parents": [-1, 0, 1, 2, 4]}, ValueError, "TREE-4"),
         ({"softcap": 0.0}, ValueError, "above 0"),
         ({"window": (-1, 0)}, ValueError, "open side"),
         ({"kv_lengths": [8, 1]}, ValueError, "there are 7 keys"),
@@ -409,7 +427,13 @@ def test_no_framework_is_imported() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-@pytest.mark.parametrize("name", ["plain", "sinks", "lengths", "bias", "softcap", "empty-row"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("plain", "sinks", "lengths", "bias", "softcap", "empty-row", "alibi-grouped", "head-scale-grouped"),
+        *("rotary-part", "rotary-past", "block-grouped", "block-past", "tree-drawn", "tree-offsets", "tree-blocks"),
+    ],
+)
 def test_cases_of_the_suite_are_close(name: str) -> None:
     """Their own reference passes, and with an offset of one part in a hundred does not."""
     case = all_cases()[name]
@@ -673,7 +697,7 @@ def test_memory_that_nobody_wrote_is_left_open() -> None:
         ("varlen-cross", {"cu_seqlens_k": [0, 9, 16, 22, 33]}, ValueError, "ends within 32 rows"),
         ("varlen-cross", {"cu_seqlens_k": [0, 9, 16]}, ValueError, "VARLEN-11"),
         ("varlen-cross", {"cu_seqlens_q": np.zeros(5, np.float32)}, TypeError, "cu_seqlens_q is float32"),
-        ("varlen-cross", {"causal_offset": [1, 2]}, ValueError, "neither is given"),
+        ("varlen-cross", {"causal_offset": [1, 2]}, ValueError, "none is given"),
         ("varlen-cross", {"causal_offset": [1, 2], "is_causal": True}, ValueError, "there are 4 sequences"),
         ("varlen-cross", {"v": np.full((32, 2, 8), np.inf, np.float32)}, ValueError, "SDPA-37"),
         ("varlen-cross", {"sinks": np.zeros(3, np.float32)}, ValueError, "sinks"),

@@ -10,9 +10,10 @@ import pytest
 from attention_conformance.conformance.cases import AnyCase, asked_cases
 from attention_conformance.conformance.diagnosis import match
 from attention_conformance.conformance.diagnosis.match import Explanation, Passed, diagnose, examined
-from attention_conformance.conformance.faults import FAULTS
+from attention_conformance.conformance.faults import FAULTS, Fault
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
 from attention_conformance.conformance.faults.trials import Failed, trial
+from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.impls.contract import Implementation
 
 PROFILE = Implementation("plugged", "none:none").profile("float32")
@@ -104,3 +105,33 @@ def test_what_another_explanation_gives_is_not_said_twice() -> None:
     )
     assert match._without_superfluous([wide, one, other]) == [wide, one]
     assert match._without_superfluous([wide, one]) == [wide, one]
+
+
+class Raising(Attention):
+    """An exception of its own wherever there are more keys than rows."""
+
+    def attend(self, x: Inputs) -> Expected:
+        """Attention, or the exception."""
+        if x.k.shape[2] > x.q.shape[2]:
+            raise RuntimeError(f"no kernel for {x.k.shape[2]} keys")
+        return super().attend(x)
+
+
+def test_exceptions_are_explained_by_their_words_and_by_no_pair_of_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two mistakes that raise too are no cause, so pairs are searched where numbers are left alone."""
+    searched: list[Failed] = []
+
+    def showing(failed: Failed) -> list[Fault]:
+        searched.append(failed)
+        return []
+
+    monkeypatch.setattr(match, "_showing", showing)
+    failed, passed = sorted_out(Raising, asked())
+    (found,) = diagnose(failed, passed)
+    assert found.title.startswith("“an exception: RuntimeError: no kernel for … keys”")
+    assert found.fits == frozenset(failed)
+    assert searched == []
+    wrong, right = sorted_out(ScaleOfWidth32, asked())
+    monkeypatch.setattr(match, "_explanations", lambda *_: iter(()))
+    assert diagnose(wrong, right) == []
+    assert searched

@@ -1,4 +1,4 @@
-"""Ranks: a call over several processes or devices is one call, and what a rank does alone is told with its number."""
+"""Ranks: a call over several processes or devices is one call, and a rank that fails alone is told by its number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rings at scale: the judge refuses what a rank gets wrong, and the model is of what a ring does."""
+"""Rings at scale: the judge refuses a rank's mistake, and the model is of the ring's own steps."""
 
 from __future__ import annotations
 
