@@ -161,7 +161,7 @@ def _form() -> Iterator[GradientCase]:
     yield case("inputs-unchanged", "GRAD-13", "All inputs are the same after the call.", bias=random_bias(1.0), mask=random_mask(0.5), stays="a mask and a bias are inputs, too")
     yield case("repeat", "GRAD-14", "Five equal calls.", repeats=5, is_causal=True)
     yield case("repeat-tiles", "GRAD-14", "Five equal calls over several tiles of keys.", TILES, repeats=5, dtypes=("float32", *HALVES), stays="equal calls in half precision, at every width")
-    yield case("repeat-tiles-causal", "GRAD-14 SDPA-9", "Ten equal causal calls over several tiles of keys.", TILES, repeats=10, is_causal=True, dtypes=("float32", *HALVES), stays="equal causal calls in half precision, at every width")
+    yield case("repeat-tiles-causal", "GRAD-14", "Ten equal causal calls over several tiles of keys.", TILES, repeats=10, is_causal=True, dtypes=("float32", *HALVES), stays="equal causal calls in half precision, at every width")
     yield case("repeat-bias", "GRAD-14", "Twenty equal calls with a bias (flash-attention 429).", repeats=20, bias=random_bias(2.0))
     yield case("invalid-grad-output", "GRAD-12", "grad_output has 4 rows for 5.", edit=lambda x: replace(x, grad_output=x.grad_output[:, :, :4]), invalid=True)
     yield case("invalid-grad-output-dtype", "GRAD-12", "grad_output in float64 for q in float32.", edit=lambda x: replace(x, grad_output=x.grad_output.astype(np.float64)), invalid=True)
