@@ -230,3 +230,12 @@ def test_a_job_that_waits_for_a_core_says_nothing_of_clocks() -> None:
     cheating.disagreeing_clocks([waits] * 5)
     with pytest.raises(Invalid, match="18 ms more by its parent's"):
         cheating.disagreeing_clocks([cheating.job(batch, Spent(0.012, 0.030, 0.0), 2)] * 5)
+
+
+def test_threads_that_spin_while_the_first_waits_for_a_core_hide_no_work() -> None:
+    """Figures of a decoding call whose two threads woke on one core; the same without a wait would be hidden work."""
+    batch = Batch("returned", seconds=(0.000339,) * 39, made=40, call_seconds=0.02429, other_seconds=0.0032)
+    spins = cheating.job(batch, Spent(0.028, 0.02842, 0.04417, queued=0.00401), 2)
+    cheating.disagreeing_clocks([spins] * 5)
+    with pytest.raises(Invalid, match=r"10\.7 ms more of processor time"):
+        cheating.disagreeing_clocks([cheating.job(batch, Spent(0.028, 0.02842, 0.04417), 2)] * 5)

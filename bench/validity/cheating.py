@@ -109,11 +109,13 @@ def job(batch: Batch, spent: Spent, cores: int) -> Job:
     """The job of a batch.
 
     By processor time each of its calls counts as the median sample, as the worker's word for those that are no samples
-    could hide others; a call that waits for a core has none.
+    could hide others; a call that waits for a core has none.  While its first thread has none, the threads that share
+    the call with it may spin on all cores: two threads that wake on one core waited 2 to 10 ms, until the scheduler's
+    tick parted them, and took twice that.
     """
     each = batch.host_seconds or median(batch.seconds)
     calls = max(batch.call_seconds, batch.made * (batch.host_seconds or 0.0))
-    worked = None if spent.cpu is None else spent.cpu - cores * (batch.made * each + batch.other_seconds)
+    worked = None if spent.cpu is None else spent.cpu - cores * (batch.made * each + batch.other_seconds + spent.queued)
     return Job(calls, spent.waited - spent.queued - calls - batch.other_seconds, worked)
 
 
