@@ -280,7 +280,7 @@ class PairedComparison:
             return
         batches = self._rounds(one, processes, count, max(seconds.values()))
         for name, process in processes.items():
-            if one.outcome == "timed" and _honest(one, name, batches[name], process):
+            if one.outcome == "timed" and self._honest(one, name, batches[name], process):
                 self._right(one, name, process, offers, pair, inputs[0], LAST, batches[name][-1].results)
                 _job(one, process, name, "end", task.key)
 
@@ -306,6 +306,33 @@ class PairedComparison:
             for name in names:
                 one.rounds[name][-1].append(list(batches[name][-1].seconds))
         return batches
+
+    def _honest(self, one: Result, name: str, batches: Sequence[Batch], process: Process) -> bool:
+        """Whether the worker does not only look fast, by the rules of ``pytest bench`` (bench.validity.cheating)."""
+
+        def cold_calls() -> Sequence[float]:
+            found = _job(one, process, name, "cold_calls", one.task.key, cheating.LEAST_PAIRS)
+            return () if found is None else found["seconds"]
+
+        def longer() -> list[Job]:
+            most = CALLS * cheating.LONGER
+            found = []
+            for number in range(1, cheating.LONGER_JOBS + 1):
+                given = (one.task.key, cheating.LONGER * self.plan.round_seconds, most, UNSEEN + number, False)
+                taken, spent = _job(one, process, name, "batch", *given), process.spent
+                if taken is not None and spent is not None:
+                    found.append(cheating.job(Batch(**taken), spent, usable_cores()))
+            return found
+
+        try:
+            cheating.asynchronous_return(batches[-1])
+            cheating.deferred(batches)
+            cheating.agreeing_clocks(one.jobs[name], longer)
+            cheating.cached_result(one.rounds[name][-1], cold_calls)
+        except Invalid as error:
+            if one.outcome == "timed":  # else it broke in the calls with cold caches, which says more
+                one.fail("invalid", error.text, name, error.clause)
+        return one.outcome == "timed"
 
     def _right(
         self,
@@ -406,24 +433,6 @@ def _job(one: Result, process: Process, name: str, function: str, *given: Any) -
     else:
         one.fail("invalid", answer["text"], name, "clock" if answer["status"] == "clock" else "error")
     return None
-
-
-def _honest(one: Result, name: str, batches: Sequence[Batch], process: Process) -> bool:
-    """Whether the worker does not only look fast, by the rules of ``pytest bench`` (bench.validity.cheating)."""
-
-    def cold_calls() -> Sequence[float]:
-        found = _job(one, process, name, "cold_calls", one.task.key, cheating.LEAST_PAIRS)
-        return () if found is None else found["seconds"]
-
-    try:
-        cheating.asynchronous_return(batches[-1])
-        cheating.deferred(batches)
-        cheating.disagreeing_clocks(one.jobs[name])
-        cheating.cached_result(one.rounds[name][-1], cold_calls)
-    except Invalid as error:
-        if one.outcome == "timed":  # else it broke in the calls with cold caches, which says more
-            one.fail("invalid", error.text, name, error.clause)
-    return one.outcome == "timed"
 
 
 def _skip_what_is_missing(one: Result, offers: Offers) -> None:

@@ -239,3 +239,23 @@ def test_threads_that_spin_while_the_first_waits_for_a_core_hide_no_work() -> No
     cheating.disagreeing_clocks([spins] * 5)
     with pytest.raises(Invalid, match=r"10\.7 ms more of processor time"):
         cheating.disagreeing_clocks([cheating.job(batch, Spent(0.028, 0.02842, 0.04417), 2)] * 5)
+
+
+def test_clocks_that_agree_in_longer_batches_are_believed() -> None:
+    """What a pause costs is the same however long a batch is; what is hidden in each call grows with it."""
+    seems = [cheating.Job(0.0424, 0.0, 0.0217, each=0.0031)] * 5
+    cheating.agreeing_clocks(seems, lambda: [cheating.Job(0.26, 0.0, 0.0217, each=0.0031)] * 3)
+    with pytest.raises(Invalid, match="174 ms more of processor time"):
+        cheating.agreeing_clocks(seems, lambda: [cheating.Job(0.26, 0.0, 0.174, each=0.0031)] * 3)
+
+
+def test_longer_batches_whose_calls_are_longer_are_no_excuse() -> None:
+    """What tells the truth in them alone told it nowhere else."""
+    seems = [cheating.Job(0.0424, 0.0, 0.0217, each=0.0031)] * 5
+    with pytest.raises(Invalid, match=r"in longer batches its calls take 4\.2 ms, not 3\.1"):
+        cheating.agreeing_clocks(seems, lambda: [cheating.Job(0.26, 0.0, 0.0217, each=0.0042)] * 3)
+
+
+def test_clocks_that_agree_are_not_asked_again() -> None:
+    """Longer batches take time."""
+    cheating.agreeing_clocks([cheating.Job(0.04, 0.0, 0.0)] * 5, lambda: pytest.fail("asked again"))

@@ -191,7 +191,7 @@ class Protocol:
             last = self._batch(live, LAST, last=True)
             live.batches.append(last)
             cheating.asynchronous_return(last)
-            cheating.disagreeing_clocks(live.jobs)
+            cheating.agreeing_clocks(live.jobs, lambda: self._longer(live))
             share, live.unstable = self._check(live.cell, LAST, last.results, AFTER, live.unstable)
             live.share = max(live.share, share)
             cheating.deferred(live.batches)
@@ -224,6 +224,18 @@ class Protocol:
             live.jobs.append(cheating.job(batch, spent, plan.threads))
         live.call_seconds = min(live.call_seconds, *batch.seconds)
         return batch
+
+    def _longer(self, live: Live) -> list[Job]:
+        """Jobs of longer batches, which are no samples."""
+        seconds = cheating.LONGER * self.plan.round_seconds
+        most = max(1, cheating.LONGER * self.plan.calls(live.call_seconds))
+        found = []
+        for number in range(1, cheating.LONGER_JOBS + 1):
+            batch: Batch = self._job(live.cell, "batch", seconds, most, UNSEEN + number)
+            spent = self.jobs.spent(live.cell.target.implementation)
+            if spent is not None:
+                found.append(cheating.job(batch, spent, self.plan.threads))
+        return found
 
     def _check(
         self, cell: Cell, number: int, results: Any, seed: int, earlier: Unstable | None = None
