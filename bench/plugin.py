@@ -32,16 +32,31 @@ from attention_conformance.bench.timing.processes import Processes
 from attention_conformance.bench.timing.protocol import Protocol
 from attention_conformance.bench.timing.session import Session
 from attention_conformance.bench.validity import cheating
-from attention_conformance.bench.validity.outcomes import INVALID, MEASURED, SKIPPED, TIMED, UNSTABLE, Cell, Outcome
+from attention_conformance.bench.validity.known import KnownDeviations
+from attention_conformance.bench.validity.outcomes import (
+    INVALID,
+    KNOWN_DEVIATION,
+    MEASURED,
+    SKIPPED,
+    TIMED,
+    UNSTABLE,
+    Cell,
+    Outcome,
+)
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.conformance import SPEC_VERSION, targets
+from attention_conformance.conformance.ledger.load import LedgerError
+from attention_conformance.conformance.run.recorder import ledger_of, versions_of
 from attention_conformance.impls.contract import ImplementationError
 
 #: Of the extra ``bench``: what is imported late, when all is measured.
 PACKAGES = ("pytest_benchmark", "scipy")
 
-#: Outcomes that are named one by one.
-BROKEN = (INVALID, UNSTABLE)
+#: Outcomes that are named one by one, and those of them that fail the run.
+NAMED, BROKEN = (INVALID, UNSTABLE, KNOWN_DEVIATION), (INVALID, UNSTABLE)
+
+#: Outcomes in the order of the first line, and those that are not counted where there are none.
+COUNTED, RARE = (TIMED, UNSTABLE, KNOWN_DEVIATION, INVALID, SKIPPED), (UNSTABLE, KNOWN_DEVIATION)
 
 
 @dataclass
@@ -145,10 +160,24 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     targets.pool(config).close()  # it has told what there is, and would take up memory and time
     bench = config.stash[_BENCH]
-    protocol = Protocol(bench.processes, bench.plan, lambda implementation: targets.keywords(config, implementation))
+    protocol = Protocol(
+        bench.processes,
+        bench.plan,
+        lambda implementation: targets.keywords(config, implementation),
+        known=_known_deviations(config),
+    )
     written, known = _checkpoint(config, cells)
     outcomes = {cell: known[cell.id] for cell in cells if cell.id in known}
     bench.session = Session(cells, protocol, bench.processes, _progress(config), written, outcomes)
+
+
+def _known_deviations(config: pytest.Config) -> KnownDeviations:
+    """The ledger of the run, with the versions that decide which records are in force."""
+    try:
+        ledger = ledger_of(config)
+    except LedgerError as error:
+        raise pytest.UsageError(str(error)) from None
+    return KnownDeviations(ledger, versions_of(ledger, _selection(config)))
 
 
 def _checkpoint(config: pytest.Config, cells: list[Cell]) -> tuple[Checkpoint | None, Mapping[str, Outcome]]:
@@ -263,7 +292,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say how many cells are timed, invalid and skipped, and name the invalid ones."""
+    """Say how many cells are timed, invalid and skipped, and name the invalid ones and the known deviations."""
     bench = config.stash[_BENCH]
     if bench.session is not None and bench.session.checkpoint is not None and bench.session.checkpoint.path.exists():
         terminalreporter.line(f"not complete: {bench.session.checkpoint.path} has what was measured; --resume goes on")
@@ -271,13 +300,14 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         return
     terminalreporter.section("bench")
     kinds: list[str] = [record.outcome for record in bench.records]
-    counts = {outcome: kinds.count(outcome) for outcome in (TIMED, UNSTABLE, INVALID, SKIPPED)}
-    said = (f"{count} {outcome}" for outcome, count in counts.items() if count or outcome != UNSTABLE)
+    counts = {outcome: kinds.count(outcome) for outcome in COUNTED}
+    said = (f"{count} {outcome.replace('-', ' ')}" for outcome, count in counts.items() if count or outcome not in RARE)
     terminalreporter.line(", ".join(said))
     for record in bench.records:
-        if record.outcome in BROKEN:
+        if record.outcome in NAMED:
             where = f"{record.implementation} {record.device} {record.dtype} {record.workload}"
-            terminalreporter.line(f"{record.outcome}: {where}: {record.clause}: {document.told(record)}", red=True)
+            said_of = f"{record.outcome.replace('-', ' ')}: {where}: {record.clause}: {document.told(record)}"
+            terminalreporter.line(said_of, **{"red" if record.outcome in BROKEN else "yellow": True})
     for line in _tables(bench):
         terminalreporter.line(line)
     found = (bench.session.outcomes, bench.processes.shares(), bench.extra.overhead, bench.gpu_state)
@@ -299,7 +329,7 @@ def _tables(bench: Bench) -> list[str]:
     invalid = [
         {**msgspec.structs.asdict(record), "reason": document.told(record)}
         for record in bench.records
-        if record.outcome in BROKEN
+        if record.outcome in NAMED
     ]
     cache = shortened(f"caches {bench.plan.cache}: {MEANING[bench.plan.cache]}", WIDTH)
     grown = sentences(bench.extra.fits(outcomes), bench.extra.memories(outcomes))

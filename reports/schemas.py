@@ -157,6 +157,10 @@ class UnstableCell(Cell, frozen=True, kw_only=True, tag="unstable"):
     calls: Number
 
 
+class KnownDeviationCell(Cell, frozen=True, kw_only=True, tag="known-deviation"):
+    """A cell that breaks ``clause`` as a record of the deviation ledger says, and so has no time."""
+
+
 class SkippedCell(Cell, frozen=True, kw_only=True, tag="skipped"):
     """A cell without a time, for ``reason``."""
 
@@ -194,7 +198,7 @@ class ModelDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     differences: list[DifferenceRow]
     memory: list[MemoryRow] = []
     runs: list[RunRow]
-    cells: list[TimedCell | UnstableCell | InvalidCell | SkippedCell]
+    cells: list[TimedCell | UnstableCell | KnownDeviationCell | InvalidCell | SkippedCell]
     #: Number of cases that the faults were put to.
     cases: Count
     faults: list[Fault]

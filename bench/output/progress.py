@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.segment import ControlType
 from rich.text import Text
 
-from attention_conformance.bench.validity.outcomes import MEASURED, TIMED, Cell, Outcome
+from attention_conformance.bench.validity.outcomes import KNOWN_DEVIATION, MEASURED, TIMED, Cell, Outcome
 
 #: Seconds between two lines where there is no terminal.
 EVERY = 30.0
@@ -53,7 +53,7 @@ class Progress:
         where = f"process run {process_run + 1} of {self._process_runs}, cell {self._cells - waiting} of {self._cells}"
         line = ", ".join(filter(None, [where, self._rest(), f"{_result(outcome)}: {cell.id}"]))
         if console.is_terminal:
-            self.show(line, "" if outcome.kind == TIMED else "red")
+            self.show(line, "" if outcome.kind in (TIMED, KNOWN_DEVIATION) else "red")
         else:
             console.out(line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…", highlight=False)
 
@@ -90,5 +90,5 @@ class Progress:
 
 def _result(outcome: Outcome) -> str:
     if outcome.kind != TIMED:
-        return " ".join(filter(None, [outcome.kind, outcome.clause]))
+        return " ".join(filter(None, [outcome.kind.replace("-", " "), outcome.clause]))
     return f"{1e3 * outcome.interval.value:.3g} ms ± {min(outcome.interval.spread, 9.99):.1%}"

@@ -24,14 +24,15 @@ Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Count = Annotated[int, Meta(ge=0)]
 Number = Annotated[int, Meta(ge=1)]
 
-Kind = Literal["timed", "unstable", "invalid", "skipped"]
+Kind = Literal["timed", "unstable", "known-deviation", "invalid", "skipped"]
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An entry of ``cells``: "timed", "unstable" or "invalid" (``clause`` says by what) or "skipped".
+    """An entry of ``cells``: "timed", "unstable", "known-deviation" or "invalid" (``clause`` says by what), "skipped".
 
-    An unstable one was wrong once and right in every equal call that followed.  Its time is here alone, so that
-    nothing ranks or compares it: the median of ``calls`` with its 95 % interval.
+    A known deviation fails as a record of the deviation ledger says, whose id ends ``reason``.  An unstable one was
+    wrong once and right in every equal call that followed.  Its time is here alone, so that nothing ranks or compares
+    it: the median of ``calls`` with its 95 % interval.
 
     ``family`` is the workload's name with its length left open, which is ``S``: query rows, of decode past keys.
     """

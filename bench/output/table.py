@@ -133,7 +133,7 @@ def _numbers(record: Record) -> list[str]:
 def _invalid(record: Record, width: int) -> str:
     """The line of a cell without a time: the name, whole if half of the width is enough, the clause and the reason."""
     name = INDENT + cut(record["implementation"], width // 2)
-    said = f"{record.get('outcome', 'invalid')}: {record['clause']}: {record['reason']}"
+    said = f"{record.get('outcome', 'invalid').replace('-', ' ')}: {record['clause']}: {record['reason']}"
     return f"{name}{GAP}{shortened(said, width - len(name) - len(GAP))}"
 
 

@@ -27,8 +27,11 @@ from attention_conformance.bench.validity.checks import (
     check,
     repeated,
 )
+from attention_conformance.bench.validity.known import KnownDeviations
 from attention_conformance.bench.validity.outcomes import Cell, Outcome, ProcessRun, Skipped
 from attention_conformance.bench.workloads import arguments
+from attention_conformance.conformance.judging.outcomes import Failure
+from attention_conformance.conformance.ledger.load import Deviation
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.process.pool import Crashed, TimedOut
 
@@ -95,6 +98,7 @@ class Protocol:
     features: Callable[[Implementation], frozenset[str]]
     costs: Costs = field(default_factory=Costs)
     references: References = field(default_factory=References)
+    known: KnownDeviations = field(default_factory=KnownDeviations)
 
     def admit(self, cell: Cell) -> None:
         """Raise Skipped for a cell that is not begun: it lacks a feature, or is predicted to cost too much.
@@ -215,6 +219,23 @@ class Protocol:
             unstable=(live.unstable.clause, live.unstable.text) if live.unstable else None,
         )
 
+    def known_deviation(self, cell: Cell, error: Invalid) -> Deviation | None:
+        """The record of the ledger about what ended a cell.
+
+        Parameters
+        ----------
+        cell
+            A workload on a target.
+        error
+            What ``open``, ``batch`` or ``close`` raised.
+
+        Returns
+        -------
+        Deviation | None
+            The record, None where the cell is invalid.
+        """
+        return self.known.find(cell.target, self.references.call(cell.target, cell.workload, FIRST), error)
+
     def _batch(self, live: Live, number: int, last: bool) -> Batch:
         plan, takes = self.plan, live.call_seconds
         given = (plan.round_seconds, plan.calls(takes), number, last, plan.lead_seconds(takes, first=not live.batches))
@@ -310,4 +331,4 @@ def _returned(answer: Opened | Batch) -> None:
     if answer.status == "clock":
         raise Invalid("clock", answer.text)
     if answer.status != "returned":
-        raise Invalid("error", answer.text)
+        raise Invalid("error", answer.text, Failure.ERROR)

@@ -20,7 +20,15 @@ from attention_conformance.bench.timing.budget import USABLE, Cost
 from attention_conformance.bench.timing.processes import Processes, process_of
 from attention_conformance.bench.timing.protocol import DIED, Live, Protocol
 from attention_conformance.bench.validity.checks import Invalid
-from attention_conformance.bench.validity.outcomes import INVALID, MEASURED, SKIPPED, Cell, Outcome, Skipped
+from attention_conformance.bench.validity.outcomes import (
+    INVALID,
+    KNOWN_DEVIATION,
+    MEASURED,
+    SKIPPED,
+    Cell,
+    Outcome,
+    Skipped,
+)
 from attention_conformance.impls.process import limits
 
 
@@ -54,9 +62,17 @@ class Rounds:
         except Skipped as error:
             self._end(cell, replace(self.earlier[cell], kind=SKIPPED, reason=str(error)))
         except Invalid as error:
-            self._end(cell, replace(self.earlier[cell], kind=INVALID, clause=error.clause, reason=error.text))
+            self._end(cell, self._failed(cell, error))
             if error.clause in DIED:
                 self._open_again(process_of(cell.target.implementation))
+
+    def _failed(self, cell: Cell, error: Invalid) -> Outcome:
+        """The outcome of a cell that failed: a known deviation where a record says so of every call, or invalid."""
+        earlier = self.earlier[cell]
+        record = self.protocol.known_deviation(cell, error)
+        if record is None or (earlier.process_runs and not record.seen):
+            return replace(earlier, kind=INVALID, clause=error.clause, reason=error.text)
+        return Outcome(KNOWN_DEVIATION, record.clause, f"{record.instead} [{record.id}]")
 
     def _open(self, cell: Cell) -> None:
         self._live[cell] = self.protocol.open(cell)

@@ -9,7 +9,7 @@ whole: those of its weights are sums over everything.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from attention_conformance.conformance.cases.base import Blame
 from attention_conformance.conformance.cases.parts import query_heads, sample, sample_heads
 from attention_conformance.conformance.cases.store import CaseStore
 from attention_conformance.conformance.judging.compare import Comparison, compare
+from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.spec import gradients as gradient_reference
 from attention_conformance.conformance.spec import merge as merge_reference
 from attention_conformance.conformance.spec import mha as layer_reference
@@ -69,11 +70,17 @@ FIRST_CALLS = (
 
 
 class Invalid(Exception):
-    """The cell's result is wrong, by ``clause``: it has no timing."""
+    """The cell's result is wrong, by ``clause``: it has no timing.
 
-    def __init__(self, clause: str, text: str) -> None:
+    ``failure`` is the way in which it failed, where the ledger of known deviations has such a way; of wrong values
+    ``wrong`` says which checked elements are outside their bound, by result and in its shape.
+    """
+
+    def __init__(
+        self, clause: str, text: str, failure: Failure | None = None, wrong: Mapping[str, np.ndarray] | None = None
+    ) -> None:
         super().__init__(f"invalid: {clause}: {text}")
-        self.clause, self.text = clause, text
+        self.clause, self.text, self.failure, self.wrong = clause, text, failure, wrong or {}
 
 
 class Unstable(Invalid):
@@ -195,16 +202,30 @@ def check(call: Call, results: Arrays, seed: int, expecting: Expect = expect) ->
         got = results.get(name)
         if got is None or got.shape != shape:
             raise Invalid(
-                clauses.shape, f"{_the(name)} has shape {None if got is None else got.shape}, expected {shape}"
+                clauses.shape,
+                f"{_the(name)} has shape {None if got is None else got.shape}, expected {shape}",
+                Failure.SHAPE,
             )
         if str(got.dtype) != arguments.dtype_of(name, call.dtype):
-            raise Invalid(clauses.dtype, f"{_the(name)} is {got.dtype}, the inputs are {call.dtype}")
+            text = f"{_the(name)} is {got.dtype}, the inputs are {call.dtype}"
+            raise Invalid(clauses.dtype, text, Failure.DTYPE)
     wanted = [part for part in expecting(call, seed) if part.name in results]
     compared = [part.compare(results, call.dtype) for part in wanted]
     for one in compared:
         if not one.ok:
-            raise Invalid(_clause(clauses, one.name), _wrong(one, call.profile))
+            text = _wrong(one, call.profile)
+            raise Invalid(_clause(clauses, one.name), text, Failure.VALUE, _outside(wanted, compared, results))
     return max(one.share for one in compared)
+
+
+def _outside(parts: Sequence[Part], compared: Sequence[Comparison], results: Arrays) -> dict[str, np.ndarray]:
+    """Checked elements that are wrong, by result and in its shape; results without any are left out."""
+    found: dict[str, np.ndarray] = {}
+    for part, one in zip(parts, compared, strict=True):
+        if not one.ok:
+            mask = found.setdefault(part.name, np.zeros(results[part.name].shape, bool))
+            mask[part.index] |= one.outside
+    return found
 
 
 def _the(name: str) -> str:

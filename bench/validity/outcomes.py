@@ -12,6 +12,9 @@ from attention_conformance.conformance.targets import Target
 
 TIMED, UNSTABLE, INVALID, SKIPPED = "timed", "unstable", "invalid", "skipped"
 
+#: It fails as a record of the deviation ledger says, and so has no time; it fails no run.
+KNOWN_DEVIATION = "known-deviation"
+
 #: The outcomes with times; that of an unstable cell is shown apart, and compared with nothing.
 MEASURED = (TIMED, UNSTABLE)
 

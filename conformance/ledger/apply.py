@@ -20,7 +20,8 @@ def apply(ledger: Ledger, result: Result, case: AnyCase, versions: Mapping[str, 
     deviation = ledger.find(result.implementation, result.device, result.dtype, case.name, versions)
     if deviation is None:
         return result
-    if result.outcome is Outcome.FAILED and result.failure is deviation.failure:
+    as_recorded = result.failure is deviation.failure and deviation.says in result.reason
+    if result.outcome is Outcome.FAILED and as_recorded:
         return replace(
             result,
             outcome=Outcome.KNOWN_DEVIATION,
@@ -31,7 +32,8 @@ def apply(ledger: Ledger, result: Result, case: AnyCase, versions: Mapping[str, 
         return replace(result, reason=f"a deviation that was seen in {deviation.seen} did not show [{deviation.id}]")
     if result.outcome is Outcome.FAILED:
         kind = result.failure.value if result.failure else ""
-        note = f"Ledger:   record {deviation.name} expects it to fail by {deviation.failure.value}, not by {kind}"
+        other = f"not by {kind}" if result.failure is not deviation.failure else f"and to say {deviation.says!r}"
+        note = f"Ledger:   record {deviation.name} expects it to fail by {deviation.failure.value}, {other}"
         return replace(result, message=f"{result.message}\n{note}")
     reason = f"the deviation is gone ({result.outcome.value}): remove record {deviation.name}, or narrow what it covers"
     stale = replace(result, outcome=Outcome.FAILED, failure=Failure.STALE, broken=deviation.clause, reason=reason)

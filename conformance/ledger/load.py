@@ -77,6 +77,8 @@ class Deviation:
     devices: Some = ()
     #: The processors on which it shows, by their vector instructions (``versions.PROCESSORS``); none for all.
     processors: Some = ()
+    #: Of the failure "error": words of the exception, by which another one of the same call is told from it.
+    says: str = ""
     #: For what comes and goes: in how many results of its cases it showed, "11 of 40"; "" where it always does.
     seen: str = ""
     #: The file of the ledger, as it was named.
@@ -333,6 +335,8 @@ def _record(place: str, data: object, file: str, names: Sequence[str]) -> Deviat
         raise LedgerError(f"{place}: versions {found.versions!r} is not a version range (PEP 440)") from None
     if found.seen and not _some_of_more(found.seen):
         raise LedgerError(f'{place}: seen {found.seen!r} is not a number of results and a larger one, as in "11 of 40"')
+    if found.says and found.failure is not Failure.ERROR:
+        raise LedgerError(f'{place}: says is of the failure "error", and this one fails by {found.failure.value}')
     _known(place, "clause", [found.clause], clauses())
     _known(place, "dtype", found.dtypes, DTYPES)
     _known(place, "device", found.devices, DEVICES)

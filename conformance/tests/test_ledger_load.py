@@ -171,6 +171,7 @@ def test_two_records_found_for_one_case_are_an_error() -> None:
         (">=2.13,<2.14", "about 2.13", "versions 'about 2.13' is not a version range"),
         (">=2.13,<2.14", "2.13", "versions '2.13' is not a version range"),
         ('"unreported"', '"later"', "upstream 'later' is neither a https:// link nor"),
+        ('id = "a"', 'id = "a"\nsays = "no kernel"', 'says is of the failure "error", and this one fails by value'),
         ('id = "a"', 'id = "a"\nseen = "often"', "seen 'often' is not a number of results and a larger one"),
         ('id = "a"', 'id = "a"\nseen = "0 of 9"', "seen '0 of 9' is not a number of results and a larger one"),
         ('id = "a"', 'id = "a"\nseen = "9 of 9"', "seen '9 of 9' is not a number of results and a larger one"),

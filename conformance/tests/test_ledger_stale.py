@@ -200,3 +200,13 @@ def test_a_record_of_what_comes_and_goes_is_written_as_it_is_read() -> None:
     """With its rate, which others have not."""
     assert 'seen = "2 of 4"' in toml(AT_TIMES)
     assert "seen" not in toml(RECORD)
+
+
+@pytest.mark.parametrize(("reason", "known"), [("RuntimeError: no kernel for it", True), ("ValueError: other", False)])
+def test_a_record_that_quotes_an_exception_excuses_no_other(reason: str, known: bool) -> None:
+    """With ``says`` a failure by an exception is the record's only if its words are in the exception."""
+    record = replace(RECORD, failure=Failure.ERROR, says="no kernel")
+    failed = replace(HOLDS, outcome=Outcome.FAILED, failure=Failure.ERROR, reason=reason)
+    here = apply(Ledger((record,)), failed, every_case()["scale-negative"], {"torch": "2.13.0"})
+    assert (here.outcome is Outcome.KNOWN_DEVIATION) is known
+    assert ("and to say 'no kernel'" in here.message) is not known

@@ -21,15 +21,18 @@ from attention_conformance.reports.input.records import Records
 LEAST_BYTES = 1 << 20
 
 TIMED, UNSTABLE, INVALID, SKIPPED = "timed", "unstable", "invalid", "skipped"
+KNOWN = "known-deviation"
 
 #: What a step from one outcome to another is; what is equal or not here is no change.
 STEPS: dict[tuple[str | None, str | None], tuple[Kind, Level]] = {
     (TIMED, None): (Kind.CELL, Level.WORSE),
-    **{(old, INVALID): (Kind.INVALID, Level.WORSE) for old in (TIMED, UNSTABLE, SKIPPED, None)},
-    **{(old, UNSTABLE): (Kind.INVALID, Level.WORSE) for old in (TIMED, SKIPPED, None)},
+    **{(old, INVALID): (Kind.INVALID, Level.WORSE) for old in (TIMED, UNSTABLE, KNOWN, SKIPPED, None)},
+    **{(old, UNSTABLE): (Kind.INVALID, Level.WORSE) for old in (TIMED, KNOWN, SKIPPED, None)},
     (TIMED, SKIPPED): (Kind.UNTIMED, Level.WORSE),
+    (TIMED, KNOWN): (Kind.UNTIMED, Level.WORSE),
     (None, TIMED): (Kind.NEW_CELL, Level.NOTE),
     (SKIPPED, TIMED): (Kind.NEW_CELL, Level.NOTE),
+    (KNOWN, TIMED): (Kind.PASS, Level.BETTER),
     (INVALID, TIMED): (Kind.PASS, Level.BETTER),
     (UNSTABLE, TIMED): (Kind.PASS, Level.BETTER),
 }

@@ -60,9 +60,21 @@ TEXTS = ("bound_by", "profile", "memory_method", "stopped")
 GROUP = ["family", "device", "dtype"]
 
 #: What a cell's outcome is marked with.
-MARKS = {"timed": "", "unstable": "✗ unstable", "invalid": "✗ invalid", "skipped": "– skipped"}
+MARKS = {
+    "timed": "",
+    "unstable": "✗ unstable",
+    "known-deviation": "≠ known deviation",
+    "invalid": "✗ invalid",
+    "skipped": "– skipped",
+}
 
-LOOKS = {"timed": "", "unstable": "failed", "invalid": "failed", "skipped": "unsupported"}
+LOOKS = {
+    "timed": "",
+    "unstable": "failed",
+    "known-deviation": "known-deviation",
+    "invalid": "failed",
+    "skipped": "unsupported",
+}
 
 #: The cell that is asked of; where nobody timed it, the nearest by the order of FAMILIES.
 LENGTH, DTYPE = 4096, "float32"
@@ -148,7 +160,9 @@ def counts(cells: pd.DataFrame) -> str:
     text += f" {found.get('invalid', 0)} invalid"
     unstable = cells.loc[cells["outcome"] == "unstable", "implementation"].unique()
     apart = f" {found['unstable']} unstable: timed, and in no ranking ({', '.join(unstable)})." if len(unstable) else ""
-    return text + (f" ({invalid})." if invalid else ".") + apart
+    known = cells.loc[cells["outcome"] == "known-deviation", "implementation"].unique()
+    said = f" {found['known-deviation']} deviate as recorded in the ledger ({', '.join(known)})." if len(known) else ""
+    return text + (f" ({invalid})." if invalid else ".") + apart + said
 
 
 def ranked(cells: pd.DataFrame, family: str, length: int, dtype: str, device: str) -> list[dict[str, Any]]:

@@ -65,7 +65,9 @@ def verdict(model: Model) -> str:
         line += f", {counts.get('invalid', 0)} invalid"
         unstable = cells.loc[cells["outcome"] == "unstable", "implementation"].unique()
         apart = f" {counts['unstable']} unstable ({_names(unstable)})." if len(unstable) else ""
-        lines.append(line + (f" ({_names(invalid)})." if len(invalid) else ".") + apart)
+        known = cells.loc[cells["outcome"] == "known-deviation", "implementation"].unique()
+        as_recorded = f" {counts['known-deviation']} deviate as recorded ({_names(known)})." if len(known) else ""
+        lines.append(line + (f" ({_names(invalid)})." if len(invalid) else ".") + apart + as_recorded)
     if model.since:
         lines.append(changes.verdict(model.since))
     if records.faults:

@@ -11,7 +11,10 @@ import pandas as pd
 from attention_conformance.bench.workloads.titles import title
 from attention_conformance.reports.input.read import Source
 from attention_conformance.reports.model import tables
-from attention_conformance.reports.text import NONE, code, digits, escape, shortened, table
+from attention_conformance.reports.text import NONE, code, digits, escape, shortened, table, words
+
+#: What stands before the clause that a cell without a time breaks.
+SIGNS = {"invalid": "✗", "unstable": "✗", "known-deviation": "≠"}
 
 #: What a family's name has whose open length is that of the past keys.
 PAST = "k*"
@@ -23,8 +26,8 @@ def speed(cells: pd.DataFrame, sources: tuple[Source, ...]) -> list[str]:
     for (family, device, dtype), rows in cells.groupby(["family", "device", "dtype"], sort=False):
         parts.append(f"### {escape(title(family))} ({code(family)}), {escape(device)}, {escape(dtype)}")
         invalid = {
-            (row.implementation, row.S): f"✗ {row.clause}"
-            for row in rows[rows["outcome"].isin(("invalid", "unstable"))].itertuples()
+            (row.implementation, row.S): f"{SIGNS[row.outcome]} {row.clause}"
+            for row in rows[rows["outcome"].isin(SIGNS)].itertuples()
         }
         decodes = PAST in str(family)
         parts.append(
@@ -40,7 +43,8 @@ def speed(cells: pd.DataFrame, sources: tuple[Source, ...]) -> list[str]:
             parts.append(_lengths(rows, "tokens_per_second", invalid, max, letter))
     parts.append(
         "✗ invalid: the result breaks this clause, so it has no timing (one that was right when it was asked again has"
-        " it below, apart) · – skipped, for a reason given below."
+        " it below, apart) · ≠ known deviation: it breaks this clause as the ledger says, so it has no timing either ·"
+        " – skipped, for a reason given below."
     )
     parts += [_preparation(cells), _untimed(cells)]
     return parts
@@ -89,4 +93,6 @@ def _untimed(cells: pd.DataFrame) -> str:
     frame = tables.untimed(cells)
     if frame.empty:
         return ""
-    return "### Cells without a timing\n\n" + table(frame.assign(reason=frame["reason"].map(shortened)))
+    return "### Cells without a timing\n\n" + table(
+        frame.assign(reason=frame["reason"].map(shortened), outcome=frame["outcome"].map(words))
+    )

@@ -1,0 +1,178 @@
+"""Known deviations of cells: a record excuses its own failure of its own call, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_conformance.bench.output.document import record as entry
+from attention_conformance.bench.output.progress import Progress
+from attention_conformance.bench.tests.measured import QUICK
+from attention_conformance.bench.tests.measured import cell as cell_of
+from attention_conformance.bench.timing.processes import Processes
+from attention_conformance.bench.timing.protocol import Protocol
+from attention_conformance.bench.timing.session import Session
+from attention_conformance.bench.validity import known
+from attention_conformance.bench.validity.checks import FIRST, Call, Invalid, References, check
+from attention_conformance.bench.validity.known import KnownDeviations
+from attention_conformance.bench.validity.outcomes import INVALID, KNOWN_DEVIATION, Cell
+from attention_conformance.bench.workloads.workload import parse
+from attention_conformance.conformance.judging.outcomes import Failure
+from attention_conformance.conformance.ledger import triggers
+from attention_conformance.conformance.ledger.load import Deviation, Ledger
+from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.conformance.targets import Target
+from attention_conformance.impls.contract import Implementation
+
+DECODE, PREFILL = "decode-b1h2d8s1k16", "prefill-b1h2d8s16-causal"
+
+#: The words of an exception that the records quote.
+WORDS = "cannot trace CausalBias"
+
+TARGET = Target(Implementation("it", "nowhere:it"), "cpu", "float32")
+
+#: Its trigger is is_causal with an offset, which a past is.
+ERROR = Deviation(
+    "export-causal-lower-right",
+    ("it",),
+    "torch",
+    ">=2",
+    "SDPA-10",
+    ("offset-tiles",),
+    Failure.ERROR,
+    "raises",
+    "unreported",
+    says=WORDS,
+)
+
+#: Its trigger is stood in for: the last row of each head.
+LAST_ROW = replace(ERROR, id="last-row", failure=Failure.VALUE, says="", clause="SDPA-9")
+
+RAISED = Invalid("error", f"RuntimeError: {WORDS} of it", Failure.ERROR)
+
+
+@pytest.fixture(autouse=True)
+def _last_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoils(x: Any, expected: Any) -> Any:
+        rows = expected.allowed.shape[2]
+        return np.arange(rows) == rows - 1
+
+    monkeypatch.setitem(triggers.SPOILS, "last-row", spoils)
+
+
+def call(workload: str) -> Call:
+    """A call of a workload."""
+    return References().call(TARGET, parse(workload), FIRST)
+
+
+def found(
+    record: Deviation, error: Invalid, workload: str = DECODE, target: Target = TARGET, torch: str = "2.13"
+) -> bool:
+    """Whether a record excuses a failure."""
+    deviations = KnownDeviations(Ledger((record,)), {"torch": torch})
+    return deviations.find(target, call(workload), error) is record
+
+
+def wrong(workload: str, *rows: int) -> Invalid:
+    """What the check of a result says that is wrong in these query rows."""
+    asked = call(workload)
+    output = reference.sdpa(*asked.arrays.values(), **asked.keywords).output.astype(np.float32)
+    output[0, 1, [*rows], 3] += 1
+    with pytest.raises(Invalid) as caught:
+        check(asked, {"output": output}, 0)
+    return caught.value
+
+
+def test_the_exception_that_a_record_quotes_is_known() -> None:
+    """The cell is a known deviation where the workload triggers the record."""
+    assert found(ERROR, RAISED)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Invalid("error", "RuntimeError: out of luck", Failure.ERROR),
+        Invalid("crashed", WORDS),
+        Invalid("SDPA-25", WORDS, Failure.VALUE, {"output": np.ones((1, 2, 1, 8), bool)}),
+    ],
+)
+def test_another_failure_of_the_same_call_is_not(error: Invalid) -> None:
+    """Another exception, a process that died and a wrong result are none of the record's."""
+    assert not found(ERROR, error)
+
+
+def test_an_error_without_words_excuses_nothing() -> None:
+    """A record that quotes nothing cannot tell one exception from another."""
+    assert not found(replace(ERROR, says=""), RAISED)
+
+
+def test_a_workload_that_does_not_trigger_the_record_is_invalid() -> None:
+    """The same exception of a call without an offset."""
+    assert not found(ERROR, RAISED, PREFILL)
+
+
+@pytest.mark.parametrize(
+    ("record", "target", "torch"),
+    [
+        (ERROR, replace(TARGET, implementation=Implementation("other", "nowhere:it")), "2.13"),
+        (replace(ERROR, dtypes=("float16",)), TARGET, "2.13"),
+        (replace(ERROR, devices=("cuda",)), TARGET, "2.13"),
+        (ERROR, TARGET, "1.13"),
+        (replace(ERROR, id="of-no-trigger"), TARGET, "2.13"),
+    ],
+)
+def test_a_record_about_something_else_excuses_nothing(record: Deviation, target: Target, torch: str) -> None:
+    """Another implementation, dtype, device or version, and a record that only fixed cases meet."""
+    assert not found(record, RAISED, target=target, torch=torch)
+
+
+def test_a_wrong_result_is_known_in_the_rows_that_are_spoiled() -> None:
+    """And in no other row."""
+    assert found(LAST_ROW, wrong(PREFILL, 15), PREFILL)
+    assert not found(LAST_ROW, wrong(PREFILL, 0), PREFILL)
+    assert not found(LAST_ROW, wrong(PREFILL, 0, 15), PREFILL)
+
+
+def test_wrong_present_keys_are_not_excused_with_the_output() -> None:
+    """The record speaks of rows of the output."""
+    masks = {"output": np.ones((1, 2, 1, 8), bool), "present_key": np.ones((1, 2, 17, 8), bool)}
+    assert found(LAST_ROW, Invalid("SDPA-25", "", Failure.VALUE, {"output": masks["output"]}))
+    assert not found(LAST_ROW, Invalid("SDPA-25", "", Failure.VALUE, masks))
+
+
+def test_what_is_too_large_to_look_at_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No record excuses a workload whose rows were not all looked at."""
+    monkeypatch.setattr(known, "MOST", 33)
+    assert not found(ERROR, RAISED)
+
+
+def raises(q: Any, k: Any, v: Any, *, past_key: Any, past_value: Any, is_causal: bool = False) -> Any:
+    """A library that has no such call."""
+    raise RuntimeError(WORDS)
+
+
+def raises_otherwise(q: Any, k: Any, v: Any, *, past_key: Any, past_value: Any, is_causal: bool = False) -> Any:
+    """A library that fails in another way."""
+    raise RuntimeError("no kernel")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("function", "kind"), [(raises, KNOWN_DEVIATION), (raises_otherwise, INVALID)])
+def test_a_session_tells_them_apart(function: Any, kind: str) -> None:
+    """A session ends the cell by the record, whose id its reason has, and another exception as invalid."""
+    one: Cell = cell_of(function, DECODE)
+    record = replace(ERROR, implementations=(function.__name__,))
+    processes = Processes(1, in_process=True)
+    features = frozenset({"past_key", "past_value", "is_causal"})
+    deviations = KnownDeviations(Ledger((record,)), {"torch": "2.13"})
+    protocol = Protocol(processes, QUICK, lambda implementation: features, known=deviations)
+    session = Session([one], protocol, processes, Progress(None))
+    session.run()
+    said = entry(one, session.outcomes[one])
+    assert said.outcome == kind
+    assert (said.reason == "raises [export-causal-lower-right]", said.clause == "SDPA-10") == (
+        kind == KNOWN_DEVIATION,
+    ) * 2
