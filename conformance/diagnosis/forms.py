@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -319,6 +320,170 @@ def _padding() -> Iterator[Form]:
         yield "form-padding", "SDPA-5" if capped else "SDPA-14", title, make
 
 
+# ALiBi, scales of heads, and rotary embedding.
+
+
+class OtherSlopes(Attention):
+    """ALiBi with other slopes, with other distances, or with the softcap over it."""
+
+    change: ClassVar[Callable[[Array], Array]] = staticmethod(lambda slopes: slopes)
+    #: Of the place of a row and that of a key, and the call.
+    measure: ClassVar[Callable[[Array, Array, Inputs], Array]] = staticmethod(lambda row, key, x: np.abs(row - key))
+    is_capped: ClassVar[bool] = False
+
+    def capped(self, x: Inputs, s: Array) -> Array:
+        if not self.is_capped or x.alibi_slopes is None:
+            return super().capped(x, s)
+        bias = x.alibi_slopes.astype(x.work)[:, None, None] * self.distance(x).astype(x.work)
+        return super().capped(x, s - bias)
+
+    def slopes(self, x: Inputs) -> Array:
+        right = super().slopes(x)
+        return np.zeros_like(right) if self.is_capped else np.asarray(type(self).change(right), x.work)
+
+    def distance(self, x: Inputs) -> Array:
+        return type(self).measure(self.diagonal(x), self.keys(x), x)
+
+
+_OF_HEADS: dict[str, Callable[[Array], Array]] = {
+    "of the first head for all of them": lambda heads: np.broadcast_to(heads[:1], heads.shape),
+    "of the last head for all of them": lambda heads: np.broadcast_to(heads[-1:], heads.shape),
+    "of the heads in reverse": lambda heads: heads[::-1],
+}
+
+_SLOPES: dict[str, Callable[[Array], Array]] = {
+    "slopes are added, and not taken off: keys that are farther away gain": np.negative,
+    "slopes times log2(e), as in powers of 2": lambda slopes: slopes / math.log(2),
+    "slopes times ln 2, as in powers of 2": lambda slopes: slopes * math.log(2),
+    "slopes are applied twice": lambda slopes: 2 * slopes,
+    **{f"the slope {words}": change for words, change in _OF_HEADS.items()},
+}
+
+_DISTANCES: dict[str, Callable[[Array, Array, Inputs], Array]] = {
+    "ALiBi by i − j without its size: keys behind the row gain": lambda row, key, x: row - key,
+    "ALiBi for keys before the row alone": lambda row, key, x: np.maximum(row - key, 0),
+    "ALiBi for keys behind the row alone": lambda row, key, x: np.maximum(key - row, 0),
+    "ALiBi counted from the bottom right": lambda row, key, x: np.abs(
+        np.arange(x.shape[2])[:, None] + x.shape[3] - x.shape[2] - key + np.zeros((1, 1, 1, 1), int)
+    ),
+    "ALiBi by the square of the distance": lambda row, key, x: (row - key) ** 2,
+}
+
+
+def _alibi() -> Iterator[Form]:
+    for title, change in _SLOPES.items():
+        yield "form-slopes", "SDPA-42", title, type("Slopes", (OtherSlopes,), {"change": staticmethod(change)})
+    for title, measure in _DISTANCES.items():
+        yield "form-distance", "SDPA-42", title, type("Distance", (OtherSlopes,), {"measure": staticmethod(measure)})
+    yield "form-slopes", "SDPA-42", "the softcap after ALiBi", type("Capped", (OtherSlopes,), {"is_capped": True})
+
+
+class OtherHeadScale(Attention):
+    """The scale of each head changed, or applied in another place."""
+
+    change: ClassVar[Callable[[Array], Array]] = staticmethod(lambda scale: scale)
+    #: The step after which it is applied, "" for the right one.
+    after: ClassVar[str] = ""
+
+    def head_scale(self, x: Inputs) -> Array:
+        right = super().head_scale(x)
+        return np.ones_like(right) if self.after else np.asarray(type(self).change(right), x.work)
+
+    def capped(self, x: Inputs, s: Array) -> Array:
+        return self._scaled(x, super().capped(x, s), "the softcap")
+
+    def added(self, x: Inputs, s: Array) -> Array:
+        return self._scaled(x, super().added(x, s), "the bias")
+
+    def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
+        return self._scaled(x, super().summed(x, weights, allowed, v), "the softmax, to the output")
+
+    def _scaled(self, x: Inputs, array: Array, step: str) -> Array:
+        if x.head_scale is None or step != self.after:
+            return array
+        return array * x.head_scale.astype(x.work)[:, None, None]
+
+
+_HEAD_SCALES: dict[str, Callable[[Array], Array]] = {
+    "the root of the scale of each head": lambda scale: np.sqrt(np.abs(scale)),
+    "scores are divided by the scale of each head": lambda scale: 1 / scale,
+    **{f"the scale {words}": change for words, change in _OF_HEADS.items()},
+}
+
+
+def _head_scales() -> Iterator[Form]:
+    for title, change in _HEAD_SCALES.items():
+        make = type("HeadScale", (OtherHeadScale,), {"change": staticmethod(change)})
+        yield "form-head-scale", "SDPA-43", title, make
+    for step in ("the softcap", "the bias", "the softmax, to the output"):
+        make = type("HeadScaleAfter", (OtherHeadScale,), {"after": step})
+        yield "form-head-scale", "SDPA-43", f"the scale of each head is applied after {step}", make
+
+
+class OtherRotation(Attention):
+    """Other operands turned, at other places or by other tables."""
+
+    #: Of q, k and v, those that are turned.
+    operands_turned: ClassVar[str] = "qk"
+    #: Places of the rows and of the keys, from the right ones.
+    row_places: ClassVar[Callable[[Array, Inputs], Array]] = staticmethod(lambda place, x: place)
+    key_places: ClassVar[Callable[[Array, Inputs], Array]] = staticmethod(lambda place, x: place)
+    cos_sin: ClassVar[Callable[[Array, Array], tuple[Array, Array]]] = staticmethod(lambda cos, sin: (cos, sin))
+    last_columns: ClassVar[bool] = False
+
+    def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
+        plain = super().operands(replace(x, rotary_cos=None, rotary_sin=None))
+        if x.rotary_cos is None or x.rotary_sin is None:
+            return plain
+        last = len(x.rotary_cos) - 1
+        rows = np.clip(type(self).row_places(self.rotary_rows(x), x), 0, last)
+        keys = np.clip(type(self).key_places(self.keys(x)[None], x), 0, last)
+        places = {"q": rows, "k": keys, "v": keys}
+        fits = 2 * x.rotary_cos.shape[1] <= x.v.shape[3]  # values may be too narrow to be turned
+        q, k, v = (
+            self.turned(x, array, places[name]) if name in self.operands_turned and (name != "v" or fits) else array
+            for name, array in zip("qkv", plain, strict=True)
+        )
+        return q, k, v
+
+    def tables(self, x: Inputs) -> tuple[Array, Array]:
+        return type(self).cos_sin(*super().tables(x))
+
+    def turned(self, x: Inputs, rows: Array, place: Array) -> Array:
+        if not self.last_columns:
+            return super().turned(x, rows, place)
+        width = 2 * self.tables(x)[0].shape[1]
+        still, moved = np.split(rows, [rows.shape[3] - width], axis=3)
+        return np.concatenate([still, super().turned(x, moved, place)], axis=3)
+
+
+_ROTATIONS: dict[str, dict[str, Any]] = {
+    "queries are turned, and keys are not": {"operands_turned": "q"},
+    "keys are turned, and queries are not": {"operands_turned": "k"},
+    "values are turned too": {"operands_turned": "qkv"},
+    # Sine and cosine in each other's place turn rows by 90° less the angle: the same between two rows.
+    "rows are turned backwards: the sine has the other sign, or the place of the cosine": {
+        "cos_sin": lambda cos, sin: (cos, -sin)
+    },
+    "the last columns are turned, and not the first": {"last_columns": True},
+    "queries are turned one place too far": {"row_places": lambda place, x: place + 1},
+    "queries are turned one place too little": {"row_places": lambda place, x: place - 1},
+    "queries are turned by places counted from the bottom right": {
+        "row_places": lambda place, x: np.arange(x.shape[2])[None] + x.shape[3] - x.shape[2]
+    },
+    "every query is turned to the place of the first one": {"row_places": lambda place, x: place[:, :1] + 0 * place},
+    "every query is turned to the place of the last one": {"row_places": lambda place, x: place[:, -1:] + 0 * place},
+    "new keys are turned as if no past came before them": {"key_places": lambda place, x: place - x.past},
+    "past keys are not turned": {"key_places": lambda place, x: np.where(place < x.past, 0, place)},
+}
+
+
+def _rotations() -> Iterator[Form]:
+    for title, settings in _ROTATIONS.items():
+        members = {name: staticmethod(value) if callable(value) else value for name, value in settings.items()}
+        yield "form-rotation", "SDPA-44", title, type("Rotation", (OtherRotation,), members)
+
+
 # Options that are dropped, or read wrongly.
 
 
@@ -401,7 +566,17 @@ def _flipped(x: Inputs, name: str, axis: int) -> Inputs:
 @functools.cache
 def _forms(operator: str) -> tuple[Fault, ...]:
     every = itertools.chain(
-        _dropped(), _bottom_right(), _offsets(), _windows(), _lengths(), _further(), _padding(), _fills()
+        _dropped(),
+        _alibi(),
+        _head_scales(),
+        _rotations(),
+        _bottom_right(),
+        _offsets(),
+        _windows(),
+        _lengths(),
+        _further(),
+        _padding(),
+        _fills(),
     )
     return tuple(Fault(name, clause, title, (), in_operator(make, operator)) for name, clause, title, make in every)
 

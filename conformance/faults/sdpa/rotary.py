@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
@@ -32,13 +34,29 @@ class RotaryWithoutOffset(Attention):
         return np.arange(x.shape[2])[None]
 
 
-@fault("SDPA-44", "rows are turned by the number of their head", "open_lm 4")
-class RotaryByHead(Attention):
-    """Axes of heads and tokens are exchanged."""
+@fault("SDPA-44", "rotation is ignored", "cf. vllm-ascend 12765")
+class RotaryIgnored(Attention):
+    """The tables are passed on to nothing."""
 
     def turned(self, x: Inputs, rows: Array, place: Array) -> Array:
-        heads = np.arange(rows.shape[1])[None] % len(self.tables(x)[0])
-        return super().turned(x, rows.swapaxes(1, 2), heads).swapaxes(1, 2)
+        return rows
+
+
+@fault("SDPA-44", "rows are turned by the number of their head", "open_lm 4")
+class RotaryByHead(Attention):
+    """Axes of heads and tokens are exchanged: as no rotation at all, unless heads are grouped."""
+
+    def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
+        q, k, v = super().operands(replace(x, rotary_cos=None, rotary_sin=None))
+        if x.rotary_cos is None:
+            return q, k, v
+        head = np.arange(q.shape[1])
+        return self.by_head(x, q, head), self.by_head(x, k, head // x.group), v
+
+    def by_head(self, x: Inputs, rows: Array, head: Array) -> Array:
+        """Rows (B, Hq, S, D), turned by the numbers of heads (Hq,)."""
+        place = head[None] % len(self.tables(x)[0])
+        return self.turned(x, rows.swapaxes(1, 2), place).swapaxes(1, 2)
 
 
 @fault("SDPA-44", "the angles of interleaved pairs are read two columns apart", "onnxruntime PR 26390")
@@ -49,11 +67,3 @@ class RotaryTablesTwice(Attention):
         cos, sin = super().tables(x)
         columns = np.minimum(2 * np.arange(cos.shape[1]), cos.shape[1] - 1)
         return (cos[:, columns], sin[:, columns]) if x.rotary_interleaved else (cos, sin)
-
-
-@fault("SDPA-44", "rotation is ignored", "cf. vllm-ascend 12765")
-class RotaryIgnored(Attention):
-    """The tables are passed on to nothing."""
-
-    def turned(self, x: Inputs, rows: Array, place: Array) -> Array:
-        return rows
