@@ -35,6 +35,7 @@ if "RANK" not in os.environ:  # start the ranks; each runs this script
 
 dist.init_process_group("gloo")
 atexit.register(dist.destroy_process_group)  # its threads end before the process does
+atexit.register(gc.collect)  # runs first: a graph of gradients keeps the process group
 rank, ranks = dist.get_rank(), dist.get_world_size()
 if rank:  # all ranks have the whole result, and the first one prints it
     sys.stdout = open(os.devnull, "w")
@@ -139,7 +140,7 @@ def over_ranks(
     helpers = [text.strip() for use, text in _HELPERS.items() if torch and use in written]
     where = f"def places(length):\n{_PLACES[sharding]}"
     blocks = [start.format(ranks=count).strip(), *helpers, where, inner.definitions, written]
-    ends = ("import atexit",) if torch else ()
+    ends = ("import atexit", "import gc") if torch else ()
     imports = (*inner.imports, *ends, "import inspect", "import os", "import numpy as np", modules)
     return replace(
         inner,
