@@ -327,8 +327,8 @@ def benchmark(
         raise ModuleNotFoundError(
             f"benchmark needs {' and '.join(lacking)}: pip install 'attention-conformance[bench]'", name=lacking[0]
         )
+    from attention_conformance.bench.processes import Processes
     from attention_conformance.bench.timing.plan import Plan
-    from attention_conformance.bench.timing.processes import Processes
 
     known(dtypes=dtypes, devices=[device])
     for name, value, least, most in (
@@ -402,7 +402,7 @@ def _unused(name: str, taken: Sequence[Implementation]) -> str:
 
 def _session(selection: Selection, workloads: Sequence[Workload], plan: Any, pool: Any) -> Session:
     """The session over every function at every size.  Raises ImplementationError for a size of another operator."""
-    from attention_conformance.bench.output.progress import Progress
+    from attention_conformance.bench.timing.progress import Progress
     from attention_conformance.bench.timing.protocol import Protocol
     from attention_conformance.bench.timing.session import Session
     from attention_conformance.bench.validity.outcomes import Cell
@@ -425,7 +425,7 @@ def _session(selection: Selection, workloads: Sequence[Workload], plan: Any, poo
 
 def _timing(cell: Cell, outcome: Outcome, threads: int) -> Timing:
     """The record of a cell, once it is not faster than the machine."""
-    from attention_conformance.bench.analysis.costs import flops
+    from attention_conformance.bench.roofline.costs import flops
     from attention_conformance.bench.validity import cheating
     from attention_conformance.bench.validity.outcomes import MEASURED
 

@@ -24,7 +24,6 @@ from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.judging.claims import claim_lines, required
 from attention_conformance.conformance.judging.features import claims
 from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome, Result
-from attention_conformance.conformance.judging.run_case import Judged, judge_case
 from attention_conformance.conformance.ledger.load import LEDGER, Ledger, read
 from attention_conformance.conformance.plugin import asked, chosen_cases
 from attention_conformance.conformance.results import parse
@@ -32,6 +31,7 @@ from attention_conformance.conformance.results.file import Writer
 from attention_conformance.conformance.run.causes import Cause, Told, causes
 from attention_conformance.conformance.run.recorder import header, versions_of
 from attention_conformance.conformance.run.run_checks import Adapters, check_adapters, conclude, envelope_lines
+from attention_conformance.conformance.run_case import Judged, judge_case
 from attention_conformance.conformance.targets import DEVICES, Selection, Target, examine
 from attention_conformance.impls.contract import DTYPES, Function, ImplementationError
 from attention_conformance.impls.given import given

@@ -103,8 +103,8 @@ COMMANDS: dict[str, Command] = {
     "script": Command(
         "run one case and print the standalone script of its failure",
         "attention-conformance script --impl mykernels.py:attention --case causal-more-keys",
-        "conformance.repro.command:run_script",
-        "conformance.repro.command:script_options",
+        "conformance.script:run_script",
+        "conformance.script:script_options",
     ),
     "cases": Command(
         "list every case with its reason, by clause",

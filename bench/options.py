@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from attention_conformance.bench.timing.cold_cache import MEANING
+from attention_conformance.bench.sampling.cold_cache import MEANING
 from attention_conformance.bench.timing.plan import LEAST_EACH, Plan
 from attention_conformance.bench.workloads.presets import PRESETS, PROCESS_RUNS, SECONDS, select
 from attention_conformance.bench.workloads.workload import Workload, WorkloadError

@@ -16,19 +16,19 @@ import pytest
 from rich.console import Console
 
 from attention_conformance.bench import options
-from attention_conformance.bench.analysis import extra_metrics
-from attention_conformance.bench.analysis.extra_metrics import ExtraMetrics
 from attention_conformance.bench.analysis.fits import sentences
 from attention_conformance.bench.machine import gpu
 from attention_conformance.bench.machine.machine import describe, fingerprint
-from attention_conformance.bench.output import checkpoint, document
-from attention_conformance.bench.output.checkpoint import Checkpoint, CheckpointError
-from attention_conformance.bench.output.progress import Progress
-from attention_conformance.bench.output.records import JSON_KEY, Record
+from attention_conformance.bench.output import document, extra_metrics
+from attention_conformance.bench.output.extra_metrics import ExtraMetrics
 from attention_conformance.bench.output.table import WIDTH, limits, shortened, table
-from attention_conformance.bench.timing.cold_cache import MEANING
+from attention_conformance.bench.processes import Processes
+from attention_conformance.bench.records import JSON_KEY, Record
+from attention_conformance.bench.sampling.cold_cache import MEANING
+from attention_conformance.bench.timing import checkpoint
+from attention_conformance.bench.timing.checkpoint import Checkpoint, CheckpointError
 from attention_conformance.bench.timing.plan import Plan
-from attention_conformance.bench.timing.processes import Processes
+from attention_conformance.bench.timing.progress import Progress
 from attention_conformance.bench.timing.protocol import Protocol
 from attention_conformance.bench.timing.session import Session
 from attention_conformance.bench.validity import cheating

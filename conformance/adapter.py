@@ -17,7 +17,7 @@ from attention_conformance.conformance.diagnosis.interpretations import Interpre
 from attention_conformance.conformance.judging.compare import compare
 from attention_conformance.conformance.judging.judge import dtypes_of
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome
-from attention_conformance.conformance.judging.run_case import Judged, request
+from attention_conformance.conformance.run_case import Judged, request
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.operators import OPERATORS, SDPA

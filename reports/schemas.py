@@ -14,10 +14,10 @@ from msgspec import UNSET, Meta, UnsetType
 
 from attention_conformance.bench.analysis.fits import Growth
 from attention_conformance.bench.analysis.statistics import Verdict
-from attention_conformance.bench.output.records import Amount, BenchFile, Count, Finite, Number, Positive, RunInfo
+from attention_conformance.bench.records import Amount, BenchFile, Count, Finite, Number, Positive, RunInfo
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.reports.compare.changes import Change
-from attention_conformance.reports.model.faults import Fault
+from attention_conformance.reports.input.kill_matrix import Fault
 
 #: The published schemas.
 FOLDER = Path(__file__).with_name("schemas")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.bench.analysis.statistics import Interval, paired
-from attention_conformance.bench.timing.cold_cache import last_bytes
-from attention_conformance.bench.timing.stopwatch import stopwatch
+from attention_conformance.bench.sampling.cold_cache import last_bytes
+from attention_conformance.bench.sampling.stopwatch import stopwatch
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.contract import Framework
 from attention_conformance.impls.process import allocator

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.bench.options import Renamed
+from attention_conformance.bench.processes import Processes
 from attention_conformance.bench.timing.plan import Plan
-from attention_conformance.bench.timing.processes import Processes
 from attention_conformance.bench.timing.protocol import TIMEOUT, Protocol
 from attention_conformance.bench.validity.outcomes import Cell
 from attention_conformance.bench.workloads.workload import parse
@@ -45,10 +45,10 @@ def batches_of(cell: Cell, processes: Processes, plan: Plan, batches: int) -> di
         number = index // AT_A_TIME
         given = (cell.id, plan.round_seconds, plan.batch_calls, number, False, plan.lead_seconds(0.0))
         batch = processes.call(
-            cell.target.implementation, "attention_conformance.bench.timing.sampler:batch", *given, timeout=TIMEOUT
+            cell.target.implementation, "attention_conformance.bench.sampling.sampler:batch", *given, timeout=TIMEOUT
         )
         found.append([usable[number % len(usable)], round(float(np.median(batch.seconds)), 9)])
-    processes.call(cell.target.implementation, "attention_conformance.bench.timing.sampler:close_cell", cell.id)
+    processes.call(cell.target.implementation, "attention_conformance.bench.sampling.sampler:close_cell", cell.id)
     return {"cell": cell.id, "batches": found}
 
 

@@ -20,7 +20,7 @@ from attention_conformance.conformance.diagnosis.match import Explanation, Passe
 from attention_conformance.conformance.faults.trials import Failed
 from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
-from attention_conformance.conformance.judging.run_case import request
+from attention_conformance.conformance.run_case import request
 from attention_conformance.impls.calls import call
 from attention_conformance.impls.contract import Implementation
 from studies import held_out, library_functions

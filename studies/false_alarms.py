@@ -14,13 +14,13 @@ import numpy as np
 
 from attention_conformance.conformance.cases.base import Case
 from attention_conformance.conformance.cases.envelopes import Proposed, random_shape
-from attention_conformance.conformance.evidence.problems import once, problem_of, with_past
 from attention_conformance.conformance.evidence.variants import CORRECT, Variant
 from attention_conformance.conformance.evidence.verdicts import RANGE
 from attention_conformance.conformance.evidence.verdicts import excuse as excuse_of
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.conformance.judging.run_case import judge_case
 from attention_conformance.conformance.ledger.load import Ledger
+from attention_conformance.conformance.properties.drawn import once, problem_of, with_past
+from attention_conformance.conformance.run_case import judge_case
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.envelope import Envelope
 from attention_conformance.impls.process.pool import Pool

@@ -16,8 +16,8 @@ from statistics import median
 from typing import Any
 
 from attention_conformance.bench.analysis import statistics
+from attention_conformance.bench.processes import Processes, process_of
 from attention_conformance.bench.timing.plan import Plan
-from attention_conformance.bench.timing.processes import Processes, process_of
 from attention_conformance.bench.timing.protocol import TIMEOUT, Protocol
 from attention_conformance.bench.validity.checks import Invalid
 from attention_conformance.bench.validity.outcomes import Cell
@@ -95,7 +95,7 @@ class Experiment:
         plan, takes = self.plan, self._takes[cell]
         given = (cell.id, plan.round_seconds, plan.calls(takes), number, False, plan.lead_seconds(takes))
         batch = self._processes.call(
-            cell.target.implementation, "attention_conformance.bench.timing.sampler:batch", *given, timeout=TIMEOUT
+            cell.target.implementation, "attention_conformance.bench.sampling.sampler:batch", *given, timeout=TIMEOUT
         )
         if batch.status != "returned":
             raise Invalid(batch.status, batch.text)

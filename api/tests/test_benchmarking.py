@@ -44,7 +44,7 @@ def _peak(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lies(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Has the stopwatch's clock go back by what it took, and puts it back."""
-    stopwatch: Any = importlib.import_module("attention_conformance.bench.timing.stopwatch")
+    stopwatch: Any = importlib.import_module("attention_conformance.bench.sampling.stopwatch")
     real = stopwatch.perf_counter
     started = real()
     output = RIGHT(q, k, v)

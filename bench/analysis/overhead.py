@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.bench.analysis import statistics
-from attention_conformance.bench.timing import sampler
-from attention_conformance.bench.timing.processes import Processes
+from attention_conformance.bench.processes import Processes
+from attention_conformance.bench.sampling import sampler
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.impls.contract import Implementation
 

@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from attention_conformance.bench.analysis.roofline import best_product
 from attention_conformance.bench.gate import hidden, modules, problems, rows
 from attention_conformance.bench.gate.verdict import Asked, Decision, Reason, Timed, Verdict
 from attention_conformance.bench.gate.worker import NOTED
+from attention_conformance.bench.roofline.peaks import best_product
 from attention_conformance.bench.validity import cheating
 from attention_conformance.bench.validity.cheating import Job
 from attention_conformance.bench.validity.checks import Invalid, Unstable, cause_of_first_call, repeated
 from attention_conformance.conformance.cases.base import Case
 from attention_conformance.conformance.judging.judge import judge, unanswered
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
-from attention_conformance.conformance.judging.run_case import blank_of, request
+from attention_conformance.conformance.run_case import blank_of, request
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import BUILT_INSIDE, Reply, Request
 from attention_conformance.impls.contract import Framework, Implementation, ImplementationError, Profile

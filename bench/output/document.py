@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from attention_conformance.bench.analysis.costs import FORMULAS, flops
-from attention_conformance.bench.analysis.extra_metrics import ExtraMetrics
 from attention_conformance.bench.machine import gpu
 from attention_conformance.bench.machine.machine import load_average
-from attention_conformance.bench.output.records import FORMAT, JSON_KEY, PlanRecord, Record, Timed
+from attention_conformance.bench.output.extra_metrics import ExtraMetrics
+from attention_conformance.bench.records import FORMAT, JSON_KEY, PlanRecord, Record, Timed
+from attention_conformance.bench.roofline.costs import FORMULAS, flops
 from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.validity.outcomes import UNSTABLE, Cell, Outcome
 from attention_conformance.conformance import SPEC_VERSION

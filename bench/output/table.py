@@ -13,7 +13,7 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from attention_conformance.bench.output.records import Roofline
+from attention_conformance.bench.records import Roofline
 
 Record = Mapping[str, Any]
 Justify = Literal["left", "right"]

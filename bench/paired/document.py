@@ -7,8 +7,8 @@ from typing import Any, Literal
 import msgspec
 
 from attention_conformance.bench.analysis.statistics import Verdict
-from attention_conformance.bench.output.records import Amount, Kind, Positive
 from attention_conformance.bench.paired.measure import Plan
+from attention_conformance.bench.records import Amount, Kind, Positive
 
 
 class Compared(msgspec.Struct, frozen=True):

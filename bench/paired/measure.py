@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from attention_conformance.bench.analysis.costs import flops
 from attention_conformance.bench.analysis.statistics import Interval, Verdict, judge, paired_process_runs
 from attention_conformance.bench.paired import worker
 from attention_conformance.bench.paired.revisions import Revision, RevisionError
+from attention_conformance.bench.roofline.costs import flops
+from attention_conformance.bench.sampling.sampler import Batch
 from attention_conformance.bench.timing.protocol import LAST, UNSEEN
-from attention_conformance.bench.timing.sampler import Batch
 from attention_conformance.bench.validity import cheating
 from attention_conformance.bench.validity.cheating import Job
 from attention_conformance.bench.validity.checks import (
@@ -61,7 +61,7 @@ BASE, NEW = "base", "new"
 #: Most calls of a batch: as many as of the shortest kernels fit in (20 µs).
 CALLS = 500
 
-#: What a status of bench.timing.sampler means for a cell that has no time and is not to blame.
+#: What a status of bench.sampling.sampler means for a cell that has no time and is not to blame.
 WITHOUT_TIME = {"unsupported": "unsupported", "memory": "out of memory"}
 
 #: Fewer rounds than this in a pair of processes say nothing.

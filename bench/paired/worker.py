@@ -1,6 +1,6 @@
 """Worker of a paired comparison: opens cells, measures a batch of calls of one, and hands back results.
 
-A batch is that of ``pytest bench`` (bench.timing.sampler).  Everything that crosses the process border is plain
+A batch is that of ``pytest bench`` (bench.sampling.sampler).  Everything that crosses the process border is plain
 (strings, numbers, NumPy arrays), and its form has a number, so that a revision can be compared with an older one whose
 own classes differ.
 """
@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from attention_conformance.bench.analysis import roofline
-from attention_conformance.bench.timing import sampler
+from attention_conformance.bench.roofline import peaks as roofline
+from attention_conformance.bench.sampling import sampler
 from attention_conformance.bench.workloads.workload import parse
 from attention_conformance.conformance.targets import Selection, choose
 from attention_conformance.impls.backend import Backend, backend
@@ -60,8 +60,8 @@ def begin(
 ) -> dict[str, Any]:
     """Open a cell: prepare the implementation named ``what``, call it once, and then once on each input set.
 
-    Returns ``status`` (as bench.timing.sampler.Opened), ``text``, ``results`` of the first set, and ``seconds`` of the
-    fastest of the later calls.  With ``slowdown`` every call after the first spends that share of itself once more,
+    Returns ``status`` (as bench.sampling.sampler.Opened), ``text``, ``results`` of the first set, and ``seconds`` of
+    the fastest of the later calls.  With ``slowdown`` every call after the first spends that share of itself once more,
     waiting.
     """
     target = next(t for t in _chosen((what,), device, dtype).targets if t.implementation.name == what)
@@ -79,17 +79,17 @@ def begin(
 
 
 def batch(key: str, seconds: float, most: int, number: int, last: bool) -> dict[str, Any]:
-    """A batch of calls; arguments and what is returned as of bench.timing.sampler.batch."""
+    """A batch of calls; arguments and what is returned as of bench.sampling.sampler.batch."""
     return dict(vars(sampler.batch(key, seconds, most, number, last)))
 
 
 def again(key: str, number: int) -> dict[str, Any]:
-    """One more call; arguments and what is returned as of bench.timing.sampler.again."""
+    """One more call; arguments and what is returned as of bench.sampling.sampler.again."""
     return dict(vars(sampler.again(key, number)))
 
 
 def cold_calls(key: str, count: int) -> dict[str, Any]:
-    """Calls with cold caches; arguments and what is returned as of bench.timing.sampler.cold_calls."""
+    """Calls with cold caches; arguments and what is returned as of bench.sampling.sampler.cold_calls."""
     return dict(vars(sampler.cold_calls(key, count)))
 
 

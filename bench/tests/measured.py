@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from attention_conformance.bench.output.progress import Progress
+from attention_conformance.bench.processes import Processes
 from attention_conformance.bench.timing.plan import Plan
-from attention_conformance.bench.timing.processes import Processes
+from attention_conformance.bench.timing.progress import Progress
 from attention_conformance.bench.timing.protocol import Protocol
 from attention_conformance.bench.timing.session import Session
 from attention_conformance.bench.validity.outcomes import Cell, Outcome

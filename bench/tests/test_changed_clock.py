@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attention_conformance.bench.sampling import stopwatch as watched
 from attention_conformance.bench.tests.measured import cell, outcomes
 from attention_conformance.bench.tests.test_cheating import NAME, honest
-from attention_conformance.bench.timing import stopwatch as watched
 from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.validity.outcomes import INVALID, TIMED
 from attention_conformance.bench.workloads.workload import Workload
@@ -69,7 +69,7 @@ def test_a_replaced_clock_is_seen(function: str, status: str) -> None:
     some = Implementation(function, f"{__name__}:{function}", worker="numpy")
     with closing(Worker()) as worker:
         given = ("one", some, Workload(1, 1, 8, 8), "float32", "cpu")
-        opened = worker.call("attention_conformance.bench.timing.sampler:open_cell", *given, timeout=60)
+        opened = worker.call("attention_conformance.bench.sampling.sampler:open_cell", *given, timeout=60)
     assert opened.status == status
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_conformance.bench.analysis.costs import flops
+from attention_conformance.bench.roofline.costs import flops
+from attention_conformance.bench.sampling import sampler
+from attention_conformance.bench.sampling.sampler import Batch
 from attention_conformance.bench.tests.measured import cell, outcome
-from attention_conformance.bench.timing import sampler
 from attention_conformance.bench.timing.plan import Plan
-from attention_conformance.bench.timing.sampler import Batch
 from attention_conformance.bench.validity import cheating
 from attention_conformance.bench.validity.checks import Invalid
 from attention_conformance.bench.validity.outcomes import INVALID, TIMED, Outcome, ProcessRun

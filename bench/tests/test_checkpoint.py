@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from attention_conformance.bench.output import checkpoint
-from attention_conformance.bench.output.checkpoint import Checkpoint, CheckpointError
+from attention_conformance.bench.timing import checkpoint
+from attention_conformance.bench.timing.checkpoint import Checkpoint, CheckpointError
 from attention_conformance.bench.validity.outcomes import INVALID, SKIPPED, Outcome, ProcessRun
 
 HEADER = {

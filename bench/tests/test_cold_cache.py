@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_conformance.bench.timing import cold_cache
-from attention_conformance.bench.timing.cold_cache import TIMES, UNTOLD, buffer, last_bytes
-from attention_conformance.bench.timing.stopwatch import stopwatch
+from attention_conformance.bench.sampling import cold_cache
+from attention_conformance.bench.sampling.cold_cache import TIMES, UNTOLD, buffer, last_bytes
+from attention_conformance.bench.sampling.stopwatch import stopwatch
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.contract import Framework
 

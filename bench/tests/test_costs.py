@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from attention_conformance import bench
-from attention_conformance.bench.analysis.costs import FORMULAS, flops, intensity, least_bytes, measures, pairs
-from attention_conformance.bench.output.records import Roofline
+from attention_conformance.bench.records import Roofline
+from attention_conformance.bench.roofline.costs import FORMULAS, flops, intensity, least_bytes, measures, pairs
 from attention_conformance.bench.workloads import arguments
 from attention_conformance.bench.workloads.workload import PACKED, Workload, parse
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from attention_conformance.bench.analysis.extra_metrics import ExtraMetrics
 from attention_conformance.bench.output import document
+from attention_conformance.bench.output.extra_metrics import ExtraMetrics
 from attention_conformance.bench.validity.outcomes import Cell, Outcome, ProcessRun
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.conformance.targets import Target

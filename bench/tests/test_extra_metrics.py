@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attention_conformance.bench.analysis import extra_metrics
-from attention_conformance.bench.analysis.extra_metrics import ExtraMetrics
 from attention_conformance.bench.analysis.fits import Growth
 from attention_conformance.bench.memory.peak import Peak
-from attention_conformance.bench.output.records import Roofline
+from attention_conformance.bench.output import extra_metrics
+from attention_conformance.bench.output.extra_metrics import ExtraMetrics
+from attention_conformance.bench.processes import Processes
+from attention_conformance.bench.records import Roofline
 from attention_conformance.bench.tests.measured import cell, outcomes
-from attention_conformance.bench.timing.processes import Processes
 
 
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ import pytest
 from attention_conformance.bench.gate import problems, rows
 from attention_conformance.bench.tests.candidates import Candidate
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
-from attention_conformance.conformance.judging.run_case import blank_of
+from attention_conformance.conformance.run_case import blank_of
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Implementation

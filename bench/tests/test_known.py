@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from attention_conformance.bench.output.document import record as entry
-from attention_conformance.bench.output.progress import Progress
+from attention_conformance.bench.processes import Processes
 from attention_conformance.bench.tests.measured import QUICK
 from attention_conformance.bench.tests.measured import cell as cell_of
-from attention_conformance.bench.timing.processes import Processes
+from attention_conformance.bench.timing.progress import Progress
 from attention_conformance.bench.timing.protocol import Protocol
 from attention_conformance.bench.timing.session import Session
 from attention_conformance.bench.validity import known

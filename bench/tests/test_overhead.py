@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from attention_conformance.bench.analysis import overhead
-from attention_conformance.bench.timing import sampler
+from attention_conformance.bench.sampling import sampler
 
 
 def test_a_call_is_timed_by_the_protocol_and_by_a_loop() -> None:

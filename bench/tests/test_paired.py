@@ -37,7 +37,7 @@ REMEMBERS = "KEPT = {}\n" + REMEMBERS.replace(
 #: Slow on arrays that no cache has, as calls are that do little more than read; it says itself what cleared the caches.
 READS = """
 import time
-from attention_conformance.bench.timing import sampler
+from attention_conformance.bench.sampling import sampler
 
 NEAR = []
 sampler.buffer = lambda *where: NEAR.clear

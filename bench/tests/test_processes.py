@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from attention_conformance.bench.timing.processes import Processes, process_of
+from attention_conformance.bench.processes import Processes, process_of
 from attention_conformance.impls.contract import Framework, Implementation, ImplementationError
 from attention_conformance.impls.process import threads
 from attention_conformance.impls.process.pool import Crashed, continue_process, cpu_seconds, stop_process

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from attention_conformance.bench.output.progress import BAR, EVERY, WIDTH, Progress
+from attention_conformance.bench.timing.progress import BAR, EVERY, WIDTH, Progress
 from attention_conformance.bench.validity.outcomes import INVALID, Cell, Outcome, ProcessRun
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.conformance.targets import Target

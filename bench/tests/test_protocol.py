@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from attention_conformance.bench.output.document import record, told
+from attention_conformance.bench.sampling.sampler import Batch, Opened
 from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.timing.protocol import LAST, UNSEEN, Live, Protocol
-from attention_conformance.bench.timing.sampler import Batch, Opened
 from attention_conformance.bench.validity.checks import FIRST, Invalid, References
 from attention_conformance.bench.validity.outcomes import UNSTABLE, Cell, Outcome, ProcessRun, Skipped
 from attention_conformance.bench.workloads.workload import Workload

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_conformance.bench.analysis import roofline as module
-from attention_conformance.bench.analysis.roofline import bandwidth, product, roofline, rooflines
-from attention_conformance.bench.output.records import Roofline, Sample
+from attention_conformance.bench.records import Roofline, Sample
+from attention_conformance.bench.roofline import peaks as module
+from attention_conformance.bench.roofline.peaks import bandwidth, product, roofline, rooflines
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.contract import Framework, Implementation
@@ -75,7 +75,7 @@ def test_a_slow_product_is_measured_at_a_small_size(monkeypatch: pytest.MonkeyPa
 def ticking(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> Callable[[], None]:
     """A call that takes the given seconds in turn, on a clock of its own."""
     now, coming = [0.0], list(seconds)
-    monkeypatch.setattr("attention_conformance.bench.analysis.roofline.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("attention_conformance.bench.roofline.peaks.time.perf_counter", lambda: now[0])
 
     def call() -> None:
         now[0] += coming.pop(0)

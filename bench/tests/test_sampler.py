@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_conformance.bench.timing import sampler
-from attention_conformance.bench.timing.sampler import Opened, kind
+from attention_conformance.bench.sampling import sampler
+from attention_conformance.bench.sampling.sampler import Opened, kind
 from attention_conformance.bench.workloads import arguments
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.impls.contract import Implementation

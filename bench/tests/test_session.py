@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from attention_conformance.bench.memory import predict
-from attention_conformance.bench.output.progress import Progress
+from attention_conformance.bench.processes import Processes
 from attention_conformance.bench.tests.measured import QUICK, cell, outcomes
 from attention_conformance.bench.timing.budget import USABLE
 from attention_conformance.bench.timing.plan import Plan
-from attention_conformance.bench.timing.processes import Processes
+from attention_conformance.bench.timing.progress import Progress
 from attention_conformance.bench.timing.protocol import Protocol
 from attention_conformance.bench.timing.session import Rounds, Session
 from attention_conformance.bench.validity.outcomes import INVALID, SKIPPED, TIMED, Cell, Outcome, ProcessRun

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from attention_conformance import bench
-from attention_conformance.bench.output.checkpoint import SUFFIX
 from attention_conformance.bench.tests.times_alone import TIMES_ALONE
+from attention_conformance.bench.timing.checkpoint import SUFFIX
 from attention_conformance.conformance.tests.interrupts import interruptible
 from attention_conformance.impls.tests import commands
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from attention_conformance.bench.timing import cold_cache, sampler
-from attention_conformance.bench.timing.stopwatch import BUSY, DEVICE, WALL, ByEvents, Eviction, Wall, stopwatch
+from attention_conformance.bench.sampling import cold_cache, sampler
+from attention_conformance.bench.sampling.stopwatch import BUSY, DEVICE, WALL, ByEvents, Eviction, Wall, stopwatch
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.contract import Framework, Implementation
@@ -83,7 +83,7 @@ def _gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(arrays, "_moved", lambda tensor, device: tensor)
     monkeypatch.setattr(arrays, "copy", lambda array: lambda: GPU.submit(f"copy {array.nbytes}", 5 * KERNEL))
-    monkeypatch.setattr("attention_conformance.bench.timing.stopwatch.perf_counter", lambda: GPU.now)
+    monkeypatch.setattr("attention_conformance.bench.sampling.stopwatch.perf_counter", lambda: GPU.now)
     cold_cache.buffer.cache_clear()
     yield
     cold_cache.buffer.cache_clear()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from attention_conformance.bench.output.records import Roofline
 from attention_conformance.bench.output.table import WIDTH, cut, limits, table
+from attention_conformance.bench.records import Roofline
 
 LONG = "a/folder/of/somebody/with/a/long/name/mykernels.py:flash_attention_forward_v3@torch"
 

@@ -10,6 +10,6 @@ TIMES_ALONE = f"{__name__}:times_alone"
 
 def times_alone() -> None:
     """Leave out the rooflines and the overhead, which take seconds of every run."""
-    from attention_conformance.bench.analysis import extra_metrics
+    from attention_conformance.bench.output import extra_metrics
 
     vars(extra_metrics).update(rooflines=lambda *_: [], overhead=SimpleNamespace(run=lambda *_: {}))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attention_conformance.bench.analysis.costs import flops
 from attention_conformance.bench.memory import predict
+from attention_conformance.bench.roofline.costs import flops
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.process import limits

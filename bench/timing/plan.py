@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attention_conformance.bench.analysis import statistics
-from attention_conformance.bench.timing.cold_cache import WARM
+from attention_conformance.bench.sampling.cold_cache import WARM
 
 #: Batches of a process run at least: the interval comes from their scatter, and each has one call on inputs never seen.
 LEAST_BATCHES = 5

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
+from attention_conformance.bench.processes import Jobs
+from attention_conformance.bench.sampling.cold_cache import COLD
+from attention_conformance.bench.sampling.sampler import Batch, Opened
 from attention_conformance.bench.timing.budget import Cost, Costs, over_time
-from attention_conformance.bench.timing.cold_cache import COLD
 from attention_conformance.bench.timing.plan import Plan
-from attention_conformance.bench.timing.processes import Jobs
-from attention_conformance.bench.timing.sampler import Batch, Opened
 from attention_conformance.bench.validity import cheating
 from attention_conformance.bench.validity.cheating import Job
 from attention_conformance.bench.validity.checks import (
@@ -307,7 +307,7 @@ class Protocol:
         try:
             answer = self.jobs.call(
                 cell.target.implementation,
-                f"attention_conformance.bench.timing.sampler:{function}",
+                f"attention_conformance.bench.sampling.sampler:{function}",
                 cell.id,
                 *rest,
                 timeout=TIMEOUT,

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from attention_conformance.bench.memory import predict
-from attention_conformance.bench.output.checkpoint import Checkpoint
-from attention_conformance.bench.output.progress import Progress
+from attention_conformance.bench.processes import Processes, process_of
 from attention_conformance.bench.timing.budget import USABLE, Cost
-from attention_conformance.bench.timing.processes import Processes, process_of
+from attention_conformance.bench.timing.checkpoint import Checkpoint
+from attention_conformance.bench.timing.progress import Progress
 from attention_conformance.bench.timing.protocol import DIED, Live, Protocol
 from attention_conformance.bench.validity.checks import Invalid
 from attention_conformance.bench.validity.outcomes import (

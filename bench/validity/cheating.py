@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from attention_conformance.bench.analysis import statistics
-from attention_conformance.bench.analysis.costs import flops
-from attention_conformance.bench.analysis.roofline import best_product
-from attention_conformance.bench.timing.sampler import LATE_SECONDS, LATE_SHARE, Batch
+from attention_conformance.bench.roofline.costs import flops
+from attention_conformance.bench.roofline.peaks import best_product
+from attention_conformance.bench.sampling.sampler import LATE_SECONDS, LATE_SHARE, Batch
 from attention_conformance.bench.validity.checks import Invalid
 from attention_conformance.bench.validity.outcomes import INVALID, Cell, Outcome
 from attention_conformance.impls.process.pool import Spent

@@ -22,8 +22,8 @@ from attention_conformance.conformance.faults.trials import Failed
 from attention_conformance.conformance.judging.compare import compare
 from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome
-from attention_conformance.conformance.judging.run_case import Judged, ask, request
 from attention_conformance.conformance.repro import write, wrong_elements
+from attention_conformance.conformance.run_case import Judged, ask, request
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import Reply, same_bits
 from attention_conformance.impls.contract import Profile

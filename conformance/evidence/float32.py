@@ -9,8 +9,8 @@ import numpy as np
 
 from attention_conformance.conformance.bounds.sdpa import Bound
 from attention_conformance.conformance.cases import Case, all_cases
-from attention_conformance.conformance.evidence.problems import once, random_problem
 from attention_conformance.conformance.judging.compare import shares
+from attention_conformance.conformance.properties.drawn import once, random_problem
 from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.numpy import eager

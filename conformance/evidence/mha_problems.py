@@ -16,7 +16,7 @@ from attention_conformance.conformance.cases.base import ALL_DTYPES
 from attention_conformance.conformance.cases.data import lengths, random_bias, random_mask
 from attention_conformance.conformance.cases.layer import LayerShape, MhaCase, Rng, SublayerCase, columns, w_o, x_kv
 from attention_conformance.conformance.cases.mha_gradient import MhaGradientCase
-from attention_conformance.conformance.evidence.problems import (
+from attention_conformance.conformance.properties.drawn import (
     GRADIENT,
     SEED,
     SPREAD,

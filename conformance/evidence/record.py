@@ -19,11 +19,11 @@ from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.cases.layer import LayerShape
 from attention_conformance.conformance.evidence import float32, sensitivity
 from attention_conformance.conformance.evidence.measure import Measured, alarms, measure, rows
-from attention_conformance.conformance.evidence.problems import SEED
 from attention_conformance.conformance.evidence.series import SERIES, Series
 from attention_conformance.conformance.evidence.stamp import stamp
 from attention_conformance.conformance.evidence.verdicts import Kind, Verdict
 from attention_conformance.conformance.ledger.load import read as read_ledger
+from attention_conformance.conformance.properties.drawn import SEED
 from attention_conformance.conformance.properties.problem import Problem
 from attention_conformance.conformance.results import fingerprint
 from attention_conformance.impls import compressed, strict

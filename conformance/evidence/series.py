@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from attention_conformance.conformance.evidence.mha_problems import layer_problem
-from attention_conformance.conformance.evidence.problems import (
+from attention_conformance.conformance.properties.drawn import (
     decode_problem,
     dtype_of,
     gradient_problem,

@@ -16,8 +16,8 @@ from attention_conformance.conformance.faults.models.paged import Paged
 from attention_conformance.conformance.faults.models.varlen_gradients import PackedBackward
 from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
-from attention_conformance.conformance.judging.run_case import request
 from attention_conformance.conformance.properties.serving import FORMS
+from attention_conformance.conformance.run_case import request
 from attention_conformance.impls.calls import call
 from attention_conformance.impls.contract import DTYPES, Implementation, Profile
 from attention_conformance.impls.numpy.gradients import gradients

@@ -16,8 +16,8 @@ import numpy as np
 from attention_conformance.conformance.bounds.sdpa import profiles
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.cases.base import AnyCase
-from attention_conformance.conformance.evidence.problems import dtype_of, once
 from attention_conformance.conformance.evidence.series import Series
+from attention_conformance.conformance.properties.drawn import dtype_of, once
 
 #: The problems whose bounds are taken.
 PROBLEMS = 24

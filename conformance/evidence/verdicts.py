@@ -16,14 +16,14 @@ import numpy as np
 
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.cases.base import AnyCase
-from attention_conformance.conformance.evidence.problems import once
 from attention_conformance.conformance.evidence.series import SDPA, Series
 from attention_conformance.conformance.judging.compare import Comparison
 from attention_conformance.conformance.judging.judge import comparisons
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome
-from attention_conformance.conformance.judging.run_case import Judged, judge_case
 from attention_conformance.conformance.ledger import triggers
 from attention_conformance.conformance.ledger.load import Ledger
+from attention_conformance.conformance.properties.drawn import once
+from attention_conformance.conformance.run_case import Judged, judge_case
 from attention_conformance.conformance.spec.gradients import GradExpected
 from attention_conformance.conformance.spec.mha import Form, LayerExpected, Projection, SublayerExpected
 from attention_conformance.conformance.spec.mha_gradients import LayerGradExpected

@@ -26,13 +26,6 @@ from attention_conformance.conformance.cases.fit import dtypes_for, fit, fit_ker
 from attention_conformance.conformance.cases.kernel_paths import Call, KernelPath, kernel_paths
 from attention_conformance.conformance.cases.kernels import OPTION_SETS, REQUESTED, call_of, telling
 from attention_conformance.conformance.cases.store import FITTED, RANDOM
-from attention_conformance.conformance.evidence.problems import (
-    GradientProblem,
-    log_uniform,
-    once,
-    problem_of,
-    with_past,
-)
 from attention_conformance.conformance.faults import FAULTS, PATH_FAULTS, Fault
 from attention_conformance.conformance.faults.gradients.sdpa import OverRanks
 from attention_conformance.conformance.faults.kill_matrix import LEAST, Row
@@ -46,6 +39,13 @@ from attention_conformance.conformance.faults.models.varlen_gradients import Pac
 from attention_conformance.conformance.faults.trials import trial
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.properties import serving
+from attention_conformance.conformance.properties.drawn import (
+    GradientProblem,
+    log_uniform,
+    once,
+    problem_of,
+    with_past,
+)
 from attention_conformance.impls import compressed, strict
 from attention_conformance.impls.operators import OPERATORS
 from attention_conformance.impls.process.pool import Pool

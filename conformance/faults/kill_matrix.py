@@ -21,9 +21,9 @@ from attention_conformance.conformance.faults.models.steps import has_effects, u
 from attention_conformance.conformance.faults.registry import FAULTS, Fault, link
 from attention_conformance.conformance.faults.trials import trial, verdict
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.conformance.judging.run_case import blank_of, run_case
 from attention_conformance.conformance.ledger.load import Ledger, read
 from attention_conformance.conformance.ledger.questions import QUESTIONS
+from attention_conformance.conformance.run_case import blank_of, run_case
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.process.pool import Crashed, Pool

@@ -24,7 +24,7 @@ from attention_conformance.conformance.faults.models.steps import correct, uncha
 from attention_conformance.conformance.judging.compare import shares
 from attention_conformance.conformance.judging.judge import comparisons, judge
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
-from attention_conformance.conformance.judging.run_case import request
+from attention_conformance.conformance.run_case import request
 from attention_conformance.conformance.spec.mha import SublayerExpected
 from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.impls.calls import Reply, call

@@ -24,8 +24,8 @@ from attention_conformance.conformance.ledger import issues, page
 from attention_conformance.conformance.ledger.load import KEYS, LEDGER, Deviation, Ledger, dtypes, read
 from attention_conformance.conformance.ledger.stale import Standing, stale
 from attention_conformance.conformance.ledger.versions import series
-from attention_conformance.conformance.repro.command import run_script
 from attention_conformance.conformance.results import Run
+from attention_conformance.conformance.script import run_script
 from attention_conformance.impls.checkout import writable
 from attention_conformance.impls.select import builtin
 from attention_conformance.impls.strict import plain

@@ -27,12 +27,12 @@ from attention_conformance.conformance.judging.compare import Comparison, compar
 from attention_conformance.conformance.judging.judge import Finding
 from attention_conformance.conformance.judging.message import comparison_lines, share_text
 from attention_conformance.conformance.judging.outcomes import Failure
-from attention_conformance.conformance.judging.run_case import ask, request
 from attention_conformance.conformance.ledger import triggers
 from attention_conformance.conformance.ledger.load import Deviation
 from attention_conformance.conformance.properties.problem import Problem
 from attention_conformance.conformance.properties.serving import ServingProblem
 from attention_conformance.conformance.properties.strategies import pays_for_shapes
+from attention_conformance.conformance.run_case import ask, request
 from attention_conformance.conformance.spec.inputs import Inputs
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import Reply

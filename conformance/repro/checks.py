@@ -14,7 +14,7 @@ from attention_conformance.conformance.bounds.sdpa import LARGEST
 from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.judging.compare import shares
 from attention_conformance.conformance.judging.outcomes import Failure
-from attention_conformance.conformance.judging.run_case import Judged
+from attention_conformance.conformance.run_case import Judged
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Profile

@@ -18,7 +18,6 @@ from attention_conformance.conformance.adapter import adapter_lines
 from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.judging.message import FailureText
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
-from attention_conformance.conformance.judging.run_case import Judged, judge_case
 from attention_conformance.conformance.ledger.load import LEDGER, Ledger, check_records, read
 from attention_conformance.conformance.run import first_calls, invariance
 from attention_conformance.conformance.run.causes import Told
@@ -33,6 +32,7 @@ from attention_conformance.conformance.run.run_checks import (
 )
 from attention_conformance.conformance.run.terminal import executed, print_report, summary, told_by_cause
 from attention_conformance.conformance.run.xdist import Sender, costly_first, target_of, works
+from attention_conformance.conformance.run_case import Judged, judge_case
 from attention_conformance.conformance.targets import QUICK
 from attention_conformance.impls.contract import Implementation
 

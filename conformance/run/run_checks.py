@@ -17,7 +17,7 @@ from attention_conformance.conformance.cases.base import case as sdpa_case
 from attention_conformance.conformance.cases.data import random_bias, random_mask
 from attention_conformance.conformance.judging.claims import SENTENCES, claim_lines, required, shortcomings, wrapped
 from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome, Result
-from attention_conformance.conformance.judging.run_case import LACKING
+from attention_conformance.conformance.run_case import LACKING
 from attention_conformance.conformance.targets import Selection, Target
 from attention_conformance.impls.contract import DTYPES, Implementation
 from attention_conformance.impls.operators import OPERATORS, SDPA

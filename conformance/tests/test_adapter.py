@@ -10,9 +10,9 @@ import pytest
 from attention_conformance.conformance.adapter import Finding, adapter_lines, check
 from attention_conformance.conformance.cases import all_cases, every_case
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.conformance.judging.run_case import judge_case
 from attention_conformance.conformance.ledger.load import Ledger
 from attention_conformance.conformance.run.run_checks import undeclared_dtypes
+from attention_conformance.conformance.run_case import judge_case
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.process.pool import Pool

@@ -14,8 +14,8 @@ from attention_conformance.conformance.cases.envelopes import static
 from attention_conformance.conformance.cases.fit import fit
 from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.conformance.judging.run_case import blank_of
 from attention_conformance.conformance.plugin import asked
+from attention_conformance.conformance.run_case import blank_of
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.envelope import Envelope

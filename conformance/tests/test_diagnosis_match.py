@@ -21,7 +21,7 @@ from attention_conformance.conformance.faults.models.sdpa import Array, Attentio
 from attention_conformance.conformance.faults.trials import Failed, explains
 from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
-from attention_conformance.conformance.judging.run_case import request
+from attention_conformance.conformance.run_case import request
 from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.impls import compressed
 from attention_conformance.impls.calls import Reply, call

@@ -11,7 +11,7 @@ from attention_conformance.conformance.bounds.sdpa import Options
 from attention_conformance.conformance.cases import Case, all_cases
 from attention_conformance.conformance.diagnosis.stage_errors import Stage, stage_errors, stage_lines
 from attention_conformance.conformance.faults.models.sdpa import Attention
-from attention_conformance.conformance.judging.run_case import request
+from attention_conformance.conformance.run_case import request
 from attention_conformance.impls.calls import call
 from attention_conformance.impls.contract import Implementation, Profile
 

@@ -12,8 +12,8 @@ from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.bounds.sdpa import Options, bound
 from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.evidence import variants
-from attention_conformance.conformance.evidence.problems import once
 from attention_conformance.conformance.judging.compare import shares
+from attention_conformance.conformance.properties.drawn import once
 from attention_conformance.conformance.properties.problem import Problem
 from attention_conformance.conformance.spec import sdpa as reference
 from attention_conformance.impls.contract import Profile

@@ -11,9 +11,9 @@ import pytest
 from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.cases.layer import PLAIN
 from attention_conformance.conformance.evidence.mha_problems import LayerProblem
-from attention_conformance.conformance.evidence.problems import GradientProblem, once
 from attention_conformance.conformance.evidence.verdicts import Jury, Kind, Verdict
 from attention_conformance.conformance.ledger.load import read
+from attention_conformance.conformance.properties.drawn import GradientProblem, once
 from attention_conformance.conformance.properties.problem import Problem
 from attention_conformance.conformance.targets import Selection, Target, choose
 from attention_conformance.impls.numpy import layer as of_layer

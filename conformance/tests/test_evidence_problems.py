@@ -7,7 +7,9 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from attention_conformance.conformance.evidence.problems import (
+from attention_conformance.conformance.evidence.record import drawn
+from attention_conformance.conformance.evidence.series import SDPA
+from attention_conformance.conformance.properties.drawn import (
     DTYPES,
     KEYS,
     OFFSET,
@@ -19,8 +21,6 @@ from attention_conformance.conformance.evidence.problems import (
     dtype_of,
     random_problem,
 )
-from attention_conformance.conformance.evidence.record import drawn
-from attention_conformance.conformance.evidence.series import SDPA
 from attention_conformance.conformance.properties.problem import Problem
 from attention_conformance.conformance.tests.special_values import SPECIAL, given
 

@@ -12,11 +12,11 @@ import pytest
 from attention_conformance.cli import main
 from attention_conformance.conformance.bounds.sdpa import profiles
 from attention_conformance.conformance.evidence import page, record, sensitivity
-from attention_conformance.conformance.evidence.problems import SEED
 from attention_conformance.conformance.evidence.record import drawn
 from attention_conformance.conformance.evidence.series import SDPA, SERIES
 from attention_conformance.conformance.evidence.stamp import stale, stamp
 from attention_conformance.conformance.ledger.load import read as read_ledger
+from attention_conformance.conformance.properties.drawn import SEED
 
 pytestmark = pytest.mark.slow(20)
 

@@ -12,9 +12,9 @@ from attention_conformance.conformance.cases import all_cases, every_case
 from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.evidence import float32, sensitivity
 from attention_conformance.conformance.evidence.float32 import computed_in_float32
-from attention_conformance.conformance.evidence.problems import once
 from attention_conformance.conformance.evidence.sensitivity import PROMISED, QUANTITIES, Place, operands, smallest
 from attention_conformance.conformance.evidence.series import SERIES
+from attention_conformance.conformance.properties.drawn import once
 from attention_conformance.conformance.properties.problem import Problem, RandomBias, RandomMask
 from attention_conformance.conformance.spec import sdpa as reference
 from attention_conformance.conformance.spec.sdpa import Expected

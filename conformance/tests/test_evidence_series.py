@@ -11,11 +11,11 @@ import pytest
 
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.evidence.mha_problems import WORK, layer_problem
-from attention_conformance.conformance.evidence.problems import decode_problem, once
 from attention_conformance.conformance.evidence.record import drawn
 from attention_conformance.conformance.evidence.series import SERIES
 from attention_conformance.conformance.evidence.verdicts import Jury, Kind
 from attention_conformance.conformance.ledger.load import read
+from attention_conformance.conformance.properties.drawn import decode_problem, once
 from attention_conformance.conformance.targets import choose
 from attention_conformance.conformance.tests.special_values import specials
 from attention_conformance.impls.process.pool import Pool

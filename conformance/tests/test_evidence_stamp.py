@@ -15,9 +15,9 @@ from attention_conformance.conformance.bounds import mha as of_layers
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.evidence import stamp as module
-from attention_conformance.conformance.evidence.problems import dtype_of
 from attention_conformance.conformance.evidence.series import SERIES
 from attention_conformance.conformance.evidence.stamp import cases_of, stale, stamp
+from attention_conformance.conformance.properties.drawn import dtype_of
 
 pytestmark = pytest.mark.slow(20)
 

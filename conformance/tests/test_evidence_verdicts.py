@@ -13,9 +13,9 @@ import pytest
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.evidence.measure import Near, alarms, rows
-from attention_conformance.conformance.evidence.problems import dtype_of, once, random_problem
 from attention_conformance.conformance.evidence.verdicts import Jury, Kind, Verdict
 from attention_conformance.conformance.ledger.load import Ledger, read
+from attention_conformance.conformance.properties.drawn import dtype_of, once, random_problem
 from attention_conformance.conformance.properties.problem import Problem, RandomMask
 from attention_conformance.conformance.targets import Selection, Target, choose
 from attention_conformance.impls.numpy import eager

@@ -21,7 +21,7 @@ from attention_conformance.conformance.faults.paths.table import TABLE
 from attention_conformance.conformance.faults.registry import Fault, link
 from attention_conformance.conformance.faults.trials import verdict
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.conformance.judging.run_case import blank_of, run_case
+from attention_conformance.conformance.run_case import blank_of, run_case
 from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.process.pool import Pool

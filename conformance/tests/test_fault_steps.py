@@ -14,7 +14,7 @@ from attention_conformance.conformance.faults.models import steps
 from attention_conformance.conformance.faults.models.mha import Layer
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
 from attention_conformance.conformance.faults.models.steps import adds_nothing, correct, unchanged
-from attention_conformance.conformance.judging.run_case import request
+from attention_conformance.conformance.run_case import request
 from attention_conformance.impls.calls import Reply, call, same_bits
 from attention_conformance.impls.contract import Implementation
 

@@ -14,7 +14,7 @@ from attention_conformance.conformance.faults import trials
 from attention_conformance.conformance.faults.models.sdpa import Attention
 from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
-from attention_conformance.conformance.judging.run_case import request
+from attention_conformance.conformance.run_case import request
 from attention_conformance.impls.calls import Reply, call
 from attention_conformance.impls.contract import Implementation, Profile
 

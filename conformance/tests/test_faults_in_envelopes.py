@@ -25,8 +25,8 @@ from attention_conformance.conformance.faults.envelopes import Found, Matrix, ju
 from attention_conformance.conformance.faults.kill_matrix import Row
 from attention_conformance.conformance.faults.models.steps import has_effects
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.conformance.judging.run_case import judge_case
 from attention_conformance.conformance.ledger.load import Ledger
+from attention_conformance.conformance.run_case import judge_case
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.envelope import Envelope
 from attention_conformance.impls.process.pool import Pool

@@ -9,8 +9,8 @@ import pytest
 
 from attention_conformance.conformance.cases import Case, all_cases
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
-from attention_conformance.conformance.judging.run_case import judge_case
 from attention_conformance.conformance.ledger.load import Deviation, Ledger
+from attention_conformance.conformance.run_case import judge_case
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls import loading
 from attention_conformance.impls.contract import Implementation, Profile

@@ -6,8 +6,8 @@ import pytest
 
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.conformance.judging.run_case import judge_case
 from attention_conformance.conformance.ledger.load import Ledger
+from attention_conformance.conformance.run_case import judge_case
 from attention_conformance.conformance.targets import Target
 from attention_conformance.conformance.tests import library_signatures as libraries
 from attention_conformance.impls.calls import describe

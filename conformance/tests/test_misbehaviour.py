@@ -10,9 +10,9 @@ import pytest
 
 from attention_conformance.conformance.cases import all_cases
 from attention_conformance.conformance.judging.outcomes import IN_WORDS, Failure, Outcome, Result
-from attention_conformance.conformance.judging.run_case import judge_case
 from attention_conformance.conformance.ledger.load import Ledger
 from attention_conformance.conformance.run.run_checks import side_effect_lines
+from attention_conformance.conformance.run_case import judge_case
 from attention_conformance.conformance.targets import Target
 from attention_conformance.conformance.tests.test_results import SCHEMA
 from attention_conformance.impls.contract import Framework, Implementation

@@ -10,8 +10,8 @@ import pytest
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.cases.fit import fit
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
-from attention_conformance.conformance.judging.run_case import judge_case
 from attention_conformance.conformance.ledger.load import Ledger
+from attention_conformance.conformance.run_case import judge_case
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.loading import attributes_of, load
 from attention_conformance.impls.process.pool import Pool

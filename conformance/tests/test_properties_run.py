@@ -13,13 +13,13 @@ from attention_conformance.conformance.cases.base import Case
 from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.cases.store import CASES
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
-from attention_conformance.conformance.judging.run_case import judge_case
 from attention_conformance.conformance.ledger.load import Deviation, Ledger
 from attention_conformance.conformance.properties import run as machinery
 from attention_conformance.conformance.properties.problem import Problem
 from attention_conformance.conformance.properties.properties import PROPERTIES
 from attention_conformance.conformance.properties.run import paste_line
 from attention_conformance.conformance.properties.trial import Context
+from attention_conformance.conformance.run_case import judge_case
 from attention_conformance.conformance.tests.property_runs import context, run
 from attention_conformance.impls.process.pool import Pool
 

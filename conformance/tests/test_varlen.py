@@ -22,7 +22,7 @@ from attention_conformance.conformance.faults.registry import FAULTS, faults_of
 from attention_conformance.conformance.faults.trials import Failed
 from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
-from attention_conformance.conformance.judging.run_case import request
+from attention_conformance.conformance.run_case import request
 from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.conformance.spec.examples import DATA
 from attention_conformance.conformance.spec.varlen import varlen

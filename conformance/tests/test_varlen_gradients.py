@@ -17,8 +17,8 @@ from attention_conformance.conformance.faults.registry import FAULTS, faults_of
 from attention_conformance.conformance.faults.trials import Failed
 from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome
-from attention_conformance.conformance.judging.run_case import judge_case
 from attention_conformance.conformance.ledger.load import Ledger
+from attention_conformance.conformance.run_case import judge_case
 from attention_conformance.conformance.spec.sdpa import InvalidInput
 from attention_conformance.conformance.spec.varlen import varlen
 from attention_conformance.conformance.spec.varlen_gradients import varlen_grad

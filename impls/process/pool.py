@@ -99,13 +99,13 @@ NEVER_RAISE = frozenset(
         "attention_conformance.impls.calls:call",
         "attention_conformance.impls.probe:probe",
         "attention_conformance.impls.envelope_probe:probe",
-        "attention_conformance.bench.timing.sampler:open_cell",
-        "attention_conformance.bench.timing.sampler:warm",
-        "attention_conformance.bench.timing.sampler:batch",
-        "attention_conformance.bench.timing.sampler:cold_calls",
+        "attention_conformance.bench.sampling.sampler:open_cell",
+        "attention_conformance.bench.sampling.sampler:warm",
+        "attention_conformance.bench.sampling.sampler:batch",
+        "attention_conformance.bench.sampling.sampler:cold_calls",
         "attention_conformance.bench.memory.peak:measure",
-        "attention_conformance.bench.analysis.roofline:product",
-        "attention_conformance.bench.analysis.roofline:bandwidth",
+        "attention_conformance.bench.roofline.peaks:product",
+        "attention_conformance.bench.roofline.peaks:bandwidth",
     }
 )
 

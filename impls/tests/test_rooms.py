@@ -94,7 +94,7 @@ def test_reports_never_run_an_implementation() -> None:
                 "attention_conformance.impls.strict",
                 "attention_conformance.bench.analysis.statistics",
                 "attention_conformance.bench.analysis.fits",
-                "attention_conformance.bench.output.records",
+                "attention_conformance.bench.records",
                 "attention_conformance.bench.workloads.titles",
             }
 

@@ -25,7 +25,7 @@ from attention_conformance.reports.compare.changes import (
     Status,
 )
 from attention_conformance.reports.compare.effects import FALSE, IMPLEMENTATIONS, POWER, SAME
-from attention_conformance.reports.model import tables as model
+from attention_conformance.reports.input.records import by_file
 from attention_conformance.reports.text import NONE, digits, fold, inert, printable, shortened, table
 
 #: The first words.
@@ -361,7 +361,7 @@ def files(found: Comparison) -> pd.DataFrame:
     pd.DataFrame
         One row for each file.
     """
-    frame = model.files([*found.base, *found.new])
+    frame = by_file([*found.base, *found.new])
     frame.insert(0, "run", ["base"] * len(found.base) + ["new"] * len(found.new))
     return frame
 

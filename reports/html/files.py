@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from attention_conformance.reports.html.views import Cell, Table, columns
-from attention_conformance.reports.input.records import Source
-from attention_conformance.reports.model import tables
+from attention_conformance.reports.input.records import Source, by_file
 from attention_conformance.reports.text import settings
 
 
 def table(sources: Sequence[Source]) -> Table:
     """One row per file."""
     numbers = ("read", "used", "refused")
-    frame = tables.files(sources)
+    frame = by_file(sources)
     rows = []
     for source, row in zip(sources, frame.to_dict("records"), strict=True):
         cells = [Cell(str(row[name]), row[name] if name in numbers else None) for name in frame.columns]

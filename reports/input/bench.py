@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from attention_conformance.bench.output.records import FORMAT, JSON_KEY, Benchmark, Record, Run, Timed
+from attention_conformance.bench.records import FORMAT, JSON_KEY, Benchmark, Record, Run, Timed
 from attention_conformance.reports.input.records import AGAIN, BenchRun, ReportError, Samples, Source
 
 #: What identifies a cell.

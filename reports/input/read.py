@@ -17,10 +17,9 @@ from attention_conformance.conformance import results as result_file
 from attention_conformance.conformance.judging.outcomes import Result
 from attention_conformance.conformance.results import ResultFileError, Run
 from attention_conformance.impls import strict
-from attention_conformance.reports.input import bench, columns
+from attention_conformance.reports.input import bench, columns, kill_matrix, model_file
 from attention_conformance.reports.input.bench import Cells
 from attention_conformance.reports.input.records import AGAIN, Records, ReportError, Source, text_of
-from attention_conformance.reports.model import faults, model
 
 __all__ = ["Records", "ReportError", "Source", "incomplete", "read"]
 
@@ -61,7 +60,7 @@ def read(paths: Sequence[Path]) -> Records:
                 sources.append(_use_results(Path(name), run, results))
             continue
         text = text_of(path)
-        if faults.FORMAT in text[:200]:
+        if kill_matrix.FORMAT in text[:200]:
             sources.append(_use_faults(path, text, kills))
             continue
         if _is_conformance(text):
@@ -69,10 +68,10 @@ def read(paths: Sequence[Path]) -> Records:
             spec, source = run.header.spec, _use_results(path, run, results)
         else:
             document = _document(path, text)
-            if model.is_model(document):
+            if model_file.is_model(document):
                 if len(paths) > 1:
                     raise ReportError("one of the files is a report already: name it alone, or what it was made of")
-                return model.records_of(path, document)
+                return model_file.records_of(path, document)
             runs.append(bench.run_of(path, document))
             spec, source = runs[-1].spec, bench.use_cells(path, document, cells)
         _one_spec(spec, path, specs)
@@ -97,18 +96,18 @@ def _is_conformance(text: str) -> bool:
         first = strict.loads(head, finite=False) if len(head) <= HEADER else None
     except ValueError:
         return False
-    return isinstance(first, dict) and "kind" in first and not model.is_model(first)
+    return isinstance(first, dict) and "kind" in first and not model_file.is_model(first)
 
 
 def _use_faults(path: Path, text: str, kills: dict[str, Any]) -> Source:
     try:
-        document = strict.convert(strict.loads(text), faults.KillMatrix)
+        document = strict.convert(strict.loads(text), kill_matrix.KillMatrix)
     except strict.StrictError as error:
         raise ReportError(f"{path} says that it is a kill matrix, and is not one: {error}") from None
     known = []
     for fault in document["faults"]:
         with suppress(strict.WrongType):
-            known.append(strict.convert(fault, faults.Fault))
+            known.append(strict.convert(fault, kill_matrix.Fault))
     read, cases = len(document["faults"]), document["cases"]
     refused = {"not a fault": read - len(known), "of a second kill matrix": len(known) if kills else 0}
     if not kills:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from attention_conformance.bench.analysis.statistics import ProcessRuns
-from attention_conformance.bench.output.records import RunInfo
+from attention_conformance.bench.records import RunInfo
 from attention_conformance.conformance.judging.outcomes import Result
 from attention_conformance.impls import compressed
 from attention_conformance.impls.contract import InputError
@@ -127,3 +128,20 @@ class Records:
     #: What each file of the bench says of its run, and the samples of each timed cell.
     runs: tuple[BenchRun, ...] = ()
     samples: Mapping[tuple, Samples] = field(default_factory=dict)
+
+
+def by_file(sources: Iterable[Source]) -> pd.DataFrame:
+    """One row per file, with the counts of its records."""
+    rows = [
+        {
+            "file": source.path.name,
+            "kind": source.kind,
+            "complete": "yes" if source.complete else "no: cut off",
+            "read": source.read,
+            "used": source.used,
+            "refused": sum(source.refused.values()),
+            "why refused": "; ".join(f"{count} {why}" for why, count in source.refused.items()),
+        }
+        for source in sources
+    ]
+    return pd.DataFrame(rows)

@@ -9,6 +9,7 @@ import pandas as pd
 from attention_conformance.conformance.ledger import divergence
 from attention_conformance.conformance.ledger.questions import DTYPE
 from attention_conformance.reports.input.read import Records, Source, incomplete
+from attention_conformance.reports.input.records import by_file
 from attention_conformance.reports.markdown import changes
 from attention_conformance.reports.markdown.speed import speed
 from attention_conformance.reports.model import faults, memory, tables
@@ -199,7 +200,7 @@ def _faults(records: Records) -> list[str]:
 
 def origins(sources: tuple[Source, ...]) -> list[str]:
     """Table of the files that the page was made from: records of each that were used, and where they were made."""
-    counts = tables.files(sources)
+    counts = by_file(sources)
     counts["complete"] = counts["complete"].replace("no: cut off", "**no: cut off**")
     parts = ["Records by file:", table(counts), "Environments:"]
     environments = [

@@ -17,20 +17,13 @@ import msgspec
 import pandas as pd
 
 from attention_conformance.bench.analysis.fits import Memory
-from attention_conformance.conformance.results import as_record, from_record
+from attention_conformance.conformance.results import as_record
 from attention_conformance.conformance.spec.clauses import Clause
 from attention_conformance.reports.compare.changes import Comparison
-from attention_conformance.reports.input.bench import fault, is_entry, key_of
-from attention_conformance.reports.input.records import BenchRun, Records, ReportError, Samples, Source
+from attention_conformance.reports.input.bench import key_of
+from attention_conformance.reports.input.model_file import KIND, VERSION
+from attention_conformance.reports.input.records import Records, Samples, Source
 from attention_conformance.reports.model import faults, memory, tables
-from attention_conformance.reports.schemas import ModelDocument
-
-#: What a model calls itself, and its version.  A version that adds fields alone stays the same.
-KIND = "attention-conformance report"
-VERSION = 2
-
-#: The columns of a cell's interval.
-_INTERVAL = ("interval_low", "interval_high")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,41 +111,6 @@ class Model:
         }
 
 
-def is_model(document: Any) -> bool:
-    """Whether a JSON document says that it is a model."""
-    return isinstance(document, dict) and document.get("kind") == KIND
-
-
-def records_of(path: Path, document: Mapping[str, Any]) -> Records:
-    """The records that a model was made of.  Raises ReportError for one of another version, or a damaged one."""
-    if document.get("version") != VERSION:
-        raise ReportError(f"{path} is a report of version {document.get('version')}, expected {VERSION}")
-    try:
-        msgspec.convert(document, ModelDocument)
-        sources = tuple(_source(one) for one in document["files"])
-        results = tuple(map(from_record, document["results"]))
-        cells = tuple(dict(cell) for cell in document["cells"])
-        for cell in cells:
-            _check(cell)
-        samples = {key_of(cell): _samples(cell.pop("samples")) for cell in cells if "samples" in cell}
-        runs = tuple(msgspec.convert(run, BenchRun) for run in document["runs"])
-        return Records(sources, results, cells, tuple(document["faults"]), document["cases"], runs, samples)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ReportError(f"{path} says that it is a report, and is damaged: {error}") from None
-
-
-def _check(cell: Mapping[str, Any]) -> None:
-    """Raises ValueError for a cell that no file of the bench gives."""
-    raw = cell.get("samples", {"seconds": [], "process_runs": []})
-    as_read = {**cell, "data": raw["seconds"], "interval": [cell[name] for name in _INTERVAL if name in cell] or None}
-    as_read.pop("process_runs", None)
-    why = "" if is_entry(cell) else "not a cell of the bench"
-    if not why and cell["outcome"] == "timed":
-        why = fault(as_read | ({"process_runs": raw["process_runs"]} if raw["process_runs"] else {}), as_read)
-    if why:
-        raise ValueError(f"a cell of it is refused: {why}")
-
-
 def write(model: Model, path: Path) -> None:
     """Write the model as JSON, one record a line."""
     parts = []
@@ -172,11 +130,6 @@ def _file(source: Source) -> dict[str, Any]:
     return _plain({"name": found.pop("path").name, **found})
 
 
-def _source(record: Mapping[str, Any]) -> Source:
-    fields = {name: value for name, value in _tuples(record).items() if name != "name"}
-    return Source(path=Path(record["name"]), **fields)
-
-
 def _cell(cell: Mapping[str, Any], samples: Samples | None) -> dict[str, Any]:
     plain = dict(cell)
     if samples is not None:
@@ -185,10 +138,6 @@ def _cell(cell: Mapping[str, Any], samples: Samples | None) -> dict[str, Any]:
             "process_runs": [list(sizes) for sizes in samples.sizes],
         }
     return plain
-
-
-def _samples(record: Mapping[str, Any]) -> Samples:
-    return Samples.of(record["seconds"], record["process_runs"])
 
 
 def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -205,7 +154,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     return value
-
-
-def _tuples(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in record.items()}

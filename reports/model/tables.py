@@ -171,23 +171,6 @@ def _heading(operator: str, question: Question) -> str:
     return question.text if operator == PLAIN else f"{operator}: {question.text}"
 
 
-def files(sources: Iterable[Source]) -> pd.DataFrame:
-    """One row per file, with the counts of its records."""
-    rows = [
-        {
-            "file": source.path.name,
-            "kind": source.kind,
-            "complete": "yes" if source.complete else "no: cut off",
-            "read": source.read,
-            "used": source.used,
-            "refused": sum(source.refused.values()),
-            "why refused": "; ".join(f"{count} {why}" for why, count in source.refused.items()),
-        }
-        for source in sources
-    ]
-    return pd.DataFrame(rows)
-
-
 def bench(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """One row per cell; times in seconds, ``median_ms`` in milliseconds, NaN where the cell has no timing."""
     frame = pd.DataFrame(list(cells))

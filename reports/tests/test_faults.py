@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.reports.input import kill_matrix
 from attention_conformance.reports.input.read import ReportError, read
 from attention_conformance.reports.markdown.page import page
 from attention_conformance.reports.model import faults
@@ -32,7 +33,7 @@ def fault(name: str, *caught: str, **fields: Any) -> dict[str, Any]:
 
 def kill_file(path: Path, *known: dict[str, Any], **fields: Any) -> Path:
     """A file of ``attention-conformance kill-matrix``."""
-    path.write_text(json.dumps({"format": faults.FORMAT, "cases": 9, "faults": known, **fields}))
+    path.write_text(json.dumps({"format": kill_matrix.FORMAT, "cases": 9, "faults": known, **fields}))
     return path
 
 

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
+from attention_conformance.bench.processes import Processes
 from attention_conformance.bench.tests.measured import cell
 from attention_conformance.bench.timing.plan import Plan
-from attention_conformance.bench.timing.processes import Processes
 from attention_conformance.impls.process.threads import near, usable_cores
 from studies import cores
 from studies.common import measured

@@ -27,7 +27,7 @@ from attention_conformance.conformance.faults.models.sdpa import Attention, Mode
 from attention_conformance.conformance.faults.models.tiles import Tiled
 from attention_conformance.conformance.faults.models.varlen import Packed
 from attention_conformance.conformance.faults.models.varlen_gradients import PackedBackward
-from attention_conformance.conformance.judging.run_case import request
+from attention_conformance.conformance.run_case import request
 from attention_conformance.impls.calls import Reply, call
 from attention_conformance.impls.contract import Implementation
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.bench.memory.predict import result_bytes
-from attention_conformance.bench.output.records import Roofline
+from attention_conformance.bench.records import Roofline
 from attention_conformance.bench.workloads import arguments
 from attention_conformance.bench.workloads.workload import PACKED, Workload
 

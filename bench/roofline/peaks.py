@@ -18,8 +18,8 @@ from typing import Any
 import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
 
-from attention_conformance.bench.output.records import Roofline, Sample
-from attention_conformance.bench.timing.processes import Jobs
+from attention_conformance.bench.processes import Jobs
+from attention_conformance.bench.records import Roofline, Sample
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.backend import Backend, backend
 from attention_conformance.impls.contract import Framework, Implementation

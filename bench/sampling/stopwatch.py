@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from attention_conformance.bench.timing.cold_cache import Buffer, buffer
+from attention_conformance.bench.sampling.cold_cache import Buffer, buffer
 from attention_conformance.impls.backend import Backend, Events
 from attention_conformance.impls.contract import Framework, Function
 from attention_conformance.impls.process.clocks import perf_counter, process_time

@@ -6,10 +6,10 @@ import argparse
 
 from attention_conformance.conformance.cases import AnyCase, asked_cases, every_case, kernel_cases, serving_cases
 from attention_conformance.conformance.cases.fit import dtypes_for, fit
-from attention_conformance.conformance.judging.run_case import judge_case
 from attention_conformance.conformance.ledger.load import Ledger
 from attention_conformance.conformance.repro.checks import wrong_elements
 from attention_conformance.conformance.repro.compose import text
+from attention_conformance.conformance.run_case import judge_case
 from attention_conformance.conformance.targets import DEVICES, Selection, Target, choose
 from attention_conformance.impls.contract import DTYPES, ImplementationError, InputError
 from attention_conformance.impls.loading import nearest

@@ -17,7 +17,7 @@ from typing import IO, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from attention_conformance.bench.output.records import Amount, Count, Kind, Positive
+from attention_conformance.bench.records import Amount, Count, Kind, Positive
 from attention_conformance.bench.validity.outcomes import MEASURED, Outcome, ProcessRun
 from attention_conformance.impls import strict
 from attention_conformance.impls.contract import InputError

@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 
-from attention_conformance.bench.analysis import costs, overhead
+from attention_conformance.bench.analysis import overhead
 from attention_conformance.bench.analysis.fits import Fit, Memory, fits, memories
-from attention_conformance.bench.analysis.roofline import rooflines
 from attention_conformance.bench.memory.peak import Gauge, Peak
-from attention_conformance.bench.output.records import Roofline
-from attention_conformance.bench.timing.processes import Processes
+from attention_conformance.bench.processes import Processes
+from attention_conformance.bench.records import Roofline
+from attention_conformance.bench.roofline import costs
+from attention_conformance.bench.roofline.peaks import rooflines
 from attention_conformance.bench.validity.outcomes import TIMED, Cell, Outcome
 
 #: Seconds after which the memory of a cell is given up: it is called thrice, and may have to be compiled again.

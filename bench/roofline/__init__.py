@@ -1,0 +1,1 @@
+"""Roofline: what a workload costs, and what a machine can do at most."""

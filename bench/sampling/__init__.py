@@ -1,0 +1,1 @@
+"""Calls of the bench in their worker: inputs that rotate, clocks, cold caches."""
