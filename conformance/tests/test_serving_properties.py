@@ -15,6 +15,7 @@ from attention_conformance.conformance.cases.varlen_gradient import PackedGradie
 from attention_conformance.conformance.faults.kill_matrix import implementation
 from attention_conformance.conformance.faults.registry import FAULTS
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.ledger.load import read
 from attention_conformance.conformance.properties.run import Setting, fuzz
 from attention_conformance.conformance.properties.serving import (
     FEW_SIZES,
@@ -134,6 +135,44 @@ def test_a_failure_shrinks_and_its_line_is_a_case_that_fails() -> None:
     assert sum(case.shape.q_lengths) <= 4
     assert case.keywords & {"is_causal", "window"}
     assert case.dtypes == ("float32",)
+
+
+def known_by(record: str, fake: str, prop: str) -> tuple[Result, Result]:
+    """What becomes of a property of a fake that a record of the ledger speaks of, and without the record."""
+    target = f"attention_conformance.conformance.tests.property_fakes:{fake}"
+    keywords = frozenset(OPERATORS["varlen"].keywords) - {"num_splits", "sinks"}
+    records = tuple(each for each in read().deviations if each.id == record)
+    assert records
+    tested = Target(Implementation(fake, target, operator="varlen"), "cpu", "float32")
+    with_it, without = (
+        fuzz(
+            SERVING_PROPERTIES[prop],
+            Context(tested, Pool(in_process=True), keywords, each),
+            Setting(60, 1, shrink=False),
+        )
+        for each in (records, ())
+    )
+    return with_it, without
+
+
+@pytest.mark.parametrize(
+    ("record", "fake"),
+    [("jax-varlen-nn-empty-rows", "packed_mean"), ("varlen-flex-no-keys", "packed_without_keys")],
+)
+@pytest.mark.parametrize("prop", ["varlen-agrees-with-reference", "varlen-sequence-alone"])
+def test_a_recorded_deviation_of_packs_is_not_a_failure(prop: str, record: str, fake: str) -> None:
+    """Rows without a key, and packs without one; without the record each fails."""
+    known, unknown = known_by(record, fake, prop)
+    assert (known.outcome, known.reason) == (Outcome.KNOWN_DEVIATION, f"only where the ledger says so [{record}]")
+    assert unknown.outcome is Outcome.FAILED
+
+
+def test_a_recorded_deviation_of_packs_excuses_no_other_row() -> None:
+    """Rows that have keys are held to their bound beside those that are excused; nor is another kind of failure."""
+    other, _ = known_by("jax-varlen-nn-empty-rows", "packed_mean_of_more", "varlen-agrees-with-reference")
+    assert (other.outcome, other.failure) == (Outcome.FAILED, Failure.VALUE)
+    kind, _ = known_by("jax-varlen-nn-empty-rows", "packed_without_keys", "varlen-agrees-with-reference")
+    assert (kind.outcome, kind.failure) == (Outcome.FAILED, Failure.ERROR)
 
 
 @pytest.mark.parametrize("form", FORMS)
