@@ -19,6 +19,7 @@ from threadpoolctl import ThreadpoolController
 from attention_conformance.conformance.calls.arrays import Array, Number, WholeNumbers, Window
 from attention_conformance.conformance.calls.attention import attention
 from attention_conformance.conformance.calls.diagnosed import diagnosed
+from attention_conformance.conformance.calls.latent import latent
 from attention_conformance.conformance.calls.layer import layer
 from attention_conformance.conformance.calls.merge import merge
 from attention_conformance.conformance.calls.packed import packed
@@ -641,6 +642,63 @@ def assert_merge_close(
     return _checked(merge(output, outputs, lses, lse, layout, profile))
 
 
+@_nearest_named
+def assert_latent_close(
+    output: Array, q: Array, q_rope: Array, latents: Array, k_rope: Array, w_uk: Array, w_uv: Array, *,
+    is_causal: bool = False, causal_offset: WholeNumbers | None = None, kv_lengths: WholeNumbers | None = None,
+    scale: Number | None = None, lse: Array | None = None, layout: Layout | str = Layout.BHSD,
+    profile: Profile | str | None = None, rows: int | None = None, seed: int = 0,
+) -> Closeness:  # fmt: skip
+    """Assert that ``output`` is latent attention (multi-head latent attention), in whichever form it was computed.
+
+    Parameters
+    ----------
+    output
+        (B, H, Sq, Dv); without batch (H, Sq, Dv), as the other arguments then.
+    q, q_rope
+        (B, H, Sq, D) and (B, H, Sq, Dr): the part of a query that meets projected keys, and the rotary one.
+    latents, k_rope
+        (B, Sk, R) and (B, Sk, Dr): of each token one latent and one rotary key, which is turned already.
+    w_uk, w_uv
+        (H, R, D) and (H, R, Dv): the projections of a latent to a head's key and value.
+    is_causal, causal_offset, kv_lengths
+        As in ``assert_close``.
+    scale
+        What scores are multiplied with; by default 1/√(D + Dr).
+    lse
+        A further result, (B, H, Sq).
+    layout
+        "bhsd", or "bshd" for q, q_rope and output (B, S, H, D).
+    profile
+        As in ``assert_close``.
+    rows
+        Query rows of every head to check; by default all up to 2²⁰ scores, or 2²⁰ · 64 / (R + Dr) of wider caches,
+        then as many as make that up, 8 at least.  First and last ones and those that look odd are among them.
+    seed
+        Chooses the others.
+
+    Returns
+    -------
+    Closeness
+        The share of the bound that is used, what was checked, and seconds.
+
+    Raises
+    ------
+    NotClose
+        An AssertionError.
+    TypeError
+        For an option that there is not, or what is no array or of no dtype that has bounds.
+    ValueError
+        Where the inputs do not fit together, or the spec leaves the result open (MLA-8).
+    """
+    __tracebackhide__ = True
+    given_arrays = {
+        "q": q, "q_rope": q_rope, "latents": latents, "k_rope": k_rope, "w_uk": w_uk, "w_uv": w_uv,
+    }  # fmt: skip
+    options = {"is_causal": is_causal, "causal_offset": causal_offset, "kv_lengths": kv_lengths, "scale": scale}
+    return _checked(latent(given_arrays, options, {"output": output, "lse": lse}, profile, layout, rows, seed))
+
+
 # From a question to a verdict.
 
 
@@ -715,6 +773,7 @@ __all__ = [
     "InvalidInput",
     "NotClose",
     "assert_close",
+    "assert_latent_close",
     "assert_layer_close",
     "assert_merge_close",
     "assert_paged_close",

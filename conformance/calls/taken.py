@@ -8,14 +8,21 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.conformance.bounds.sdpa import LARGEST
-from attention_conformance.conformance.cases.given import GivenHeads, GivenMerge, GivenPaged, GivenRows, GivenVarlen
+from attention_conformance.conformance.cases.given import (
+    GivenHeads,
+    GivenLatent,
+    GivenMerge,
+    GivenPaged,
+    GivenRows,
+    GivenVarlen,
+)
 from attention_conformance.conformance.cases.parts import part_of
 from attention_conformance.impls.calls import Reply
 
 
 def taken(case: Any, name: str, array: np.ndarray) -> np.ndarray:
     """The part of a result that a case is about."""
-    if isinstance(case, GivenRows) and name not in ("present_key", "present_value"):
+    if isinstance(case, GivenRows | GivenLatent) and name not in ("present_key", "present_value"):
         return array[:, :, list(case.rows)] if len(case.rows) < array.shape[2] else array
     if isinstance(case, GivenVarlen):
         return array[list(case.rows)] if name == "output" else array[:, list(case.rows)]

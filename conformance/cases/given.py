@@ -1,6 +1,6 @@
 """Cases of somebody's own call: arrays that are there already, judged as the suite's own cases are, or a part of them.
 
-Long calls are judged in part, each part exactly: of sdpa sampled query rows of every head, which depend on no other row;
+Long calls are judged in part, each part exactly: of sdpa and of latent sampled query rows of every head, which depend on no other row;
 of its gradients sampled key heads with their query heads and all rows, as a row of grad_k is a sum over all query rows;
 of packed sequences and paged caches sampled rows of the pack, each with its own sequence.
 """
@@ -15,17 +15,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from attention_conformance.conformance.bounds import latent as latent_bounds
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.bounds.sdpa import Options
 from attention_conformance.conformance.bounds.varlen import dequantised
 from attention_conformance.conformance.cases.base import AnyCase, Blame, Case
 from attention_conformance.conformance.cases.gradient import GradientCase
+from attention_conformance.conformance.cases.latent import LatentCase
 from attention_conformance.conformance.cases.layer import MhaCase, SublayerCase
 from attention_conformance.conformance.cases.merge import MergeCase
 from attention_conformance.conformance.cases.mha_gradient import MhaGradientCase
 from attention_conformance.conformance.cases.packed import PackedCase, PagedCase
 from attention_conformance.conformance.cases.parts import part_of
 from attention_conformance.conformance.cases.store import CaseStore
+from attention_conformance.conformance.spec import latent as latent_reference
 from attention_conformance.conformance.spec import sdpa as reference
 from attention_conformance.impls.contract import Profile
 
@@ -62,7 +65,7 @@ class _Given(AnyCase):
         return self._shown(result, super().axes(result))  # type: ignore[safe-super]  # of the case beside it
 
     def _shown(self, result: str, axes: tuple[Any, ...]) -> tuple[Any, ...]:
-        if not axes or self.operator not in ("sdpa", "sdpa_grad", "merge") or result == "grad_bias":
+        if not axes or self.operator not in ("sdpa", "sdpa_grad", "merge", "latent") or result == "grad_bias":
             return axes
         if self.dropped == 2:
             return axes[2:]
@@ -149,16 +152,9 @@ class GivenRows(GivenSdpa):
 
     def located(self, comparison: Any) -> Any:
         """A comparison with the indices of the whole result."""
-        axis, name = 2, comparison.name
-        if name in ("present_key", "present_value") or not comparison.index:
+        if comparison.name in ("present_key", "present_value"):
             return super().located(comparison)
-        at = list(comparison.index)
-        at[axis] = self.rows[at[axis]]
-        where = list(comparison.where)
-        where[axis] = tuple(self.rows[i] for i in where[axis])
-        sampled = len(self.rows) < self.shape.sq
-        whole = self.whole[name] if sampled else ()
-        return super().located(replace(comparison, index=tuple(at), where=tuple(where), whole=whole))
+        return super().located(_of_whole(self, comparison))
 
     def parts(self) -> Iterator[tuple[Any, Any, tuple[slice, slice, slice]]]:
         """The reference of a few key heads of one batch after the other, its options, and which heads these are."""
@@ -238,6 +234,50 @@ class GivenMerge(_Given, MergeCase):
 
 
 @dataclass(frozen=True)
+class GivenLatent(_Given, LatentCase):
+    """Query rows of a call of latent; its results are those rows of the results that came.
+
+    ``expected`` and ``bound`` are computed head by head: at the widths in use their arrays are large.
+    """
+
+    rows: tuple[int, ...] = ()
+    whole: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    __hash__ = _Given.__hash__
+
+    def expected(self, dtype: str) -> Any:
+        """What the reference says of the rows."""
+        return self.store.get(("rows", Profile.WIDE), lambda: self._computed(dtype, None))
+
+    def bound(self, dtype: str, profile: Profile) -> Any:
+        """The error bound of the rows."""
+        return self.store.get(("rows bound", profile), lambda: self._computed(dtype, profile))
+
+    def located(self, comparison: Any) -> Any:
+        """A comparison with the indices of the whole result."""
+        return super().located(_of_whole(self, comparison))
+
+    def _computed(self, dtype: str, profile: Profile | None) -> Any:
+        """Results where there is no profile, else bounds."""
+        x = self.held
+        keywords = {n: value for n, value in x.keywords.items() if n != "return_lse"}
+        shape = (*x.q.shape[:2], len(self.rows))
+        found = {"output": np.zeros((*shape, x.w_uv.shape[2])), "lse": np.zeros(shape)}
+        for b, h in np.ndindex(*shape[:2]):
+            batch, head = slice(b, b + 1), slice(h, h + 1)
+            options = {n: part_of(n, value, batch) for n, value in keywords.items()}
+            queries = (array[batch, head] for array in (x.q, x.q_rope))
+            cache = (array[batch] for array in (x.latents, x.k_rope))
+            rows = np.array(self.rows, np.int64)
+            source: Any = latent_reference.latent(*queries, *cache, x.w_uk[head], x.w_uv[head], **options, rows=rows)
+            if profile is not None:
+                source = latent_bounds.bound(source, Options.of(options), dtype, profile)
+            for name, array in found.items():
+                array[b, h] = getattr(source, name)[0, 0]
+        return SimpleNamespace(**found)
+
+
+@dataclass(frozen=True)
 class GivenVarlen(_Given, PackedCase):
     """A call of varlen: all of it, or with ``sequences`` some rows of the pack, each of its own sequence."""
 
@@ -287,6 +327,17 @@ class GivenPaged(GivenVarlen, PagedCase):
     """A call of paged, likewise."""
 
     __hash__ = _Given.__hash__
+
+
+def _of_whole(case: GivenRows | GivenLatent, comparison: Any) -> Any:
+    """A comparison of some rows with the indices of the whole result, (B, H, S, …)."""
+    if not comparison.index:
+        return comparison
+    at, where = list(comparison.index), list(comparison.where)
+    at[2] = case.rows[at[2]]
+    where[2] = tuple(case.rows[i] for i in where[2])
+    whole = case.whole[comparison.name] if len(case.rows) < case.shape.sq else ()
+    return replace(comparison, index=tuple(at), where=tuple(where), whole=whole)
 
 
 def given(kind: type[_Given], inputs: Any, clause: str, shape: Any, dtype: str, **rest: Any) -> Any:

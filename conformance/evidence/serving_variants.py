@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from attention_conformance.conformance.cases.base import AnyCase
+from attention_conformance.conformance.evidence.masked_variants import MASKED, Honest
 from attention_conformance.conformance.evidence.merge_variants import RIGHT
 from attention_conformance.conformance.evidence.packed_variants import PACKED, _allowed, over_pages
 from attention_conformance.conformance.faults.models.paged import Paged
@@ -22,14 +22,6 @@ from attention_conformance.impls.calls import call
 from attention_conformance.impls.contract import DTYPES, Implementation, Profile
 from attention_conformance.impls.numpy.gradients import gradients
 from attention_conformance.impls.numpy.varlen_gradients import varlen_gradients
-
-
-@dataclass(frozen=True)
-class Honest:
-    """A correct function of a form: the dtypes that it takes, and what it rounds to in each."""
-
-    function: Callable[..., Any]
-    profiles: Mapping[str, Profile]
 
 
 def masked_gradients(
@@ -93,14 +85,20 @@ SERVING: dict[str, dict[str, Honest]] = {
     "paged": _PAGED,
     "quantised": {**_PAGED, "within": Honest(Paged(), _WIDE)},
     "merge": {each.__name__: Honest(each, dict.fromkeys(DTYPES, profile)) for each, profile in RIGHT.items()},
+    **MASKED,
 }
 
 
 def alarm(form: str, function: Callable[..., Any], case: AnyCase, dtype: str, profile: Profile) -> str:
     """Reason why a function fails a problem of a form; "" where it passes."""
+    found = verdict(form, function, case, dtype, profile)
+    return "" if found.outcome is Outcome.PASSED else found.reason
+
+
+def verdict(form: str, function: Callable[..., Any], case: AnyCase, dtype: str, profile: Profile) -> Result:
+    """The result of a function on a problem of a form, judged under a profile."""
     operator = FORMS[form]
     blank = Result("variant", "cpu", dtype, case.name, case.clauses, Outcome.PASSED, profile=profile)
     with np.errstate(all="ignore"):
         reply = call(Implementation("variant", "", operator=operator), request(case, dtype, "cpu"), function)
-    found = judge(reply, case, blank, every_profile=False)
-    return "" if found.outcome is Outcome.PASSED else found.reason
+    return judge(reply, case, blank, every_profile=False)

@@ -6,7 +6,7 @@ library is known to get wrong.  A record excuses a failure of its own kind, in t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,9 @@ from attention_conformance.conformance.bounds.sdpa import LARGEST
 from attention_conformance.conformance.ledger.load import Deviation, Ledger
 from attention_conformance.conformance.spec.inputs import Inputs
 from attention_conformance.conformance.spec.sdpa import Expected
+from attention_conformance.conformance.spec.varlen import PackedExpected
 
-#: The rows that a deviation spoils, boolean (B, Hq, Sq); True alone stands for all of them.
+#: The rows that a deviation spoils, boolean (B, Hq, Sq), of a pack (Hq, Tq); True alone stands for all of them.
 Spoils = Callable[[Inputs, Expected], np.ndarray | bool]
 
 #: What ONNX Runtime's MultiHeadAttention adds to masked scores (mask_filter_value), and by how much a score has to be
@@ -27,7 +28,7 @@ MASK_FILL, EXP_RANGE = -10_000.0, 104.0
 
 @dataclass(frozen=True)
 class Triggered:
-    """A record that an input triggers, and the rows that it may spoil, (B, Hq, Sq)."""
+    """A record that an input triggers, and the rows that it may spoil, (B, Hq, Sq), of a pack (Hq, Tq)."""
 
     deviation: Deviation
     rows: np.ndarray
@@ -55,14 +56,41 @@ def triggered(chosen: Iterable[Deviation], inputs: Any, expected: Any) -> tuple[
 
 
 def rows_of(expected: Any) -> tuple[int, ...]:
-    """(B, Hq, Sq) of what the reference of sdpa, or of merge, says."""
+    """(B, Hq, Sq) of what the reference of sdpa, of merge or of latent says, (Hq, Tq) of what that of varlen says."""
     shape: tuple[int, ...] = expected.allowed.shape[:3] if isinstance(expected, Expected) else expected.lse.shape
     return shape
+
+
+def of_result(rows: np.ndarray, axes: Sequence[str]) -> np.ndarray:
+    """Rows as a result has them, to be broadcast to it: its axes are named, and those of rows are among them."""
+    own = ("batch", "head", "row")[-rows.ndim :]
+    order = [own.index(name) for name in axes if name in own]
+    return np.expand_dims(rows.transpose(order), [at for at, name in enumerate(axes) if name not in own])
 
 
 def _first_part_empty(x: Any, expected: Any) -> np.ndarray | bool:
     """Rows of a merge whose first part has no key."""
     return np.isneginf(x.arrays["lses"][0]) if "lses" in x.arrays else False
+
+
+def _packed_row_without_key(x: Any, expected: Any) -> np.ndarray | bool:
+    """Rows of a pack that have no allowed key."""
+    if not isinstance(expected, PackedExpected):
+        return False
+    rows = np.zeros(expected.lse.shape, bool)
+    for part in expected.parts:
+        rows[:, part.rows] = _fully_masked_row(x, part.expected).swapaxes(0, 1)
+    return rows
+
+
+def _pack_without_key(x: Any, expected: Any) -> bool:
+    """A pack of which no sequence has a key, nor anything behind the last."""
+    return isinstance(expected, PackedExpected) and len(x.k) == 0
+
+
+def _pack_with_lse(x: Any, expected: Any) -> bool:
+    """A pack whose lse is requested."""
+    return isinstance(expected, PackedExpected) and _returns_lse(x, expected)
 
 
 def _always(x: Inputs, expected: Expected) -> bool:
@@ -218,6 +246,9 @@ SPOILS: dict[str, Spoils] = {
     **_table(
         _fully_masked_row, "jax-nn-empty-row-1 jax-nn-empty-row-2 export18-sdpa-empty-row-1 export18-sdpa-empty-row-2"
     ),
+    **_table(_packed_row_without_key, "jax-varlen-nn-empty-rows jax-varlen-nn-empty-rows-bfloat16"),
+    "jax-varlen-nn-lse-dtype": _pack_with_lse,
+    "varlen-flex-no-keys": _pack_without_key,
     "ort-mha-fill": _within_fill,
     "ort-mha-bias-minus-inf-causal": _causal_row_of_minus_inf,
     **_table(

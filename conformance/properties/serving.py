@@ -1,4 +1,4 @@
-"""Random problems of the forms that serve: packed sequences, paged and quantised caches, and partial results.
+"""Random problems of the forms that serve: packed sequences, caches, partial results, block masks, trees and latents.
 
 One way of drawing them for property tests, which shrink what they choose, and for searches, which draw from numpy's
 random numbers: a choice is one of a short list whose first element is the plainest.
@@ -13,7 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from attention_conformance.conformance.cases.base import ALL_DTYPES, AnyCase
+from attention_conformance.conformance.cases import data as sdpa_data
+from attention_conformance.conformance.cases import latent as latent_cases
+from attention_conformance.conformance.cases.base import ALL_DTYPES, AnyCase, Case
+from attention_conformance.conformance.cases.data import Maker, Rng, Shape, lengths, random_bias, random_mask
+from attention_conformance.conformance.cases.latent import LatentCase, LatentShape
 from attention_conformance.conformance.cases.merge import Data, MergeCase, Parts, sizes, states
 from attention_conformance.conformance.cases.packed import PackedCase, PackedShape, PagedCase, PagedShape
 from attention_conformance.conformance.cases.paged import scales, stored_as
@@ -24,13 +28,24 @@ from attention_conformance.impls.operators import OPERATORS
 Choose = Callable[[Sequence[Any]], Any]
 
 #: What there is a random problem of, and the operator that it is asked of.
-FORMS = {"varlen": "varlen", "varlen_grad": "varlen_grad", "paged": "paged", "quantised": "paged", "merge": "merge"}
+FORMS = {
+    "varlen": "varlen",
+    "varlen_grad": "varlen_grad",
+    "paged": "paged",
+    "quantised": "paged",
+    "merge": "merge",
+    "blocks": "sdpa",
+    "trees": "sdpa",
+    "latent": "latent",
+}
 
 _CASES: dict[str, type[AnyCase]] = {
     "varlen": PackedCase,
     "varlen_grad": PackedGradientCase,
     "paged": PagedCase,
     "merge": MergeCase,
+    "sdpa": Case,
+    "latent": LatentCase,
 }
 
 #: Sequences, the lengths of each, heads per key head, key heads, widths.
@@ -40,16 +55,33 @@ GROUPS, HEADS, WIDTHS = (1, 2, 3), (1, 2), (8, 1, 4, 16)
 PAGES, FORMATS = (4, 1, 16, 17, 64), ("int8", "float8_e4m3fn", "float8_e5m2")
 PER = ("tensor", "head", "token", "channel", "page", "token_head")
 
-#: The shapes of targets that pay for every new one.
-PALETTE = (PackedShape((2, 3), (2, 3)), PackedShape((3, 1, 4), (9, 0, 6), hq=4))
+#: Batches, rows and keys, and the rows or keys of a block; keys before a tree and behind it.
+BATCHES, ROWS, SIZES, BESIDE = (1, 2), (1, 2, 3, 5, 8, 17, 33), (1, 2, 4, 3, 5, 8, 16, 64), (0, 1, 3, 8)
+#: Of a block mask or a mask: how many of its elements are True, and which axes a block mask has.
+KEPT, AXES = (0.5, 0.9, 0.1), ("bh", "h", "b", "")
+#: Trees by what each node follows.
+TREES = ("drawn", "binary", "star", "chain")
+#: Widths of the rotary part and of a latent: few enough for projections to be summed exactly (latent_properties.py).
+ROPES, RANKS = (4, 1, 8), (12, 1, 4, 24)
+
+#: The shapes of targets that pay for every new one, by form.
+PALETTES: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("varlen", "varlen_grad"), (PackedShape((2, 3), (2, 3)), PackedShape((3, 1, 4), (9, 0, 6), hq=4))),
+    "blocks": (Shape(1, 1, 1, 3, 5, 8, 8), Shape(2, 4, 2, 9, 13, 8, 8)),
+    "trees": (Shape(1, 1, 1, 3, 5, 8, 8), Shape(2, 4, 2, 7, 12, 8, 8)),
+    "latent": (LatentShape(1, 1, 2, 3), LatentShape()),
+}
+#: Sizes of blocks for such targets.
+FEW_SIZES = (2, 4)
 
 
 @dataclass(frozen=True)
 class ServingProblem:
     """Sizes, data and options of one input; its name seeds its numbers.
 
-    Options are pairs of a keyword and its value: True of sinks and of new keys and values, which are drawn, and a tuple
-    of offsets.  ``stored`` and ``per`` are the format of caches and what there is a scale for.
+    Options are pairs of a keyword and its value: True of sinks and of new keys and values, which are drawn, a tuple of
+    offsets or lengths, the share of a mask that is True, the spread of a bias, what ``blocks_of`` and ``tree_of`` are
+    given.  ``stored`` and ``per`` are the format of caches and what there is a scale for.
     """
 
     name: str
@@ -79,6 +111,10 @@ class ServingProblem:
     def _data(self) -> Any:
         if self.operator == "merge":
             return _parts(self.spread, self.offset, self.empty)
+        if self.operator == "sdpa":
+            return sdpa_data.drawn(self.spread)
+        if self.operator == "latent":
+            return _spread_latents(self.spread)
         return None if self.spread == 1.0 else _spread(_CASES[self.operator], self.spread)
 
     def source(self, clauses: str = "", why: str = "Found by a property test.") -> str:
@@ -89,9 +125,10 @@ class ServingProblem:
 def drawn(
     choose: Choose,
     form: str,
-    keywords: Collection[str] = (),
+    keywords: Collection[str] | None = None,
     needs: Collection[str] = (),
-    palette: PackedShape | None = None,
+    *,
+    few: bool = False,
 ) -> ServingProblem:
     """A problem of a form.
 
@@ -105,19 +142,22 @@ def drawn(
         Those that may be given; by default all.
     needs
         Those that are given in any case.
-    palette
-        The shape of a pack, where it is not drawn.
+    few
+        Whether every new shape costs, so that there are few of them.
 
     Returns
     -------
     ServingProblem
         Named after all that is drawn.
     """
-    operator = FORMS[form]
-    if operator == "merge":
-        problem = _merge(choose)
-    else:
-        problem = _packed(choose, form, frozenset(keywords), frozenset(needs), palette)
+    known = frozenset(OPERATORS[FORMS[form]].keywords)
+    known = known if keywords is None else known & frozenset(keywords)
+
+    def given(name: str) -> bool:
+        return name in needs or (name in known and choose((False, False, True)))
+
+    palette = choose(PALETTES[form]) if few and form in PALETTES else None
+    problem = _DRAWN[FORMS[form]](_Drawing(choose, form, known, given, palette))
     return replace(problem, name=f"fuzz-{zlib.crc32(repr((problem, choose(range(1000)))).encode()):08x}")
 
 
@@ -126,23 +166,27 @@ def of_rng(rng: np.random.Generator) -> Choose:
     return lambda values: values[int(rng.integers(len(values)))]
 
 
-def _merge(choose: Choose) -> ServingProblem:
+@dataclass(frozen=True)
+class _Drawing:
+    """What a problem is drawn by: choices, its form, the keywords there are, whether one is given, and the shape."""
+
+    choose: Choose
+    form: str
+    known: frozenset[str]
+    given: Callable[[str], bool]
+    palette: Any
+
+
+def _merge(d: _Drawing) -> ServingProblem:
+    choose = d.choose
     shape = sizes(choose((1, 2)), choose((1, 2, 3)), choose((1, 2, 5)), choose((8, 1, 6)), choose((2, 1, 3, 5, 8, 17)))
     spread, offset = choose((2.0, 0.1, 40.0)), choose((0.0, 5.0, -300.0, 2000.0))
     return ServingProblem("", "merge", shape, (), spread, offset, choose((0.0, 0.3, 0.9)))
 
 
-def _packed(
-    choose: Choose, form: str, keywords: frozenset[str], needs: frozenset[str], palette: PackedShape | None
-) -> ServingProblem:
-    operator = FORMS[form]
-    known = frozenset(OPERATORS[operator].keywords)
-    known = known & keywords if keywords else known
-
-    def given(name: str) -> bool:
-        return name in needs or (name in known and choose((False, False, True)))
-
-    new = operator == "paged" and {"k_new", "v_new"} <= known and given("k_new")
+def _packed(d: _Drawing) -> ServingProblem:
+    choose, operator, given = d.choose, FORMS[d.form], d.given
+    new = operator == "paged" and {"k_new", "v_new"} <= d.known and given("k_new")
     count, same = choose(COUNTS), choose((False, True))
     queries = tuple(choose((1,) if operator == "paged" and same else LENGTHS) for _ in range(count))
     keys = tuple(choose(LENGTHS) for _ in range(count)) if operator == "paged" or not same else queries
@@ -151,7 +195,7 @@ def _packed(
     heads, width = choose(HEADS), choose(WIDTHS)
     packed = PackedShape(queries, keys, heads * choose(GROUPS), heads, width, choose((width, *WIDTHS)))
     shape = _over_pages(choose, packed) if operator == "paged" else replace(packed, behind=choose((0, 3)))
-    shape = palette or shape
+    shape = d.palette or shape
     options: dict[str, Any] = {}
     if given("is_causal"):
         options["is_causal"] = True
@@ -166,7 +210,106 @@ def _packed(
     options |= {name: True for name in ("sinks", "return_lse") if given(name)}
     options |= dict.fromkeys(("k_new", "v_new"), True) if new else {}
     found = ServingProblem("", operator, shape, tuple(options.items()), choose((1.0, 0.1, 3.0)))
-    return replace(found, stored=choose(FORMATS), per=choose(PER)) if form == "quantised" else found
+    return replace(found, stored=choose(FORMATS), per=choose(PER)) if d.form == "quantised" else found
+
+
+def _masked(d: _Drawing) -> ServingProblem:
+    """A problem of a block mask, or of a tree, by the form."""
+    choose, given = d.choose, d.given
+    heads, width = choose(HEADS), choose(WIDTHS)
+    shape = d.palette or Shape(
+        choose(BATCHES), heads * choose(GROUPS), heads, choose(ROWS), choose(ROWS), width, choose((width, *WIDTHS))
+    )
+    options: dict[str, Any] = {}
+    if d.form == "trees":
+        shape, options = _tree(d, shape)
+    if d.form == "blocks" or ({"block_mask", "block_size"} <= d.known and given("block_mask")):
+        sizes = FEW_SIZES if d.palette else SIZES
+        size = (choose(sizes), choose(sizes))
+        options |= {"block_mask": (size, choose(AXES), choose(KEPT)), "block_size": size}
+    options |= {"is_causal": True} if given("is_causal") else {}
+    if d.form == "blocks":
+        if given("window"):
+            options["window"] = (choose((None, 0, 2, 20)), choose((None, 0, 1, 5)))
+        if options.keys() & {"is_causal", "window"} and given("causal_offset"):
+            options["causal_offset"] = choose((0, 3, -2, tuple(choose((0, 1, 4, -1, 20)) for _ in range(shape.b))))
+    if given("kv_lengths"):
+        options["kv_lengths"] = tuple(choose((shape.sk, 1, 0, shape.sk // 2)) for _ in range(shape.b))
+    numbers = {"mask": KEPT, "bias": (1.0, 10.0), "scale": (0.3, 1.0, 0.0), "softcap": (4.0, 30.0)}
+    options |= {name: choose(values) for name, values in numbers.items() if given(name)}
+    options |= {name: True for name in ("sinks", "return_weights", "return_lse") if given(name)}
+    return ServingProblem("", "sdpa", shape, tuple(options.items()), choose((1.0, 0.1, 3.0)))
+
+
+def _tree(d: _Drawing, drawn_shape: Shape) -> tuple[Shape, dict[str, Any]]:
+    """Of the keys some lie before the tree and some behind it; without an offset it begins at the first key."""
+    choose = d.choose
+    before = choose(BESIDE) if "causal_offset" in d.known else 0
+    shape = d.palette or replace(drawn_shape, sk=drawn_shape.sq + before + choose(BESIDE))
+    before = min(before, shape.sk - shape.sq)
+    options: dict[str, Any] = {"tree_parents": (choose(TREES), choose((False, True)))}
+    if before:
+        each = tuple(choose((before, *range(before))) for _ in range(shape.b))
+        options["causal_offset"] = choose((before, each))
+    return shape, options
+
+
+def _latent(d: _Drawing) -> ServingProblem:
+    choose, given = d.choose, d.given
+    sizes = (choose(BATCHES), choose((1, 2, 3)), choose(ROWS), choose(ROWS))
+    widths = (choose(WIDTHS), choose(ROPES), choose(RANKS), choose(WIDTHS))
+    shape = d.palette or LatentShape(*sizes, *widths)
+    options: dict[str, Any] = {}
+    if given("is_causal"):
+        options["is_causal"] = True
+        if given("causal_offset"):
+            options["causal_offset"] = choose((0, 3, -2, tuple(choose((0, 1, 4, -1, 20)) for _ in range(shape.b))))
+    if given("kv_lengths"):
+        options["kv_lengths"] = tuple(choose((shape.sk, 1, 0, shape.sk // 2)) for _ in range(shape.b))
+    options |= {"scale": choose((0.3, 1.0, 0.0))} if given("scale") else {}
+    options |= {"return_lse": True} if given("return_lse") else {}
+    return ServingProblem("", "latent", shape, tuple(options.items()), choose((1.0, 0.1, 3.0)))
+
+
+#: How a problem of an operator is drawn.
+_DRAWN: dict[str, Callable[[_Drawing], ServingProblem]] = {
+    **dict.fromkeys(("varlen", "varlen_grad", "paged"), _packed),
+    "merge": _merge,
+    "sdpa": _masked,
+    "latent": _latent,
+}
+
+
+def blocks_of(size: tuple[int, int], axes: str, keep: float) -> Maker:
+    """A block mask of blocks of a size, each True with a probability; ``axes`` are which of b and h it has."""
+
+    def make(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
+        leading = (s.b if "b" in axes else 1, s.hq if "h" in axes else 1) if axes else ()
+        return rng.random((*leading, *(-(-n // of) for n, of in zip((s.sq, s.sk), size, strict=True)))) < keep
+
+    return make
+
+
+def tree_of(kind: str, by_batch: bool) -> Maker:
+    """The parents of a tree of TREES, (Sq,), or of one for each batch, (B, Sq)."""
+
+    def make(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
+        rows = np.arange(s.sq)
+        kinds = {"star": -1, "chain": rows - 1, "binary": (rows - 1) // 2}
+        shape = (s.b, s.sq) if by_batch else (s.sq,)
+        return np.array(np.broadcast_to(kinds[kind], shape)) if kind in kinds else rng.integers(-1, rows, shape)
+
+    return make
+
+
+def _spread_latents(spread: float) -> Callable[..., tuple[np.ndarray, ...]]:
+    """The data of latent attention with queries that are so many times as large."""
+
+    def data(rng: np.random.Generator, s: LatentShape) -> tuple[np.ndarray, ...]:
+        q, q_rope, *others = latent_cases.normal(rng, s)
+        return spread * q, spread * q_rope, *others
+
+    return data
 
 
 def _over_pages(choose: Choose, packed: PackedShape) -> PagedShape:
@@ -203,5 +346,10 @@ _MAKERS: dict[str, Callable[[Any], Any]] = {
     "sinks": lambda _: lambda rng, s, dtype: (3 + 2 * rng.standard_normal(s.hq)).astype(dtype),
     "causal_offset": lambda value: value if isinstance(value, int) else lambda *_: np.array(value, np.int64),
     "k_new": lambda _: lambda rng, s, dtype: rng.standard_normal((sum(s.q_lengths), s.hkv, s.d)).astype(dtype),
+    "kv_lengths": lambda value: lengths(*value),
+    "mask": random_mask,
+    "bias": random_bias,
+    "block_mask": lambda value: blocks_of(*value),
+    "tree_parents": lambda value: tree_of(*value),
     "v_new": lambda _: lambda rng, s, dtype: rng.standard_normal((sum(s.q_lengths), s.hkv, s.dv)).astype(dtype),
 }

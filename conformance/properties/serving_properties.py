@@ -1,60 +1,30 @@
 """Properties of packed, paged, quantised and merged attention: what holds between calls, each with its clause.
 
-As properties.py has it for attention, with problems of serving.py.
+As properties.py has it for attention, with problems of serving.py.  Those of block masks, trees and latents, in the
+modules beside it, are registered with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import hypothesis
 import numpy as np
 from hypothesis import strategies as st
 
-from attention_conformance.conformance.properties.properties import AS_DRAWN, Property
-from attention_conformance.conformance.properties.serving import FORMS
-from attention_conformance.conformance.properties.strategies import serving_problems
+from attention_conformance.conformance.properties import latent_properties, mask_properties  # noqa: F401  # register theirs
+from attention_conformance.conformance.properties.form_property import SERVING_PROPERTIES, follows
+from attention_conformance.conformance.properties.properties import AS_DRAWN
 from attention_conformance.conformance.properties.trial import Answer, Measured, Trial, constant, merged
 
-SERVING_PROPERTIES: dict[str, ServingProperty] = {}
+__all__ = ["SERVING_PROPERTIES"]
 
 #: Results that have a row for each key, and those that have the heads first.
 _OF_KEYS, _HEADS_FIRST = ("grad_k", "grad_v"), ("lse",)
 
 #: Keywords of which every row of queries, and every sequence, has its own.
 _OF_ROWS, _OF_SEQUENCES = ("k_new", "v_new"), ("causal_offset",)
-
-
-@dataclass(frozen=True)
-class ServingProperty(Property):
-    """A property of a form that serves."""
-
-    form: str = ""
-
-    @property
-    def operator(self) -> str:
-        """The operator that it is asked of."""
-        return FORMS[self.form]
-
-    def problems(self, keywords: frozenset[str], few: bool) -> st.SearchStrategy[Any]:
-        """Problems to draw for an implementation with these keywords."""
-        barred = {name for name, needed in self.unless.items() if needed not in keywords}
-        return serving_problems(self.form, keywords - barred, self.needs, few)
-
-    __hash__ = Property.__hash__
-
-
-def follows(form: str, clause: str, needs: str = "", **unless: str) -> Callable[[Callable[[Trial], None]], Any]:
-    """Register a property of a form; its name is the form and the function's name, in kebab case."""
-
-    def register(check: Callable[[Trial], None]) -> Callable[[Trial], None]:
-        name = f"{form}-{check.__name__}".replace("_", "-")
-        SERVING_PROPERTIES[name] = ServingProperty(name, clause, check, frozenset(needs.split()), unless, form)
-        return check
-
-    return register
 
 
 @follows("varlen", "VARLEN-2")

@@ -95,8 +95,7 @@ def serving_problems(
     draw: Draw, form: str, keywords: frozenset[str], needs: frozenset[str], few: bool
 ) -> ServingProblem:
     """A problem of a form that serves, named likewise; of few shapes where each costs."""
-    palette = draw(st.sampled_from(serving.PALETTE)) if few and form in ("varlen", "varlen_grad") else None
-    return serving.drawn(lambda values: draw(st.sampled_from(values)), form, keywords, needs, palette)
+    return serving.drawn(lambda values: draw(st.sampled_from(values)), form, keywords, needs, few=few)
 
 
 def _side(draw: Draw, shape: Shape) -> int | None:

@@ -173,6 +173,8 @@ def batch(x: Inputs, b: int) -> Inputs:
     for name in ("kv_lengths", "causal_offset"):
         if isinstance(keywords.get(name), np.ndarray):
             keywords[name] = keywords[name][b : b + 1]
+    if np.ndim(keywords.get("tree_parents")) == 2:
+        keywords["tree_parents"] = keywords["tree_parents"][b : b + 1]
     return replace(x, q=x.q[b : b + 1], k=x.k[b : b + 1], v=x.v[b : b + 1], keywords=keywords)
 
 
@@ -180,7 +182,10 @@ def head(x: Inputs, h: int) -> Inputs:
     """One query head alone, with the key and value head that it reads (SDPA-17)."""
     one = h * x.k.shape[1] // x.q.shape[1]
     k, v = x.k[:, one : one + 1], x.v[:, one : one + 1]
-    return replace(x, q=x.q[:, h : h + 1], k=k, v=v, keywords=_taken(x, _HEAD, x.q.shape[1], [h]))
+    keywords = _taken(x, _HEAD, x.q.shape[1], [h])
+    if "sinks" in keywords:
+        keywords["sinks"] = keywords["sinks"][h : h + 1]
+    return replace(x, q=x.q[:, h : h + 1], k=k, v=v, keywords=keywords)
 
 
 def shifted_keys(x: Inputs, by: int) -> Inputs:
@@ -237,9 +242,10 @@ def appended(x: Inputs, k: np.ndarray, v: np.ndarray) -> Inputs:
 
 
 def _taken(x: Inputs, axis: int, length: int, index: Any) -> dict[str, Any]:
-    """The keywords with an axis of mask and bias indexed, where it is there and in full."""
+    """The keywords with an axis of mask, bias and block mask indexed, where it is there and in full."""
     keywords = dict(x.keywords)
-    for name in ("mask", "bias"):
+    blocks = ("block_mask",) if axis in (_BATCH, _HEAD) else ()  # whose other axes are of blocks
+    for name in ("mask", "bias", *blocks):
         array = keywords.get(name)
         if array is not None and array.ndim >= -axis and array.shape[axis] == length:
             keywords[name] = np.take(array, index, axis=axis)

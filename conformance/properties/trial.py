@@ -19,7 +19,6 @@ import numpy as np
 
 from attention_conformance.conformance.bounds.sdpa import UNIT_ROUNDOFF
 from attention_conformance.conformance.cases.base import AnyCase, Case
-from attention_conformance.conformance.cases.merge import MergeCase
 from attention_conformance.conformance.cases.packed import PagedCase
 from attention_conformance.conformance.cases.store import RANDOM, CaseStore
 from attention_conformance.conformance.judging import judge
@@ -302,16 +301,14 @@ class Trial:
     def _measured(self, case: AnyCase, reply: Reply) -> dict[str, Measured]:
         dtype = self.context.target.dtype
         expected, bound = case.expected(dtype), case.bound(dtype, self.context.profile)
-        spoiled = np.zeros(triggers.rows_of(expected) if isinstance(case, (Case, MergeCase)) else (), bool)
-        for each in self._triggered(case, Failure.VALUE):
-            spoiled |= each.rows
+        spoiled = [each.rows for each in self._triggered(case, Failure.VALUE)]
         found = {}
         for name in case.results():
             exact = getattr(expected, name)
-            if name.startswith("present") or not spoiled.ndim:
-                rows = np.zeros(exact.shape, bool)
-            else:
-                rows = spoiled if exact.ndim == 3 else np.broadcast_to(spoiled[..., None], exact.shape)
+            rows = np.zeros(exact.shape, bool)
+            if not name.startswith("present"):
+                for each in spoiled:
+                    rows |= triggers.of_result(each, case.axes(name))
             found[name] = Measured(reply.results[name].astype(np.float64), exact, getattr(bound, name), rows)
         return found
 
@@ -336,8 +333,8 @@ class Trial:
 
     def _triggered(self, case: AnyCase, failure: Failure) -> list[triggers.Triggered]:
         """The records of a way to fail that a case triggers."""
+        if not self.context.records:
+            return []
         dtype = self.context.target.dtype
-        if not isinstance(case, (Case, MergeCase)):
-            return []  # no record says by which packs it is met
         found = triggers.triggered(self.context.records, case.inputs(dtype), case.expected(dtype))
         return [each for each in found if each.deviation.failure is failure]

@@ -41,6 +41,7 @@ def latent(
     causal_offset: int | Array | None = None,
     kv_lengths: Array | None = None,
     scale: float | None = None,
+    rows: Array | None = None,
 ) -> LatentExpected:
     """Attention over latents as SPEC.md defines it.
 
@@ -54,6 +55,8 @@ def latent(
         (H, R, D) and (H, R, Dv): projections to a head's keys and values.
     is_causal, causal_offset, kv_lengths, scale
         As of sdpa (MLA-5); without ``scale`` it is 1/√(D + Dr) (MLA-4).
+    rows
+        Indices of query rows: only those are computed, in that order.
 
     Returns
     -------
@@ -65,10 +68,7 @@ def latent(
     InvalidInput
         Where MLA-8 requires an exception.
     """
-    try:
-        check_latent(q, q_rope, latents, k_rope, w_uk, w_uv)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput("MLA-8", str(error)) from None
+    check(q, q_rope, latents, k_rope, w_uk, w_uv)
     q, q_rope, latents, k_rope, w_uk, w_uv = (
         array.astype(np.float64) for array in (q, q_rope, latents, k_rope, w_uk, w_uv)
     )
@@ -80,6 +80,7 @@ def latent(
         "causal_offset": causal_offset,
         "kv_lengths": kv_lengths,
         "scale": scale,
+        "rows": rows,
     }
     with np.errstate(all="ignore"):
         keys = np.concatenate([c @ w_uk, np.repeat(rope, heads, axis=1)], axis=3)
@@ -87,4 +88,24 @@ def latent(
         absorbed = sdpa(
             np.concatenate([q @ w_uk.swapaxes(1, 2), q_rope], axis=3), np.concatenate([c, rope], axis=3), c, **options
         )
+    q = q if rows is None else q[:, :, np.asarray(rows)]
     return LatentExpected(expanded.output, expanded.lse, expanded, absorbed, q, latents, w_uk, w_uv)
+
+
+def check(*arrays: Array) -> None:
+    """(MLA-8) Refuse arguments that do not fit together.
+
+    Parameters
+    ----------
+    arrays
+        The six arguments in their order.
+
+    Raises
+    ------
+    InvalidInput
+        For the first one that does not fit.
+    """
+    try:
+        check_latent(*arrays)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput("MLA-8", str(error)) from None

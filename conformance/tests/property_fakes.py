@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
+from attention_conformance.impls.numpy.varlen import varlen
 
 
 class _Recency(Attention):
@@ -137,6 +138,33 @@ past_masked = _PastMasked()
 causal_from_first_key = _CausalFromFirstKey()
 mean_of_rows = _MeanOfRows()
 mean_and_scale = _MeanAndScale()
+
+
+def packed_mean(
+    q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, *, return_lse: bool = False, **options: Any
+) -> Any:
+    """Packed attention that gives the mean of all values of the pack in a row without a key."""
+    output, lse = varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, return_lse=True, **options)
+    if len(v):
+        mean = np.repeat(v.mean(axis=0, keepdims=True), q.shape[1] // v.shape[1], axis=1)
+        output = np.where(np.isneginf(lse.T)[..., None], mean, output).astype(q.dtype)
+    return (output, lse) if return_lse else output
+
+
+def packed_mean_of_more(
+    q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, *, return_lse: bool = False, **options: Any
+) -> Any:
+    """The same, and every row a hundredth too large."""
+    output, lse = packed_mean(q, k, v, cu_seqlens_q, cu_seqlens_k, return_lse=True, **options)
+    output = (output * 1.01).astype(q.dtype)
+    return (output, lse) if return_lse else output
+
+
+def packed_without_keys(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, **options: Any) -> Any:
+    """Packed attention that raises where no sequence has a key."""
+    if not len(k):
+        raise IndexError("index out of range")
+    return varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, **options)
 
 
 _CALLS = 0

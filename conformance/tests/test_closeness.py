@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from threadpoolctl import threadpool_info
 
 from attention_conformance.conformance.cases import all_cases, every_case
 from attention_conformance.conformance.cases.base import NUMPY_DTYPES
+from attention_conformance.conformance.cases.latent import LatentShape
 from attention_conformance.conformance.closeness import (
     Closeness,
     NotClose,
     assert_close,
+    assert_latent_close,
     assert_layer_close,
     assert_merge_close,
     assert_paged_close,
@@ -33,6 +36,7 @@ from attention_conformance.conformance.faults.registry import FAULTS
 from attention_conformance.conformance.spec import gradients as gradient_reference
 from attention_conformance.conformance.spec import mha as layer_reference
 from attention_conformance.conformance.spec import sdpa as reference
+from attention_conformance.conformance.spec.latent import latent
 from attention_conformance.conformance.spec.merge import merge
 from attention_conformance.conformance.spec.varlen import varlen
 
@@ -471,7 +475,7 @@ def test_one_example_of_each_passes() -> None:
 
 PUBLIC = (
     assert_close, error_share, assert_layer_close, layer_error_share, assert_varlen_close, assert_paged_close,
-    assert_merge_close,
+    assert_merge_close, assert_latent_close,
 )  # fmt: skip
 
 
@@ -492,6 +496,7 @@ def test_every_option_has_a_name_a_type_and_a_line_of_documentation(function: Ca
         (assert_close, "causal", "assert_close has no option 'causal'; did you mean is_causal"),
         (error_share, "softcapp", "error_share has no option 'softcapp'; did you mean softcap"),
         (assert_layer_close, "prenorm", "assert_layer_close has no option 'prenorm'; did you mean pre_norm"),
+        (assert_latent_close, "kv_length", "assert_latent_close has no option 'kv_length'; did you mean kv_lengths"),
         (layer_error_share, "weight", "layer_error_share has no option 'weight'; did you mean weights"),
     ],
 )
@@ -502,7 +507,7 @@ def test_a_misspelt_option_is_refused(function: Callable[..., Any], given: str, 
         function(array, array, array, array, **{given: True})
 
 
-# Packed sequences, pages and merges.
+# Packed sequences, pages, merges and latents.
 
 
 def packed(name: str, dtype: str = "float32") -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -519,11 +524,12 @@ ASSERTS: dict[str, Callable[..., Closeness]] = {
     "varlen": assert_varlen_close,
     "paged": assert_paged_close,
     "merge": assert_merge_close,
+    "latent": assert_latent_close,
 }
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("name", ["varlen-self", "paged-mixed", "merge-two"])
+@pytest.mark.parametrize("name", ["varlen-self", "paged-mixed", "merge-two", "latent-plain"])
 def test_other_operators_are_close(name: str, dtype: str) -> None:
     """Output and lse of the reference, rounded once."""
     arrays, options, results = packed(name, dtype)
@@ -538,6 +544,8 @@ PACKS = (
     "paged-page-17", "paged-window", "paged-padding", "paged-empty", "paged-offsets", "paged-sinks-decode",
     "paged-new-window", "paged-quantised-int8-head-softcap", "paged-quantised-e4m3fn-head-sinks",
     "paged-quantised-e4m3fn-token-decode", "paged-quantised-accuracy", "merge-parts-33", "merge-one", "merge-lse-signs",
+    "latent-causal-end", "latent-lengths", "latent-lengths-zero", "latent-scale", "latent-deepseek-decode",
+    "latent-square",
 )  # fmt: skip
 
 
@@ -563,13 +571,15 @@ def test_cases_of_other_operators_are_close(name: str) -> None:
         ("paged-mixed", "every sequence reads the pages of the first"),
         ("paged-new", "new keys are written one slot too far"),
         ("merge-base", "log-sum-exps taken as base 2"),
+        ("latent-plain", "the scale is of the width of the cache, 1/√(R + Dr)"),
+        ("latent-causal-end", "values go through the projection of the next head"),
     ],
 )
 def test_a_mistake_of_other_operators_is_named(name: str, title: str) -> None:
     """With the clause that it breaks; of a merge if the lse came, too."""
     fault = next(each for each in FAULTS.values() if each.title == title)
     arrays, options, _ = packed(name)
-    extra = every_case()[name].shape.options if "merge" not in name else {}
+    extra = getattr(every_case()[name].shape, "options", {})
     found = fault.make()(**arrays, **options, **extra)
     results = dict(zip(("output", "lse"), found if isinstance(found, tuple) else (found,), strict=False))
     with pytest.raises(NotClose) as caught:
@@ -675,6 +685,64 @@ def test_a_merge_takes_lists_and_layouts() -> None:
         assert_merge_close(wrong, parts, lses, layout="bshd")
 
 
+@pytest.mark.parametrize("form", ["expanded", "absorbed"])
+def test_either_form_of_latents_is_close(form: str) -> None:
+    """At the widths in use, in bfloat16, with every product stored; a scale of the cache's width is not."""
+    x = every_case()["latent-deepseek"].inputs("bfloat16")
+    q, rope, c, k_rope, w_uk, w_uv = (array.astype(np.float32) for array in x.arrays.values())
+
+    def stored(array: np.ndarray) -> np.ndarray:
+        return array.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+    def computed(scale: float) -> np.ndarray:
+        options = {"scale": scale}
+        if form == "absorbed":
+            keys = np.concatenate([c, k_rope], 2)[:, None]
+            queries = np.concatenate([stored(q @ w_uk.swapaxes(1, 2)), rope], 3)
+            return (stored(right(queries, keys, c[:, None], **options)) @ w_uv).astype(ml_dtypes.bfloat16)
+        shared = np.broadcast_to(k_rope[:, None], (1, 2, *k_rope.shape[1:]))
+        keys = np.concatenate([stored(c[:, None] @ w_uk), shared], 3)
+        values = stored(c[:, None] @ w_uv)
+        return right(np.concatenate([q, rope], 3), keys, values, **options).astype(ml_dtypes.bfloat16)
+
+    assert assert_latent_close(computed(192**-0.5), **x.arrays).share <= 1
+    with pytest.raises(NotClose):
+        assert_latent_close(computed(576**-0.5), **x.arrays)
+
+
+def test_latents_take_layouts_and_no_batch() -> None:
+    """Queries (S, H, D) without batch, as engines have them; a wrong element has its index there."""
+    arrays, _, results = packed("latent-plain")
+    mine = {n: a[0] if n not in ("w_uk", "w_uv") else a for n, a in arrays.items()}
+    mine |= {n: mine[n].swapaxes(0, 1) for n in ("q", "q_rope")}
+    output, lse = results["output"][0].swapaxes(0, 1), results["lse"][0]
+    assert assert_latent_close(output, **mine, lse=lse, layout="bshd").share <= 1
+    wrong = output.copy()
+    wrong[3, 1] += 1
+    with pytest.raises(NotClose, match="row 3 of 5, head 1 of 3, every column"):
+        assert_latent_close(wrong, **mine, layout="bshd")
+
+
+def test_long_latents_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some rows of every head, whose shares are those of the whole; a wrong one has its index in the whole."""
+    x = replace(every_case()["latent-plain"], name="long", shape=LatentShape(b=1, sq=60, sk=60), dtypes=("float32",))
+    arrays = x.inputs("float32").arrays
+    output = latent(*arrays.values(), is_causal=True).output.astype(np.float32)
+    whole = assert_latent_close(output, **arrays, is_causal=True)
+    found = assert_latent_close(output, **arrays, is_causal=True, rows=12, seed=3)
+    assert whole.rows is None
+    assert found.rows is not None
+    assert (len(found.rows), found.rows[0], found.rows[-1]) == (12, 0, 59)
+    assert 0 < found.share <= whole.share <= 1
+    wrong = output.copy()
+    wrong[0, 2, found.rows[4]] += 1
+    with pytest.raises(NotClose, match=f"row {found.rows[4]} of 60") as caught:
+        assert_latent_close(wrong, **arrays, is_causal=True, rows=12, seed=3)
+    assert "Checked:  12 of 60 query rows of every head, seed 3: 0" in str(caught.value)
+    monkeypatch.setattr("attention_conformance.conformance.calls.question.WHOLE", 1)
+    assert len(assert_latent_close(output, **arrays, is_causal=True).rows or ()) == 8
+
+
 def test_memory_that_nobody_wrote_is_left_open() -> None:
     """MERGE-7 is a SHOULD: NaN beside −inf may reach the output, and no number else may."""
     arrays, _, _ = packed("merge-two")
@@ -717,6 +785,14 @@ def test_memory_that_nobody_wrote_is_left_open() -> None:
         ("merge-two", {"lses": [np.zeros((2, 2, 5), np.float32)]}, ValueError, "2 outputs and 1 lses"),
         ("merge-two", {"lses": np.zeros((2, 2, 2, 5), np.float16)}, TypeError, "lses are float16"),
         ("merge-two", {"lses": np.full((2, 2, 2, 5), np.inf, np.float32)}, ValueError, "MERGE-16"),
+        ("latent-plain", {"w_uk": np.zeros((3, 11, 8), np.float32)}, ValueError, r"MLA-8: w_uk must be \(H, R, D\)"),
+        ("latent-plain", {"k_rope": np.zeros((2, 6, 4), np.float32)}, ValueError, "MLA-8: k_rope"),
+        ("latent-plain", {"q_rope": np.zeros((3, 5, 4), np.float32)}, ValueError, "MLA-8: q_rope"),
+        ("latent-plain", {"q": np.zeros((5, 8), np.float32)}, ValueError, "4 axes, or without batch 3"),
+        ("latent-plain", {"latents": np.zeros((2, 7, 12))}, TypeError, "latents is float64"),
+        ("latent-plain", {"latents": np.full((2, 7, 12), np.nan, np.float32)}, ValueError, "MLA-8 leaves"),
+        ("latent-plain", {"causal_offset": 2}, ValueError, "none is given"),
+        ("latent-plain", {"kv_lengths": [7, 8]}, ValueError, "there are 7 keys"),
     ],
 )
 def test_slips_of_other_operators(name: str, change: dict[str, Any], error: type[Exception], text: str) -> None:

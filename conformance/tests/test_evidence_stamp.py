@@ -14,10 +14,17 @@ from attention_conformance.conformance.bounds import gradients as errors
 from attention_conformance.conformance.bounds import mha as of_layers
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.cases.base import bound_of, reference_of
 from attention_conformance.conformance.evidence import stamp as module
+from attention_conformance.conformance.evidence.masked_variants import MASKS, allowed
 from attention_conformance.conformance.evidence.series import SERIES
+from attention_conformance.conformance.evidence.serving_variants import SERVING
 from attention_conformance.conformance.evidence.stamp import cases_of, stale, stamp
+from attention_conformance.conformance.properties import serving
 from attention_conformance.conformance.properties.drawn import dtype_of
+from attention_conformance.conformance.properties.serving import FORMS
+from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.operators import OPERATORS
 
 pytestmark = pytest.mark.slow(20)
 
@@ -41,8 +48,26 @@ def test_a_stamp_is_always_the_same(name: str, kept: dict[str, dict[str, Any]]) 
     assert stale(kept[name], stamp(SERIES[name])) == []
 
 
-#: Operators that have no series yet: their random problems are judged by tests alone (test_merge.py, test_varlen.py).
-WITHOUT_SERIES = {"merge", "latent", "varlen", "varlen_grad", "paged"}
+#: Operators that have no series, and why: of each ``python -m studies serving_alarms`` judges random problems by
+#: correct variants, which need no library and no ledger.
+WITHOUT_SERIES = {
+    "varlen": "a sequence has the bound of sdpa, of which there is a series; variants pack and pad",
+    "varlen_grad": "a sequence has the bound of sdpa_grad, of which there is a series",
+    "paged": "the bound of sdpa again; caches with scales are a form of their own there",
+    "merge": "a bound of few terms: variants weigh parts in six ways, and store in one step and in several",
+    "latent": "the larger of two bounds of sdpa: variants have both forms, and store every product",
+}
+
+#: Keywords of sdpa that no series draws, and why.  A block mask and a tree have no term of their own in the bound: it
+#: is that of the mask in their place, to the last bit (the test below), and masks are drawn in both series.
+NOT_DRAWN = {
+    "block_mask": "a mask",
+    "block_size": "a mask",
+    "tree_parents": "a mask",
+    "alibi_slopes": "terms that are held against a derivation of their own (first_order.py)",
+    "head_scale": "the same",
+    **dict.fromkeys(("rotary_cos", "rotary_sin", "rotary_interleaved"), "the same"),
+}
 
 
 def test_every_case_belongs_to_one_series() -> None:
@@ -50,6 +75,42 @@ def test_every_case_belongs_to_one_series() -> None:
     found = [case.name for series in SERIES.values() for case in cases_of(series)]
     assert sorted(found) == sorted(n for n, case in every_case().items() if case.operator not in WITHOUT_SERIES)
     assert not WITHOUT_SERIES & {series.operator for series in SERIES.values()}
+
+
+def test_an_operator_without_a_series_has_random_problems_and_variants() -> None:
+    """Five of each of its forms, and of latent attention such as use up both profiles."""
+    for operator in WITHOUT_SERIES:
+        forms = [form for form, each in FORMS.items() if each == operator]
+        assert forms
+        assert all(len(SERVING[form]) >= 5 for form in forms)
+    profiles_met = {profile for each in SERVING["latent"].values() for profile in each.profiles.values()}
+    assert profiles_met == {Profile.WIDE, Profile.STORAGE}
+
+
+def test_what_no_series_draws_has_a_reason() -> None:
+    """Keywords of sdpa that problems of neither sdpa nor decoding have."""
+    drawn: set[str] = set()
+    for name in ("sdpa", "decode"):
+        drawn |= {given for index in range(300) for given in SERIES[name].problem(index).case().keywords}
+    assert set(OPERATORS["sdpa"].keywords) - drawn == set(NOT_DRAWN)
+
+
+@pytest.mark.parametrize("form", ["blocks", "trees"])
+def test_a_block_mask_and_a_tree_have_the_bound_of_their_mask(form: str) -> None:
+    """To the last bit, in every profile, on random problems; the opposite mask has another one."""
+    others = 0
+    for seed in range(12):
+        case = serving.drawn(serving.of_rng(np.random.default_rng(seed)), form).case()
+        x = case.make_inputs("bfloat16")
+        mask = allowed(x.q, x.k, **x.keywords)
+        rest = {name: value for name, value in x.keywords.items() if name not in MASKS}
+        dense, other = (replace(x, keywords={**rest, "mask": each}) for each in (mask, ~mask))
+        for profile in bounds.profiles("bfloat16"):
+            one, two, three = (bound_of(each, reference_of(each), "bfloat16", profile) for each in (x, dense, other))
+            np.testing.assert_array_equal(one.output, two.output)
+            np.testing.assert_array_equal(one.lse, two.lse)
+            others += not np.array_equal(one.output, three.output)
+    assert others > 12
 
 
 def test_a_case_more_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

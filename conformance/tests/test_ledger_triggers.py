@@ -10,11 +10,13 @@ import pytest
 from attention_conformance.conformance.cases import AnyCase, case_named
 from attention_conformance.conformance.cases.base import reference_of
 from attention_conformance.conformance.cases.data import Shape
+from attention_conformance.conformance.cases.packed import PackedShape
 from attention_conformance.conformance.evidence.verdicts import heads_of
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.ledger import triggers
 from attention_conformance.conformance.ledger.load import Deviation, Ledger, cases_meeting, read
 from attention_conformance.conformance.properties.problem import Problem, RandomBias, RandomMask
+from attention_conformance.conformance.properties.serving import ServingProblem
 from attention_conformance.impls.contract import DTYPES
 
 LEDGER = read()
@@ -114,6 +116,51 @@ def test_products_of_vectors_need_two_axes_of_length_1() -> None:
     assert rows("jax-nn-bfloat16-vector", Problem("vector", one)).all()
     for other in (replace(one, b=2), replace(one, sq=2), replace(one, d=8)):
         assert not rows("jax-nn-bfloat16-vector", Problem("matrix", other)).any()
+
+
+def packed_rows(record: str, problem: ServingProblem) -> np.ndarray:
+    """The rows of a pack that a record spoils, (Hq, Tq); none if it is not triggered."""
+    case = problem.case()
+    x = case.make_inputs("float32")
+    expected = case.make_expected(x)
+    found = triggers.triggered([BY_ID[record]], x, expected)
+    return found[0].rows if found else np.zeros(expected.lse.shape, bool)
+
+
+def test_rows_of_a_pack_without_a_key_are_those_rows() -> None:
+    """Of a sequence without keys all, of one with more queries than keys the first; of another none."""
+    shape = PackedShape((2, 3, 2), (4, 1, 0))
+    for record in ("jax-varlen-nn-empty-rows", "jax-varlen-nn-empty-rows-bfloat16"):
+        plain, causal = (ServingProblem("pack", "varlen", shape, o) for o in ((), (("is_causal", True),)))
+        np.testing.assert_array_equal(packed_rows(record, plain), [[False] * 5 + [True] * 2] * 2)
+        np.testing.assert_array_equal(packed_rows(record, causal), [[False, False, True, True, False, True, True]] * 2)
+        assert not packed_rows(record, replace(plain, shape=PackedShape((2, 3), (4, 1)))).any()
+
+
+def test_a_pack_without_a_key_is_all_of_it() -> None:
+    """Neither a sequence without keys among others, nor keys behind the last sequence, of which nobody has any."""
+    record = "varlen-flex-no-keys"
+    assert packed_rows(record, ServingProblem("none", "varlen", PackedShape((2, 1), (0, 0)))).all()
+    assert not packed_rows(record, ServingProblem("some", "varlen", PackedShape((2, 1), (0, 1)))).any()
+    assert not packed_rows(record, ServingProblem("behind", "varlen", PackedShape((2, 1), (0, 0), behind=3))).any()
+
+
+def test_the_lse_of_a_pack_is_recorded_where_it_is_requested() -> None:
+    """Every row of it."""
+    shape = PackedShape((2,), (3,))
+    record = "jax-varlen-nn-lse-dtype"
+    assert packed_rows(record, ServingProblem("lse", "varlen", shape, (("return_lse", True),))).all()
+    assert not packed_rows(record, ServingProblem("plain", "varlen", shape)).any()
+
+
+def test_rows_are_spread_over_results() -> None:
+    """In the order of a result's axes: a column for each of its own, of packs rows before heads."""
+    rows = np.array([[True, False, False], [False, False, True]])
+    np.testing.assert_array_equal(triggers.of_result(rows, ("row", "head", "column")), rows.T[..., None])
+    np.testing.assert_array_equal(triggers.of_result(rows, ("head", "row")), rows)
+    one = rows[None]
+    np.testing.assert_array_equal(triggers.of_result(one, ("batch", "head", "row", "key")), one[..., None])
+    np.testing.assert_array_equal(triggers.of_result(one, ("batch", "head", "row")), one)
 
 
 def test_records_of_others_are_not_chosen() -> None:

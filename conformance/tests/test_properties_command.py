@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.conformance.properties.properties import PROPERTIES
+from attention_conformance.conformance.properties.serving_properties import SERVING_PROPERTIES
 from attention_conformance.conformance.results import read
 from attention_conformance.conformance.tests.interrupts import interrupt, interruptible
 from attention_conformance.conformance.tests.test_plugin import RIGHT, plug_in, run
@@ -49,7 +51,9 @@ def test_a_right_function_has_every_property(tmp_path: Path) -> None:
     outcomes = {result.case: result.outcome for result in file.results}
     assert outcomes["plain"] is outcomes["fuzz/agrees-with-reference"] is Outcome.PASSED
     assert outcomes["fuzz/keys-split"] is Outcome.UNSUPPORTED
-    assert sum(name.startswith("fuzz/") for name in outcomes) == 12
+    assert outcomes["fuzz/blocks-as-dense-mask"] is outcomes["fuzz/trees-path-alone"] is Outcome.UNSUPPORTED
+    asked = [*PROPERTIES, *(name for name, prop in SERVING_PROPERTIES.items() if prop.operator == "sdpa")]
+    assert {name for name in outcomes if name.startswith("fuzz/")} == {f"fuzz/{name}" for name in asked}
     assert len(reading.read([tmp_path / "out.jsonl"]).results) == len(file.results)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from attention_conformance.conformance.evidence.serving_variants import SERVING, alarm
@@ -9,6 +12,7 @@ from attention_conformance.conformance.faults.registry import FAULTS
 from attention_conformance.conformance.properties.serving import FORMS
 from attention_conformance.impls.contract import Profile
 from studies import serving_alarms
+from studies.common import Unfit
 
 #: A fault of each form that its random problems show.
 WRONG = {
@@ -17,18 +21,30 @@ WRONG = {
     "paged": "paged-next-page",
     "quantised": "quantised-value-scale-ignored",
     "merge": "parts-averaged",
+    "blocks": "blocks-one-row-longer",
+    "trees": "tree-siblings",
+    "latent": "latent-values-of-next-head",
 }
 
+each_group = pytest.mark.parametrize("group", serving_alarms.GROUPS)
 
-def test_problems_are_the_same_again() -> None:
+
+@each_group
+def test_problems_are_the_same_again(group: str) -> None:
     """Every form in every dtype, with the caches of quantised ones in a format of their own."""
     met = set()
-    for index in range(20):
-        (form, one, dtype), (_, other, _) = serving_alarms.problem(index), serving_alarms.problem(index)
+    forms = serving_alarms.GROUPS[group]
+    for index in range(4 * len(forms)):
+        (form, one, dtype), (_, other, _) = (serving_alarms.problem(index, group) for _ in "ab")
         arrays = [[a.tobytes() for a in each.inputs(dtype).arrays.values()] for each in (one, other)]
         assert arrays[0] == arrays[1]
         met.add((form, dtype))
-    assert len(met) == 4 * len(FORMS)
+    assert len(met) == 4 * len(forms)
+
+
+def test_every_form_is_of_one_group() -> None:
+    """None is left out, and none counts twice."""
+    assert sorted(form for forms in serving_alarms.GROUPS.values() for form in forms) == sorted(FORMS)
 
 
 def test_every_form_has_five_variants() -> None:
@@ -37,22 +53,68 @@ def test_every_form_has_five_variants() -> None:
     assert all(len(variants) >= 5 for variants in SERVING.values())
 
 
-def test_correct_variants_raise_no_alarm() -> None:
-    """Over the first problems."""
-    assert serving_alarms.measure(50)["alarms"] == []
+@each_group
+def test_correct_variants_raise_no_alarm(group: str) -> None:
+    """Over the first problems, all of which are counted, and of which none uses more than its bound."""
+    found = serving_alarms.measure(48, group)["groups"]
+    assert set(found) == {group}
+    assert (found[group]["problems"], found[group]["alarms"]) == (48, [])
+    shares = [share for each in found[group]["shares"].values() for share in each.values()]
+    assert 0 < max(shares) <= 1
 
 
 @pytest.mark.parametrize("form", WRONG)
 def test_a_wrong_one_would_be_seen(form: str) -> None:
     """A fault of each form raises alarms on the same problems."""
     function = FAULTS[WRONG[form]].make()
-    problems = (serving_alarms.problem(index) for index in range(200))
+    group = next(name for name, forms in serving_alarms.GROUPS.items() if form in forms)
+    problems = (serving_alarms.problem(index, group) for index in range(200))
     found = [alarm(form, function, case, dtype, Profile.WIDE) for each, case, dtype in problems if each == form]
     assert any(found)
 
 
-def test_the_published_figures_have_no_alarm() -> None:
+def judged(problems: int, share: float, alarms: list[Any]) -> dict[str, Any]:
+    """What one run found of two variants."""
+    counts, shares = {"blocks": {"eager": problems}}, {"blocks": {"eager": share}}
+    found = {"problems": problems, "counts": counts, "shares": shares, "alarms": alarms}
+    return found | {"written": f"of {problems}", "load_average": [1.0, 2.0], "machine": {}, "threads": 1}
+
+
+def test_runs_are_counted_together() -> None:
+    """Problems and alarms of both, the larger share, and when each was made."""
+    first = serving_alarms.together(None, judged(5, 0.5, [[3, "blocks", "float32", "eager", "why"]]))
+    both = serving_alarms.together(first, judged(7, 0.25, []))
+    assert (both["problems"], both["counts"]) == (12, {"blocks": {"eager": 12}})
+    assert both["shares"] == {"blocks": {"eager": 0.5}}
+    assert both["alarms"] == first["alarms"]
+    assert [run["written"] for run in both["runs"]] == ["of 5", "of 7"]
+    assert "12 random problems of blocks, judged 12 times in 2 runs: 1 false alarms" in serving_alarms.table(
+        {"groups": {"masks": both}}
+    )
+
+
+def test_a_run_goes_on_behind_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its own group; the other one stays as it is, and what is complete is not judged again."""
+    kept = {"groups": {"packs": {"problems": 20}, "masks": serving_alarms.measure(3, "masks")["groups"]["masks"]}}
+    monkeypatch.setattr(serving_alarms, "STUDY", SimpleNamespace(kept=lambda: kept))
+    found = serving_alarms.measure(6, "masks", more=True)["groups"]
+    assert found["packs"] == {"problems": 20}
+    assert (found["masks"]["problems"], len(found["masks"]["runs"])) == (6, 2)
+    assert found["masks"]["counts"]["latent"]["absorbed"] == 2
+    assert serving_alarms.measure(3, "masks", more=True)["groups"] == kept["groups"]
+
+
+def test_a_group_alone_is_not_kept_in_the_place_of_all() -> None:
+    """It would drop the figures of the other one."""
+    with pytest.raises(Unfit, match="--more keeps them"):
+        serving_alarms.whole(group="masks")
+    serving_alarms.whole(group="masks", more=True)
+
+
+@each_group
+def test_the_published_figures_have_no_alarm(group: str) -> None:
     """And say how many problems there were."""
-    found = serving_alarms.STUDY.kept()
+    found = serving_alarms.STUDY.kept()["groups"][group]
     assert found["alarms"] == []
-    assert found["problems"] >= serving_alarms.PROBLEMS
+    assert found["problems"] >= serving_alarms.PROBLEMS[group]
+    assert found["problems"] == sum(run["problems"] for run in found["runs"])

@@ -1,0 +1,217 @@
+"""Honest variants of block masks, of trees and of latent attention: correct in ways that programs have.
+
+A block mask and a tree are masks of sdpa: its variants round as variants.py says, and a mask in their place, or keys
+that are gathered by them, decide who attends to whom in other ways than the reference does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attention_conformance.conformance.evidence import variants
+from attention_conformance.conformance.faults.models.latent import Latent
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention
+from attention_conformance.conformance.faults.models.tiles import Tiled
+from attention_conformance.impls.contract import DTYPES, Profile
+from attention_conformance.impls.numpy.eager import attention
+from attention_conformance.impls.numpy.latent import latent
+from attention_conformance.impls.numpy.parts import working_dtype
+
+_WIDE = dict.fromkeys(DTYPES, Profile.WIDE)
+
+
+@dataclass(frozen=True)
+class Honest:
+    """A correct function of a form: the dtypes that it takes, and what it rounds to in each."""
+
+    function: Callable[..., Any]
+    profiles: Mapping[str, Profile]
+
+
+def _of_sdpa(*names: str) -> dict[str, Honest]:
+    """Variants of sdpa by name, in the dtypes and profiles that they declare."""
+    found = {name: getattr(variants, name) for name in names}
+    return {n: Honest(each, {d: Profile(each.profiles[d]) for d in each.dtypes}) for n, each in found.items()}
+
+
+# Block masks and trees.
+
+
+def allowed(q: Array, k: Array, **options: Any) -> Array:
+    """Who attends to whom, boolean (B, Hq, Sq, Sk), by all options that say it; made element by element."""
+    parents, size, offset = (options.get(name) for name in ("tree_parents", "block_size", "causal_offset"))
+    rows, keys = np.arange(q.shape[2])[:, None], np.arange(k.shape[2])
+    place = rows + np.reshape(0 if offset is None else offset, (-1, 1, 1, 1))
+    found = np.ones((*q.shape[:3], k.shape[2]), bool)
+    if options.get("mask") is not None:
+        found &= options["mask"]
+    if options.get("is_causal"):
+        found &= keys <= place
+    left, right = options.get("window") or (None, None)
+    if left is not None:
+        found &= place - keys <= left
+    if right is not None:
+        found &= keys - place <= right
+    if options.get("kv_lengths") is not None:
+        found &= keys < np.reshape(options["kv_lengths"], (-1, 1, 1, 1))
+    if size is not None:
+        found &= options["block_mask"][..., rows // size[0], keys // size[1]]
+    if parents is not None:
+        found &= _ancestors(np.broadcast_to(parents, (len(q), q.shape[2])), place[:, 0, 0, 0], k.shape[2])[:, None]
+    return found
+
+
+def _ancestors(parents: Array, starts: Array, keys: int) -> Array:
+    """The keys before each tree and those of ancestors, (B, Sq, keys), by powers of who follows whom."""
+    batch, count = parents.shape
+    follows = (parents[:, :, None] == np.arange(count)).astype(np.int64) + np.eye(count, dtype=np.int64)
+    for _ in range(count.bit_length()):
+        follows = np.minimum(follows @ follows, 1)
+    found = np.zeros((batch, count, keys), bool)
+    for b, start in enumerate(np.broadcast_to(starts, batch).tolist()):
+        found[b, :, :start] = True
+        found[b, :, start : start + count] = follows[b][:, : keys - start]
+    return found
+
+
+#: The options that ``allowed`` takes the place of.
+MASKS = ("mask", "is_causal", "causal_offset", "window", "kv_lengths", "block_mask", "block_size", "tree_parents")
+
+
+def dense(q: Array, k: Array, v: Array, **options: Any) -> Any:
+    """One mask in full shape in the place of everything that masks."""
+    rest = {name: value for name, value in options.items() if name not in MASKS}
+    return attention(q, k, v, mask=allowed(q, k, **options), **rest)
+
+
+def gathered(q: Array, k: Array, v: Array, **options: Any) -> Any:
+    """Row by row over the keys that it attends to, and no other key is read; weights are put back in their places."""
+    rest = {name: value for name, value in options.items() if name not in (*MASKS, "bias", "sinks")}
+    mask, group = allowed(q, k, **options), q.shape[1] // k.shape[1]
+    found: dict[str, Array] = {
+        "output": np.zeros((*q.shape[:3], v.shape[3]), q.dtype),
+        "weights": np.zeros(mask.shape, q.dtype),
+        "lse": np.zeros(q.shape[:3], working_dtype(q.dtype)),
+    }
+    rest |= {"return_weights": True, "return_lse": True}
+    for b, h, i in np.ndindex(*q.shape[:3]):
+        keys = np.flatnonzero(mask[b, h, i])
+        own = dict(rest)
+        if options.get("bias") is not None:
+            own["bias"] = np.broadcast_to(options["bias"], mask.shape)[b : b + 1, h : h + 1, i : i + 1, keys]
+        if options.get("sinks") is not None:
+            own["sinks"] = options["sinks"][h : h + 1]
+        one = (array[b : b + 1, h // group : h // group + 1, keys] for array in (k, v))
+        output, weights, lse = attention(q[b : b + 1, h : h + 1, i : i + 1], *one, **own)
+        found["output"][b, h, i], found["lse"][b, h, i] = output[0, 0, 0], lse[0, 0, 0]
+        found["weights"][b, h, i, keys] = weights[0, 0, 0]
+    asked = ["output", *(name for name in ("weights", "lse") if options.get(f"return_{name}"))]
+    return tuple(found[name] for name in asked) if len(asked) > 1 else found["output"]
+
+
+_EAGER = {"eager": Honest(attention, _WIDE), "dense": Honest(dense, _WIDE), "gathered": Honest(gathered, _WIDE)}
+
+
+# Latent attention.
+
+
+class LatentInTiles(Latent):
+    """Absorbed, by an online softmax over tiles of tokens."""
+
+    attention = Tiled
+
+
+def _stored(array: Array, dtype: np.dtype) -> Array:
+    """The array as it comes back from memory in a storage dtype, to be computed with."""
+    return array.astype(dtype).astype(working_dtype(dtype))
+
+
+def _wide(arrays: tuple[Array, ...]) -> Iterator[Array]:
+    return (array.astype(working_dtype(array.dtype)) for array in arrays)
+
+
+def _options(arrays: tuple[Array, ...], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of sdpa: the scale of both parts of the queries (MLA-4), and lse in any case."""
+    options = {name: value for name, value in given.items() if value is not None}
+    return {"scale": (arrays[0].shape[3] + arrays[1].shape[3]) ** -0.5} | options | {"return_lse": True}
+
+
+def _beside(array: Array, rope: Array) -> Array:
+    """Projected keys beside the rotary key, which is one for all heads."""
+    return np.concatenate([array, np.broadcast_to(rope[:, None], (*array.shape[:3], rope.shape[2]))], axis=3)
+
+
+def expanded(*arrays: Array, return_lse: bool = False, **given: Any) -> Any:
+    """Keys and values of every head are projected, and stored, as an operator hands them to the next."""
+    dtype = arrays[0].dtype
+    q, q_rope, c, rope, w_uk, w_uv = _wide(arrays)
+    keys, values = (_stored(c[:, None] @ w, dtype) for w in (w_uk, w_uv))
+    queries = np.concatenate([q, q_rope], axis=3)
+    output, lse = attention(queries, _beside(keys, rope), values, **_options(arrays, given))
+    return (output.astype(dtype), lse) if return_lse else output.astype(dtype)
+
+
+def head_by_head(*arrays: Array, return_lse: bool = False, **given: Any) -> Any:
+    """Expanded, one head and one batch after the other."""
+    q, q_rope, c, rope, w_uk, w_uv = arrays
+    output, lse = np.zeros((*q.shape[:3], w_uv.shape[2]), q.dtype), np.zeros(q.shape[:3], working_dtype(q.dtype))
+    for b, h in np.ndindex(*q.shape[:2]):
+        batch, head = slice(b, b + 1), slice(h, h + 1)
+        own = {n: value[batch] if np.ndim(value) else value for n, value in given.items()}
+        own_arrays = (q[batch, head], q_rope[batch, head], c[batch], rope[batch], w_uk[head], w_uv[head])
+        (output[b, h],), (lse[b, h],) = (each[0] for each in expanded(*own_arrays, return_lse=True, **own))
+    return (output, lse) if return_lse else output
+
+
+def absorbed(*arrays: Array, return_lse: bool = False, **given: Any) -> Any:
+    """Queries go through w_uk, the output through w_uv, and what goes between the three products is stored."""
+    dtype = arrays[0].dtype
+    q, q_rope, c, rope, w_uk, w_uv = _wide(arrays)
+    queries = np.concatenate([_stored(q @ w_uk.swapaxes(1, 2), dtype), q_rope], axis=3)
+    cache = np.concatenate([c, rope], axis=2)[:, None]
+    output, lse = attention(queries, cache, c[:, None], **_options(arrays, given))
+    output = (_stored(output, dtype) @ w_uv).astype(dtype)
+    return (output, lse) if return_lse else output
+
+
+def _within(model: Attention, form: str) -> Callable[..., Any]:
+    """One of the forms around an attention that is given arrays in the storage dtype, and stores what it likes."""
+
+    def computed(*arrays: Array, return_lse: bool = False, **given: Any) -> Any:
+        dtype = arrays[0].dtype
+        q, q_rope, c, rope, w_uk, w_uv = _wide(arrays)
+        if form == "expanded":
+            keys, values = _beside(c[:, None] @ w_uk, rope), c[:, None] @ w_uv
+            queries = np.concatenate([q, q_rope], axis=3)
+        else:
+            keys, values = np.concatenate([c, rope], axis=2)[:, None], c[:, None]
+            queries = np.concatenate([q @ w_uk.swapaxes(1, 2), q_rope], axis=3)
+        operands = (array.astype(dtype) for array in (queries, keys, values))
+        output, lse = model(*operands, **_options(arrays, given))
+        if form == "absorbed":
+            output = (output.astype(working_dtype(dtype)) @ w_uv).astype(dtype)
+        return (output, lse) if return_lse else output
+
+    return computed
+
+
+_HALVES = dict.fromkeys(variants.HALVES, Profile.STORAGE)
+
+#: The variants of each form, by name.
+MASKED: dict[str, dict[str, Honest]] = {
+    "blocks": _EAGER | _of_sdpa("tiles", "split_keys", "base_two", "flash", "storage"),
+    "trees": _EAGER | _of_sdpa("tiles", "split_keys", "base_two", "flash", "storage"),
+    "latent": {
+        "once_rounded": Honest(latent, _WIDE),
+        "in_tiles": Honest(LatentInTiles(), _WIDE),
+        "expanded": Honest(expanded, _WIDE),
+        "head_by_head": Honest(head_by_head, _WIDE),
+        "absorbed": Honest(absorbed, _WIDE),
+        "expanded_storage": Honest(_within(variants.storage, "expanded"), _HALVES),
+        "absorbed_storage": Honest(_within(variants.storage, "absorbed"), _HALVES),
+    },
+}
