@@ -266,8 +266,8 @@ class GivenLatent(_Given, LatentCase):
         for b, h in np.ndindex(*shape[:2]):
             batch, head = slice(b, b + 1), slice(h, h + 1)
             options = {n: part_of(n, value, batch) for n, value in keywords.items()}
-            queries = (array[batch, head] for array in (x.q, x.q_rope))
-            cache = (array[batch] for array in (x.latents, x.k_rope))
+            queries = (x.q[batch, head], x.q_rope[batch, head])
+            cache = (x.latents[batch], x.k_rope[batch])
             rows = np.array(self.rows, np.int64)
             source: Any = latent_reference.latent(*queries, *cache, x.w_uk[head], x.w_uv[head], **options, rows=rows)
             if profile is not None:

@@ -6,6 +6,7 @@ that are gathered by them, decide who attends to whom in other ways than the ref
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -199,6 +200,16 @@ def _within(model: Attention, form: str) -> Callable[..., Any]:
     return computed
 
 
+def _by_name(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of six arrays with the names by which the operator gives them."""
+
+    @functools.wraps(function)
+    def named(q: Array, q_rope: Array, latents: Array, k_rope: Array, w_uk: Array, w_uv: Array, **given: Any) -> Any:
+        return function(q, q_rope, latents, k_rope, w_uk, w_uv, **given)
+
+    return named
+
+
 _HALVES = dict.fromkeys(variants.HALVES, Profile.STORAGE)
 
 #: The variants of each form, by name.
@@ -208,10 +219,10 @@ MASKED: dict[str, dict[str, Honest]] = {
     "latent": {
         "once_rounded": Honest(latent, _WIDE),
         "in_tiles": Honest(LatentInTiles(), _WIDE),
-        "expanded": Honest(expanded, _WIDE),
-        "head_by_head": Honest(head_by_head, _WIDE),
-        "absorbed": Honest(absorbed, _WIDE),
-        "expanded_storage": Honest(_within(variants.storage, "expanded"), _HALVES),
-        "absorbed_storage": Honest(_within(variants.storage, "absorbed"), _HALVES),
+        "expanded": Honest(_by_name(expanded), _WIDE),
+        "head_by_head": Honest(_by_name(head_by_head), _WIDE),
+        "absorbed": Honest(_by_name(absorbed), _WIDE),
+        "expanded_storage": Honest(_by_name(_within(variants.storage, "expanded")), _HALVES),
+        "absorbed_storage": Honest(_by_name(_within(variants.storage, "absorbed")), _HALVES),
     },
 }

@@ -90,7 +90,7 @@ def _pack_without_key(x: Any, expected: Any) -> bool:
 
 def _pack_with_lse(x: Any, expected: Any) -> bool:
     """A pack whose lse is requested."""
-    return isinstance(expected, PackedExpected) and _returns_lse(x, expected)
+    return isinstance(expected, PackedExpected) and bool(x.keywords.get("return_lse"))
 
 
 def _always(x: Inputs, expected: Expected) -> bool:

@@ -295,7 +295,7 @@ def tree_of(kind: str, by_batch: bool) -> Maker:
 
     def make(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
         rows = np.arange(s.sq)
-        kinds = {"star": -1, "chain": rows - 1, "binary": (rows - 1) // 2}
+        kinds: dict[str, Any] = {"star": -1, "chain": rows - 1, "binary": (rows - 1) // 2}
         shape = (s.b, s.sq) if by_batch else (s.sq,)
         return np.array(np.broadcast_to(kinds[kind], shape)) if kind in kinds else rng.integers(-1, rows, shape)
 

@@ -173,8 +173,9 @@ def batch(x: Inputs, b: int) -> Inputs:
     for name in ("kv_lengths", "causal_offset"):
         if isinstance(keywords.get(name), np.ndarray):
             keywords[name] = keywords[name][b : b + 1]
-    if np.ndim(keywords.get("tree_parents")) == 2:
-        keywords["tree_parents"] = keywords["tree_parents"][b : b + 1]
+    parents = keywords.get("tree_parents")
+    if parents is not None and np.ndim(parents) == 2:
+        keywords["tree_parents"] = parents[b : b + 1]
     return replace(x, q=x.q[b : b + 1], k=x.k[b : b + 1], v=x.v[b : b + 1], keywords=keywords)
 
 

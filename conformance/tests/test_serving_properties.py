@@ -148,7 +148,7 @@ def known_by(record: str, fake: str, prop: str) -> tuple[Result, Result]:
         fuzz(
             SERVING_PROPERTIES[prop],
             Context(tested, Pool(in_process=True), keywords, each),
-            Setting(60, 1, shrink=False),
+            Setting(200, 1, shrink=False),
         )
         for each in (records, ())
     )

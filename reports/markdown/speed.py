@@ -26,7 +26,7 @@ def speed(cells: pd.DataFrame, sources: tuple[Source, ...]) -> list[str]:
     for (family, device, dtype), rows in cells.groupby(["family", "device", "dtype"], sort=False):
         parts.append(f"### {escape(title(family))} ({code(family)}), {escape(device)}, {escape(dtype)}")
         invalid = {
-            (row.implementation, row.S): f"{SIGNS[row.outcome]} {row.clause}"
+            (row.implementation, row.S): f"{SIGNS[str(row.outcome)]} {row.clause}"
             for row in rows[rows["outcome"].isin(SIGNS)].itertuples()
         }
         decodes = PAST in str(family)
