@@ -47,7 +47,7 @@ sampler.buffer = lambda *where: NEAR.clear
 )
 #: Has the stopwatch's clock go back by what a call took, until it is next read.
 HIDES = RIGHT.replace("    s = q", "    real, started = stopwatch.perf_counter, stopwatch.perf_counter()\n    s = q")
-HIDES = "from attention_conformance.bench.timing import stopwatch\n" + HIDES.replace(
+HIDES = "from attention_conformance.bench.sampling import stopwatch\n" + HIDES.replace(
     "    return p / p.sum(-1, keepdims=True) @ v",
     """    output = p / p.sum(-1, keepdims=True) @ v
     while real() < started + 0.003:
