@@ -34,6 +34,7 @@ NAMES = (
     "varlen-b3h2d3s9-w2-chat",
     "paged-b3h4g2d3v5s2k9-p4",
     "paged-b3h2d3s4k9-w3-code-mixed",
+    "blocks-b2h2d3s42-p4",
 )
 
 #: Those that have gradients.
@@ -46,6 +47,8 @@ def allowed(w: Workload, b: int, i: int, j: int) -> bool:
     position = (keys - rows if w.kind in PACKED else w.past) + i
     if i >= rows:
         return False
+    if w.kind == "blocks":
+        return bool(arguments.block_mask(w)[0, -1, i // w.page, j // w.page])
     if w.is_causal and j > position:
         return False
     if w.window is not None and j < position - w.window:
