@@ -149,7 +149,8 @@ def test_inputs_are_what_allowed_pairs_need(name: str) -> None:
     w = parse(name)
     results = sum(int(np.prod(shape)) for shape in arguments.results(w).values())
     lengths = 8 * w.batch if w.is_padded else sum(4 * array.size for array in arguments.structure(w).values())
-    assert least_bytes(w, "float32") == 4 * (needed(w) + results) + lengths
+    blocks = arguments.block_mask(w).size if w.kind == "blocks" else 0
+    assert least_bytes(w, "float32") == 4 * (needed(w) + results) + lengths + blocks
 
 
 def test_a_plain_call_reads_three_arrays_and_writes_one() -> None:
