@@ -204,8 +204,8 @@ def targets(config: pytest.Config) -> tuple[Target, ...]:
 
 
 def keywords(config: pytest.Config, implementation: Implementation) -> frozenset[str]:
-    """The features of an implementation that takes part in the run."""
-    return selection(config).keywords[implementation.name]
+    """The features of an implementation that takes part in the run; nothing is probed for them."""
+    return selection(config, probe=False).keywords[implementation.name]
 
 
 def pool(config: pytest.Config) -> Pool:
