@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -106,6 +107,39 @@ def _fitted(case: C, envelope: Envelope) -> C:
         earlier = case.earlier()
         inside = replace(inside, before=fit(earlier, envelope) if earlier is not None else None)
     return inside
+
+
+def nearest(shape: Any, envelope: Envelope) -> Any:
+    """The shape inside an envelope that is nearest to one, which is of no purpose of its own.
+
+    Parameters
+    ----------
+    shape
+        A ``Shape`` or a ``PackedShape``, whose lengths stay.
+    envelope
+        The calls that an implementation takes.
+
+    Returns
+    -------
+    Shape | PackedShape | None
+        None where the envelope has no size of some axis.
+    """
+    case = SimpleNamespace(shape=shape)
+    chosen: dict[str, int] = {}
+    packed = isinstance(shape, PackedShape)
+    taken = replace(envelope, batch_sizes=Sizes()) if packed else envelope
+    for axes, find in ((_HEADS, _heads), *(() if packed else ((_LENGTHS, _lengths),)), (_WIDTHS, _widths)):
+        own = [getattr(shape, axis) for axis in axes]
+        proposed = {*find(case, taken).sizes}
+        if not proposed:
+            return None
+        away = {sizes: sum(abs(n - at) for n, at in zip(sizes, own, strict=True)) for sizes in proposed}
+        chosen |= dict(zip(axes, min(proposed, key=lambda sizes: (away[sizes], sizes)), strict=True))
+    found = replace(shape, **{axis: n for axis, n in chosen.items() if not packed or axis != "b"})
+    if isinstance(found, PagedShape):
+        pages = envelope.page_sizes.near(found.page)
+        return _paged(found, min(pages, key=lambda n: abs(n - found.page))) if pages else None
+    return found
 
 
 #: The clause of page sizes: a case of it is about its own.
@@ -224,7 +258,7 @@ class _Proposed:
         return min(fitting, key=lambda p: (*self.worse(*p), math.prod(p), p), default=None)
 
 
-def _heads(case: AnyCase, envelope: Envelope) -> _Proposed:
+def _heads(case: AnyCase | SimpleNamespace, envelope: Envelope) -> _Proposed:
     s: Shape = case.shape
     groups = envelope.group_sizes.near(s.hq // s.hkv if s.hkv else 1)
     proposed = {
@@ -248,7 +282,7 @@ def _heads(case: AnyCase, envelope: Envelope) -> _Proposed:
     return _Proposed(inside, worse)
 
 
-def _lengths(case: AnyCase, envelope: Envelope) -> _Proposed:
+def _lengths(case: AnyCase | SimpleNamespace, envelope: Envelope) -> _Proposed:
     s: Shape = case.shape
     queries = {n for near in (s.sq, s.sk) for n in envelope.query_lengths.near(near)}
     keys = {n for near in (s.sq, s.sk) for n in envelope.key_lengths.near(near)}
@@ -262,7 +296,7 @@ def _lengths(case: AnyCase, envelope: Envelope) -> _Proposed:
     return _Proposed(inside, worse)
 
 
-def _widths(case: AnyCase, envelope: Envelope) -> _Proposed:
+def _widths(case: AnyCase | SimpleNamespace, envelope: Envelope) -> _Proposed:
     s: Shape = case.shape
     near = {
         n for sizes in (envelope.head_widths, envelope.value_widths) for each in (s.d, s.dv) for n in sizes.near(each)

@@ -88,6 +88,11 @@ def _pack_without_key(x: Any, expected: Any) -> bool:
     return isinstance(expected, PackedExpected) and len(x.k) == 0
 
 
+def _sequences_without_keys(x: Any, expected: Any) -> bool:
+    """A pack of which no sequence has a key, whatever lies behind the last."""
+    return isinstance(expected, PackedExpected) and int(x.cu_seqlens_k[-1]) == 0
+
+
 def _pack_with_lse(x: Any, expected: Any) -> bool:
     """A pack whose lse is requested."""
     return isinstance(expected, PackedExpected) and bool(x.keywords.get("return_lse"))
@@ -249,6 +254,7 @@ SPOILS: dict[str, Spoils] = {
     **_table(_packed_row_without_key, "jax-varlen-nn-empty-rows jax-varlen-nn-empty-rows-bfloat16"),
     "jax-varlen-nn-lse-dtype": _pack_with_lse,
     "varlen-flex-no-keys": _pack_without_key,
+    "varlen-nested-no-keys": _sequences_without_keys,
     "ort-mha-fill": _within_fill,
     "ort-mha-bias-minus-inf-causal": _causal_row_of_minus_inf,
     **_table(

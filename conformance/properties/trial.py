@@ -28,6 +28,7 @@ from attention_conformance.conformance.judging.message import comparison_lines, 
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.ledger import triggers
 from attention_conformance.conformance.ledger.load import Deviation
+from attention_conformance.conformance.properties.inside import outside
 from attention_conformance.conformance.properties.problem import Problem
 from attention_conformance.conformance.properties.serving import ServingProblem
 from attention_conformance.conformance.properties.strategies import pays_for_shapes
@@ -232,6 +233,8 @@ class Trial:
     def call(self, x: Any, what: str) -> Answer:
         """Run the implementation; ``what`` says what the inputs are, "the problem as drawn"."""
         target = self.context.target
+        if outside(x, target.implementation.envelope):
+            hypothesis.reject()
         case = self._case(x, what)
         try:
             asked = request(case, target.dtype, target.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from attention_conformance.impls.contract import DTYPES, Framework, Implementation, Profile
-from attention_conformance.impls.envelope import Envelope
+from attention_conformance.impls.envelope import Envelope, Sizes
 
 #: The composition computes half precision in float32 throughout (unless torch.backends.cuda is told to reduce in it).
 _WIDE = dict.fromkeys(("float16", "bfloat16"), Profile.WIDE)
@@ -156,6 +156,21 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "packed sequences in flex_attention with a mask by document, not compiled",
         _FUSED,
         operator="varlen",
+    ),
+    _entry(
+        "torch-varlen-nested",
+        "serving:nested",
+        "packed sequences as nested tensors (torch.jagged) in scaled_dot_product_attention",
+        _STORAGE,
+        operator="varlen",
+        envelope=Envelope(group_sizes=Sizes((1,)), source="declared"),
+    ),
+    _entry(
+        "torch-paged-flex",
+        "serving:paged",
+        "torch.nn.attention.experimental's PagedAttention with flex_attention, not compiled",
+        _FUSED,
+        operator="paged",
     ),
     _entry(
         "torch-paged",

@@ -458,4 +458,6 @@ CALLS: dict[str, Writer] = {
     "torch-varlen-padded": written_out("varlen:padded"),
     "torch-varlen-flex": written_out("varlen:flex"),
     "torch-paged": written_out("varlen:paged"),
+    "torch-paged-flex": written_out("serving:paged"),
+    "torch-varlen-nested": written_out("serving:nested"),
 }
