@@ -145,6 +145,13 @@ def test_a_pack_without_a_key_is_all_of_it() -> None:
     assert not packed_rows(record, ServingProblem("behind", "varlen", PackedShape((2, 1), (0, 0), behind=3))).any()
 
 
+def test_sequences_without_a_key_are_so_whatever_is_behind() -> None:
+    """Neither where one of them has a key."""
+    record = "varlen-nested-no-keys"
+    assert packed_rows(record, ServingProblem("behind", "varlen", PackedShape((2, 1), (0, 0), behind=3))).all()
+    assert not packed_rows(record, ServingProblem("some", "varlen", PackedShape((2, 1), (0, 1)))).any()
+
+
 def test_the_lse_of_a_pack_is_recorded_where_it_is_requested() -> None:
     """Every row of it."""
     shape = PackedShape((2,), (3,))
