@@ -58,6 +58,20 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(files: Sequence[Path], base: Sequence[Path], output: Path) -> str:
     """Keep the files and regenerate; gives where.
 
+    Parameters
+    ----------
+    files
+        Result files, by the names in NAMES.
+    base
+        Those of the run that it is compared with.
+    output
+        The folder.
+
+    Returns
+    -------
+    str
+        Paths, a line each.
+
     Raises
     ------
     ReportError
@@ -109,7 +123,18 @@ def keep(files: Iterable[Path], folder: Path, is_base: bool = False) -> list[Pat
 
 
 def kept(folder: Path = FOLDER) -> list[Path]:
-    """The published result files."""
+    """The published result files.
+
+    Parameters
+    ----------
+    folder
+        By default that of the published run.
+
+    Returns
+    -------
+    list[Path]
+        Those that are there.
+    """
     return [path for name in NAMES if (path := folder / f"{name}{compressed.SUFFIX}").exists()]
 
 
