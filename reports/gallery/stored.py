@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from attention_conformance.conformance.judging.outcomes import Result
+from attention_conformance.conformance.results import by_column
 from attention_conformance.impls import compressed
 from attention_conformance.impls.contract import InputError
 from attention_conformance.impls.gallery import MANIFEST, Entry
@@ -171,7 +172,8 @@ def keep(names: Mapping[str, Entry], work: Path, folder: Path = PUBLISHED) -> No
         target = folder / f"{name}.jsonl{compressed.SUFFIX}"
         if _has_results(work, new):
             lines = (work / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-            short = "".join(json.dumps(_short(json.loads(line)), separators=(",", ":")) + "\n" for line in lines)
+            records = by_column(_short(json.loads(line)) for line in lines)
+            short = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
             compressed.write(target, short.encode())
         else:
             target.unlink(missing_ok=True)
