@@ -46,10 +46,11 @@ def defined(trees: Mapping[str, ast.Module], module: str, name: str) -> tuple[st
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             return module, node
-    for node in ast.walk(tree):
-        names = {each.asname or each.name: each.name for each in node.names} if isinstance(node, ast.ImportFrom) else {}
-        if name in names and isinstance(node, ast.ImportFrom) and dotted(node.module) != module:
-            return defined(trees, dotted(node.module), names[name])
+    for each in ast.walk(tree):
+        if isinstance(each, ast.ImportFrom) and dotted(each.module) != module:
+            names = {one.asname or one.name: one.name for one in each.names}
+            if name in names:
+                return defined(trees, dotted(each.module), names[name])
     return None
 
 
