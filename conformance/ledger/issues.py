@@ -75,13 +75,8 @@ class Seen:
 
 
 @functools.cache
-def issues(path: Path = ISSUES) -> tuple[Issue, ...]:
+def issues() -> tuple[Issue, ...]:
     """All of them, in the order of the file.
-
-    Parameters
-    ----------
-    path
-        A file of TOML, by default ``issues.toml``.
 
     Returns
     -------
@@ -95,7 +90,7 @@ def issues(path: Path = ISSUES) -> tuple[Issue, ...]:
     TOMLDecodeError
         For a file that is no TOML.
     """
-    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    data = tomllib.loads(ISSUES.read_text(encoding="utf-8"))
     return tuple(replace(convert(each, Issue), name=name) for name, each in data.items())
 
 
