@@ -262,7 +262,7 @@ def targets(config: pytest.Config) -> tuple[Target, ...]:
 
 
 def keywords(config: pytest.Config, implementation: Implementation) -> frozenset[str]:
-    """The features of an implementation that takes part in the run.
+    """The features of an implementation that takes part in the run; nothing is probed for them.
 
     Parameters
     ----------
@@ -276,7 +276,7 @@ def keywords(config: pytest.Config, implementation: Implementation) -> frozenset
     frozenset[str]
         Names of keywords.
     """
-    return selection(config).keywords[implementation.name]
+    return selection(config, probe=False).keywords[implementation.name]
 
 
 def pool(config: pytest.Config) -> Pool:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -173,6 +175,26 @@ def chosen(names: Iterable[str]) -> Selection:
         return choose(list(names), ("cpu",), ("float32",), pool)
     finally:
         pool.close()
+
+
+def used(
+    command: Sequence[str], codes: Iterable[int], folder: Path, variables: Mapping[str, str] | None = None
+) -> dict[str, float]:
+    """Seconds by the clock and of the processor, and most bytes in memory, of one command with all that it starts.
+
+    Raises RuntimeError if it ends with none of the codes.
+    """
+    started = time.perf_counter()
+    with subprocess.Popen(  # noqa: S603  (what a study measures)
+        command, cwd=folder, stdout=subprocess.DEVNULL, env={**os.environ, **(variables or {})}
+    ) as process:
+        _, status, use = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode not in codes:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}, not {' or '.join(map(str, codes))}")
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {"seconds": seconds, "cpu_seconds": use.ru_utime + use.ru_stime, "bytes": use.ru_maxrss * unit}
 
 
 def calls_for(run: Callable[[], Any], seconds: float) -> list[float]:

@@ -7,12 +7,9 @@ tables.  Nothing else should run on the machine.
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from importlib import metadata
@@ -22,7 +19,7 @@ from typing import Any
 from attention_conformance.reports import publish
 from attention_conformance.reports.tests import large
 from attention_conformance.reports.tests.browsers import Opened, launched
-from studies.common import Measured, Study, markdown, measured, sentence
+from studies.common import Measured, Study, markdown, measured, sentence, used
 
 #: What the versions of are kept with the numbers, as they decide.
 LIBRARIES = ("pandas", "numpy", "jinja2", "vl-convert-python")
@@ -76,21 +73,11 @@ _LOADED = 'performance.getEntriesByType("navigation")[0].loadEventEnd'
 
 
 def timed(arguments: Sequence[str], code: int, folder: Path) -> dict[str, float]:
-    """Seconds by the clock and of the processor, and most bytes in memory, of one command.
+    """Seconds by the clock and of the processor, and most bytes in memory, of ``attention-conformance``.
 
     Raises RuntimeError if it does not end with the code.
     """
-    started = time.perf_counter()
-    with subprocess.Popen(  # noqa: S603  (our own command)
-        [sys.executable, "-m", "attention_conformance", *arguments], cwd=folder, stdout=subprocess.DEVNULL
-    ) as process:
-        _, status, used = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - started
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != code:
-        raise RuntimeError(f"attention-conformance {' '.join(arguments)} ended with {process.returncode}, not {code}")
-    unit = 1 if sys.platform == "darwin" else 1024
-    return {"seconds": seconds, "cpu_seconds": used.ru_utime + used.ru_stime, "bytes": used.ru_maxrss * unit}
+    return used([sys.executable, "-m", "attention_conformance", *arguments], (code,), folder)
 
 
 def opened(browser: Any, path: Path, heading: str) -> dict[str, float | None]:

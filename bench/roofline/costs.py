@@ -56,6 +56,10 @@ COMPUTE, BANDWIDTH = "compute", "bandwidth"
 
 def pairs(workload: Workload) -> int:
     """Pairs (i, j) of a query row and a key that it may attend to, in one head, summed over the sequences."""
+    if workload.kind == "blocks":
+        mask = arguments.block_mask(workload)[0, 0]  # equally many in every head
+        sizes = np.minimum(workload.page, workload.length - workload.page * np.arange(len(mask)))
+        return workload.batch * int(sizes @ mask @ sizes)
     return sum(int(np.maximum(last - first + 1, 0).sum()) for first, last in _spans(workload))
 
 

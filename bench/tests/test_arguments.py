@@ -56,6 +56,23 @@ def test_past_keys_are_keywords_of_their_own_length() -> None:
     assert keywords["is_causal"] is True
 
 
+def test_blocks_are_in_the_pattern_of_bigbird() -> None:
+    """Three blocks around a row's own, those at both ends and three random ones; the ends attend to everything."""
+    _, keywords = arguments.make(parse("blocks-b1h4d8s66-p4"), "float32", 0)
+    mask, size = keywords["block_mask"], keywords["block_size"]
+    assert (mask.shape, size) == ((1, 4, 17, 17), (4, 4))
+    assert mask[:, :, [0, 16]].all()
+    assert mask[..., [0, 16]].all()
+    assert all(mask[0, :, row, row - 1 : row + 2].all() for row in range(1, 16))
+    assert (mask[0, :, 3:14].sum(-1) == 8).all()
+    assert not (mask[0, 0] == mask[0, 1]).all()
+
+
+def test_a_short_sequence_of_blocks_is_seen_whole() -> None:
+    """Where fewer blocks are left than are random."""
+    assert arguments.block_mask(parse("blocks-b1h2d8s24-p4")).all()
+
+
 def test_features_are_what_the_operator_does_not_always_give() -> None:
     """A layer needs its projections' keywords; heads, gamma and beta are no features."""
     assert arguments.keywords(parse("sublayer-b1h2d4s3-causal")) == {"w_o", "b_q", "b_k", "b_v", "b_o", "is_causal"}

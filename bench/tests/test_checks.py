@@ -39,6 +39,7 @@ NAMES = (
     "varlen-b12h2d8s9-w3-code",
     "paged-b3h4g2d8v6s3k40-w20-p4",
     "paged-b12h2d8s5k40-chat-mixed",
+    "blocks-b2h4g2d8v6s42-p4",
     "prefill-b2h4g2d8v6s9-w5-cap20-bias-pad-grad",
     "cross-b1h2d8s9k5-grad",
     "mha-b2h2d8s9-grad",

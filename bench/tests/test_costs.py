@@ -34,6 +34,7 @@ NAMES = (
     "varlen-b3h2d3s9-w2-chat",
     "paged-b3h4g2d3v5s2k9-p4",
     "paged-b3h2d3s4k9-w3-code-mixed",
+    "blocks-b2h2d3s42-p4",
 )
 
 #: Those that have gradients.
@@ -46,6 +47,8 @@ def allowed(w: Workload, b: int, i: int, j: int) -> bool:
     position = (keys - rows if w.kind in PACKED else w.past) + i
     if i >= rows:
         return False
+    if w.kind == "blocks":
+        return bool(arguments.block_mask(w)[0, -1, i // w.page, j // w.page])
     if w.is_causal and j > position:
         return False
     if w.window is not None and j < position - w.window:
@@ -146,7 +149,8 @@ def test_inputs_are_what_allowed_pairs_need(name: str) -> None:
     w = parse(name)
     results = sum(int(np.prod(shape)) for shape in arguments.results(w).values())
     lengths = 8 * w.batch if w.is_padded else sum(4 * array.size for array in arguments.structure(w).values())
-    assert least_bytes(w, "float32") == 4 * (needed(w) + results) + lengths
+    blocks = arguments.block_mask(w).size if w.kind == "blocks" else 0
+    assert least_bytes(w, "float32") == 4 * (needed(w) + results) + lengths + blocks
 
 
 def test_a_plain_call_reads_three_arrays_and_writes_one() -> None:

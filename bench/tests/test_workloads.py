@@ -60,6 +60,7 @@ def test_keys_of_cross_are_all_there_are() -> None:
         ("merge-b8h32d128s1k8", "merge"),
         ("varlen-b1h8d64s128-causal", "varlen"),
         ("paged-b1h8d64s1k128", "paged"),
+        ("blocks-b1h8d64s128", "sdpa"),
     ],
 )
 def test_a_kind_and_its_suffix_say_the_operator(name: str, operator: str) -> None:
@@ -71,7 +72,7 @@ def test_a_kind_and_its_suffix_say_the_operator(name: str, operator: str) -> Non
     ("name", "why"),
     [
         ("prefil-b1h8d64s1024", "did you mean prefill-b1h8d64s1024"),
-        ("train-b1h8d64s1024", "known: cross, decode, merge, mha, paged, prefill, sublayer, varlen"),
+        ("train-b1h8d64s1024", "known: blocks, cross, decode, merge, mha, paged, prefill, sublayer, varlen"),
         ("prefill", "sizes are b<B>h<H>"),
         ("prefill-b1h8d64s0", "without leading zeros"),
         ("prefill-b01h8d64s128", "without leading zeros"),
@@ -165,6 +166,7 @@ def test_packed_sequences_go_down_to_half_without_a_mix() -> None:
         ("decode-b1h8d64s1k4096", "decode-b1h8d64s1k*"),
         ("cross-b1h8d64s128k1500", "cross-b1h8d64s*k1500"),
         ("paged-b2h8d64s1k1024-p64-chat", "paged-b2h8d64s1k*-p64-chat"),
+        ("blocks-b2h8d64s1024-p128", "blocks-b2h8d64s*-p128"),
     ],
 )
 def test_a_family_leaves_one_length_open(name: str, family: str) -> None:

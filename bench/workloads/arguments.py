@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
 import numpy as np
 
-from attention_conformance.bench.workloads.workload import PACKED, Workload
+from attention_conformance.bench.workloads.workload import PACKED, PATTERN, Workload
 from attention_conformance.impls.operators import OPERATORS
 
 Shape = tuple[int, ...]
@@ -85,6 +85,23 @@ def structure(w: Workload) -> dict[str, np.ndarray]:
     return bounds | {"block_table": table, "kv_lengths": np.ascontiguousarray(keys)}
 
 
+def block_mask(w: Workload) -> np.ndarray:
+    """Blocks that take part of a workload in blocks: bool (1, H, n, n), where n blocks have all rows, the last fewer.
+
+    Every head has random blocks of its own, of those between the ends; all have equally many.
+    """
+    n, ends = -(-w.length // w.page), PATTERN["ends"]
+    places = np.arange(n)
+    outer = (places < ends) | (places >= n - ends)
+    mask = np.broadcast_to(abs(places[:, None] - places) <= PATTERN["beside"], (1, w.heads, n, n)).copy()
+    mask |= outer | outer[:, None]
+    generator = np.random.default_rng(0)
+    for row in mask.reshape(-1, n):
+        rest = np.flatnonzero(~row)
+        row[generator.choice(rest, min(PATTERN["random"], len(rest)), replace=False)] = True
+    return mask
+
+
 def _layer(w: Workload) -> dict[str, Shape]:
     columns = w.heads * w.width
     found: dict[str, Shape] = {"x_q": (w.batch, w.length, columns)}
@@ -113,6 +130,8 @@ def options(w: Workload) -> dict[str, Any]:
         found["softcap"] = float(w.softcap)
     if w.is_padded:
         found["kv_lengths"] = np.array(w.kv_lengths, np.int64)
+    if w.kind == "blocks":
+        found |= {"block_mask": block_mask(w), "block_size": (w.page, w.page)}
     if w.kind in PACKED:
         rows, keys = zip(*w.sequences, strict=True)
         found |= {"max_seqlen_q": max(rows), "max_seqlen_k": max(keys)}

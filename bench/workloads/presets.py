@@ -41,6 +41,10 @@ _GEMMA = ("Gemma Team 2024 (Gemma 2), table 1 and §2", "https://arxiv.org/abs/2
 _VIT = ("Dosovitskiy et al. 2020, table 1", "https://arxiv.org/abs/2010.11929")
 _WHISPER = ("Radford et al. 2022, table 1 and §2.2", "https://arxiv.org/abs/2212.04356")
 _T5 = ("Raffel et al. 2019, §2.1 and §3.1", "https://arxiv.org/abs/1910.10683")
+_BIGBIRD = (
+    "Zaheer et al. 2020, §2; configuration",
+    "https://huggingface.co/google/bigbird-roberta-base/blob/main/config.json",
+)
 _DEEPSEEK = ("DeepSeek-AI 2024 (DeepSeek-V3), §4.2", "https://arxiv.org/abs/2412.19437")
 
 _BERT_SHAPE = "12 heads of 64, 512 positions, padded; batch 8 is ours"
@@ -115,6 +119,12 @@ MODELS = (
         "prefill-b1h128d192v128s1024-causal",
         "128 heads, D = 128 + 64 with rotary positions, Dv = 128; length 1024 is ours",
         *_DEEPSEEK,
+    ),
+    Model(
+        "bigbird-base",
+        "blocks-b1h12d64s4096",
+        "12 heads of 64, 4096 positions in blocks of 64: 3 around a row's own, those at both ends, 3 random ones",
+        *_BIGBIRD,
     ),
 )
 
@@ -205,6 +215,7 @@ PRESETS = {
     + _lengths("sublayer-b1h8d64s{}", LENGTHS)
     + _sweep("merge-b1h8d64s1024k2", "merge-b8h32d128s1k8", "merge-b1h32d128s512k2")
     + _SERVING
+    + _lengths("blocks-b1h8d64s{}-p128", LONG[3:-1])
     + _sweep(*(f"prefill-b1h8d{width}s1024-causal" for width in (16, 32, 64, 80, 96, 128, 192, 256)))
     + _sweep(*(f"prefill-b{batch}h8d64s512-causal" for batch in (1, 2, 4, 8, 16, 32)))
     + _OPTIONS
@@ -214,9 +225,9 @@ PRESETS = {
 #: Seconds that a cell of a preset may take unless ``--bench-seconds`` says it; without a preset those of "".
 SECONDS = {"": 0.6, "quick": 0.2, "standard": 1.5, "full": 3.0}
 
-#: Process runs of a cell, unless ``--process-runs`` says it: five show a comparison half as much again as three; of a
-#: short run most of the time goes into opening them.
-PROCESS_RUNS = {"": 5, "quick": 3, "standard": 5, "full": 5}
+#: Batches of a process run at least, where not the plan's.  Four are what the checks of cheats need, and all that a
+#: short run has time for.
+BATCHES = {"quick": 4}
 
 #: What a pattern is matched against, by the names that it is matched by.
 KNOWN: dict[str, Workload] = {

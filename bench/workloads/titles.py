@@ -23,6 +23,7 @@ NAMES = {
     "whisper-small": "Whisper small",
     "t5-base": "T5 base",
     "deepseek-v3": "DeepSeek-V3",
+    "bigbird-base": "BigBird base",
 }
 
 
@@ -78,7 +79,7 @@ def _options(w: Workload, *, of_model: bool) -> list[str]:
             f"softcap {w.softcap}": w.softcap is not None,
             "with a bias": w.has_bias,
             "padded": w.is_padded,
-            f"pages of {w.page}": f"p{w.page}" in w.suffixes,
+            f"{'blocks' if w.kind == 'blocks' else 'pages'} of {w.page}": f"p{w.page}" in w.suffixes,
             f"lengths of {w.mix}": bool(w.mix),
             "one prompt among single tokens": w.is_mixed,
         }
@@ -100,4 +101,5 @@ _ACTS: dict[str, Callable[[Workload, str], str]] = {
     "merge": lambda w, n: f"merging {w.other} parts{n and ' of ' + _many(w.length, 'row', 'rows')}",
     "varlen": lambda w, n: f"{w.batch} packed sequences{n and ' up to' + n}",
     "paged": lambda w, n: f"{w.batch} paged sequences, {_many(w.length, 'token', 'tokens')}{n and ' after up to' + n}",
+    "blocks": lambda w, n: f"block-sparse prefill{n}",
 }

@@ -11,12 +11,14 @@ Grammar of a name, in this order and with nothing skipped or added that does not
 * ``varlen``: B packed sequences, self-attention, of which the longest has Sq tokens.  ``paged``: B sequences with Sq
   new tokens each after as many as N earlier ones, causal by its nature, whose keys stand in pages in any order.
   Lengths go from the longest down as with ``-pad``, unless a mix is said.
+* ``blocks``: self-attention in blocks of P rows and keys, bidirectional, in BigBird's pattern (PATTERN).
 * ``g`` only where Hkv ≠ H (it divides H), ``v`` only where Dv ≠ D.  Numbers have no leading zeros.
 * ``-w4096``: a window of 4096 keys to the left, causal, so that ``-causal`` is not said again.  ``-cap50``: softcap.
   ``-bias``: an additive bias (1, H, Sq, Sk).  ``-pad``: ``kv_lengths`` that differ (below); B is more than 1.
   ``-grad``: the gradients, operator sdpa_grad or mha_grad.
-* ``-p64``: pages of 64 keys instead of PAGE.  ``-chat``, ``-code``: lengths in the proportions of the prompts of a
-  published trace (MIXES).  ``-mixed``: the first sequence has Sq new tokens, a piece of its prompt, and the others one.
+* ``-p128``: pages of 128 keys, or blocks of 128 rows and keys, instead of what PAGES has.  ``-chat``, ``-code``:
+  lengths in the proportions of the prompts of a published trace (MIXES).  ``-mixed``: the first sequence has Sq new
+  tokens, a piece of its prompt, and the others one.
 * A kind has the parts that KINDS says; the dtype is no part of a name.
 """
 
@@ -50,8 +52,12 @@ def _kind(operator: str, gradient: str, parts: str) -> Kind:
     return Kind(operator, gradient, frozenset(parts.split()))
 
 
-#: Keys in a page, vLLM's default.
-PAGE = 16
+#: Keys in a page, vLLM's default, and rows and keys in a block, BigBird's.
+PAGES = {"paged": 16, "blocks": 64}
+
+#: Blocks of keys that the rows of a block attend to in BigBird's pattern (Zaheer et al. 2020, §2): their own and so
+#: many on either side, so many at each end of the sequence, whose rows attend to everything, and random ones.
+PATTERN = {"beside": 1, "ends": 1, "random": 3}
 
 #: Prompts, in tokens, of two services in the Azure LLM inference trace 2023 (Patel et al. 2024, Splitwise; CC-BY,
 #: https://github.com/Azure/AzurePublicDataset, data/AzureLLMInferenceTrace_conv.csv with 19,366 requests and
@@ -73,6 +79,7 @@ KINDS = {
     "merge": _kind("merge", "", "k"),
     "varlen": _kind("varlen", "", "g v causal w cap chat code"),
     "paged": _kind("paged", "", "g v k w cap p chat code mixed"),
+    "blocks": _kind("sdpa", "", "g v p"),
 }
 
 #: Kinds whose sequences lie one behind the other, and kinds in which new tokens follow earlier ones.
@@ -98,7 +105,7 @@ SUFFIXES = {
 
 
 #: Suffixes as a person writes them.
-_SUFFIXES = [{"w": "w4096", "cap": "cap50", "p": "p64"}.get(name, name) for name in SUFFIXES]
+_SUFFIXES = [{"w": "w4096", "cap": "cap50", "p": "p128"}.get(name, name) for name in SUFFIXES]
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,8 @@ class Workload:
     """One call to be timed; equal workloads have equal names.
 
     ``kv_heads`` and ``value_width`` are as ``heads`` and ``width`` where they are 0.  ``other`` is the number of keys
-    of ``cross``, of past keys of ``decode`` and ``paged``, and of parts of ``merge``; ``page`` the keys of a page.
+    of ``cross``, of past keys of ``decode`` and ``paged``, and of parts of ``merge``; ``page`` the keys of a page
+    or block.
     Raises WorkloadError for what has no name.
     """
 
@@ -134,7 +142,7 @@ class Workload:
             "kv_heads": self.kv_heads or self.heads,
             "value_width": self.value_width or self.width,
             "is_causal": self.is_causal or self.window is not None or self.kind in AFTER_PAST,
-            "page": self.page or (PAGE if self.kind == "paged" else 0),
+            "page": self.page or PAGES.get(self.kind, 0),
         }
         for name, value in implied.items():
             object.__setattr__(self, name, value)
@@ -168,7 +176,7 @@ class Workload:
             f"cap{self.softcap}": self.softcap is not None,
             "bias": self.has_bias,
             "pad": self.is_padded,
-            f"p{self.page}": self.page not in (0, PAGE),
+            f"p{self.page}": self.page != PAGES.get(self.kind, 0),
             self.mix: bool(self.mix),
             "mixed": self.is_mixed,
             "grad": self.is_gradient,
