@@ -90,7 +90,20 @@ def check(targets: Sequence[Target], keywords: Collection[str], pool: Pool, time
 def adapter_lines(
     findings: Mapping[tuple[str, str], Finding], judged: Mapping[tuple[Target, AnyCase], Judged]
 ) -> dict[tuple[Target, AnyCase], str]:
-    """The line for each failure that a finding explains, by target and case."""
+    """The line for each failure that a finding explains, by target and case.
+
+    Parameters
+    ----------
+    findings
+        By implementation and device.
+    judged
+        By target and case.
+
+    Returns
+    -------
+    dict[tuple[Target, AnyCase], str]
+        Lines of a message.
+    """
     lines: dict[tuple[Target, AnyCase], str] = {}
     for (name, device), finding in findings.items():
         own = [key for key in judged if (key[0].implementation.name, key[0].device) == (name, device)]

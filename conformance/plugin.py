@@ -193,6 +193,11 @@ def asked(target: targets.Target, cases: Sequence[AnyCase] | None) -> list[AnyCa
         Those that the run's globs name.  None for every case, and for a plugged-in implementation those at the sizes
         of kernels that find what no other does.  Of built-in ones those are asked a few that compile nothing for a
         shape; each would be one more form to compile for the others, which are asked such cases by name.
+
+    Returns
+    -------
+    list[AnyCase]
+        At the sizes that the envelope takes.
     """
     implementation = target.implementation
 
@@ -228,7 +233,22 @@ def _kernels(envelope: Envelope, dtypes: tuple[str, ...]) -> list[Case]:
 def chosen_cases(patterns: list[str], option: str = "--case ") -> list[AnyCase] | None:
     """The cases that the globs name, None without globs.
 
-    Raises ImplementationError for one that names none, with the option that it was given by.
+    Parameters
+    ----------
+    patterns
+        Globs.
+    option
+        What a message calls them by.
+
+    Returns
+    -------
+    list[AnyCase] | None
+        Each once, in the order of the suite.
+
+    Raises
+    ------
+    ImplementationError
+        For a glob that names none, with the option that it was given by.
     """
     if not patterns:
         return None

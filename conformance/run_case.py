@@ -47,6 +47,11 @@ def judge_case(
         Of the packages by which records of the ledger are in force.
     timeout
         Seconds for the call, its preparation included; None for no limit.
+
+    Returns
+    -------
+    Judged
+        The result, after the ledger, and the reply.
     """
     blank = blank_of(target, case)
     lacking = sorted(case.keywords - keywords)

@@ -58,7 +58,29 @@ class Selection:
 def choose(
     patterns: Sequence[str], devices: Sequence[str], dtypes: Sequence[str], pool: Pool, *, probe: bool = False
 ) -> Selection:
-    """Select implementations by what ``--impl`` takes, and see ``examine``."""
+    """Select implementations by what ``--impl`` takes, and see ``examine``.
+
+    Parameters
+    ----------
+    patterns
+        Globs, names, or ``FILE:FUNCTION``.
+    devices, dtypes
+        Names; none for all that there are.
+    pool
+        The processes to import them in.
+    probe
+        Whether envelopes are looked for.
+
+    Returns
+    -------
+    Selection
+        The targets, and what is not installed.
+
+    Raises
+    ------
+    ImplementationError
+        In one sentence, for anything that cannot be used.
+    """
     return examine(select(patterns), devices, dtypes, pool, probe=probe)
 
 
@@ -72,8 +94,26 @@ def examine(
 ) -> Selection:
     """Import implementations, and ask for their devices.
 
-    No devices or dtypes means all that there are.  With ``probe`` the envelope of a plug-in that declares none is
-    looked for, which calls it.  Raises ImplementationError with one sentence for anything that cannot be used.
+    Parameters
+    ----------
+    implementations
+        Those to judge.
+    devices, dtypes
+        Names; none for all that there are.
+    pool
+        The processes to import them in.
+    probe
+        Look for the envelope of a plug-in that declares none, which calls it.
+
+    Returns
+    -------
+    Selection
+        The targets, and what is not installed.
+
+    Raises
+    ------
+    ImplementationError
+        In one sentence, for anything that cannot be used.
     """
     _known("--device", devices, DEVICES)
     _known("--dtype", dtypes, DTYPES)
@@ -158,7 +198,25 @@ _SLOW = pytest.StashKey[set[str]]()
 
 
 def selection(config: pytest.Config, *, probe: bool = True) -> Selection:
-    """The run's selection, made once, from its command line; without ``probe`` no implementation is called for it."""
+    """The run's selection, made once, from its command line; without ``probe`` no implementation is called for it.
+
+    Parameters
+    ----------
+    config
+        Of the run, which keeps it.
+    probe
+        Whether envelopes are looked for.
+
+    Returns
+    -------
+    Selection
+        The targets, and what is not installed.
+
+    Raises
+    ------
+    ImplementationError
+        In one sentence, for anything that cannot be used.
+    """
     key = _SELECTION if probe or _SELECTION in config.stash else _TIMED
     if key not in config.stash:
         option = config.getoption
@@ -204,12 +262,36 @@ def targets(config: pytest.Config) -> tuple[Target, ...]:
 
 
 def keywords(config: pytest.Config, implementation: Implementation) -> frozenset[str]:
-    """The features of an implementation that takes part in the run; nothing is probed for them."""
+    """The features of an implementation that takes part in the run; nothing is probed for them.
+
+    Parameters
+    ----------
+    config
+        Of the run.
+    implementation
+        One of its selection.
+
+    Returns
+    -------
+    frozenset[str]
+        Names of keywords.
+    """
     return selection(config, probe=False).keywords[implementation.name]
 
 
 def pool(config: pytest.Config) -> Pool:
-    """The run's processes; they end with the run."""
+    """The run's processes; they end with the run.
+
+    Parameters
+    ----------
+    config
+        Of the run, which keeps it.
+
+    Returns
+    -------
+    Pool
+        One for the whole run.
+    """
     if _POOL not in config.stash:
         config.stash[_POOL] = Pool(config.getoption("in_process"), config.getoption("case_memory"))
         config.add_cleanup(config.stash[_POOL].close)

@@ -89,7 +89,18 @@ class Backend(Protocol):
 
 
 def backend(framework: Framework) -> Backend:
-    """The module that handles a framework's arrays."""
+    """The module that handles a framework's arrays.
+
+    Parameters
+    ----------
+    framework
+        Whose arrays are meant.
+
+    Returns
+    -------
+    Backend
+        The module ``arrays`` of the framework's folder, imported now.
+    """
     return importlib.import_module(f"attention_conformance.impls.{_FOLDERS[framework]}.arrays")  # type: ignore[return-value]
 
 

@@ -101,7 +101,23 @@ class Description:
 
 
 def describe(implementation: Implementation) -> Description:
-    """Import the function and read its signature.  Raises ImplementationError if it cannot be used."""
+    """Import the function and read its signature.
+
+    Parameters
+    ----------
+    implementation
+        Where its function is.
+
+    Returns
+    -------
+    Description
+        The keywords that it accepts, its attributes, and its operator.
+
+    Raises
+    ------
+    ImplementationError
+        If it cannot be imported, or is no function.
+    """
     function = opened(implementation)
     if not callable(function):
         raise ImplementationError(f"{implementation.target} is a {type(function).__name__}, not a function")
@@ -126,7 +142,20 @@ def _told(value: Any) -> Any:
 
 
 def results_of(implementation: Implementation, request: Request) -> tuple[str, ...]:
-    """Names of the results that the reply to a request has if the call returned."""
+    """Names of the results that the reply to a request has if the call returned.
+
+    Parameters
+    ----------
+    implementation
+        Its operator has the results.
+    request
+        Its keywords say which of them are wanted.
+
+    Returns
+    -------
+    tuple[str, ...]
+        In the order of the reply.
+    """
     given = {name: value for name, value in request.keywords.items() if value is not False}
     return OPERATORS[implementation.operator].returned(given)
 
@@ -278,7 +307,21 @@ def _called(implementation: Implementation, request: Request, other: Function | 
 
 
 def arguments(implementation: Implementation, request: Request) -> tuple[dict[str, np.ndarray], dict[str, Any], Call]:
-    """The call's arrays as NumPy and as native arrays, in the implementation's layout, and its static part."""
+    """The call's arrays as NumPy and as native arrays, in the implementation's layout, and its static part.
+
+    Parameters
+    ----------
+    implementation
+        Its layouts decide whether heads stand before or after the sequence.
+    request
+        Arrays in the layout of the spec, (B, H, S, D), and the device and memory layout to put them in.
+
+    Returns
+    -------
+    tuple[dict[str, np.ndarray], dict[str, Any], Call]
+        NumPy arrays by name, the same as arrays of the framework on the device, and the call's shapes, dtype and
+        options.
+    """
     arrays = backend(implementation.framework)
     operator = OPERATORS[implementation.operator]
     given = {name: to_layout(array, implementation.layout) for name, array in request.arrays.items()}
@@ -314,7 +357,28 @@ def collect(
 ) -> dict[str, np.ndarray]:
     """Results by name, as NumPy arrays in layout (B, H, S, D).
 
-    Raises TypeError if there are not as many results as the call asks for.
+    Parameters
+    ----------
+    returned
+        One array of the framework, or a tuple of them.
+    specification
+        The call, which says what results it has and in what order.
+    layout
+        Of the output and the gradients.
+    arrays
+        The module of the framework's arrays.
+    layout_of_past
+        Of the past and the present.
+
+    Returns
+    -------
+    dict[str, np.ndarray]
+        Arrays by the names of the results, in the dtype that was returned.
+
+    Raises
+    ------
+    TypeError
+        If there are not as many results as the call asks for.
     """
     names = specification.results()
     values = returned if isinstance(returned, tuple) else (returned,)
@@ -328,7 +392,18 @@ def collect(
 
 
 def heads_inside(implementation: Implementation) -> frozenset[str]:
-    """Names of the arrays and results that the implementation has as (B, S, H, D)."""
+    """Names of the arrays and results that the implementation has as (B, S, H, D).
+
+    Parameters
+    ----------
+    implementation
+        Whose layouts are meant.
+
+    Returns
+    -------
+    frozenset[str]
+        Those of the operator's arguments, results and past whose layout is BSHD; empty for BHSD.
+    """
     arguments = OPERATORS[implementation.operator].arguments
     names: tuple[str, ...] = (*arguments, *HEADS_OUTSIDE) if implementation.layout is Layout.BSHD else ()
     return frozenset((*names, *PAST) if implementation.layout_of_past is Layout.BSHD else names)
@@ -342,7 +417,18 @@ def to_layout(array: np.ndarray, layout: Layout) -> np.ndarray:
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    """Equal dtype, shape and bytes, so that NaN equals NaN and 0.0 does not equal -0.0."""
+    """Equal dtype, shape and bytes, so that NaN equals NaN and 0.0 does not equal -0.0.
+
+    Parameters
+    ----------
+    a, b
+        Any two arrays.
+
+    Returns
+    -------
+    bool
+        False for another dtype or shape, too.
+    """
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
@@ -377,6 +463,17 @@ def _users(error: BaseException) -> TracebackType | None:
 
 
 def text(error: BaseException) -> str:
-    """Text of an exception, in one line with its type."""
+    """Text of an exception, in one line with its type.
+
+    Parameters
+    ----------
+    error
+        Whatever was raised.
+
+    Returns
+    -------
+    str
+        Its type and the first line of what it says, cut after 300 characters.
+    """
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:300]}"

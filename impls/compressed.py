@@ -61,6 +61,11 @@ def opened(path: Path, limit: int) -> Iterator[BinaryIO]:
     ----------
     limit : bytes of the largest file that is read, of what it unpacks to too.
 
+    Yields
+    ------
+    BinaryIO
+        The file, at its first byte.
+
     Raises
     ------
     CompressedError : when it is opened, or while it is read: TooLarge, or another.

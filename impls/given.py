@@ -62,6 +62,11 @@ def given(
     isolated
         Whether it is called in a process of its own, which it is sent to by pickling.
 
+    Yields
+    ------
+    Implementation
+        With its framework and operator, callable by a worker.
+
     Raises
     ------
     ImplementationError

@@ -66,5 +66,18 @@ LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def lay_out(array: np.ndarray, name: str) -> np.ndarray:
-    """The array's elements in memory as ``name`` (a key of LAYOUTS) says; never shares memory with it."""
+    """The array's elements in memory as ``name`` (a key of LAYOUTS) says; never shares memory with it.
+
+    Parameters
+    ----------
+    array
+        Of any shape.
+    name
+        A key of LAYOUTS.
+
+    Returns
+    -------
+    np.ndarray
+        Equal to the array, with other strides or another offset.
+    """
     return LAYOUTS[name](array)

@@ -8,7 +8,24 @@ from attention_conformance.impls.merging import module_of
 
 
 def rotated(x: Any, cos: Any, sin: Any, place: Any, interleaved: bool) -> Any:
-    """Rows x (B, H, S, D) turned by the angles of their places (B or 1, S) in tables (P, W / 2)."""
+    """Rows x (B, H, S, D) turned by the angles of their places (B or 1, S) in tables (P, W / 2).
+
+    Parameters
+    ----------
+    x
+        (B, H, S, D), of any framework.
+    cos, sin
+        (P, W / 2): of the angle of each place and pair; what is beyond W is not turned.
+    place
+        (B or 1, S): the row of the tables.
+    interleaved
+        Whether a pair lies side by side, and not W / 2 apart.
+
+    Returns
+    -------
+    Any
+        (B, H, S, D).
+    """
     module, half = module_of(x), cos.shape[1]
     c, s = cos[place][:, None], sin[place][:, None]
     turned, rest = x[..., : 2 * half], x[..., 2 * half :]
@@ -19,7 +36,20 @@ def rotated(x: Any, cos: Any, sin: Any, place: Any, interleaved: bool) -> Any:
 
 
 def check_rotary(q: Any, cos: Any, sin: Any) -> None:
-    """(SDPA-36) Refuse tables that do not fit to each other or to q (B, Hq, Sq, D).  Raises ValueError."""
+    """(SDPA-36) Refuse tables that do not fit to each other or to q (B, Hq, Sq, D).
+
+    Parameters
+    ----------
+    q
+        (B, Hq, Sq, D).
+    cos, sin
+        (P, W / 2) each, or None both.
+
+    Raises
+    ------
+    ValueError
+        For one without the other, and for a shape that does not fit.
+    """
     if (cos is None) != (sin is None):
         raise ValueError("rotary_cos and rotary_sin must be given together")
     if cos is not None and (cos.ndim != 2 or tuple(cos.shape) != tuple(sin.shape) or 2 * cos.shape[1] > q.shape[3]):

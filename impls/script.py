@@ -90,18 +90,55 @@ Writer = Callable[[Call], Snippet]
 
 
 def leaves(call: Call) -> tuple[str, ...]:
-    """The arrays whose gradients a call returns, in order."""
+    """The arrays whose gradients a call returns, in order.
+
+    Parameters
+    ----------
+    call
+        Of gradients.
+
+    Returns
+    -------
+    tuple[str, ...]
+        Names of arrays.
+    """
     return tuple(name.removeprefix("grad_") for name in call.results())
 
 
 def forward(call: Call, operator: str) -> Call:
-    """The call of the function that a call of gradients differentiates."""
+    """The call of the function that a call of gradients differentiates.
+
+    Parameters
+    ----------
+    call
+        Of gradients.
+    operator
+        The name of the function that is differentiated.
+
+    Returns
+    -------
+    Call
+        Without ``grad_output``.
+    """
     shapes = tuple(item for item in call.shapes if item[0] != "grad_output")
     return Call(call.dtype, call.device, shapes, call.options, operator)
 
 
 def together(names: Sequence[str], expression: str) -> str:
-    """The statement that gives each of the names its ``expression``, in which the array is called ``a``."""
+    """The statement that gives each of the names its ``expression``, in which the array is called ``a``.
+
+    Parameters
+    ----------
+    names
+        One or more.
+    expression
+        Of the one array ``a``.
+
+    Returns
+    -------
+    str
+        One statement, which takes as many lines as it needs.
+    """
     if len(names) == 1:
         return re.sub(r"\ba\b", names[0], f"a = {expression}")
     listed = ", ".join(names)
@@ -126,7 +163,24 @@ def by_source(function: str, terms: Terms) -> Writer:
 
 
 def applied(function: str, arguments: Sequence[str], depth: int = 0, before: str = "") -> str:
-    """``before`` and the call of a function, at this depth of indentation: on one line, or with a line per argument."""
+    """``before`` and the call of a function, at this depth of indentation: on one line, or with a line per argument.
+
+    Parameters
+    ----------
+    function
+        Its name.
+    arguments
+        The text of each.
+    depth
+        Of indentation, in steps.
+    before
+        Such as ``output = ``.
+
+    Returns
+    -------
+    str
+        One line, or several.
+    """
     return enclosed(f"{before}{function}(", arguments, ")", depth)
 
 
@@ -134,6 +188,22 @@ def enclosed(start: str, items: Sequence[str], end: str, depth: int = 0) -> str:
     """``start``, the items with commas, and ``end``, at this depth: on one line, or with a line per item.
 
     An item that is a dictionary or a tuple and is too long for its line is broken in turn.
+
+    Parameters
+    ----------
+    start
+        Up to the bracket that opens, in it.
+    items
+        The text of each.
+    end
+        From the bracket that closes.
+    depth
+        Of indentation, in steps.
+
+    Returns
+    -------
+    str
+        One line, or several.
     """
     margin = INDENT * depth
     line = f"{margin}{start}{', '.join(items)}{end}"
@@ -151,6 +221,17 @@ def enclosed(start: str, items: Sequence[str], end: str, depth: int = 0) -> str:
 
 
 def by_contract(call: Call) -> tuple[str, ...]:
-    """The arguments of a function of the contract: arrays by their names, numbers written out."""
+    """The arguments of a function of the contract: arrays by their names, numbers written out.
+
+    Parameters
+    ----------
+    call
+        Whose arrays and options are written.
+
+    Returns
+    -------
+    tuple[str, ...]
+        The text of each argument, in order.
+    """
     arrays = (f"{name}={name}" for name in call.arrays)
     return (*OPERATORS[call.operator].arguments, *arrays, *(f"{name}={value!r}" for name, value in call.options))

@@ -120,6 +120,11 @@ def loads(text: str | bytes, finite: bool = True) -> Any:
     ----------
     finite : without it NaN and infinities are numbers.
 
+    Returns
+    -------
+    Any
+        Dictionaries, lists, texts and numbers.
+
     Raises
     ------
     StrictError : NotJson, DuplicateKey or NotANumber.

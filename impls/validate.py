@@ -33,8 +33,21 @@ _RANKS = (2, 3)
 def check_inputs(q: Any, k: Any, v: Any, mask: Any = None, bias: Any = None, sinks: Any = None) -> None:
     """Refuse what does not fit together; q (B, Hq, Sq, D), k (B, Hkv, Sk, D), v (B, Hkv, Sk, Dv).
 
-    ``mask`` and ``bias`` have to broadcast to (B, Hq, Sq, Sk), ``sinks`` to be (Hq,).  Raises TypeError for a dtype and
-    ValueError for a rank or a shape, with a sentence that gives the sizes concerned.
+    Parameters
+    ----------
+    q, k, v
+        Of any framework.
+    mask, bias
+        Have to broadcast to (B, Hq, Sq, Sk); None for none.
+    sinks
+        (Hq,), or None.
+
+    Raises
+    ------
+    TypeError
+        For a dtype, in a sentence that names those concerned.
+    ValueError
+        For a rank or a shape, in a sentence that gives the sizes concerned.
     """
     if not q.ndim == k.ndim == v.ndim == RANK:
         raise ValueError(f"q, k and v must have rank {RANK} (B, H, S, D), got ranks {q.ndim}, {k.ndim} and {v.ndim}")
@@ -64,7 +77,20 @@ def check_inputs(q: Any, k: Any, v: Any, mask: Any = None, bias: Any = None, sin
 
 
 def check_by_head(q: Any, **arrays: Any) -> None:
-    """(SDPA-36) Refuse arrays that are not one number per query head, (Hq,).  Raises ValueError."""
+    """(SDPA-36) Refuse arrays that are not one number per query head, (Hq,).
+
+    Parameters
+    ----------
+    q
+        (B, Hq, Sq, D), of any framework.
+    **arrays
+        By the names that messages use; None for one that is not given.
+
+    Raises
+    ------
+    ValueError
+        For another shape than (Hq,).
+    """
     for name, array in arrays.items():
         if array is not None and tuple(array.shape) != (q.shape[1],):
             raise ValueError(f"{name} must be ({q.shape[1]},), one per query head, got shape {tuple(array.shape)}")
@@ -73,7 +99,21 @@ def check_by_head(q: Any, **arrays: Any) -> None:
 def check_masks(q: Any, k: Any, block_mask: Any = None, block_size: Any = None, tree_parents: Any = None) -> None:
     """(BLOCK-5, TREE-4) Refuse block masks and trees that do not fit to q (B, Hq, Sq, D) and k (B, Hkv, Sk, D).
 
-    Raises TypeError and ValueError as ``check_inputs`` does.
+    Parameters
+    ----------
+    q, k
+        Of any framework.
+    block_mask, block_size
+        (…, Sq / rows, Sk / columns), rounded up, and (rows, columns); both or neither.
+    tree_parents
+        (Sq,) or (B, Sq), or None.
+
+    Raises
+    ------
+    TypeError
+        For a block mask that is not boolean.
+    ValueError
+        For a shape, and for a block mask without its size.
     """
     if (block_mask is None) != (block_size is None):
         raise ValueError("block_mask and block_size must be given together")
@@ -92,7 +132,19 @@ def check_masks(q: Any, k: Any, block_mask: Any = None, block_size: Any = None, 
 def check_packs(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) -> None:
     """Refuse packs that do not fit together; q (Tq, Hq, D), k (Tk, Hkv, D), v (Tk, Hkv, Dv), boundaries (N + 1,) each.
 
-    Raises TypeError and ValueError as ``check_inputs`` does (VARLEN-11).
+    Parameters
+    ----------
+    q, k, v
+        The rows of all sequences, of any framework.
+    cu_seqlens_q, cu_seqlens_k
+        Where each of the N sequences begins and ends.
+
+    Raises
+    ------
+    TypeError
+        For dtypes that differ.
+    ValueError
+        For a rank or a shape (VARLEN-11).
     """
     if not q.ndim == k.ndim == v.ndim == RANK - 1:
         raise ValueError(f"q, k and v must have rank 3 (T, H, D), got ranks {q.ndim}, {k.ndim} and {v.ndim}")
@@ -120,7 +172,25 @@ def check_pages(
 ) -> None:
     """Refuse a paged cache that does not fit: q (Tq, Hq, D), caches (pages, page size, Hkv, width), N sequences each.
 
-    Raises TypeError and ValueError as ``check_inputs`` does (PAGED-12, PAGED-14).
+    Parameters
+    ----------
+    q
+        The rows of all sequences, of any framework.
+    k_cache, v_cache
+        Pages of keys and of values; with scales in a quantised dtype.
+    cu_seqlens_q
+        (N + 1,): where the queries of each sequence begin and end.
+    block_table, kv_lengths
+        (N, pages of a sequence) and (N,).
+    k_scale, v_scale
+        Broadcast to the caches; both or neither.
+
+    Raises
+    ------
+    TypeError
+        For a dtype.
+    ValueError
+        For a rank or a shape, and for one scale without the other (PAGED-12, PAGED-14).
     """
     if q.ndim != RANK - 1 or not k_cache.ndim == v_cache.ndim == RANK:
         raise ValueError(f"q must have rank 3 and the caches rank 4, got {q.ndim}, {k_cache.ndim} and {v_cache.ndim}")
@@ -159,7 +229,19 @@ def check_heads(q: Any, k: Any, v: Any, one_dtype: bool = True) -> None:
 def check_past(k: Any, v: Any, past_key: Any, past_value: Any) -> None:
     """Refuse a past that does not fit: past_key (B, Hkv, P, D) to k, past_value (B, Hkv, P, Dv) to v (DEC-7).
 
-    Raises TypeError and ValueError as ``check_inputs`` does.
+    Parameters
+    ----------
+    k, v
+        (B, Hkv, S, D) and (B, Hkv, S, Dv): the new part.
+    past_key, past_value
+        What stands before it.
+
+    Raises
+    ------
+    TypeError
+        For dtypes that differ.
+    ValueError
+        For a rank or a shape, and for one without the other.
     """
     if past_key is None or past_value is None:
         raise ValueError("past_key and past_value must be given together")
@@ -188,9 +270,23 @@ def check_layer(heads: int, x_q: Any, x_kv: Any = None, **arrays: Any) -> None:
 
     Of others among them, such as the bias of the scores, the dtype alone is looked at.
 
-    ``x_q`` is (B, Sq, E), (Sq, B, E) or (Sq, E), and ``x_kv`` alike; None is self-attention.  With ``gamma`` there is a
-    residual connection, so the output has to be as wide as the input.  Raises ValueError for a shape or for
-    heads that do not divide the width, TypeError for a dtype.
+    Parameters
+    ----------
+    heads
+        H, the number of them.
+    x_q
+        (B, Sq, E), (Sq, B, E) or (Sq, E).
+    x_kv
+        Alike; None is self-attention.
+    **arrays
+        With ``gamma`` there is a residual connection, so the output has to be as wide as the input.
+
+    Raises
+    ------
+    ValueError
+        For a shape, and for heads that do not divide the width.
+    TypeError
+        For a dtype other than that of x_q.
     """
     x_kv = x_q if x_kv is None else x_kv
     if x_q.ndim not in _RANKS or x_kv.ndim != x_q.ndim:
@@ -226,7 +322,24 @@ def _check_shape(name: str, shape: Sequence[int], widths: dict[str, int]) -> Non
 
 
 def check_latent(q: Any, q_rope: Any, latents: Any, k_rope: Any, w_uk: Any, w_uv: Any) -> None:
-    """(MLA-8) Refuse what does not fit together; raises as ``check_inputs`` does."""
+    """(MLA-8) Refuse what does not fit together; raises as ``check_inputs`` does.
+
+    Parameters
+    ----------
+    q, q_rope
+        (B, H, Sq, D) and (B, H, Sq, Dr).
+    latents, k_rope
+        (B, Sk, R) and (B, Sk, Dr).
+    w_uk, w_uv
+        (H, R, D) and (H, R, Dv).
+
+    Raises
+    ------
+    TypeError
+        For a dtype other than that of q.
+    ValueError
+        For a rank or a shape.
+    """
     arrays = {"q": q, "q_rope": q_rope, "latents": latents, "k_rope": k_rope, "w_uk": w_uk, "w_uv": w_uv}
     axes = {"B": 0, "H": 0, "Sq": 0, "D": 0, "Sk": 0, "R": 0, "Dr": 0, "Dv": 0}
     for name, array in arrays.items():

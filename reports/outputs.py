@@ -14,7 +14,27 @@ from attention_conformance.reports.model.model import Model
 
 
 def written(given: Model, folder: Path, formats: Sequence[str]) -> list[Path]:
-    """Write these formats of a report, in the order of FORMATS; the paths, the page last.  Raises ReportError."""
+    """Write these formats of a report, in the order of FORMATS; the paths, the page last.
+
+    Parameters
+    ----------
+    given
+        What the report shows.
+    folder
+        Made if it is not there.
+    formats
+        Keys of FORMATS.
+
+    Returns
+    -------
+    list[Path]
+        In the order of FORMATS.
+
+    Raises
+    ------
+    ReportError
+        Where a library that a format needs is missing.
+    """
     if "html" in formats:
         import attention_conformance.reports.html.page  # noqa: F401 (nothing is written where a library is missing)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,9 @@
 """``attention-conformance publish``: the published results, compressed, and what is made of them, in one step.
 
-A run's result files are kept as ``NAME.zst``, and of each what a reader can use.  Samples of the bench are half a
-thousandth exact, where an interval that is called narrow has two hundredths, and those of one batch are sorted: their
-order within it is in no figure.  What is computed, as an error's share of its bound, has six digits.  Results have no
+A run's result files are kept as ``NAME.zst``, and of each what a reader can use.  Samples of the bench are a
+thousandth exact, where an interval that is called narrow has two hundredths, and those of one process run are sorted,
+as one batch: their order within it is in no figure.  What is computed, as an error's share of its bound, has six
+digits.  Results are kept by column.  Results have no
 seconds, and those of the base run no messages, as no page shows them.  Page, summary and badges are made from what is
 kept, so that without files the command regenerates them.
 """
@@ -17,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from attention_conformance.conformance.results import by_column, one_by_one
 from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.impls import compressed, strict
 from attention_conformance.impls.checkout import writable
@@ -57,6 +59,20 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(files: Sequence[Path], base: Sequence[Path], output: Path) -> str:
     """Keep the files and regenerate; gives where.
+
+    Parameters
+    ----------
+    files
+        Result files, by the names in NAMES.
+    base
+        Those of the run that it is compared with.
+    output
+        The folder.
+
+    Returns
+    -------
+    str
+        Paths, a line each.
 
     Raises
     ------
@@ -101,15 +117,28 @@ def keep(files: Iterable[Path], folder: Path, is_base: bool = False) -> list[Pat
         read([path])  # so that nothing is published that is no result file
         text = text_of(path)
         paths.append(folder / f"{path.name}{compressed.SUFFIX}")
-        records = map(strict.loads, text.splitlines() if path.suffix == ".jsonl" else [text])
-        short = (_result(each, is_base) if path.suffix == ".jsonl" else _bench(each) for each in records)
+        if path.suffix == ".jsonl":
+            short = by_column(_result(each, is_base) for each in one_by_one(map(strict.loads, text.splitlines())))
+        else:
+            short = [_bench(strict.loads(text))]
         lines = (json.dumps(each, separators=(",", ":"), allow_nan=False) + "\n" for each in short)
         compressed.write(paths[-1], "".join(lines).encode())
     return paths
 
 
 def kept(folder: Path = FOLDER) -> list[Path]:
-    """The published result files."""
+    """The published result files.
+
+    Parameters
+    ----------
+    folder
+        By default that of the published run.
+
+    Returns
+    -------
+    list[Path]
+        Those that are there.
+    """
     return [path for name in NAMES if (path := folder / f"{name}{compressed.SUFFIX}").exists()]
 
 
@@ -129,13 +158,14 @@ def _result(line: dict[str, Any], is_base: bool) -> dict[str, Any]:
 
 
 def _bench(document: dict[str, Any]) -> dict[str, Any]:
-    """A bench file, or a kill matrix, with shorter numbers; the samples of a batch are sorted."""
+    """A bench file, or a kill matrix, with shorter numbers; the samples of a process run are one batch, sorted."""
     short: dict[str, Any] = _rounded(document, _computed)
     for record in short.get("benchmarks", ()):
         sizes, data = record["extra_info"].get("process_runs"), iter(record["stats"].get("data", ()))
         if sizes:
-            batches = (sorted(islice(data, size)) for run in sizes for size in run)
-            record["stats"]["data"] = [seconds for batch in batches for seconds in batch]
+            runs = [sorted(islice(data, sum(run))) for run in sizes]
+            record["stats"]["data"] = [seconds for run in runs for seconds in run]
+            record["extra_info"]["process_runs"] = [[len(run)] for run in runs]
     return short
 
 
@@ -153,9 +183,9 @@ def _computed(value: float) -> float:
 
 
 def _sample(value: float) -> float:
-    """The number of at most four digits that is no further away than half a thousandth, of as few as there are."""
+    """The number of at most four digits that is no further away than a thousandth, of as few as there are."""
     if not value:
         return value
     unit = 10.0 ** int(f"{value:.3e}".partition("e")[2])
-    step = next(step for step, below in ((1e-3, 2.0), (2e-3, 5.0), (5e-3, math.inf)) if abs(value) / unit < below)
+    step = next(step for step, below in ((2e-3, 2.5), (5e-3, 5.0), (1e-2, math.inf)) if abs(value) / unit < below)
     return float(f"{round(value / unit / step) * step * unit:.4g}")

@@ -391,7 +391,13 @@ def schema(name: str) -> str:
 
 
 def write() -> list[Path]:
-    """Regenerate the files of FOLDER."""
+    """Regenerate the files of FOLDER.
+
+    Returns
+    -------
+    list[Path]
+        The files.
+    """
     FOLDER.mkdir(exist_ok=True)
     paths = []
     for name in DOCUMENTS:

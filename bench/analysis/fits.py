@@ -163,7 +163,18 @@ def fits(records: Iterable[Mapping[str, Any]]) -> list[Fit]:
 
 
 def memories(records: Iterable[Mapping[str, Any]]) -> list[Memory]:
-    """One for each series of such records that has the bytes of two lengths; they have ``B`` and ``H`` too."""
+    """One for each series of such records that has the bytes of two lengths; they have ``B`` and ``H`` too.
+
+    Parameters
+    ----------
+    records
+        Those of cells: the series, ``S`` (tokens) and ``memory_bytes``.
+
+    Returns
+    -------
+    list[Memory]
+        The bytes at the longest length, with lines fitted over the lengths.
+    """
     found = []
     for series, measured in _series(records):
         points = {record["S"]: record for record in measured if record.get("memory_bytes") is not None}

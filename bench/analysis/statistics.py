@@ -156,7 +156,22 @@ def paired_process_runs(base: ProcessRuns, new: ProcessRuns) -> Interval:
 
 
 def judge(ratio: Interval, least: float = LEAST, margin: float = MARGIN) -> Verdict:
-    """The verdict on new ÷ base.  SAME needs an interval within ``least`` on both sides; what is neither is UNCLEAR."""
+    """The verdict on new ÷ base.  SAME needs an interval within ``least`` on both sides; what is neither is UNCLEAR.
+
+    Parameters
+    ----------
+    ratio
+        Seconds of the new ÷ seconds of the base, with its interval.
+    least
+        The ratio from which on a difference matters, above 1.
+    margin
+        What the whole interval has to be beyond, 1 or more.
+
+    Returns
+    -------
+    Verdict
+        SLOWER, FASTER, SAME or UNCLEAR.
+    """
     if ratio.low > margin and ratio.value > least:
         return Verdict.SLOWER
     if ratio.high < 1 / margin and ratio.value < 1 / least:

@@ -1,4 +1,4 @@
-"""Command ``compare-revisions``: its options, the terminal's table, a pull request's comment, and the exit code."""
+"""Command ``compare-revisions``: its options, table, pull request's comment and file, and the exit code."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 from tabulate import tabulate
@@ -16,7 +17,6 @@ from attention_conformance.bench.analysis.statistics import Verdict
 from attention_conformance.bench.machine.machine import fingerprint
 from attention_conformance.bench.options import Renamed
 from attention_conformance.bench.output.table import grid
-from attention_conformance.bench.paired.document import Compared, PairedCell, PairedFile, Rule
 from attention_conformance.bench.paired.measure import (
     BASE,
     LEAST,
@@ -29,6 +29,7 @@ from attention_conformance.bench.paired.measure import (
     Task,
 )
 from attention_conformance.bench.paired.revisions import ready
+from attention_conformance.bench.records import Amount, Kind, Positive
 from attention_conformance.bench.validity.outcomes import MEASURED
 from attention_conformance.bench.workloads.presets import PRESETS, select
 from attention_conformance.conformance.targets import DEVICES
@@ -41,6 +42,53 @@ HEADS = ("workload", "implementation", "base ms", "new ms", "new ÷ base", "95 %
 
 #: Verdicts that are shouted, as they are what a reader looks for.
 CHANGES = (Verdict.SLOWER, Verdict.FASTER)
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """One of the two: its name as it was given, its commit where it has one, and its libraries."""
+
+    name: str
+    commit: str
+    versions: dict[str, str]
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """A change is a ratio beyond ``least`` whose interval lies beyond ``margin``."""
+
+    least: Positive
+    margin: Positive
+
+
+class PairedCell(msgspec.Struct, frozen=True):
+    """Cell of a paired comparison; ``worker`` is whose fault it is that there is no time, if it is one's."""
+
+    implementation: str
+    device: str
+    dtype: str
+    workload: str
+    outcome: Kind
+    clause: str
+    worker: Literal["base", "new", ""]
+    reason: str
+    #: New ÷ base, with its 95 % interval: value, low, high.
+    ratio: tuple[Positive, Positive, Positive] | None
+    verdict: Verdict | None
+    #: Worst error ÷ bound.
+    shares: dict[str, Amount]
+    #: Seconds of every call, of base and new, by pair of processes and round.
+    rounds: dict[str, list[list[list[Positive]]]] | None
+
+
+class PairedFile(msgspec.Struct, frozen=True, tag_field="kind", tag="paired comparison"):
+    """File of ``--json``: every round of every cell."""
+
+    base: Compared
+    new: Compared
+    plan: Plan
+    rule: Rule
+    machine: dict[str, Any]
+    cells: list[PairedCell]
+    format: Literal[3] = 3
 
 
 def broken(one: Result) -> bool:

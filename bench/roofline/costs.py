@@ -72,7 +72,18 @@ def _spans(w: Workload) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def flops(workload: Workload) -> int:
-    """The operator's formula, for one call.  A kernel that also computes masked pairs gets no credit for them."""
+    """The operator's formula, for one call.  A kernel that also computes masked pairs gets no credit for them.
+
+    Parameters
+    ----------
+    workload
+        Shape and options of the call.
+
+    Returns
+    -------
+    int
+        Floating-point operations; a multiplication and an addition are two.
+    """
     w, terms = workload, workload.heads * pairs(workload)
     projection = 2 * w.tokens * (w.heads * w.width) ** 2
     counts = {

@@ -218,7 +218,24 @@ def beyond_peak(share: float | None) -> None:
 
 
 def within_peak(cell: Cell, outcome: Outcome, cores: int, known: float = 0.0) -> tuple[Outcome, float | None]:
-    """The outcome of a timed cell with its share of the peak; invalid if no kernel is so fast."""
+    """The outcome of a timed cell with its share of the peak; invalid if no kernel is so fast.
+
+    Parameters
+    ----------
+    cell
+        Whose workload and target are timed.
+    outcome
+        Its seconds, with their interval.
+    cores
+        How many the call may use.
+    known
+        FLOP/s of the peak if it was measured already, 0 if not.
+
+    Returns
+    -------
+    tuple[Outcome, float | None]
+        The outcome, and FLOP/s of the call ÷ those of the peak; None where there is no peak.
+    """
     measure = functools.partial(best_product, cell.target, count=cores)
     share = share_of_peak(flops(cell.workload), outcome.interval.value, measure, known)
     try:

@@ -134,7 +134,18 @@ def _order(dtype: str, profile: str) -> tuple[int, int]:
 
 
 def write(evidence: Path = record.EVIDENCE) -> Path:
-    """Write the page beside the evidence, and say where."""
+    """Write the page beside the evidence, and say where.
+
+    Parameters
+    ----------
+    evidence
+        The compressed file that the page is made of.
+
+    Returns
+    -------
+    Path
+        The path of the page.
+    """
     page = evidence.with_name(PAGE.name)
     page.write_text(render(record.read(evidence)), encoding="utf-8")
     return page

@@ -50,6 +50,11 @@ def judge(reply: Reply, case: AnyCase, blank: Result, *, every_profile: bool = T
         What is known before: whose reply it is, and the dtype and the precision profile that decide its bound.
     every_profile
         Say which other profiles the reply meets, too; neither the outcome nor the failure depends on it.
+
+    Returns
+    -------
+    Result
+        With outcome, failure and message; known deviations are applied later.
     """
     blank = replace(
         blank, run_seconds=reply.run_seconds, prepare_seconds=reply.prepare_seconds, side_effects=reply.side_effects

@@ -174,7 +174,31 @@ def _quoted(text: str) -> str:
 
 
 def run_ledger(action: str, deviations: list[Path], results: list[Path], record: str = "") -> str | tuple[str, int]:
-    """One of the commands.  Raises LedgerError or ResultFileError for a file that cannot be used."""
+    """One of the commands.
+
+    Parameters
+    ----------
+    action
+        ``list``, ``issue``, ``propose``, ``stale`` or ``page``.
+    deviations
+        Ledgers beside the suite's own.
+    results
+        Result files of conformance.
+    record
+        The id of the record that ``issue`` writes of.
+
+    Returns
+    -------
+    str | tuple[str, int]
+        What to print, where the command may fail with its exit status.
+
+    Raises
+    ------
+    LedgerError
+        For a ledger that cannot be used.
+    ResultFileError
+        For a result file that cannot be used.
+    """
     ledger = read([LEDGER, *deviations])
     if action == "issue":
         return _issue(record, ledger)

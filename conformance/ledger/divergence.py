@@ -52,6 +52,18 @@ def answers(results: Iterable[Result], questions: Sequence[Question] = QUESTIONS
 
     Questions that nobody was asked are left out, and who was asked none.  An answer that the spec does not give is in
     bold.
+
+    Parameters
+    ----------
+    results
+        Of any implementations, devices and dtypes; those in float32 are read.
+    questions
+        Each is a case, and the answers that are known to it.
+
+    Returns
+    -------
+    list[Answers]
+        In the order of the questions' operators.
     """
     by_who: dict[tuple[str, str], dict[str, Result]] = {}
     for result in results:
@@ -83,7 +95,19 @@ def answer(result: Result | None, question: Question) -> str:
 def markdown(found: Sequence[Answers], versions: Mapping[str, str], heading: str = "###") -> str:
     """The tables as Markdown, each under its operator; who answers everything as the spec says is named below it.
 
-    ``versions`` are texts for a row of their own, by implementation; without any there is no such row.
+    Parameters
+    ----------
+    found
+        The tables.
+    versions
+        Texts for a row of their own, by implementation; without any there is no such row.
+    heading
+        The mark of a heading of this level.
+
+    Returns
+    -------
+    str
+        Lines without an end of line at the end.
     """
     devices = {device for each in found for _, device in each.answers}
     return "\n\n".join(_section(each, versions, heading, len(devices) > 1) for each in found)
@@ -115,5 +139,16 @@ def _name(who: tuple[str, str], devices: bool) -> str:
 
 
 def escaped(text: str) -> str:
-    """As the text of a Markdown table's cell, whoever wrote it: no tags, links or images."""
+    """As the text of a Markdown table's cell, whoever wrote it: no tags, links or images.
+
+    Parameters
+    ----------
+    text
+        Of any lines.
+
+    Returns
+    -------
+    str
+        One line.
+    """
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("[", "\\[")

@@ -75,9 +75,22 @@ class Seen:
 
 
 @functools.cache
-def issues(path: Path = ISSUES) -> tuple[Issue, ...]:
-    """All of them, in the order of the file.  Raises WrongType or TOMLDecodeError for a broken file."""
-    data = tomllib.loads(path.read_text(encoding="utf-8"))
+def issues() -> tuple[Issue, ...]:
+    """All of them, in the order of the file.
+
+    Returns
+    -------
+    tuple[Issue, ...]
+        Each with its name.
+
+    Raises
+    ------
+    WrongType
+        For a file whose fields are others.
+    TOMLDecodeError
+        For a file that is no TOML.
+    """
+    data = tomllib.loads(ISSUES.read_text(encoding="utf-8"))
     return tuple(replace(convert(each, Issue), name=name) for name, each in data.items())
 
 
@@ -87,7 +100,22 @@ def issue_of(record: Deviation) -> Issue | None:
 
 
 def run(script: str, timeout: float = TIMEOUT, python: str = sys.executable) -> Seen:
-    """Run a script as a user would, in an empty folder, by this interpreter or another one."""
+    """Run a script as a user would, in an empty folder, by this interpreter or another one.
+
+    Parameters
+    ----------
+    script
+        Source of Python.
+    timeout
+        Seconds.
+    python
+        The path of an interpreter.
+
+    Returns
+    -------
+    Seen
+        The exit status, 1 after the timeout, and the last lines that were printed.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "script.py")
         path.write_text(script, encoding="utf-8")
@@ -108,7 +136,23 @@ def _last_words(stderr: str) -> list[str]:
 
 
 def modules(script: str) -> tuple[str, ...]:
-    """The modules that a script imports, and ``torch.onnx`` where it exports."""
+    """The modules that a script imports, and ``torch.onnx`` where it exports.
+
+    Parameters
+    ----------
+    script
+        Source of Python.
+
+    Returns
+    -------
+    tuple[str, ...]
+        Names at the top, in the order of the script, each once.
+
+    Raises
+    ------
+    SyntaxError
+        For a text that is no Python.
+    """
     found: list[str] = []
     for node in ast.walk(ast.parse(script)):
         if isinstance(node, ast.Import):
@@ -132,7 +176,22 @@ def versions(script: str) -> dict[str, str]:
 
 
 def text(issue: Issue, seen: Seen, named: str = "") -> str:
-    """The text to paste: title, script, what came, what is promised, versions (default: those of this process)."""
+    """The text to paste: title, script, what came, what is promised, versions (default: those of this process).
+
+    Parameters
+    ----------
+    issue
+        Title, script, promise and link.
+    seen
+        What came when the script was run.
+    named
+        The packages with their versions.
+
+    Returns
+    -------
+    str
+        Markdown.
+    """
     quote = " ".join(issue.promise.split())
     promised = f'The [{_kind(issue.link)}]({issue.link}): "{quote}" {issue.follows}'.rstrip()
     system = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"

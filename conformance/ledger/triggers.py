@@ -37,7 +37,22 @@ class Triggered:
 def records(
     implementation: str, device: str, dtype: str, ledger: Ledger, versions: Mapping[str, str]
 ) -> tuple[Deviation, ...]:
-    """The records in force of one implementation, device and dtype that random inputs can meet."""
+    """The records in force of one implementation, device and dtype that random inputs can meet.
+
+    Parameters
+    ----------
+    implementation, device, dtype
+        By their names.
+    ledger
+        The records.
+    versions
+        Of packages, by which a record is in force.
+
+    Returns
+    -------
+    tuple[Deviation, ...]
+        In the order of the ledger.
+    """
     return tuple(
         record
         for record in ledger.deviations
@@ -46,7 +61,22 @@ def records(
 
 
 def triggered(chosen: Iterable[Deviation], inputs: Any, expected: Any) -> tuple[Triggered, ...]:
-    """Records among the chosen ones that these inputs trigger; ``expected`` is what the reference says of them."""
+    """Records among the chosen ones that these inputs trigger;
+
+    Parameters
+    ----------
+    chosen
+        Records that ``records`` gave.
+    inputs
+        Of a call, in the layout of the spec.
+    expected
+        What the reference says of them.
+
+    Returns
+    -------
+    tuple[Triggered, ...]
+        Each with the rows of the output that it spoils.
+    """
     found = []
     for record in chosen:
         rows = SPOILS[record.id](inputs, expected)

@@ -1,6 +1,6 @@
 """The result file of a run: written line by line (file.py), and read as data that is not trusted (parse.py)."""
 
-from attention_conformance.conformance.results.file import Writer, fingerprint, rewrite
+from attention_conformance.conformance.results.file import Writer, by_column, fingerprint, one_by_one, rewrite
 from attention_conformance.conformance.results.parse import (
     FORMAT,
     Header,
@@ -18,8 +18,10 @@ __all__ = [
     "Run",
     "Writer",
     "as_record",
+    "by_column",
     "fingerprint",
     "from_record",
+    "one_by_one",
     "read",
     "rewrite",
 ]

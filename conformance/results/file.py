@@ -10,7 +10,7 @@ import json
 import platform
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -92,6 +92,51 @@ def rewrite(
         writer.write(result)
     writer.close(diagnoses=diagnoses)
     other.replace(path)
+
+
+def one_by_one(lines: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The records of a result file that ``read`` accepts, with those by column as single results.
+
+    Parameters
+    ----------
+    lines
+        As a file has them.
+
+    Yields
+    ------
+    dict[str, Any]
+        Header, results and footer.
+    """
+    for line in lines:
+        if line["kind"] == "results":
+            names = list(line["columns"])
+            for values in zip(*line["columns"].values(), strict=True):
+                yield {"kind": "result", **dict(zip(names, values, strict=True))}
+        else:
+            yield dict(line)
+
+
+def by_column(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The records of a result file with all results in one, by column: half as large when it is compressed.
+
+    Parameters
+    ----------
+    lines
+        Header, results and footer, as a file has them.
+
+    Returns
+    -------
+    list[dict[str, Any]]
+        Header, columns and footer.
+    """
+    kept: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
+    for line in one_by_one(lines):
+        (results if line["kind"] == "result" else kept).append(line)
+    absent: dict[str, Any] = {"side_effects": [], "sizes": []}
+    names = dict.fromkeys(name for result in results for name in result if name != "kind")
+    columns = {name: [{**absent, **result}[name] for result in results] for name in names}
+    return [*kept[:1], {"kind": "results", "columns": columns}, *kept[1:]] if results else kept
 
 
 def fingerprint() -> dict[str, Any]:

@@ -132,6 +132,18 @@ class ResultLine(Record, frozen=True, tag_field="kind", tag="result"):
     ] = ()
 
 
+class ResultColumns(Record, frozen=True, tag_field="kind", tag="results"):
+    """Many results by column, as published files have them: the values of a field in the order of the results."""
+
+    FREE: ClassVar = ("columns",)
+    columns: Annotated[dict[Name, tuple[Any, ...]], Meta(description="fields of a result line, each of as many values")]
+
+    def lines(self) -> Iterator[ResultLine]:
+        """The results one by one.  Raises WrongType or ValueError where they are none."""
+        for values in zip(*self.columns.values(), strict=True):
+            yield strict.convert({"kind": "result", **dict(zip(self.columns, values, strict=True))}, ResultLine)
+
+
 class Explanation(Record, frozen=True):
     """Faults that give what an implementation gives, and in which cases."""
 
@@ -161,7 +173,14 @@ class Footer(Record, frozen=True, tag_field="kind", tag="footer"):
     diagnoses: tuple[Diagnosis, ...] = ()
 
 
-_KINDS: Mapping[str, type[Header | ResultLine | Footer]] = {"header": Header, "result": ResultLine, "footer": Footer}
+_Line = Header | ResultLine | ResultColumns | Footer
+
+_KINDS: Mapping[str, type[_Line]] = {
+    "header": Header,
+    "result": ResultLine,
+    "results": ResultColumns,
+    "footer": Footer,
+}
 
 
 def schema() -> dict[str, Any]:
@@ -204,7 +223,7 @@ def read(path: Path) -> Run:
     Parameters
     ----------
     path
-        JSON lines, as they are or compressed with Zstandard.
+        JSON lines, as they are or compressed with Zstandard, of single results or of many by column.
 
     Returns
     -------
@@ -227,6 +246,8 @@ def read(path: Path) -> Run:
             raise WrongFields(f"{path}, line {number}: a {record.__struct_config__.tag} where none can be")
         if isinstance(record, Footer):
             footer = record
+        elif isinstance(record, ResultColumns):
+            results += map(_result, _of_columns(record, f"{path}, line {number}"))
         else:
             results.append(_result(record))
     if footer is None:
@@ -236,7 +257,14 @@ def read(path: Path) -> Run:
     return Run(header, tuple(results), complete=True, diagnoses=footer.diagnoses)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, Header | ResultLine | Footer]]:
+def _of_columns(record: ResultColumns, where: str) -> Iterator[ResultLine]:
+    try:
+        yield from record.lines()
+    except ValueError as error:  # a WrongType, or columns of several lengths
+        raise WrongFields(f"{where}: not results ({error})") from None
+
+
+def _lines(path: Path) -> Iterator[tuple[int, _Line]]:
     """The number and the record of each line; one that was cut off while it was written is skipped."""
     try:
         with compressed.opened(path, FILE_LIMIT) as file:
@@ -251,7 +279,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Header | ResultLine | Footer]]:
         raise Unreadable(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def _record(line: bytes, where: str) -> Header | ResultLine | Footer:
+def _record(line: bytes, where: str) -> _Line:
     try:
         value = strict.loads(line)
     except strict.StrictError as error:

@@ -175,7 +175,18 @@ class Cause:
 
 
 def causes(failures: Iterable[Told]) -> list[Cause]:
-    """The failures of a run by cause: what is not explained first, then what explains most."""
+    """The failures of a run by cause: what is not explained first, then what explains most.
+
+    Parameters
+    ----------
+    failures
+        Of one run, with what the diagnosis says of each.
+
+    Returns
+    -------
+    list[Cause]
+        Each with its failures, the smallest case first.
+    """
     by_name: dict[tuple[str, str], list[Told]] = defaultdict(list)
     for told in failures:
         by_name[told.result.implementation, told.result.device].append(told)

@@ -61,7 +61,23 @@ def is_quick(target: targets.Target | None) -> bool:
 
 
 def ledger_of(config: pytest.Config) -> Ledger:
-    """The suite's records and those of ``--deviations FILE``, read once.  Raises LedgerError."""
+    """The suite's records and those of ``--deviations FILE``, read once.
+
+    Parameters
+    ----------
+    config
+        Of the run, which keeps what was read.
+
+    Returns
+    -------
+    Ledger
+        All records.
+
+    Raises
+    ------
+    LedgerError
+        For a file that cannot be used.
+    """
     if _LEDGER not in config.stash:
         config.stash[_LEDGER] = read([LEDGER, *map(Path, config.getoption("deviations"))])
     return config.stash[_LEDGER]
@@ -74,12 +90,40 @@ def check_ledger(config: pytest.Config) -> None:
 
 
 def versions_of(ledger: Ledger, selection: targets.Selection) -> dict[str, str]:
-    """Versions of the packages that took part, and of those that records about what is judged name."""
+    """Versions of the packages that took part, and of those that records about what is judged name.
+
+    Parameters
+    ----------
+    ledger
+        The records.
+    selection
+        What is judged.
+
+    Returns
+    -------
+    dict[str, str]
+        By the names of packages.
+    """
     return {**ledger.installed({t.implementation.name for t in selection.targets}), **selection.versions}
 
 
 def header(selection: targets.Selection, ledger: Ledger, adapters: Adapters) -> dict[str, Any]:
-    """The header of the result file of a run."""
+    """The header of the result file of a run.
+
+    Parameters
+    ----------
+    selection
+        The targets, and what is not installed.
+    ledger
+        The records with their files.
+    adapters
+        What was found wrong with the adapters.
+
+    Returns
+    -------
+    dict[str, Any]
+        Fields by name, as JSON.
+    """
     return {
         **result_file.fingerprint(),
         "versions": versions_of(ledger, selection),

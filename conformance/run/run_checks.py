@@ -45,7 +45,24 @@ class Adapters:
 def check_adapters(
     keys: Sequence[tuple[Target, AnyCase]], selection: Selection, pool: Pool, timeout: float
 ) -> Adapters:
-    """Check the adapters of what is plugged in and about to be judged; built-in implementations have none."""
+    """Check the adapters of what is plugged in and about to be judged; built-in implementations have none.
+
+    Parameters
+    ----------
+    keys
+        Targets and cases of the run.
+    selection
+        The keywords of each implementation.
+    pool
+        The processes to call them in.
+    timeout
+        Seconds for each call.
+
+    Returns
+    -------
+    Adapters
+        What is wrong by implementation and device, and hints.
+    """
     groups: dict[tuple[str, str], dict[Target, None]] = defaultdict(dict)
     for target, _ in keys:
         if target.implementation.folder:
@@ -96,8 +113,28 @@ def conclude(
 ) -> Conclusion:
     """Conclusion from results; a run that was cut off says nothing of what is refused everywhere.
 
-    ``implied`` names implementations whose keywords are only implied (targets.py).  A selection of cases, which is not
-    the ``whole``, says nothing of a feature: that all of them, or nearly all calls, are refused is a hint.
+    Parameters
+    ----------
+    results
+        Of the run.
+    implied
+        Names of implementations whose keywords are only implied (targets.py).
+    not_installed
+        The lacking packages by implementation.
+    require
+        Features that ``--require`` names.
+    complete
+        Whether the run came to its end.
+    whole
+        False for a selection of cases, which says nothing of a feature: that all of them, or nearly all calls, are
+        refused is a hint then.
+    hints
+        More of them.
+
+    Returns
+    -------
+    Conclusion
+        Failures of the run as a whole, and the lines to print at its end.
     """
     everywhere = refused(results) if complete else []
     failures = [each.line for each in everywhere if each.implementation not in implied and whole]
@@ -191,6 +228,18 @@ def envelope_lines(implementations: Iterable[Implementation], keywords: Mapping[
     """The envelopes of implementations that do not take every call, a line each, with what a probe was refused.
 
     Where what is declared and the probe's calls differ, that stands below the line.
+
+    Parameters
+    ----------
+    implementations
+        Those of the run.
+    keywords
+        What each accepts, by its name.
+
+    Returns
+    -------
+    list[str]
+        Lines without an end of line.
     """
     lines = []
     for each in implementations:

@@ -12,7 +12,15 @@ import pytest
 import zstandard
 
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
-from attention_conformance.conformance.results import ResultFileError, Writer, fingerprint, parse, read
+from attention_conformance.conformance.results import (
+    ResultFileError,
+    Writer,
+    by_column,
+    fingerprint,
+    one_by_one,
+    parse,
+    read,
+)
 from attention_conformance.impls.contract import DTYPES, Profile
 
 SCHEMA = json.loads(parse.SCHEMA.read_text(encoding="utf-8"))
@@ -162,3 +170,15 @@ def test_a_compressed_file_is_read_as_it_is(path: Path) -> None:
     assert read(compressed) == plain
     compressed.write_bytes(b"".join(frames[:2]))
     assert (read(compressed).results, read(compressed).complete) == ((PASSED,), False)
+
+
+def test_results_by_column_are_read_as_single_ones(path: Path) -> None:
+    """Whatever fields a result lacks; and back."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert sum(line["kind"] == "result" for line in lines) > 1
+    columns = by_column(lines)
+    assert [record["kind"] for record in columns] == ["header", "results", "footer"]
+    other = path.with_name("columns.jsonl")
+    other.write_text("".join(f"{json.dumps(record)}\n" for record in columns), encoding="utf-8")
+    assert read(other) == read(path)
+    assert by_column(one_by_one(columns)) == columns

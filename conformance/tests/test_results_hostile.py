@@ -68,6 +68,11 @@ def with_text(old: str, new: str) -> bytes:
     return with_lines(HEADER, text.replace(old, new))
 
 
+def by_columns(**columns: Any) -> dict[str, Any]:
+    """The one result by column, with other columns."""
+    return {"kind": "results", "columns": {name: [value] for name, value in RESULT.items() if name != "kind"} | columns}
+
+
 #: Files by what is wrong with them, and how it is said.
 FILES: dict[str, tuple[bytes, type[ResultFileError], str]] = {
     "empty": (b"", WrongFields, "its first line is not a header"),
@@ -100,6 +105,19 @@ FILES: dict[str, tuple[bytes, type[ResultFileError], str]] = {
         WrongFields,
         r"ledgers\[0\] lacks",
     ),
+    "columns of two lengths": (
+        with_lines(HEADER, by_columns(case=["a", "b"])),
+        WrongFields,
+        "line 2: not results",
+    ),
+    "columns of what is no result": (with_lines(HEADER, by_columns(share=[-1.0])), WrongFields, "not results .*share"),
+    "columns that lack one": (
+        with_lines(HEADER, {"kind": "results", "columns": {"case": ["a"]}}),
+        WrongFields,
+        "lacks",
+    ),
+    "columns of another kind": (with_lines(HEADER, by_columns(kind=["footer"])), WrongFields, "line 2: not results"),
+    "a column that is no list": (with_lines(HEADER, by_columns(case="a")), WrongFields, "line 2: not a results"),
     "two headers": (with_lines(HEADER, HEADER), WrongFields, "line 2: a header where none can be"),
     "a key twice in the header": (with_lines('{"kind": "header", "kind": "footer"}'), DuplicateKey, "key 'kind' twice"),
     "a key twice in a result": (

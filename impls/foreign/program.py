@@ -224,7 +224,25 @@ def _judge(status: int, printed: str, who: str) -> None:
 
 
 def called(implementation: Implementation, call: Call) -> Snippet:
-    """The call of a program in a script of its own.  Raises NotImplementedError for a model, and for bfloat16."""
+    """The call of a program in a script of its own.
+
+    Parameters
+    ----------
+    implementation
+        Its source is the command line of the program.
+    call
+        The dtype, shapes and options of the case.
+
+    Returns
+    -------
+    Snippet
+        What a script needs: function, arguments, terms, imports and definition.
+
+    Raises
+    ------
+    NotImplementedError
+        For a model in a file, and for bfloat16, which ``safetensors.numpy`` does not read.
+    """
     if implementation.target != _TARGET:
         raise NotImplementedError("no script of a model in a file")
     if call.dtype == "bfloat16":

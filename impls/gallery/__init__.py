@@ -115,7 +115,23 @@ class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def entries(manifest: Path = MANIFEST) -> dict[str, Entry]:
-    """The entries of a manifest by their names.  Raises ManifestError for one that is damaged or has a name twice."""
+    """The entries of a manifest by their names.
+
+    Parameters
+    ----------
+    manifest
+        A file of TOML, by default ``gallery.toml``.
+
+    Returns
+    -------
+    dict[str, Entry]
+        In the order of the file.
+
+    Raises
+    ------
+    ManifestError
+        For a file that cannot be read, and for a name or a function that is there twice.
+    """
     try:
         found = msgspec.convert(tomllib.loads(manifest.read_text(encoding="utf-8")), _Manifest).entry
     except (OSError, ValueError) as error:

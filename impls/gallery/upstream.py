@@ -39,7 +39,23 @@ class Upstream(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 def upstream(path: Path = ISSUES) -> dict[str, Upstream]:
-    """All of them by their names.  Raises ManifestError for a file that is damaged."""
+    """All of them by their names.
+
+    Parameters
+    ----------
+    path
+        A file of TOML, by default ``issues.toml``.
+
+    Returns
+    -------
+    dict[str, Upstream]
+        In the order of the file.
+
+    Raises
+    ------
+    ManifestError
+        For a file that cannot be read.
+    """
     try:
         return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), dict[str, Upstream])
     except (OSError, ValueError) as error:

@@ -44,8 +44,40 @@ def attention(
 ) -> Any:
     """The output (B, Hq, Sq, Dv), and on request the weights (B, Hq, Sq, Sk) and the lse (B, Hq, Sq); then the present.
 
-    Shapes and keywords as in impls.contract; lse is float32, or float64 for float64 inputs.  Raises
-    ValueError or TypeError for inputs that do not fit together (SDPA-31 to SDPA-36, DEC-7, BLOCK-5, TREE-4).
+    Parameters
+    ----------
+    q, k, v
+        (B, Hq, Sq, D), (B, Hkv, Sk, D) and (B, Hkv, Sk, Dv), of one dtype; Hq is a multiple of Hkv.
+    mask, bias
+        Broadcast to (B, Hq, Sq, Sk): True may attend; added to the scaled scores.
+    is_causal, causal_offset, window
+        Query i sees key j ≤ i + offset (default: the length of the past, or 0), and no further left or right than
+        the window.
+    kv_lengths
+        (B,): the keys that each batch entry has.
+    scale, softcap
+        Factor of the scores, None for 1/√D; limit of the scores by tanh.
+    sinks, alibi_slopes, head_scale
+        (Hq,): logit without a value; slope over the distance; factor of the scores.
+    rotary_cos, rotary_sin, rotary_interleaved
+        Tables (P, W / 2), and whether pairs lie side by side.
+    block_mask, block_size, tree_parents
+        Blocks (…, Sq / size, Sk / size) that may be seen; (Sq,) or (B, Sq): the parent of each query.
+    past_key, past_value
+        (B, Hkv, P, D) and (B, Hkv, P, Dv), which stand before k and v.
+    return_weights, return_lse
+        Whether those are wanted.
+
+    Returns
+    -------
+    Any
+        One array, or a tuple: output in the dtype of q, then weights, lse (float32, or float64 for float64),
+        present key and value.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For inputs that do not fit together (SDPA-31 to SDPA-36, DEC-7, BLOCK-5, TREE-4).
     """
     k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)
     check_inputs(q, k, v, mask, bias, sinks)

@@ -33,8 +33,24 @@ def gradients(
 ) -> Any:
     """The gradients of q, k and v in their shapes, and of bias where it is given.
 
-    ``grad_output`` (B, Hq, Sq, Dv) is the gradient of the output.  Raises ValueError or TypeError for inputs that
-    do not fit together (GRAD-12).
+    Parameters
+    ----------
+    q, k, v
+        (B, Hq, Sq, D), (B, Hkv, Sk, D) and (B, Hkv, Sk, Dv), of one dtype; Hq is a multiple of Hkv.
+    grad_output
+        (B, Hq, Sq, Dv): the gradient of the output, in the dtype of q.
+    mask, bias, is_causal, causal_offset, window, kv_lengths, scale, softcap
+        As of ``eager.attention``.
+
+    Returns
+    -------
+    Any
+        Three arrays, or four with that of the bias, in the dtype of q.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For inputs that do not fit together (GRAD-12).
     """
     check_inputs(q, k, v, mask, bias)
     if grad_output.shape != (*q.shape[:3], v.shape[3]):

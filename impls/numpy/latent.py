@@ -28,7 +28,30 @@ def latent(
 ) -> Any:
     """The output (B, H, Sq, Dv), and on request the lse (B, H, Sq).
 
-    Raises ValueError or TypeError for inputs that do not fit together (MLA-8).
+    Parameters
+    ----------
+    q, q_rope
+        (B, H, Sq, D) and (B, H, Sq, Dr): queries without and with positions.
+    latents, k_rope
+        (B, Sk, R) and (B, Sk, Dr): the cache, shared by all heads.
+    w_uk, w_uv
+        (H, R, D) and (H, R, Dv): from a latent to the head's key and value.
+    is_causal, causal_offset, kv_lengths
+        As of ``eager.attention``.
+    scale
+        Factor of the scores; None for 1/√(D + Dr).
+    return_lse
+        Whether the lse is wanted.
+
+    Returns
+    -------
+    Any
+        The output in the dtype of q, or a tuple of it and the lse.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For inputs that do not fit together (MLA-8).
     """
     check_latent(q, q_rope, latents, k_rope, w_uk, w_uv)
     dtype, work = q.dtype, working_dtype(q.dtype)

@@ -23,7 +23,23 @@ WORKING: dict[str, type[np.floating[Any]]] = {
 
 @functools.cache  # the name of a dtype takes as long as a check of all inputs
 def working_dtype(dtype: np.dtype) -> type[np.floating[Any]]:
-    """The dtype to compute in.  Raises TypeError for a dtype that is not a floating-point one of the spec."""
+    """The dtype to compute in.
+
+    Parameters
+    ----------
+    dtype
+        Of q, k and v.
+
+    Returns
+    -------
+    type[np.floating[Any]]
+        float64 for float64, float32 for all others.
+
+    Raises
+    ------
+    TypeError
+        For a dtype that is not a floating-point one of the spec.
+    """
     try:
         return WORKING[str(dtype)]
     except KeyError:
@@ -35,6 +51,18 @@ def split_scale(scale: float | None, width: int) -> tuple[float, float]:
 
     The scale goes to the side on which it cannot overflow where the scaled score does not (SDPA-26): a
     factor of at most 1 to q, a larger one to the scores.
+
+    Parameters
+    ----------
+    scale
+        Factor of q · k.
+    width
+        D, the width of q and k.
+
+    Returns
+    -------
+    tuple[float, float]
+        For q, and for the scores; their product is the scale.
     """
     if scale is None:
         scale = 1 / math.sqrt(width) if width else 1.0
@@ -42,7 +70,18 @@ def split_scale(scale: float | None, width: int) -> tuple[float, float]:
 
 
 def finite_part(v: np.ndarray) -> np.ndarray:
-    """The values with zeros for NaN and infinities, which ``add_special`` adds apart."""
+    """The values with zeros for NaN and infinities, which ``add_special`` adds apart.
+
+    Parameters
+    ----------
+    v
+        Of any shape.
+
+    Returns
+    -------
+    np.ndarray
+        An array of its own, in the shape and dtype of v.
+    """
     return np.where(np.isfinite(v), v, v.dtype.type(0))
 
 
@@ -56,8 +95,17 @@ def special_places(v: np.ndarray) -> Iterator[tuple[float, np.ndarray]]:
 def add_special(output: np.ndarray, allowed: np.ndarray, v: np.ndarray) -> None:
     """Add to ``output`` (…, Sq, Dv), in place, the NaN and infinite values of allowed keys (SDPA-22, SDPA-23).
 
-    ``allowed`` (…, Sq, Sk), ``v`` (…, Sk, Dv).  As a plain product such a value would reach every row as
-    0 · NaN, masked or not; and one whose weight has underflowed to zero must still be seen.
+    As a plain product such a value would reach every row as 0 · NaN, masked or not; and one whose weight has
+    underflowed to zero must still be seen.
+
+    Parameters
+    ----------
+    output
+        (…, Sq, Dv), changed.
+    allowed
+        (…, Sq, Sk), boolean: who may attend to what.
+    v
+        (…, Sk, Dv), with its NaN and infinities.
     """
     for value, where in special_places(v):
         reached = np.matmul(allowed.astype(v.dtype), where) > 0

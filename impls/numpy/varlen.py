@@ -32,8 +32,28 @@ def varlen(
 ) -> Any:
     """The output (Tq, Hq, Dv), and on request the lse (Hq, Tq).
 
-    Shapes and keywords as in impls.operators; nothing is done with the maxima.  Raises ValueError or TypeError for
-    inputs that do not fit together (VARLEN-11).
+    Parameters
+    ----------
+    q, k, v
+        (Tq, Hq, D), (Tk, Hkv, D) and (Tk, Hkv, Dv): the rows of all sequences, one after the other.
+    cu_seqlens_q, cu_seqlens_k
+        (N + 1,): where each sequence begins, and where the last one ends.
+    is_causal, causal_offset, window, scale, softcap, sinks
+        As of ``eager.attention``, inside each sequence.
+    max_seqlen_q, max_seqlen_k
+        Taken, as kernels take them, and not used.
+    return_lse
+        Whether the lse is wanted.
+
+    Returns
+    -------
+    Any
+        The output in the dtype of q, or a tuple of it and the lse.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For inputs that do not fit together (VARLEN-11).
     """
     check_packs(q, k, v, cu_seqlens_q, cu_seqlens_k)
     output = np.zeros((*q.shape[:2], v.shape[2]), q.dtype)

@@ -31,8 +31,24 @@ def varlen_gradients(
 ) -> Any:
     """The gradients of q, k and v in their shapes; zeros for what is in no sequence.
 
-    Shapes and keywords as in impls.operators; nothing is done with the maxima.  Raises ValueError or TypeError for
-    inputs that do not fit together (GRAD-34).
+    Parameters
+    ----------
+    q, k, v, cu_seqlens_q, cu_seqlens_k
+        As of ``varlen.varlen``.
+    grad_output
+        (Tq, Hq, Dv): the gradient of the output.
+    is_causal, causal_offset, window, scale, softcap, max_seqlen_q, max_seqlen_k
+        As of ``varlen.varlen``.
+
+    Returns
+    -------
+    Any
+        Three arrays in the dtype of q.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For inputs that do not fit together (GRAD-34).
     """
     check_packs(q, k, v, cu_seqlens_q, cu_seqlens_k)
     if grad_output.shape != (*q.shape[:2], v.shape[2]):

@@ -23,12 +23,24 @@ KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**62)}
 
 
 def environment() -> dict[str, str]:
-    """The variables of a process that keeps what it frees; those that the user has set are left alone."""
+    """The variables of a process that keeps what it frees; those that the user has set are left alone.
+
+    Returns
+    -------
+    dict[str, str]
+        Values by the names of the variables.
+    """
     return {name: value for name, value in KEEPING.items() if name not in os.environ}
 
 
 def description() -> str:
-    """Allocator retention in a process with ``environment``, for the record of a run."""
+    """Allocator retention in a process with ``environment``, for the record of a run.
+
+    Returns
+    -------
+    str
+        A part of a sentence.
+    """
     if platform.libc_ver()[0] != "glibc":
         return "as the system does"
     if os.environ.get("LD_PRELOAD"):
@@ -46,7 +58,13 @@ def trim() -> None:
 
 @contextlib.contextmanager
 def without_gc() -> Iterator[None]:
-    """Python looks for no circles of objects meanwhile; afterwards it does if it did before."""
+    """Python looks for no circles of objects meanwhile; afterwards it does if it did before.
+
+    Yields
+    ------
+    None
+        Nothing; the context lasts as long as the block.
+    """
     was = gc.isenabled()
     gc.disable()
     try:

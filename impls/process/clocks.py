@@ -17,6 +17,12 @@ perf_counter, process_time = time.perf_counter, time.process_time
 
 
 def replaced() -> str:
-    """Sentence that names the clocks of ``time`` that are other functions than they were; "" if none is."""
+    """Sentence that names the clocks of ``time`` that are other functions than they were; "" if none is.
+
+    Returns
+    -------
+    str
+        One sentence, or "".
+    """
     names = [f"time.{name}" for name, clock in _BOUND.items() if getattr(time, name, None) is not clock]
     return f"the clock was changed: {', '.join(names)} replaced by foreign code" if names else ""

@@ -51,7 +51,23 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)")
 
 
 def size(text: str) -> int:
-    """The bytes that a text like "4GiB" or "500 MB" says.  Raises ValueError with one sentence for any other."""
+    """The bytes that a text like "4GiB" or "500 MB" says.
+
+    Parameters
+    ----------
+    text
+        A number above 0 and a unit, with or without a space.
+
+    Returns
+    -------
+    int
+        Bytes; a K and a KiB are 1024 of them, a KB 1000.
+
+    Raises
+    ------
+    ValueError
+        In one sentence, for any other text.
+    """
     found = _SIZE.fullmatch(text.strip())
     units = {unit.lower(): factor for unit, factor in _UNITS.items()}
     if found is None or found[2].lower() not in units or not float(found[1]):
@@ -60,7 +76,18 @@ def size(text: str) -> int:
 
 
 def size_text(number: float) -> str:
-    """A number of bytes with the largest unit that leaves one or more of it: "4 GiB", "1.5 GiB"."""
+    """A number of bytes with the largest unit that leaves one or more of it: "4 GiB", "1.5 GiB".
+
+    Parameters
+    ----------
+    number
+        Of bytes.
+
+    Returns
+    -------
+    str
+        Three significant digits and a unit of 1024.
+    """
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if number >= _UNITS[unit]:
             return f"{number / _UNITS[unit]:.3g} {unit}"
@@ -68,20 +95,53 @@ def size_text(number: float) -> str:
 
 
 def default(root: Path = ROOT) -> int:
-    """The memory that a job may take if nothing else is said, in bytes."""
+    """The memory that a job may take if nothing else is said, in bytes.
+
+    Parameters
+    ----------
+    root
+        Where the files of the kernel begin; another folder in tests.
+
+    Returns
+    -------
+    int
+        Bytes: a share of the machine's memory or of the narrowest control group's.
+    """
     allowed = (limit for folder in control_groups("memory", root) if (limit := _memory_group(folder)[0]) is not None)
     return int(SHARE * min([psutil.virtual_memory().total, *allowed]))
 
 
 def available(root: Path = ROOT) -> int:
-    """Bytes that processes may still take: what is free on the machine, or the rest of a control group."""
+    """Bytes that processes may still take: what is free on the machine, or the rest of a control group.
+
+    Parameters
+    ----------
+    root
+        Where the files of the kernel begin; another folder in tests.
+
+    Returns
+    -------
+    int
+        Bytes, not below 0.
+    """
     groups = map(_memory_group, control_groups("memory", root))
     rests = (max(limit - used, 0) for limit, used in groups if limit is not None)
     return min([psutil.virtual_memory().available, *rests])
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
-    """Cores' worth of time that the narrowest control group may use; None if none has a limit."""
+    """Cores' worth of time that the narrowest control group may use; None if none has a limit.
+
+    Parameters
+    ----------
+    root
+        Where the files of the kernel begin; another folder in tests.
+
+    Returns
+    -------
+    float | None
+        Such as 1.5 for three halves of a core.
+    """
     quotas = []
     for folder in control_groups("cpu", root):
         first = [told(folder / name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
@@ -118,7 +178,18 @@ def _memory_group(folder: Path) -> tuple[int | None, int]:
 
 
 def resident(process: int | None = None) -> int:
-    """Bytes of memory that a process (by default this one) holds; 0 if it is gone."""
+    """Bytes of memory that a process (by default this one) holds; 0 if it is gone.
+
+    Parameters
+    ----------
+    process
+        Its number; None for this one.
+
+    Returns
+    -------
+    int
+        Bytes.
+    """
     try:
         return int(_process(process or os.getpid()).memory_info().rss)
     except psutil.Error:
@@ -147,7 +218,15 @@ def restart_peak() -> None:
 def peak() -> int:
     """The most bytes that this process held (VmHWM) since ``restart_peak``; psutil does not tell.
 
-    Raises OSError where the system does not tell either.
+    Returns
+    -------
+    int
+        Bytes.
+
+    Raises
+    ------
+    OSError
+        Where the system does not tell either.
     """
     found = re.search(r"^VmHWM:\s*(\d+) kB$", (PROC / "status").read_text(), re.MULTILINE)
     if found is None:
@@ -188,7 +267,18 @@ def kills() -> int:
 
 
 def told(path: Path) -> str:
-    """Content of a file of the system; "" where there is none."""
+    """Content of a file of the system; "" where there is none.
+
+    Parameters
+    ----------
+    path
+        Such as ``/proc/self/status``.
+
+    Returns
+    -------
+    str
+        Without blanks at either end.
+    """
     with contextlib.suppress(OSError):
         return path.read_text(errors="replace").strip()
     return ""

@@ -115,6 +115,16 @@ def packages(checkout: Path | None = None) -> dict[str, list[str]]:
 
     A worker imports the package from these folders, the first of which has the ``__init__.py``.  So the one place that
     knows how the suite is laid out is this function.
+
+    Parameters
+    ----------
+    checkout
+        The root of one; None for this process's own.
+
+    Returns
+    -------
+    dict[str, list[str]]
+        Folders by the name of the package, in the order of search.
     """
     if checkout is not None:
         return {"attention_conformance": [str(checkout / "api"), str(checkout)]}

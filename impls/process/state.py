@@ -46,7 +46,18 @@ def arrow(before: Any, after: Any) -> str:
 
 
 def moved(before: Any, after: Any) -> str:
-    """A change of what nobody can read: the state of random numbers."""
+    """A change of what nobody can read: the state of random numbers.
+
+    Parameters
+    ----------
+    before, after
+        Two different values of the setting.
+
+    Returns
+    -------
+    str
+        What a message says of it.
+    """
     return "moved on or seeded"
 
 
@@ -229,7 +240,13 @@ _SETTINGS = (
 
 
 def settings() -> tuple[Setting, ...]:
-    """The settings of this process."""
+    """The settings of this process.
+
+    Returns
+    -------
+    tuple[Setting, ...]
+        What a call must leave as it was, with how each is read and put back.
+    """
     return (*_SETTINGS, *thread_settings())
 
 

@@ -51,7 +51,18 @@ def blas() -> ThreadpoolController:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """The variables of a process whose libraries are to use so many threads."""
+    """The variables of a process whose libraries are to use so many threads.
+
+    Parameters
+    ----------
+    threads
+        1 or more.
+
+    Returns
+    -------
+    dict[str, str]
+        Values by the names of the variables.
+    """
     return dict.fromkeys(VARIABLES, str(threads))
 
 
@@ -62,12 +73,24 @@ def wanted() -> int:
 
 
 def affinity() -> frozenset[int]:
-    """The cores that this thread may run on; none where the system does not let a thread be bound."""
+    """The cores that this thread may run on; none where the system does not let a thread be bound.
+
+    Returns
+    -------
+    frozenset[int]
+        Numbers of cores.
+    """
     return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
 
 
 def usable_cores() -> int:
-    """Number of cores that this process, and so its workers, may run on."""
+    """Number of cores that this process, and so its workers, may run on.
+
+    Returns
+    -------
+    int
+        1 or more.
+    """
     return len(affinity()) or os.cpu_count() or 1
 
 
@@ -78,6 +101,11 @@ def begin_on(number: int) -> None:
     last cache with the first of them, so that a move never takes a thread away from its memory.  A thread that spins on
     that core, as those of ONNX Runtime do between two calls, would otherwise stay there for tens of milliseconds.
     Nothing is moved where the system does not let.  Threads that are started later may use all cores, as ever.
+
+    Parameters
+    ----------
+    number
+        Of the round; cores are taken in turn.
     """
     found = near()
     if len(found) > 1:
@@ -111,7 +139,13 @@ def near() -> tuple[int, ...]:
 
 
 def description() -> str:
-    """Sentence about the cores that rounds begin on, for the record of a run."""
+    """Sentence about the cores that rounds begin on, for the record of a run.
+
+    Returns
+    -------
+    str
+        A part of a sentence.
+    """
     return "on each core in turn" if len(near()) > 1 else "where the system likes"
 
 
@@ -124,7 +158,20 @@ def _near(usable: frozenset[int]) -> tuple[int, ...]:
 
 
 def last_caches(cores: Iterable[int], processors: Path = PROCESSORS) -> dict[str, int]:
-    """The last caches of the cores, as Linux tells them: who shares each (``0-3,8``), and its bytes, 0 if not told."""
+    """The last caches of the cores, as Linux tells them: who shares each (``0-3,8``), and its bytes, 0 if not told.
+
+    Parameters
+    ----------
+    cores
+        Their numbers.
+    processors
+        The folder of the system that tells; another one in tests.
+
+    Returns
+    -------
+    dict[str, int]
+        Bytes by the cores that share the cache.
+    """
     found = {}
     for core in cores:
         levels = [_cache(path) for path in (processors / f"cpu{core}/cache").glob("index[0-9]*")]

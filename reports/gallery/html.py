@@ -28,7 +28,18 @@ LOOKS = {FAILED: "failed", BY_DESIGN: "advisory", PASSED: "passed", UNSUPPORTED:
 
 
 def page(view: View) -> str:
-    """The whole page."""
+    """The whole page.
+
+    Parameters
+    ----------
+    view
+        Of the gallery.
+
+    Returns
+    -------
+    str
+        HTML, whole in one file.
+    """
     shown = {
         "view": view,
         "rows": [_row(row, view) for row in view.rows],

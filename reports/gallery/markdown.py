@@ -45,7 +45,18 @@ NAMED = 6
 
 
 def page(view: View) -> str:
-    """The whole page."""
+    """The whole page.
+
+    Parameters
+    ----------
+    view
+        Of the gallery.
+
+    Returns
+    -------
+    str
+        Markdown.
+    """
     return PAGE.format(
         verdict=f"**{verdict(view)}**",
         where=escaped(view.where),
@@ -61,7 +72,18 @@ def page(view: View) -> str:
 
 
 def verdict(view: View) -> str:
-    """One sentence."""
+    """One sentence.
+
+    Parameters
+    ----------
+    view
+        Of the gallery.
+
+    Returns
+    -------
+    str
+        With the numbers of ways and packages.
+    """
     of = counts(view)
     does = "does" if of["right"] == 1 else "do"
     return (
@@ -71,7 +93,18 @@ def verdict(view: View) -> str:
 
 
 def gravest(view: View) -> str:
-    """The three gravest findings, in a sentence for the README."""
+    """The three gravest findings, in a sentence for the README.
+
+    Parameters
+    ----------
+    view
+        Of the gallery.
+
+    Returns
+    -------
+    str
+        Without a full stop.
+    """
     return "; ".join(f"{entry.name}: {each.what[:1].lower()}{each.what[1:]}" for entry, each in view.gravest[:3])
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from attention_conformance.conformance.judging.outcomes import Result
+from attention_conformance.conformance.results import by_column
 from attention_conformance.impls import compressed
 from attention_conformance.impls.contract import InputError
 from attention_conformance.impls.gallery import MANIFEST, Entry
@@ -61,7 +62,25 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def record(work: Path, name: str) -> Record | None:
-    """What a folder says of an entry; None for nothing.  Raises InputError for a damaged record."""
+    """What a folder says of an entry; None for nothing.
+
+    Parameters
+    ----------
+    work
+        The folder.
+    name
+        Of the entry.
+
+    Returns
+    -------
+    Record | None
+        Versions, environment and status.
+
+    Raises
+    ------
+    InputError
+        For a damaged record.
+    """
     path = file(work, f"{name}.json")
     try:
         return msgspec.json.decode(compressed.read(path, _LARGEST), type=Record)
@@ -80,7 +99,22 @@ def file(work: Path, name: str) -> Path:
 def model(known: Mapping[str, Entry], work: Path) -> tuple[dict[str, Record], Model]:
     """What a folder has of the entries: their records, and the results by the names of the manifest.
 
-    Raises InputError for a record or a result file that cannot be used, and where nothing was judged.
+    Parameters
+    ----------
+    known
+        Entries of the manifest by their names.
+    work
+        The folder.
+
+    Returns
+    -------
+    tuple[dict[str, Record], Model]
+        Records by name, and the model of a report.
+
+    Raises
+    ------
+    InputError
+        For a record or a result file that cannot be used, and where nothing was judged.
     """
     from attention_conformance.conformance.spec.clauses import clauses
     from attention_conformance.reports.input.read import read
@@ -114,6 +148,15 @@ def keep(names: Mapping[str, Entry], work: Path, folder: Path = PUBLISHED) -> No
     """Keep what a work folder has of the entries, compressed: of failures the messages, and no times or shares.
 
     What was kept of other versions of the packages is moved to the folder ``before``, in place of what is there.
+
+    Parameters
+    ----------
+    names
+        Entries of the manifest by their names.
+    work
+        What the runs wrote: ``NAME.json`` and ``NAME.jsonl``.
+    folder
+        Where it is kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
@@ -129,7 +172,8 @@ def keep(names: Mapping[str, Entry], work: Path, folder: Path = PUBLISHED) -> No
         target = folder / f"{name}.jsonl{compressed.SUFFIX}"
         if _has_results(work, new):
             lines = (work / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-            short = "".join(json.dumps(_short(json.loads(line)), separators=(",", ":")) + "\n" for line in lines)
+            records = by_column(_short(json.loads(line)) for line in lines)
+            short = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
             compressed.write(target, short.encode())
         else:
             target.unlink(missing_ok=True)

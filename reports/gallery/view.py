@@ -161,7 +161,24 @@ def by_design(entry: Entry, result: Result) -> bool:
 
 
 def view(known: Mapping[str, Entry], found: Mapping[str, Record], model: Model, folder: Path) -> View:
-    """The view of records and results that ``stored.model`` read from a folder."""
+    """The view of records and results that ``stored.model`` read from a folder.
+
+    Parameters
+    ----------
+    known
+        Entries of the manifest by their names.
+    found
+        Records by name.
+    model
+        The results.
+    folder
+        The same folder, whose ``before`` has the results of other versions.
+
+    Returns
+    -------
+    View
+        Rows, findings and changes.
+    """
     results: dict[str, list[Result]] = {}
     for result in model.records.results:
         results.setdefault(result.implementation, []).append(result)
@@ -258,6 +275,19 @@ def _short(result: Result) -> str:
 
 
 def without_choices(known: Mapping[str, Entry], model: Model) -> Model:
-    """The same results without failures that are a choice, which is what badges are made of."""
+    """The same results without failures that are a choice, which is what badges are made of.
+
+    Parameters
+    ----------
+    known
+        Entries of the manifest by their names.
+    model
+        The results.
+
+    Returns
+    -------
+    Model
+        Another model; the given one is as before.
+    """
     kept = tuple(r for r in model.records.results if not (r.failure and by_design(known[r.implementation], r)))
     return replace(model, records=replace(model.records, results=kept))

@@ -11,7 +11,7 @@ import pandas as pd
 from attention_conformance.conformance.judging import outcomes
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.ledger import divergence as ledger
-from attention_conformance.conformance.ledger.questions import QUESTIONS, Question
+from attention_conformance.conformance.ledger.questions import Question
 from attention_conformance.conformance.spec.clauses import BY_OPTION, Clause, Level
 from attention_conformance.impls.contract import Profile
 from attention_conformance.reports.input.records import Source
@@ -150,13 +150,13 @@ def clause_order(name: str) -> tuple[str, int]:
     return operator, int(number) if number.isdigit() else 0
 
 
-def divergence(results: Iterable[Result], questions: Sequence[Question] = QUESTIONS) -> pd.DataFrame:
+def divergence(results: Iterable[Result]) -> pd.DataFrame:
     """One row per implementation and device, one column per question; what was not run is empty.
 
     An answer that the spec does not give is in bold.
     """
     columns: dict[str, dict[tuple[str, str], str]] = {}
-    for table in ledger.answers(results, questions):
+    for table in ledger.answers(results):
         for at, question in enumerate(table.questions):
             cells = {who: row[at] for who, row in table.answers.items()}
             columns[_heading(table.operator, question)] = cells

@@ -126,7 +126,7 @@ def test_messages_of_failures_are_kept_without_the_machine(tmp_path: Path) -> No
     write(tmp_path / "work", "serves", *some)
     stored.keep({"serves": entry("serves")}, tmp_path / "work", tmp_path / "kept")
     lines = compressed.read(tmp_path / "kept" / "serves.jsonl.zst", 1 << 20).decode().splitlines()
-    messages = [json.loads(line)["message"] for line in lines if '"result"' in line]
+    (messages,) = [json.loads(line)["columns"]["message"] for line in lines if '"results"' in line]
     assert messages == ["wrong by value\nin core.py", ""]
 
 

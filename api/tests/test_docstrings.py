@@ -1,0 +1,130 @@
+"""Docstrings of functions that one room offers to another: they have the sections of numpydoc that apply."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = "attention_conformance"
+ROOMS = ("api", "impls", "conformance", "bench", "reports")
+
+#: Functions that are still short of a section, by module.  A function leaves this list when its docstring is whole.
+SHORT: set[str] = {
+    "bench.workloads.presets.select",
+    "conformance.cases.all_cases",
+    "conformance.cases.asked_cases",
+    "conformance.cases.data.drawn",
+    "conformance.cases.data.normal",
+    "conformance.cases.data.pointing",
+    "conformance.cases.every_case",
+    "conformance.cases.given.given",
+    "conformance.cases.kernels.telling",
+    "conformance.cases.kernels.within",
+    "conformance.cases.parts.forms",
+    "conformance.cases.parts.odd_rows",
+    "conformance.cases.parts.part_of",
+    "conformance.cases.parts.query_heads",
+    "conformance.cases.parts.sample",
+    "conformance.cases.parts.sample_heads",
+    "conformance.diagnosis.explain.explain",
+    "conformance.faults.paths.coverage.write",
+    "conformance.repro.checks.wrong_elements",
+    "conformance.repro.compose.text",
+}
+
+
+def room_of(module: str) -> str:
+    """The room of a module that is named from its room on."""
+    return module.partition(".")[0]
+
+
+def defined(trees: Mapping[str, ast.Module], module: str, name: str) -> tuple[str, ast.stmt] | None:
+    """Where a name of a module is defined, through the modules that only hand it on."""
+    tree = trees.get(module, ast.Module([], []))
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            return module, node
+    for each in ast.walk(tree):
+        if isinstance(each, ast.ImportFrom) and dotted(each.module) != module:
+            names = {one.asname or one.name: one.name for one in each.names}
+            if name in names:
+                return defined(trees, dotted(each.module), names[name])
+    return None
+
+
+def dotted(module: str | None) -> str:
+    """A module of the suite from its room on; those at the top of the package are of the room api."""
+    inside = str(module).removeprefix(PACKAGE).removeprefix(".")
+    return inside if room_of(inside) in ROOMS else f"api.{inside}".removesuffix(".")
+
+
+def imported(tree: ast.Module, trees: Mapping[str, ast.Module]) -> Iterator[tuple[str, str]]:
+    """Modules and names that a module takes from others of the suite: by name, and as attributes of a module."""
+    modules: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
+            for each in node.names:
+                within = f"{dotted(node.module)}.{each.name}" if node.module != PACKAGE else dotted(each.name)
+                if within in trees:
+                    modules[each.asname or each.name] = within
+                yield dotted(node.module), each.name
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            yield modules[node.value.id], node.attr
+
+
+def lacking(function: ast.FunctionDef) -> set[str]:
+    """The sections that a function's docstring has to have and has not."""
+    text = ast.get_docstring(function) or ""
+    given = function.args
+    raised = [node for node in ast.walk(function) if isinstance(node, ast.Raise)]
+    returned = ast.unparse(function.returns) if function.returns else "None"
+    needed = {
+        "Parameters": bool(given.posonlyargs or given.args or given.kwonlyargs or given.vararg or given.kwarg),
+        "Returns": returned != "None" and f"Yields\n{'-' * 6}" not in text,
+        "Raises": bool(raised),
+    }
+    return {name for name, wanted in needed.items() if wanted and f"{name}\n{'-' * len(name)}" not in text}
+
+
+def short(sources: Mapping[str, str]) -> dict[str, set[str]]:
+    """The functions that another room imports, or the package exports, with the sections that they lack."""
+    trees = {name: ast.parse(source) for name, source in sources.items()}
+    found = {}
+    for module, tree in trees.items():
+        for source, name in imported(tree, trees):
+            where = defined(trees, source, name)
+            if where and isinstance(where[1], ast.FunctionDef) and room_of(where[0]) != room_of(module):
+                found[f"{where[0]}.{where[1].name}"] = lacking(where[1])
+    return {name: sections for name, sections in found.items() if sections}
+
+
+def test_functions_that_a_room_offers_have_their_sections() -> None:
+    """A reader of another room is told shapes, units and errors where the function is."""
+    files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py") if "tests" not in path.parts]
+    names = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files}
+    assert set(short({name: path.read_text(encoding="utf-8") for path, name in names.items()})) == SHORT
+
+
+def test_a_function_without_its_sections_is_found() -> None:
+    """By name, as an attribute of its module, handed on by another module, exported; not within a room."""
+    plain = 'def {}(a):\n    """A number."""\n'
+    sources = {
+        "impls.one": plain.format("named") + plain.format("within"),
+        "impls.two": plain.format("attribute") + f"from {PACKAGE}.impls.one import within",
+        "impls.three": 'def raising() -> None:\n    """Nothing."""\n    raise ValueError',
+        "impls.hub": f"from {PACKAGE}.impls.three import raising as handed",
+        "conformance.four": f"from {PACKAGE}.impls.one import named\nfrom {PACKAGE}.impls.hub import handed",
+        "bench.five": f"from {PACKAGE}.impls import two\ntwo.attribute(1)",
+        "reports.six": 'def whole() -> int:\n    """One.\n\n    Returns\n    -------\n    int\n    """\n',
+        "reports.seven": plain.format("exported"),
+        "api": f"from {PACKAGE}.reports.six import whole\nfrom {PACKAGE}.reports.seven import exported",
+    }
+    assert short(sources) == {
+        "impls.one.named": {"Parameters"},
+        "impls.two.attribute": {"Parameters"},
+        "impls.three.raising": {"Raises"},
+        "reports.seven.exported": {"Parameters"},
+    }
