@@ -9,7 +9,8 @@ Sources: ``flash_attn_varlen_func`` and ``flash_attn_with_kvcache``,
 https://github.com/Dao-AILab/flash-attention/blob/main/flash_attn/flash_attn_interface.py, and of flash-attention 3
 https://github.com/Dao-AILab/flash-attention/blob/main/hopper/flash_attn_interface.py; ``unified_attention``,
 https://github.com/vllm-project/vllm/blob/main/vllm/v1/attention/ops/triton_unified_attention.py; ``varlen_attn``,
-https://github.com/pytorch/pytorch/blob/main/torch/nn/attention/varlen.py.
+https://github.com/pytorch/pytorch/blob/main/torch/nn/attention/varlen.py.  A bias for each
+sequence has the shape and the name of ``rab``, https://github.com/NVIDIA/recsys-examples/blob/main/corelib/hstu/hstu_attn/hstu_attn_interface.py.
 """
 
 from __future__ import annotations
@@ -53,14 +54,16 @@ NAMES = {
     "v_new": (),
     "k_scale": ("k_descale",),
     "v_scale": ("v_descale",),
+    "bias": ("rab",),
 }
 #: The arguments of each operator, in order; of a function that has those of several the first one is meant.
 ARGUMENTS = {
     "varlen": ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k"),
     "paged": ("q", "k_cache", "v_cache", "cu_seqlens_q", "block_table", "kv_lengths"),
 }
-#: The keywords of both, those of paged alone, and what is given in every call, to whoever takes it.
+#: The keywords of both, those of varlen and of paged alone, and what is given in every call, to whoever takes it.
 KEYWORDS = ("is_causal", "causal_offset", "window", "scale", "softcap", "sinks", "num_splits", "return_lse")
+OF_VARLEN = ("bias",)
 OF_PAGED = ("k_new", "v_new", "k_scale", "v_scale")
 MAXIMA = ("max_seqlen_q", "max_seqlen_k")
 
@@ -236,7 +239,7 @@ def _form(function: Any) -> Form | None:
 
 
 def _keywords(operator: str) -> tuple[str, ...]:
-    return (*KEYWORDS, *MAXIMA, *(OF_PAGED if operator == "paged" else ()))
+    return (*KEYWORDS, *MAXIMA, *(OF_PAGED if operator == "paged" else OF_VARLEN))
 
 
 def _fitting(theirs: Mapping[str, str], one_cache: bool) -> list[str]:

@@ -1,6 +1,6 @@
 """Packed attention written out in NumPy: one sequence after the other, each by numpy-eager.
 
-Source: SPEC.md, VARLEN-1 to VARLEN-11.  It expresses every keyword.
+Source: SPEC.md, VARLEN-1 to VARLEN-11 and VARLEN-16.  It expresses every keyword.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.impls.numpy.eager import attention
-from attention_conformance.impls.validate import check_packs
+from attention_conformance.impls.validate import check_pack_bias, check_packs
 
 
 def varlen(
@@ -28,14 +28,16 @@ def varlen(
     sinks: np.ndarray | None = None,
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
+    bias: np.ndarray | None = None,
     return_lse: bool = False,
 ) -> Any:
     """The output (Tq, Hq, Dv), and on request the lse (Hq, Tq).
 
-    Shapes and keywords as in impls.operators; nothing is done with the maxima.  Raises ValueError or TypeError for
-    inputs that do not fit together (VARLEN-11).
+    Shapes and keywords as in impls.operators; the maxima are the size of the bias, and nothing else.  Raises
+    ValueError or TypeError for inputs that do not fit together (VARLEN-11, VARLEN-16).
     """
     check_packs(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    check_pack_bias(bias, q, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
     output = np.zeros((*q.shape[:2], v.shape[2]), q.dtype)
     lse = np.full(q.shape[1::-1], -np.inf, np.float64 if q.dtype == np.float64 else np.float32)
     for n in range(len(cu_seqlens_q) - 1):
@@ -45,8 +47,10 @@ def varlen(
         offset = own[1].shape[2] - own[0].shape[2]  # the bottom right
         if causal_offset is not None:
             offset = int(np.broadcast_to(causal_offset, len(cu_seqlens_q) - 1)[n])
+        queries, length = own[0].shape[2], own[1].shape[2]
         found, of_rows = attention(
             *own,
+            bias=None if bias is None else bias[n if len(bias) > 1 else 0, :, :queries, :length][None],
             is_causal=is_causal,
             causal_offset=offset,
             window=window,
