@@ -20,6 +20,20 @@ class PagedTableIgnored(Paged):
         return x.table[n, 0] + j // x.page
 
 
+@fault("PAGED-2", "the table is used for keys, values are read in order", "cf. flash-attention 772")
+class PagedTableIgnoredForValues(Paged):
+    """Rows, or pages, are looked up once; right where they lie in order."""
+
+    def taken(self, x: Any, n: int, rows: Array, keys: Array) -> tuple[Array, Array, Array]:
+        q, k, v = super().taken(x, n, rows, keys)
+        j = self.places(x, n)
+        page = (n * x.table.shape[1] + j // x.page) % max(len(x.v) // x.page, 1)
+        v[:] = x.v[page * x.page + j % x.page]
+        if x.v_new is not None and len(rows):
+            v[self.new_places(x, n, rows, keys)] = x.v_new[rows]
+        return q, k, v
+
+
 @fault("PAGED-2", "every sequence reads the pages of the first", "cf. yalis PR 53")
 class PagedFirstTable(Paged):
     """The row of the table is not moved on."""
