@@ -499,7 +499,8 @@ def layer_error_share(
 def assert_varlen_close(
     output: Array, q: Array, k: Array, v: Array, cu_seqlens_q: WholeNumbers, cu_seqlens_k: WholeNumbers, *,
     is_causal: bool = False, causal_offset: WholeNumbers | None = None, window: Window | None = None,
-    scale: Number | None = None, softcap: Number | None = None, sinks: Array | None = None, lse: Array | None = None,
+    scale: Number | None = None, softcap: Number | None = None, sinks: Array | None = None,
+    bias: Array | None = None, lse: Array | None = None,
     profile: Profile | str | None = None, rows: int | None = None, seed: int = 0,
 ) -> Closeness:  # fmt: skip
     """Assert that ``output`` is attention of packed sequences, each within the bound for itself alone.
@@ -515,6 +516,8 @@ def assert_varlen_close(
     is_causal, causal_offset, window, scale, softcap, sinks
         As SPEC.md defines them for varlen: masks are aligned at the bottom right, by sequence; ``causal_offset``, one
         number or (N,), says otherwise.
+    bias
+        (N or 1, Hq or 1, longest queries, longest keys) or larger: of row i and key j of each sequence.
     lse
         A further result, (Hq, Tq), in float32 or wider.
     profile
@@ -543,7 +546,7 @@ def assert_varlen_close(
     given_arrays = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
     options = {
         "is_causal": is_causal or None, "causal_offset": causal_offset, "window": window, "scale": scale,
-        "softcap": softcap, "sinks": sinks,
+        "softcap": softcap, "sinks": sinks, "bias": bias,
     }  # fmt: skip
     return _checked(packed(given_arrays, options, {"output": output, "lse": lse}, profile, rows, seed))
 

@@ -205,8 +205,11 @@ VARLEN = Operator(
     "varlen",
     # (Tq, Hq, D), (Tk, Hkv, D), (Tk, Hkv, Dv), and int32 (N + 1,) each
     arguments=("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k"),
-    keywords=_PACKED,
-    arrays=("causal_offset", "sinks"),
+    keywords=(
+        *_PACKED,
+        "bias",  # dtype of q, (N or 1, Hq or 1, max_seqlen_q, max_seqlen_k); rows and keys counted in a sequence
+    ),
+    arrays=("causal_offset", "sinks", "bias"),
     results=(("output", ""), ("lse", "return_lse")),  # (Tq, Hq, Dv)
     always=("max_seqlen_q", "max_seqlen_k"),
 )

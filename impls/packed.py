@@ -9,7 +9,8 @@ Sources: ``flash_attn_varlen_func`` and ``flash_attn_with_kvcache``,
 https://github.com/Dao-AILab/flash-attention/blob/main/flash_attn/flash_attn_interface.py, and of flash-attention 3
 https://github.com/Dao-AILab/flash-attention/blob/main/hopper/flash_attn_interface.py; ``unified_attention``,
 https://github.com/vllm-project/vllm/blob/main/vllm/v1/attention/ops/triton_unified_attention.py; ``varlen_attn``,
-https://github.com/pytorch/pytorch/blob/main/torch/nn/attention/varlen.py.
+https://github.com/pytorch/pytorch/blob/main/torch/nn/attention/varlen.py.  A bias for each
+sequence has the shape and the name of ``rab``, https://github.com/NVIDIA/recsys-examples/blob/main/corelib/hstu/hstu_attn/hstu_attn_interface.py.
 """
 
 from __future__ import annotations
@@ -53,14 +54,17 @@ NAMES = {
     "v_new": (),
     "k_scale": ("k_descale",),
     "v_scale": ("v_descale",),
+    "bias": ("rab",),
+    "cache_batch_idx": (),
 }
 #: The arguments of each operator, in order; of a function that has those of several the first one is meant.
 ARGUMENTS = {
     "varlen": ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k"),
     "paged": ("q", "k_cache", "v_cache", "cu_seqlens_q", "block_table", "kv_lengths"),
 }
-#: The keywords of both, those of paged alone, and what is given in every call, to whoever takes it.
+#: The keywords of both, those of varlen and of paged alone, and what is given in every call, to whoever takes it.
 KEYWORDS = ("is_causal", "causal_offset", "window", "scale", "softcap", "sinks", "num_splits", "return_lse")
+OF_VARLEN = ("bias",)
 OF_PAGED = ("k_new", "v_new", "k_scale", "v_scale")
 MAXIMA = ("max_seqlen_q", "max_seqlen_k")
 
@@ -87,7 +91,10 @@ CACHE_LAYOUTS: dict[str, tuple[bool, int | None]] = {
     "interleaved": (False, 1),  # (pages, 2, P, Hkv, D)
     "interleaved-HND": (True, 1),  # (pages, 2, Hkv, P, D)
     "stacked": (False, 0),  # (2, pages, P, Hkv, D)
+    "contiguous": (False, None),  # (rows, keys, Hkv, D): a row for each sequence, which ``cache_batch_idx`` names
 }
+#: The layout without a table.
+CONTIGUOUS = "contiguous"
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -157,6 +164,8 @@ class Form:
 
     def call(self, given: Mapping[str, Any]) -> Any:
         """What the function returns, or has written to ``out``, of what it is given."""
+        if self.cache_layout == CONTIGUOUS and self.operator == "paged":
+            given = _in_rows(given, by_index=bool(self.parameters["cache_batch_idx"]))
         arguments = self.arguments(given)
         results = self.function(**arguments)
         results = arguments["out"] if "out" in self.required else results
@@ -213,14 +222,14 @@ def _form(function: Any) -> Form | None:
     layout = getattr(function, "cache_layout", "NHD")
     if layout not in CACHE_LAYOUTS:
         raise ValueError(f"cache_layout is {layout!r}, which is none of {', '.join(CACHE_LAYOUTS)}")
-    fitting = _fitting(theirs, CACHE_LAYOUTS[layout][1] is not None)
+    fitting = _fitting(theirs, CACHE_LAYOUTS[layout][1] is not None, layout == CONTIGUOUS)
     operator = getattr(function, "operator", fitting[0] if fitting else "")
     if operator not in fitting:
         return None
     known = [*ARGUMENTS[operator], *_keywords(operator)]
     if operator == "paged":
         known += ["kv_cache"] if CACHE_LAYOUTS[layout][1] is not None else []
-        known += ["cu_seqlens_k"]
+        known += ["cu_seqlens_k", "cache_batch_idx"]
         for name in ("k", "v"):  # beside a cache these are new ones
             if name in taken and theirs[f"{name}_cache"] != name:
                 theirs[f"{name}_new"] = theirs[f"{name}_new"] or name
@@ -236,15 +245,16 @@ def _form(function: Any) -> Form | None:
 
 
 def _keywords(operator: str) -> tuple[str, ...]:
-    return (*KEYWORDS, *MAXIMA, *(OF_PAGED if operator == "paged" else ()))
+    return (*KEYWORDS, *MAXIMA, *(OF_PAGED if operator == "paged" else OF_VARLEN))
 
 
-def _fitting(theirs: Mapping[str, str], one_cache: bool) -> list[str]:
+def _fitting(theirs: Mapping[str, str], one_cache: bool, by_rows: bool) -> list[str]:
     """The operators whose arguments all have a parameter; paged may do without boundaries, or without lengths."""
     found = ["varlen"] if all(theirs[name] for name in ARGUMENTS["varlen"]) else []
     caches = ("kv_cache",) if one_cache else ("k_cache", "v_cache")
     lengths = theirs["kv_lengths"] or (theirs["cu_seqlens_q"] and theirs["cu_seqlens_k"])
-    return [*found, "paged"] if lengths and all(theirs[n] for n in ("q", "block_table", *caches)) else found
+    needed = ("q", *caches) if by_rows else ("q", "block_table", *caches)
+    return [*found, "paged"] if lengths and all(theirs[n] for n in needed) else found
 
 
 def _by_queries(call: Callable[[Mapping[str, Any]], Any], given: Mapping[str, Any]) -> Any:
@@ -320,6 +330,27 @@ def _laid_out(given: Mapping[str, Any], layout: str) -> dict[str, Any]:
     if tuple(k.shape) != tuple(v.shape):
         raise NotImplementedError(f"one cache holds no keys of {tuple(k.shape)} and values of {tuple(v.shape)}")
     return {**found, "kv_cache": module_of(k).stack([k, v], axis)}
+
+
+def _in_rows(given: Mapping[str, Any], by_index: bool) -> dict[str, Any]:
+    """A call without a table: the pages of each sequence behind one another, a row of the cache for each.
+
+    With ``by_index`` the rows are in reverse behind one of nobody, and ``cache_batch_idx`` says which is whose.  Raises
+    NotImplementedError for scales that differ by token or page, whose places are those of pages.
+    """
+    if any(given[name].shape[0] != 1 or given[name].shape[1] != 1 for name in ("k_scale", "v_scale") if name in given):
+        raise NotImplementedError("a cache without a table has scales for everything, heads or channels")
+    table = given["block_table"]
+    count = int(table.shape[0])
+    order = [count - 1, *range(count - 1, -1, -1)] if by_index else [*range(count)]
+    found: dict[str, Any] = {"block_table": None}
+    for name in ("k_cache", "v_cache"):
+        pages = given[name][
+            (table % given[name].shape[0])[np.array(order, np.int64)]
+        ]  # what is behind the last is junk
+        found[name] = pages.reshape(len(order), -1, *pages.shape[3:])
+    found |= {"cache_batch_idx": _like(table, [count - n for n in range(count)])} if by_index else {}
+    return {**given, **found}
 
 
 def _contiguous(array: Any) -> Any:

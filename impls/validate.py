@@ -156,6 +156,24 @@ def check_packs(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) ->
         raise ValueError(f"k and v must have one length, got {k.shape[0]} and {v.shape[0]} keys")
 
 
+def check_pack_bias(bias: Any, q: Any, cu_seqlens_q: Any, max_seqlen_q: int | None, max_seqlen_k: int | None) -> None:
+    """(VARLEN-16) Refuse a bias that is not (N or 1, Hq or 1, max_seqlen_q, max_seqlen_k) in the dtype of q; None fits.
+
+    A maximum that is None or 0 is not given, and not looked at.  Raises TypeError and ValueError as ``check_inputs``
+    does.
+    """
+    if bias is None:
+        return
+    if bias.dtype != q.dtype:
+        raise TypeError(f"bias must have the dtype of q, {q.dtype}, got {bias.dtype}")
+    wanted = (cu_seqlens_q.shape[0] - 1, q.shape[1], max_seqlen_q, max_seqlen_k)
+    fits = bias.ndim == RANK and all(n in (1, full) for n, full in zip(bias.shape[:2], wanted[:2], strict=True))
+    if not fits or any(full and n != full for n, full in zip(bias.shape[2:], wanted[2:], strict=True)):
+        raise ValueError(
+            f"bias must be (N or 1, Hq or 1, max_seqlen_q, max_seqlen_k) of {wanted}, got {tuple(bias.shape)}"
+        )
+
+
 #: Dtypes of a cache that is stored with scales (PAGED-14).
 QUANTISED = ("int8", "float8_e4m3fn", "float8_e5m2")
 

@@ -22,14 +22,15 @@ from attention_conformance.conformance.cases.packed import PackedShape, PagedSha
 from attention_conformance.conformance.judging.message import runs
 from attention_conformance.conformance.spec.inputs import Inputs, PackedInputs, PagedInputs
 from attention_conformance.conformance.spec.paged import check_pages, check_scale, in_order
-from attention_conformance.conformance.spec.varlen import check_packs
+from attention_conformance.conformance.spec.varlen import check_bias, check_packs, of_sequences
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Profile
 
 #: What a wrong output breaks where one of these options is given, of packed sequences and of pages.
 _PACKED_CLAUSES = {
     "varlen": {"": "VARLEN-2", "is_causal": "VARLEN-3", "window": "VARLEN-3"}
-    | dict.fromkeys(("scale", "softcap", "sinks"), "VARLEN-5"),
+    | dict.fromkeys(("scale", "softcap", "sinks"), "VARLEN-5")
+    | {"bias": "VARLEN-16"},
     "paged": {"": "PAGED-2", "is_causal": "PAGED-3", "window": "PAGED-3", "k_new": "PAGED-11", "k_scale": "PAGED-14"}
     | dict.fromkeys(("scale", "softcap", "sinks"), "PAGED-8"),
 }
@@ -52,7 +53,8 @@ def packed(
     dtype = dtype_of({"q": arrays["q"]} | stored | new)
     came = {name: array_of(name, array) for name, array in results.items() if array is not None}
     keywords: dict[str, Any] = {}
-    keywords |= {n: array_of(n, options[n]) for n in ("causal_offset", "sinks") if options[n] is not None}
+    arrays_of = ("causal_offset", "sinks", "bias")
+    keywords |= {n: array_of(n, options[n]) for n in arrays_of if options.get(n) is not None}
     keywords |= {n: float(options[n]) for n in ("scale", "softcap") if options[n] is not None}
     keywords |= {n: options[n] for n in ("is_causal", "window") if options[n] is not None}
     check_options(keywords, {})
@@ -60,6 +62,12 @@ def packed(
         if arrays[name].dtype.kind not in "iu":
             raise TypeError(f"{name} is {arrays[name].dtype}; it holds integers")
     own = _Pages(arrays, new, scales) if "block_table" in arrays else _Pack(arrays)
+    check_bias(keywords.get("bias"), arrays["q"], arrays["cu_seqlens_q"], None, None)
+    longest = (max(own.queries, default=0), max(own.keys, default=0))
+    if "bias" in keywords and any(np.less(keywords["bias"].shape[2:], longest)):
+        raise ValueError(
+            f"bias is {keywords['bias'].shape}; sequences have up to {longest[0]} queries and {longest[1]} keys"
+        )
     offsets = keywords.get("causal_offset")
     if offsets is not None and offsets.size not in (1, own.count):
         raise ValueError(f"causal_offset has {offsets.size} entries, and there are {own.count} sequences")
@@ -78,7 +86,9 @@ def packed(
         if mine.size:
             q, (k, v) = arrays["q"][start:end], own.of(n)
             call = {name: each.swapaxes(0, 1)[None] for name, each in (("q", q), ("k", k), ("v", v))}
-            asked = {name: value for name, value in keywords.items() if name != "causal_offset"}
+            asked = {name: value for name, value in keywords.items() if name not in ("causal_offset", "bias")}
+            if "bias" in keywords:
+                asked["bias"] = of_sequences(keywords["bias"], [n])[:, :, : len(q), : len(k)]
             if scales:  # then keys and values are in float64, and all have one dtype
                 call["q"] = call["q"].astype(np.float64)
                 asked |= {"sinks": keywords["sinks"].astype(np.float64)} if "sinks" in keywords else {}

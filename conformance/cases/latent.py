@@ -63,6 +63,37 @@ def normal(rng: Rng, s: LatentShape) -> tuple[np.ndarray, ...]:
     )
 
 
+def coded(rng: Rng, s: LatentShape) -> tuple[np.ndarray, ...]:
+    """Weights that take columns of a latent, with a sign, and queries whose two parts point at two keys each.
+
+    With normal weights every column of a key and of a value is a sum of R terms that cancel, and its bound a sum of
+    their sizes: at R = 512 that of a value in half precision is larger than the value, and the scores are so equal that
+    no weight tells.  Here a column is one product, and what a query points at is 3 to 5 over the rest, in one part by
+    the latents and in the other by the rotary keys.
+    """
+    q, q_rope, latents, k_rope, _, _ = normal(rng, s)
+    w_uk, w_uv = _columns(rng, s, s.d), _columns(rng, s, s.dv)
+    if not q.size or not s.sk:
+        return q, q_rope, latents, k_rope, w_uk, w_uv
+    keys, whole = latents[:, None] @ w_uk, np.sqrt(s.d + s.dr)
+    turned = np.broadcast_to(k_rope[:, None], (s.b, s.heads, s.sk, s.dr))
+    for part, every, sizes in ((q, keys, (5.0, 4.0)), (q_rope, turned, (4.0, 3.0))):
+        part *= 0.25
+        for size in sizes:
+            target = rng.integers(0, s.sk, (s.b, s.heads, s.sq))
+            part += size * whole / max(every.shape[3], 1) * np.take_along_axis(every, target[..., None], axis=2)
+    return q, q_rope, latents, k_rope, w_uk, w_uv
+
+
+def _columns(rng: Rng, s: LatentShape, width: int) -> np.ndarray:
+    """(H, R, width): of each column one element, ±1, in another row of R for each head."""
+    chosen = np.zeros((s.heads, s.rank, width))
+    for head in chosen:
+        rows = np.resize(rng.permutation(s.rank), width)
+        head[rows, np.arange(width)] = rng.choice([-1.0, 1.0], width)
+    return chosen
+
+
 @dataclass(frozen=True)
 class LatentCase(AnyCase):
     """A case of latent."""
@@ -110,13 +141,13 @@ def cases() -> Iterator[LatentCase]:
     end: dict[str, Any] = {"is_causal": True, "causal_offset": _end}
     yield case("plain", "MLA-2 MLA-3 MLA-6", "Three heads over latents of 12 columns.", dtypes=ALL_DTYPES, stays="the plain call, in every dtype")
     yield case("one-head", "MLA-1", "One head, one query.", replace(SMALL, b=1, heads=1, sq=1))
-    yield case("square", "MLA-1", "Every width the same, so that any two may be exchanged unseen.", LatentShape(heads=4, d=4, dr=4, rank=4, dv=4))
-    yield case("square-decode", "MLA-1", "The same with one query over nine latents.", LatentShape(heads=4, sq=1, sk=9, d=4, dr=4, rank=4, dv=4))
+    yield case("square", "MLA-1", "Every width the same, so that any two may be exchanged unseen.", LatentShape(heads=4, d=4, dr=4, rank=4, dv=4), dtypes=("float32", *HALVES))
+    yield case("square-decode", "MLA-1", "The same with one query over nine latents.", LatentShape(heads=4, sq=1, sk=9, d=4, dr=4, rank=4, dv=4), dtypes=("float32", *HALVES))
     yield case("wide-values", "MLA-1", "Values wider than keys.", replace(SMALL, d=4, dv=20), stays="Dv beyond D and R")
-    yield case("deepseek", "MLA-3 MLA-4", "192 and 128 columns expanded, 576 and 512 absorbed.", DEEPSEEK, dtypes=("float32", *HALVES), stays="the widths in use, in half precision")
-    yield case("deepseek-decode", "MLA-6 MLA-3 MLA-4", "One query over 65 latents of 512.", replace(DEEPSEEK, sq=1, sk=65), dtypes=("float32", "bfloat16"), stays="a step of decoding at the widths in use")
-    yield case("long", "MLA-3", "More tokens than the cache has columns (ik_llama.cpp PR 2031).", replace(SMALL, sq=3, sk=40), data=_numbered)
-    yield case("long-one-query", "MLA-3", "One query over more tokens than columns.", replace(SMALL, sq=1, sk=33), data=_numbered)
+    yield case("deepseek", "MLA-3 MLA-4", "192 and 128 columns expanded, 576 and 512 absorbed.", DEEPSEEK, data=coded, dtypes=("float32", *HALVES), stays="the widths in use, in half precision")
+    yield case("deepseek-decode", "MLA-6 MLA-3 MLA-4", "One query over 65 latents of 512.", replace(DEEPSEEK, sq=1, sk=65), data=coded, dtypes=("float32", *HALVES), stays="a step of decoding at the widths in use")
+    yield case("long", "MLA-3", "More tokens than the cache has columns (ik_llama.cpp PR 2031).", replace(SMALL, sq=3, sk=40), data=_numbered, dtypes=("float32", *HALVES))
+    yield case("long-one-query", "MLA-3", "One query over more tokens than columns.", replace(SMALL, sq=1, sk=33), data=_numbered, dtypes=("float32", *HALVES))
     yield case("strides", "MLA-7", "Arguments whose elements lie apart in memory.", memory="sliced", stays="another layout in memory")
     yield case("scale", "MLA-4", "A scale that is given.", scale=0.7, stays="a scale that is not the default one")
     yield case("rope-alone", "MLA-2", "Latents that project to keys of 0: the rotary part alone decides.", data=_rope_alone, stays="the other part of the scores alone")
@@ -127,7 +158,7 @@ def cases() -> Iterator[LatentCase]:
     yield case("lengths", "MLA-5", "A cache of which another part is in use for each batch.", kv_lengths=_lengths, stays="a cache in use in part")
     yield case("lengths-zero", "MLA-5", "No key in the first batch: zeros, and lse −inf.", kv_lengths=_none_first, return_lse=True)
     yield case("lse", "MLA-5", "lse of the scaled scores.", return_lse=True, dtypes=("float32", *HALVES))
-    yield case("lse-deepseek", "MLA-5 MLA-4", "lse where the cache is 576 wide.", DEEPSEEK, return_lse=True)
+    yield case("lse-deepseek", "MLA-5 MLA-4", "lse where the cache is 576 wide.", DEEPSEEK, data=coded, return_lse=True, dtypes=("float32", *HALVES))
     for name, why, edit in (
         ("rank", "w_uk for latents of one column less.", lambda x: replace(x, w_uk=x.w_uk[:, :-1])),
         ("rope", "A rotary key of one column less.", lambda x: replace(x, k_rope=x.k_rope[..., :-1])),
@@ -135,7 +166,7 @@ def cases() -> Iterator[LatentCase]:
         ("lengths", "One rotary key less than latents.", lambda x: replace(x, k_rope=x.k_rope[:, :-1])),
         ("dtype", "Latents in float64.", lambda x: replace(x, latents=x.latents.astype(np.float64))),
     ):
-        yield case(f"invalid-{name}", "MLA-8", why, edit=edit, invalid=True, stays="one way not to fit")
+        yield case(f"invalid-{name}", "MLA-8", why, edit=edit, invalid=True, dtypes=("float32", *HALVES), stays="one way not to fit")
 
 
 def _end(rng: Rng, s: LatentShape, dtype: np.dtype) -> int:

@@ -51,6 +51,11 @@ class PackedShape:
         return max(self.k_lengths, default=0)
 
     @property
+    def scores(self) -> tuple[int, int, int, int]:
+        """(N, Hq, Sq, Sk) of the longest sequences, the shape of a bias."""
+        return (self.b, self.hq, self.sq, self.sk)
+
+    @property
     def elements(self) -> int:
         """How many numbers q, k and v have."""
         keys = sum(self.k_lengths) + self.behind

@@ -1,4 +1,4 @@
-"""(VARLEN-1 to 11) Cases of packed sequences."""
+"""(VARLEN-1 to 11, VARLEN-16) Cases of packed sequences."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES
+from attention_conformance.conformance.cases.data import random_bias
 from attention_conformance.conformance.cases.packed import Maker, PackedCase, PackedShape, Rng, across
 
 SELF = PackedShape()
@@ -33,6 +34,7 @@ def cases() -> Iterator[PackedCase]:
     yield from _positions()
     yield from _empty()
     yield from _options()
+    yield from _biases()
     yield from _others()
     yield from _large()
     yield from _form()
@@ -83,6 +85,47 @@ def _options() -> Iterator[PackedCase]:
     yield case("grouped", "VARLEN-5 VARLEN-2", "Six query heads over two key heads.", replace(CROSS, hq=6), dtypes=("float32", *HALVES), stays="grouped heads in half precision")
     yield case("grouped-one", "VARLEN-5 VARLEN-3", "Four query heads over one key head, one query each, causal.", replace(ONE, hq=4, hkv=1), is_causal=True)
     yield case("grouped-sinks", "VARLEN-5", "Sinks of six query heads over two key heads, causal.", replace(BOTH, hq=6), sinks=_sinks, is_causal=True)
+
+
+def _biases() -> Iterator[PackedCase]:
+    def biased(name: str, why: str, shape: PackedShape = CROSS, *, clauses: str = "VARLEN-16", **rest: Any) -> PackedCase:
+        return case(f"bias{name and '-'}{name}", clauses, why, shape, **{"bias": random_bias(3.0), **rest})
+
+    yield biased("", "A bias of each sequence and head, padded to the maxima with numbers like the others.", dtypes=ALL_DTYPES, stays="a bias and nothing else, in every dtype")
+    yield biased("self", "Sequences over themselves, as in training.", SELF, return_lse=True, dtypes=("float32", *HALVES), stays="as many queries as keys")
+    yield biased("causal", "Causal: the bias is of places in the sequence, the diagonal at the bottom right.", is_causal=True, return_lse=True, dtypes=("float32", *HALVES), stays="two things that say who counts")
+    yield biased("causal-self", "Causal over equal lengths.", SELF, is_causal=True, dtypes=("float32", *HALVES), stays="the bias of packed training")
+    yield biased("causal-more-queries", "Causal with more queries than keys in one sequence: its first rows have no key.", BOTH, clauses="VARLEN-16 VARLEN-4", is_causal=True)
+    yield biased("offsets", "Causal with an offset for each sequence, which moves the diagonal and not the bias.", is_causal=True, causal_offset=_offsets(4, 6, 1, 3))
+    yield biased("one-query", "One query each: a step of decoding.", ONE, dtypes=("float32", *HALVES), stays="a row of bias for each sequence")
+    yield biased("one-head", "One head of bias for all heads, another for each sequence.", bias=random_bias(3.0, (None, 1, None, None)), stays="repeated along heads")
+    yield biased("one-sequence", "A bias for all sequences, another for each head.", SELF, bias=random_bias(3.0, (1, None, None, None)), is_causal=True, stays="repeated along sequences")
+    yield biased("one", "One bias for all sequences and heads, as of positions.", BOTH, bias=random_bias(3.0, (1, 1, None, None)), stays="repeated along both")
+    yield biased("grouped", "Six query heads over two key heads: the bias is of query heads.", replace(CROSS, hq=6), dtypes=("float32", *HALVES), stays="grouped heads in half precision")
+    yield biased("grouped-causal", "Four query heads over one, causal.", replace(BOTH, hq=4, hkv=1), is_causal=True)
+    yield biased("grouped-self", "Six over two over equal lengths, causal.", replace(SELF, hq=6), is_causal=True, stays="the grouped heads of packed training")
+    yield biased("grouped-self-one", "Four over one over equal lengths.", replace(SELF, hq=4, hkv=1), stays="the grouped heads of packed training")
+    yield biased("scale", "scale = 0.25, which the bias is not multiplied with.", scale=0.25)
+    yield biased("softcap", "softcap = 3: the bias comes behind it.", clauses="VARLEN-16 VARLEN-5", data=_large_scores, softcap=3.0)
+    yield biased("softcap-causal", "softcap = 3, causal.", BOTH, clauses="VARLEN-16 VARLEN-5", data=_large_scores, softcap=3.0, is_causal=True)
+    yield biased("softcap-self", "softcap = 3 over equal lengths, causal.", SELF, clauses="VARLEN-16 VARLEN-5", data=_large_scores, softcap=3.0, is_causal=True, stays="the softcap of packed training")
+    yield biased("softcap-self-plain", "softcap = 3 over equal lengths.", SELF, clauses="VARLEN-16 VARLEN-5", data=_large_scores, softcap=3.0, stays="the softcap of packed training")
+    yield biased("window", "Two keys to the left of the diagonal, one to the right.", clauses="VARLEN-16 VARLEN-5", window=(2, 1))
+    yield biased("minus-inf", "−inf in the bias is a mask; every row keeps its first key.", bias=_minus_inf(keep_first=True), return_lse=True, dtypes=("float32", *HALVES))
+    yield biased("minus-inf-rows", "Whole rows of −inf: zeros, and −inf as lse.", SELF, bias=_minus_inf(keep_first=False), return_lse=True, dtypes=("float32", *HALVES))
+    yield biased("minus-inf-rows-causal", "Rows that bias and diagonal leave no key together.", bias=_minus_inf(keep_first=False), is_causal=True, return_lse=True)
+    yield biased("minus-inf-rows-self", "Rows of −inf under a causal mask over equal lengths.", SELF, bias=_minus_inf(keep_first=False), is_causal=True, return_lse=True, stays="a mask of packed training as a bias")
+    yield biased("empty", "Empty sequences of both kinds, which have a place in the bias.", HOLES, clauses="VARLEN-16 VARLEN-4", is_causal=True, return_lse=True)
+    yield biased("maxima", "Maxima of 16 and 24 over lengths of up to 10: the strides of the bias are theirs.", clauses="VARLEN-16 VARLEN-6", max_seqlen_q=16, max_seqlen_k=24, bias=_bias_of(16, 24))
+    yield biased("behind-nan", "NaN behind the rows and keys of each sequence.", clauses="VARLEN-16 VARLEN-13", edit=_poison_bias, stays="what is not added cannot reach")
+    yield biased("tiles", "Lengths around 16, 32, 64 and 128, causal.", EDGES, clauses="VARLEN-16 VARLEN-9", is_causal=True, dtypes=("float32", *HALVES), stays="several tiles of a sequence")
+
+    def refused(name: str, why: str, edit: Callable[[np.ndarray], np.ndarray]) -> PackedCase:
+        return biased(f"invalid-{name}", why, SELF, edit=_edited_bias(edit), is_causal=True, invalid=True, stays="an input that must be refused")
+
+    yield refused("sequences", "Three sequences, and a bias of two.", lambda bias: bias[:2])
+    yield refused("heads", "Two query heads, and a bias of three.", lambda bias: np.repeat(bias[:, :1], 3, axis=1))
+    yield refused("keys", "A bias of one key less than the maximum.", lambda bias: bias[..., :-1])
 
 
 def _others() -> Iterator[PackedCase]:
@@ -139,6 +182,37 @@ def _sinks(rng: Rng, s: PackedShape, dtype: np.dtype) -> np.ndarray:
 def _large_scores(rng: Rng, s: PackedShape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     q, k, v = across(rng, s)
     return 2 * q, k, v
+
+
+def _minus_inf(keep_first: bool) -> Maker:
+    """A bias that is −inf for every third key, at other ones in each row; of every second row all, or all but one."""
+
+    def make(rng: Rng, s: PackedShape, dtype: np.dtype) -> np.ndarray:
+        bias = 3 * rng.standard_normal(s.scores)
+        i, j = np.arange(s.sq)[:, None], np.arange(s.sk)
+        bias[:, :, (i + j) % 3 == 1] = -np.inf
+        bias[:, :, 1::2, int(keep_first) :] = -np.inf
+        bias[..., 0] = np.where(keep_first, 0.0, bias[..., 0])
+        return bias.astype(dtype)
+
+    return make
+
+
+def _bias_of(queries: int, keys: int) -> Maker:
+    """Normal numbers of other maxima than the longest sequences."""
+    return lambda rng, s, dtype: (3 * rng.standard_normal((s.b, s.hq, queries, keys))).astype(dtype)
+
+
+def _edited_bias(edit: Callable[[np.ndarray], np.ndarray]) -> Callable[[Any], Any]:
+    """An edit of the bias alone."""
+    return lambda x: replace(x, keywords=x.keywords | {"bias": edit(x.keywords["bias"])})
+
+
+def _poison_bias(x: Any) -> Any:
+    bias = x.keywords["bias"].copy()
+    for n, (rows, keys) in enumerate(zip(np.diff(x.cu_seqlens_q), np.diff(x.cu_seqlens_k), strict=True)):
+        bias[n, :, rows:], bias[n, :, :, keys:] = np.nan, np.nan
+    return replace(x, keywords=x.keywords | {"bias": bias})
 
 
 def _poison_behind(x: Any) -> Any:

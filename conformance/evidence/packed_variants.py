@@ -18,6 +18,7 @@ from attention_conformance.conformance.faults.models.varlen import Packed
 from attention_conformance.impls.contract import DTYPES
 from attention_conformance.impls.numpy.eager import attention
 from attention_conformance.impls.numpy.varlen import varlen as loop
+from attention_conformance.impls.validate import check_pack_bias
 
 
 class PackedInTiles(Packed):
@@ -53,11 +54,23 @@ def _allowed(lengths: tuple[Array, Array], causal: bool, offset: Any, window: An
     return allowed
 
 
+def _checked(q: Array, cu_seqlens_q: Array, keywords: dict[str, Any]) -> Array | None:
+    """The bias of a call, if it fits."""
+    check_pack_bias(keywords.get("bias"), q, cu_seqlens_q, keywords.get("max_seqlen_q"), keywords.get("max_seqlen_k"))
+    return keywords.get("bias")
+
+
 def dense(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, **keywords: Any) -> Any:
     """One sequence of the whole pack under a block-diagonal mask."""
     taken, options = _split(keywords)
-    allowed = _allowed((np.diff(cu_seqlens_q), np.diff(cu_seqlens_k)), *taken)
+    allowed = _allowed(lengths := (np.diff(cu_seqlens_q), np.diff(cu_seqlens_k)), *taken)
     used = int(cu_seqlens_k[-1])
+    bias = _checked(q, cu_seqlens_q, keywords)
+    if bias is not None:
+        options["bias"] = np.zeros((1, bias.shape[1], *allowed.shape), q.dtype)
+        for n, (i, j) in enumerate(zip(*lengths, strict=True)):
+            rows, keys = slice(cu_seqlens_q[n], cu_seqlens_q[n + 1]), slice(cu_seqlens_k[n], cu_seqlens_k[n + 1])
+            options["bias"][0, :, rows, keys] = bias[n % len(bias), :, :i, :j]
     one = [array.swapaxes(0, 1)[None] for array in (q, k[:used], v[:used])]
     return _unpacked(attention(*one, mask=allowed, **options), lambda a: a[0], options)
 
@@ -72,6 +85,8 @@ def padded(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Arra
         for array, length in ((q, sq), (k, sk), (v, sk))
     ]
     mask = np.zeros((len(rows), 1, sq, sk), bool)
+    bias = _checked(q, cu_seqlens_q, keywords)
+    options |= {} if bias is None else {"bias": bias[:, :, :sq, :sk]}
     whole = _allowed((np.diff(cu_seqlens_q), np.diff(cu_seqlens_k)), *taken)
     for n, (own, seen) in enumerate(zip(rows, keys, strict=True)):
         for target, array, where in zip(batch, (q, k, v), (own, seen, seen), strict=True):
@@ -94,6 +109,8 @@ def backwards(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: A
     (rows, cu_q), (keys, cu_k) = turned(cu_seqlens_q), turned(cu_seqlens_k)
     if isinstance(keywords.get("causal_offset"), np.ndarray):
         keywords["causal_offset"] = keywords["causal_offset"][::-1]
+    if keywords.get("bias") is not None:
+        keywords["bias"] = keywords["bias"][::-1]
     found = loop(q[rows], k[keys], v[keys], cu_q, cu_k, **keywords)
     back = np.argsort(rows)
     return (found[0][back], found[1][:, back]) if isinstance(found, tuple) else found[back]

@@ -54,6 +54,7 @@ GROUPS = (
     "gradients/mha_rows",
     "gradients/varlen",
     "serving/varlen",
+    "serving/varlen_bias",
     "serving/paged",
     "serving/latent",
     "merge/weights",

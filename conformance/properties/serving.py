@@ -208,6 +208,8 @@ def _packed(d: _Drawing) -> ServingProblem:
     if given("softcap"):
         options["softcap"] = choose((4.0, 30.0))
     options |= {name: True for name in ("sinks", "return_lse") if given(name)}
+    if given("bias"):
+        options["bias"] = choose((1.0, 5.0))
     options |= dict.fromkeys(("k_new", "v_new"), True) if new else {}
     found = ServingProblem("", operator, shape, tuple(options.items()), choose((1.0, 0.1, 3.0)))
     return replace(found, stored=choose(FORMATS), per=choose(PER)) if d.form == "quantised" else found

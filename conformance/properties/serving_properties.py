@@ -17,6 +17,7 @@ from attention_conformance.conformance.properties import latent_properties, mask
 from attention_conformance.conformance.properties.form_property import SERVING_PROPERTIES, follows
 from attention_conformance.conformance.properties.properties import AS_DRAWN
 from attention_conformance.conformance.properties.trial import Answer, Measured, Trial, constant, merged
+from attention_conformance.conformance.spec.varlen import of_sequences
 
 __all__ = ["SERVING_PROPERTIES"]
 
@@ -190,6 +191,7 @@ def _sequences(x: Any, chosen: list[int]) -> Any:
     given = dict(x.keywords)
     given |= {name: given[name][rows] for name in _OF_ROWS if name in given}
     given |= {name: given[name][chosen] for name in _OF_SEQUENCES if np.ndim(given.get(name, 0))}
+    given |= {"bias": of_sequences(given["bias"], chosen)} if "bias" in given else {}
     return replace(x, **changes, keywords=given)
 
 
@@ -212,6 +214,8 @@ def _keys(x: Any, first: int, last: int | None) -> Any:
         own = given.get("causal_offset")
         offset = lengths - np.diff(x.cu_seqlens_q) if own is None else np.broadcast_to(own, len(lengths))
         given["causal_offset"] = (offset - first).astype(np.int64)
+    if first and "bias" in given:  # a key has the one that it had, and what is behind the last one is nobody's
+        given["bias"] = np.roll(given["bias"], -first, axis=3)
     return replace(x, k=x.k[chosen], v=x.v[chosen], cu_seqlens_k=_ends(ends - starts), keywords=given)
 
 

@@ -87,7 +87,11 @@ def _packed(example: Mapping[str, Any]) -> str:
     inputs = example["inputs"]
     keys = zip(_sequences(example["cu_seqlens_k"], len(inputs["k"])), inputs["k"], inputs["v"], strict=True)
     cells = [[j, n, *map(_nested, numbers)] for j, (n, *numbers) in enumerate(keys)]
-    return _with_rows(example, [_table(["key", "sequence", "k", "v"], cells)])
+    tables = [_table(["key", "sequence", "k", "v"], cells)]
+    if "bias" in example:
+        numbers = [[n, i, _nested(row)] for n, own in enumerate(example["bias"]) for i, row in enumerate(own)]
+        tables.append(_table(["sequence", "row", "bias / ln 2"], numbers))
+    return _with_rows(example, tables)
 
 
 def _paged(example: Mapping[str, Any]) -> str:

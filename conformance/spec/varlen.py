@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attention_conformance.conformance.spec.sdpa import Array, Expected, InvalidInput, sdpa
+from attention_conformance.impls.validate import check_pack_bias
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ def varlen(
     sinks: Array | None = None,
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
+    bias: Array | None = None,
 ) -> PackedExpected:
     """Attention over packed sequences as SPEC.md defines it.
 
@@ -59,7 +61,9 @@ def varlen(
     scale, softcap, sinks
         As of sdpa (VARLEN-5).
     max_seqlen_q, max_seqlen_k
-        Which change nothing (VARLEN-6).
+        Which change nothing (VARLEN-6), and are the size of ``bias``.
+    bias
+        (N or 1, Hq or 1, max_seqlen_q, max_seqlen_k): of row i and key j of each sequence (VARLEN-16).
 
     Returns
     -------
@@ -69,9 +73,10 @@ def varlen(
     Raises
     ------
     InvalidInput
-        Where VARLEN-11 requires an exception.
+        Where VARLEN-11 or VARLEN-16 requires an exception.
     """
     check_packs(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    check_bias(bias, q, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
     starts, ends = cu_seqlens_k[:-1], cu_seqlens_k[1:]
     keys = [np.arange(start, end) for start, end in zip(starts, ends, strict=True)]
     return attend(
@@ -85,6 +90,7 @@ def varlen(
         scale=scale,
         softcap=softcap,
         sinks=sinks,
+        bias=bias,
     )
 
 
@@ -100,6 +106,7 @@ def attend(
     scale: float | None,
     softcap: float | None,
     sinks: Array | None,
+    bias: Array | None = None,
 ) -> PackedExpected:
     """(VARLEN-2) Every sequence as if alone: its queries over its own keys (Sk, Hkv, D) and values (Sk, Hkv, Dv).
 
@@ -125,6 +132,8 @@ def attend(
         Limit of the scores; None for none.
     sinks
         (Hq,).
+    bias
+        (N or 1, Hq or 1, longest queries, longest keys).
 
     Returns
     -------
@@ -152,11 +161,57 @@ def attend(
             scale=scale,
             softcap=softcap,
             sinks=sinks,
+            bias=None if bias is None else of_sequences(bias, members)[:, :, :queries, :count],
         )
         output[rows] = expected.output.swapaxes(1, 2)
         lse[:, rows] = expected.lse.swapaxes(0, 1)
         parts.append(Part(rows, expected))
     return PackedExpected(output, lse, tuple(parts))
+
+
+def of_sequences(bias: Array, members: list[int]) -> Array:
+    """(VARLEN-16) The bias of some sequences, which may be one for all.
+
+    Parameters
+    ----------
+    bias
+        (N or 1, Hq or 1, longest queries, longest keys).
+    members
+        Indices of sequences, G of them.
+
+    Returns
+    -------
+    Array
+        (G or 1, Hq or 1, longest queries, longest keys).
+    """
+    return bias if len(bias) == 1 else bias[members]
+
+
+def check_bias(
+    bias: Array | None, q: Array, cu_seqlens_q: Array, max_seqlen_q: int | None, max_seqlen_k: int | None
+) -> None:
+    """(VARLEN-16) Refuse a bias that does not fit.
+
+    Parameters
+    ----------
+    bias
+        (N or 1, Hq or 1, max_seqlen_q, max_seqlen_k), or None.
+    q
+        Packed queries (Tq, Hq, D).
+    cu_seqlens_q
+        Boundaries of the sequences' queries, (N + 1,).
+    max_seqlen_q, max_seqlen_k
+        As given; None, and 0, are not looked at.
+
+    Raises
+    ------
+    InvalidInput
+        For a dtype or shape that does not fit.
+    """
+    try:
+        check_pack_bias(bias, q, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput("VARLEN-16", str(error)) from None
 
 
 def check_packs(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array) -> None:

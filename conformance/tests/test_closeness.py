@@ -540,7 +540,8 @@ def test_other_operators_are_close(name: str, dtype: str) -> None:
 
 PACKS = (
     "varlen-causal-more-queries", "varlen-causal-offsets", "varlen-window-causal", "varlen-empty-both",
-    "varlen-softcap", "varlen-scale", "varlen-grouped-sinks", "varlen-behind", "varlen-tiles-causal", "paged-shared",
+    "varlen-softcap", "varlen-scale", "varlen-grouped-sinks", "varlen-behind", "varlen-tiles-causal",
+    "varlen-bias", "varlen-bias-one-head", "varlen-bias-one-sequence", "varlen-bias-empty", "paged-shared",
     "paged-page-17", "paged-window", "paged-padding", "paged-empty", "paged-offsets", "paged-sinks-decode",
     "paged-new-window", "paged-quantised-int8-head-softcap", "paged-quantised-e4m3fn-head-sinks",
     "paged-quantised-e4m3fn-token-decode", "paged-quantised-accuracy", "merge-parts-33", "merge-one", "merge-lse-signs",
@@ -785,6 +786,9 @@ def test_memory_that_nobody_wrote_is_left_open() -> None:
         ("merge-two", {"lses": [np.zeros((2, 2, 5), np.float32)]}, ValueError, "2 outputs and 1 lses"),
         ("merge-two", {"lses": np.zeros((2, 2, 2, 5), np.float16)}, TypeError, "lses are float16"),
         ("merge-two", {"lses": np.full((2, 2, 2, 5), np.inf, np.float32)}, ValueError, "MERGE-16"),
+        ("varlen-bias", {"bias": np.zeros((4, 2, 5, 10), np.float32)}, ValueError, "up to 6 queries and 10 keys"),
+        ("varlen-bias", {"bias": np.zeros((3, 2, 6, 10), np.float32)}, ValueError, "VARLEN-16: bias must be"),
+        ("varlen-bias", {"bias": np.zeros((4, 2, 6, 10))}, ValueError, "VARLEN-16: bias must have the dtype of q"),
         ("latent-plain", {"w_uk": np.zeros((3, 11, 8), np.float32)}, ValueError, r"MLA-8: w_uk must be \(H, R, D\)"),
         ("latent-plain", {"k_rope": np.zeros((2, 6, 4), np.float32)}, ValueError, "MLA-8: k_rope"),
         ("latent-plain", {"q_rope": np.zeros((3, 5, 4), np.float32)}, ValueError, "MLA-8: q_rope"),

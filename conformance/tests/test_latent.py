@@ -13,7 +13,7 @@ from attention_conformance.conformance.bounds import latent as bounds
 from attention_conformance.conformance.bounds.sdpa import Options
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.cases.base import NUMPY_DTYPES
-from attention_conformance.conformance.cases.latent import DEEPSEEK, SMALL, LatentShape, normal
+from attention_conformance.conformance.cases.latent import DEEPSEEK, SMALL, LatentShape, coded, normal
 from attention_conformance.conformance.diagnosis.match import diagnose
 from attention_conformance.conformance.faults.registry import Fault, faults_of
 from attention_conformance.conformance.faults.trials import Failed, trial
@@ -111,3 +111,22 @@ def test_mistakes_are_caught_and_named(fault: Fault) -> None:
             failed.append(Failed(case, "float32", Profile.WIDE, found.verdict.failure, found.reply))
     assert len(failed) >= 2
     assert tuple(diagnose(failed, (), pairs=False)[0].names) == (fault.name,)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("fault", faults_of("latent"), ids=lambda fault: fault.name)
+def test_mistakes_show_in_half_precision(fault: Fault, dtype: str) -> None:
+    """By two cases at least, under the loosest bound there is: one that covers the output itself would hide them."""
+    asked = [case for case in every_case().values() if case.operator == "latent" and dtype in case.dtypes]
+    found = (trial(fault.make, case, dtype, Profile.STORAGE).verdict.outcome for case in asked)
+    assert sum(each is Outcome.FAILED for each in found) >= 2
+
+
+@pytest.mark.parametrize("data", [normal, coded], ids=["normal", "coded"])
+def test_coded_numbers_tell_at_the_widths_in_use(data: Any) -> None:
+    """The bound of half precision is a small part of the values, where it is larger than they are for normal ones."""
+    arrays = tuple(a.astype(NUMPY_DTYPES["bfloat16"]) for a in data(np.random.default_rng(3), DEEPSEEK))
+    expected = latent(*arrays)
+    bound = bounds.bound(expected, Options(), "bfloat16", Profile.WIDE)
+    share = np.median(bound.output) / np.median(np.abs(expected.output))
+    assert share < 0.1 if data is coded else share > 1

@@ -13,6 +13,7 @@ from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.cases.fit import fit
 from attention_conformance.conformance.cases.packed import PagedShape, table_of
 from attention_conformance.conformance.evidence.packed_variants import PACKED, over_pages
+from attention_conformance.conformance.faults.kill_matrix import LEAST, judge_faults
 from attention_conformance.conformance.faults.registry import faults_of
 from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Outcome
@@ -32,6 +33,7 @@ from attention_conformance.conformance.tests.test_varlen import (
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.envelope import Envelope, Sizes
 from attention_conformance.impls.numpy.paged import paged as fast
+from attention_conformance.impls.process.pool import Pool
 
 CASES = [case for case in every_case().values() if case.operator == "paged"]
 BY_HAND = tomllib.loads(DATA.read_text(encoding="utf-8"))["paged"]
@@ -206,3 +208,24 @@ def test_a_case_is_fitted_to_heads_and_widths() -> None:
     inside = fit(every_case()["paged-mixed"], Envelope(head_widths=Sizes((64,)), value_widths=Sizes((64,))))
     assert (inside.shape.d, inside.shape.dv, inside.shape.page) == (64, 64, 4)
     assert inside.inputs("float16").k_cache.shape[3] == 64
+
+
+@pytest.mark.parametrize("name", ["paged-new-in-shared-page", "paged-prefix-written-again"])
+def test_what_is_written_into_a_shared_page_is_caught_twice_and_named(name: str) -> None:
+    """By two cases whose sequences share a page, in float32."""
+    behind = [case for case in CASES if case.name.startswith("paged-shared-new")]
+    (kill,) = judge_faults(Pool(in_process=True), [name])
+    assert len([case for case in behind if "float32" in kill.caught.get(case.name, ())]) >= LEAST
+    assert_named(name, behind)
+
+
+def test_new_keys_behind_shared_pages_have_slots_of_their_own() -> None:
+    """The cases of PAGED-19 do not ask what the clause leaves open: no two sequences bring a key for one slot."""
+    for case in (case for case in CASES if case.clauses[0] == "PAGED-19"):
+        x = case.inputs("float32")
+        page, slots = x.k_cache.shape[1], []
+        for n, length in enumerate(x.kv_lengths.tolist()):
+            j = np.arange(length - int(np.diff(x.cu_seqlens_q)[n]), length)
+            slots += (x.block_table[n, j // page] * page + j % page).tolist()
+        assert len(set(slots)) == len(slots)
+        assert len(set(x.block_table[:, 0].tolist())) == 1

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.cases.data import random_bias
 from attention_conformance.conformance.cases.fit import fit
 from attention_conformance.conformance.cases.packed import PackedCase, PackedShape
 from attention_conformance.conformance.cases.store import CaseStore
-from attention_conformance.conformance.diagnosis.match import diagnose
+from attention_conformance.conformance.diagnosis.match import Passed, diagnose
 from attention_conformance.conformance.evidence.packed_variants import PACKED
 from attention_conformance.conformance.faults.kill_matrix import LEAST, judge_faults
 from attention_conformance.conformance.faults.registry import FAULTS, faults_of
@@ -53,17 +54,19 @@ def assert_caught_twice(operator: str) -> None:
     assert len(kills) >= 30
 
 
-def assert_named(name: str, cases: Sequence[Any]) -> None:
-    """The diagnosis names a fault first by its failures of cases in float32."""
-    failed = []
+def assert_named(name: str, cases: Sequence[Any], *, with_passed: bool = False) -> None:
+    """The diagnosis names a fault first by its failures of cases in float32, and by the cases that it passes."""
+    failed, passed = [], []
     for case in sorted(cases, key=lambda case: case.size):
         if "float32" in case.dtypes and not case.invalid:
             returned = reply(FAULTS[name].make(), case, "float32", case.operator)
             got = judge(returned, case, result(case, "float32"), every_profile=False)
             if got.failure is not None:
                 failed.append(Failed(case, "float32", Profile.WIDE, got.failure, returned))
+            elif with_passed:
+                passed.append(Passed(case, "float32", Profile.WIDE))
     assert failed
-    assert name in diagnose(failed, [])[0].names
+    assert name in diagnose(failed, passed)[0].names
 
 
 def random_pack(seed: int) -> PackedCase:
@@ -85,6 +88,8 @@ def random_pack(seed: int) -> PackedCase:
     }
     if rng.random() < 0.3:
         options["sinks"] = lambda rng, s, dtype: rng.standard_normal(s.hq).astype(dtype)
+    if rng.random() < 0.4:
+        options["bias"] = random_bias(2.0, (None, (None, 1)[int(rng.integers(0, 2))], None, None))
     given = {name: value for name, value in options.items() if value is not None}
     return PackedCase(f"random-{seed}", ("VARLEN-2",), "", shape, options=shape.options | given, store=CaseStore(2**22))
 
@@ -112,6 +117,9 @@ def dense(x: Any) -> np.ndarray:
                 scores = [scale * float(q[i, h] @ k[j, h * k.shape[1] // q.shape[1]]) for j in seen]
                 if "softcap" in o:
                     scores = [o["softcap"] * np.tanh(s / o["softcap"]) for s in scores]
+                if "bias" in o:
+                    own = o["bias"][n % len(o["bias"]), h % o["bias"].shape[1], i - a].astype(np.float64)
+                    scores = [s + own[j - c] for s, j in zip(scores, seen, strict=True)]
                 sink = [float(o["sinks"][h])] if "sinks" in o else []
                 if scores:
                     powers = np.exp(np.array([*scores, *sink]) - max(scores + sink))
@@ -144,7 +152,10 @@ def test_examples_follow_from_their_inputs(example: Any) -> None:
         c, d = example["cu_seqlens_k"][n : n + 2]
         for i in range(a, b):
             last = d if not causal else d - (b - 1 - i)  # bottom right
-            powers = [Fraction(2) ** (q[i][0] * k[j][0]) if j < last else Fraction(0) for j in range(c, d)]
+            added = example["bias"][n][i - a] if "bias" in example else [0] * (d - c)
+            powers = [
+                Fraction(2) ** (q[i][0] * k[j][0] + added[j - c]) if j < last else Fraction(0) for j in range(c, d)
+            ]
             assert powers == example["steps"]["powers"][row]
             total = sum(powers)
             assert total == example["steps"]["totals"][row]
@@ -160,7 +171,8 @@ def test_examples_follow_from_their_inputs(example: Any) -> None:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each["name"])
 def test_the_reference_gives_what_was_computed_by_hand(example: Any) -> None:
     """And not the wrong results that an example lists."""
-    found = varlen(*given(example), scale=float(np.log(2)), **example.get("options", {}))
+    bias = np.log(2) * np.array(example["bias"])[:, None] if "bias" in example else None
+    found = varlen(*given(example), scale=float(np.log(2)), bias=bias, **example.get("options", {}))
 
     def numbers(value: Any) -> np.ndarray:
         return np.array([[float(parse(each)) for each in row] for row in value])
@@ -180,7 +192,7 @@ def test_correct_variants_pass_every_case(name: str) -> None:
     for case in CASES:
         dense_is_too_large = name in ("dense", "padded") and case.name.startswith(("varlen-sum", "varlen-many"))
         nan = (
-            name in ("dense", "padded") and "VARLEN-13" in case.clauses
+            name in ("dense", "padded") and "VARLEN-13" in case.clauses and "bias" not in case.options
         )  # 0 · NaN of a neighbour is no variant's merit
         if dense_is_too_large or (nan and case.edit is not None):
             continue
@@ -220,6 +232,19 @@ LONG = "packed-first256"
 def test_a_fault_is_named(name: str) -> None:
     """Of all that is wrong with packs, and with the attention within, by the failures of a few cases."""
     assert_named(name, CASES)
+
+
+BIASES = [fault.name for fault in faults_of("varlen") if fault.group == "serving/varlen_bias"]
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_a_wrong_bias_is_caught_twice_and_named(name: str) -> None:
+    """By two cases in float32, and its own name stands first."""
+    biased = [case for case in CASES if "bias" in case.options]
+    (kill,) = judge_faults(Pool(in_process=True), [name])
+    assert len([case for case, dtypes in kill.caught.items() if "float32" in dtypes]) >= LEAST
+    if name != "packed-bias-unchecked":  # whose failures have no results to compare
+        assert_named(name, biased, with_passed=True)
 
 
 def test_a_case_is_fitted_to_heads_and_widths() -> None:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from attention_conformance.impls.jax.parts import Window
-from attention_conformance.impls.validate import check_packs
+from attention_conformance.impls.validate import check_pack_bias, check_packs
 
 
 def varlen(
@@ -27,6 +27,7 @@ def varlen(
     scale: Any = None,
     max_seqlen_q: int = 0,
     max_seqlen_k: int = 0,
+    bias: jax.Array | None = None,
     return_lse: bool = False,
 ) -> Any:
     """The output (Tq, Hq, Dv), and on request the lse (Hq, Tq).
@@ -34,6 +35,7 @@ def varlen(
     Raises NotImplementedError for values of another width than the keys, and what the library raises.
     """
     check_packs(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    check_pack_bias(bias, q, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
     if k.shape[-1] != v.shape[-1]:
         # "value: value array, should have the same shape as the `key` array."
         raise NotImplementedError("jax.nn.dot_product_attention wants values as wide as the keys")
@@ -53,6 +55,9 @@ def varlen(
     if right is not None:
         mask &= j <= diagonal + right
     options: dict[str, Any] = {"return_residual": True} if return_lse else {}
+    if bias is not None:  # of a pair in two sequences, which the mask takes out, any will do
+        own = of_row[:, None] if len(bias) > 1 else 0
+        options["bias"] = jnp.moveaxis(bias, 1, -1).at[own, i[:, None], j].get(mode="clip").transpose(2, 0, 1)[None]
     found = jax.nn.dot_product_attention(
         q[None], k[None], v[None], mask=mask[None, None], scale=scale, implementation="xla", **options
     )

@@ -1,6 +1,6 @@
 """Packed attention written out in NumPy: one sequence after the other, each by numpy-eager.
 
-Source: SPEC.md, VARLEN-1 to VARLEN-11.  It expresses every keyword.
+Source: SPEC.md, VARLEN-1 to VARLEN-11 and VARLEN-16.  It expresses every keyword.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.impls.numpy.eager import attention
-from attention_conformance.impls.validate import check_packs
+from attention_conformance.impls.validate import check_pack_bias, check_packs
 
 
 def varlen(
@@ -28,6 +28,7 @@ def varlen(
     sinks: np.ndarray | None = None,
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
+    bias: np.ndarray | None = None,
     return_lse: bool = False,
 ) -> Any:
     """The output (Tq, Hq, Dv), and on request the lse (Hq, Tq).
@@ -40,8 +41,10 @@ def varlen(
         (N + 1,): where each sequence begins, and where the last one ends.
     is_causal, causal_offset, window, scale, softcap, sinks
         As of ``eager.attention``, inside each sequence.
+    bias
+        (N or 1, Hq or 1, max_seqlen_q, max_seqlen_k): added to the scores of each sequence, from its first row and key.
     max_seqlen_q, max_seqlen_k
-        Taken, as kernels take them, and not used.
+        The size of the bias, and nothing else.
     return_lse
         Whether the lse is wanted.
 
@@ -53,9 +56,10 @@ def varlen(
     Raises
     ------
     ValueError, TypeError
-        For inputs that do not fit together (VARLEN-11).
+        For inputs that do not fit together (VARLEN-11, VARLEN-16).
     """
     check_packs(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    check_pack_bias(bias, q, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
     output = np.zeros((*q.shape[:2], v.shape[2]), q.dtype)
     lse = np.full(q.shape[1::-1], -np.inf, np.float64 if q.dtype == np.float64 else np.float32)
     for n in range(len(cu_seqlens_q) - 1):
@@ -65,8 +69,10 @@ def varlen(
         offset = own[1].shape[2] - own[0].shape[2]  # the bottom right
         if causal_offset is not None:
             offset = int(np.broadcast_to(causal_offset, len(cu_seqlens_q) - 1)[n])
+        queries, length = own[0].shape[2], own[1].shape[2]
         found, of_rows = attention(
             *own,
+            bias=None if bias is None else bias[n if len(bias) > 1 else 0, :, :queries, :length][None],
             is_causal=is_causal,
             causal_offset=offset,
             window=window,

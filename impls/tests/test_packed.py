@@ -67,6 +67,22 @@ def test_the_names_of_pytorch_are_known() -> None:
     assert found == (1, 5)  # the first two results, as of any function that returns more
 
 
+def test_a_bias_by_sequence_has_two_names() -> None:
+    """Of packed sequences alone: a paged function that has one is not asked for it."""
+
+    def varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, *, rab: Any = None) -> Any:
+        return [rab]
+
+    def paged(
+        q: Any, k_cache: Any, v_cache: Any, cu_seqlens_q: Any, block_table: Any, kv_lengths: Any, *, bias: Any = None
+    ) -> Any: ...
+
+    form = packed_form(varlen)
+    assert form(1, 2, 3, 4, 5, bias=6) == [6]
+    assert "bias" in keywords(form, VARLEN)
+    assert "bias" not in keywords(packed_form(paged), PAGED)
+
+
 def test_maxima_go_to_whoever_takes_them() -> None:
     """A function without them is called without."""
 

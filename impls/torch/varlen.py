@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from attention_conformance.impls.validate import check_packs, check_pages
+from attention_conformance.impls.validate import check_pack_bias, check_packs, check_pages
 
 Window = tuple[int | None, int | None] | None
 
@@ -46,9 +46,11 @@ def padded(
     scale: float | None = None,
     max_seqlen_q: int = 0,
     max_seqlen_k: int = 0,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """The output (Tq, Hq, Dv): sequences side by side, padded with zeros, and a mask of what is there and allowed."""
     check_packs(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    check_pack_bias(bias, q, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
     lengths = [boundaries.diff() for boundaries in (cu_seqlens_q, cu_seqlens_k)]
     (of_row, i), (of_key, j) = (places(cu, int(cu[-1])) for cu in (cu_seqlens_q, cu_seqlens_k))
     sizes = [int(each.max()) for each in lengths]
@@ -71,9 +73,10 @@ def padded(
     if right is not None:
         mask = mask & (keys <= diagonal + right)
     grouped = q.shape[1] != k.shape[1]
-    output = scaled_dot_product_attention(
-        rows_in, keys_in, values_in, attn_mask=mask[:, None], scale=scale, enable_gqa=grouped
-    )
+    added = mask[:, None]
+    if bias is not None:
+        added = bias[:, :, : sizes[0], : sizes[1]].masked_fill(~added, float("-inf"))
+    output = scaled_dot_product_attention(rows_in, keys_in, values_in, attn_mask=added, scale=scale, enable_gqa=grouped)
     return output.transpose(1, 2)[of_row, i]
 
 
@@ -91,10 +94,12 @@ def flex(
     softcap: float | None = None,
     max_seqlen_q: int = 0,
     max_seqlen_k: int = 0,
+    bias: Tensor | None = None,
     return_lse: bool = False,
 ) -> Any:
     """The output (Tq, Hq, Dv), and on request the lse (Hq, Tq): one sequence of the whole pack, masked by document."""
     check_packs(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    check_pack_bias(bias, q, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
     (of_row, place), (of_key, position) = places(cu_seqlens_q, len(q)), places(cu_seqlens_k, len(k))
     offsets = diagonals(cu_seqlens_q, cu_seqlens_k, causal_offset)
     left, right = window or (None, None)
@@ -111,13 +116,18 @@ def flex(
         return allowed
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return score if softcap is None else softcap * torch.tanh(score / softcap)
+        score = score if softcap is None else softcap * torch.tanh(score / softcap)
+        if bias is None:
+            return score
+        at = [of_row[i], h, place[i], position[j]]  # of a pair in two sequences, which the mask takes out, any will do
+        n, head, row, key = (torch.clamp(index, max=size - 1) for index, size in zip(at, bias.shape, strict=True))
+        return score + bias[n, head, row, key]
 
     output, aux = flex_attention(
         q.transpose(0, 1)[None],
         k.transpose(0, 1)[None],
         v.transpose(0, 1)[None],
-        score_mod=None if softcap is None else score_mod,
+        score_mod=None if softcap is None and bias is None else score_mod,
         block_mask=create_block_mask(mask_mod, None, None, len(q), len(k), device=str(q.device)),
         scale=scale,
         enable_gqa=q.shape[1] != k.shape[1],

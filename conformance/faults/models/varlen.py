@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Model
-from attention_conformance.impls.validate import check_packs
+from attention_conformance.impls.validate import check_pack_bias, check_packs
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,11 @@ class Packed(Model):
     def check(self, x: Pack) -> None:
         """VARLEN-11: refuse what does not fit."""
         check_packs(x.q, x.k, x.v, x.cu_seqlens_q, x.cu_seqlens_k)
+        self.check_bias(x)
+
+    def check_bias(self, x: Pack) -> None:
+        """VARLEN-16: refuse a bias that does not fit."""
+        check_pack_bias(x.options.get("bias"), x.q, x.cu_seqlens_q, x.max_seqlen_q, x.max_seqlen_k)
 
     def empty(self, x: Pack) -> tuple[Array, Array]:
         """VARLEN-4: what rows hold that nothing is written to."""
@@ -122,8 +127,24 @@ class Packed(Model):
         rows, keys = self.rows(x, n), self.keys(x, n)
         q, k, v = (array.swapaxes(0, 1)[None] for array in self.taken(x, n, rows, keys))
         offset = self.offset(x, n, len(rows), len(keys))
-        output, lse = self.inner(q, k, v, causal_offset=offset, return_lse=True, **self.options(x, n))
+        options = self.options(x, n)
+        if options.get("bias") is not None:
+            options = options | {"bias": self.bias(x, n, np.arange(len(rows)), np.arange(len(keys)))[None]}
+        output, lse = self.inner(q, k, v, causal_offset=offset, return_lse=True, **options)
         return output[0].swapaxes(0, 1), lse[0]
+
+    def bias(self, x: Pack, n: int, i: Array, j: Array) -> Array:
+        """VARLEN-16: what is added to the scores of rows i and keys j of a sequence, (Hq or 1, Sq, Sk)."""
+        whole = x.options["bias"]
+        return self.bias_at(whole[self.bias_of(x, n) % len(whole)], i[:, None], j)
+
+    def bias_of(self, x: Pack, n: int) -> int:
+        """VARLEN-16: the sequence whose bias is taken."""
+        return n
+
+    def bias_at(self, bias: Array, i: Array, j: Array) -> Array:
+        """VARLEN-16: the bias (Hq or 1, longest, longest) of rows (Sq, 1) and keys; beyond it is read at its ends."""
+        return bias[:, np.clip(i, 0, bias.shape[1] - 1), np.clip(j, 0, bias.shape[2] - 1)]
 
     def taken(self, x: Pack, n: int, rows: Array, keys: Array) -> tuple[Array, Array, Array]:
         """The queries, keys and values of a sequence, (length, heads, width)."""

@@ -20,6 +20,20 @@ class PagedTableIgnored(Paged):
         return x.table[n, 0] + j // x.page
 
 
+@fault("PAGED-2", "the table is used for keys, values are read in order", "cf. flash-attention 772")
+class PagedTableIgnoredForValues(Paged):
+    """Rows, or pages, are looked up once; right where they lie in order."""
+
+    def taken(self, x: Any, n: int, rows: Array, keys: Array) -> tuple[Array, Array, Array]:
+        q, k, v = super().taken(x, n, rows, keys)
+        j = self.places(x, n)
+        page = (n * x.table.shape[1] + j // x.page) % max(len(x.v) // x.page, 1)
+        v[:] = x.v[page * x.page + j % x.page]
+        if x.v_new is not None and len(rows):
+            v[self.new_places(x, n, rows, keys)] = x.v_new[rows]
+        return q, k, v
+
+
 @fault("PAGED-2", "every sequence reads the pages of the first", "cf. yalis PR 53")
 class PagedFirstTable(Paged):
     """The row of the table is not moved on."""
@@ -294,6 +308,42 @@ class PagedNewAdded(Paged):
             k[at] += x.k[keys[at]]
             v[at] += x.v[keys[at]]
         return q, k, v
+
+
+class _InPlace(Paged):
+    """New keys of all sequences are written to the cache first, and read from there: right where each has its slots."""
+
+    def taken(self, x: Any, n: int, rows: Array, keys: Array) -> tuple[Array, Array, Array]:
+        if x.k_new is None:
+            return super().taken(x, n, rows, keys)
+        k, v = x.k.copy(), x.v.copy()
+        for m in range(x.sequences):
+            new = self.rows(x, m)
+            for slots in self.targets(x, m, len(new)):
+                k[slots], v[slots] = x.k_new[new[: len(slots)]], x.v_new[new[: len(slots)]]
+        return x.q[rows], k[keys], v[keys]
+
+    def targets(self, x: Any, n: int, count: int) -> list[Array]:
+        """PAGED-11: the slots that new keys of a sequence are written to, once for each time."""
+        own = self.keys(x, n)
+        return [own[len(own) - count :]]
+
+
+@fault("PAGED-19", "new keys are appended to the first page of a sequence, which others share", "cf. xllm PR 1984")
+class PagedNewInSharedPage(_InPlace):
+    """The page of a new key is not looked up: that of the prefix is written to, for everybody who has it."""
+
+    def targets(self, x: Any, n: int, count: int) -> list[Array]:
+        (own,) = super().targets(x, n, count)
+        return [int(self.row(x, n)[0]) * x.page + own % x.page if len(own) else own]
+
+
+@fault("PAGED-19", "shared pages are written twice: each sequence writes its prefix again", "cf. amd-shark-ai PR 2276")
+class PagedPrefixWrittenAgain(_InPlace):
+    """New keys go to their own slots, and to those from the start of the sequence as if nothing were cached."""
+
+    def targets(self, x: Any, n: int, count: int) -> list[Array]:
+        return [self.keys(x, n)[: min(count, x.page)], *super().targets(x, n, count)]
 
 
 @fault("PAGED-12", "tables and lengths of fewer sequences are accepted", "cf. transformers PR 39653")
