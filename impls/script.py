@@ -96,7 +96,7 @@ def leaves(call: Call) -> tuple[str, ...]:
 
 def forward(call: Call, operator: str) -> Call:
     """The call of the function that a call of gradients differentiates."""
-    shapes = tuple(item for item in call.shapes if item[0] != "grad_output")
+    shapes = tuple(item for item in call.shapes if item[0] not in ("grad_output", "grad_lse"))
     return Call(call.dtype, call.device, shapes, call.options, operator)
 
 
