@@ -145,6 +145,8 @@ def _form() -> Iterator[MergeGradientCase]:
     yield case("heads-as-rows", "GRAD-36", "As many heads as rows: arrays read as (S, H) fit and are wrong.", sizes(2, 4, 4), lse=True, dtypes=("float32", *HALVES))
     yield case("one-head", "GRAD-36", "One row of one head of one sequence, one column.", sizes(1, 1, 1, 1), lse=True, stays="every size is one")
     yield case("width-256", "GRAD-40 GRAD-36", "Eight heads of width 256: a sum of 256 products.", sizes(1, 8, 17, 256), lse=True, dtypes=("float32", *HALVES))
+    yield case("width-1024", "GRAD-40", "1,024 products of one sign: their sum stalls at 256 in bfloat16, and is rounded to whole numbers in float16.", sizes(1, 2, 2, 1024), data=_of_one_sign, edit=_positive, dtypes=("float32", *HALVES))
+    yield case("width-512-three", "GRAD-40", "512 of three parts, with a gradient of lse.", sizes(1, 2, 2, 512, 3), data=_of_one_sign, edit=_positive, lse=True, dtypes=("float32", *HALVES))
     yield case("decoding", "GRAD-40", "One row of 32 heads in eight splits.", sizes(2, 32, 1, 128, 8), dtypes=("float32", *HALVES), stays="a size of kernels")
     yield case("accuracy-lse", "GRAD-40", "Log-sum-exps around 300.", data=states(1.0, 300.0), lse=True, dtypes=ALL_DTYPES)
     yield case("dtype", "GRAD-36", "Gradients of outputs have their dtype, those of log-sum-exps are in float32 or wider.", sizes(parts=3), lse=True, dtypes=ALL_DTYPES, stays="every dtype")
@@ -157,6 +159,16 @@ def _form() -> Iterator[MergeGradientCase]:
     yield case("invalid-grad-output", "GRAD-42", "grad_output has a row less than the output.", edit=lambda x: replace(x, grad_output=x.grad_output[:, :, :-1]), invalid=True, needs="Sq > 1")
     yield case("invalid-grad-output-heads", "GRAD-42", "grad_output of one head for two, which would be broadcast.", edit=lambda x: replace(x, grad_output=x.grad_output[:, :1]), invalid=True, needs="Hq > 1")
     yield case("invalid-grad-lse", "GRAD-42", "grad_lse of one head for two, which would be broadcast.", lse=True, edit=_one_head_of_grad_lse, invalid=True, needs="Hq > 1")
+
+
+def _of_one_sign(rng: Rng, s: Parts) -> tuple[np.ndarray, np.ndarray]:
+    """Outputs around 1 in every second part, around −1 in the others, and log-sum-exps that differ little."""
+    outputs, lses = states(0.3)(rng, s)
+    return np.where(np.arange(s.parts) % 2, -1, 1)[:, None, None, None, None] + 0.1 * outputs, lses
+
+
+def _positive(x: MergeGradientInputs) -> MergeGradientInputs:
+    return replace(x, grad_output=np.abs(x.grad_output))
 
 
 def _no_grad_output(x: MergeGradientInputs) -> MergeGradientInputs:

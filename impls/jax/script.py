@@ -100,10 +100,10 @@ def _backward(operator: str, names: Sequence[str], listed: str) -> list[str]:
     """The lines behind ``forward``: of its output, and of a merge of its lse, too."""
     if operator != MERGE_GRAD.name:
         return [f"    output, backward = jax.vjp(forward, {listed})", "    return backward(grad_output)"]
-    lines = [f"    (output, lse), backward = jax.vjp(forward, {listed})"]
+    of_lse = "grad_lse" if "grad_lse" in names else "jnp.zeros_like(lse)"
     return [
-        *lines,
-        f"    return backward((grad_output, {'grad_lse' if 'grad_lse' in names else 'jnp.zeros_like(lse)'}))",
+        f"    (output, lse), backward = jax.vjp(forward, {listed})",
+        f"    return backward((grad_output, {of_lse}))",
     ]
 
 
