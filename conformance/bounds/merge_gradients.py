@@ -8,9 +8,10 @@ G = Σ_d |g_d| A_d.  The gradients are w_p g and w_p (a_p − b + h).
 1. *Weights.*  Taken at once, relative to lse as it is stored, ŵ_p = w_p (1 + θ) with |θ| ≤ exp(3 ε) − 1.  A program
    that joins two parts at a time has a product of at most P shares σ(l − l'), each with the error of its exp, five
    roundings and functions of lse, of size L at most, that are stored and converted: P w (EXP_ERROR + FUNCTION_ERROR +
-   5 + 7 L).  θ is the larger of the two.  Each such program has the same ŵ_p in both gradients, and in every step of
-   the second: what a step adds, g · (o' − o'') of two stored outputs, adds up to g · (o_p − ô).  ``fused`` and
-   ``storage`` round weights, r u each; tf32 rounds operands.
+   5 + 7 L).  θ is the larger of the two.  Going back in steps, every term of the second gradient has all of these
+   shares as factors, those of the steps before it from g and the others from the sum that it is added to; so the
+   terms, g · (o' − o'') of two outputs as they were stored, add up to ŵ_p g · (o_p − ô) but for roundings of products.
+   ``fused`` and ``storage`` round weights, tf32 the operands of products.
 2. *Gradient of an output.*  |δ| ≤ w_p |g_d| (θ + (P + 1) w + u …), and one rounding where it is stored; in ``storage``
    each of P products is.
 3. *Gradient of a log-sum-exp.*  w (a − b + h), w a − w b + w h with other weights in each place, and the two paths of
@@ -20,7 +21,8 @@ G = Σ_d |g_d| A_d.  The gradients are w_p g and w_p (a_p − b + h).
    than 2 A_d: P (g(Dv) + 6 w) 2 G.  ``storage`` rounds what it multiplies, and g in each step: (2 + P²) u 2 G.
    The rest is (P + 4) w of |a_p| + |b| + |h|.
 4. *Storing.*  Gradients of outputs are stored in their dtype.  Those of log-sum-exps are in float32 or wider in every
-   profile: w of the result, in step 3.  A weight that underflows loses η |g_d| and η (2 G + |h|).
+   profile: w of the result, in step 3.  A weight that underflows loses η |g_d| and η (2 G + |h|); in ``storage`` the
+   g of each of P steps may lose η in each step before it, whatever the weight is then: P² η Σ_d 2 A_d.
 
 A part without a key has gradients of exactly zero.  The reference's own error, of float64, is in w.
 """
@@ -93,6 +95,7 @@ def bound(expected: MergeGradExpected, dtype: str, profile: Profile) -> MergeGra
         error += parts * (growth(f.outputs.shape[-1], r) + 6 * unit + 2 * r.operand) * products
         error += (2 + parts**2) * r.score * products
         grad_lses = weights * (1 + theta) * error + r.flushed * (1 + products + h)
+        grad_lses += r.underflow * (r.score > 0) * parts**2 * 2 * largest.sum(axis=-1)
     return MergeGradBound(
         np.where(has_keys[..., None], grad_outputs, 0.0),
         np.where(has_keys, grad_lses, 0.0),

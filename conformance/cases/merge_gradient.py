@@ -101,6 +101,7 @@ def _values() -> Iterator[MergeGradientCase]:
     yield case("two", "GRAD-37 GRAD-36 GRAD-40", "Two parts and a gradient of their output.", dtypes=ALL_DTYPES, stays="the plain call, in every dtype")
     yield case("lse", "GRAD-37 GRAD-40", "The same with a gradient of lse, too.", lse=True, dtypes=ALL_DTYPES, stays="both gradients, in every dtype")
     yield case("lse-alone", "GRAD-37", "A gradient of lse, and zeros as that of the output (flash-attention 1817).", lse=True, edit=_no_grad_output, dtypes=("float32", *HALVES))
+    yield case("lse-some-rows", "GRAD-37", "A gradient of lse in all rows, of the output in the first two: the others are not to be skipped.", lse=True, edit=_grad_output_of_two_rows)
     yield case("equal-weights", "GRAD-37", "Equal log-sum-exps: two maxima in every row, and equal weights.", data=equal_weights, lse=True)
     yield case("equal-outputs", "GRAD-37", "Equal outputs: no weight changes them, and log-sum-exps have gradients of zero but for grad_lse.", data=equal_outputs, lse=True, stays="a cancellation of all of the first term")
     yield case("base", "GRAD-37", "Log-sum-exps 3 apart, with both gradients: other weights, and a factor ln 2, in base 2.", data=apart(3.0), lse=True, dtypes=("float32", *HALVES))
@@ -173,6 +174,12 @@ def _positive(x: MergeGradientInputs) -> MergeGradientInputs:
 
 def _no_grad_output(x: MergeGradientInputs) -> MergeGradientInputs:
     return replace(x, grad_output=np.zeros_like(x.grad_output))
+
+
+def _grad_output_of_two_rows(x: MergeGradientInputs) -> MergeGradientInputs:
+    grad_output = x.grad_output.copy()
+    grad_output[:, :, 2:] = 0
+    return replace(x, grad_output=grad_output)
 
 
 def _nan_grad_output(x: MergeGradientInputs) -> MergeGradientInputs:

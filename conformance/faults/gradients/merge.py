@@ -47,6 +47,14 @@ class MergedLseGradientIgnored(MergeBackward):
         return np.zeros(x.lses.shape[1:], x.work)
 
 
+@fault("GRAD-37", "rows without a gradient of the merged output skipped, with that of lse", "cf. flash-attention 1817")
+class MergeGradientRowsSkipped(MergeBackward):
+    """Nothing seems to come back to them."""
+
+    def grad_lse(self, x: MergeGrad) -> Array:
+        return np.where((x.grad_output == 0).all(axis=-1), x.work(0), super().grad_lse(x))
+
+
 @fault("GRAD-37", "the gradient of the merged lse subtracted, not added", "cf. flash-attention 1137")
 class MergedLseGradientSubtracted(MergeBackward):
     """As a kernel has it that subtracts it from delta, and delta from dP: one sign too many."""
@@ -138,9 +146,7 @@ class MergeGradientEmptyCounts(MergeBackward):
         return np.where(np.isneginf(lses), x.work(0), lses)
 
 
-@fault(
-    "GRAD-38", "the gradient of the merged output left as that of a part without a key", "cf. flash-attention 1537"
-)
+@fault("GRAD-38", "the gradient of the merged output left as that of a part without a key", "cf. flash-attention 1537")
 class MergeGradientEmptyCopied(MergeBackward):
     """Where there is nothing to do, what was there is left."""
 
