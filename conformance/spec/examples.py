@@ -182,12 +182,10 @@ def _merge_gradient(example: Mapping[str, Any]) -> str:
     """An example of the gradients of a merge: a table of parts, what was given, and wrong results."""
     names = ("powers", "weights", "outputs", "grad_outputs", "grad_lses")
     columns = zip(*(example[name] for name in names), strict=True)
-    rows = [
-        [p, *(each if np.ndim(each) == 0 else _nested(_texts(each)) for each in row)] for p, row in enumerate(columns)
-    ]
+    rows = [[p, *(_nested(_texts(each)) for each in row)] for p, row in enumerate(columns)]
     heads = ["part", "power", "weight", "output", "gradient of output", "gradient of log-sum-exp"]
-    given = f"Merged output: {_nested(_texts(example['output']))}. Gradient of it: {_nested(_texts(example['grad_output']))}."
-    given += f" Gradient of the merged log-sum-exp: {example['grad_lse']}."
+    merged, g = (_nested(_texts(example[name])) for name in ("output", "grad_output"))
+    given = f"Merged output: {merged}. Gradient of it: {g}. Gradient of the merged log-sum-exp: {example['grad_lse']}."
     wrong = []
     for each in example["rejected"]:
         (name,) = each.keys() - {"because"}
