@@ -56,13 +56,13 @@ def gradient(function: Function, operator: str = SDPA_GRAD.name) -> Function:
             raise ValueError(f"grad_output must have the shape of the output, {output.shape}, got {grad_output.shape}")
         if output.dtype != grad_output.dtype:
             raise TypeError(f"grad_output must have the dtype of the output, {output.dtype}, got {grad_output.dtype}")
-        results, given_gradients = (output,), (grad_output,)
+        results, upstream = [output], [grad_output]
         if grad_lse is not None:
             if lse.shape != grad_lse.shape:
                 raise ValueError(f"grad_lse must have the shape of lse, {lse.shape}, got {grad_lse.shape}")
-            results, given_gradients = (output, lse), (grad_output, grad_lse.to(lse.dtype))
+            results, upstream = [output, lse], [grad_output, grad_lse.to(lse.dtype)]
         try:
-            return torch.autograd.grad(results, tuple(leaves.values()), given_gradients)
+            return torch.autograd.grad(results, tuple(leaves.values()), upstream)
         except RuntimeError as error:
             if str(error).startswith(REFUSALS):
                 # says "derivative for aten::… is not implemented"

@@ -121,8 +121,8 @@ class MergeGradientNoKeysNan(MergeBackward):
     """The derivative of the log of a sum of nothing is 0 / 0; the merge itself is right."""
 
     def of_outputs(self, x: MergeGrad, weights: Array, g: Array) -> Array:
-        no_key = np.isneginf(x.lses).all(axis=0)
-        return np.where(no_key[..., None], x.work(np.nan), super().of_outputs(x, weights, g))
+        no_key = np.all(np.isneginf(x.lses)[..., None], axis=0)
+        return np.where(no_key, x.work(np.nan), super().of_outputs(x, weights, g))
 
     def of_lses(self, x: MergeGrad, weights: Array, pulls: Array, h: Array) -> Array:
         no_key = np.isneginf(x.lses).all(axis=0)
